@@ -22,19 +22,27 @@ from hypothesis import strategies as st
 from lastwrite.errors import CorruptLog, LogError, RemoteFailed, UnsupportedFormat
 from lastwrite.pulsar.format.entry_log import digest_of
 from lastwrite.pulsar.format.ledger_metadata import Digest, Ensemble, LedgerMetadata, LedgerState
+from lastwrite.pulsar.network import bookies as bookies_module
 from lastwrite.pulsar.network.bookies import Bookies, LedgerWriter, LiveLedger
 
 LEDGER = 7
 used = Digest.CRC32
+gives_batches = True
 Answer = Callable[
     [int, int, int], bytes | list[bytes]
 ]  # to operation, ledger, entry: one, or several; empty: hang up
 
 
 @pytest.fixture(autouse=True, params=[Digest.CRC32, Digest.CRC32C], ids=str)
-def _(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _digest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the digest that brokers use, and with another."""
     monkeypatch.setattr(sys.modules[__name__], "used", request.param)
+
+
+@pytest.fixture(autouse=True, params=[True, False], ids=["batches", "older"])
+def _batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of bookies that give batches, and of older ones, which hang up."""
+    monkeypatch.setattr(sys.modules[__name__], "gives_batches", request.param)
 
 
 def packet(entry: int, payload: bytes, confirmed: int = -1, ledger: int = LEDGER) -> bytes:
@@ -56,8 +64,32 @@ def honest(operation: int, ledger: int, entry: int) -> bytes:
     return answered(2, 0, ledger, entry, packet(entry, b"%d" % entry))
 
 
+def batch(
+    answer: Answer, ledger: int, first: int, number: int, most: int, most_bytes: int
+) -> bytes | list[bytes]:
+    """What it says to a batch read, by what it says of each entry."""
+    if not gives_batches:
+        return b""
+    packets = b""
+    for entry in range(first, first + most):
+        said = answer(2, ledger, entry)
+        if isinstance(said, list) or said[:24] != answered(2, 0, ledger, entry):
+            if packets:
+                break
+            if isinstance(said, list):
+                return said
+            if said[1:2] != b"\2":
+                return said
+            packet = struct.pack(">qi", number, len(said) - 24) + said[24:] if said[24:] else b""
+            return said[:1] + b"\7" + said[2:24] + packet
+        if packets and len(packets) + len(said) > most_bytes:
+            break
+        packets += struct.pack(">i", len(said) - 24) + said[24:]
+    return answered(7, 0, ledger, first, struct.pack(">q", number) + packets)
+
+
 @contextmanager
-def bookie(answer: Answer) -> Iterator[str]:
+def bookie(answer: Answer, to_batches: Callable[..., bytes | list[bytes]] = batch) -> Iterator[str]:
     """The address of somebody who answers every request so."""
     server = socket.create_server(("127.0.0.1", 0))
 
@@ -70,8 +102,13 @@ def bookie(answer: Answer) -> Iterator[str]:
                 ):
                     frame, data = data[4 : 4 + size], data[4 + size :]
                     operation = frame[1]
-                    ledger, entry = struct.unpack_from(">qq", frame, 4 if operation == 2 else 24)
-                    said = answer(operation, ledger, entry)
+                    ledger, entry = struct.unpack_from(">qq", frame, 24 if operation == 1 else 4)
+                    if operation == 7:
+                        said = to_batches(
+                            answer, ledger, entry, *struct.unpack_from(">qiq", frame, 20)
+                        )
+                    else:
+                        said = answer(operation, ledger, entry)
                     if said == b"":
                         return
                     for each in said if isinstance(said, list) else [said]:
@@ -136,7 +173,12 @@ def test_entries_with_their_bookies_are_those_of_each(
     changed = replace(known.metadata, ensembles=(*known.metadata.ensembles, *later))
     tried = LiveLedger(LEDGER, changed)
     expected = [(entry, tried.bookies_of(entry)) for entry in range(first, first + count)]
-    assert list(tried.with_bookies(first, first + count)) == expected
+    found = [
+        (entry, turn[entry % len(turn)])
+        for begin, behind, turn in tried.turns(first, first + count)
+        for entry in range(begin, behind)
+    ]
+    assert found == expected
 
 
 def read(*addresses: str, last: int = 40) -> list[bytes]:
@@ -155,7 +197,7 @@ LIES: dict[str, Answer] = {
         b"\3" + honest(operation, ledger, entry)[1:]
     ),
     "another entry": lambda operation, ledger, entry: answered(
-        2, 0, ledger, entry + 1, packet(entry + 1, b"")
+        2, 0, ledger, entry + 1, packet(entry + 1, b"%d" % (entry + 1))
     ),
     "another entry inside": lambda operation, ledger, entry: answered(
         2, 0, ledger, entry, packet(entry + 1, b"x")
@@ -212,8 +254,62 @@ def test_answers_may_come_out_of_turn() -> None:
         held[:] = held if not said else []
         return said
 
-    with bookie(backwards) as address:
+    with (
+        bookie(backwards) as address,
+        Bookies(lambda address: address, timeout=1.0) as bookies,
+    ):
+        striped = ledger(address, address, quorum=1)  # so it is never asked for a batch
+        assert [payload for _, payload in bookies.read(striped, 0, 15)] == EXPECTED[:16]
+
+
+def test_batches_may_come_out_of_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "gives_batches", True)
+    held: list[bytes] = []
+
+    def backwards(answer: Answer, ledger: int, *asked: int) -> list[bytes]:
+        said = batch(answer, ledger, *asked)
+        assert isinstance(said, bytes)
+        held.append(said)
+        return held[::-1] if len(held) == 4 else []
+
+    with bookie(honest, backwards) as address:
         assert read(address, last=15) == EXPECTED[:16]
+    assert len(held) == 4
+
+
+def test_a_batch_may_end_before_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bookies_module, "_BATCH_BYTES", 200)
+
+    def large(operation: int, ledger: int, entry: int) -> bytes:
+        return answered(2, 0, ledger, entry, packet(entry, b"%d" % entry * 30))
+
+    with bookie(large) as one, bookie(large) as two:
+        assert read(one, two, last=400) == [b"%d" % entry * 30 for entry in range(401)]
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        lambda first, packets: b"",
+        lambda first, packets: packets[:-1],
+        lambda first, packets: packets + b"\0\0",
+        lambda first, packets: packets + struct.pack(">I", 1 << 31),
+        lambda first, packets: packets * 2,
+        lambda first, packets: packets + 100 * (struct.pack(">I", 41) + packet(99, b"x" * 5)),
+    ],
+)
+def test_a_batch_that_is_none_is_not_taken(
+    lie: Callable[[int, bytes], bytes],
+) -> None:
+    def lying(answer: Answer, ledger: int, first: int, number: int, most: int, size: int) -> bytes:
+        packets = b"".join(
+            struct.pack(">I", len(each)) + each
+            for each in (packet(entry, b"%d" % entry) for entry in range(first, first + most))
+        )
+        return answered(7, 0, ledger, first, struct.pack(">q", number) + lie(first, packets))
+
+    with bookie(honest, lying) as liar:  # who is asked for each entry then
+        assert read(liar, last=3) == EXPECTED[:4]
 
 
 def test_the_end_of_an_open_ledger_is_what_the_best_of_its_bookies_knows() -> None:

@@ -27,7 +27,7 @@ def piece_bytes_of(limits: Limits, log_bytes: int, records: int) -> int:
 
 def shared_piece_bytes(log_bytes: int, workers: int) -> int:
     """How many bytes of a log may be one piece, if workers are to have equal shares of it."""
-    return _PIECE_BYTES if workers == 1 else max(_LEAST_SHARED_BYTES, log_bytes // (16 * workers))
+    return _PIECE_BYTES if workers == 1 else max(_LEAST_SHARED_BYTES, log_bytes // (32 * workers))
 
 
 def cut_into_pieces(

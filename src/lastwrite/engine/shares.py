@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from lastwrite.model.work import Piece, PieceScan
 
-_LEAST_PART_BYTES = 16 << 20
+_LEAST_PART_BYTES = 8 << 20
 # How much longer than its share the busiest worker may work before a segment is cut: parts are read
 # and written once more when they are joined, by one processor.
 _UNEVEN = 1.1
@@ -45,11 +45,12 @@ class Shares:
         left = sum(piece.bytes for piece in costs)
         part = 0
         for piece, cost in reversed(list(costs.items())):
-            over = self._filled + cost / 2 > self._share
-            if over and may_cut and min(part, left) >= _LEAST_PART_BYTES:
-                parts.append([])
-                part = 0
-            if over:
+            may_cut = may_cut and left >= _LEAST_PART_BYTES
+            is_small = 0 < part < _LEAST_PART_BYTES
+            if self._filled + cost / 2 > self._share and not (may_cut and is_small):
+                if may_cut and part:
+                    parts.append([])
+                    part = 0
                 self._filled -= self._share
             parts[-1].append(piece)
             self._filled += cost

@@ -3,8 +3,11 @@ brokers speak too.
 
     request   u32 length, u8 version 2, u8 operation, u16 flags, then
               read: i64 ledger, i64 entry            add: 20 bytes of master key, the packet
+              batch read: i64 ledger, i64 first entry, i64 number of the request,
+                          i32 entries at most, i64 bytes at most
     answer    u32 length, u8 version 2, u8 operation, u16 0, i32 code, i64 ledger, i64 entry, then
-              of a read the packet
+              of a read the packet; of a batch read the i64 of the request, and of each entry from
+              the first on u32 length, the packet
     packet    as a record of an entry log: a RecordHead, digest of it and the payload, payload
 
 Entry e of a ledger lies on the bookies e, e + 1 … (as many as the write quorum says) of the
@@ -12,7 +15,12 @@ ensemble that its metadata names for e, counted round. Any one of them is asked;
 got the entry, cannot read it from its disk, or gives what was not written, the next. Nothing here
 fences a ledger: a topic's open ledger goes on being written while we read it.
 
-Source: BookKeeper 4.17.3 ``BookieProtocol``, ``DigestManager``, ``RoundRobinDistributionSchedule``;
+To send an answer costs a bookie more than to read an entry. Where each bookie of an ensemble has
+all entries, they are asked for in batches. A bookie older than 4.17 hangs up then; it is asked for
+one entry at a time.
+
+Source: BookKeeper 4.17.3 ``BookieProtocol``, ``BookieProtoEncoding``, ``DigestManager``,
+``BatchedReadEntryProcessor``, ``RoundRobinDistributionSchedule``;
 docs/formats/pulsar-compaction.md, "The commit"; docs/formats/pulsar.md, "Ledger metadata" and
 "Entry log".
 """
@@ -22,7 +30,7 @@ from __future__ import annotations
 import hashlib
 import ssl
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -35,14 +43,16 @@ from lastwrite.pulsar.format.ledger_metadata import Digest, LedgerMetadata
 from lastwrite.pulsar.network.link import TIMEOUT_SECONDS, Link
 from lastwrite.pulsar.network.start_tls import ask_for_tls
 
-_ADD, _READ = 1, 2
+_ADD, _READ, _BATCH_READ = 1, 2, 7
 _VERSION = 2
 _LAST = -1  # as the entry of a read: the last one that the bookie has
 _READ_REQUEST = struct.Struct(">BBHqq")
 _ADD_REQUEST = struct.Struct(">BBH")
 _ANSWER = struct.Struct(">BBHiqq")
-_USUAL = struct.Struct(">BBHiqq qqqq I")  # an answer, a RecordHead, and a CRC-32C; then the payload
-_USUAL_BYTES = _USUAL.size
+_BATCH_REQUEST = struct.Struct(">BBHqqqiq")
+_REQUEST_BYTES = 8  # the number of the request, before a batch's packets
+_SIZE = struct.Struct(">I")
+_USUAL = struct.Struct(">qqqqI")  # a RecordHead, and a CRC-32C; then the payload
 
 _CODES = {
     1: "it has not got the ledger",
@@ -67,6 +77,8 @@ _NOT_LET_IN = 102
 _FIRST_AHEAD = 16  # entries asked for ahead, before anything is known of their size
 _MOST_AHEAD = 1024
 _AHEAD_BYTES = 16 << 20  # were all as large as the largest so far
+_BATCHES_AHEAD = 4  # of so many entries
+_BATCH_BYTES = 1 << 20  # of a bookie's frame, which has 5 MiB at most by its default
 _MOST_OUTSTANDING = 1000  # entries added and not yet answered
 _OUTSTANDING_BYTES = 8 << 20
 _SEND_BYTES = 1 << 17
@@ -101,15 +113,16 @@ class LiveLedger:
         ensemble = self.ensemble_of(max(entry, 0))
         return [ensemble[(entry + n) % len(ensemble)] for n in range(self.metadata.quorum)]
 
-    def with_bookies(self, first: int, end: int) -> Iterator[tuple[int, list[str]]]:
-        """The entries from ``first`` to before ``end``, each with ``bookies_of`` it."""
+    def turns(self, first: int, end: int) -> Iterator[tuple[int, int, list[list[str]]]]:
+        """The entries from ``first`` to before ``end`` by ensemble: where those begin and end, and
+        ``bookies_of`` an entry at the place of its number, counted round.
+        """
         changes = sorted({segment.first_entry for segment in self.metadata.ensembles})
         borders = [first, *(place for place in changes if first < place < end), end]
         for begin, behind in pairwise(borders):
-            # from one change to the next they repeat
-            turn = [self.bookies_of(begin + n) for n in range(len(self.ensemble_of(begin)))]
-            for entry in range(begin, behind):
-                yield entry, turn[(entry - begin) % len(turn)]
+            size = len(self.ensemble_of(begin))
+            turn = [self.bookies_of(begin + (n - begin) % size) for n in range(size)]
+            yield begin, behind, turn
 
 
 class LastEntry(NamedTuple):
@@ -148,6 +161,8 @@ class Bookies:
         self._tls = tls
         self._links: dict[str, Link] = {}
         self._failed: dict[str, RemoteFailed] = {}  # bookies in trouble: asked last from then on
+        self._with_batches: set[str] = set()  # bookies that gave one
+        self._without_batches: set[str] = set()  # and that hung up when they were asked for one
 
     def close(self) -> None:
         for link in self._links.values():
@@ -310,7 +325,7 @@ class Bookies:
             raise _strange(
                 link, doing, f"an answer to something else: {frame[: _ANSWER.size].hex()}"
             )
-        if code != 0 and not (operation == _READ and code in (*_NOT_THERE, _FAILED, _UNREADABLE)):
+        if code != 0 and not (operation != _ADD and code in (*_NOT_THERE, _FAILED, _UNREADABLE)):
             raise _refused(link, doing, code)
         return _Answer(entry, code, frame[_ANSWER.size :])
 
@@ -358,6 +373,7 @@ class _Reading:
         self._next = first  # to be asked for
         self._ahead = _FIRST_AHEAD
         self._asked: dict[int, tuple[str, Link]] = {}
+        self._batches: dict[int, int] = {}  # by the first entry of each: where it ends
         self._found: dict[int, bytes | None] = {}  # out of turn; None: that bookie has it not
         self._largest = 0
 
@@ -375,23 +391,46 @@ class _Reading:
         self._bookies.let_go({bookie for bookie, _ in self._asked.values()})
 
     def _ask(self, end: int) -> None:
-        wanted: dict[str, list[int]] = {}
-        for entry, bookies in self._ledger.with_bookies(self._next, end):
-            chosen = bookies[0]
-            if chosen in self._bookies._failed:
-                chosen = next((one for one in bookies if one not in self._bookies._failed), chosen)
-            wanted.setdefault(chosen, []).append(entry)
+        wanted: dict[str, list[tuple[int, int]]] = {}
+        for begin, behind, turn in self._ledger.turns(self._next, end):
+            many = max(1, self._ahead // _BATCHES_AHEAD) if self._gives_batches(turn) else 1
+            for first in range(begin, behind, many):
+                bookies = turn[first // many % len(turn)]
+                chosen = next(
+                    (one for one in bookies if one not in self._bookies._failed), bookies[0]
+                )
+                wanted.setdefault(chosen, []).append((first, min(first + many, behind)))
         self._next = end
-        for bookie, entries in wanted.items():
-            frames = [
-                _READ_REQUEST.pack(_VERSION, _READ, 0, self._ledger.id, entry) for entry in entries
-            ]
-            try:
-                link = self._bookies._link(bookie)
-                link.send(frames, self._doing)
-                self._asked.update((entry, (bookie, link)) for entry in entries)
-            except RemoteFailed as error:
-                self._bookies._give_up(bookie, error)
+        for bookie, stretches in wanted.items():
+            self._begin(bookie, stretches)
+
+    def _begin(self, bookie: str, stretches: Sequence[tuple[int, int]]) -> None:
+        try:
+            self._send(bookie, self._bookies._link(bookie), stretches)
+        except RemoteFailed as error:
+            self._bookies._give_up(bookie, error)
+
+    def _gives_batches(self, turn: list[list[str]]) -> bool:
+        """Whether each bookie of the ensemble has all entries, and none is known to be older."""
+        refused = self._bookies._without_batches
+        return len(turn[0]) == len(turn) and refused.isdisjoint(turn[0])
+
+    def _send(self, bookie: str, link: Link, stretches: Sequence[tuple[int, int]]) -> None:
+        """Ask for stretches of entries; of one each for the entry alone."""
+        ledger = self._ledger.id
+        frames = [
+            _READ_REQUEST.pack(_VERSION, _READ, 0, ledger, first)
+            if end == first + 1
+            else _BATCH_REQUEST.pack(
+                _VERSION, _BATCH_READ, 0, ledger, first, first, end - first, _BATCH_BYTES
+            )
+            for first, end in stretches
+        ]
+        link.send(frames, self._doing)
+        for first, end in stretches:
+            self._asked.update(dict.fromkeys(range(first, end), (bookie, link)))
+            if end > first + 1:
+                self._batches[first] = end
 
     def _received(self, entry: int) -> bytes | None:
         """The entry's payload from the bookie that was asked for it; None: it does not give it."""
@@ -404,55 +443,90 @@ class _Reading:
             try:
                 frame = link.receive(self._doing)
                 assert frame is not None
-                if self._is_usual(frame, link):
-                    continue
-                answered, code, packet = self._bookies._answer_in(
-                    frame, link, _READ, self._ledger.id, self._doing
-                )
-                if self._asked.get(answered, ("", None))[1] is not link:
-                    raise _strange(link, self._doing, f"an answer for entry {answered}")
-                del self._asked[answered]
-                self._found[answered] = None
-                if code == 0:
-                    opened = _opened(packet, self._ledger.id, answered, self._digest, bookie)
-                    self._take_in(answered, opened.payload, len(packet))
-                elif code == _UNREADABLE:
-                    self._bookies._failed[bookie] = _refused(link, self._doing, code)
+                self._take_in(frame, bookie, link)
             except RemoteFailed as error:
-                self._bookies._give_up(bookie, error)
-            except CorruptLog as error:  # one entry: what else was asked may be whole
-                self._bookies._failed[bookie] = RemoteFailed(
-                    error.problem, path=link.address, remedy=error.remedy
-                )
+                if self._may_be_older(bookie, error):
+                    self._ask_without_batches(bookie)
+                else:
+                    self._bookies._give_up(bookie, error)
         return self._found.pop(entry)
 
-    def _is_usual(self, frame: bytes, link: Link) -> bool:
-        """Whether it is an entry as it was asked for, under the digest that brokers use; then it is
-        taken. What it lacks else, ``_answer_in`` and ``_opened`` say in words.
-        """
-        if len(frame) < _USUAL_BYTES or self._digest is not Digest.CRC32C:
-            return False
-        version, said, _, code, answered, entry, ledger, number, _, _, digest = _USUAL.unpack_from(
-            frame
+    def _may_be_older(self, bookie: str, error: RemoteFailed) -> bool:
+        """Whether a bookie hung up that was asked for batches, and has never given one."""
+        known = self._bookies._with_batches | self._bookies._without_batches
+        return (
+            isinstance(error.__cause__, ConnectionError)
+            and bookie not in known
+            and any(self._asked.get(first, ("",))[0] == bookie for first in self._batches)
         )
-        if (version, said, code, entry) != (_VERSION, _READ, 0, number):
-            return False
-        if not answered == ledger == self._ledger.id:
-            return False
-        payload = frame[_USUAL_BYTES:]
-        head = google_crc32c.value(frame[_ANSWER.size : _ANSWER.size + RECORD_HEAD.size])
-        asked = self._asked.get(entry)
-        if asked is None or asked[1] is not link or google_crc32c.extend(head, payload) != digest:
-            return False
-        del self._asked[entry]
-        self._take_in(entry, payload, len(frame) - _ANSWER.size)
-        return True
 
-    def _take_in(self, entry: int, payload: bytes, packet_bytes: int) -> None:
-        self._found[entry] = payload
-        if packet_bytes > self._largest:
-            self._largest = packet_bytes
-            self._ahead = max(1, min(_MOST_AHEAD, _AHEAD_BYTES // self._largest))
+    def _ask_without_batches(self, bookie: str) -> None:
+        """Ask once more for what it was asked for, entry by entry."""
+        self._bookies._without_batches.add(bookie)
+        self._bookies.let_go([bookie])
+        again = [entry for entry, (asked, _) in self._asked.items() if asked == bookie]
+        self._begin(bookie, [(entry, entry + 1) for entry in again])
+
+    def _take_in(self, frame: bytes, bookie: str, link: Link) -> None:
+        """Take what a bookie answers.
+
+        Raises:
+            RemoteFailed: it is not what was asked, or a refusal.
+        """
+        is_batch = frame[1:2] == bytes([_BATCH_READ])
+        first, code, rest = self._bookies._answer_in(
+            frame, link, _BATCH_READ if is_batch else _READ, self._ledger.id, self._doing
+        )
+        end = self._batches.pop(first, first) if is_batch else first + 1
+        packets = [rest] if code == 0 else []
+        if is_batch and code == 0:
+            packets = self._packets(rest, link)
+            self._bookies._with_batches.add(bookie)
+        behind = first + max(1, len(packets))
+        if behind > end or self._asked.get(first, ("", None))[1] is not link:
+            raise _strange(link, self._doing, f"an answer for entry {first}")
+        if not packets:
+            self._found[first] = None
+            del self._asked[first]
+        if code == _UNREADABLE:
+            self._bookies._failed[bookie] = _refused(link, self._doing, code)
+        for entry, packet in enumerate(packets, first):
+            del self._asked[entry]
+            self._found[entry] = self._payload(packet, entry, bookie, link)
+        if behind < end:  # it gave no more at once
+            self._send(bookie, link, [(behind, end)])
+        if packets and (largest := max(map(len, packets))) > self._largest:
+            self._largest = largest
+            self._ahead = max(1, min(_MOST_AHEAD, _AHEAD_BYTES // largest))
+
+    def _packets(self, rest: bytes, link: Link) -> list[bytes]:
+        """The packets of a batch."""
+        found = []
+        at = _REQUEST_BYTES
+        while at + _SIZE.size <= len(rest):
+            begin = at + _SIZE.size
+            at = begin + _SIZE.unpack_from(rest, at)[0]
+            found.append(rest[begin:at])
+        if at != len(rest) or not found:
+            raise _strange(link, self._doing, f"a batch that ends at byte {len(rest)} of {at}")
+        return found
+
+    def _payload(self, packet: bytes, entry: int, bookie: str, link: Link) -> bytes | None:
+        """What is in the packet of the entry; None: it is damaged."""
+        if self._digest is Digest.CRC32C and len(packet) >= _USUAL.size:  # as brokers write it
+            ledger, number, _, _, digest = _USUAL.unpack_from(packet)
+            payload = packet[_USUAL.size :]
+            head = google_crc32c.value(packet[: RECORD_HEAD.size])
+            is_asked = ledger == self._ledger.id and number == entry
+            if is_asked and google_crc32c.extend(head, payload) == digest:
+                return payload
+        try:
+            return _opened(packet, self._ledger.id, entry, self._digest, bookie).payload
+        except CorruptLog as error:  # one entry: what else was asked may be whole
+            self._bookies._failed[bookie] = RemoteFailed(
+                error.problem, path=link.address, remedy=error.remedy
+            )
+            return None
 
 
 class LedgerWriter:
