@@ -161,6 +161,7 @@ def targets() -> list[Target]:
                 "rocketmq.chunk_kernels:walk",
                 "rocketmq.chunk_kernels:rebuild",
                 "rocketmq.chunk_kernels:place",
+                "rocketmq.kernels:is_whole",
             ),
             share=4,
         ),

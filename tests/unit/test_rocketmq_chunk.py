@@ -128,6 +128,29 @@ def test_what_stays_is_copied_and_placed(some: list[ModelMessage], data: st.Data
     assert units.tobytes() == wanted_units
 
 
+def test_what_stays_is_proven_again_and_what_goes_is_not() -> None:
+    data = buffer_of([message(n, f"k{n}", b"body" * 9, START_MS) for n in range(5)])
+    at = data.tobytes().index(b"bodybody", len(data) // 5 * 2)
+    data[at] ^= 1  # of the third, since the scan
+    form = RocketmqFormat()
+    with pytest.raises(CorruptLog, match="checksum"):
+        table, end, *_ = form.split(data, 0, len(data), 0)
+        form.split(data, end, len(data), 2)
+    table, *_ = form.split(data, 0, len(data), 0, is_proven=True)
+    none = np.zeros(5, dtype=np.int64)
+    out = np.empty(len(data), dtype=np.uint8)
+    rows = np.zeros((5, ROW_COLUMNS), dtype=np.int64)
+    for stays in range(5):
+        actions = np.array([COPY if n == stays else DROP for n in range(5)], dtype=np.uint8)
+        if stays == 2:
+            with pytest.raises(CorruptLog, match="checksum") as caught:
+                form.rebuild(data, table, actions, none, actions, out, rows)
+            assert caught.value.at == int(table["position"][2]) + 8
+        else:
+            _, size, filled = form.rebuild(data, table, actions, none, actions, out, rows)
+            assert (size, filled) == (int(table["size"][stays]), 1)
+
+
 def test_offsets_have_to_rise() -> None:
     data = buffer_of([message(n, "a", b"x", START_MS) for n in (3, 4, 4, 9)])
     form = RocketmqFormat()

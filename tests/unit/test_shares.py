@@ -54,7 +54,7 @@ def test_one_large_segment_is_cut_for_each_worker() -> None:
 
 def test_a_share_that_ends_in_the_first_bytes_of_a_part_takes_a_little_more() -> None:
     """It was not cut at all then, so that one of two worked for 1.77 s and one for 1.26."""
-    assert parts([[31] * 10, [43] * 10], 2, 10 * MIB) == [[310], [344, 86]]
+    assert parts([[31] * 10, [43] * 10], 2, 5 * MIB) == [[310], [344, 86]]
 
 
 @given(

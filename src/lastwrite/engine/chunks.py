@@ -32,10 +32,15 @@ class Chunk(NamedTuple):
 
 
 class Chunks:
-    """The worker's buffer, and the walk over a piece through it."""
+    """The worker's buffer, and the walk over a piece through it. ``is_proven``: every batch of it was
+    proven by its checksum before; what goes is not proven once more where a format can tell.
+    """
 
-    def __init__(self, limits: Limits, buffers: Buffers | None = None) -> None:
+    def __init__(
+        self, limits: Limits, buffers: Buffers | None = None, *, is_proven: bool = False
+    ) -> None:
         self._limits = limits
+        self._is_proven = is_proven
         if limits.stores is not None:  # side files go by what this process knows
             use(limits.stores)
         self._spend = spender(limits.reading)
@@ -59,7 +64,7 @@ class Chunks:
                 if end > start:
                     with located(piece.path, position), step("split"):
                         table, start_of_rest, wanted, held = format.split(
-                            self._buffer, start, end, lowest
+                            self._buffer, start, end, lowest, is_proven=self._is_proven
                         )
                     if len(table):
                         fits = self._fitting(table)

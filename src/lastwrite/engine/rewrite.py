@@ -90,7 +90,7 @@ class _Rewriter:
         self._outputs: list[tuple[int, SegmentAppender]] = []
         self._begin(unit.base_offset)
         self._buffers = buffers
-        self._chunks = Chunks(unit.limits, buffers)
+        self._chunks = Chunks(unit.limits, buffers, is_proven=True)
         self._spend = spender(unit.limits.writing)
         self._policy = unit.policy
         self.counts: Int64Array = np.zeros(len(Verdict), dtype=np.int64)

@@ -49,8 +49,11 @@ def rewrite_partitions(
     errors: dict[int, Exception] = {}
     for each, runs in zip(partitions, chosen, strict=True):
         try:
+            folder = None
+            if context.writes and runs:
+                folder = context.system.output_folder(each.plan.log, context.options.to)
             for group, run in enumerate(runs):
-                units += _units(context, each, (group, run), shares)
+                units += _units(context, each, (group, run), shares, folder)
         except (LogError, OSError) as error:
             errors[each.plan.number] = error
     units = [unit for unit in units if unit.partition not in errors]
@@ -120,9 +123,10 @@ def _units(
     partition: ElectedPartition,
     numbered: tuple[int, tuple[int, ...]],
     shares: Shares,
+    folder: str | None,
 ) -> Iterator[RewriteUnit]:
     """The units of one new segment; ``numbered``: its number in the partition, and the places of
-    its sources.
+    its sources; ``folder``: where it is written aside, if it is written.
     """
     group, run = numbered
     plan, scans, spent = partition.plan, partition.scans, partition.transactions.spent
@@ -135,9 +139,6 @@ def _units(
     may_cut = fits and context.system.joins_parts
     costs = {piece: rewrite_cost(piece, scans[piece.number]) for piece in pieces}
     parts = shares.take(costs, may_cut=may_cut)
-    folder = None
-    if context.writes:
-        folder = context.system.output_folder(plan.log, context.options.to)
     aborted = _aborted_in(partition, run)
     for n, part in enumerate(parts):
         yield RewriteUnit(

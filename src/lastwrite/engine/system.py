@@ -37,7 +37,13 @@ class Format(Protocol):
     damage_remedy: str  # what to do where a file of records is damaged
 
     def split(
-        self, buffer: ByteArray, start: int, end: int, lowest_offset: int
+        self,
+        buffer: ByteArray,
+        start: int,
+        end: int,
+        lowest_offset: int,
+        *,
+        is_proven: bool = False,
     ) -> tuple[BatchTable, int, int, ByteArray]: ...
 
     def opened(

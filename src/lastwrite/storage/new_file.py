@@ -8,8 +8,9 @@ the page cache (``O_DIRECT``), from one of two buffers while the other is filled
     0             4 MiB                           n · 4096       end
     │ page cache    │ past it, 1 MiB after another   │ page cache │
 
-Where the system or the file system knows no such way, everything goes through the page cache, and
-the disk is told to begin every 8 MiB, so that the sync at the end finds most of its work done.
+Where the system or the file system knows no such way, and where a file is smaller, everything goes
+through the page cache, and the disk is told to begin every 8 MiB and when the file is closed, so
+that the sync of many files finds most of its work done.
 
 Source: Linux man-pages open(2), ``O_DIRECT``. Figures: docs/decisions/where-the-time-goes.md.
 """
@@ -30,6 +31,7 @@ from lastwrite.storage.ownership import Ownership
 DIRECT_FROM_BYTES = 4 << 20  # of less the sync has to wait for the disk either way
 BUFFER_BYTES = 1 << 20
 _WRITEBACK_BYTES = 8 << 20
+_WRITEBACK_AT_END_BYTES = 256 << 10  # of a smaller file the sync does it
 _ALIGNMENT = 4096  # of place and size: no disk wants more
 _DIRECT = getattr(os, "O_DIRECT", 0)  # macOS has none
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
@@ -81,6 +83,8 @@ class NewFile:
         try:
             if self._direct is not None:
                 self._direct.close()
+            elif self._size - self._begun >= _WRITEBACK_AT_END_BYTES:
+                self._start_writeback(self._size)
         finally:
             self._file.close()
 

@@ -122,7 +122,13 @@ class PulsarFormat:
         return self._entries
 
     def split(
-        self, buffer: ByteArray, start: int, end: int, lowest_offset: int
+        self,
+        buffer: ByteArray,
+        start: int,
+        end: int,
+        lowest_offset: int,
+        *,
+        is_proven: bool = False,
     ) -> tuple[BatchTable, int, int, ByteArray]:
         """Cut ``buffer[start:end]`` into whole entries, each proven by its CRC-32C where it has
         one.

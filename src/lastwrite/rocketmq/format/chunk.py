@@ -62,9 +62,16 @@ class RocketmqFormat:
         return self._messages
 
     def split(
-        self, buffer: ByteArray, start: int, end: int, lowest_offset: int
+        self,
+        buffer: ByteArray,
+        start: int,
+        end: int,
+        lowest_offset: int,
+        *,
+        is_proven: bool = False,
     ) -> tuple[BatchTable, int, int, ByteArray]:
-        """Cut ``buffer[start:end]`` into whole records, each body proven by its CRC-32.
+        """Cut ``buffer[start:end]`` into whole records, each body proven by its CRC-32; where
+        ``is_proven`` that is left to ``rebuild``, of those that stay.
 
         Returns the table, valid until the next call; where its records end; how many bytes the
         record needs that is cut short there (0: not known, -1: none is); ``buffer``.
@@ -74,7 +81,9 @@ class RocketmqFormat:
                 do not rise.
         """
         self._kept = []
-        rows, consumed, code, at, wanted = kernels.split(buffer, start, end, self._messages, True)
+        rows, consumed, code, at, wanted = kernels.split(
+            buffer, start, end, self._messages, not is_proven
+        )
         framed = chunk_kernels.frame(self._messages, rows, lowest_offset, self._table)
         if framed < rows:
             bad = self._messages[framed]
@@ -209,6 +218,14 @@ class RocketmqFormat:
         ``rows``.
 
         The sixth number of a row is the tags code. Returns (``out``, bytes written, rows filled).
+
+        Raises:
+            CorruptLog: the body of one that stays is not what its checksum says.
         """
-        size, filled = chunk_kernels.rebuild(buffer, self._messages, len(table), actions, out, rows)
+        size, filled, done = chunk_kernels.rebuild(
+            buffer, self._messages, len(table), actions, out, rows
+        )
+        if done < len(table):
+            at = int(self._messages["position"][done]) + 8
+            raise CorruptLog(kernels.CODES[kernels.BAD_CRC], at, remedy=_KEEP)
         return out, int(size), int(filled)

@@ -36,6 +36,7 @@ from lastwrite.model.columns import (
     ROW_SIZE,
     TOMBSTONE,
 )
+from lastwrite.rocketmq.format.kernels import is_whole
 
 _PHYSICAL_OFFSET_AT = 28  # in a record
 _UNIT_BYTES = 46
@@ -103,7 +104,8 @@ def rebuild(data, messages, count, actions, out, rows):
     """Copy the first ``count`` records, but those to DROP, to ``out``, and a row each to ``rows``
     (see ROW_COLUMNS).
 
-    Returns (bytes written, rows filled).
+    Returns (bytes written, rows filled, records gone through): the body of one more is not what
+    its checksum says, where those are not all.
     """
     at = np.int64(0)
     filled = 0
@@ -117,6 +119,8 @@ def rebuild(data, messages, count, actions, out, rows):
                 copy_bytes(out, at - pending, data, begin, pending)
                 pending = np.int64(0)
             continue
+        if not is_whole(data, message.body_at, message.body_length, message.body_crc):
+            return at, filled, i
         if pending == 0:
             begin = message.position
         row = rows[filled]
@@ -131,7 +135,7 @@ def rebuild(data, messages, count, actions, out, rows):
         pending += message.size
     if pending:
         copy_bytes(out, at - pending, data, begin, pending)
-    return at, filled
+    return at, filled, count
 
 
 @njit(cache=True, nogil=True)

@@ -49,7 +49,7 @@ _REBUILD = (
     "move both folders of the queue out of the store, keep them, and let lastwrite dispatch rebuild the queue"
 )
 _DISPATCH = "nothing was changed; run lastwrite dispatch, which appends it from the commit log"
-_BLOCK_UNITS = 1 << 18
+_BLOCK_UNITS = 1 << 13
 NAMES_OF_PARTS = ("compacted topic", "queue")
 _WRONG = {
     chunk_kernels.GAP: "its record would not come after the one before",
@@ -618,7 +618,8 @@ class IndexChecker:
         with _opened(self._path) as file:
             slots = file.size // BATCH_UNIT.size
             self._first, end = (
-                _row_at(file, slots, self._start + place) for place in (piece.start, piece.end)
+                _row_at(file, slots, self._start + place) if place else 0
+                for place in (piece.start, piece.end)
             )
             count = max(end - self._first, 0)
             data = file.read(count * BATCH_UNIT.size, self._first * BATCH_UNIT.size)
