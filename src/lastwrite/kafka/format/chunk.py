@@ -176,6 +176,8 @@ class KafkaFormat:
         b, used = first, 0
         facts: list[tuple[int, ...]] = []  # of the batches from ``seen`` on, as Python's numbers
         seen = b
+        data = memoryview(buffer)
+        starts, ends = table["plain_start"], table["plain_end"]
         while b < last and used < _RUN_BYTES:
             if b >= seen + len(facts):
                 seen, some = b, table[b : min(last, b + _FACTS)]
@@ -189,20 +191,20 @@ class KafkaFormat:
                 if b > before:
                     continue
             try:
-                opened = self._decompress(buffer, position, size, records, codec, used)
+                opened = self._decompress(data, position, size, records, codec, used)
             except LogError:
                 if b > first:
                     break
                 raise
             if opened < 0:  # the buffer is full: hand out what is there
                 break
-            table["plain_start"][b], table["plain_end"][b] = used, used + opened
+            starts[b], ends[b] = used, used + opened
             used += opened
             b += 1
         return int(b)
 
     def _decompress(
-        self, buffer: ByteArray, position: int, size: int, records: int, codec: int, used: int
+        self, data: memoryview, position: int, size: int, records: int, codec: int, used: int
     ) -> int:
         """Decompress a batch to ``used`` in the buffer; its bytes, or -1 where they do not fit."""
         start, end = position + kernels.HEADER_BYTES, position + size
@@ -212,7 +214,7 @@ class KafkaFormat:
         while True:
             try:
                 opened = self._codecs.decompress_into(
-                    _CODECS[codec], buffer[start:end], self._plain[used:]
+                    _CODECS[codec], data[start:end], self._plain[used:]
                 )
                 break
             except OutputTooSmall:
@@ -323,6 +325,7 @@ class KafkaFormat:
             OutOfMemoryBudget: as ``opened``.
         """
         b = keep_at = at = filled = 0
+        borders: Int64Array | None = None  # the ends of what is compressed and changes
         while True:
             b, keep_at, at, filled, code, place = kernels.rebuild(
                 buffer,
@@ -342,14 +345,14 @@ class KafkaFormat:
                 raise _error(code, int(table[b]["origin"] if table[b]["flags"] & IS_OLD else place))
             if b == len(table):
                 return out, int(at), int(filled)
-            last = b + 1
-            while last < len(table) and actions[last] == REBUILD and table[last]["codec"]:
-                last += 1
+            if borders is None:
+                is_packed = (actions == REBUILD) & (table["codec"] != 0)
+                borders = np.flatnonzero(np.append(~is_packed, True))
             last, keep_at, out, stop = self._rebuild_packed(
                 buffer,
                 table,
                 int(b),
-                last,
+                int(borders[np.searchsorted(borders, b, side="right")]),
                 horizons,
                 keep,
                 int(keep_at),
