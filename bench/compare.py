@@ -1,7 +1,7 @@
 """Two commits beside each other, on the same logs: processor seconds with an error bar.
 
     python -m bench.compare HEAD~5 HEAD                  # the rows that are one warm round of ours
-    python -m bench.compare main . none-warm --repeats 9   # . is the working tree
+    python -m bench.compare main . --rows none-warm --repeats 9   # . is the working tree
 
 Each commit's package in a session of its own, warm; in turn, and who is first changes each time,
 so that a noisy minute hits both. The figure is the median over the pairs of B's seconds by A's,

@@ -495,8 +495,12 @@ class _Exchange:
         self.made.append(folder)
 
     def _sync(self) -> None:
-        all_or_raise([partial(files.fsync_file, path) for path in self.unsynced])
-        all_or_raise([partial(files.fsync_dir, folder) for folder in reversed(self.made)])
+        all_or_raise(
+            [
+                *(partial(files.fsync_file, path) for path in self.unsynced),
+                *(partial(files.fsync_dir, folder) for folder in reversed(self.made)),
+            ]
+        )
         files.fsync_dir(os.path.dirname(self.live))
 
     def _install(self) -> None:
