@@ -131,7 +131,7 @@ class PulsarFormat:
         is_proven: bool = False,
     ) -> tuple[BatchTable, int, int, ByteArray]:
         """Cut ``buffer[start:end]`` into whole entries, each proven by its CRC-32C where it has
-        one.
+        one, also where it was before (``is_proven``).
 
         Returns the table, valid until the next call; where its entries end, block headers and
         padding behind them included; how many bytes the entry needs that is cut short there (-1:
