@@ -7,7 +7,7 @@ import io
 import itertools
 import json
 from collections.abc import Iterator
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 INTS = st.integers(-(2**31), 2**31 - 1)
 LONGS = st.integers(-(2**63), 2**63 - 1)
+WIDE = Context(prec=60)  # by the usual one 38 digits are rounded to 28, up to one digit more
 PLAIN: dict[str, st.SearchStrategy[Any]] = {
     "boolean": st.booleans(),
     "int": INTS,
@@ -48,7 +49,7 @@ LOGICAL: list[Drawn] = [
     ({"type": "long", "logicalType": "local-timestamp-micros"}, TIMES),
     (
         {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 3},
-        st.integers(-(10**38) + 1, 10**38 - 1).map(lambda n: Decimal(n).scaleb(-3)),
+        st.integers(-(10**38) + 1, 10**38 - 1).map(lambda n: Decimal(n).scaleb(-3, WIDE)),
     ),
     (
         {"type": "fixed", "name": "D", "size": 5, "logicalType": "decimal", "precision": 9},
