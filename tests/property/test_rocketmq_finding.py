@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import lastwrite
@@ -84,6 +84,13 @@ def found(root: Path, **options: object) -> list[int]:
 
 @settings(deadline=None)
 @given(sends, damages, st.integers(0, 3), st.integers(0, 30))
+# The last unit leads to where the log no longer reaches, with an end within it.
+@example(
+    [("a", 0, 0, 67), ("a", 1, 0, 0), ("a", 1, 0, 0), ("a", 1, 0, 73), ("a", 0, 0, 43)],
+    [(0, 0.2734375, "flip", 128)],
+    1,
+    0,
+)
 def test_queues(
     sent: list[tuple[str, int, int, int]],
     wanted: list[tuple[int, float, str, int]],
