@@ -290,23 +290,23 @@ def test_a_batch_may_end_before_what_was_asked_for(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     "lie",
     [
-        lambda first, packets: b"",
-        lambda first, packets: packets[:-1],
-        lambda first, packets: packets + b"\0\0",
-        lambda first, packets: packets + struct.pack(">I", 1 << 31),
-        lambda first, packets: packets * 2,
-        lambda first, packets: packets + 100 * (struct.pack(">I", 41) + packet(99, b"x" * 5)),
+        lambda packets: b"",
+        lambda packets: packets[:-1],
+        lambda packets: packets + b"\0\0",
+        lambda packets: packets + struct.pack(">I", 1 << 31),
+        lambda packets: packets * 2,
+        lambda packets: packets + 100 * (struct.pack(">I", 41) + packet(99, b"x" * 5)),
     ],
 )
 def test_a_batch_that_is_none_is_not_taken(
-    lie: Callable[[int, bytes], bytes],
+    lie: Callable[[bytes], bytes],
 ) -> None:
     def lying(answer: Answer, ledger: int, first: int, number: int, most: int, size: int) -> bytes:
         packets = b"".join(
             struct.pack(">I", len(each)) + each
             for each in (packet(entry, b"%d" % entry) for entry in range(first, first + most))
         )
-        return answered(7, 0, ledger, first, struct.pack(">q", number) + lie(first, packets))
+        return answered(7, 0, ledger, first, struct.pack(">q", number) + lie(packets))
 
     with bookie(honest, lying) as liar:  # who is asked for each entry then
         assert read(liar, last=3) == EXPECTED[:4]

@@ -136,7 +136,7 @@ def test_what_stays_is_proven_again_and_what_goes_is_not() -> None:
     with pytest.raises(CorruptLog, match="checksum"):
         table, end, *_ = form.split(data, 0, len(data), 0)
         form.split(data, end, len(data), 2)
-    table, *_ = form.split(data, 0, len(data), 0, is_proven=True)
+    table, *_ = form.split_proven(data, 0, len(data), 0)
     none = np.zeros(5, dtype=np.int64)
     out = np.empty(len(data), dtype=np.uint8)
     rows = np.zeros((5, ROW_COLUMNS), dtype=np.int64)

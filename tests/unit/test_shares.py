@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 def pieces(costs: list[int], size: int = 32 * MIB) -> dict[Piece, int]:
-    """Pieces of 32 MiB, one for each of these costs."""
+    """Pieces of ``size`` bytes, one for each of these costs."""
     return {
         Piece(
             number=n,

@@ -55,6 +55,7 @@ class Chunks:
                 end at a batch's end, so that the offset index it was cut by lies.
             CommitConflict: the file is not the one that was planned.
         """
+        split = format.split_proven if self._is_proven else format.split
         with reader_of_piece(piece, self._limits) as reader:
             position = piece.start  # of buffer[0] in the file
             start = end = 0
@@ -63,9 +64,7 @@ class Chunks:
                 wanted = 0
                 if end > start:
                     with located(piece.path, position), step("split"):
-                        table, start_of_rest, wanted, held = format.split(
-                            self._buffer, start, end, lowest, is_proven=self._is_proven
-                        )
+                        table, start_of_rest, wanted, held = split(self._buffer, start, end, lowest)
                     if len(table):
                         fits = self._fitting(table)
                         if fits < len(table):

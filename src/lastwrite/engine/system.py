@@ -37,13 +37,11 @@ class Format(Protocol):
     damage_remedy: str  # what to do where a file of records is damaged
 
     def split(
-        self,
-        buffer: ByteArray,
-        start: int,
-        end: int,
-        lowest_offset: int,
-        *,
-        is_proven: bool = False,
+        self, buffer: ByteArray, start: int, end: int, lowest_offset: int
+    ) -> tuple[BatchTable, int, int, ByteArray]: ...
+
+    def split_proven(
+        self, buffer: ByteArray, start: int, end: int, lowest_offset: int
     ) -> tuple[BatchTable, int, int, ByteArray]: ...
 
     def opened(

@@ -90,17 +90,8 @@ class KafkaFormat:
         self._table = batch_table(4096)
         self._old: OldConverter | None = None
 
-    def split(
-        self,
-        buffer: ByteArray,
-        start: int,
-        end: int,
-        lowest_offset: int,
-        *,
-        is_proven: bool = False,
-    ) -> Split:
-        """Cut ``buffer[start:end]`` into whole batches, each proven by its CRC, also where one was
-        before (``is_proven``): of most something stays.
+    def split(self, buffer: ByteArray, start: int, end: int, lowest_offset: int) -> Split:
+        """Cut ``buffer[start:end]`` into whole batches, each proven by its CRC.
 
         Table and buffer are valid until the next call; the batches are all of v2, or all converted.
         Positions in errors count from the begin of ``buffer``, also for converted batches.
@@ -125,6 +116,8 @@ class KafkaFormat:
             int(wanted) if code == kernels.NEED_MORE else -1,
             buffer,
         )
+
+    split_proven = split  # of most batches something stays, and a checksum is over the whole of one
 
     def kept(self) -> list[tuple[int, str]]:
         """No record that cannot be read is kept."""

@@ -122,16 +122,10 @@ class PulsarFormat:
         return self._entries
 
     def split(
-        self,
-        buffer: ByteArray,
-        start: int,
-        end: int,
-        lowest_offset: int,
-        *,
-        is_proven: bool = False,
+        self, buffer: ByteArray, start: int, end: int, lowest_offset: int
     ) -> tuple[BatchTable, int, int, ByteArray]:
         """Cut ``buffer[start:end]`` into whole entries, each proven by its CRC-32C where it has
-        one, also where it was before (``is_proven``).
+        one.
 
         Returns the table, valid until the next call; where its entries end, block headers and
         padding behind them included; how many bytes the entry needs that is cut short there (-1:
@@ -159,6 +153,8 @@ class PulsarFormat:
             raise error
         self._fault = _Fault(buffer, consumed, int(table["next_offset"][-1]), error)
         return table, consumed, -1, buffer
+
+    split_proven = split
 
     def kept(self) -> list[tuple[int, str]]:
         """No record that cannot be read is kept."""

@@ -16,6 +16,7 @@ docs/formats/rocketmq-compaction.md, "Into the compaction log" and "A run".
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partialmethod
 from itertools import pairwise
 
 import numpy as np
@@ -68,10 +69,9 @@ class RocketmqFormat:
         end: int,
         lowest_offset: int,
         *,
-        is_proven: bool = False,
+        proves: bool = True,
     ) -> tuple[BatchTable, int, int, ByteArray]:
-        """Cut ``buffer[start:end]`` into whole records, each body proven by its CRC-32; where
-        ``is_proven`` that is left to ``rebuild``, of those that stay.
+        """Cut ``buffer[start:end]`` into whole records, each body proven by its CRC-32.
 
         Returns the table, valid until the next call; where its records end; how many bytes the
         record needs that is cut short there (0: not known, -1: none is); ``buffer``.
@@ -81,9 +81,7 @@ class RocketmqFormat:
                 do not rise.
         """
         self._kept = []
-        rows, consumed, code, at, wanted = kernels.split(
-            buffer, start, end, self._messages, not is_proven
-        )
+        rows, consumed, code, at, wanted = kernels.split(buffer, start, end, self._messages, proves)
         framed = chunk_kernels.frame(self._messages, rows, lowest_offset, self._table)
         if framed < rows:
             bad = self._messages[framed]
@@ -104,6 +102,9 @@ class RocketmqFormat:
             int(wanted) if code == kernels.NEED_MORE else -1,
             buffer,
         )
+
+    # Where all were proven before, ``rebuild`` proves those that stay.
+    split_proven = partialmethod(split, proves=False)
 
     def opened(
         self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None

@@ -613,8 +613,7 @@ class StoreFinder:
                 before = unit_at(found - 1) if found else None
                 return self._earlier(name, time_ms, before, unit_at(found))
             last = unit_at(total - 1) if total else None
-        is_there = last is not None and not last.is_filler and not self._is_expired(last)
-        reached = last.end if last is not None and is_there else 0
+        reached = 0 if last is None or last.is_filler or self._is_expired(last) else last.end
         return self._first_late(name, time_ms, 0, reached)
 
     def _earlier(
