@@ -20,8 +20,6 @@ All arguments are kept in ``args``, so an error survives the trip from a worker 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 _ARCHIVED = re.compile("/data/[0-9a-f]{32}-[^/]+/[^/]+$")  # an object of an archive, in any system
 _OF_ARCHIVE = (
@@ -87,13 +85,20 @@ class LogError(Exception):
         return type(self)(self.problem, at, self.path or path, self.remedy)
 
 
-@contextmanager
-def located(path: str, shift: int = 0) -> Iterator[None]:
+class located:
     """Name the file in errors raised inside; ``shift`` bytes are added to their position."""
-    try:
-        yield
-    except LogError as error:
-        raise error.located(path, shift) from error
+
+    __slots__ = ("_path", "_shift")
+
+    def __init__(self, path: str, shift: int = 0) -> None:
+        self._path = path
+        self._shift = shift
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if isinstance(error, LogError):
+            raise error.located(self._path, self._shift) from error
 
 
 class CorruptLog(LogError):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import io
+import os
 from pathlib import Path
 
 import numpy as np
@@ -60,24 +62,22 @@ def test_memory_that_the_system_does_not_have_is_done_without(
 ) -> None:
     disk, memory = folders
 
-    class Full:
-        """A file of a system whose memory ends after 60 bytes."""
+    left: dict[int, int] = {}  # by handle: of a system whose memory ends after 60 bytes
 
-        def __init__(self, path: str, mode: str, buffering: int) -> None:
-            self._file = open(path, mode, buffering=buffering)
-            self._left = 60 if path.startswith(memory) else 1 << 20
+    def opened(path: str, mode: str, buffering: int) -> io.FileIO:
+        file = open(path, mode, buffering=buffering)
+        left[file.fileno()] = 60 if path.startswith(memory) else 1 << 20
+        return file
 
-        def write(self, view: memoryview) -> int:
-            if not self._left:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            n = self._file.write(view[: self._left])
-            self._left -= n
-            return n
+    def writev(handle: int, views: list[memoryview]) -> int:
+        if not left[handle]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        n = os.write(handle, b"".join(views)[: left[handle]])
+        left[handle] -= n
+        return n
 
-        def close(self) -> None:
-            self._file.close()
-
-    monkeypatch.setattr(scratch, "open", Full, raising=False)
+    monkeypatch.setattr(scratch, "open", opened, raising=False)
+    monkeypatch.setattr(os, "writev", writev)
     with ScratchWriter(disk, "entries") as writer:
         writer.allow(memory, 1000)
         places = [writer.append(np.arange(i, i + 5)) for i in range(3)]

@@ -24,11 +24,14 @@ from lastwrite.storage.throttle import spender
 
 
 class Chunk(NamedTuple):
-    """Whole batches in a buffer; ``shift`` is what their origins lack to a file position."""
+    """Whole batches in a buffer; ``shift`` is what their origins lack to a file position,
+    ``records`` how many they say they have.
+    """
 
     buffer: ByteArray
     table: BatchTable
     shift: int
+    records: int
 
 
 class Chunks:
@@ -66,13 +69,12 @@ class Chunks:
                     with located(piece.path, position), step("split"):
                         table, start_of_rest, wanted, held = split(self._buffer, start, end, lowest)
                     if len(table):
-                        fits = self._fitting(table)
-                        if fits < len(table):
-                            table, start_of_rest, wanted = (
-                                table[:fits],
-                                int(table["origin"][fits]),
-                                -1,
-                            )
+                        records = int(table["records"].sum())
+                        if records > self._limits.block_entries:
+                            fits, records = self._fitting(table)
+                            if fits < len(table):
+                                start_of_rest, wanted = int(table["origin"][fits]), -1
+                                table = table[:fits]
                         lowest = int(table["next_offset"][-1])
                         if lowest > piece.end_offset:
                             row = table[int(np.argmax(table["next_offset"] > piece.end_offset))]
@@ -83,7 +85,7 @@ class Chunks:
                                 piece.path,
                                 format.damage_remedy,
                             )
-                        yield Chunk(held, table, position)
+                        yield Chunk(held, table, position, records)
                     start = start_of_rest
                     if wanted < 0 and start < end:
                         continue  # the table was full, or what comes next is at fault
@@ -101,16 +103,13 @@ class Chunks:
                 end += n
             reader.check_unchanged()
 
-    def _fitting(self, table: BatchTable) -> int:
-        """How many of the batches are taken at once: not by their bytes alone, since buffers follow
-        records, too.
+    def _fitting(self, table: BatchTable) -> tuple[int, int]:
+        """How many of the batches are taken at once, and their records: not by their bytes alone,
+        since buffers follow records, too.
         """
-        records = table["records"]
-        if len(table) * int(records.max()) <= self._limits.block_entries:
-            return len(table)
-        return max(
-            1, int(np.searchsorted(np.cumsum(records), self._limits.block_entries, side="right"))
-        )
+        behind = np.cumsum(table["records"], dtype=np.int64)
+        fits = max(1, int(np.searchsorted(behind, self._limits.block_entries, side="right")))
+        return fits, int(behind[fits - 1])
 
     def _make_room(self, start: int, end: int, wanted: int, path: str, position: int) -> None:
         """Move what is left to the buffer's begin; a larger buffer if the next batch needs one."""

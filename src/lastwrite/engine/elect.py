@@ -182,7 +182,7 @@ def losers_among(
     """
     starts = election.first_rows(ends)
     losers: Int64Array = np.zeros(len(starts), dtype=np.int64)
-    lost = np.empty(int(ends[:, -1].sum(dtype=np.int64)), dtype=np.uint32)
+    lost = np.empty(int(starts[-1]) + int(ends[-1, -1]), dtype=np.uint32)
     arguments = (
         np.array(rows_at, dtype=np.int64),
         columns,

@@ -97,6 +97,8 @@ def _elected(partition: ScannedPartition, results: Sequence[Elected]) -> Elected
             losers=scan.losers + losers.get(scan.piece, 0),
             lost_last=scan.lost_last or scan.piece in lost_last,
         )
+        if losers.get(scan.piece) or scan.piece in lost_last
+        else scan
         for scan in partition.scans
     ]
     return ElectedPartition(

@@ -112,7 +112,7 @@ class _Rewriter:
         for chunk in self._chunks.of(self._format, piece):
             table = chunk.table
             batches = len(table)
-            records = int(table["records"].sum())
+            records = chunk.records
             if at + records > len(states):
                 raise CorruptLog("more records than the scan saw", chunk.shift, piece.path)
             if records > len(self._keep):

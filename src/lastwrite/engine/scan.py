@@ -15,7 +15,7 @@ import numpy as np
 
 from lastwrite.encoding.fingerprint import secret_from
 from lastwrite.engine.buffers import Buffers
-from lastwrite.engine.chunks import Chunks
+from lastwrite.engine.chunks import Chunk, Chunks
 from lastwrite.engine.elect import NO_KEYS, losers_among
 from lastwrite.engine.profile import step, steps
 from lastwrite.engine.rules import election
@@ -42,6 +42,7 @@ from lastwrite.storage.problems import problem_of
 
 _MOST_NOTES = 100  # a piece
 _SAMPLE_SHARE = 16  # one bucket in so many tells whether a block's keys repeat
+_LEAST_SAMPLED = 4096  # entries; to find out would cost as much as to do it
 
 
 class EntryBlock(NamedTuple):
@@ -132,9 +133,9 @@ class _Scanner:
             with step("check indexes"):
                 checker.check(table, chunk.shift)
             if piece.keyed and result.problem is None:
-                self._scan_chunk(chunk.buffer, table, piece, chunk.shift, result)
+                self._scan_chunk(chunk, piece, result)
             else:
-                result.records += int(table["records"].sum())
+                result.records += chunk.records
         checker.ends()
         if piece.keyed and result.problem is None:
             self._flush(result)
@@ -143,37 +144,46 @@ class _Scanner:
             result.is_plain &= result.records > 0
             result.lost_last = bool(result.records and self.states[result.records - 1] & SHADOWED)
 
-    def _scan_chunk(
-        self, buffer: ByteArray, table: BatchTable, piece: Piece, shift: int, result: PieceScan
-    ) -> None:
-        records = int(table["records"].sum())
-        first_record = result.records
-        starts = np.cumsum(table["records"]) - table["records"]
+    def _scan_chunk(self, chunk: Chunk, piece: Piece, result: PieceScan) -> None:
+        buffer, table = chunk.buffer, chunk.table
+        first_record = ordinal = result.records
         flag_aborted(table, self._unit.aborted)
-        with located(piece.path, shift):
+        with located(piece.path, chunk.shift):
+            # Whatever opens, each batch is in one of the runs.
             for run in steps("decompress", self._format.opened(buffer, table)):
-                self._walk_run(buffer, run, table, first_record + int(starts[run.first]), result)
+                is_all = run.last - run.first == len(table)
+                records = table["records"][run.first : run.last]
+                in_run = chunk.records if is_all else int(records.sum())
+                self._walk_run(buffer, run, table, (ordinal, in_run), result)
+                ordinal += in_run
         for position, words in self._format.kept():
             if len(result.notes) < _MOST_NOTES:
-                place = position + shift
+                place = position + chunk.shift
                 result.notes.append(
                     Problem(ProblemKind.KEPT, words, piece.path, place, "it stays as it is")
                 )
-        result.records += records
+        result.records += chunk.records
         states = self.states[first_record : result.records]
         self._follower.follow(table, states, first_record)
-        is_plain = not states.any() and bool(table["records"].all())
-        result.is_plain = result.is_plain and is_plain and are_plain(table)
+        are_live = not states.any() and bool(table["records"].all())
+        result.is_plain = result.is_plain and are_live and are_plain(table)
         # Where all records are live and have keys no batch changes by itself, whatever the clock
         # says.
-        if not is_plain:
+        if not are_live:
             self._judge(table, states, piece.mtime_ns // 1_000_000, result)
 
     def _walk_run(
-        self, buffer: ByteArray, run: Run, table: BatchTable, ordinal: int, result: PieceScan
+        self,
+        buffer: ByteArray,
+        run: Run,
+        table: BatchTable,
+        numbered: tuple[int, int],
+        result: PieceScan,
     ) -> None:
-        """Take states and entries of the run's records; the first is number ``ordinal``."""
-        in_run = int(table["records"][run.first : run.last].sum())
+        """Take states and entries of the run's records; ``numbered``: the first one's number, and
+        how many there are.
+        """
+        ordinal, in_run = numbered
         is_full = self._keys is not None and self._keys.is_full
         if self._filled + in_run > len(self._entries) or is_full:
             self._flush(result)
@@ -238,7 +248,7 @@ class _Scanner:
         if result.first_keyless >= 0 or self._unit.policy.keep_keyless:
             return
         states = self.states[ordinal : ordinal + in_run]
-        if not (states & KEYLESS).any():
+        if not states.any():
             return
         found = states & (KEYLESS | CONTROL | ABORTED) == KEYLESS
         if not found.any():
@@ -298,12 +308,13 @@ class _Scanner:
         buckets = len(ends)
         sample = max(1, buckets // _SAMPLE_SHARE)
         sampled = int(ends[sample - 1])
-        shares = np.diff(ends.astype(np.int64), prepend=0)
+        is_small = len(rows) <= _LEAST_SAMPLED
         key_at, all_keys = NO_KEYS
         if lengths is not None and keys is not None:
             key_at, all_keys = np.zeros(len(rows) + 1, dtype=np.int64), keys
             np.cumsum(lengths, out=key_at[1:])
-        if shares.max() < 4 * max(64, len(rows) // buckets):
+        usual = 4 * max(64, len(rows) // buckets)
+        if not is_small and election.fullest(ends.reshape(1, -1)) < usual:
             if (
                 not sampled
                 or self._elect(rows, ends[:sample], key_at, all_keys, result)[0] > 3 * sampled // 4

@@ -130,7 +130,7 @@ def policy_of(policy: Policy, pieces: Sequence[Piece]) -> Policy:
     """The policy as far as it concerns ``pieces``: of many producers most wrote their last batch
     elsewhere.
     """
-    if not pieces:  # a group of empty segments
+    if not pieces or not len(policy.last_offsets):  # a group of empty segments, or no producers
         return policy
     low, high = np.searchsorted(
         policy.last_offsets, (pieces[0].lowest_offset, pieces[-1].end_offset)

@@ -138,13 +138,25 @@ def to_log_error(error: OSError, path: str, doing: str) -> LogError:
     )
 
 
-@contextlib.contextmanager
-def _changing(operation: str, path: str, doing: str) -> Iterator[None]:
-    try:
-        faults.reach(operation, path)
-        yield
-    except OSError as error:
-        raise to_log_error(error, path, doing) from error
+class changing:
+    """A fault point before, and a clear error for what the system refuses; ``doing`` continues
+    "could not".
+    """
+
+    __slots__ = ("_doing", "_operation", "_path")
+
+    def __init__(self, operation: str, path: str, doing: str) -> None:
+        self._operation, self._path, self._doing = operation, path, doing
+
+    def __enter__(self) -> None:
+        try:
+            faults.reach(self._operation, self._path)
+        except OSError as error:
+            self.__exit__(None, error, None)
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if isinstance(error, OSError):
+            raise to_log_error(error, self._path, self._doing) from error
 
 
 def create(path: str, like: Ownership | None) -> FileIO:
@@ -166,7 +178,7 @@ def write(
     ``like``: whose it is from its first byte on; None: the caller's.
     """
     with (
-        _changing("write", path, "write the file"),
+        changing("write", path, "write the file"),
         open(ownership.make(path, like, is_new=False), "wb", buffering=0) as file,
     ):
         half = len(content) // 2 if faults.is_armed else 0
@@ -184,7 +196,7 @@ def append(path: str, content: bytes, at: int) -> None:
     the bytes are the kernel's, who survives us.
     """
     with (
-        _changing("append", path, "append to the file"),
+        changing("append", path, "append to the file"),
         open(path, "ab", buffering=0) as file,
     ):
         half = len(content) // 2 if faults.is_armed else 0
@@ -265,7 +277,7 @@ finds most of its work done."""
 
 def fsync_file(path: str) -> None:
     """Let the file's content reach the disk."""
-    with _changing("fsync", path, "sync the file"):
+    with changing("fsync", path, "sync the file"):
         handle = os.open(path, os.O_RDONLY)
         try:
             _sync(handle)
@@ -275,7 +287,7 @@ def fsync_file(path: str) -> None:
 
 def fsync_dir(folder: str) -> None:
     """Let the folder's names reach the disk."""
-    with _changing("fsync folder", folder, "sync the folder"):
+    with changing("fsync folder", folder, "sync the folder"):
         handle = os.open(folder, os.O_RDONLY)
         try:
             _sync(handle)
@@ -289,7 +301,7 @@ def fsync_dir(folder: str) -> None:
 
 def rename(source: str, target: str) -> None:
     """Give a file its new name, whatever had that name before."""
-    with _changing("rename", target, f"rename {os.path.basename(source)} to this"):
+    with changing("rename", target, f"rename {source.rpartition('/')[2]} to this"):
         os.rename(source, target)
 
 
@@ -297,7 +309,7 @@ def unlink(path: str) -> None:
     """Remove a file that is there. Its room is given back a moment later: see
     ``deferred_unlink``.
     """
-    with _changing("unlink", path, "remove the file"):
+    with changing("unlink", path, "remove the file"):
         handle = deferred_unlink.hold(path)
         try:
             os.unlink(path)
@@ -307,13 +319,13 @@ def unlink(path: str) -> None:
 
 def truncate(path: str, size_bytes: int) -> None:
     """Cut a file to its first ``size_bytes``."""
-    with _changing("truncate", path, "cut the file"):
+    with changing("truncate", path, "cut the file"):
         os.truncate(path, size_bytes)
 
 
 def set_mtime(path: str, mtime_ns: int) -> None:
     """Set when the file was modified."""
-    with _changing("utime", path, "set the file's time"):
+    with changing("utime", path, "set the file's time"):
         os.utime(path, ns=(mtime_ns, mtime_ns))
 
 
@@ -328,7 +340,7 @@ def make_folder(path: str, like: Ownership | None = None, *, is_synced: bool = T
         missing.append(path)
         path = os.path.dirname(path)
     for folder in reversed(missing):
-        with _changing("mkdir", folder, "make the folder"):
+        with changing("mkdir", folder, "make the folder"):
             try:
                 os.mkdir(folder, 0o777 if like is None else 0o700)
             except FileExistsError:
@@ -385,7 +397,7 @@ def exchange(one: str, other: str) -> None:
         LogError: the system or the file system knows no such step, or the two lie on different
             ones.
     """
-    with _changing("exchange", other, f"exchange {os.path.basename(one)} with this"):
+    with changing("exchange", other, f"exchange {os.path.basename(one)} with this"):
         ctypes.set_errno(errno.ENOSYS)
         if _swap_names(os.fsencode(one), os.fsencode(other)):
             number = ctypes.get_errno()
@@ -408,7 +420,7 @@ def give(path: str, like: Ownership, *, is_synced: bool = False) -> None:
     """Let a file or folder that we made have this owner and these rights; ``is_synced``: durably,
     where it had not.
     """
-    with _changing("give", path, "give it to the log's owner"):
+    with changing("give", path, "give it to the log's owner"):
         _give(path, like, is_synced=is_synced)
 
 
@@ -444,7 +456,7 @@ def make_new_folder(path: str) -> None:
 
 def copy_symlink(source: str, target: str) -> None:
     """A symbolic link that says the same."""
-    with _changing("symlink", target, "make the symbolic link"):
+    with changing("symlink", target, "make the symbolic link"):
         os.symlink(os.readlink(source), target)
 
 
@@ -464,13 +476,13 @@ def remove_tree(path: str) -> None:
             remove_tree(entry.path)
         else:
             unlink(entry.path)
-    with _changing("rmdir", path, "remove the folder"):
+    with changing("rmdir", path, "remove the folder"):
         os.rmdir(path)
 
 
 def link(source: str, target: str) -> None:
     """A second name of the same file; a copy where the file system knows no links."""
-    with _changing("link", target, f"link {os.path.basename(source)} to this"):
+    with changing("link", target, f"link {os.path.basename(source)} to this"):
         try:
             os.link(source, target)
         except OSError as error:
@@ -486,7 +498,7 @@ def name_new(source: str, target: str) -> bool:
     Raises:
         LogError: the file system knows no links.
     """
-    with _changing("name", target, f"give {os.path.basename(source)} this name"):
+    with changing("name", target, f"give {os.path.basename(source)} this name"):
         try:
             os.link(source, target)
         except FileExistsError:
@@ -506,7 +518,7 @@ def copy(source: str, target: str) -> None:
     """Copy a file with its modification time, and its owner and rights as far as the caller may;
     sync the copy.
     """
-    with _changing("copy", target, f"copy {os.path.basename(source)} to this"):
+    with changing("copy", target, f"copy {os.path.basename(source)} to this"):
         _copy(source, target, ownership.of(source).as_far_as_may())
 
 

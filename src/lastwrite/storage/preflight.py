@@ -85,7 +85,7 @@ def refuse_unwritable(folder: str, names: Iterable[str]) -> None:
         caller, group = os.geteuid(), ownership.group_of_new(above)
         is_shared = bool(above.st_mode & stat.S_ISVTX) and caller not in (0, above.st_uid)
         for name in names:
-            path = os.path.join(folder, name)
+            path = f"{folder}/{name}"
             try:
                 seen = _look(path)
             except FileNotFoundError:

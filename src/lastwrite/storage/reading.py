@@ -69,7 +69,17 @@ class SegmentReader:
             raise CommitConflict(
                 "the segment vanished while we worked", path=path, remedy=_AGAIN
             ) from None
-        self.check_unchanged()
+        try:
+            self._check(os.fstat(self._handle))
+        except BaseException:
+            self.close()
+            raise
+
+    def _check(self, seen: os.stat_result) -> None:
+        if not _is_as_seen(seen, *self._identity):
+            raise CommitConflict(
+                "the segment changed while we worked", path=self._path, remedy=_AGAIN
+            )
 
     def check_unchanged(self) -> None:
         """Compare the open file and the path with what was planned."""
@@ -80,7 +90,8 @@ class SegmentReader:
             raise CommitConflict(
                 "the segment vanished while we worked", path=self._path, remedy=_AGAIN
             ) from None
-        if not _is_as_seen(seen, *self._identity) or named.st_ino != seen.st_ino:
+        self._check(seen)
+        if named.st_ino != seen.st_ino:
             raise CommitConflict(
                 "the segment changed while we worked", path=self._path, remedy=_AGAIN
             )

@@ -138,12 +138,14 @@ class _Appended:
         try:
             if self._file is None:
                 self._file = open(self.path, "xb", buffering=0)
-            for part in parts:
-                view = memoryview(np.ascontiguousarray(part)).cast("B")
-                while len(view):
-                    written = self._file.write(view)
-                    view = view[written:]
-                    self.size += written
+            views = [memoryview(np.ascontiguousarray(part)).cast("B") for part in parts]
+            while views:
+                written = os.writev(self._file.fileno(), views)
+                self.size += written
+                while views and written >= len(views[0]):
+                    written -= len(views.pop(0))
+                if views:
+                    views[0] = views[0][written:]
         except OSError as error:
             raise unwritten(error, self.path) from error
         return start

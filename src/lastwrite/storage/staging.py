@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from lastwrite.model.work import SegmentOutput
@@ -12,14 +11,9 @@ from lastwrite.storage import files
 from lastwrite.storage.parallel_sync import together
 
 
-@contextmanager
-def changing(operation: str, path: str) -> Iterator[None]:
-    """A fault point before, and a clear error for what the system refuses."""
-    try:
-        files.faults.reach(operation, path)
-        yield
-    except OSError as error:
-        raise files.to_log_error(error, path, f"{operation} a new segment") from error
+def changing(operation: str, path: str) -> files.changing:
+    """As ``files.changing``, of a new segment."""
+    return files.changing(operation, path, f"{operation} a new segment")
 
 
 def sync_staged(made: Sequence[SegmentOutput]) -> None:

@@ -27,6 +27,8 @@ nothing is copied.
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import numpy as np
 
 from lastwrite.encoding.intrinsics import load64
@@ -109,39 +111,42 @@ def partition_order(entries, count, bits, order, ends):
 
 
 @njit(cache=True, nogil=True)
-def table_slots(ends):
-    """Slots that the fullest bucket needs: a power of two, at most half full. ``ends``: (blocks,
-    buckets).
-    """
-    most = 16
+def fullest(ends):
+    """Entries of the bucket that has most. ``ends``: (blocks, buckets)."""
+    most = 0
     for b in range(ends.shape[1]):
-        most = max(most, _slots_of(ends, b))
+        most = max(most, _entries_in(ends, b))
     return most
 
 
 @njit(cache=True, nogil=True)
-def _slots_of(ends, b):
-    """Slots that bucket ``b`` needs."""
+def _entries_in(ends, b):
     total = 0
     for k in range(ends.shape[0]):
         total += np.int64(ends[k, b]) - (np.int64(ends[k, b - 1]) if b else 0)
+    return total
+
+
+@njit(cache=True, nogil=True)
+def table_slots(entries):
+    """Slots that a bucket of so many entries needs: a power of two, at most half full."""
     slots = 16
-    while slots < 2 * total:
+    while slots < 2 * entries:
         slots *= 2
     return slots
 
 
 def first_rows(ends: np.ndarray) -> Int64Array:
     """By block: how many entries the blocks before it have in these buckets."""
-    sizes = ends[:, -1].astype(np.int64)
-    return np.cumsum(sizes) - sizes
+    return np.array([0, *accumulate(ends[:-1, -1].tolist())], dtype=np.int64)
 
 
 def new_table(ends: np.ndarray, has_more: bool) -> UInt64Array:
     """Room for the set of ``elect`` or ``fold``: two words a slot; with a version or whole keys
     (``has_more``) four.
     """
-    return np.empty((int(table_slots(ends)), 4 if has_more else 2), dtype=np.uint64)
+    slots = int(table_slots(fullest(ends)))
+    return np.empty((slots, 4 if has_more else 2), dtype=np.uint64)
 
 
 # Its arguments are columns of the entries and scratch, which a kernel cannot take as one value. The
@@ -165,9 +170,9 @@ def elect(
     ``rows_at[k]`` is the address of block ``k``'s entries in these buckets, ``columns`` words each;
     its bucket ``b`` goes up to ``ends[k, b]``, counted from there; ``first_row`` is of
     ``first_rows(ends)``. Blocks go from the log's oldest to its newest. Entries of block ``k``
-    below ordinal ``dirty_from[k]`` are clean. ``table`` is scratch of at least ``table_slots(ends)``
-    rows: see ``new_table``. ``key_at`` (a row more than there are entries; empty: fingerprints
-    suffice) says where each entry's key lies in ``keys``, entries counted through all blocks.
+    below ordinal ``dirty_from[k]`` are clean. ``table`` is scratch: see ``new_table``. ``key_at``
+    (a row more than there are entries; empty: fingerprints suffice) says where each entry's key
+    lies in ``keys``, entries counted through all blocks.
 
     With ``has_groups`` some records are parts of a larger one, which has its key's place at its
     last part. A version then is a number that the parts of one record have in common, 0 for none,
@@ -184,7 +189,7 @@ def elect(
     stride = 8 * columns
     blocks, buckets = ends.shape
     for b in range(buckets):
-        slots = _slots_of(ends, b)
+        slots = table_slots(_entries_in(ends, b))
         mask = slots - 1
         for s in range(slots):
             table[s, _LANE] = 0
@@ -260,7 +265,7 @@ def fold(rows_at, columns, ends, first_row, dirty_from, lost, losers, table, key
     stride = 8 * columns
     blocks, buckets = ends.shape
     for b in range(buckets):
-        slots = _slots_of(ends, b)
+        slots = table_slots(_entries_in(ends, b))
         mask = slots - 1
         for s in range(slots):
             table[s, _LANE] = 0

@@ -119,15 +119,18 @@ def _numbers_of(policy: Policy, file_ms: int) -> np.ndarray:
     last = _last
     if last is not None and last[0] is policy and last[1] == file_ms:
         return last[2]
-    numbers = np.empty(1, dtype=_NUMBERS)
-    for name in _OF_POLICY:
-        numbers[name] = getattr(policy, name)
+    if last is not None and last[0] is policy:  # of another file
+        numbers = last[2].copy()
+    else:
+        numbers = np.empty(1, dtype=_NUMBERS)
+        for name in _OF_POLICY:
+            numbers[name] = getattr(policy, name)
+        # Not added to a horizon, which can lie and be huge.
+        written_ms = policy.tombstone_retention_ms if policy.ages_by_write_time else 0
+        numbers["due_ms"] = policy.now_ms - written_ms
+        numbers["held_due_ms"] = numbers["due_ms"] - policy.hold_ms
     numbers["old_due"] = file_ms <= policy.old_tombstones_until_ms
     numbers["old_held_due"] = file_ms <= policy.old_tombstones_until_ms - policy.hold_ms
-    # Not added to a horizon, which can lie and be huge.
-    written_ms = policy.tombstone_retention_ms if policy.ages_by_write_time else 0
-    numbers["due_ms"] = policy.now_ms - written_ms
-    numbers["held_due_ms"] = numbers["due_ms"] - policy.hold_ms
     _last = policy, file_ms, numbers
     return numbers
 

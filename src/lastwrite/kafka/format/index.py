@@ -368,8 +368,7 @@ def _rising(column: Int64s, floor: int) -> int:
 
 
 def _check_zeros(data: Buffer, at: int, what: str) -> None:
-    rest = np.frombuffer(data, np.uint8)[at:]
-    if rest.any():
+    if at < len(data) and np.frombuffer(data, np.uint8)[at:].any():
         raise CorruptLog(f"{what} entry that does not rise", at)
 
 

@@ -228,6 +228,7 @@ def folder_name(partition: TopicPartition) -> str:
     return name
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def decode_folder_name(name: str) -> FolderName | None:
     """Say which partition lies in a folder of a log root; None for a folder that holds none.
 

@@ -5,7 +5,6 @@ How a loss is proved, and what to do then, is in ``loss``.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 
 from lastwrite.errors import CorruptLog, LogError, TruncatedLog
@@ -53,7 +52,7 @@ class Findings:
         self._is_end_said = False  # that records are missing after the log's end
 
     def path_of(self, name: str) -> str:
-        return os.path.join(self._folder, self._live.get(name, name))
+        return f"{self._folder}/{self._live.get(name, name)}"
 
     def log_path(self, base: int) -> str:
         return self.path_of(segment_file_name(base, FileKind.LOG))

@@ -43,6 +43,7 @@ from lastwrite.kafka.recovery.walking import end_offset_of
 from lastwrite.storage import files
 from lastwrite.storage.parallel_sync import Steps
 
+_UNDER_WAY = (Suffix.CLEANED, Suffix.SWAP, Suffix.DELETED)
 _INTENT = re.compile(r"[0-9]{20}\.(?P<state>commit|decided)\.deleted")
 _ONE, _MANY = 2, 3  # versions: of one folder, as earlier releases wrote them, and of several
 
@@ -115,9 +116,14 @@ class CrashState:
         }
 
 
+_SETTLED = CrashState((), ())
+
+
 def crash_state(folder: str, names: Iterable[str]) -> CrashState:
     """Say what recovery would do to ``folder``, whose files are ``names``; changes nothing."""
     names = sorted(names)
+    if not any(name.endswith(_UNDER_WAY) for name in names):
+        return _SETTLED
     found = {name: classify(name) for name in names}
     notes = [name for name in names if is_intent(name)]
     swaps = [name for name in names if found[name].suffix is Suffix.SWAP]
@@ -228,7 +234,7 @@ def finish_swap(folder: str, intent: Intent) -> Steps:
     """
 
     def place(name: str) -> str:
-        return os.path.join(folder, name)
+        return f"{folder}/{name}"
 
     sync_folder = partial(files.fsync_dir, folder)
     present = set(os.listdir(folder))
@@ -262,11 +268,11 @@ def remove_leftovers(folder: str) -> Steps:
     The folder is not synced: what a power cut brings back is as dead as before, and the next run
     removes it again.
     """
-    names = sorted(os.listdir(folder))
+    names = sorted(name for name in os.listdir(folder) if name.endswith(_UNDER_WAY))
     leftovers = [name for name in names if _is_leftover(name) and not is_intent(name)]
-    yield [partial(files.unlink, os.path.join(folder, name)) for name in leftovers]
+    yield [partial(files.unlink, f"{folder}/{name}") for name in leftovers]
     for name in filter(is_intent, names):
-        files.unlink(os.path.join(folder, name))
+        files.unlink(f"{folder}/{name}")
 
 
 def _is_leftover(name: str) -> bool:
@@ -284,20 +290,21 @@ def orphans(names: Iterable[str]) -> list[str]:
     One that names offsets tells of records; unless these left the log before, the segment's file is
     lost.
     """
-    found = [(name, classify(name)) for name in sorted(names)]
-    logs = {
-        file.offset for _, file in found if file.kind is FileKind.LOG and file.suffix is Suffix.LIVE
-    }
-    return [
+    found = [(name, classify(name)) for name in names]
+    live = [(name, file) for name, file in found if file.suffix is Suffix.LIVE]
+    logs = {file.offset for _, file in live if file.kind is FileKind.LOG}
+    return sorted(
         name
-        for name, file in found
-        if file.kind in SEGMENT_KINDS and file.suffix is Suffix.LIVE and file.offset not in logs
-    ]
+        for name, file in live
+        if file.offset is not None and file.offset not in logs and file.kind in SEGMENT_KINDS
+    )
 
 
 def going(names: Iterable[str]) -> list[str]:
     """The orphans whose segment a broker, or a round, is deleting: the log goes first."""
     present = {*names}
+    if not any(name.endswith(Suffix.DELETED) for name in present):
+        return []
     return [
         name
         for name in orphans(present)

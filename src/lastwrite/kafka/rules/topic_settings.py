@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.rules.settings import (
@@ -139,7 +140,7 @@ class Known:
     file: Mapping[str, object] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class KafkaTopicSettings:
     """A topic's settings, and whose word each of them is."""
 
@@ -156,7 +157,7 @@ class KafkaTopicSettings:
     def source_of(self, field_name: str) -> str:
         return self.words[field_name][0].source
 
-    @property
+    @cached_property
     def of_retention(self) -> KafkaTopicConfig:
         """The settings that retention may go by: a limit that rests on a guess is off."""
         if not self.is_policy_stated:

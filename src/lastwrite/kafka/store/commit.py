@@ -52,7 +52,6 @@ from lastwrite.kafka.recovery.unfinished_swap import (
     is_intent,
     remove_leftovers,
 )
-from lastwrite.kafka.recovery.walking import end_offset_of
 from lastwrite.kafka.store.checkpoints import recovery_point, write_offsets
 from lastwrite.kafka.store.outputs import (
     ALWAYS,
@@ -123,10 +122,8 @@ def swap(
         return
     planned = None
     try:
-        check_unchanged(log)
-        _check_settled(log)
-        check_outputs(log, outputs)
-        planned = _Swap(log, outputs, first_dirty_offset)
+        _check_settled(log, check_unchanged(log))
+        planned = _Swap(log, outputs, check_outputs(log, outputs), first_dirty_offset)
         notes.announce(log.folder, planned.intent)
         yield []  # until all have said what they are about to do
         yield planned.prepare(notes)
@@ -164,9 +161,9 @@ def tidy(folder: str) -> Steps:
         yield from remove_leftovers(folder)
 
 
-def _check_settled(log: PartitionLog) -> None:
-    for name in sorted(os.listdir(log.folder)):
-        if classify(name).suffix is Suffix.SWAP:
+def _check_settled(log: PartitionLog, names: Sequence[str]) -> None:
+    for name in sorted(names):
+        if name.endswith(Suffix.SWAP) and classify(name).suffix is Suffix.SWAP:
             raise CommitConflict(
                 "a swap of another program is unfinished",
                 path=os.path.join(log.folder, name),
@@ -198,11 +195,15 @@ def _with_remedy(remedy: str) -> Iterator[None]:
         raise type(error)(error.problem, error.at, error.path, remedy) from error
 
 
+def _is_cleaned(name: str) -> bool:
+    return name.endswith(Suffix.CLEANED) and classify(name).suffix is Suffix.CLEANED
+
+
 class _Swap:
-    """A commit up to the moment at which it is decided."""
+    """A commit up to the moment at which it is decided; ``end``: as of ``check_outputs``."""
 
     def __init__(
-        self, log: PartitionLog, outputs: Sequence[NewSegment], first_dirty_offset: int
+        self, log: PartitionLog, outputs: Sequence[NewSegment], end: int, first_dirty_offset: int
     ) -> None:
         self._log = log
         self._outputs = in_order(outputs)
@@ -210,18 +211,15 @@ class _Swap:
         sources = [segment.base_offset for output in outputs for segment in output.sources]
         bases = {output.base_offset for output in outputs}
         # What Kafka's loader would take for the replaced range, its end pushed behind every source.
-        end = max(
-            end_offset_of(output.log_path, output.index_path, output.base_offset)
-            for output in outputs
-        )
         stand_in = max(
             (base for base in sources if base not in bases and base >= end), default=None
         )
         end = end if stand_in is None else stand_in
+        replaced = set(sources)
         kept = [
             segment
             for segment in log.segments
-            if segment.base_offset not in set(sources) and sources[0] <= segment.base_offset < end
+            if segment.base_offset not in replaced and sources[0] <= segment.base_offset < end
         ]
         # (base offset, kind, name now, name to be) of every file that takes part.
         self._parts: list[tuple[int, FileKind, str, str]] = []
@@ -273,7 +271,7 @@ class _Swap:
         self._parts.append((base, kind, staged, segment_file_name(base, kind, Suffix.SWAP)))
 
     def _place(self, name: str) -> str:
-        return os.path.join(self._log.folder, name)
+        return f"{self._log.folder}/{name}"
 
     def prepare(self, notes: CommitNotes) -> list[DiskWork]:
         """Remove what would confuse a recovery; returns what must reach the disk first."""
@@ -310,7 +308,7 @@ class _Swap:
         """A ``.cleaned`` that is not ours would make a loader throw away our ``.swap`` files."""
         ours = {os.path.basename(path) for path, _ in self._handed}
         for name in sorted(os.listdir(self._log.folder)):
-            if is_intent(name) or (classify(name).suffix is Suffix.CLEANED and name not in ours):
+            if (_is_cleaned(name) and name not in ours) or is_intent(name):
                 files.unlink(self._place(name))
 
     def decide(self) -> None:
@@ -320,9 +318,8 @@ class _Swap:
         ):
             files.rename(self._place(staged), self._place(swap))
         # A task that was given up may have gone on writing in the meantime.
-        for name in sorted(os.listdir(self._log.folder)):
-            if classify(name).suffix is Suffix.CLEANED:
-                files.unlink(self._place(name))
+        for name in sorted(filter(_is_cleaned, os.listdir(self._log.folder))):
+            files.unlink(self._place(name))
 
     def undo(self) -> None:
         """Leave nothing but the old log, before the first of its files has lost its name."""

@@ -68,9 +68,9 @@ def transaction_index_path(log_path: str) -> str:
 
 
 def _beside(log_path: str, kind: FileKind) -> str:
+    if log_path.endswith(FileKind.LOG):  # also of a tier, where each file has the segment's id
+        return log_path.removesuffix(FileKind.LOG) + kind
     folder, name = os.path.split(log_path)
-    if name.endswith(FileKind.LOG):  # also of a tier, where each file has the segment's id
-        return os.path.join(folder, name.removesuffix(FileKind.LOG) + kind)
     return os.path.join(folder, name[:20] + kind + name[20:].removeprefix(FileKind.LOG))
 
 
@@ -160,4 +160,11 @@ def _base_of(log_path: str) -> int:
 
 
 def _read_if_there(path: str) -> bytes:
-    return read_file(path) if exists(path) else b""
+    if is_address(path):
+        return read_small(path) if exists(path) else b""
+    try:
+        return _whole(path)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise to_log_error(error, path, "read the file") from error

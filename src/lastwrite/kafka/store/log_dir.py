@@ -57,7 +57,7 @@ from lastwrite.kafka.store import lock
 from lastwrite.kafka.store.archived import is_archived, read_archived
 from lastwrite.kafka.store.checkpoints import write_offset
 from lastwrite.kafka.store.index_files import read_file
-from lastwrite.kafka.store.partitions import name_in_root, partition_name, root_of, scan
+from lastwrite.kafka.store.partitions import name_in_root, partition_name, root_of
 from lastwrite.kafka.store.root_state import RootState
 from lastwrite.kafka.store.tiered import is_tier, read_tier
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Problem, ProblemKind, Segment
@@ -130,7 +130,10 @@ def refuse_unwritable(folder: str, end: int) -> None:
 
 
 def _names(folder: str) -> list[str]:
-    return sorted(entry.name for entry in scan(folder))
+    try:
+        return sorted(os.listdir(folder))
+    except OSError as error:
+        raise to_log_error(error, folder, "list the folder") from error
 
 
 def read_partition(folder: str, below: int = NO_END, root: RootState | None = None) -> PartitionLog:
@@ -421,7 +424,7 @@ class _Reading:
         return [name for name in self._live if classify(name).kind is kind]
 
     def _read(self, name: str) -> bytes:
-        return read_file(os.path.join(self._folder, self._live[name]))
+        return read_file(f"{self._folder}/{self._live[name]}")
 
     # ------------------------------------------------------------------ side files
 
@@ -439,6 +442,8 @@ class _Reading:
     def _look_at(self, name: str) -> None:
         """Judge a file by its name and, where it is small, by what is in it."""
         kind, found = classify(name).kind, self._found
+        if kind is FileKind.LOG or kind is FileKind.INDEX or kind is FileKind.TIME_INDEX:
+            return  # see ``_segment``
         if kind is FileKind.TRANSACTION_INDEX:
             base = int(name[:20])
             if self._is_unflushed(base):

@@ -85,9 +85,9 @@ def dress(
         files.fsync_file(path)
 
 
-def check_unchanged(log: PartitionLog, note: str | None = None) -> None:
+def check_unchanged(log: PartitionLog, note: str | None = None) -> list[str]:
     """Hold the folder against what was read from it; ``note`` is one of our own that lies there, of
-    no swap so far.
+    no swap so far. The names of the other files there, of a log that nobody has open.
 
     Raises:
         CommitConflict: a segment changed, vanished or came.
@@ -95,19 +95,21 @@ def check_unchanged(log: PartitionLog, note: str | None = None) -> None:
     check_segments(log)
     if log.open_as is not None:  # there a broker appends, and new segments come
         beside_a_broker.check_uncut(log)
-        return
-    known = {*log.unseen, *(os.path.basename(segment.path) for segment in log.segments)}
+        return []
     names = [name for name in os.listdir(log.folder) if name != note]
-    for name, now in sorted(crash_state(log.folder, names).live(names).items()):
-        if classify(name).kind is FileKind.LOG and now not in known:
-            raise CommitConflict(
-                "the segment came while we worked", path=os.path.join(log.folder, now), remedy=AGAIN
-            )
+    known = {*log.unseen, *(os.path.basename(segment.path) for segment in log.segments)}
+    live = crash_state(log.folder, names).live(names)
+    came = [name for name in live if name.endswith(FileKind.LOG) and live[name] not in known]
+    for name in sorted(came):
+        if classify(name).kind is FileKind.LOG:
+            path = os.path.join(log.folder, live[name])
+            raise CommitConflict("the segment came while we worked", path=path, remedy=AGAIN)
+    return names
 
 
-def check_outputs(log: PartitionLog, outputs: Sequence[NewSegment]) -> None:
+def check_outputs(log: PartitionLog, outputs: Sequence[NewSegment]) -> int:
     """Hold new segments against the places that they are to take: mistakes of our own end here, not
-    in the log.
+    in the log. The offset behind the last record of all of them; 0: there are none.
 
     Raises:
         LogError: an output is not where its sources are, reaches into the next one, ends too far
@@ -116,6 +118,7 @@ def check_outputs(log: PartitionLog, outputs: Sequence[NewSegment]) -> None:
     place = {segment.base_offset: n for n, segment in enumerate(log.segments)}
     ordered = in_order(outputs)
     behind = 0  # the place behind the sources so far
+    ends_at = 0
     for n, (output, sources) in enumerate(ordered):
         if not sources:
             raise _mistake("a new segment replaces nothing", output)
@@ -141,6 +144,8 @@ def check_outputs(log: PartitionLog, outputs: Sequence[NewSegment]) -> None:
         is_end = following is None and last == len(log.segments) - 1
         if end > limit or (is_end and end != log.end_offset):
             raise _mistake(f"a new segment ends at offset {end}, the old ones at {limit}", output)
+        ends_at = max(ends_at, end)
+    return ends_at
 
 
 def _mistake(problem: str, output: NewSegment) -> LogError:

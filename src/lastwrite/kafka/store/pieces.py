@@ -14,6 +14,7 @@ from lastwrite.storage.reading import reader_of
 _HEADER_BYTES = 61
 _SAMPLES = 32
 _SAMPLE_BYTES = 1 << 20
+_SMALL_BYTES = 8 << 20
 
 
 def cuts_of(log: PartitionLog, segment: int, piece_bytes: int) -> list[int]:
@@ -33,8 +34,12 @@ def cuts_of(log: PartitionLog, segment: int, piece_bytes: int) -> list[int]:
 
 
 def estimate_records(log: PartitionLog) -> int:
-    """About how many records there are, from the first batch of some segments."""
+    """About how many records there are, from the first batch of some segments; of a small log,
+    where little follows from it, of the largest.
+    """
     filled = [segment for segment in log.segments if segment.size_bytes >= _HEADER_BYTES]
+    if filled and log.size_bytes < _SMALL_BYTES:
+        filled = [max(filled, key=lambda segment: segment.size_bytes)]
     step = max(1, len(filled) // _SAMPLES)
     records, sampled = 0.0, 0
     header = np.empty(_HEADER_BYTES, dtype=np.uint8)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -80,6 +81,7 @@ def is_tier(folder: str) -> bool:
     return is_address(folder) or _holds_tier_files(folder)
 
 
+@lru_cache(maxsize=4096)
 def _decoded(folder: str) -> TierFolder | None:
     above, name = os.path.split(folder.rstrip("/"))
     return decode_tier_folder(os.path.basename(above), name)

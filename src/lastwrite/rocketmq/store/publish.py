@@ -64,6 +64,8 @@ _KINDS = (COMPACTION_LOGS, COMPACTION_QUEUES)
 _UNSURE = "the new state is in place, and stays unless the power fails now; see to the disk"
 _TIDY = "the new state is in place; the next run removes what is left of the old one, and a broker does not mind it"
 
+_proven: set[tuple[int, int]] = set()  # trees that can be exchanged: device and inode
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -152,17 +154,24 @@ def _staged_of(root: str, name: TopicPartition) -> str:
 
 
 def _prove_exchange(root: str) -> None:
-    """A file system that cannot exchange says so before a round, not after it."""
+    """A file system that cannot exchange says so before a round, not after it. For a tree that is
+    asked once.
+    """
     live = live_tree(root)
     if not os.path.isdir(live) or not os.listdir(live):
         return
     _refuse_other_device(live)
+    seen = os.stat(live)
+    tree = seen.st_dev, seen.st_ino
+    if tree in _proven:
+        return
     _clear(root)
     trial = [os.path.join(live + _NEXT, name) for name in ("one", "other")]
     try:
         for path in trial:
             files.make_folder(path, _owner_of_trees(root), is_synced=False)
         files.exchange(*trial)
+        _proven.add(tree)
     finally:
         with contextlib.suppress(LogError, OSError):
             files.remove_tree(live + _NEXT)
