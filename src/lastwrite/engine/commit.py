@@ -112,6 +112,9 @@ def _joined(context: Context, partition: RewrittenPartition, retention: Retentio
     plan, system = partition.plan, context.system
     sources: list[Sequence[Segment]] = []
     made: list[SegmentOutput] = []
+    folder = ""
+    if partition.replacements:
+        folder = system.output_folder(plan.log, context.options.to)
     for each in partition.replacements:
         replaced = [plan.log.segments[place] for place in each.places]
         whole = system.join_parts(
@@ -119,7 +122,7 @@ def _joined(context: Context, partition: RewrittenPartition, retention: Retentio
                 log=plan.log,
                 sources=replaced,
                 parts=each.parts,
-                folder=system.output_folder(plan.log, context.options.to),
+                folder=folder,
                 index_interval_bytes=plan.decision.index_interval_bytes,
                 limits=context.limits,
                 aborted=each.aborted,

@@ -252,10 +252,11 @@ class KafkaSystem(System):
         include_active: bool,
         like_broker: bool = False,
     ) -> Decision:
-        settings = self.settings(log.folder, config).config
+        told = self.settings(log.folder, config)
+        settings = told.config
         found = cleanable_range(log, settings, now_ms, include_active)
         reason = found.reason
-        alone = self.leaves_alone(log.folder, config)
+        alone = None if told.is_policy_known else self.leaves_alone(log.folder, config)
         if alone is not None:
             reason = alone.reason
         elif not settings.compacts:

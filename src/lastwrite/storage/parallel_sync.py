@@ -16,8 +16,9 @@ are armed everything goes in order, so that a test knows the operation it stops 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeAlias, TypeVar
 
 from lastwrite.errors import LogError
@@ -39,11 +40,16 @@ def together(works: Sequence[DiskWork]) -> list[Outcome]:
     threads = 1 if files.faults.is_armed else min(_THREADS, len(works) // _LEAST_A_THREAD)
     if threads < 2:
         return [outcome(work) for work in works]
-    with ThreadPoolExecutor(threads, thread_name_prefix="lastwrite-disk") as pool:
-        parts = list(
-            pool.map(lambda n: [outcome(work) for work in works[n::threads]], range(threads))
-        )
+    begun = [_threads().submit(_outcomes, works[n::threads]) for n in range(threads)]
+    try:
+        parts = [each.result() for each in begun]
+    finally:
+        wait(begun)  # Ctrl-C ends none of them
     return [parts[n % threads][n // threads] for n in range(len(works))]
+
+
+def _outcomes(works: Sequence[DiskWork]) -> list[Outcome]:
+    return [outcome(work) for work in works]
 
 
 def all_or_raise(works: Sequence[DiskWork]) -> None:
@@ -92,6 +98,25 @@ def side_by_side(works: Iterable[Steps]) -> list[Outcome]:
             errors = [error for error in (next(found) for _ in range(count)) if error is not None]
             going.append((place, work, errors[0] if errors else None))
     return outcomes
+
+
+_pool: ThreadPoolExecutor | None = None  # of this process: to begin a thread costs half a sync
+
+
+def _threads() -> ThreadPoolExecutor:
+    global _pool
+    if _pool is None:
+        _pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lastwrite-disk")
+    return _pool
+
+
+def _forget() -> None:
+    """In a fork no such thread runs."""
+    global _pool
+    _pool = None
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def alone(work: Steps) -> None:

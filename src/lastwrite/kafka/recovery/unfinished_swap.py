@@ -78,7 +78,10 @@ def is_intent(name: str) -> bool:
 
 def encode_intents(intents: Mapping[str, Intent]) -> bytes:
     """The note of commits that go side by side, by the names of their folders."""
-    folders = {name: dataclasses.asdict(intent) for name, intent in intents.items()}
+    folders = {
+        name: {field.name: getattr(intent, field.name) for field in dataclasses.fields(Intent)}
+        for name, intent in intents.items()
+    }
     return json.dumps({"version": _MANY, "folders": folders}).encode()
 
 
@@ -122,15 +125,15 @@ _SETTLED = CrashState((), ())
 def crash_state(folder: str, names: Iterable[str]) -> CrashState:
     """Say what recovery would do to ``folder``, whose files are ``names``; changes nothing."""
     names = sorted(names)
-    if not any(name.endswith(_UNDER_WAY) for name in names):
+    found = {name: classify(name) for name in names if name.endswith(_UNDER_WAY)}
+    if not found:
         return _SETTLED
-    found = {name: classify(name) for name in names}
-    notes = [name for name in names if is_intent(name)]
-    swaps = [name for name in names if found[name].suffix is Suffix.SWAP]
-    cleaned = [name for name in names if found[name].suffix is Suffix.CLEANED]
+    notes = [name for name in found if is_intent(name)]
+    swaps = [name for name in found if found[name].suffix is Suffix.SWAP]
+    cleaned = [name for name in found if found[name].suffix is Suffix.CLEANED]
     deleted = [
         name
-        for name in names
+        for name in found
         if found[name].suffix is Suffix.DELETED
         and found[name].kind is not FileKind.METADATA_SNAPSHOT
     ]
@@ -159,13 +162,14 @@ def crash_state(folder: str, names: Iterable[str]) -> CrashState:
             )
             for log in logs
         )
+        old = [(name, classify(name)) for name in names]
         doomed += [
             name
-            for name in names
-            if found[name].suffix is Suffix.LIVE
-            and found[name].offset is not None
-            and found[name].kind is not FileKind.METADATA_SNAPSHOT
-            and first <= _offset(name) < end
+            for name, file in old
+            if file.suffix is Suffix.LIVE
+            and file.offset is not None
+            and file.kind is not FileKind.METADATA_SNAPSHOT
+            and first <= file.offset < end
         ]
     # The log of a segment goes before its indexes: an index without a log is swept away, a log
     # without is not.

@@ -181,10 +181,12 @@ def end_offset_of(log_path: str, index_path: str, base_offset: int) -> int:
     except OSError as error:
         raise to_log_error(error, log_path, "look at the segment") from error
     try:
-        with open(index_path, "rb") as file:
-            index = decode_offset_index(file.read(), base_offset)
+        with OpenFile(index_path) as file:
+            data = file.read(os.stat(index_path).st_size, 0)
+        index = decode_offset_index(data, base_offset)
     except (FileNotFoundError, CorruptLog):
         index = decode_offset_index(b"", base_offset)
     except OSError as error:
         raise to_log_error(error, index_path, "read the index") from error
-    return walk_tail(log_path, size_bytes, index).end_offset
+    with OpenFile(log_path) as file:
+        return walk_tail(log_path, size_bytes, index, reader=file).end_offset

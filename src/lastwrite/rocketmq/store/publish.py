@@ -280,7 +280,9 @@ def leftovers(root: str) -> list[str]:
 
 
 def _clear(root: str) -> None:
-    """Remove the tree that is not in use."""
+    """Remove the tree that is not in use. The names above it are not synced: what a power cut
+    brings back of it is as dead as before, and the next run removes it again.
+    """
     live = live_tree(root)
     if not os.path.lexists(live + _NEXT):
         return
@@ -294,7 +296,6 @@ def _clear(root: str) -> None:
     # An exchange before a kill may not be on disk yet: then this tree counts.
     files.fsync_dir(os.path.dirname(live))
     _remove_all(live + _NEXT)
-    files.fsync_dir(os.path.dirname(live))
 
 
 def _remove_all(tree: str) -> None:

@@ -135,10 +135,8 @@ def root_of(folder: str) -> str:
     """The store of a queue's folder; of an archive the folder that all topics lie in."""
     if archived.is_archived(folder):
         return archived.root_of(folder)
-    root = os.path.abspath(folder)
-    for _ in range(4):
-        root = os.path.dirname(root)
-    return root
+    root, *_ = os.path.abspath(folder).rsplit("/", 4)
+    return root or "/"
 
 
 def name_of_file(log_path: str) -> TopicPartition:
@@ -150,9 +148,8 @@ def index_path(log_path: str) -> str:
     """The index of a log file, in a store or in an archive."""
     if archived.queue_of_file(log_path) is not None:
         return log_path + archived.INDEX_SUFFIX
-    folder, file = os.path.split(os.path.abspath(log_path))
-    indexes = os.path.join(root_of(folder), Part.COMPACTION_INDEX)
-    return os.path.join(reading.queue_folder(indexes, name_of(folder)), file)
+    root, _, _, topic, queue, file = os.path.abspath(log_path).rsplit("/", 5)
+    return f"{root}/{Part.COMPACTION_INDEX}/{topic}/{queue}/{file}"
 
 
 # ---------------------------------------------------------------------- an index
