@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import io
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from lastwrite.errors import LogError
 from lastwrite.reports.compaction import Status
+from lastwrite.spark import folder_exchange
 from lastwrite.spark.memory import MIB, MemoryPlan
 from lastwrite.storage import scratch
 from lastwrite.storage.scratch import ScratchFolders, ScratchReader, ScratchWriter
@@ -99,6 +102,56 @@ def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
         pytest.raises(LogError, match="scratch file"),
     ):
         writer.append(np.arange(3))
+
+
+def test_what_a_wave_left_goes_before_the_next_is_scanned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, _, records = LOGS["many small records"]
+    held: list[int] = []
+    remove = scratch.remove_folder
+
+    def note(folder: Path) -> None:
+        held.append(sum(file.stat().st_size for file in folder.glob("*.blocks")))
+        remove(folder)
+
+    monkeypatch.setattr("lastwrite.storage.scratch.remove_folder", note)
+    monkeypatch.setattr(
+        "lastwrite.spark.use.plan_memory", lambda *_, **__: MemoryPlan(0, 16 * MIB, 0)
+    )
+    for waves_of in (1, 4):
+        monkeypatch.setattr("lastwrite.engine.round._WAVE_PARTITIONS", waves_of)
+        root = tmp_path / f"root-{waves_of}"
+        for n in range(4):
+            write(root / f"t-{n}", batch, 20, records)
+        report = compact(root, {"cleanup.policy": "compact"}, 1_700_001_000_000)
+        assert {each.status for each in report.partitions} == {Status.CLEANED}
+    assert 0 < 4 * held[0] == held[1]
+
+
+def test_a_task_that_does_all_leaves_nothing_in_the_folders_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "memory"
+    home.mkdir()
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    share = scratch.ScratchShare(str(disk), str(home), 4 * MIB)
+    seen: list[list[str]] = []
+
+    def work(exchange: Any, plans: Sequence[Any]) -> list[Any]:
+        with ScratchWriter(exchange.scratch, "entries") as writer:
+            writer.allow(exchange._folders.memory, exchange._folders.memory_bytes)
+            places = [writer.append(np.arange(3)), writer.append(np.zeros(5 * MIB, np.uint8))]
+        seen.append([Path(path).parent.parent.name for path, _ in places])
+        return []
+
+    monkeypatch.setattr(folder_exchange, "_weight_of", lambda plan: 1)
+    plans: list[Any] = [None]
+    assert not list(folder_exchange._take_whole(work, share, 1, plans))
+    assert seen == [["memory", "disk"]]
+    assert not list(disk.iterdir())
+    assert not list(home.iterdir())
 
 
 @pytest.mark.parametrize("exact", [False, True])

@@ -134,8 +134,8 @@ def begin_whole(
     progress: Progress,
     scratch: ScratchShare | None = None,
 ) -> Begun[list[RewrittenPartition | Ended | Failed[PartitionPlan]]]:
-    """Let tasks begin to do ``work``. ``scratch``: where all of them write their files; None: each
-    in a folder of its own.
+    """Let tasks begin to do ``work``. ``scratch``: in which folders they make theirs; None: in
+    those of their machine.
     """
     weights = [_weight_of(plan) for plan in plans]
     task: Task[PartitionPlan, RewrittenPartition | Ended] = partial(
@@ -149,11 +149,12 @@ def _take_whole(
     work: WholeWork, scratch: ScratchShare | None, total: int, plans: Sequence[PartitionPlan]
 ) -> Iterator[RewrittenPartition | Ended | Failed[PartitionPlan]]:
     if scratch is None:
-        folders: ScratchFolders | ScratchShare = ScratchFolders()
+        folders = ScratchFolders()
     else:
         # what the first attempt took of it is still there
         part = 0 if is_repeated() else sum(map(_weight_of, plans))
-        folders = scratch._replace(memory_bytes=scratch.memory_bytes * part // max(1, total))
+        memory_bytes = scratch.memory_bytes * part // max(1, total)
+        folders = ScratchFolders.within(scratch._replace(memory_bytes=memory_bytes))
     exchange = FolderExchange(InlineRunner(), folders)
     try:
         yield from work(exchange, plans)
@@ -170,9 +171,7 @@ def _weight_of(plan: PartitionPlan) -> int:
 class FolderExchange:
     """By scratch files on this machine."""
 
-    def __init__(
-        self, runner: Runner, folders: ScratchFolders | ScratchShare, whole_bytes: int = 0
-    ) -> None:
+    def __init__(self, runner: Runner, folders: ScratchFolders, whole_bytes: int = 0) -> None:
         self._runner = runner
         self._folders = folders
         self.whole_bytes = whole_bytes
@@ -184,6 +183,7 @@ class FolderExchange:
     def scan(
         self, units: Sequence[ScanUnit], progress: Progress
     ) -> list[list[PieceScan] | Failed[ScanUnit]]:
+        self._folders.clear()  # of the wave before
         weights = [sum(piece.scan_bytes for piece in unit.pieces) for unit in units]
         memory, memory_bytes = self._folders.memory, self._folders.memory_bytes
         if memory:

@@ -13,37 +13,31 @@ import sys
 import uuid
 from collections.abc import Sequence
 from io import FileIO
-from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
 from lastwrite.errors import LogError
 from lastwrite.model.columns import ByteArray
+from lastwrite.storage import deferred_unlink
 from lastwrite.storage.run_folder import make_folder as make_folder
 from lastwrite.storage.run_folder import memory_home as memory_home
 from lastwrite.storage.run_folder import remove_folder as remove_folder
 from lastwrite.storage.run_folder import unwritten
 
 PAGE_BYTES = mmap.PAGESIZE
+_BLOCKS = ".blocks"
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, of Linux since 5.14
 
 A = TypeVar("A", bound="np.ndarray[Any, Any]")
 
 
 class ScratchShare(NamedTuple):
-    """What a worker may use of a run's scratch folders; what it leaves there goes with them."""
+    """What a task may use of a run's scratch folders: see ``ScratchFolders.within``."""
 
     folder: str
     memory: str
     memory_bytes: int
-
-    @property
-    def share(self) -> ScratchShare:
-        return self
-
-    def close(self) -> None:
-        """They are the run's."""
 
 
 class ScratchFolders:
@@ -52,13 +46,19 @@ class ScratchFolders:
     """
 
     def __init__(self, parent: str | None = None, memory_bytes: int = 0) -> None:
-        self._folder = make_folder(parent)
-        self._memory: Path | None = None
-        self.memory_bytes = 0
         home = memory_home() if memory_bytes > 0 else None
-        if home is not None:
-            self._memory = make_folder(str(home[0]))
-            self.memory_bytes = min(memory_bytes, home[1] // 2)
+        self._folder = make_folder(parent)
+        self._memory = None if home is None else make_folder(str(home[0]))
+        self.memory_bytes = 0 if home is None else min(memory_bytes, home[1] // 2)
+
+    @classmethod
+    def within(cls, share: ScratchShare) -> Self:
+        """A task's own, inside of its run's: they go when the task ends, or with the run."""
+        folders = cls(share.folder)
+        if share.memory and share.memory_bytes > 0:
+            folders._memory = make_folder(share.memory)
+            folders.memory_bytes = share.memory_bytes
+        return folders
 
     @property
     def folder(self) -> str:
@@ -72,6 +72,14 @@ class ScratchFolders:
     @property
     def share(self) -> ScratchShare:
         return ScratchShare(self.folder, self.memory, self.memory_bytes)
+
+    def clear(self) -> None:
+        """Remove the files of ``ScratchWriter``."""
+        for folder in (self._folder, self._memory):
+            for file in [] if folder is None else folder.glob(f"*{_BLOCKS}"):
+                handle = deferred_unlink.hold(str(file))
+                file.unlink()
+                deferred_unlink.let_go(handle)
 
     def close(self) -> None:
         """Remove both."""
@@ -129,7 +137,7 @@ class _Appended:
     """One scratch file."""
 
     def __init__(self, folder: str, label: str) -> None:
-        self.path = os.path.join(folder, f"{label}-{uuid.uuid4().hex[:12]}")
+        self.path = os.path.join(folder, f"{label}-{uuid.uuid4().hex[:12]}{_BLOCKS}")
         self.size = 0
         self._file: FileIO | None = None
 
