@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 from lastwrite.engine.partition import Ended, failed
 from lastwrite.errors import CommitConflict, LogError
@@ -80,6 +80,16 @@ def _as_seen_from_here(error: Exception) -> Exception:
     return error
 
 
+class _Stage(NamedTuple):
+    """Batches of units for workers, each of a size in bytes."""
+
+    name: str
+    run: _Run
+    batches: list[Any]
+    sizes: list[int]
+    progress: Progress
+
+
 class SparkRunner(Runner):
     """Each unit, or some small ones together, in a task of Spark; waits for Spark when the first
     stage comes.
@@ -131,43 +141,30 @@ class SparkRunner(Runner):
 
         run: _Run = partial(_run_batch, task)
         assert self.context is not None  # whose it is, is known when it is there
-        if self._stands:
-            return self._begin_standing(name, run, batches, sizes, progress).then(made)
-        return self._begin_batches(name, run, batches, sizes, progress).then(made)
+        stage = _Stage(name, run, batches, sizes, progress)
+        begun = self._begin_standing(stage) if self._stands else self._begin_batches(stage)
+        return begun.then(made)
 
-    def _begin_batches(
-        self,
-        name: str,
-        run: _Run,
-        batches: list[Any],
-        sizes: list[int],
-        progress: Progress,
-    ) -> Begun[tuple[float, list[_Answer]]]:
+    def _begin_batches(self, stage: _Stage) -> Begun[tuple[float, list[_Answer]]]:
         """A task a batch; the answers, and the seconds that they took."""
 
         def act(context: SparkContext) -> list[_Answer]:
-            found: list[Any] = context.parallelize(batches, len(batches)).map(run).collect()
+            rows = context.parallelize(stage.batches, len(stage.batches))
+            found: list[Any] = rows.map(stage.run).collect()
             return found
 
-        job = self._begin_job(name, act, progress, sizes)
+        job = self._begin_job(stage.name, act, stage.progress, stage.sizes)
         return Begun(job.result, job.cancel).then(lambda answers: (job.seconds, answers))
 
-    def _begin_standing(
-        self,
-        name: str,
-        run: _Run,
-        batches: list[Any],
-        sizes: list[int],
-        progress: Progress,
-    ) -> Begun[tuple[float, list[_Answer]]]:
+    def _begin_standing(self, stage: _Stage) -> Begun[tuple[float, list[_Answer]]]:
         """The same, by the tasks of the standing job."""
         from pyspark import cloudpickle
 
         began = time.perf_counter()
         standing: StandingJob = self.spark.stand()
         pack_up: Callable[[Any], bytes] = cloudpickle.dumps
-        calls = [pack_up(partial(run, batch)) for batch in batches]
-        begun = standing.begin(self, name, calls, sizes, progress)
+        calls = [pack_up(partial(stage.run, batch)) for batch in stage.batches]
+        begun = standing.begin(self, stage.name, calls, stage.sizes, stage.progress)
 
         def result() -> tuple[float, list[_Answer]]:
             answers = begun.result()
