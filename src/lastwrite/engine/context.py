@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class Exchange(Protocol):
     """Runs units of the three middle steps and carries entries and losers between them.
 
-    It holds the entries of one call of ``scan``, the last.
+    ``elect`` and ``rewrite`` are of the last call of ``scan``.
     """
 
     @property
@@ -42,6 +42,9 @@ class Exchange(Protocol):
         spare. 0: none is taken so.
         """
         ...
+
+    def clear(self) -> None:
+        """Let go of what waves left that are through."""
 
     def scan(
         self, units: Sequence[ScanUnit], progress: Progress

@@ -81,6 +81,7 @@ def _waves(
                 elif done:
                     yield _committed(context, done, clock)
                 if wave and begun is None:
+                    context.exchange.clear()  # of the wave before
                     yield _committed(context, take_steps(context, wave, clock.of), clock)
             yield from commits.ended()
         finally:

@@ -183,7 +183,6 @@ class FolderExchange:
     def scan(
         self, units: Sequence[ScanUnit], progress: Progress
     ) -> list[list[PieceScan] | Failed[ScanUnit]]:
-        self._folders.clear()  # of the wave before
         weights = [sum(piece.scan_bytes for piece in unit.pieces) for unit in units]
         memory, memory_bytes = self._folders.memory, self._folders.memory_bytes
         if memory:
@@ -222,6 +221,9 @@ class FolderExchange:
     ) -> list[KeptScan | Failed[Any]]:
         weights = [unit.entry_bytes for unit in units]
         return self._runner.run("keep", work, units, weights, progress)
+
+    def clear(self) -> None:
+        self._folders.clear()
 
     def close(self) -> None:
         self._folders.close()

@@ -67,7 +67,7 @@ class ShuffleExchange:
     def scan(
         self, units: Sequence[ScanUnit], progress: Progress
     ) -> list[list[PieceScan] | Failed[ScanUnit]]:
-        self.close()
+        self.clear()
         weights = [sum(piece.bytes for piece in unit.pieces) for unit in units]
         found = self._keep("scan", list(enumerate(units)), weights, _scan_rows, progress)
         return [found[n] for n in range(len(units))]
@@ -268,11 +268,14 @@ class ShuffleExchange:
             else {n: seen_from_here(answer) for n, answer in found.items()}
         )
 
-    def close(self) -> None:
+    def clear(self) -> None:
         for kept in self._kept:
             with contextlib.suppress(Exception):  # a JVM that has gone keeps nothing
                 kept.unpersist()
         self._kept = []
+
+    def close(self) -> None:
+        self.clear()
 
 
 def _scan_rows(numbered: tuple[int, ScanUnit]) -> Iterator[tuple[str, Any]]:
