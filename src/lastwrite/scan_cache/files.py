@@ -14,7 +14,7 @@ import os
 import re
 import stat
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import replace
 from io import FileIO
 from typing import Self
@@ -223,11 +223,6 @@ def sweep(folder: str, bases: Collection[int], *, is_all: bool = False) -> None:
             files.unlink(os.path.join(folder, name))
 
 
-@contextlib.contextmanager
-def _changing(operation: str, path: str) -> Iterator[None]:
-    """A fault point before, and a clear error for what the system refuses."""
-    try:
-        files.faults.reach(operation, path)
-        yield
-    except OSError as error:
-        raise files.to_log_error(error, path, f"{operation} a cache file") from error
+def _changing(operation: str, path: str) -> files.changing:
+    """As ``files.changing``, of a file of this cache."""
+    return files.changing(operation, path, f"{operation} a cache file")
