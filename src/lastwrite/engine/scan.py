@@ -302,19 +302,18 @@ class _Scanner:
         keys: ByteArray | None,
         result: PieceScan,
     ) -> tuple[UInt64Array, np.ndarray | None, ByteArray | None]:
-        """Drop the block's own losers where a sample, or one overfull bucket, says that many keys
-        repeat.
+        """Drop the block's own losers where it is small, or a sample or one overfull bucket says
+        that many keys repeat.
         """
         buckets = len(ends)
         sample = max(1, buckets // _SAMPLE_SHARE)
         sampled = int(ends[sample - 1])
-        is_small = len(rows) <= _LEAST_SAMPLED
         key_at, all_keys = NO_KEYS
         if lengths is not None and keys is not None:
             key_at, all_keys = np.zeros(len(rows) + 1, dtype=np.int64), keys
             np.cumsum(lengths, out=key_at[1:])
         usual = 4 * max(64, len(rows) // buckets)
-        if not is_small and election.fullest(ends.reshape(1, -1)) < usual:
+        if len(rows) > _LEAST_SAMPLED and election.fullest(ends.reshape(1, -1)) < usual:
             if (
                 not sampled
                 or self._elect(rows, ends[:sample], key_at, all_keys, result)[0] > 3 * sampled // 4

@@ -74,12 +74,15 @@ class ScratchFolders:
         return ScratchShare(self.folder, self.memory, self.memory_bytes)
 
     def clear(self) -> None:
-        """Remove the files of ``ScratchWriter``."""
-        for folder in (self._folder, self._memory):
-            for file in [] if folder is None else folder.glob(f"*{_BLOCKS}"):
-                handle = deferred_unlink.hold(str(file))
-                file.unlink()
-                deferred_unlink.let_go(handle)
+        """Remove the files of ``ScratchWriter``: those in memory at once, since others take their
+        room, those of the folder as soon as the disk frees them.
+        """
+        for file in self._folder.glob(f"*{_BLOCKS}"):
+            handle = deferred_unlink.hold(str(file))
+            file.unlink(missing_ok=True)
+            deferred_unlink.let_go(handle)
+        for file in [] if self._memory is None else self._memory.glob(f"*{_BLOCKS}"):
+            file.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Remove both."""
