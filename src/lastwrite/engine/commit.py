@@ -112,9 +112,7 @@ def _joined(context: Context, partition: RewrittenPartition, retention: Retentio
     plan, system = partition.plan, context.system
     sources: list[Sequence[Segment]] = []
     made: list[SegmentOutput] = []
-    folder = ""
-    if partition.replacements:
-        folder = system.output_folder(plan.log, context.options.to)
+    folder = system.output_folder(plan.log, context.options.to) if partition.replacements else ""
     for each in partition.replacements:
         replaced = [plan.log.segments[place] for place in each.places]
         whole = system.join_parts(

@@ -75,8 +75,9 @@ class SegmentReader:
             self.close()
             raise
 
-    def _check(self, seen: os.stat_result) -> None:
-        if not _is_as_seen(seen, *self._identity):
+    def _check(self, seen: os.stat_result, inode: int | None = None) -> None:
+        """``inode``: of the file that has the name now, where it is known."""
+        if not _is_as_seen(seen, *self._identity) or inode not in (None, seen.st_ino):
             raise CommitConflict(
                 "the segment changed while we worked", path=self._path, remedy=_AGAIN
             )
@@ -90,11 +91,7 @@ class SegmentReader:
             raise CommitConflict(
                 "the segment vanished while we worked", path=self._path, remedy=_AGAIN
             ) from None
-        self._check(seen)
-        if named.st_ino != seen.st_ino:
-            raise CommitConflict(
-                "the segment changed while we worked", path=self._path, remedy=_AGAIN
-            )
+        self._check(seen, named.st_ino)
 
     def read_into(self, target: ByteArray, position: int) -> None:
         """Fill ``target`` with the bytes from ``position`` on."""

@@ -163,7 +163,7 @@ def tidy(folder: str) -> Steps:
 
 def _check_settled(log: PartitionLog, names: Sequence[str]) -> None:
     for name in sorted(names):
-        if name.endswith(Suffix.SWAP) and classify(name).suffix is Suffix.SWAP:
+        if _is_a(Suffix.SWAP, name):
             raise CommitConflict(
                 "a swap of another program is unfinished",
                 path=os.path.join(log.folder, name),
@@ -195,8 +195,8 @@ def _with_remedy(remedy: str) -> Iterator[None]:
         raise type(error)(error.problem, error.at, error.path, remedy) from error
 
 
-def _is_cleaned(name: str) -> bool:
-    return name.endswith(Suffix.CLEANED) and classify(name).suffix is Suffix.CLEANED
+def _is_a(suffix: Suffix, name: str) -> bool:
+    return name.endswith(suffix) and classify(name).suffix is suffix
 
 
 class _Swap:
@@ -308,7 +308,7 @@ class _Swap:
         """A ``.cleaned`` that is not ours would make a loader throw away our ``.swap`` files."""
         ours = {os.path.basename(path) for path, _ in self._handed}
         for name in sorted(os.listdir(self._log.folder)):
-            if (_is_cleaned(name) and name not in ours) or is_intent(name):
+            if (_is_a(Suffix.CLEANED, name) and name not in ours) or is_intent(name):
                 files.unlink(self._place(name))
 
     def decide(self) -> None:
@@ -318,8 +318,9 @@ class _Swap:
         ):
             files.rename(self._place(staged), self._place(swap))
         # A task that was given up may have gone on writing in the meantime.
-        for name in sorted(filter(_is_cleaned, os.listdir(self._log.folder))):
-            files.unlink(self._place(name))
+        for name in sorted(os.listdir(self._log.folder)):
+            if _is_a(Suffix.CLEANED, name):
+                files.unlink(self._place(name))
 
     def undo(self) -> None:
         """Leave nothing but the old log, before the first of its files has lost its name."""

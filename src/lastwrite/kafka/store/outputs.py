@@ -100,10 +100,10 @@ def check_unchanged(log: PartitionLog, note: str | None = None) -> list[str]:
     known = {*log.unseen, *(os.path.basename(segment.path) for segment in log.segments)}
     live = crash_state(log.folder, names).live(names)
     came = [name for name in live if name.endswith(FileKind.LOG) and live[name] not in known]
-    for name in sorted(came):
-        if classify(name).kind is FileKind.LOG:
-            path = os.path.join(log.folder, live[name])
-            raise CommitConflict("the segment came while we worked", path=path, remedy=AGAIN)
+    came = [name for name in came if classify(name).kind is FileKind.LOG]
+    if came:
+        path = os.path.join(log.folder, live[min(came)])
+        raise CommitConflict("the segment came while we worked", path=path, remedy=AGAIN)
     return names
 
 
