@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -322,6 +323,20 @@ def test_a_copy_to_where_somebody_works_is_refused(root: Path, tmp_path: Path) -
         (error,) = publish.publish_copies(str(target), [Change(name=U0, source=str(root))])
         assert isinstance(error, LogHeld) and "a broker" in error.problem
         broker.communicate("\n")
+
+
+def test_a_tree_in_place_of_a_removed_one_is_proven_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed = set()
+    for _ in range(3):  # most file systems give the next tree the inode of the one before
+        monkeypatch.setattr(files, "faults", FaultPoints(1 << 30))
+        root = write_layout(tmp_path / "store", LAYOUT)
+        files.faults.passed = 0
+        publish.staging_folder(str(root), T0)
+        passed.add(files.faults.passed)
+        shutil.rmtree(root)
+    assert len(passed) == 1
 
 
 # ---------------------------------------------------------------------- what a loss of power needs

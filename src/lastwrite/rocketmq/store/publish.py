@@ -64,7 +64,8 @@ _KINDS = (COMPACTION_LOGS, COMPACTION_QUEUES)
 _UNSURE = "the new state is in place, and stays unless the power fails now; see to the disk"
 _TIDY = "the new state is in place; the next run removes what is left of the old one, and a broker does not mind it"
 
-_proven: set[tuple[int, int]] = set()  # trees that can be exchanged: device and inode
+# Trees that can be exchanged: device, inode, and when it changed, for a later tree may get its inode.
+_proven: set[tuple[int, int, int]] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,7 @@ def _prove_exchange(root: str) -> None:
         return
     _refuse_other_device(live)
     seen = os.stat(live)
-    tree = seen.st_dev, seen.st_ino
+    tree = seen.st_dev, seen.st_ino, seen.st_ctime_ns
     if tree in _proven:
         return
     _clear(root)
