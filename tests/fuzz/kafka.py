@@ -114,7 +114,7 @@ def targets() -> list[Target]:
                 "kafka.old_format.kernels:measure_wrapper",
                 "kafka.old_format.kernels:convert_wrapper",
                 "kafka.old_format.kernels:wrapped_value",
-                "kafka.packed_kernels:open_lz4",
+                "kafka.packed_kernels:open_many",
                 "kafka.packed_kernels:thin_many",
                 "kafka.packed_kernels:seal_many",
                 "kafka.look.content:KafkaContents.take",

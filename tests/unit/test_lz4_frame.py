@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from lastwrite.encoding.compression import Codec, OutputTooSmall, compress, decompress_into
 from lastwrite.encoding.lz4_frame import REFUSED, decode_frame
 from lastwrite.model.columns import ByteArray
+from tests.support.plains import plains
 
 HEADER = bytes.fromhex("04224d18604082")
 GUARD = 64  # bytes around what the kernel may touch
@@ -62,26 +63,6 @@ def by_library(frame: bytes, room: int) -> bytes | None:
 
 def framed(block: bytes) -> bytes:
     return HEADER + len(block).to_bytes(4, "little") + block + bytes(4)
-
-
-@st.composite
-def plains(draw: st.DrawFn) -> bytes:
-    """Bytes that compress in many ways: repeats near and far, of one byte to many, and noise
-    between them.
-    """
-    out = b""
-    for _ in range(draw(st.integers(1, 12))):
-        kind = draw(st.integers(0, 3))
-        if kind == 0:
-            out += draw(st.binary(max_size=80))
-        elif kind == 1:
-            out += draw(st.binary(min_size=1, max_size=24)) * draw(st.integers(1, 60))
-        elif kind == 2 and out:
-            back = draw(st.integers(1, len(out)))
-            out += out[-back:][: draw(st.integers(4, 700))]
-        else:
-            out += bytes(draw(st.integers(1, 700)))
-    return out
 
 
 @given(plains(), st.integers(0, 100), st.booleans())

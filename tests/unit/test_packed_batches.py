@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from lastwrite.encoding.checksum import crc32c
+from lastwrite.encoding.codec_libraries import Contexts
 from lastwrite.encoding.compression import Codec
 from lastwrite.encoding.kernel_cache import code_files, may_keep_code
 from lastwrite.errors import CorruptLog, OutOfMemoryBudget
@@ -18,6 +19,7 @@ from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.model.columns import COPY, DROP, NO_HORIZON, REBUILD, ByteArray
 
+NO_WORDS = np.zeros_like(Contexts().words)
 STAMP = 1_700_000_000_000
 MIXED = [
     Codec.LZ4,
@@ -74,6 +76,13 @@ def rebuilt(
     return out[:size].tobytes(), rows[:filled].tolist()
 
 
+@pytest.fixture(params=["by kernels", "by Python"], autouse=True)
+def codecs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways that a codec's library is called."""
+    if request.param == "by Python":
+        monkeypatch.setattr(Contexts, "__init__", lambda self: setattr(self, "words", NO_WORDS))
+
+
 @pytest.mark.parametrize("limit", [850_000, 1 << 20, 64 << 20])
 def test_runs_give_what_each_batch_gives(limit: int) -> None:
     data = log(MIXED * 6, SIZES)
@@ -91,7 +100,7 @@ def test_runs_give_what_each_batch_gives(limit: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_rebuilt_together_or_alone(seed: int) -> None:
+def test_rebuilt_together_or_alone(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = np.random.default_rng(seed)
     data = log(([Codec.LZ4] * 40, [Codec.ZSTD] * 40, MIXED * 5)[seed % 3], SIZES)
     table = KafkaFormat().split(data, 0, len(data), 0).table.copy()
@@ -100,6 +109,8 @@ def test_rebuilt_together_or_alone(seed: int) -> None:
     starts = np.cumsum(table["records"]) - table["records"]
     keep[starts] = 1
     together, rows = rebuilt(data, actions, keep, 64 << 20)
+    monkeypatch.undo()
+    assert together == rebuilt(data, actions, keep, 64 << 20)[0]
     assert together == rebuilt(data, actions, keep, 850_000)[0]
     alone, at = b"", 0
     for b, row in enumerate(table):
@@ -157,7 +168,8 @@ def test_a_first_run_compiles_what_compressed_batches_need() -> None:
     """No kernel meets other types later: it would be compiled once more, while a scan waits."""
     warm_up.compile_kernels()
     needed = [
-        f"{packed_kernels.__name__}:{name}" for name in ("open_lz4", "thin_many", "seal_many")
+        f"{packed_kernels.__name__}:{name}"
+        for name in ("open_many", "thin_many", "pack_many", "seal_many")
     ]
     before = list(map(code_files, needed))
     data = log(MIXED, SIZES)

@@ -23,6 +23,7 @@ from __future__ import annotations
 import struct
 import zlib
 from enum import IntEnum
+from functools import cached_property
 
 import cramjam
 import lz4.frame
@@ -30,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
+from lastwrite.encoding.codec_libraries import Contexts
 from lastwrite.encoding.layout import Buffer
 from lastwrite.errors import CorruptLog, OutOfMemoryBudget, TruncatedLog, UnsupportedFormat
 
@@ -191,6 +193,11 @@ class Codecs:
     def __init__(self) -> None:
         self._opener: zstandard.ZstdDecompressor | None = None
         self._packer: zstandard.ZstdCompressor | None = None
+
+    @cached_property
+    def contexts(self) -> Contexts:
+        """For kernels that open and pack many batches in one call."""
+        return Contexts()
 
     def decompress_into(self, codec: Codec, data: Buffer, out: npt.NDArray[np.uint8]) -> int:
         """As the function."""

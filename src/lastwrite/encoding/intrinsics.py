@@ -1,8 +1,8 @@
 """What the processor does in one instruction and Python cannot say: Numba intrinsics.
 
-Unaligned loads and stores, byte swaps, the 64 x 64 -> 128 bit product, block copies and the CRC-32C
-instruction. Byte-by-byte loops cost three to five times as much (docs/decisions). No bounds are
-checked here: every caller has proven that the bytes are there.
+Unaligned loads and stores, byte swaps, the 64 x 64 -> 128 bit product, block copies, the CRC-32C
+instruction, and calls of a C library's functions. Byte-by-byte loops cost three to five times as
+much (docs/decisions). No bounds are checked here: every caller has proven that the bytes are there.
 
 Bytes are given as an array or as its ``address``. What a kernel calls for every record takes the
 address: Numba counts references to an array at each such call, by two locked instructions that cost
@@ -148,6 +148,24 @@ def copy16(typing_context, target, at, source, start):
         return context.get_dummy_value()
 
     return types.none(target, types.int64, source, types.int64), codegen
+
+
+def _call(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    wide = ir.IntType(64)
+    kind = ir.FunctionType(wide, [wide] * (len(args) - 1))
+    return builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+
+
+@intrinsic
+def call2(typing_context, function, first, second):
+    """What the C function at this address says to two whole numbers or addresses."""
+    return types.int64(*[types.int64] * 3), _call
+
+
+@intrinsic
+def call5(typing_context, function, first, second, third, fourth, fifth):
+    """The same with five."""
+    return types.int64(*[types.int64] * 6), _call
 
 
 @cache

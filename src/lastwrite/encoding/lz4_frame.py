@@ -1,5 +1,5 @@
-"""LZ4 frames of the common kind, decoded where they lie: a kernel, so that a whole chunk of batches
-is one call.
+"""LZ4 frames of the common kind, decoded where they lie, and packed by the library's own function:
+kernels, so that a whole chunk of batches is one call.
 
 The common kind is what Kafka itself writes: independent blocks of 64 KiB at most, no checksums, no
 content size. A block is a chain of sequences, and the smallest shows everything:
@@ -24,7 +24,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from lastwrite.encoding.codec_libraries import LZ4_PACK, LZ4_SETTINGS
 from lastwrite.encoding.intrinsics import (
+    call5,
     copy16,
     copy_bytes,
     load8,
@@ -180,3 +182,16 @@ def decode_frame(source, at, end, readable, target, to, room):
                 return np.int64(REFUSED)
         at += size
     return np.int64(REFUSED)
+
+
+@njit(cache=True, nogil=True)
+def encode_frame(library, source, at, end, target, to, room):
+    """Pack ``source[at:end]`` as one frame to ``target[to:room]``, as ``compression`` does; returns
+    the position behind, or REFUSED. ``library``: the words of ``codec_libraries.Contexts``.
+    """
+    if library[LZ4_PACK] == 0:
+        return np.int64(REFUSED)
+    size = call5(
+        library[LZ4_PACK], target + to, room - to, source + at, end - at, library[LZ4_SETTINGS]
+    )
+    return to + size if size >= 0 else np.int64(REFUSED)

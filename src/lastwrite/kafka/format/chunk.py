@@ -49,8 +49,8 @@ _WORDS = {
     kernels.BAD_CONTROL: "a control record has no type",
 }
 _CODECS = tuple(Codec)
+_IN_KERNELS = (Codec.LZ4, Codec.ZSTD)
 _NO_KEYS = np.empty((0, 2), dtype=np.int64)
-_FACTS = 16  # batches: what a run of usual ones takes
 _FACT_NAMES = ("position", "size", "records", "codec")
 _PLAIN_BYTES = 1 << 20  # of the buffer for decompressed batches, until one needs more
 _RUN_BYTES = (
@@ -167,22 +167,17 @@ class KafkaFormat:
         if not len(self._plain):
             self._plain = np.empty(min(self._limit, _PLAIN_BYTES), dtype=np.uint8)
         b, used = first, 0
-        facts: list[tuple[int, ...]] = []  # of the batches from ``seen`` on, as Python's numbers
-        seen = b
-        data = memoryview(buffer)
+        data, codecs = memoryview(buffer), table["codec"]
         starts, ends = table["plain_start"], table["plain_end"]
         while b < last and used < _RUN_BYTES:
-            if b >= seen + len(facts):
-                seen, some = b, table[b : min(last, b + _FACTS)]
-                facts = list(zip(*(some[name].tolist() for name in _FACT_NAMES), strict=True))
-            position, size, records, codec = facts[b - seen]
-            if codec == Codec.LZ4:
-                before = b
-                b, used = packed_kernels.open_lz4(
-                    buffer, table, b, last, self._plain, used, _RUN_BYTES
+            if codecs[b] in _IN_KERNELS:
+                before, words = b, self._codecs.contexts.words
+                b, used = packed_kernels.open_many(
+                    buffer, table, b, last, self._plain, used, _RUN_BYTES, words
                 )
                 if b > before:
                     continue
+            position, size, records, codec = (int(table[name][b]) for name in _FACT_NAMES)
             try:
                 opened = self._decompress(data, position, size, records, codec, used)
             except LogError:
@@ -393,26 +388,43 @@ class KafkaFormat:
         )
         if code != kernels.OK:
             raise _error(code, int(table["origin"][done]))
-        thin, view, stop = memoryview(self._thin), memoryview(out), at
         sizes = np.empty(len(part), dtype=np.int64)
-        spans = self._thinned[: len(part), : packed_kernels.END + 1].tolist()
-        for i, (codec, size, (start, end)) in enumerate(
-            zip(part["codec"].tolist(), part["size"].tolist(), spans, strict=True)
-        ):
-            packed = self._codecs.compress(_CODECS[codec], thin[start:end])
-            behind = stop + kernels.HEADER_BYTES + len(packed)
-            slack = len(view) - stop - size  # room promised to the batches behind this one
-            if behind + max(slack, 0) > len(view):
-                grown = np.empty(behind + max(slack, 0) + (1 << 16), dtype=np.uint8)
-                grown[:stop] = out[:stop]
-                out, view = grown, memoryview(grown)
-            view[stop + kernels.HEADER_BYTES : behind] = packed
-            sizes[i] = behind - stop
-            stop = behind
+        out, stop = self._pack(table, first, last, out, at, sizes)
         packed_kernels.seal_many(
             buffer, table, first, last, horizons, self._thinned, out, at, sizes, rows, filled
         )
         return last, int(keep_at), out, stop
+
+    def _pack(
+        self, table: BatchTable, first: int, last: int, out: ByteArray, at: int, sizes: Int64Array
+    ) -> tuple[ByteArray, int]:
+        """Compress what is left of the batches ``table[first:last]``, each behind room for its
+        header, one behind the other from ``at`` on.
+
+        Sets their ``sizes``. Returns (the output buffer, position in it).
+        """
+        b = first
+        while b < last:
+            if table["codec"][b] in _IN_KERNELS:
+                words = self._codecs.contexts.words
+                b, at = packed_kernels.pack_many(
+                    table, first, b, last, self._thin, self._thinned, out, at, sizes, words
+                )
+                if b == last:
+                    break
+            start, end = self._thinned[b - first, : packed_kernels.END + 1]
+            packed = self._codecs.compress(_CODECS[table["codec"][b]], self._thin[start:end])
+            behind = at + kernels.HEADER_BYTES + len(packed)
+            # room promised to the batches behind this one
+            slack = max(0, len(out) - at - int(table["size"][b]))
+            if behind + slack > len(out):
+                grown = np.empty(behind + slack + (1 << 16), dtype=np.uint8)
+                grown[:at] = out[:at]
+                out = grown
+            memoryview(out)[at + kernels.HEADER_BYTES : behind] = packed
+            sizes[b - first] = behind - at
+            at, b = behind, b + 1
+        return out, int(at)
 
 
 def record_error(code: int, row: np.void, at: int) -> LogError:

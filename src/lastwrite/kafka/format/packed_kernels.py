@@ -1,8 +1,8 @@
 """Kernels over batches whose records are compressed: many batches a call, where the codec is not
 Python's to call.
 
-``open_lz4`` puts the records of neighbouring batches in the clear, ``thin_many`` writes those that
-stay, ``seal_many`` makes headers once the library has compressed them again.
+``open_many`` puts the records of neighbouring batches in the clear, ``thin_many`` writes those that
+stay, ``pack_many`` compresses these, ``seal_many`` makes the headers.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from lastwrite.encoding import lz4_frame, zstd_frame
 from lastwrite.encoding.intrinsics import address
 from lastwrite.encoding.kernel import njit
-from lastwrite.encoding.lz4_frame import decode_frame
 from lastwrite.kafka.format.kernels import HEADER_BYTES, OK, SMALLEST_RECORD, seal, thin
 from lastwrite.model.columns import IS_OLD, KEEPS_LAST
 
 LZ4 = 3
+ZSTD = 4
 
 # Columns of what ``thin_many`` says of a batch.
 START = 0  # of its kept records, in ``out``
@@ -30,30 +31,27 @@ THINNED = 7  # columns
 
 
 @njit(cache=True, nogil=True)
-def open_lz4(data, table, first, last, plain, used, enough):
+def open_many(data, table, first, last, plain, used, enough, library):
     """Decompress the batches of ``table[first:last]`` to ``plain`` from ``used`` on, until
-    ``enough`` bytes are there.
+    ``enough`` bytes are there. ``library``: the words of ``codec_libraries.Contexts``.
 
-    Stops in front of what is not lz4 of the common kind, does not fit, or holds less than its
-    record count: see ``encoding.lz4_frame``. Sets ``plain_start`` and ``plain_end``; returns
-    (batches done, bytes used).
+    Stops in front of what is neither lz4 nor zstd of the common kind, does not fit, or holds less
+    than its record count: see ``encoding.lz4_frame`` and ``zstd_frame``. Sets ``plain_start`` and
+    ``plain_end``; returns (batches done, bytes used).
     """
     source = address(data)
     target = address(plain)
+    room = len(plain)
     b = first
     while b < last and used < enough:
         row = table[b]
-        if row.codec != LZ4:
-            break
-        end = decode_frame(
-            source,
-            row.position + HEADER_BYTES,
-            row.position + row.size,
-            len(data),
-            target,
-            used,
-            len(plain),
-        )
+        at = row.position + HEADER_BYTES
+        stop = row.position + row.size
+        end = np.int64(-1)
+        if row.codec == LZ4:
+            end = lz4_frame.decode_frame(source, at, stop, len(data), target, used, room)
+        elif row.codec == ZSTD:
+            end = zstd_frame.decode_frame(library, source, at, stop, target, used, room)
         if end < 0 or row.records * SMALLEST_RECORD > end - used:
             break
         row.plain_start = used
@@ -104,6 +102,36 @@ def thin_many(plain, data, table, first, last, keep, keep_at, horizons, out, thi
         note[LAST] = last_delta
         keep_at += row.records
     return last, keep_at, OK
+
+
+@njit(cache=True, nogil=True)
+def pack_many(table, first, b, last, thin, thinned, out, at, sizes, library):
+    """Compress what ``thin_many`` left in ``thin`` of the batches ``table[b:last]``, each behind
+    room for its header, one behind the other to ``out[at:]``; their bytes to ``sizes``.
+
+    ``thinned`` and ``sizes`` have a row a batch from ``first`` on. Stops in front of a batch that
+    is of another codec or larger than it was: those behind it are promised their room. Returns
+    (batches done, position in ``out``).
+    """
+    source = address(thin)
+    target = address(out)
+    room = len(out)
+    while b < last:
+        row = table[b]
+        start = thinned[b - first, START]
+        stop = thinned[b - first, END]
+        end = np.int64(-1)
+        begin = at + HEADER_BYTES
+        if begin < room and row.codec == LZ4:
+            end = lz4_frame.encode_frame(library, source, start, stop, target, begin, room)
+        elif begin < room and row.codec == ZSTD:
+            end = zstd_frame.encode_frame(library, source, start, stop, target, begin, room)
+        if end < 0 or end > at + row.size:
+            break
+        sizes[b - first] = end - at
+        at = end
+        b += 1
+    return b, at
 
 
 @njit(cache=True, nogil=True)

@@ -64,7 +64,7 @@ _KINDS = (COMPACTION_LOGS, COMPACTION_QUEUES)
 _UNSURE = "the new state is in place, and stays unless the power fails now; see to the disk"
 _TIDY = "the new state is in place; the next run removes what is left of the old one, and a broker does not mind it"
 
-# Trees that can be exchanged: device, inode, and when it changed, for a later tree may get its inode.
+# Trees that can be exchanged: device, inode, and when it changed: a later tree may get its inode.
 _proven: set[tuple[int, int, int]] = set()
 
 
