@@ -1,13 +1,23 @@
-"""The CRC-32C kernel beside the library."""
+"""The kernels of CRC-32C and CRC-32 beside the libraries."""
 
 from __future__ import annotations
 
+import zlib
+
 import google_crc32c
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.encoding.checksum import check_against_library, crc32c
+from lastwrite.encoding.checksum import (
+    _IEEE_TABLES,
+    _by_tables,
+    check_against_library,
+    check_crc32_against_library,
+    crc32,
+    crc32c,
+)
 
 
 def test_the_check_value_of_the_field() -> None:
@@ -20,7 +30,19 @@ def test_any_stretch_is_what_the_library_says(data: bytes, start: int) -> None:
     assert int(crc32c(np.frombuffer(data, np.uint8), start, len(data))) == google_crc32c.value(
         data[start:]
     )
+    assert int(crc32(np.frombuffer(data, np.uint8), start, len(data))) == zlib.crc32(data[start:])
+
+
+@pytest.mark.parametrize("start", range(3))
+def test_every_short_stretch(start: int) -> None:
+    data = np.random.default_rng(7).integers(0, 256, 400, dtype=np.uint8)
+    for end in range(start, len(data)):
+        wanted = zlib.crc32(data[start:end].tobytes())
+        assert int(crc32(data, start, end)) == wanted
+        begun = np.uint64(0xFFFFFFFF)
+        assert int(_by_tables(_IEEE_TABLES, data, start, end, begun)) == wanted, "by tables alone"
 
 
 def test_this_processor_agrees() -> None:
     check_against_library()
+    check_crc32_against_library()

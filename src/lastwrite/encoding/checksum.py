@@ -1,9 +1,10 @@
-"""CRC-32C at the speed of memory, and CRC-32, for use inside kernels.
+"""CRC-32C and CRC-32 at the speed of memory, for use inside kernels.
 
-The processor's instruction takes three cycles for 8 bytes but can begin one each cycle, so three
-lanes run side by side over neighbouring stretches; their results are joined by tables that push a
-checksum through a stretch of zero bytes (CRC is linear). Processors without the instruction use
-eight tables at once, and so does CRC-32 everywhere. Outside kernels, use the libraries
+*CRC-32C*: the processor's instruction takes three cycles for 8 bytes but can begin one each cycle,
+so three lanes run side by side over neighbouring stretches; their results are joined by tables that
+push a checksum through a stretch of zero bytes (CRC is linear). *CRC-32* has no instruction: 64
+bytes at a time are folded onto the next 64 by products without carries, until 16 are left.
+Processors without these use eight tables at once. Outside kernels, use the libraries
 ``google_crc32c`` and ``zlib``; before a format is used, one is checked against the other.
 
 Source: Kafka record batches, docs/formats/kafka.md, "Record batch", check value E3069283;
@@ -20,7 +21,16 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from lastwrite.encoding.intrinsics import crc32c_step, has_crc32c_step, load8, load64
+from lastwrite.encoding.intrinsics import (
+    address,
+    crc32_fold,
+    crc32c_step,
+    has_crc32_fold,
+    has_crc32c_step,
+    load8,
+    load32,
+    load64,
+)
 from lastwrite.encoding.kernel import njit
 from lastwrite.model.columns import ByteArray
 
@@ -80,20 +90,27 @@ def _shift(tables, crc):  # type: ignore[no-untyped-def]
     )
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _step(tables, word, count):  # type: ignore[no-untyped-def]
+    """The checksum of the ``count`` low bytes of ``word``, which the one before went into."""
+    crc = np.uint64(0)
+    for k in range(count):
+        crc ^= np.uint64(tables[count - 1 - k, (word >> np.uint64(8 * k)) & np.uint64(255)])
+    return crc
+
+
 @njit(cache=True, nogil=True)
-def _by_tables(tables, data, start, end):  # type: ignore[no-untyped-def]
-    """The checksum of ``data[start:end]``, eight bytes a step."""
-    crc = np.uint64(0xFFFFFFFF)
+def _by_tables(tables, data, start, end, crc):  # type: ignore[no-untyped-def]
+    """The checksum of ``data[start:end]`` behind ``crc``, eight bytes a step."""
     at = np.int64(start)
-    low = np.uint64(255)
     while end - at >= 8:
-        word = load64(data, at) ^ crc
-        crc = np.uint64(0)
-        for k in range(8):
-            crc ^= np.uint64(tables[7 - k, (word >> np.uint64(8 * k)) & low])
+        crc = _step(tables, load64(data, at) ^ crc, 8)
         at += 8
+    if end - at >= 4:
+        crc = _step(tables, load32(data, at) ^ crc, 4)
+        at += 4
     while at < end:
-        crc = np.uint64(tables[0, (crc ^ load8(data, at)) & low]) ^ (crc >> np.uint64(8))
+        crc = np.uint64(tables[0, (crc ^ load8(data, at)) & np.uint64(255)]) ^ (crc >> np.uint64(8))
         at += 1
     return crc ^ np.uint64(0xFFFFFFFF)
 
@@ -101,14 +118,20 @@ def _by_tables(tables, data, start, end):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def crc32(data: ByteArray, start: int, end: int) -> int:
     """CRC-32 of ``data[start:end]``, as zlib and Ethernet have it, as a uint64 below 2**32."""
-    return _by_tables(_IEEE_TABLES, data, start, end)
+    crc = np.uint64(0xFFFFFFFF)
+    if has_crc32_fold() and end - start >= 64:
+        whole = start + (end - start & -16)
+        first, last = crc32_fold(address(data) + start, address(data) + whole, crc)
+        crc = _step(_IEEE_TABLES, last ^ _step(_IEEE_TABLES, first, 8), 8)
+        start = whole
+    return _by_tables(_IEEE_TABLES, data, start, end, crc)
 
 
 @njit(cache=True, nogil=True)
 def crc32c(data: ByteArray, start: int, end: int) -> int:
     """CRC-32C of ``data[start:end]``, as a uint64 below 2**32."""
     if not has_crc32c_step():
-        return _by_tables(_TABLES, data, start, end)
+        return _by_tables(_TABLES, data, start, end, np.uint64(0xFFFFFFFF))
     crc = np.uint64(0xFFFFFFFF)
     at = np.int64(start)
     for lane, tables in ((_LONG, _LONG_ZEROS), (_SHORT, _SHORT_ZEROS)):
@@ -124,12 +147,7 @@ def crc32c(data: ByteArray, start: int, end: int) -> int:
     while end - at >= 8:
         crc = crc32c_step(crc, load64(data, at))
         at += 8
-    while at < end:
-        crc = np.uint64(_TABLES[0, (crc ^ np.uint64(data[at])) & np.uint64(255)]) ^ (
-            crc >> np.uint64(8)
-        )
-        at += 1
-    return crc ^ np.uint64(0xFFFFFFFF)
+    return _by_tables(_TABLES, data, at, end, crc)
 
 
 @cache
@@ -151,9 +169,9 @@ def check_crc32_against_library() -> None:
     """The same for CRC-32 and ``zlib``: once a process, before its first batch of an old format.
 
     Raises:
-        AssertionError: the compiler computes something else.
+        AssertionError: the processor or the compiler computes something else.
     """
     data = np.frombuffer(bytes(i * 37 % 251 for i in range(777)), dtype=np.uint8)
-    for end in (0, 1, 7, 8, 9, 64, len(data)):
+    for end in (0, 1, 7, 8, 9, 63, 64, 80, 143, 144, len(data)):
         if int(crc32(data, 0, end)) != zlib.crc32(data[:end].tobytes()):
             raise AssertionError("the CRC-32 kernel disagrees with the library on this processor")

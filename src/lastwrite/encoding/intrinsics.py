@@ -1,8 +1,8 @@
 """What the processor does in one instruction and Python cannot say: Numba intrinsics.
 
 Unaligned loads and stores, byte swaps, the 64 x 64 -> 128 bit product, block copies, the CRC-32C
-instruction, and calls of a C library's functions. Byte-by-byte loops cost three to five times as
-much (docs/decisions). No bounds are checked here: every caller has proven that the bytes are there.
+instruction, folds for CRC-32, and calls of a C library's functions. Byte-by-byte loops cost three
+to five times as much (docs/decisions). No bounds are checked here: every caller has proven that the bytes are there.
 
 Bytes are given as an array or as its ``address``. What a kernel calls for every record takes the
 address: Numba counts references to an array at each such call, by two locked instructions that cost
@@ -208,3 +208,101 @@ def crc32c_step(typing_context, crc, word):
         return builder.zext(builder.call(function, [builder.trunc(args[0], narrow), args[1]]), wide)
 
     return types.uint64(types.uint64, types.uint64), codegen
+
+
+_CARRYLESS = "llvm.x86.pclmulqdq"
+# x^(512+32), x^(512-32); x^(128+32), x^(128-32) modulo CRC-32's polynomial, bits reflected
+_FOLD_64 = 0x154442BD4, 0x1C6E41596
+_FOLD_16 = 0x1751997D0, 0x0CCAA009E
+
+
+@cache
+def _has_carryless_product() -> bool:
+    architecture = binding.get_process_triple().split("-")[0]
+    return architecture == "x86_64" and bool(binding.get_host_cpu_features().get("pclmul"))
+
+
+@intrinsic
+def has_crc32_fold(typing_context):
+    """Whether the processor multiplies without carries: a constant of the compiled kernel."""
+
+    def codegen(context, builder, signature, args):
+        return context.get_constant(types.boolean, _has_carryless_product())
+
+    return types.boolean(), codegen
+
+
+@intrinsic
+def crc32_fold(typing_context, place, end, crc):
+    """Fold the bytes from the address ``place`` to ``end``, 64 or more and a multiple of 16, to 16
+    bytes of the same CRC-32: (the first 8, the last 8); ``crc`` goes into them. Of no meaning
+    without ``has_crc32_fold``.
+
+    Source: Gopal and others, "Fast CRC computation for generic polynomials using PCLMULQDQ", Intel
+    2009; its constants for the bit-reflected CRC-32.
+    """
+
+    def codegen(context, builder, signature, args):
+        result = types.UniTuple(types.uint64, 2)
+        if not _has_carryless_product():
+            return context.make_tuple(builder, result, [args[2], args[2]])
+        wide, pair = ir.IntType(64), ir.VectorType(ir.IntType(64), 2)
+        kind = ir.FunctionType(pair, [pair, pair, ir.IntType(8)])
+        multiply = cgutils.get_or_insert_function(builder.module, kind, _CARRYLESS)
+        place, end = cgutils.alloca_once_value(builder, args[0]), args[1]
+
+        def load(at: int) -> Any:
+            address = builder.add(builder.load(place), ir.Constant(wide, at))
+            value = builder.load(builder.inttoptr(address, pair.as_pointer()))
+            value.align = 1
+            return value
+
+        def folded(value: Any, by: tuple[int, int], onto: Any) -> Any:
+            factors = ir.Constant(pair, by)
+            halves = [
+                builder.call(multiply, [value, factors, ir.Constant(ir.IntType(8), half)])
+                for half in (0x00, 0x11)
+            ]
+            return builder.xor(builder.xor(*halves), onto)
+
+        def advance(by: int) -> None:
+            builder.store(builder.add(builder.load(place), ir.Constant(wide, by)), place)
+
+        def has(count: int) -> Any:
+            behind = builder.add(builder.load(place), ir.Constant(wide, count))
+            return builder.icmp_unsigned("<=", behind, end)
+
+        def loop(step: int, body: Any) -> None:
+            test, work, after = (builder.append_basic_block() for _ in range(3))
+            builder.branch(test)
+            builder.position_at_end(test)
+            builder.cbranch(has(step), work, after)
+            builder.position_at_end(work)
+            body()
+            advance(step)
+            builder.branch(test)
+            builder.position_at_end(after)
+
+        first = builder.insert_element(
+            ir.Constant(pair, [0, 0]), args[2], ir.Constant(ir.IntType(32), 0)
+        )
+        lanes = [cgutils.alloca_once(builder, pair) for _ in range(4)]
+        for n, lane in enumerate(lanes):
+            value = load(16 * n)
+            builder.store(builder.xor(value, first) if n == 0 else value, lane)
+        advance(64)
+
+        def by_64() -> None:
+            for n, lane in enumerate(lanes):
+                builder.store(folded(builder.load(lane), _FOLD_64, load(16 * n)), lane)
+
+        loop(64, by_64)
+        whole = lanes[0]
+        for lane in lanes[1:]:
+            builder.store(folded(builder.load(whole), _FOLD_16, builder.load(lane)), whole)
+        loop(16, lambda: builder.store(folded(builder.load(whole), _FOLD_16, load(0)), whole))
+        value = builder.load(whole)
+        words = [builder.extract_element(value, ir.Constant(ir.IntType(32), n)) for n in range(2)]
+        return context.make_tuple(builder, result, words)
+
+    return types.UniTuple(types.uint64, 2)(types.int64, types.int64, types.uint64), codegen
