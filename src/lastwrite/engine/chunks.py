@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lastwrite.encoding.kernel import njit
 from lastwrite.engine.buffers import Buffers
 from lastwrite.engine.profile import step
 from lastwrite.engine.system import Format
@@ -24,14 +25,34 @@ from lastwrite.storage.throttle import spender
 
 
 class Chunk(NamedTuple):
-    """Whole batches in a buffer; ``shift`` is what their origins lack to a file position,
-    ``records`` how many they say they have.
-    """
+    """Whole batches in a buffer; ``shift`` is what their origins lack to a file position."""
 
     buffer: ByteArray
     table: BatchTable
     shift: int
-    records: int
+    records: int  # how many the batches say they have, together
+    fewest: int  # that one of them has
+    origin_bytes: int  # that they took before they were converted
+    flags: int  # those that any of them has
+
+    @classmethod
+    def of(cls, buffer: ByteArray, table: BatchTable, shift: int) -> Chunk:
+        """The chunk of these batches, of which there is one at least."""
+        return cls(buffer, table, shift, *map(int, _summed(table)))
+
+
+# A reduction of NumPy over a column takes as long as this takes for all of them.
+@njit(cache=True, nogil=True)
+def _summed(table):  # type: ignore[no-untyped-def]
+    records = origin_bytes = flags = np.int64(0)
+    fewest = table[0].records
+    for b in range(len(table)):
+        row = table[b]
+        records += row.records
+        fewest = min(fewest, row.records)
+        origin_bytes += row.origin_size
+        flags |= row.flags
+    return records, fewest, origin_bytes, flags
 
 
 class Chunks:
@@ -69,12 +90,13 @@ class Chunks:
                     with located(piece.path, position), step("split"):
                         table, start_of_rest, wanted, held = split(self._buffer, start, end, lowest)
                     if len(table):
-                        records = int(table["records"].sum())
-                        if records > self._limits.block_entries:
-                            fits, records = self._fitting(table)
+                        chunk = Chunk.of(held, table, position)
+                        if chunk.records > self._limits.block_entries:
+                            fits = self._fitting(table)
                             if fits < len(table):
                                 start_of_rest, wanted = int(table["origin"][fits]), -1
                                 table = table[:fits]
+                                chunk = Chunk.of(held, table, position)
                         lowest = int(table["next_offset"][-1])
                         if lowest > piece.end_offset:
                             row = table[int(np.argmax(table["next_offset"] > piece.end_offset))]
@@ -85,7 +107,7 @@ class Chunks:
                                 piece.path,
                                 format.damage_remedy,
                             )
-                        yield Chunk(held, table, position, records)
+                        yield chunk
                     start = start_of_rest
                     if wanted < 0 and start < end:
                         continue  # the table was full, or what comes next is at fault
@@ -103,13 +125,12 @@ class Chunks:
                 end += n
             reader.check_unchanged()
 
-    def _fitting(self, table: BatchTable) -> tuple[int, int]:
-        """How many of the batches are taken at once, and their records: not by their bytes alone,
-        since buffers follow records, too.
+    def _fitting(self, table: BatchTable) -> int:
+        """How many of the batches are taken at once: not by their bytes alone, since buffers follow
+        records, too.
         """
         behind = np.cumsum(table["records"], dtype=np.int64)
-        fits = max(1, int(np.searchsorted(behind, self._limits.block_entries, side="right")))
-        return fits, int(behind[fits - 1])
+        return max(1, int(np.searchsorted(behind, self._limits.block_entries, side="right")))
 
     def _make_room(self, start: int, end: int, wanted: int, path: str, position: int) -> None:
         """Move what is left to the buffer's begin; a larger buffer if the next batch needs one."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lastwrite.engine.buffers import Buffers
-from lastwrite.engine.chunks import Chunks
+from lastwrite.engine.chunks import Chunk, Chunks
 from lastwrite.engine.profile import step
 from lastwrite.engine.rules.verdict import Verdict, are_plain, judge
 from lastwrite.engine.system import Format, SegmentAppender, System, system_named
@@ -150,7 +150,7 @@ class _Rewriter:
                 self._append(self._out[:size], self._rows[:filled])
             if self._unit.folder is not None:
                 self._spend(size)
-            result.bytes_read += int(table["origin_size"].sum())
+            result.bytes_read += chunk.origin_bytes
         if at != len(states):
             raise CorruptLog("fewer records than the scan saw", piece.end, piece.path)
 
@@ -174,9 +174,10 @@ class _Rewriter:
         # A plain record always stays: with any other that does there would be more that stay than
         # are plain.
         all_plain = kept == len(states) - int(np.count_nonzero(states))
-        left.is_plain &= (
-            all_plain and not (actions == EMPTY).any() and are_plain(table[actions != DROP])
-        )
+        if left.is_plain and len(rows):
+            stays = Chunk.of(self._out, table[actions != DROP], 0)
+            all_plain &= not (actions == EMPTY).any() and are_plain(stays.fewest, stays.flags)
+        left.is_plain &= all_plain
 
     def _begin(self, base_offset: int) -> None:
         self._outputs.append((base_offset, self._system.appender(base_offset, self._unit)))

@@ -26,6 +26,7 @@ from lastwrite.errors import CorruptLog, UnsupportedFormat, located
 from lastwrite.model.columns import (
     ABORTED,
     CONTROL,
+    IS_TRANSACTIONAL,
     KEYLESS,
     SHADOWED,
     TOMBSTONE,
@@ -147,7 +148,9 @@ class _Scanner:
     def _scan_chunk(self, chunk: Chunk, piece: Piece, result: PieceScan) -> None:
         buffer, table = chunk.buffer, chunk.table
         first_record = ordinal = result.records
-        flag_aborted(table, self._unit.aborted)
+        is_transactional = bool(chunk.flags & IS_TRANSACTIONAL)
+        if is_transactional:
+            flag_aborted(table, self._unit.aborted)
         with located(piece.path, chunk.shift):
             # Whatever opens, each batch is in one of the runs.
             for run in steps("decompress", self._format.opened(buffer, table)):
@@ -164,9 +167,10 @@ class _Scanner:
                 )
         result.records += chunk.records
         states = self.states[first_record : result.records]
-        self._follower.follow(table, states, first_record)
-        are_live = not states.any() and bool(table["records"].all())
-        result.is_plain = result.is_plain and are_live and are_plain(table)
+        if is_transactional:
+            self._follower.follow(table, states, first_record)
+        are_live = chunk.fewest > 0 and not states.any()
+        result.is_plain &= are_live and are_plain(chunk.fewest, chunk.flags)
         # Where all records are live and have keys no batch changes by itself, whatever the clock
         # says.
         if not are_live:

@@ -316,7 +316,7 @@ class RecordReader:
             buffer = whole
             table, _, wanted, held = format.split(buffer, 0, len(buffer), segment.base_offset)
             if len(table):
-                return Chunk(held, table[:1], position, int(table["records"][0]))
+                return Chunk.of(held, table[:1], position)
             wanted = wanted if wanted > len(buffer) else 2 * len(buffer)
         raise CorruptLog("no batch begins here", 0)
 

@@ -175,8 +175,6 @@ class Follower:
 
         Sets SPENT in the states of markers that are known to be.
         """
-        if not (table["flags"] & IS_TRANSACTIONAL).any():
-            return
         b = 0
         while True:
             b, self._used, self._filled, contradiction = _follow(

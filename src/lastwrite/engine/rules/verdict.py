@@ -151,10 +151,11 @@ def last_held_ms(table: BatchTable, states: ByteArray, policy: Policy) -> int:
     return int(np.where(horizons == NO_HORIZON, fresh, horizons).max(initial=-1))
 
 
-def are_plain(table: BatchTable) -> bool:
-    """Whether all batches have records, are in no transaction and of the format that we write."""
-    special = table["flags"] & (IS_CONTROL | IS_TRANSACTIONAL | IS_OLD)
-    return not special.any() and bool(table["records"].all())
+def are_plain(fewest: int, flags: int) -> bool:
+    """Whether all batches have records, ``fewest`` at least, are in no transaction and of the
+    format that we write; ``flags``: those that any has.
+    """
+    return fewest > 0 and not flags & (IS_CONTROL | IS_TRANSACTIONAL | IS_OLD)
 
 
 @njit(cache=True, nogil=True)

@@ -116,9 +116,20 @@ class RocketmqFormat:
             UnsupportedFormat: it is compressed in a way that no release knows.
             OutOfMemoryBudget: one decompresses to more than the limit.
         """
-        messages = self._messages[: len(table)]
-        deletes = self._deletes[: len(table)]
-        np.equal(messages["body_length"], 0, out=deletes, casting="unsafe")
+        if chunk_kernels.note_deletes(self._messages, len(table), self._deletes):
+            self._try_packed(buffer, len(table), wanted)
+        if wanted is None:
+            if len(table):
+                yield Run(0, len(table), buffer)
+            return
+        borders = [0, *(np.flatnonzero(np.diff(wanted != 0)) + 1).tolist(), len(table)]
+        for first, last in pairwise(borders if len(table) else ()):
+            if wanted[first]:
+                yield Run(first, last, buffer)
+
+    def _try_packed(self, buffer: ByteArray, rows: int, wanted: ByteArray | None) -> None:
+        """Decompress what is compressed, to know that it can be and which bodies are empty."""
+        messages, deletes = self._messages[:rows], self._deletes[:rows]
         chosen = (messages["sys_flag"] & COMPRESSED != 0) & (deletes == 0)
         if wanted is not None:
             chosen &= wanted != 0
@@ -136,14 +147,6 @@ class RocketmqFormat:
                 self._kept.append(
                     (int(messages["position"][i]), f"queue offset {offset}: {error.problem}")
                 )
-        if wanted is None:
-            if len(table):
-                yield Run(0, len(table), buffer)
-            return
-        borders = [0, *(np.flatnonzero(np.diff(wanted != 0)) + 1).tolist(), len(table)]
-        for first, last in pairwise(borders if len(table) else ()):
-            if wanted[first]:
-                yield Run(first, last, buffer)
 
     def kept(self) -> list[tuple[int, str]]:
         """Of unreadable records that were kept: where each begins in the buffer, and why; once."""

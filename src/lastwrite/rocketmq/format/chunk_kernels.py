@@ -37,6 +37,7 @@ from lastwrite.model.columns import (
     TOMBSTONE,
 )
 from lastwrite.rocketmq.format.kernels import is_whole
+from lastwrite.rocketmq.format.record import COMPRESSED
 
 _PHYSICAL_OFFSET_AT = 28  # in a record
 _UNIT_BYTES = 46
@@ -71,6 +72,19 @@ def frame(messages, rows, lowest_offset, table):
         row.plain_start = message.position
         row.plain_end = message.position + message.size
     return rows
+
+
+@njit(cache=True, nogil=True)
+def note_deletes(messages, rows, deletes):
+    """Set in ``deletes`` which of the first ``rows`` records have an empty body; returns how many
+    of the others are compressed.
+    """
+    packed = 0
+    for i in range(rows):
+        message = messages[i]
+        deletes[i] = message.body_length == 0
+        packed += message.body_length != 0 and message.sys_flag & COMPRESSED != 0
+    return packed
 
 
 @njit(cache=True, nogil=True)

@@ -230,11 +230,14 @@ def index_end(path: str) -> tuple[int, bool]:
     """The size of an index file, and whether an end unit follows its last valid one: a broker has
     closed it.
 
-    Looks at the logarithm of its units, which are taken to be sound.
+    Looks at its last two units, for most are full, else at the logarithm of all, which are taken to
+    be sound.
     """
     with _opened(path) as file:
-        end = _row_of(file, file.size // BATCH_UNIT.size, lambda unit: False) * BATCH_UNIT.size
-        return file.size, file.read(BATCH_UNIT.size, end) == END_UNIT
+        slots = file.size // BATCH_UNIT.size
+        full = [row for row in range(max(slots - 2, 0), slots) if _unit_at(file, row)]
+        end = full[-1] + 1 if full else _row_of(file, slots, lambda unit: False)
+        return file.size, file.read(BATCH_UNIT.size, end * BATCH_UNIT.size) == END_UNIT
 
 
 def _row_of(file: _Index, slots: int, is_there: Callable[[BatchUnit], bool]) -> int:
@@ -612,16 +615,11 @@ class IndexChecker:
             return
         self._path = index_path(piece.path)
         self._start = address_of(piece.path)
-        with _opened(self._path) as file:
-            slots = file.size // BATCH_UNIT.size
-            self._first, end = (
-                _row_at(file, slots, self._start + place) if place else 0
-                for place in (piece.start, piece.end)
-            )
-            count = max(end - self._first, 0)
-            data = file.read(count * BATCH_UNIT.size, self._first * BATCH_UNIT.size)
-        self._units = _whole_units(data)
-        self._seen = 0
+        self._row = 0  # of the next record's unit
+        if piece.start:
+            with _opened(self._path) as file:
+                slots = file.size // BATCH_UNIT.size
+                self._row = _row_at(file, slots, self._start + piece.start)
 
     def check(self, table: BatchTable, shift: int) -> None:
         """The next records; ``shift`` is what their origins lack to positions in the file.
@@ -631,10 +629,12 @@ class IndexChecker:
         """
         if not self._is_needed:
             return
-        code, row = compare_units(self._units, self._seen, table, self._start + shift)
+        with _opened(self._path) as file:
+            data = file.read(len(table) * BATCH_UNIT.size, self._row * BATCH_UNIT.size)
+        code, row = compare_units(_whole_units(data), 0, table, self._start + shift)
         if code != FITS:
-            raise _wrong_unit(code, int(row) + self._first + self._seen, self._path)
-        self._seen += len(table)
+            raise _wrong_unit(code, self._row + int(row), self._path)
+        self._row += len(table)
 
     def ends(self) -> None:
         """What comes after the last of them is looked at when the files are listed."""
