@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lastwrite.encoding import lz4_frame
+from lastwrite.encoding import lz4_frame, zstd_frame
 from lastwrite.encoding.compression import (
     Codec,
     Codecs,
@@ -69,6 +69,7 @@ def targets() -> list[Target]:
                 "compression:decompress_into",
                 "compression:decompress",
                 "compression:Codecs.decompress_into",
+                "zstd_frame:decode_frame",
             ),
             share=3,
         ),
@@ -122,6 +123,11 @@ def check_payload(data: bytes, codec: Codec, rng: random.Random) -> str:
         except OutputTooSmall:
             found.append(b"too small")
     assert found[0] == found[1], "two ways to open a payload differ"
+    if codec is Codec.ZSTD:
+        source, target, words = INPUT.put(data), OUTPUT.room(room), _CODECS.contexts.words
+        places = source.ctypes.data, 0, len(source), target.ctypes.data, 0, len(target)
+        end = zstd_frame.decode_frame(words, *places)
+        assert end < 0 or target[:end].tobytes() == found[0], "and so does the kernel"
     outcome(lambda: decompress(codec, data, rng.choice([100, PLAIN_LIMIT])))
     return "refused" if found[0] is None else "read"
 

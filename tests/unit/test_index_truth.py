@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lastwrite.kafka.recovery import index_truth
 from lastwrite.kafka.recovery.index_truth import NO_TIME, Lie, TransactionTruth
+from lastwrite.model.columns import BATCH
 from lastwrite.verification.rows import ABORT_MARKER, COMMIT_MARKER
 
 
@@ -72,6 +75,49 @@ def test_time_entries(entry: tuple[int, int], is_true: bool) -> None:
     times, offsets = column(entry[0]), column(entry[1])
     contradiction = index_truth.false_time_entry(times, offsets, LASTS, TIMES, NO_TIME, 19)
     assert (contradiction is None) is is_true
+
+
+@settings(max_examples=2000)
+@given(st.data())
+def test_the_kernel_says_whether_either_finds_a_lie(data: st.DataObject) -> None:
+    rows = data.draw(st.integers(1, 5))
+    table = np.zeros(rows, BATCH)
+    table["origin_size"] = data.draw(st.lists(st.integers(1, 4), min_size=rows, max_size=rows))
+    table["origin"] = 3 + np.cumsum(table["origin_size"]) - table["origin_size"]
+    lengths = column(*data.draw(st.lists(st.integers(1, 4), min_size=rows, max_size=rows)))
+    table["next_offset"] = 10 + np.cumsum(lengths)
+    table["base_offset"] = table["next_offset"] - lengths
+    table["max_timestamp"] = data.draw(st.lists(st.integers(0, 5), min_size=rows, max_size=rows))
+    shift = data.draw(st.integers(0, 2))
+    begins, last = table["origin"] + shift, table["next_offset"] - 1
+
+    def named(true: np.ndarray) -> np.ndarray:
+        """Some of what a true index would name, and others."""
+        some = data.draw(st.lists(st.sampled_from([*true.tolist(), 4, 12]), max_size=5))
+        return column(*sorted(some))
+
+    positions, time_offsets = named(begins), named(last)
+    batch = np.searchsorted(begins, positions, side="right") - 1
+    offsets = table["base_offset"][batch] + np.resize(
+        data.draw(st.sampled_from([[0], [0, -1], [0, 0, 1]])), len(positions)
+    )
+    largest = np.maximum.accumulate(np.append(0, table["max_timestamp"]))
+    times = largest[np.searchsorted(last, time_offsets, side="right")] + np.resize(
+        data.draw(st.sampled_from([[0], [0, 1], [0, 0, -1]])), len(time_offsets)
+    )
+    reached, before = data.draw(st.sampled_from([NO_TIME, 0, 3])), data.draw(st.integers(8, 13))
+    end = int(begins[-1] + table["origin_size"][-1])
+    lies = (
+        index_truth.false_offset_entry(offsets, positions, begins, end, table["base_offset"]),
+        index_truth.false_time_entry(
+            times, time_offsets, last, table["max_timestamp"], reached, before
+        ),
+    )
+    are_true, then = index_truth.are_true(
+        offsets, positions, times, time_offsets, table, shift, reached, before
+    )
+    assert are_true is (lies == (None, None))
+    assert then == (max(reached, int(table["max_timestamp"].max())) if are_true else reached)
 
 
 def test_time_entries_answer_for_the_batches_before() -> None:

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lastwrite.encoding.kernel import njit
 from lastwrite.engine.buffers import Buffers
 from lastwrite.engine.profile import step
+from lastwrite.engine.rules.sums import sums_of
 from lastwrite.engine.system import Format
 from lastwrite.errors import CorruptLog, OutOfMemoryBudget, TruncatedLog, located
 from lastwrite.model.columns import BatchTable, ByteArray
@@ -38,21 +38,7 @@ class Chunk(NamedTuple):
     @classmethod
     def of(cls, buffer: ByteArray, table: BatchTable, shift: int) -> Chunk:
         """The chunk of these batches, of which there is one at least."""
-        return cls(buffer, table, shift, *map(int, _summed(table)))
-
-
-# A reduction of NumPy over a column takes as long as this takes for all of them.
-@njit(cache=True, nogil=True)
-def _summed(table):  # type: ignore[no-untyped-def]
-    records = origin_bytes = flags = np.int64(0)
-    fewest = table[0].records
-    for b in range(len(table)):
-        row = table[b]
-        records += row.records
-        fewest = min(fewest, row.records)
-        origin_bytes += row.origin_size
-        flags |= row.flags
-    return records, fewest, origin_bytes, flags
+        return cls(buffer, table, shift, *map(int, sums_of(table)))
 
 
 class Chunks:

@@ -47,31 +47,30 @@ class KafkaIndexChecker:
         self._reached, self._last = index_truth.NO_TIME, -1
 
     def check(self, table: BatchTable, shift: int) -> None:
+        before = self._last if self._last >= 0 else int(table["next_offset"][0]) - 1
+        entries = self._offsets, self._positions, self._times, self._time_offsets
+        are_true, reached = index_truth.are_true(*entries, table, shift, self._reached, before)
+        if not are_true:
+            self._refuse_false(table, shift, before)
+        self._reached, self._last = int(reached), int(table["next_offset"][-1]) - 1
+
+    def _refuse_false(self, table: BatchTable, shift: int, before: int) -> None:
         begins = table["origin"] + shift
         end = int(begins[-1]) + int(table["origin_size"][-1])
-        contradiction = index_truth.false_offset_entry(
+        lie = index_truth.false_offset_entry(
             self._offsets, self._positions, begins, end, table["base_offset"]
         )
-        if contradiction is not None:
-            row = self._first + contradiction.row
-            self._refuse(
-                contradiction.problem,
-                row * OFFSET_ENTRY.size,
-                index_files.index_path(self._piece.path),
-            )
-        last = table["next_offset"] - 1
-        before = self._last if self._last >= 0 else int(last[0])
-        contradiction = index_truth.false_time_entry(
-            self._times, self._time_offsets, last, table["max_timestamp"], self._reached, before
+        if lie is not None:
+            place = (self._first + lie.row) * OFFSET_ENTRY.size
+            path = index_files.index_path(self._piece.path)
+            raise CorruptLog(lie.problem, place, path, REBUILD)
+        last, times = table["next_offset"] - 1, table["max_timestamp"]
+        lie = index_truth.false_time_entry(
+            self._times, self._time_offsets, last, times, self._reached, before
         )
-        if contradiction is not None:
-            self._refuse(
-                contradiction.problem,
-                contradiction.row * TIME_ENTRY.size,
-                index_files.time_index_path(self._piece.path),
-            )
-        self._reached = max(self._reached, int(table["max_timestamp"].max()))
-        self._last = int(last[-1])
+        assert lie is not None
+        path = index_files.time_index_path(self._piece.path)
+        raise CorruptLog(lie.problem, lie.row * TIME_ENTRY.size, path, REBUILD)
 
     def ends(self) -> None:
         piece, end_offset = self._piece, self._last + 1
@@ -89,7 +88,3 @@ class KafkaIndexChecker:
                     piece.path,
                     RESTORE,
                 )
-
-    @staticmethod
-    def _refuse(problem: str, position: int, path: str) -> None:
-        raise CorruptLog(problem, position, path, REBUILD)
