@@ -29,7 +29,8 @@ from typing import Any
 
 import lastwrite
 from bench import generate
-from lastwrite.encoding.compression import Codec, Codecs
+from lastwrite.encoding.compression import Codec
+from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.spark.inline import INLINE
 from lastwrite.spark.work import InlineRunner
 from lastwrite.storage import run_folder
@@ -163,13 +164,14 @@ def _note(event: str, _: tuple[Any, ...]) -> None:
 
 
 def _noting(owner: Any, method: str, name: Callable[..., tuple[str, int]]) -> None:
-    """Count calls of a method of ours, as ``name`` of their arguments says."""
+    """Count what a method of ours does, as ``name`` of what it found and of its arguments says."""
     done = getattr(owner, method)
 
     def noting(self: Any, *arguments: Any, **named: Any) -> Any:
-        word, times = name(*arguments, **named)
+        found = done(self, *arguments, **named)
+        word, times = name(found, *arguments, **named)
         _seen[word] += times
-        return done(self, *arguments, **named)
+        return found
 
     setattr(owner, method, noting)
 
@@ -190,9 +192,11 @@ def _alone() -> Iterator[None]:
 def measured() -> dict[str, Counts]:
     """The counts of every row."""
     sys.addaudithook(_note)
-    _noting(Codecs, "decompress_into", lambda *_: ("decompressed", 1))
-    _noting(Codecs, "compress", lambda *_: ("compressed", 1))
-    _noting(InlineRunner, "begin_tasks", lambda name, _, units, *__: (f"units: {name}", len(units)))
+    _noting(KafkaFormat, "_open", lambda last, _, __, first, *___: ("decompressed", last - first))
+    _noting(KafkaFormat, "_pack", lambda _, __, first, last, *___: ("compressed", last - first))
+    _noting(
+        InlineRunner, "begin_tasks", lambda _, name, __, units, *___: (f"units: {name}", len(units))
+    )
     found = {}
     for name, (place, make) in ROWS.items():
         with tempfile.TemporaryDirectory(prefix="lastwrite-counts-") as folder:

@@ -113,11 +113,11 @@ def test_the_kernel_says_whether_either_finds_a_lie(data: st.DataObject) -> None
             times, time_offsets, last, table["max_timestamp"], reached, before
         ),
     )
-    are_true, then = index_truth.are_true(
+    then = index_truth.time_if_true(
         offsets, positions, times, time_offsets, table, shift, reached, before
     )
-    assert are_true is (lies == (None, None))
-    assert then == (max(reached, int(table["max_timestamp"].max())) if are_true else reached)
+    are_true = lies == (None, None)
+    assert then == (max(reached, int(table["max_timestamp"].max())) if are_true else NO_TIME)
 
 
 def test_time_entries_answer_for_the_batches_before() -> None:

@@ -46,11 +46,11 @@ class Lie(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def are_true(  # type: ignore[no-untyped-def]
+def time_if_true(  # type: ignore[no-untyped-def]
     offsets, positions, times, time_offsets, table, shift, reached, last_before
 ):
-    """Whether neither ``false_offset_entry`` nor ``false_time_entry`` would find anything, in a
-    fraction of their time; also the largest timestamp up to these batches' end.
+    """The largest timestamp up to these batches' end; NO_TIME where ``false_offset_entry`` or
+    ``false_time_entry`` would find something. In a fraction of their time.
 
     ``table``: their BATCH rows, ``shift`` from an origin to its byte; the rest as there.
     """
@@ -65,7 +65,7 @@ def are_true(  # type: ignore[no-untyped-def]
         while b < rows and table[b].origin + shift < position:
             b += 1
         if b == rows or table[b].origin + shift != position or offsets[i] < table[b].base_offset:
-            return False, reached
+            return np.int64(NO_TIME)
     largest = reached
     b = 0
     for i in range(np.searchsorted(time_offsets, last_before), len(time_offsets)):
@@ -78,13 +78,13 @@ def are_true(  # type: ignore[no-untyped-def]
         if b < rows and table[b].next_offset - 1 == offset:
             largest = max(largest, table[b].max_timestamp)
             if table[b].max_timestamp != times[i]:
-                return False, reached
+                return np.int64(NO_TIME)
         if largest > times[i]:
-            return False, reached
+            return np.int64(NO_TIME)
     while b < rows:
         largest = max(largest, table[b].max_timestamp)
         b += 1
-    return True, largest
+    return largest
 
 
 def false_offset_entry(

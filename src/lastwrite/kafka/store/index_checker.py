@@ -49,10 +49,10 @@ class KafkaIndexChecker:
     def check(self, table: BatchTable, shift: int) -> None:
         before = self._last if self._last >= 0 else int(table["next_offset"][0]) - 1
         entries = self._offsets, self._positions, self._times, self._time_offsets
-        are_true, reached = index_truth.are_true(*entries, table, shift, self._reached, before)
-        if not are_true:
+        reached = index_truth.time_if_true(*entries, table, shift, self._reached, before)
+        if reached == index_truth.NO_TIME:
             self._refuse_false(table, shift, before)
-        self._reached, self._last = int(reached), int(table["next_offset"][-1]) - 1
+        self._reached, self._last = reached, int(table["next_offset"][-1]) - 1
 
     def _refuse_false(self, table: BatchTable, shift: int, before: int) -> None:
         begins = table["origin"] + shift
