@@ -5,6 +5,7 @@ byte outside.
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable
 from types import ModuleType
 
@@ -59,6 +60,7 @@ def by_library(frame: bytes, room: int) -> bytes | None:
         return None
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="what its wheels show")
 def test_both_libraries_show_their_functions() -> None:
     """Here, as in all wheels of these packages for Linux; a package that no longer does costs a
     tenth of a round, and nothing else.

@@ -33,6 +33,7 @@ import zstandard
 
 from lastwrite.encoding.codec_libraries import Contexts
 from lastwrite.encoding.layout import Buffer
+from lastwrite.encoding.zstd_frame import LEVEL
 from lastwrite.errors import CorruptLog, OutOfMemoryBudget, TruncatedLog, UnsupportedFormat
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -48,7 +49,6 @@ _LZ4_COMMON_HEADER = LZ4_MAGIC + bytes.fromhex("604082")  # what Kafka writes
 
 # neither content size, checksum nor dictionary: as Kafka writes it
 _ZSTD_COMMON_HEADER = bytes.fromhex("28b52ffd00")
-_ZSTD_LEVEL = 3
 _ZSTD_WINDOW_BYTES = 8 << 20  # that a context may hold on to; level 3 has 2 MiB
 
 _FIRST_GUESS_BYTES = 64 * 1024
@@ -177,7 +177,7 @@ def compress(codec: Codec, data: Buffer) -> bytes:
         return framed
     # A stream does not know its length when it begins: that is what keeps the content size out of
     # the frame.
-    stream = cramjam.zstd.Compressor(level=_ZSTD_LEVEL)
+    stream = cramjam.zstd.Compressor(level=LEVEL)
     stream.compress(bytes(memoryview(data)))
     return bytes(stream.finish())
 
@@ -221,7 +221,7 @@ class Codecs:
         if codec is not Codec.ZSTD:
             return compress(codec, data)
         if self._packer is None:
-            self._packer = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_content_size=False)
+            self._packer = zstandard.ZstdCompressor(level=LEVEL, write_content_size=False)
         # A stream, as in the function: told of the size the library would choose other parameters.
         stream = self._packer.compressobj()
         return stream.compress(memoryview(data)) + stream.flush()

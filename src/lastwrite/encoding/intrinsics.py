@@ -2,7 +2,8 @@
 
 Unaligned loads and stores, byte swaps, the 64 x 64 -> 128 bit product, block copies, the CRC-32C
 instruction, folds for CRC-32, and calls of a C library's functions. Byte-by-byte loops cost three
-to five times as much (docs/decisions). No bounds are checked here: every caller has proven that the bytes are there.
+to five times as much (docs/decisions). No bounds are checked here: every caller has proven that the
+bytes are there.
 
 Bytes are given as an array or as its ``address``. What a kernel calls for every record takes the
 address: Numba counts references to an array at each such call, by two locked instructions that cost

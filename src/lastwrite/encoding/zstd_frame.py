@@ -57,14 +57,14 @@ def decode_frame(library, source, at, end, target, to, room):
         return np.int64(REFUSED)
     # The function would take what follows for a further frame, and a block larger than the window.
     window = np.int64(load8(source, at + 5))
-    most = min(_BLOCK_BYTES, (8 + (window & 7)) << 7 + (window >> 3))
+    most = (8 + (window & 7)) << 7 + (window >> 3)
     block = at + 6
     head = np.int64(0)
     while head & 1 == 0:
         if block + 3 > end:
             return np.int64(REFUSED)
         head = np.int64(load16(source, block) | load8(source, block + 2) << np.uint64(16))
-        if head >> 3 > most:
+        if head >> 3 > most or head >> 3 > _BLOCK_BYTES:
             return np.int64(REFUSED)
         block += 4 if head & 6 == 2 else 3 + (head >> 3)
     if block != end:

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from lastwrite.engine.buffers import Buffers
-from lastwrite.engine.chunks import Chunk, Chunks
+from lastwrite.engine.chunks import Chunks
 from lastwrite.engine.profile import step
+from lastwrite.engine.rules.sums import sums_of
 from lastwrite.engine.rules.verdict import Verdict, are_plain, judge
 from lastwrite.engine.system import Format, SegmentAppender, System, system_named
 from lastwrite.errors import CorruptLog, LogError, located
@@ -175,8 +176,8 @@ class _Rewriter:
         # are plain.
         all_plain = kept == len(states) - int(np.count_nonzero(states))
         if left.is_plain and len(rows):
-            stays = Chunk.of(self._out, table[actions != DROP], 0)
-            all_plain &= not (actions == EMPTY).any() and are_plain(stays.fewest, stays.flags)
+            _, fewest, _, flags = sums_of(table[actions != DROP])
+            all_plain &= not (actions == EMPTY).any() and are_plain(fewest, flags)
         left.is_plain &= all_plain
 
     def _begin(self, base_offset: int) -> None:
