@@ -15,7 +15,7 @@ from lastwrite.encoding.fingerprint import SECRET_WORDS, fingerprint, secret_fro
 from lastwrite.errors import CorruptLog, OutOfMemoryBudget
 from lastwrite.model.columns import COPY, DROP, KEYLESS, ROW_COLUMNS, TOMBSTONE
 from lastwrite.rocketmq.format.chunk import RocketmqFormat
-from lastwrite.rocketmq.format.chunk_kernels import place
+from lastwrite.rocketmq.format.chunk_kernels import FITS, NONE, PLACE, compare_units, place
 from lastwrite.rocketmq.format.units import BATCH_UNIT
 from tests.support.rocketmq.model import COMPRESSIONS, START_MS, ModelMessage, message
 
@@ -187,3 +187,21 @@ def test_a_body_may_not_grow_beyond_the_limit() -> None:
     table, *_ = form.split(data, 0, len(data), 0)
     with pytest.raises(OutOfMemoryBudget):
         list(form.opened(data, table))
+
+
+def test_a_unit_that_is_not_valid_is_none() -> None:
+    some = [message(n, "a", b"body", START_MS + n) for n in range(3)]
+    data = buffer_of(some)
+    table = RocketmqFormat().split(data, 0, len(data), 0)[0]
+    rows = [
+        (each["origin"], each["size"], 0, each["max_timestamp"], each["base_offset"], 1, -1, 0)
+        for each in table
+    ]
+    units = np.frombuffer(b"".join(BATCH_UNIT.pack(*map(int, row)) for row in rows), np.uint8)
+    assert compare_units(units.copy(), table, 0) == (FITS, 0)
+    assert compare_units(units[:-1].copy(), table, 0) == (NONE, 2)
+    never_written, moved = units.copy(), units.copy()
+    never_written[BATCH_UNIT.size :] = 0
+    moved[BATCH_UNIT.size + 7] ^= 1
+    assert compare_units(never_written, table, 0) == (NONE, 1)
+    assert compare_units(moved, table, 0) == (PLACE, 1)

@@ -89,7 +89,7 @@ class WaitingRecords:
         assert ever is not None
         at = 0
         for chunk in self._chunks.of(self._format, piece):
-            records = int(chunk.table["records"].sum())
+            records = chunk.records
             end = at + records
             keep = np.ones(records, dtype=np.uint8)
             judged = _Judged(None if following is None else following[at:end], ever[at:end], keep)

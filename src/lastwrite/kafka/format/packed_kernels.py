@@ -116,15 +116,15 @@ def pack_many(table, first, b, last, thin, thinned, out, at, sizes, library):
     source = address(thin)
     target = address(out)
     room = len(out)
-    while b < last:
+    while b < last and at + HEADER_BYTES < room:
         row = table[b]
         start = thinned[b - first, START]
         stop = thinned[b - first, END]
         end = np.int64(-1)
         begin = at + HEADER_BYTES
-        if begin < room and row.codec == LZ4:
+        if row.codec == LZ4:
             end = lz4_frame.encode_frame(library, source, start, stop, target, begin, room)
-        elif begin < room and row.codec == ZSTD:
+        elif row.codec == ZSTD:
             end = zstd_frame.encode_frame(library, source, start, stop, target, begin, room)
         if end < 0 or end > at + row.size:
             break

@@ -348,7 +348,7 @@ class Partition:
                 behind = int(chunk.table["next_offset"][-1])
                 if behind > self._told:
                     self._told = behind
-                    self._shared.advance(int(chunk.table["origin_size"].sum()))
+                    self._shared.advance(chunk.origin_bytes)
 
     # ------------------------------------------------------------------ groups
 

@@ -290,7 +290,7 @@ def _read_run(
         seen.first_offset = int(base[0]) if seen.first_offset < 0 else seen.first_offset
         seen.next_offset = int(table["next_offset"][-1])
         seen.entries += len(table)
-        seen.bytes += int(table["origin_size"].sum()) - ENTRY_HEAD_BYTES * len(table)
+        seen.bytes += chunk.origin_bytes - ENTRY_HEAD_BYTES * len(table)
         _tell_transactions(form, table, seen)
         for run in form.opened(chunk.buffer, table):
             records = int(table["records"][run.first : run.last].sum())

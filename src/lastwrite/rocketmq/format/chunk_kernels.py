@@ -243,9 +243,8 @@ def follow_units(data, start, file_end, floor):
 
 
 @njit(cache=True, nogil=True)
-def compare_units(data, first, table, shift):
-    """Hold the units in ``data`` from number ``first`` on against the records of a BATCH table, one
-    for one.
+def compare_units(data, table, shift):
+    """Hold the units in ``data`` against the records of a BATCH table, one for one.
 
     ``shift``: what a record's origin lacks to its address. Returns (what is wrong, the row at
     fault).
@@ -253,8 +252,8 @@ def compare_units(data, first, table, shift):
     source = address(data)
     for i in range(len(table)):
         row = table[i]
-        at = (first + i) * _UNIT_BYTES
-        if at + _UNIT_BYTES > len(data):
+        at = i * _UNIT_BYTES
+        if at + _UNIT_BYTES > len(data) or i64(source, at) < 0 or _size(source, at) <= 0:
             return NONE, i
         if i64(source, at) != row.origin + shift:
             return PLACE, i

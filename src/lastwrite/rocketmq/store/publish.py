@@ -64,8 +64,9 @@ _KINDS = (COMPACTION_LOGS, COMPACTION_QUEUES)
 _UNSURE = "the new state is in place, and stays unless the power fails now; see to the disk"
 _TIDY = "the new state is in place; the next run removes what is left of the old one, and a broker does not mind it"
 
-# Trees that can be exchanged: device, inode, and when it changed: a later tree may get its inode.
-_proven: set[tuple[int, int, int]] = set()
+# By path the tree that can be exchanged: device, inode, and when it changed, for a later one may get
+# its inode.
+_proven: dict[str, tuple[int, int, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,7 @@ def _prove_exchange(root: str) -> None:
     _refuse_other_device(live)
     seen = os.stat(live)
     tree = seen.st_dev, seen.st_ino, seen.st_ctime_ns
-    if tree in _proven:
+    if _proven.get(live) == tree:
         return
     _clear(root)
     trial = [os.path.join(live + _NEXT, name) for name in ("one", "other")]
@@ -172,7 +173,7 @@ def _prove_exchange(root: str) -> None:
         for path in trial:
             files.make_folder(path, _owner_of_trees(root), is_synced=False)
         files.exchange(*trial)
-        _proven.add(tree)
+        _proven[live] = tree
     finally:
         with contextlib.suppress(LogError, OSError):
             files.remove_tree(live + _NEXT)

@@ -213,14 +213,6 @@ class _Index:
             return self._content[at : at + count]
         return os.pread(self._handle, count, at)
 
-    def read_into(self, buffer: ByteArray, at: int) -> int:
-        """Fill the buffer; returns how many bytes there are, fewer at the end."""
-        if self._handle < 0:
-            data = self.read(len(buffer), at)
-            buffer[: len(data)] = np.frombuffer(data, np.uint8)
-            return len(data)
-        return os.preadv(self._handle, [memoryview(buffer)], at)
-
 
 @contextmanager
 def _opened(path: str) -> Iterator[_Index]:
@@ -623,7 +615,6 @@ class IndexChecker:
             return
         self._path = index_path(piece.path)
         self._start = address_of(piece.path)
-        self._units: ByteArray = np.empty(0, dtype=np.uint8)
         self._row = 0  # of the next record's unit
         if piece.start:
             with _opened(self._path) as file:
@@ -638,12 +629,9 @@ class IndexChecker:
         """
         if not self._is_needed:
             return
-        need = len(table) * BATCH_UNIT.size
-        if need > len(self._units):
-            self._units = np.empty(need, dtype=np.uint8)
         with _opened(self._path) as file:
-            size = file.read_into(self._units[:need], self._row * BATCH_UNIT.size)
-        code, row = compare_units(self._units[:size], 0, table, self._start + shift)
+            data = file.read(len(table) * BATCH_UNIT.size, self._row * BATCH_UNIT.size)
+        code, row = compare_units(_whole_units(data), table, self._start + shift)
         if code != FITS:
             raise _wrong_unit(code, self._row + int(row), self._path)
         self._row += len(table)
