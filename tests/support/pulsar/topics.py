@@ -38,7 +38,9 @@ def put_ledger(
     custom: Mapping[str, bytes] | None = None,
     uuid: UUID | None = None,
 ) -> Path:
-    """Write a ledger as the offloader does; the path of its data object."""
+    """Write a ledger as the offloader does; the path of its data object. Each object is there whole
+    or not at all, as in a bucket: a server may list the folder meanwhile.
+    """
     data, blocks = encode_data(entries, block_bytes)
     metadata = LedgerMetadata(
         quorum=1,
@@ -53,11 +55,13 @@ def put_ledger(
         ),
     )
     path = folder / object_name(uuid or uuid5(_SPACE, f"{folder}/{ledger}"), ledger)
-    path.write_bytes(data)
     index = IndexObject(
         data_bytes=len(data), metadata_bytes=metadata.encode(), blocks=tuple(blocks)
     )
-    path.with_name(path.name + INDEX_SUFFIX).write_bytes(index.encode())
+    aside = folder.with_name(f"{folder.name}.aside")
+    for name, content in ((path.name + INDEX_SUFFIX, index.encode()), (path.name, data)):
+        aside.write_bytes(content)
+        aside.rename(folder / name)
     return path
 
 
