@@ -7,7 +7,8 @@
 
 A process of its own, so that its tree is all that its memory and processor seconds are made of.
 First it says when it is ready, and what memory it may take where a request names none (0: no
-setting). Requests: {"path": …, "now_ms": …, "config": {…}, "memory": …}.
+setting). Requests: {"path": …, "now_ms": …, "config": {…}, "memory": …, "dry_run":
+true}.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from lastwrite.spark.session import local_workers
 def compact(how: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
     """``how``: by which session, as arguments of ``lastwrite.compact``."""
     begin = time.perf_counter()
-    report = lastwrite.compact(
+    run = lastwrite.plan if request.get("dry_run") else lastwrite.compact
+    report = run(
         request["path"],
         config=request["config"],
         now_ms=request["now_ms"],

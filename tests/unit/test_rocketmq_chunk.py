@@ -151,6 +151,25 @@ def test_what_stays_is_proven_again_and_what_goes_is_not() -> None:
             assert (size, filled) == (int(table["size"][stays]), 1)
 
 
+@pytest.mark.parametrize(
+    ("limit", "tables"), [(1 << 20, [4096, 4096, 808]), (4 << 20, [4096, 4904])]
+)
+def test_a_table_grows_where_chunks_have_more_records(limit: int, tables: list[int]) -> None:
+    one = message(0, "a", b"", START_MS)
+    data = np.tile(np.frombuffer(one.content, np.uint8), (9000, 1))
+    data[:, 20:28] = np.arange(9000, dtype=">i8").view(np.uint8).reshape(-1, 8)
+    data = data.ravel()
+    form, found, at = RocketmqFormat(plain_limit=limit), [], 0
+    while at < len(data):
+        table, end, _, _ = form.split(data, at, len(data), sum(found))
+        assert (table["base_offset"] == np.arange(sum(found), sum(found) + len(table))).all()
+        (run,) = form.opened(data, table)
+        assert (run.first, run.last) == (0, len(table))
+        found.append(len(table))
+        at = end
+    assert found == tables
+
+
 def test_offsets_have_to_rise() -> None:
     data = buffer_of([message(n, "a", b"x", START_MS) for n in (3, 4, 4, 9)])
     form = RocketmqFormat()

@@ -53,7 +53,7 @@ class MemoryPlan:
         share = self.worker_bytes
         return Limits(
             # and twelve for a record, once rebuilt
-            chunk_bytes=min(2 * MIB, max(MIB >> 2, share // 24)),
+            chunk_bytes=min(4 * MIB, max(MIB >> 2, share // 24)),
             plain_bytes=max(2 * MIB, share // 4),  # and as much again thinned, and packed
             # 32 bytes each; where a key repeats, 100
             block_entries=min(1 << 20, max(1 << 14, share // 128)),

@@ -27,7 +27,8 @@ from lastwrite.model.policy import Policy
 from lastwrite.rocketmq.format import chunk_kernels, kernels
 from lastwrite.rocketmq.format.record import COMPRESSED, decompress_body
 
-_ROWS = 4096
+_ROWS = 4096  # of the tables, at first
+_ROW_BYTES = 512  # of all of them
 _KEEP = "nothing was changed; restore this file from a replica or a backup"
 _UNDECODABLE = (
     "nothing was changed; restore this file from a replica or a backup, or keep the record as it is with --config "
@@ -51,11 +52,17 @@ class RocketmqFormat:
 
     def __init__(self, plain_limit: int = 64 << 20, *, keeps_undecodable: bool = False) -> None:
         self._limit = plain_limit
+        self._most_rows = max(_ROWS, plain_limit // _ROW_BYTES)
         self._keeps_undecodable = keeps_undecodable
         self._kept: list[tuple[int, str]] = []
-        self._messages = np.empty(_ROWS, dtype=kernels.MESSAGE)
-        self._table = batch_table(_ROWS)
-        self._deletes: ByteArray = np.zeros(_ROWS, dtype=np.uint8)
+        self._hold(_ROWS)
+
+    def _hold(self, rows: int) -> None:
+        """Make room for so many records at once."""
+        self._messages = np.empty(rows, dtype=kernels.MESSAGE)
+        self._table = batch_table(rows)
+        self._deletes: ByteArray = np.zeros(rows, dtype=np.uint8)
+        self._is_full = False
 
     @property
     def messages(self) -> kernels.MessageTable:
@@ -81,7 +88,10 @@ class RocketmqFormat:
                 do not rise.
         """
         self._kept = []
+        if self._is_full:  # Python takes as long for a longer table
+            self._hold(min(2 * len(self._messages), self._most_rows))
         rows, consumed, code, at, wanted = kernels.split(buffer, start, end, self._messages, proves)
+        self._is_full = consumed < end and rows == len(self._messages) < self._most_rows
         framed = chunk_kernels.frame(self._messages, rows, lowest_offset, self._table)
         if framed < rows:
             bad = self._messages[framed]
@@ -206,7 +216,10 @@ class RocketmqFormat:
 
     def rebuilt_size(self, table: BatchTable, records: int) -> int:
         """Bytes that ``rebuild`` may need at most for ``table``."""
-        return int(table["size"].sum())
+        if not len(table):
+            return 0
+        first, last = table[0], table[-1]
+        return int(last["position"] + last["size"] - first["position"])
 
     def rebuild(
         self,
