@@ -3,7 +3,7 @@
 What a round writes would push out of the page cache what consumers read, and each cached page costs
 a processor more than the disk needs for its bytes: up to a second and a half a GiB on a virtual
 machine, whose host has to give the page first. So all but the first bytes of a large file go past
-the page cache (``O_DIRECT``), from one of two buffers while the other is filled::
+the page cache (``O_DIRECT``), from some of four buffers while another is filled::
 
     0             4 MiB                           n · 4096       end
     │ page cache    │ past it, 1 MiB after another   │ page cache │
@@ -23,6 +23,7 @@ import fcntl
 import mmap
 import os
 import weakref
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from lastwrite.storage import files
@@ -30,6 +31,7 @@ from lastwrite.storage.ownership import Ownership
 
 DIRECT_FROM_BYTES = 4 << 20  # of less the sync has to wait for the disk either way
 BUFFER_BYTES = 1 << 20
+_BUFFERS = 4  # about what is left of a chunk, so that the next is worked at while they are written
 _WRITEBACK_BYTES = 8 << 20
 _WRITEBACK_AT_END_BYTES = 256 << 10  # of a smaller file the sync does it
 _ALIGNMENT = 4096  # of place and size: no disk wants more
@@ -131,8 +133,8 @@ class _DirectWriter:
         self._handle = os.dup(handle)
         self._place = place  # of the first byte of the buffer that is filled
         self._filled = 0
-        self._buffers = buffers  # the one that is filled, and the one that is written
-        self._going: Future[None] | None = None
+        self._buffers = buffers  # the one that is filled, then those that are written, in order
+        self._going: deque[Future[None]] = deque()  # the writes of these
         self._end = weakref.finalize(self, _end_later, self._handle, buffers)
         self._end.atexit = False
 
@@ -143,28 +145,30 @@ class _DirectWriter:
             self._filled += len(taken)
             data = data[len(taken) :]
             if self._filled == BUFFER_BYTES:
-                self._wait()
-                self._going = _thread().submit(
-                    _write_at, self._handle, self._buffers[0], BUFFER_BYTES, self._place
+                full = self._buffers.pop(0)
+                self._buffers.append(full)
+                self._going.append(
+                    _thread().submit(_write_at, self._handle, full, BUFFER_BYTES, self._place)
                 )
-                self._buffers.reverse()
                 self._place += BUFFER_BYTES
                 self._filled = 0
+                if len(self._going) == len(self._buffers):
+                    self._wait()
 
     def close(self) -> None:
         """Write what is left, through the page cache."""
         try:
-            self._wait()
+            while self._going:
+                self._wait()
             _set_direct(self._handle, False)
             _write_at(self._handle, self._buffers[0], self._filled, self._place)
         finally:
             self._end()
 
     def _wait(self) -> None:
-        if self._going is not None:
-            wait([self._going])  # Ctrl-C may end it: then the write still goes on
-            going, self._going = self._going, None
-            going.result()
+        """Until the next write has ended."""
+        wait([self._going[0]])  # Ctrl-C may end it: then the write still goes on
+        self._going.popleft().result()
 
 
 def _set_direct(handle: int, on: bool) -> None:
@@ -200,7 +204,7 @@ def _take_buffers() -> list[mmap.mmap] | None:
     global _spare
     if _spare is None:
         # private: by the default a fork would write into its parent's
-        _spare = [[mmap.mmap(-1, BUFFER_BYTES, flags=_PRIVATE) for _ in range(2)]]
+        _spare = [[mmap.mmap(-1, BUFFER_BYTES, flags=_PRIVATE) for _ in range(_BUFFERS)]]
     with contextlib.suppress(IndexError):
         return _spare.pop()
     return None
