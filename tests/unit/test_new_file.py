@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from threading import Event
 
 import pytest
 from hypothesis import given
@@ -136,6 +137,28 @@ def test_where_the_file_system_refuses_it_goes_through_the_page_cache(
     file.append(pattern(0, 12 << 20))
     file.close()
     assert (tmp_path / "log").read_bytes() == pattern(0, 12 << 20)
+
+
+def test_three_megabytes_wait_for_the_disk_and_the_caller_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not goes_direct(tmp_path):
+        pytest.skip("this file system writes nothing past the page cache")
+    pwrite, is_ready = os.pwrite, Event()
+
+    def slow(handle: int, data: memoryview, place: int) -> int:
+        assert is_ready.wait(60)
+        return pwrite(handle, data, place)
+
+    monkeypatch.setattr(os, "pwrite", slow)
+    size = DIRECT_FROM_BYTES + 3 * BUFFER_BYTES
+    file = NewFile(str(tmp_path / "log"), None)
+    file.append(pattern(0, DIRECT_FROM_BYTES))
+    file.append(pattern(DIRECT_FROM_BYTES, 3 * BUFFER_BYTES))
+    is_ready.set()
+    file.append(pattern(size, 5 * BUFFER_BYTES))
+    file.close()
+    assert (tmp_path / "log").read_bytes() == pattern(0, size + 5 * BUFFER_BYTES)
 
 
 def test_a_full_disk_is_told_at_the_latest_when_the_file_is_closed(
