@@ -16,21 +16,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import mmap
 import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 
 from bench import scaling
 from bench.logs import Logs
 from bench.measure import measure
 from bench.rows import ROWS
-from bench.sampling import machine
+from bench.sampling import machine, touch_memory
 from bench.tables import least_of, markdown_of, profiles_of, sides_of, targets_of
 
 _SCALING = {
@@ -49,16 +47,6 @@ def found_in(name: str, logs: Logs, given: argparse.Namespace) -> dict[str, Any]
     if name == "partitions":
         return scaling.partitions(given.work, say)
     return measure(name, ROWS[name], logs, given.master, given.repeats, say)
-
-
-def touch_memory() -> None:
-    """Write to half of the free memory once: a virtual machine's host may not have given it yet,
-    and gives it page by page, to whoever writes first: 433 MB of segments then cost 0.6 s of a
-    processor instead of 0.15.
-    """
-    free = os.sysconf("SC_AVPHYS_PAGES")
-    room = np.empty(free // 2 * mmap.PAGESIZE, dtype=np.uint8)
-    room[:: mmap.PAGESIZE] = 1
 
 
 def say(text: str) -> None:

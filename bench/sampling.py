@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _PROC = Path("/proc")
@@ -232,3 +234,13 @@ def _lines(path: str) -> Iterator[str]:
         yield from Path(path).read_text().splitlines()
     except OSError:
         return
+
+
+def touch_memory() -> None:
+    """Write to half of the free memory once: a virtual machine's host may not have given it yet,
+    and gives it page by page, to whoever writes first: 433 MB of segments then cost 0.6 s of a
+    processor instead of 0.15.
+    """
+    free = os.sysconf("SC_AVPHYS_PAGES")
+    room = np.empty(free // 2 * _PAGE, dtype=np.uint8)
+    room[::_PAGE] = 1

@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.logs import Logs, LogSpec, check_small, small_records
 from bench.rows import Target
-from bench.sampling import Peak, Sampler
+from bench.sampling import Peak, Sampler, touch_memory
 from bench.sides import ColdLastwrite, Side, WarmLastwrite
 
 SIZES = (1_000_000, 16_000_000, 64_000_000)
@@ -76,6 +76,7 @@ def _size(
             folder = logs.copy(source)
         else:
             folder, facts = logs.fresh(spec)
+            touch_memory()  # what was touched before is the log's now
         size = facts["bytes"]
         with Sampler(session.pid, every_seconds=0.5) as sampler:  # too seldom to cost a hundredth
             outcome, cpu = session.run(folder, None)
