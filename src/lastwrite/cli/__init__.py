@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _collect_no_modules() -> None:
     """Let garbage be collected for the first time when modules are loaded, and never among them:
-    they stay, and to look through them takes 14 ms, several times in a tenth of a second.
+    they stay, and to look through all of them takes 14 ms.
     """
     usual = gc.get_threshold()
 
