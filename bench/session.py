@@ -7,8 +7,8 @@
 
 A process of its own, so that its tree is all that its memory and processor seconds are made of.
 First it says when it is ready, and what memory it may take where a request names none (0: no
-setting). Requests: {"path": …, "now_ms": …, "config": {…}, "memory": …, "dry_run":
-true}.
+setting). Requests: {"path": …, "now_ms": …, "config": {…}, "memory": …,
+"dry_run": true}.
 """
 
 from __future__ import annotations

@@ -92,12 +92,7 @@ def write_compacted(
     last = entries[-1][0] if entries else horizon
     custom = ledger_custom_metadata(name.full, last, name.partition) | {"lastwrite": b"1"}
     records = [encode_record(position, name.partition, body) for position, body in entries]
-    staged = put_ledger(
-        topic_staged(folder), ledger, records, _fitting(block_bytes, records), custom, uuid4()
-    )
-    path = folder / staged.name
-    for suffix in (INDEX_SUFFIX, ""):
-        Path(f"{staged}{suffix}").rename(f"{path}{suffix}")
+    path = put_ledger(folder, ledger, records, _fitting(block_bytes, records), custom, uuid4())
     manifest = Manifest(
         topic=name.full,
         ledger=ledger,
@@ -114,13 +109,6 @@ def write_compacted(
         for suffix in ("", INDEX_SUFFIX):
             Path(f"{folder / former.object}{suffix}").unlink(missing_ok=True)
     return manifest
-
-
-def topic_staged(folder: Path) -> Path:
-    """A folder of the archive in which no topic lies."""
-    found = folder.parents[3] / "aside"
-    found.mkdir(exist_ok=True)
-    return found
 
 
 def _count(entries: Sequence[tuple[Position, bytes]]) -> int:

@@ -39,7 +39,7 @@ def put_ledger(
     uuid: UUID | None = None,
 ) -> Path:
     """Write a ledger as the offloader does; the path of its data object. Each object is there whole
-    or not at all, as in a bucket: a server may list the folder meanwhile.
+    or not at all, the index first: a server may list the folder meanwhile.
     """
     data, blocks = encode_data(entries, block_bytes)
     metadata = LedgerMetadata(

@@ -216,10 +216,7 @@ class RocketmqFormat:
 
     def rebuilt_size(self, table: BatchTable, records: int) -> int:
         """Bytes that ``rebuild`` may need at most for ``table``."""
-        if not len(table):
-            return 0
-        first, last = table[0], table[-1]
-        return int(last["position"] + last["size"] - first["position"])
+        return int(table["size"].sum())
 
     def rebuild(
         self,

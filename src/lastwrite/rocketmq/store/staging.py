@@ -179,9 +179,6 @@ class NewPair:
 
     def fits(self, rows: Int64Array) -> int:
         """How many of the records, from the first, find room."""
-        size = int(rows[-1, ROW_POSITION] + rows[-1, ROW_SIZE] - rows[0, ROW_POSITION])
-        if self.size + size <= self._room and len(rows) <= self._most - self.count:
-            return len(rows)
         ends = self.size + np.cumsum(rows[:, ROW_SIZE])
         return min(int(np.searchsorted(ends, self._room, side="right")), self._most - self.count)
 
