@@ -109,12 +109,14 @@ def may_keep_code() -> bool:
 
 
 def code_files(kernel: str) -> list[Path]:
-    """What ``keep_code`` kept of a kernel, given as ``lastwrite.module:name``, whether it is of use
-    here or not.
+    """The files of machine code kept for a kernel, given as ``lastwrite.module:name``, usable or
+    not. Empty where the folder cannot be read, as after a process has given up its user's rights.
     """
     module, name = kernel.split(":")
-    any_of_it = _code_file(module, f"{name}-*")
-    return sorted(any_of_it.parent.glob(any_of_it.name))
+    pattern = _code_file(module, f"{name}-*")
+    with contextlib.suppress(OSError):
+        return sorted(pattern.parent.glob(pattern.name))
+    return []
 
 
 def kept_code(module: str, name: str) -> bytes:
