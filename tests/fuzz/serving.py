@@ -19,6 +19,7 @@ from typing import Any
 from kio.serial import entity_reader
 
 from lastwrite.config.system import Sources
+from lastwrite.encoding.varint import encode_unsigned
 from lastwrite.engine.system import system_named
 from lastwrite.errors import CorruptLog
 from lastwrite.kafka.look.served import Stretch
@@ -78,41 +79,50 @@ def _frame(rng: random.Random) -> bytes:
     client = rng.choice([b"", b"rdkafka", b"\xff\xfe", b"x" * 300])
     head += struct.pack(">h", len(client)) + client if rng.random() < 0.95 else b"\xff\xff"
     head += b"\0" if version >= api.flexible else b""
-    return head + _struct(rng, _struct_of(messages._kind(name, _known(name, version))), 0)
+    unknown = rng.choice((0, 0, 1))
+    return head + struct_bytes(
+        rng, _struct_of(messages._kind(name, _known(name, version))), unknown
+    )
 
 
 def _known(name: str, version: int) -> int:
     return min(version, messages._kio_newest(name))
 
 
-def _struct(rng: random.Random, struct_: _Struct, depth: int) -> bytes:
-    parts = [_value(rng, kind, struct_.is_flexible, depth) for kind in struct_.kinds]
+def struct_bytes(rng: random.Random, struct_: _Struct, unknown: int, depth: int = 0) -> bytes:
+    """A structure with drawn values, and ``unknown`` tagged fields that no schema has.
+
+    The drawn values do not depend on ``unknown``.
+    """
+    parts = [_value(rng, kind, struct_.is_flexible, unknown, depth) for kind in struct_.kinds]
     if struct_.is_flexible:
         tags = [tag for tag in sorted(struct_.tagged) if rng.random() < 0.2]
-        parts.append(_varint(len(tags)))
+        parts.append(encode_unsigned(len(tags) + unknown))
         for tag in tags:
-            body = _value(rng, struct_.tagged[tag], True, depth)
-            parts += [_varint(tag), _varint(len(body)), body]
+            body = _value(rng, struct_.tagged[tag], True, unknown, depth)
+            parts += [encode_unsigned(tag), encode_unsigned(len(body)), body]
+        parts += [encode_unsigned(100 + n) + b"\x03new" for n in range(unknown)]
     return b"".join(parts)
 
 
-def _value(rng: random.Random, kind: _Kind, flexible: bool, depth: int) -> bytes:
+def _value(rng: random.Random, kind: _Kind, flexible: bool, unknown: int, depth: int) -> bytes:
     if not kind.is_list:
-        return _one(rng, kind, flexible, depth)
+        return _one(rng, kind, flexible, unknown, depth)
     if kind.may_miss and rng.random() < 0.15:
         return _length(-1, flexible, ">i")
     size = rng.choice([0, 1, 1, 2, 5]) if depth < 3 else 0
     return _length(size, flexible, ">i") + b"".join(
-        _one(rng, kind._replace(may_miss=False), flexible, depth + 1) for _ in range(size)
+        _one(rng, kind._replace(may_miss=False), flexible, unknown, depth + 1) for _ in range(size)
     )
 
 
-def _one(rng: random.Random, kind: _Kind, flexible: bool, depth: int) -> bytes:
+def _one(rng: random.Random, kind: _Kind, flexible: bool, unknown: int, depth: int) -> bytes:
     is_missing = kind.may_miss and rng.random() < 0.2
     if kind.struct is not None:
-        if kind.may_miss:
-            return b"\xff" if is_missing else b"\x01" + _struct(rng, kind.struct, depth + 1)
-        return _struct(rng, kind.struct, depth + 1)
+        if is_missing:
+            return b"\xff"
+        whole = struct_bytes(rng, kind.struct, unknown, depth + 1)
+        return b"\x01" + whole if kind.may_miss else whole
     if kind.lengths:
         form = ">h" if kind.lengths == "string" else ">i"
         if is_missing:
@@ -130,15 +140,7 @@ def _one(rng: random.Random, kind: _Kind, flexible: bool, depth: int) -> bytes:
 
 
 def _length(size: int, flexible: bool, form: str) -> bytes:
-    return _varint(size + 1) if flexible else struct.pack(form, size)
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes(out) + bytes([value])
+    return encode_unsigned(size + 1) if flexible else struct.pack(form, size)
 
 
 # ---------------------------------------------------------------------- the server

@@ -49,6 +49,16 @@ def encode_varlong(number: int) -> bytes:
     return _encode(number)
 
 
+def encode_unsigned(number: int) -> bytes:
+    """The bytes of a number of 0 or more, without zig-zag: the lengths of Kafka's messages."""
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
 def varint_bytes(number: int) -> int:
     """How many bytes ``number`` takes, as a varint or a varlong."""
     return max(1, -(-(2 * number if number >= 0 else -2 * number - 1).bit_length() // 7))
@@ -68,10 +78,4 @@ def _decode(buffer: Buffer, at: int, end: int, bits: int, longest: int) -> tuple
 
 
 def _encode(number: int) -> bytes:
-    folded = 2 * number if number >= 0 else -2 * number - 1
-    out = bytearray()
-    while folded >= 0x80:
-        out.append(folded & 0x7F | 0x80)
-        folded >>= 7
-    out.append(folded)
-    return bytes(out)
+    return encode_unsigned(2 * number if number >= 0 else -2 * number - 1)

@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from lastwrite.encoding.varint import encode_unsigned
 from lastwrite.errors import CommitConflict, LogError
 from lastwrite.kafka.look.served import OutOfRange, Stretch
 from lastwrite.server.allowed import Allowed
@@ -216,19 +217,10 @@ def _tags_of(part: Part) -> bytes:
 def _name(version: int, topic: str) -> bytes:
     name = topic.encode()
     if version >= _FLEXIBLE:
-        return _varint(len(name) + 1) + name
+        return encode_unsigned(len(name) + 1) + name
     return struct.pack(">h", len(name)) + name
 
 
 def _count(version: int, count: int) -> bytes:
     """The number of a list's elements, or of bytes; -1: null."""
-    return _varint(count + 1) if version >= _FLEXIBLE else struct.pack(">i", count)
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return encode_unsigned(count + 1) if version >= _FLEXIBLE else struct.pack(">i", count)

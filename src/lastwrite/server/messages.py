@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from lastwrite.encoding.layout import Buffer
 from lastwrite.errors import CorruptLog
-from lastwrite.kafka.network.claims import check_claims
+from lastwrite.kafka.network.claims import checked
 from lastwrite.kafka.network.messages import made, schema, skip_tags
 
 
@@ -116,10 +116,10 @@ def decode_body(request: Request) -> Any:
         CorruptLog: it does not decode.
     """
     version = min(request.version, _kio_newest(request.name))
-    check_claims(_kind(request.name, version), request.body, 0, _MOST_ELEMENTS)
+    body = checked(_kind(request.name, version), request.body, 0, _MOST_ELEMENTS)
     reader = _reader(request.name, version)
     try:
-        return reader(request.body, 0)[0]
+        return reader(body, 0)[0]
     except Exception as error:  # of many kinds, whatever the bytes are
         raise CorruptLog(f"no request for {request.name}: {error}", 0) from error
 

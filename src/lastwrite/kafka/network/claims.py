@@ -1,9 +1,9 @@
-"""What a message says of its own sizes, held against the bytes that there are: before kio sees it.
+"""Checks a message's sizes, and drops its unknown tagged fields, before kio decodes it.
 
-kio's reader makes room for as many elements as a count announces, and a process that asks for a
-hundred gigabytes is ended by the system. So every message is walked once, by the types of kio's own
-classes: each length has to lie within the message, each count within what is left, and all counts
-together below a bound.
+kio's reader allocates as many elements as a count announces, and the system ends a process that
+asks for a hundred gigabytes. It also rejects tagged fields that it does not know, which a receiver
+has to ignore. So every message is walked once, by the types of kio's classes. Each length has to
+lie within the message, each count within the rest of it, and all counts together below a bound.
 
 =============  ================================  =============================
 kind           fixed                             flexible
@@ -30,6 +30,7 @@ from types import NoneType
 from typing import Any, NamedTuple, get_args, get_origin
 
 from lastwrite.encoding.layout import I8, I16, I32, Buffer
+from lastwrite.encoding.varint import encode_unsigned
 from lastwrite.errors import CorruptLog
 from lastwrite.kafka.cluster.message import MessageReader
 
@@ -67,22 +68,37 @@ class _Struct(NamedTuple):
     steps: tuple[_Kind, ...]  # the same kinds, those of fixed sizes side by side as one
 
 
-def check_claims(kind: type, data: Buffer, at: int, most: int = MOST_ELEMENTS) -> None:
-    """Walk a message of kio's class ``kind``, whose bytes begin at ``at``. ``most``: elements, of
-    all its lists.
+def checked(kind: type, data: Buffer, at: int, most: int = MOST_ELEMENTS) -> Buffer:
+    """The message of kio's class ``kind`` that begins at ``at``, without unknown tagged fields.
+
+    ``most`` bounds the elements of all its lists. Without unknown fields nothing is copied.
 
     Raises:
-        CorruptLog: it ends before its end, or announces more than can be.
+        CorruptLog: the message ends early, or announces more than it can contain.
     """
-    _Walk(data, at, most).struct(_struct_of(kind))
+    walk = _Walk(data, at, most)
+    walk.struct(_struct_of(kind))
+    return walk.without_unknown_tags(at)
 
 
 class _Walk:
     def __init__(self, data: Buffer, at: int, most: int) -> None:
         self._most = most
+        self._data = memoryview(data)
         self._reader = MessageReader(data, at)
-        self._end = len(memoryview(data))
+        self._end = len(self._data)
         self._elements = 0
+        self._edits: list[tuple[int, int, bytes]] = []  # begin, end and replacement, in order
+
+    def without_unknown_tags(self, at: int) -> Buffer:
+        return self._edited(at, self._end, self._edits) if self._edits else self._data[at:]
+
+    def _edited(self, begin: int, end: int, edits: list[tuple[int, int, bytes]]) -> bytes:
+        parts: list[Buffer] = []
+        for start, stop, replacement in edits:
+            parts += [self._data[begin:start], replacement]
+            begin = stop
+        return b"".join([*parts, self._data[begin:end]])
 
     def struct(self, struct: _Struct) -> None:
         for kind in struct.steps:
@@ -125,15 +141,24 @@ class _Walk:
         return self._reader.unsigned() - 1 if flexible else self._reader.integer(fixed)
 
     def _tags(self, tagged: Mapping[int, _Kind]) -> None:
-        for _ in range(self._reader.unsigned()):
+        start, outer = self._reader.position, len(self._edits)
+        known: list[bytes] = []
+        count = self._reader.unsigned()
+        for _ in range(count):
             tag, size = self._reader.unsigned(), self._reader.unsigned()
             begin = self._reader.position
-            if tag in tagged:
-                self._value(tagged[tag], True)
-                if self._reader.position - begin != size:
-                    raise CorruptLog(f"a tagged field of {size} bytes", begin)
-            else:
+            if tag not in tagged:
                 self._reader.take(size)
+                continue
+            inner = len(self._edits)
+            self._value(tagged[tag], True)
+            if self._reader.position - begin != size:
+                raise CorruptLog(f"a tagged field of {size} bytes", begin)
+            content = self._edited(begin, begin + size, self._edits[inner:])
+            known.append(encode_unsigned(tag) + encode_unsigned(len(content)) + content)
+        if len(known) < count or len(self._edits) > outer:
+            section = encode_unsigned(len(known)) + b"".join(known)
+            self._edits[outer:] = [(start, self._reader.position, section)]
 
 
 @cache

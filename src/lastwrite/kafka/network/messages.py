@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from lastwrite.encoding.layout import Buffer
 from lastwrite.errors import CorruptLog, EnvironmentUnfit
 from lastwrite.kafka.cluster.message import MessageReader
-from lastwrite.kafka.network.claims import check_claims
+from lastwrite.kafka.network.claims import checked
 
 _HEADER = struct.Struct(">hhi")
 
@@ -113,9 +113,9 @@ def decode(name: str, version: int, data: Buffer) -> Any:
     at = 0
     if kind.__flexible__ and name != "api_versions":
         at = skip_tags(data, 0)
-    check_claims(kind, data, at)
+    body = checked(kind, data, at)
     try:
-        return entity_reader(kind)(data, at)[0]
+        return entity_reader(kind)(body, 0)[0]
     except Exception as error:  # of many kinds, whatever the bytes are
         raise CorruptLog(f"no answer to {name}: {error}", at) from error
 
