@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from msgspec import structs
 
 import lastwrite
 from lastwrite.archive.manifest import encode
 from lastwrite.archive.place import MANIFEST, read_seen
-from lastwrite.kafka.cluster.commits import Commit, Place
+from lastwrite.kafka.cluster.commits import Commit, Place, key_of, value_of
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.format.names import RECOVERY_POINTS
 from lastwrite.kafka.store import archived
 from lastwrite.kafka.store.archiving import successor
+from lastwrite.kafka.store.checkpoints import write_offset
+from lastwrite.model.log import TopicPartition
+from lastwrite.reports.compaction import Status
 from lastwrite.reports.groups import GroupPosition
 from lastwrite.server.offsets import Offsets
+from lastwrite.spark.inline import INLINE
 from tests.unit.test_dropped_tombstones import CONFIG, NOW_MS
-from tests.unit.test_holding import commit, log
+from tests.unit.test_holding import HOLD, commit, log, round_of
 
 
 def brief(found: list[GroupPosition]) -> list[tuple[object, ...]]:
@@ -57,3 +65,102 @@ def test_of_an_archive(tmp_path: Path) -> None:
     Path(folder, MANIFEST).write_bytes(encode(successor(seen, after)))
     [found] = lastwrite.groups(str(archive)).positions
     assert (found.group, found.position, found.lag, found.committed_ms) == ("a", 3, 3, None)
+
+
+NEWER = b"\0\x09" + bytes(24)  # a value of version 9
+KEY = key_of(Place("a", "t", 0))
+UNREADABLE = {
+    "a newer version": (KEY, NEWER, "a"),
+    "a cut value": (KEY, value_of(Commit(2))[:9], "a"),
+    "an empty value": (KEY, b"", "a"),
+    "a cut key": (KEY[:-2], value_of(Commit(2)), "a"),
+    "a key of two bytes": (b"\0\1", value_of(Commit(2)), None),
+    "a key that is no text": (b"\0\1\0\2\xff\xfe", value_of(Commit(2)), None),
+}
+
+
+def offsets_log(root: Path, *records: tuple[bytes | None, bytes | None], number: int = 0) -> str:
+    """Write a partition of ``__consumer_offsets`` with a record for each key and value."""
+    name = TopicPartition("__consumer_offsets", number)
+    folder = root / str(name)
+    folder.mkdir()
+    write_offset(str(root), RECOVERY_POINTS, name, 0)  # as a broker that was killed leaves it
+    batch = encode_batch([Record(n, NOW_MS, *each) for n, each in enumerate(records)])
+    path = folder / f"{0:020}.log"
+    path.write_bytes(batch)
+    return str(path)
+
+
+@pytest.mark.parametrize("which", UNREADABLE)
+def test_one_record_that_cannot_be_read_takes_no_other_group_away(
+    tmp_path: Path, which: str
+) -> None:
+    key, value, group = UNREADABLE[which]
+    root, archive = log(tmp_path / "root"), tmp_path / "archive"
+    lastwrite.fetch([str(root)], to=str(archive), config=CONFIG, include_active=True)
+    path = offsets_log(
+        root,
+        (KEY, value_of(Commit(1))),
+        (key_of(Place("b", "t", 0)), value_of(Commit(4))),
+        (key, value),
+    )
+    found = lastwrite.groups(str(root))
+    others = [each for each in found.positions if each.group == "b"]
+    assert brief(others) == [("b", "t", 4, 6, 2)]
+    [unread] = found.unread
+    assert (unread.source, unread.offset, unread.group) == (path, 2, group)
+    assert found.exit_status == 3
+    if key == KEY:  # the position before it may be beyond the newest: it is no answer
+        assert found.positions == others
+    fetched = lastwrite.fetch([str(root)], topic="t", to=str(archive), config=CONFIG)
+    assert (fetched.unread_positions, fetched.exit_status) == ((unread,), 3)
+    kept = {(each.group, each.position) for each in lastwrite.groups(str(archive)).positions}
+    assert ("b", 4) in kept
+
+
+def test_a_fetch_keeps_the_position_that_the_archive_had_of_an_unreadable_one(
+    tmp_path: Path,
+) -> None:
+    root, archive = log(tmp_path / "root"), tmp_path / "archive"
+    commit(root, {"a": 3})
+    lastwrite.fetch([str(root)], topic="t", to=str(archive), config=CONFIG, include_active=True)
+    with (root / "__consumer_offsets-0" / f"{0:020}.log").open("ab") as file:
+        file.write(encode_batch([Record(1, NOW_MS, KEY, NEWER)]))
+    lastwrite.fetch([str(root)], topic="t", to=str(archive), config=CONFIG, include_active=True)
+    assert brief(lastwrite.groups(str(archive)).positions) == [("a", "t", 3, 6, 3)]
+
+
+def test_a_later_record_of_the_key_replaces_one_that_cannot_be_read(tmp_path: Path) -> None:
+    root = log(tmp_path / "root")
+    offsets_log(root, (KEY, NEWER), (b"\0\1", b"x"), (KEY, value_of(Commit(5))), (b"\0\1", None))
+    found = lastwrite.groups(str(root))
+    assert (brief(found.positions), found.unread) == ([("a", "t", 5, 6, 1)], [])
+
+
+def test_a_damaged_partition_takes_away_its_own_groups_alone(tmp_path: Path) -> None:
+    root = log(tmp_path / "root")
+    offsets_log(root, (KEY, value_of(Commit(3))))
+    path = Path(offsets_log(root, (KEY, value_of(Commit(1))), number=7))
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    (root / RECOVERY_POINTS).write_text("0\n2\n__consumer_offsets 0 0\n__consumer_offsets 7 1\n")
+    found = lastwrite.groups(str(root))
+    assert brief(found.positions) == [("a", "t", 3, 6, 3)]
+    [unread] = found.unread
+    assert (unread.source, unread.offset, found.exit_status) == (str(path), None, 3)
+
+
+def test_a_plan_holds_deletes_for_a_group_whose_position_cannot_be_read(tmp_path: Path) -> None:
+    root = log(tmp_path / "root")
+    other = key_of(Place("B", "t", 0)), value_of(Commit(6))
+    path = offsets_log(root, (KEY, value_of(Commit(6))), other, (KEY, NEWER))
+    report = lastwrite.plan(
+        str(root), topic="t", config={**HOLD, "cleanup.policy": "compact"}, spark=INLINE
+    )
+    [found] = report.partitions
+    [held] = found.held_for
+    assert (held.group, held.position) == ("a", None)
+    assert held.reason is not None and f"{path}: the record at offset 2" in held.reason
+    assert (found.status is Status.DAMAGED, report.exit_status) == (False, 3)
+    assert round_of(root, {**HOLD, "hold.tombstones.for.groups": "B"}).held_for == []

@@ -25,7 +25,7 @@ from lastwrite.kafka.store import archived
 from lastwrite.kafka.store.archiving import successor
 from lastwrite.kafka.store.checkpoints import write_offset
 from lastwrite.kafka.store.log_dir import read_partition
-from lastwrite.kafka.store.positions import Told, positions_in
+from lastwrite.kafka.store.positions import GroupPositions, positions_in
 from lastwrite.model.log import TopicPartition
 from lastwrite.pulsar.rules.settings import PulsarConfig
 from lastwrite.reports.compaction import PartitionReport
@@ -142,7 +142,7 @@ def test_positions_are_looked_for_once_however_many_partitions_ask(
     shutil.copytree(root / NAME, root / "t-1")
     looked: list[str] = []
 
-    def looking(path: str) -> Told:
+    def looking(path: str) -> GroupPositions:
         looked.append(path)
         return positions_in(path)
 

@@ -173,6 +173,8 @@ def fetch(
         _show(output, report)
     else:
         show_logs(output, report.partitions, _what)
+        for unread in report.unread_positions:
+            output.say(f"lastwrite: {unread.message}")
     return report.exit_status
 
 

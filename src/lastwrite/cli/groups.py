@@ -44,7 +44,7 @@ def groups(
     )
     if output.as_json:
         output.document(report)
-        return 0
+        return report.exit_status
     output.table(
         "group | partition | >position | >end | >lag | committed | metadata",
         [
@@ -60,4 +60,6 @@ def groups(
             for each in report.positions
         ],
     )
-    return 0
+    for unread in report.unread:
+        output.say(f"lastwrite: {unread.message}")
+    return report.exit_status

@@ -18,7 +18,7 @@ from lastwrite.kafka.store import archived, log_dir
 from lastwrite.kafka.store.partitions import find_partitions, partition_name
 from lastwrite.kafka.store.positions import positions_in
 from lastwrite.model.log import TopicPartition
-from lastwrite.reports.groups import GroupPosition, GroupsReport
+from lastwrite.reports.groups import GroupPosition, GroupsReport, UnreadPosition
 from lastwrite.storage.choice import Topics, is_asked
 from lastwrite.storage.objects.address import use
 
@@ -42,7 +42,6 @@ def groups(
     Raises:
         NotALog: nothing lies there, or no such topic.
         InvalidConfig: not Kafka's, or a setting.
-        CorruptLog: positions are damaged.
         RemoteFailed: no broker answers.
     """
     paths = paths_of(path)
@@ -63,7 +62,13 @@ def groups(
             found.position(place)
             for place in sorted(found.known)
             if (not wanted or place.group in wanted) and is_asked(topic, (place.topic,))
-        ]
+        ],
+        unread=[
+            each
+            for each in found.unread
+            if (not wanted or each.group is None or each.group in wanted)
+            and (each.topic is None or is_asked(topic, (each.topic,)))
+        ],
     )
 
 
@@ -72,6 +77,7 @@ class _Found:
 
     def __init__(self) -> None:
         self.known: dict[Place, Commit] = {}
+        self.unread: list[UnreadPosition] = []
         self._ends: dict[TopicPartition, int] = {}
 
     def position(self, place: Place) -> GroupPosition:
@@ -97,7 +103,9 @@ class _Found:
                 for group, offset, epoch, metadata in log.groups:
                     self.known[Place.of(group, name)] = Commit(offset, epoch, metadata)
         with suppress(NotALog):
-            self.known |= positions_in(path).known
+            there = positions_in(path)
+            self.known |= there.known
+            self.unread += there.unread
         for name in {each.name for each in self.known}:
             if name in folders and name not in self._ends:
                 with suppress(LogError):  # verify says what is wrong with it
@@ -108,7 +116,9 @@ class _Found:
         client = KafkaClientConfig.from_names(config)
         with Cluster(brokers_of(url), client) as cluster:
             cluster.refresh()
-            for name, positions in cluster.patiently(cluster.positions).items():
+            by_partition, unread = cluster.patiently(cluster.positions)
+            self.unread += unread
+            for name, positions in by_partition.items():
                 for each in positions:
                     at = Commit(each.offset, each.leader_epoch, each.metadata)
                     self.known[Place.of(each.group, name)] = at

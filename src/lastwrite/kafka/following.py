@@ -111,6 +111,8 @@ class KafkaFollowed:
             return
         wanted = self._wanted
         self._run.learn_positions()
+        for unread in self._run.unread_positions:
+            wanted.progress.note(unread.message)
         rules = rules_of(wanted.config())
         self._run.learn_settings(names, wanted.topic, wanted.overrides, rules)
         self._known, self._learnt_s = frozenset(names), now_s

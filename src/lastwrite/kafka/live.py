@@ -30,6 +30,7 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import Limits, Throttle
 from lastwrite.reports.fetching import FetchedLog, Held, LogsFetched
+from lastwrite.reports.groups import UnreadPosition, unread_because
 from lastwrite.reports.settings import Override
 from lastwrite.storage.choice import Topics, choose, is_named
 from lastwrite.storage.objects.promises import refuse_if_broken
@@ -67,10 +68,12 @@ def fetch_live(wanted: Wanted) -> LogsFetched:
         with ThreadPoolExecutor(at_once(), "fetch") as pool:
             coming = pool.map(run.fetch, names)
             try:
-                return LogsFetched(archive=to, partitions=tuple(coming))
+                partitions = tuple(coming)
             except BaseException:  # Ctrl-C: what has come since the last commit goes
                 run.stop()
                 raise
+        unread = run.unread_positions
+        return LogsFetched(archive=to, partitions=partitions, unread_positions=unread)
 
 
 def chosen(
@@ -129,6 +132,7 @@ class Run:
         self._follows, self._sets_aside = follows, sets_aside
         self._turn = Lock()
         self._positions: dict[TopicPartition, list[Position]] | None = None
+        self.unread_positions: tuple[UnreadPosition, ...] = ()
         self._settings: dict[str, tuple[topic_settings.Known | None, KafkaTopicConfig]] = {}
         self.levels: dict[TopicPartition, Level] = {}
         self.ends: dict[TopicPartition, int] = {}
@@ -138,9 +142,12 @@ class Run:
         is brought.
         """
         try:
-            self._positions = self._cluster.patiently(self._cluster.positions)
+            positions, unread = self._cluster.patiently(self._cluster.positions)
         except LogError as error:
-            self._progress.note(f"{error}; no groups' positions are brought")
+            self._positions = None
+            self.unread_positions = (unread_because(error, f"kafka://{self._cluster.address}"),)
+        else:
+            self._positions, self.unread_positions = positions, tuple(unread)
 
     def learn_settings(
         self,
@@ -223,6 +230,9 @@ class Run:
                 lineage=partial(log.lineage, log_start=bounds.log_start),
                 known=None if known is None else Known.of(known),
                 groups=groups,
+                unread_groups=frozenset(
+                    each.group for each in self.unread_positions if each.group is not None
+                ),
                 config=config,
                 asked_ms=asked_ms,
                 follows=self._follows,

@@ -49,7 +49,7 @@ from lastwrite.kafka.store.archived_segment import ArchivedSegment
 from lastwrite.kafka.store.index_checker import index_checker
 from lastwrite.kafka.store.joining import join_parts
 from lastwrite.kafka.store.outputs import NewSegment
-from lastwrite.kafka.store.positions import Told, positions_in
+from lastwrite.kafka.store.positions import GroupPositions, positions_in
 from lastwrite.kafka.store.staging import StagedSegment
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment, TopicPartition
 from lastwrite.model.policy import Policy, Strategy
@@ -95,7 +95,7 @@ class KafkaSystem(System):
         self._rounds = archiving.KafkaRounds()
         self._log_roots: set[str] = set()  # that are no archives
         self._asked: dict[str, tuple[float, Spokesman, Hashable]] = {}
-        self._positions: dict[str, tuple[float, Told | NotALog]] = {}
+        self._positions: dict[str, tuple[float, GroupPositions | NotALog]] = {}
         self._resolved: dict[
             tuple[str, str, bool], tuple[object, Mapping[str, object], KafkaTopicSettings]
         ] = {}
@@ -310,27 +310,39 @@ class KafkaSystem(System):
         if not groups:
             return ()
         positions: dict[str, int] = {}
+        reasons: dict[str, str] = {}
         if archived.is_archived(log.folder):
             for name, position, *_ in self._rounds.contents(log.folder).groups:
                 positions[name] = position
         else:
             for root in {self.root_of(log.folder), *self._sources.roots}:
                 with suppress(NotALog):
-                    for group, offset in self._positions_in(root, log.name, groups).items():
+                    there = self._positions_in(root, log.name, groups, reasons)
+                    for group, offset in there.items():
                         # one of two roots may have it from before
                         positions[group] = min(offset, positions.get(group, offset))
-        if settings.hold_tombstones_positions:  # whoever names a place says that it holds
-            positions |= self._positions_in(settings.hold_tombstones_positions, log.name, groups)
-        return holds.held_for(groups, positions, log.end_offset)
+            for group in reasons:  # another root may have an older position
+                positions.pop(group, None)
+        named = settings.hold_tombstones_positions  # takes precedence over what lies beside the log
+        if named:
+            wrong: dict[str, str] = {}
+            positions |= self._positions_in(named, log.name, groups, wrong)
+            for group in wrong:
+                positions.pop(group, None)
+            reasons |= wrong
+        return holds.held_for(groups, positions, log.end_offset, reasons)
 
     def _positions_in(
-        self, path: str, name: TopicPartition, groups: Sequence[str]
+        self, path: str, name: TopicPartition, groups: Sequence[str], reasons: dict[str, str]
     ) -> dict[str, int]:
-        """Where groups are in a partition; looked at again after a moment: thousands ask."""
+        """The positions of groups in a partition. Of a group that may have a later one, which
+        cannot be read, ``reasons`` gets the reason. Read again after a moment: thousands of
+        partitions ask.
+        """
         now = time.monotonic()
         last = self._positions.get(path)
         if last is None or now - last[0] > _ASK_AGAIN_S:
-            told: Told | NotALog
+            told: GroupPositions | NotALog
             try:
                 told = positions_in(path)
             except NotALog as error:
@@ -338,9 +350,15 @@ class KafkaSystem(System):
             last = self._positions[path] = (now, told)
         if isinstance(last[1], NotALog):
             raise last[1]
-        known = last[1].known
-        places = {group: known.get(Place.of(group, name)) for group in groups}
-        return {group: found.offset for group, found in places.items() if found is not None}
+        there, offsets = last[1], {}
+        for group in groups:
+            place = Place.of(group, name)
+            commit, unread = there.known.get(place), there.unread_of(place)
+            if unread is not None:
+                reasons[group] = unread.message
+            elif commit is not None:
+                offsets[group] = commit.offset
+        return offsets
 
     def group(
         self, log: PartitionLog, end: int, config: Mapping[str, object], like_broker: bool = False

@@ -190,7 +190,8 @@ class CompactionReport(Document, kw_only=True):
 
     @property
     def exit_status(self) -> int:
-        return 1 if self.failed else 3 if self.damaged else 0
+        is_unread = any(held.reason is not None for p in self.partitions for held in p.held_for)
+        return 1 if self.failed else 3 if self.damaged or is_unread else 0
 
     def sums(self) -> CompactionTotals:
         """The totals, where a figure that is not known counts as 0."""

@@ -8,6 +8,7 @@ from typing import ClassVar
 from msgspec import field
 
 from lastwrite.reports.document import FrozenDocument, figure
+from lastwrite.reports.groups import UnreadPosition, worst_of
 
 
 class Held(StrEnum):
@@ -46,6 +47,8 @@ class LogsFetched(FrozenDocument, frozen=True, kw_only=True):
 
     archive: str = field(name="path")
     partitions: tuple[FetchedLog, ...]
+    # of consumer groups; the archive keeps what it had of them
+    unread_positions: tuple[UnreadPosition, ...] = ()
     # 3 where something is damaged, 1 where something could not be brought; all else was
     exit_status: ClassVar[int] = figure(lambda self: self.worst())
 
@@ -53,4 +56,5 @@ class LogsFetched(FrozenDocument, frozen=True, kw_only=True):
         """The exit status."""
         if any(each.is_damaged for each in self.partitions):
             return 3
-        return 1 if any(each.reason is not None for each in self.partitions) else 0
+        left = any(each.reason is not None for each in self.partitions)
+        return max(int(left), worst_of(self.unread_positions))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
+from msgspec import field
+
+from lastwrite.errors import CorruptLog, LogError
 from lastwrite.reports.document import Document, FrozenDocument, figure
 
 
@@ -26,7 +30,59 @@ class GroupPosition(FrozenDocument, frozen=True, kw_only=True):
         return None if self.end_offset is None else max(self.end_offset - self.position, 0)
 
 
+class UnreadPosition(FrozenDocument, frozen=True, kw_only=True):
+    """A position that could not be read: one record, or a whole partition of
+    ``__consumer_offsets``; or a group of which a broker refuses to tell.
+    """
+
+    source: str = field(name="path")  # the file, the partition's folder, or the broker
+    offset: int | None = None  # of the record; null: it is no single record
+    group: str | None = None  # null: the record does not tell
+    topic: str | None = None
+    partition: int | None = None
+    reason: str
+    is_damaged: bool = field(default=True, name="damaged")
+    message: ClassVar[str] = figure(lambda self: self.words())
+
+    def words(self) -> str:
+        """A sentence for people."""
+        if self.offset is None:
+            whose = "the groups in it" if self.group is None else f"group {self.group}"
+            return f"{self.source}: the positions of {whose} were not read: {self.reason}"
+        whose = "a group" if self.group is None else f"group {self.group}"
+        where = "" if self.topic is None else f" in {self.topic}-{self.partition}"
+        return (
+            f"{self.source}: the record at offset {self.offset}, a position of {whose}{where}, "
+            f"cannot be read: {self.reason}. All other positions were read; the group's next "
+            "commit replaces the record"
+        )
+
+
+def unread_because(
+    error: LogError | OSError, source: str, group: str | None = None
+) -> UnreadPosition:
+    """What an error at ``source`` takes away: the positions of ``group``, or of all groups there."""
+    is_damaged = isinstance(error, CorruptLog)
+    if not isinstance(error, LogError):
+        return UnreadPosition(source=source, group=group, reason=str(error), is_damaged=False)
+    at = "" if error.at is None else f"byte {error.at}: "
+    remedy = "" if error.remedy is None else f". {error.remedy}"
+    return UnreadPosition(
+        source=error.path or source,
+        group=group,
+        reason=f"{at}{error.problem}{remedy}",
+        is_damaged=is_damaged,
+    )
+
+
+def worst_of(unread: Iterable[UnreadPosition]) -> int:
+    """The exit status for what could not be read."""
+    return max((3 if each.is_damaged else 1 for each in unread), default=0)
+
+
 class GroupsReport(Document, kw_only=True):
     """All positions that were found, by group, topic and partition."""
 
     positions: list[GroupPosition]
+    unread: list[UnreadPosition] = []
+    exit_status: ClassVar[int] = figure(lambda self: worst_of(self.unread))

@@ -16,10 +16,13 @@ class HeldFor(FrozenDocument, frozen=True, kw_only=True):
     # when the last of the deletes goes that are held now, if the group does not come before; null:
     # none is held now, their records were not read, or there is no limit
     until_ms: int | None = None
+    # why the position is not known, where a record or file that may have it cannot be read
+    reason: str | None = None
     message: ClassVar[str] = figure(lambda self: self.words())
 
     def words(self) -> str:
         """A sentence without its begin."""
         where = "whose position is not known" if self.behind is None else f"{self.behind:,} behind"
+        where += "" if self.reason is None else f" ({self.reason})"
         until = "" if self.until_ms is None else f", at most until time {self.until_ms}"
         return f"held for group {self.group}, {where}{until}"

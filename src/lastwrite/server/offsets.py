@@ -61,6 +61,15 @@ class Offsets:
             found = [each for each in self._positions.known.items() if each[0].group == group]
         return sorted(found)
 
+    @property
+    def unread(self) -> list[str]:
+        """Sentences about records of the log that cannot be read, each a position that is lost."""
+        return [
+            f"the record at offset {each.offset}, a position of group {each.group or '?'}, cannot "
+            f"be read: {each.reason}. The group begins there as one that never committed"
+            for each in self._positions.unread.values()
+        ]
+
     def groups(self) -> set[str]:
         with self._lock:
             return {place.group for place in self._positions.known}

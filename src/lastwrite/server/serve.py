@@ -155,6 +155,8 @@ def serve(
         state = state or _state_of(cluster_id)
         offsets = Offsets(state)
         stack.callback(offsets.close)
+        for unread in offsets.unread:
+            tell(f"{state}: {unread}")
         threads = ThreadPoolExecutor(_COPIES_AT_ONCE, "copies")
         stack.callback(threads.shutdown, wait=False, cancel_futures=True)
         making = Making(

@@ -52,23 +52,35 @@ class Place(NamedTuple):
         return TopicPartition(self.topic, self.partition)
 
 
-class Positions:
-    """What all groups have committed, as the batches that were ``taken`` say it, in their order.
+class UnreadCommit(NamedTuple):
+    """The newest record of a key, where key or value cannot be read."""
 
-    ``gone``: where a group was, and is no more: its position expired or was deleted.
+    offset: int
+    group: str | None  # None: the key does not tell
+    place: Place | None  # None: the key cannot be read
+    reason: str
+
+
+class Positions:
+    """Replays the records of ``__consumer_offsets``.
+
+    ``known``: the position of each group in each partition. ``gone``: positions that expired or
+    were deleted. ``unread``: by key, records that cannot be read, unless a later record of the same
+    key can: what such a record says of a group is neither known nor gone.
     """
 
     def __init__(self) -> None:
         self.known: dict[Place, Commit] = {}
         self.gone: set[Place] = set()
+        self.unread: dict[bytes, UnreadCommit] = {}
         self._said: dict[Place, int] = {}  # by which record
         self._open: dict[int, list[Record]] = {}  # of transactions, by producer
 
     def take(self, batches: Iterable[Batch]) -> None:
-        """Take what follows.
+        """Take the batches that follow.
 
         Raises:
-            CorruptLog: a record that is no position where one has to be.
+            CorruptLog: a transaction marker cannot be read.
         """
         for batch in batches:
             producer = batch.header.producer_id
@@ -84,12 +96,28 @@ class Positions:
 
     def _take(self, records: Iterable[Record]) -> None:
         for record in records:
-            place = place_of(record.key)
-            # one that a transaction held back may be older than what was said meanwhile
-            if place is None or record.offset < self._said.get(place, -1):
+            place, key = None, record.key or b""
+            try:
+                place = place_of(record.key)
+                # A record of a transaction may be older than one that was committed before it.
+                if place is not None and record.offset < self._said.get(place, -1):
+                    continue
+                commit = None if record.value is None else commit_of(record.value)
+            except CorruptLog as error:
+                if record.value is None:  # whatever the key names is deleted
+                    self.unread.pop(key, None)
+                    continue
+                group = _group_of(key) if place is None else place.group
+                self.unread[key] = UnreadCommit(record.offset, group, place, error.problem)
+                if place is not None:
+                    self._said[place] = record.offset
+                    self.known.pop(place, None)
+                    self.gone.discard(place)
                 continue
-            self._said[place] = record.offset
-            self.note(place, None if record.value is None else commit_of(record.value))
+            self.unread.pop(key, None)
+            if place is not None:
+                self._said[place] = record.offset
+                self.note(place, commit)
 
     def note(self, place: Place, commit: Commit | None) -> None:
         """What the newest record says of a place; None: it is gone."""
@@ -126,6 +154,14 @@ def place_of(key: bytes | None) -> Place | None:
     except (struct.error, UnicodeDecodeError) as error:
         raise CorruptLog(f"a position's key of {len(key)} bytes: {error}", 0) from error
     return Place(group, topic, partition)
+
+
+def _group_of(key: bytes) -> str | None:
+    """The group of a key whose rest cannot be read; None: nor can the group."""
+    try:
+        return _read_text(key, 2)[0]
+    except (struct.error, UnicodeDecodeError):
+        return None
 
 
 def commit_of(value: bytes) -> Commit:

@@ -55,15 +55,13 @@ def fetch_logs(
         system.refuse_if_held(system.root_of(folder), [system.name_of(folder)])
     progress = progress or NoProgress()
     secret = secret_or_none(to, progress) if wanted.keep_scans else None
-    try:  # before any log's end is looked at, so that no group is beyond it
-        groups = positions_of(system.roots)
-    except LogError as error:
-        progress.note(f"{error}; no groups' positions are brought")
-        groups = {}
+    # before any log's end is looked at, so that no group is beyond it
+    groups, unread = positions_of(system.roots)
     limits = plan_memory(memory, at_once()).limits()
     one = _Fetch(system, to, config, wanted, limits, secret, groups)
     progress.stage("fetch", sum(map(one.bytes_of, folders)))
-    return bring_all(folders, to, one.fetch, progress)
+    fetched = bring_all(folders, to, one.fetch, progress)
+    return structs.replace(fetched, unread_positions=unread)
 
 
 class _Fetch:

@@ -20,6 +20,7 @@ from lastwrite.kafka.network.connection import Connection, Passing
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig
 from lastwrite.kafka.rules.topic_settings import Known
 from lastwrite.model.log import TopicPartition
+from lastwrite.reports.groups import UnreadPosition, unread_because
 
 # What a while, or another leader, may mend.
 _PASSING = {
@@ -51,6 +52,7 @@ _REFUSED = {
     53: "access to the transactional id is refused",
 }
 _READING = "Read and DescribeConfigs of the topic"
+_OF_GROUP = "Describe of the group"
 _UNKNOWN_TOPIC = (3, 100)
 _AGAIN_S = 0.2
 _TOPIC = 2  # a kind of resource that has settings
@@ -308,14 +310,16 @@ class Cluster:
         missing = NotALog("no broker tells its settings", path=self.address)
         return {topic: found.get(topic, missing) for topic in topics}
 
-    def positions(self) -> dict[TopicPartition, list[Position]]:
-        """Where consumer groups are, of each partition that one has a position in, by group.
+    def positions(self) -> tuple[dict[TopicPartition, list[Position]], list[UnreadPosition]]:
+        """The positions of consumer groups, by partition and sorted by group; and the groups of
+        which the brokers refuse to tell.
 
         Raises:
-            RemoteFailed: nobody tells, or it is refused.
+            RemoteFailed: a broker does not answer, or refuses to list groups.
         """
         doing = "ask for the groups' positions"
         found: dict[TopicPartition, list[Position]] = {}
+        unread: list[UnreadPosition] = []
         for address in list(self._brokers.values()):  # each tells of the groups that it coordinates
             with self.connection(address) as connection:
                 listed = connection.ask("list_groups", doing, states_filter=())
@@ -326,15 +330,21 @@ class Cluster:
                     answer = connection.ask(
                         "offset_fetch", doing, group_id=group, topics=None, require_stable=False
                     )
-                    if answer.error_code not in _NO_GROUP:
-                        self.check(answer.error_code, doing, address)
+                    try:
+                        if answer.error_code not in _NO_GROUP:
+                            self.check(answer.error_code, doing, address, rights=_OF_GROUP)
+                    except Passing:
+                        raise
+                    except RemoteFailed as error:
+                        unread.append(unread_because(error, address, group))
+                        continue
                     for name, part in _parts(answer):
                         if part.error_code or part.committed_offset < 0:
                             continue
                         epoch = getattr(part, "committed_leader_epoch", -1)
                         at = Position(group, part.committed_offset, epoch, part.metadata or "")
                         found.setdefault(name, []).append(at)
-        return {name: sorted(each) for name, each in found.items()}
+        return {name: sorted(each) for name, each in found.items()}, unread
 
 
 def _parts(answer: Any) -> Iterator[tuple[TopicPartition, Any]]:

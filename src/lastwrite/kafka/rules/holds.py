@@ -21,17 +21,23 @@ from lastwrite.reports.holding import HeldFor
 
 
 def held_for(
-    groups: Sequence[str], positions: Mapping[str, int], end_offset: int
+    groups: Sequence[str],
+    positions: Mapping[str, int],
+    end_offset: int,
+    reasons: Mapping[str, str] | None = None,
 ) -> tuple[HeldFor, ...]:
-    """Those of ``groups`` that have not read the log to its end; ``positions``: the offsets that
-    they want next, of those that are known.
+    """The ``groups`` that have not read the log to its end.
+
+    ``positions``: the offset that each known group wants next. ``reasons``: why a position is not
+    known, where it cannot be read.
     """
     found = []
     for group in groups:
         position = positions.get(group)
         if position is None or position < end_offset:
             behind = None if position is None else end_offset - max(position, 0)
-            found.append(HeldFor(group=group, position=position, behind=behind))
+            reason = None if position is not None else (reasons or {}).get(group)
+            found.append(HeldFor(group=group, position=position, behind=behind, reason=reason))
     return tuple(found)
 
 

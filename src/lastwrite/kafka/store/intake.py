@@ -12,7 +12,7 @@ broken off goes on where it was.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import astuple, dataclass
 from typing import TypeAlias
 
@@ -68,6 +68,7 @@ class LiveSource:
     groups: Groups | None  # positions; None: those that the archive knows already stay
     config: KafkaTopicConfig
     asked_ms: int  # before ``end`` was asked for
+    unread_groups: Set[str] = frozenset()  # groups whose positions in the archive stay
     follows: bool = False  # more will come soon: rounds that others have begun are waited for
     level_ms: int = 0  # when whoever follows had all that there was; 0: nobody knows
     # of records that no broker had, which count all at once: see ``ArchivedLog``
@@ -374,7 +375,7 @@ class Intake:
         before, source = self._log, self._source
         is_due = source.asked_ms - before.brought_ms > source.config.delete_retention_ms // 2
         is_other = source.known not in (None, before.known)
-        is_other = is_other or source.groups not in (None, before.groups)
+        is_other = is_other or self._groups(before) != before.groups
         is_other = is_other or (not source.follows and before.active_from is not None)
         if self._begun or self._is_new or is_due or is_other:
             self._commit()
@@ -437,11 +438,19 @@ class Intake:
             topic_id=source.topic_id or before.topic_id,
             known=source.known or before.known,
             brought_ms=source.asked_ms,
-            groups=before.groups if source.groups is None else source.groups,
+            groups=self._groups(before),
             active_from=self._active_from if source.follows else None,
             last_batch=self._last,
             written=before.written if source.written is None else source.written,
         )
+
+    def _groups(self, before: ArchivedLog) -> Groups:
+        """The groups' positions, with those of the archive where none could be read."""
+        source = self._source
+        if source.groups is None:
+            return before.groups
+        kept = [each for each in before.groups if each[0] in source.unread_groups]
+        return tuple(sorted((*source.groups, *kept)))
 
     def _put_snapshot(self, begun: Round, producers: Sequence[Producer]) -> tuple[str | None, int]:
         """Write what a broker would have in a file of its producers; its key and size."""

@@ -8,19 +8,21 @@ not replicated yet does not count: another leader may never have had it.
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from functools import lru_cache
 from itertools import takewhile
 from typing import NamedTuple, TypeAlias
 
-from lastwrite.errors import CorruptLog, NotALog
-from lastwrite.kafka.cluster.commits import Commit, Place, Positions
+from lastwrite.errors import CorruptLog, LogError, NotALog
+from lastwrite.kafka.cluster.commits import Commit, Place, Positions, UnreadCommit
 from lastwrite.kafka.cluster.internal_topics import GROUPS_TOPIC
 from lastwrite.kafka.store import log_dir
 from lastwrite.kafka.store.appended import batches_of
 from lastwrite.kafka.store.partitions import find_partitions
 from lastwrite.model.log import PartitionLog, Segment, TopicPartition
+from lastwrite.reports.groups import UnreadPosition, unread_because
 from lastwrite.storage.objects.address import is_address
 
 # As an archive has them, by partition and group: position, leader epoch before it or -1, the
@@ -28,30 +30,50 @@ from lastwrite.storage.objects.address import is_address
 Brought: TypeAlias = Mapping[TopicPartition, Mapping[str, tuple[int, int, str] | None]]
 
 
-class Told(NamedTuple):
-    """As ``Positions``."""
+class GroupPositions(NamedTuple):
+    """As ``Positions``; ``unread``: what could not be read, which takes no other position away."""
 
     known: Mapping[Place, Commit]
     gone: Set[Place]
+    unread: tuple[UnreadPosition, ...] = ()
+
+    def unread_of(self, place: Place) -> UnreadPosition | None:
+        """Something unread that may be the newest position at ``place``. A group is in one
+        partition of the topic, so a damaged partition does not concern a group that is known.
+        """
+        for each in self.unread:
+            is_elsewhere = each.offset is None and place in self.known
+            is_groups = not is_elsewhere and each.group in (None, place.group)
+            if is_groups and each.topic in (None, place.topic):
+                if each.partition in (None, place.partition):
+                    return each
+        return None
 
 
-def positions_in(path: str) -> Told:
+def positions_in(path: str) -> GroupPositions:
     """All positions in the root, or the archive, at ``path``.
+
+    A partition of ``__consumer_offsets`` that is damaged gives no position: a later one of the same
+    group may be in the bytes that cannot be read. The others are read.
 
     Raises:
         NotALog: it has no ``__consumer_offsets``.
-        CorruptLog: that is damaged.
-        LogError: it cannot be read.
     """
     known: dict[Place, Commit] = {}
     gone: set[Place] = set()
+    unread: list[UnreadPosition] = []
     for folder in find_partitions(path, GROUPS_TOPIC):  # a group is in one of them
-        log = log_dir.read_partition(folder)
-        _refuse_damaged(log)
-        told = _told(log.segments, log.high_watermark)
-        known |= told.known
-        gone |= told.gone
-    return Told(known, gone)
+        try:
+            log = log_dir.read_partition(folder)
+            _refuse_damaged(log)
+            found = _replayed(log.segments, log.high_watermark)
+        except (LogError, OSError) as error:
+            unread.append(unread_because(error, folder))
+            continue
+        known |= found.known
+        gone |= found.gone
+        unread += found.unread
+    return GroupPositions(known, gone, tuple(unread))
 
 
 def _refuse_damaged(log: PartitionLog) -> None:
@@ -61,26 +83,42 @@ def _refuse_damaged(log: PartitionLog) -> None:
 
 
 @lru_cache(maxsize=256)
-def _told(segments: tuple[Segment, ...], end: int) -> Told:
+def _replayed(segments: tuple[Segment, ...], end: int) -> GroupPositions:
     found = Positions()
     found.take(takewhile(lambda batch: batch.header.base_offset < end, batches_of(segments)))
-    return Told(found.known, found.gone)
+    unread = sorted(found.unread.values(), key=lambda each: each.offset)
+    return GroupPositions(
+        found.known, found.gone, tuple(_unread(each, segments) for each in unread)
+    )
 
 
-def positions_of(roots: Sequence[str]) -> Brought:
-    """The positions that log roots know of; of groups that other brokers coordinate, none.
+def _unread(commit: UnreadCommit, segments: Sequence[Segment]) -> UnreadPosition:
+    bases = [segment.base_offset for segment in segments]
+    place = commit.place
+    return UnreadPosition(
+        source=segments[max(bisect_right(bases, commit.offset) - 1, 0)].path,
+        offset=commit.offset,
+        group=commit.group,
+        topic=None if place is None else place.topic,
+        partition=None if place is None else place.partition,
+        reason=commit.reason,
+    )
 
-    Raises:
-        LogError: some of them cannot be read.
+
+def positions_of(roots: Sequence[str]) -> tuple[Brought, tuple[UnreadPosition, ...]]:
+    """The positions in the log roots, and what of them could not be read. A group that another
+    broker coordinates is in neither.
     """
     found: dict[TopicPartition, dict[str, tuple[int, int, str] | None]] = {}
+    unread: list[UnreadPosition] = []
     for root in roots:
         if is_address(root) or not os.path.isdir(root):
             continue
         with suppress(NotALog):
-            told = positions_in(root)
-            gone = dict.fromkeys(told.gone)
-            at = {place: commit[:3] for place, commit in told.known.items()}
+            there = positions_in(root)
+            unread += there.unread
+            gone = dict.fromkeys(there.gone)
+            at = {place: commit[:3] for place, commit in there.known.items()}
             for place, position in {**gone, **at}.items():
                 found.setdefault(place.name, {})[place.group] = position
-    return found
+    return found, tuple(unread)
