@@ -7,6 +7,7 @@ Rounds run in this process, without Spark; one goes through the command and Spar
 from __future__ import annotations
 
 import base64
+import contextlib
 import itertools
 import json
 import os
@@ -15,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,12 @@ import pytest
 import lastwrite
 from lastwrite.errors import CorruptLog, InvalidConfig, LogHeld, NotALog, RemoteFailed
 from lastwrite.model.progress import NoProgress
+from lastwrite.pulsar.format.managed_ledger import ManagedLedgerInfo
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.live import backlog_bytes
 from lastwrite.pulsar.network.cluster import Access, Cluster, Compaction, CursorHold
+from lastwrite.pulsar.network.metadata import open_nodes
+from lastwrite.pulsar.rules.live_settings import TlsFiles
 from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
 from tests.support.pulsar.broker import Broker
@@ -104,6 +109,54 @@ def every_shape(round_: int) -> list[dict[str, Any]]:
     lines.append({"abort": "a"})
     lines.append(line(f"d{round_}=alive", f"s1={round_}", "s2="))
     return lines
+
+
+def miscount(broker: Broker, topic: str, position: int) -> None:
+    """Let the list of an unloaded topic count one entry less in the ledger at ``position``."""
+    url, name = f"zk:{broker.metadata_store}", TopicName.parse(topic)
+    path = f"/managed-ledgers/{name.managed_ledger}"
+    with contextlib.closing(open_nodes(url, "/ledgers", 10, "", TlsFiles())) as nodes:
+        node = nodes.find(path, "testing")
+        assert node is not None
+        info = ManagedLedgerInfo.decode_node(node.data)
+        ledgers = list(info.ledgers)
+        entries = ledgers[position].entries
+        assert entries is not None
+        ledgers[position] = replace(ledgers[position], entries=entries - 1)
+        lowered = replace(info, ledgers=tuple(ledgers)).encode()
+        nodes.replace(path, lowered, node.version, "testing")
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_a_ledger_is_read_to_its_end_whatever_the_list_counts(
+    pulsar: Broker, driver: Driver, tmp_path: Path, position: int
+) -> None:
+    """A write that fails lets the list count an entry less than the ledger has: here a delete."""
+    ours = driver.fresh()
+    theirs = ours + "-theirs"
+    driver.create(theirs)
+    for topic in (ours, theirs):
+        driver.send(topic, [line("a=1"), line("b=1"), line("c=1"), line("a=")])
+        driver.unload(topic)
+        driver.send(topic, [line("b=2"), line("c=")])
+        driver.unload(topic)
+        driver.send(topic, [line("d=1")])
+        driver.unload(topic)
+        miscount(pulsar, topic, position)
+    whole = lastwrite.fetch([ours], str(tmp_path / "archive"), config=settings(pulsar))
+    assert (whole.exit_status, [each.entries for each in whole.topics[0].ledgers]) == (0, [4, 2, 1])
+    planned = backlog_bytes(ours, settings(pulsar))
+    report = compact(pulsar, ours)
+    assert report["status"] == Status.CLEANED, report
+    assert driver.compact(theirs)["did"]
+    found, expected = view(driver, ours), view(driver, theirs)
+    assert [each[1:] for each in found] == [each[1:] for each in expected]
+    assert [key for _, key, _ in found] == ["b", "d"]
+    assert planned > backlog_bytes(ours, settings(pulsar)) == 0
+    again = lastwrite.fetch([ours], str(tmp_path / "archive"), config=settings(pulsar))
+    assert again.exit_status == 0
+    [folder] = (tmp_path / "archive").glob("pulsar/**/manifest.json")
+    assert lastwrite.verify(str(folder.parent)).exit_status == 0
 
 
 @pytest.mark.long

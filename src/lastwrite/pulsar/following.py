@@ -11,6 +11,7 @@ from lastwrite.archive.bringing import held_by
 from lastwrite.archive.following import Wanted
 from lastwrite.engine.context import Options
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog, RemoteFailed
+from lastwrite.pulsar.format.managed_ledger import LedgerInfo
 from lastwrite.pulsar.format.names import SCHEME, TopicName
 from lastwrite.pulsar.jobs.bring import State
 from lastwrite.pulsar.jobs.fetch import Brought, IntoArchive
@@ -39,6 +40,7 @@ class PulsarFollowed:
         self._is_asked = False
         self._is_stopped = False
         self._seen: dict[TopicName, State] = {}
+        self._ended: dict[LedgerInfo, LedgerInfo] = {}
         self._level_ms: dict[TopicName, int] = {}
 
     def bring(self) -> Sequence[FollowedLog]:
@@ -63,6 +65,7 @@ class PulsarFollowed:
                 waits=not wanted.is_once,
                 goes_on=live.goes_on,
                 seen=self._seen,
+                ended=self._ended,
             )
             found = []
             for name in self._names(cluster):

@@ -36,7 +36,7 @@ from lastwrite.pulsar.fetched import FetchedTopic, FetchReport
 from lastwrite.pulsar.format.managed_ledger import ManagedLedgerInfo
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.format.position import Position
-from lastwrite.pulsar.jobs.bring import Bringer, ledgers_of
+from lastwrite.pulsar.jobs.bring import Bringer, ledgers_of, with_end
 from lastwrite.pulsar.jobs.fetch import IntoArchive
 from lastwrite.pulsar.network.broker import Subscription
 from lastwrite.pulsar.network.cluster import Access, Cluster, Compaction, CursorHold, looking_at
@@ -437,6 +437,8 @@ def _backlog_of(cluster: Cluster, topic: TopicName) -> int:
     for each in info.ledgers:
         if each.ledger < horizon.ledger:
             continue
+        if each.is_closed:
+            each = with_end(each, cluster)
         entries, size = each.entries or 0, each.size_bytes or 0
         if not each.is_closed and (ledger := cluster.store.ledger(each.ledger)) is not None:
             end = cluster.bookies.last_entry(ledger)

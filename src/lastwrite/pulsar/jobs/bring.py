@@ -1,17 +1,19 @@
 """A topic of a live cluster on its way to a disk: what its brokers say of it, and its ledgers from
 their bookies.
 
-No ledger is fenced, closed or changed. Where the open ledger ends, its broker says: readers of the
-bookies know it an entry or more later.
+No ledger is fenced, closed or changed. The broker reports the end of the open ledger, because readers
+of the bookies learn it an entry or more later. A closed ledger ends where its own metadata end it.
+The topic's ledger list also has a count, but brokers never read by it, and it can be too low: a write
+that failed makes a broker close the list's count while the ledger keeps the entry.
 
-Source: Pulsar 4.2.4 ``ManagedLedgerImpl``, ``CompactedTopicImpl``; docs/formats/pulsar.md,
+Source: Pulsar 4.2.4 ``ManagedLedgerImpl`` (``internalReadFromLedger``), ``CompactedTopicImpl``; docs/formats/pulsar.md,
 "Managed ledger"; docs/formats/pulsar-compaction.md, "The commit".
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from lastwrite.errors import CorruptLog, InvalidConfig, NotALog
 from lastwrite.model.progress import Progress
@@ -60,7 +62,8 @@ class State:
 class Bringer:
     """Brings a topic's ledgers into a mirror of it. ``goes_on``: also where the compacted ledger is
     lost. ``is_whole``: past entries that no bookie has, of the compacted ledger, too. ``spend`` is
-    asked for bytes that are read.
+    asked for bytes that are read. ``ended``: closed ledgers as the list has them, and as
+    ``with_end`` found them; a caller that looks again and again keeps it.
     """
 
     cluster: Cluster
@@ -69,6 +72,7 @@ class Bringer:
     spend: Callable[[int], None]
     goes_on: bool = False
     is_whole: bool = False
+    ended: dict[LedgerInfo, LedgerInfo] = field(default_factory=dict)
 
     def state(self, asked: Subscription) -> State:
         """The topic as the cluster has it; ``asked`` is a subscription to it.
@@ -81,8 +85,21 @@ class Bringer:
         base = self.cluster.compaction_of(self.topic)
         compacted = self._compacted(base)
         ends = _Ends(self.cluster, self.topic, asked)
-        info = _with_ends(ledgers_of(self.cluster, self.topic), self.cluster, ends)
+        listed = ledgers_of(self.cluster, self.topic)
+        info = replace(listed, ledgers=tuple(self._with_end(each, ends) for each in listed.ledgers))
         return State(topic=self.topic, info=info, base=base, compacted=compacted)
+
+    def _with_end(self, info: LedgerInfo, ends: _Ends) -> LedgerInfo:
+        """The ledger with as many entries as it has by now."""
+        if info.is_closed:
+            if info not in self.ended:
+                self.ended[info] = with_end(info, self.cluster)
+            return self.ended[info]
+        ledger = self.cluster.store.ledger(info.ledger)
+        if ledger is None:
+            return info
+        closed = ledger.metadata.last_entry if ledger.metadata.is_closed else None
+        return replace(info, entries=(ends.of(ledger) if closed is None else closed) + 1)
 
     def _compacted(self, base: Compaction | None) -> LiveLedger | None:
         """The compacted ledger that brokers serve from; None: there is none."""
@@ -107,6 +124,8 @@ class Bringer:
         if mirror.find(info.ledger, entries, info.offloaded_as) is not None:
             return
         ledger = self.cluster.store.ledger(info.ledger)
+        if ledger is None and mirror.find(info.ledger, entries, info.offloaded_as, or_more=True):
+            return  # the list counts fewer entries than the offloaded ledger has
         if ledger is None or (info.offload is not None and info.offload.bookkeeper_deleted):
             raise InvalidConfig(
                 f"ledger {info.ledger} of {self.topic} is offloaded, and only the object store has "
@@ -195,12 +214,22 @@ def ledgers_of(cluster: Cluster, topic: TopicName) -> ManagedLedgerInfo:
     return found[1]
 
 
-def _with_ends(info: ManagedLedgerInfo, cluster: Cluster, ends: _Ends) -> ManagedLedgerInfo:
-    """The topic's ledgers, of the open one too how many entries it has by now."""
-    ledgers = []
-    for each in info.ledgers:
-        if not each.is_closed and (ledger := cluster.store.ledger(each.ledger)) is not None:
-            closed = ledger.metadata.last_entry if ledger.metadata.is_closed else None
-            each = replace(each, entries=(ends.of(ledger) if closed is None else closed) + 1)
-        ledgers.append(each)
-    return replace(info, ledgers=tuple(ledgers))
+def with_end(info: LedgerInfo, cluster: Cluster) -> LedgerInfo:
+    """A closed ledger of the list, with the entries that brokers read from it.
+
+    A ledger that the list has closed and its own metadata have not is recovered by the first
+    broker that reads it. Recovery keeps the last entry that a bookie has, so that counts here.
+    A list that counts more entries than there are stays as it is: the rest is missing.
+    """
+    ledger = cluster.store.ledger(info.ledger)
+    if ledger is None:  # offloaded, and its entries are in the object store alone
+        return info
+    own = ledger.metadata
+    if own.is_closed and own.last_entry is not None:
+        entries, size_bytes = own.last_entry + 1, own.length
+    else:
+        end = cluster.bookies.last_entry(ledger)
+        entries, size_bytes = end.entry + 1, end.ledger_bytes
+    if entries <= (info.entries or 0):
+        return info
+    return replace(info, entries=entries, size_bytes=size_bytes)

@@ -72,6 +72,7 @@ class IntoArchive:
     waits: bool = False
     goes_on: bool = False  # also where the compacted ledger is lost
     seen: dict[TopicName, State] = field(default_factory=dict)  # of which nothing was lacking
+    ended: dict[LedgerInfo, LedgerInfo] = field(default_factory=dict)  # as of ``Bringer``
 
     def bring(self, name: TopicName) -> Brought:
         """Bring what is new of a topic.
@@ -91,6 +92,7 @@ class IntoArchive:
             progress=self.progress,
             spend=self.spend,
             goes_on=self.goes_on,
+            ended=self.ended,
         )
         with looking_at(self.cluster, name) as looking:
             asked_ms = time.time_ns() // 1_000_000

@@ -221,15 +221,18 @@ def _has_entries_between(
 
 
 def _last_of(cluster: Cluster, info: ManagedLedgerInfo, at: Position) -> int:
-    """The last entry of a ledger of the topic; -1: it has none."""
-    entries = next(
-        (each.entries for each in info.ledgers if each.ledger == at.ledger and each.is_closed), None
-    )
-    if entries is not None:
-        return entries - 1
+    """The last entry of a ledger of the topic; -1: it has none.
+
+    The ledger's own metadata say it. An offloaded ledger whose metadata are deleted has ``at`` and
+    what the topic's list counts, which may be less.
+    """
     ledger = cluster.store.ledger(at.ledger)
     if ledger is None:
-        return -1
+        listed = next((each for each in info.ledgers if each.ledger == at.ledger), None)
+        if listed is None:
+            return -1
+        least = -1 if listed.offloaded_as is None else at.entry
+        return max(least, (listed.entries or 0) - 1)
     closed = ledger.metadata.last_entry if ledger.metadata.is_closed else None
     return cluster.bookies.last_entry(ledger).entry if closed is None else closed
 

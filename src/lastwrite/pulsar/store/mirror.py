@@ -119,11 +119,19 @@ class Mirror:
                 continue
             yield path, index
 
-    def find(self, ledger: int, entries: int, uid: uuid.UUID | None = None) -> str | None:
+    def find(
+        self,
+        ledger: int,
+        entries: int,
+        uid: uuid.UUID | None = None,
+        *,
+        or_more: bool = False,
+    ) -> str | None:
         """The ledger's data object with so many entries (and that uuid); None: it is not here."""
         for path, count in self.present(ledger):
             parsed = parse_object_name(os.path.basename(path))
-            if count == entries and uid in (None, parsed and parsed[0]):
+            is_enough = count == entries or (or_more and count > entries)
+            if is_enough and uid in (None, parsed and parsed[0]):
                 return path
         return None
 
