@@ -4,6 +4,7 @@ between two looks, what comes makes the table, and nothing comes twice.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -191,3 +192,46 @@ def test_a_pulsar_topic_and_rounds(tmp_path: Path) -> None:
     lastwrite.compact(str(tmp_path), spark=Inline())
     del model[b"k2"]
     follower.check(model | {b"k3": b"z"})
+
+
+def _give_inode(aside: Path, to: Path) -> None:
+    """Let the file ``to`` have the inode of ``aside``, as a file system that reuses inodes may."""
+    seen = to.stat()
+    aside.write_bytes(to.read_bytes())
+    os.utime(aside, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+    os.replace(aside, to)
+
+
+def _replaced_twice(log: GrowingLog) -> None:
+    """Delete a key, and let two rounds clean away the delete; the segment is longer then."""
+    log.append([(b"gone", None, 6), *((b"k%d" % n, b"x" * 99, 6) for n in range(9))])
+    for n in range(2):
+        log.roll()
+        log.append([(b"b%d" % n, b"1", 7)])
+        lastwrite.compact(str(log.root), topic="t", config=CLEAN, spark=Inline())
+
+
+def test_a_reused_inode_does_not_hide_a_delete(tmp_path: Path) -> None:
+    log = GrowingLog(tmp_path)
+    log.append([(b"gone", b"1", 5), (b"a", b"1", 5)])
+    first, aside = log.folder / f"{0:020}.log", tmp_path / "aside"
+    with lastwrite.table(tmp_path, "t") as table:
+        os.link(first, aside)
+        size_bytes = first.stat().st_size
+        _replaced_twice(log)
+        _give_inode(aside, first)
+        assert first.stat().st_size > size_bytes and b"gone" not in first.read_bytes()
+        for _ in range(2):  # nothing was passed over by the first attempt
+            with pytest.raises(CommitConflict, match="a key was deleted.*make the table anew"):
+                list(table.follow(poll_s=None))
+
+
+def test_a_delete_between_two_looks_is_seen_in_the_file_that_is_open(tmp_path: Path) -> None:
+    log = GrowingLog(tmp_path)
+    log.append([(b"gone", b"1", 5), (b"a", b"1", 5)])
+    with lastwrite.table(tmp_path, "t") as table:
+        assert list(table.follow(poll_s=None)) == []
+        _replaced_twice(log)
+        rows = [row for batch in table.follow(poll_s=None) for row in batch.to_pylist()]
+        assert [row["key"] for row in rows if row["value"] is None] == [b"gone"]
+        assert b"gone" not in table and table[b"a"] == b"1"

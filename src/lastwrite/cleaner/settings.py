@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from lastwrite.config.cleaner import CleanerConfig
 from lastwrite.config.stores import store_settings
 from lastwrite.engine.system import System
 from lastwrite.errors import LogError
+from lastwrite.storage.file_state import FileState, state_of
 from lastwrite.storage.objects.address import use
 
 # Of these nobody may read the value: sasl.password, sasl.jaas.config, authParams,
@@ -86,14 +86,8 @@ class SettingsSource:
         use(stores)
         return settings
 
-    def _identity(self) -> tuple[int, ...] | None:
-        if self._path is None:
-            return None
-        try:
-            seen = os.stat(self._path)
-        except OSError:
-            return ()
-        return (seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns)
+    def _identity(self) -> FileState | None:
+        return None if self._path is None else state_of(self._path)
 
 
 def _said(name: str, names: Mapping[str, object]) -> str:

@@ -309,6 +309,7 @@ class KeyedTable(Mapping[bytes, Any]):
                 moved = error
             self._last.hold_open()
             steady(self._system, self._listed, self._last.catch_up)
+            self._last.hold_open()  # before the next look, which comes when the caller wants
             unseen = self._last.take_unseen()
             for partition in self._last.ends:
                 self._told.setdefault(partition, 0)

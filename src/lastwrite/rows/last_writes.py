@@ -9,17 +9,16 @@ passes what was not read yet, it was made anew): that is an error, since changes
 
 from __future__ import annotations
 
-import os
+import errno
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from lastwrite.encoding.fingerprint import SECRET_WORDS, fingerprint, secret_from
-from lastwrite.errors import CommitConflict
+from lastwrite.errors import CommitConflict, LogError
 from lastwrite.model.columns import RecordColumns
 from lastwrite.model.log import PartitionLog, Segment
 from lastwrite.model.progress import NoProgress, Progress
@@ -34,12 +33,15 @@ from lastwrite.rows.places import (
 )
 from lastwrite.rows.reading import RecordReader, RowUnit, add_places_of, row_units
 from lastwrite.rows.system import RowSystem
+from lastwrite.storage.file_state import FileState, checksum_of_ends, state_of
 from lastwrite.storage.machine import core_count
 from lastwrite.storage.objects.address import is_address
 
 _CHUNK_SHARE = 16  # of the memory, one part for a thread's chunk and what it decompresses to
 _USUAL = ("key", "value")
 _ANEW = "make the table anew"
+_Name: TypeAlias = tuple[int, str, int, str]  # partition, path, position, etag
+_States: TypeAlias = list[tuple[PartitionLog, list[FileState | None]]]
 
 
 class Unseen(NamedTuple):
@@ -50,12 +52,33 @@ class Unseen(NamedTuple):
 
 
 class _Listed(NamedTuple):
-    """A segment of a partition, as it was when it was listed last."""
+    """A segment of a partition, as it was when it was listed last.
+
+    Only the last segment of a log has a checksum: the others do not grow.
+    """
 
     log: PartitionLog
     segment: Segment
     reader: RecordReader
-    key: tuple[object, ...]
+    state: FileState | None  # None: of an object, or of a missing file
+    checksum: int | None
+
+    def is_same(self, later: Segment, state: FileState | None) -> bool:
+        """Whether a segment listed later under the same name begins with the same records.
+
+        An unchanged file has an unchanged change time. A file that grew must be the same file, with
+        the same first and last batch as before: another file can have its inode.
+        """
+        was = self.segment
+        if state == self.state and was.size_bytes == later.size_bytes:
+            return True
+        return (
+            self.checksum is not None
+            and state is not None
+            and was.size_bytes <= later.size_bytes
+            and checksum_of_ends(was.path, was.position, was.size_bytes, self.state)
+            == self.checksum
+        )
 
 
 class LastWrites:
@@ -100,7 +123,7 @@ class LastWrites:
         self._unseen: list[Unseen] | None = None
         self._sources = Sources.of([])
         self._writes: PlaceIndex | PlacesInOrder
-        self._list(self.logs, {})
+        self._list(self._states(self.logs), {})
         given = since or {}
         wanted = [
             (number, given.get(each.log.name.partition, 0), None)
@@ -122,11 +145,14 @@ class LastWrites:
 
     # ------------------------------------------------------------------ segments
 
-    def _list(self, logs: Sequence[PartitionLog], known: Mapping[tuple[object, ...], int]) -> None:
-        """Number the segments of ``logs``; those that are ``known`` keep their numbers."""
+    def _states(self, logs: Sequence[PartitionLog]) -> _States:
+        return [(log, [_state_of(segment) for segment in log.segments]) for log in logs]
+
+    def _list(self, states: _States, known: Mapping[_Name, int]) -> None:
+        """Number the segments of logs; those that are ``known`` keep their numbers."""
         listed: dict[int, _Listed] = {}
         places: dict[int, tuple[int, int]] = {}
-        for log in logs:
+        for log, of_segments in states:
             reader = RecordReader(
                 self.system.reader(
                     self.limits.plain_bytes, self.system.extra_of(log), raw_keys=self._raw_keys
@@ -134,14 +160,18 @@ class LastWrites:
                 self.limits.plain_bytes,
             )
             for rank, segment in enumerate(log.segments):
-                key = _key_of(log, segment)
-                number = known.get(key, -1)
+                number = known.get(_name_of(log, segment), -1)
                 if number < 0:
                     number, self._next_number = self._next_number, self._next_number + 1
-                listed[number] = _Listed(log, segment, reader, key)
+                state, checksum = of_segments[rank], None
+                if state is not None and segment is log.segments[-1]:
+                    checksum = checksum_of_ends(
+                        segment.path, segment.position, segment.size_bytes, state
+                    )
+                listed[number] = _Listed(log, segment, reader, state, checksum)
                 places[number] = log.name.partition, rank
             self._ids.setdefault(log.name.partition, self.system.topic_id(log))
-        self.logs, self._segments = tuple(logs), listed
+        self.logs, self._segments = tuple(log for log, _ in states), listed
         # A segment that is gone is still of its partition.
         was = self._sources.partitions.tolist()
         of = [
@@ -254,15 +284,23 @@ class LastWrites:
         place = self._place_of(key)
         if place is None:
             return None
-        _, segment, reader, _ = self._segments[place.segment]
+        _, segment, reader, *_ = self._segments[place.segment]
         found = reader.record(segment, place.position, place.order, has_headers=has_headers)
         if found is None or found[1] is None:
             raise CommitConflict("the record is not where it was", place.position, segment.path)
-        return (found[1], found[2]) if found[0] == key else None
+        if found[0] == key:
+            return found[1], found[2]
+        if found[0] is None or self._lanes_of(found[0]) != self._lanes_of(key):
+            raise CommitConflict("another record is there now", place.position, segment.path)
+        return None  # both keys have the same fingerprint
 
     def _place_of(self, key: bytes) -> Place | None:
+        return self._index.find(*self._lanes_of(key))
+
+    def _lanes_of(self, key: bytes) -> tuple[int, int]:
+        """The two numbers by which an index finds a key."""
         one, two = fingerprint(np.frombuffer(key, np.uint8), 0, len(key), self._secret)
-        return self._index.find(int(one), int(two) >> 32)
+        return int(one), int(two) >> 32
 
     def units(self, columns: Sequence[str]) -> Iterator[RowUnit]:
         """The pieces that have last writes, in order, each with which records these are: what
@@ -291,13 +329,21 @@ class LastWrites:
     # ------------------------------------------------------------------ later
 
     def hold_open(self) -> None:
-        """Open the files of all segments, as far as a process may: what a round replaces can be
-        looked into as long as that is so.
+        """Open the files of all segments, as far as a process may.
+
+        Records of a file that a round deletes can be read while it is open, and no new file gets
+        its inode.
         """
-        for _, segment, reader, _ in self._segments.values():
+        for _, segment, reader, *_ in self._segments.values():
             if segment.size_bytes and not is_address(segment.path):
-                with suppress(CommitConflict):  # what came in its place is listed next
+                try:
                     reader.open(segment)
+                except CommitConflict:  # what came in its place is listed next
+                    continue
+                except OSError as error:
+                    if error.errno not in (errno.EMFILE, errno.ENFILE):
+                        raise
+                    return
 
     def catch_up(self, logs: Sequence[PartitionLog]) -> None:
         """Take in what the logs, listed anew, have become. It is as it was where that fails, so it
@@ -329,26 +375,21 @@ class LastWrites:
     def _catch_up(self, logs: Sequence[PartitionLog]) -> None:
         before = self._segments
         self._check_moves(logs)
-        last_of = {log.name.partition: log.segments[-1] for log in self.logs if log.segments}
-        known = {each.key: number for number, each in before.items()}
-        kept: dict[tuple[object, ...], int] = {}
-        for log in logs:
-            for segment in log.segments:
-                key = _key_of(log, segment)
-                number = known.get(key, -1)
-                if number >= 0:
-                    was = before[number].segment
-                    grows = was is last_of.get(log.name.partition)
-                    if was.size_bytes == segment.size_bytes or (
-                        grows and was.size_bytes < segment.size_bytes
-                    ):
-                        kept[key] = number
+        states = self._states(logs)
+        known = {_name_of(each.log, each.segment): n for n, each in before.items()}
+        kept: dict[_Name, int] = {}
+        for log, of_segments in states:
+            for segment, state in zip(log.segments, of_segments, strict=True):
+                name = _name_of(log, segment)
+                number = known.get(name, -1)
+                if number >= 0 and before[number].is_same(segment, state):
+                    kept[name] = number
         gone = before.keys() - kept.values()
         ends = {log.name.partition: self.system.end_of(log, True) for log in logs}
         if not gone and ends == self.ends and len(kept) == sum(len(log.segments) for log in logs):
             return
         was_ends, was_index = self.ends, self._index
-        self._list(logs, kept)
+        self._list(states, kept)
         wanted: list[tuple[int, int, int | None]] = []
         for number, each in self._segments.items():
             partition = each.log.name.partition
@@ -362,7 +403,11 @@ class LastWrites:
             return
         index = self._scanned(wanted, was_index)
         try:
-            unseen = list(_unseen(was_index, index, before, gone, self._sources)) if gone else []
+            unseen = (
+                list(_unseen(was_index, index, before, gone, self._sources, self._lanes_of))
+                if gone
+                else []
+            )
         except BaseException:
             index.close()
             raise
@@ -413,16 +458,14 @@ class LastWrites:
         self._writes.close()
 
 
-def _key_of(log: PartitionLog, segment: Segment) -> tuple[object, ...]:
-    """What tells a segment from another that came in its place."""
-    name = log.name.partition
-    if segment.etag or is_address(segment.path):
-        return name, segment.path, segment.position, segment.etag
-    try:
-        seen = os.stat(segment.path)
-    except OSError:
-        return name, segment.path, segment.position, None
-    return name, segment.path, segment.position, seen.st_dev, seen.st_ino
+def _name_of(log: PartitionLog, segment: Segment) -> _Name:
+    """What two listings of one segment have in common; of an object it tells its contents."""
+    return log.name.partition, segment.path, segment.position, segment.etag
+
+
+def _state_of(segment: Segment) -> FileState | None:
+    """The state of the segment's file; None where its name, with its etag, tells its contents."""
+    return None if segment.etag or is_address(segment.path) else state_of(segment.path)
 
 
 def _unseen(
@@ -431,21 +474,30 @@ def _unseen(
     segments: Mapping[int, _Listed],
     gone: set[int],
     sources: Sources,
+    lanes_of: Callable[[bytes], tuple[int, int]],
 ) -> Iterator[Unseen]:
-    """The keys of live writes in segments that are gone, of which nothing is left."""
+    """The keys of live writes in segments that are gone, of which nothing is left.
+
+    Raises:
+        CommitConflict: such a key cannot be read any more, or another file has the segment's name.
+    """
     for number in sorted(gone):
-        log, segment, reader, _ = segments[number]
+        log, segment, reader, *_ = segments[number]
         live = was.in_segment(number)
         lost = live.take(now.unknown(live, sources))
-        for position, order in zip(lost.positions.tolist(), lost.orders.tolist(), strict=True):
+        for row in range(lost.rows):
+            position, order = int(lost.positions[row]), int(lost.orders[row])
+            lost_delete = CommitConflict(
+                "a key was deleted, and the delete was cleaned away before it was seen",
+                position,
+                segment.path,
+                _ANEW,
+            )
             try:
                 found = reader.record(segment, position, order)
-            except CommitConflict as error:
-                raise CommitConflict(
-                    "a key was deleted, and the delete was cleaned away before it was seen",
-                    position,
-                    segment.path,
-                    _ANEW,
-                ) from error
-            if found is not None and found[0] is not None:
-                yield Unseen(log.name.partition, found[0])
+            except LogError as error:
+                raise lost_delete from error
+            key = None if found is None else found[0]
+            if key is None or lanes_of(key) != (lost.lanes[row], lost.other_lanes[row]):
+                raise lost_delete
+            yield Unseen(log.name.partition, key)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from lastwrite.engine.chunks import Chunk, Chunks
 from lastwrite.engine.rules.transactions import aborted_table, flag_aborted
-from lastwrite.errors import CorruptLog, OutOfMemoryBudget, located
+from lastwrite.errors import CommitConflict, CorruptLog, OutOfMemoryBudget, located
 from lastwrite.model.columns import (
     IS_ABORTED,
     IS_CONTROL,
@@ -146,10 +146,12 @@ def read_records(unit: RowUnit, limits: Limits) -> Iterator[RecordColumns]:
     reader = unit.reader(limits)
     has_headers = "headers" in unit.columns
     wanted = None if unit.wanted is None else unit.wanted.astype(np.int64) + unit.lowest
+    missing = 0 if wanted is None else len(wanted)
     for chunk, found in _found(unit, reader, limits):
         if wanted is not None:
             which = _are_in(wanted, found.orders)
             found = found if len(which) == found.rows else found.take(which)
+            missing -= len(which)
         if unit.keys is not None:
             found = found.take(_have_keys(found, unit.keys))
         if found.rows and has_headers:
@@ -157,6 +159,10 @@ def read_records(unit: RowUnit, limits: Limits) -> Iterator[RecordColumns]:
                 found = reader.with_headers(found)
         if found.rows:
             yield found
+    if missing and unit.span[0] <= unit.piece.lowest_offset:  # else some lie before the span
+        raise CommitConflict(
+            f"{missing} records are not where they were", unit.piece.start, unit.piece.path
+        )
 
 
 def add_places_of(

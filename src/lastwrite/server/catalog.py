@@ -29,6 +29,7 @@ from lastwrite.kafka.look.served import ServedLog
 from lastwrite.kafka.store import archived, log_dir, partitions, root_state
 from lastwrite.model.log import PartitionLog, TopicPartition
 from lastwrite.server.files import Files
+from lastwrite.storage.file_state import state_of
 from lastwrite.storage.layout import Layout
 from lastwrite.storage.objects.address import is_address, join, store_at
 
@@ -173,7 +174,7 @@ class Partition:
             return self.seen_manifest()
         active = None
         if self._log is not None and self._log.log.segments:
-            active = file_state(self._log.log.segments[-1].path)
+            active = state_of(self._log.log.segments[-1].path)
         # not the time of the file now: the next listing may be of the marks of a moment ago
         noted_ns = root_state.recent(self._root).noted_ns
         return beside_a_broker.folder_state(self.folder), active, noted_ns
@@ -185,7 +186,7 @@ class Partition:
             store, key = store_at(path)
             found = store.head(key)
             return None if found is None else found.version
-        return file_state(path)
+        return state_of(path)
 
 
 class Topic:
@@ -382,11 +383,3 @@ def cluster_id_of(paths: Sequence[str]) -> str:
 def is_name(topic: str | None) -> bool:
     """Whether a topic may be called so."""
     return _NAME.fullmatch(topic or "") is not None and topic not in (".", "..")
-
-
-def file_state(path: str) -> Hashable:
-    try:
-        seen = os.stat(path)
-    except OSError:
-        return None
-    return seen.st_ino, seen.st_size, seen.st_mtime_ns

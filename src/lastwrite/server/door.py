@@ -5,7 +5,6 @@ Files that change are read again; what cannot be read leaves what held before, a
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
 import threading
@@ -17,6 +16,7 @@ from typing import Generic, TypeVar
 from lastwrite.errors import InvalidConfig, LogError
 from lastwrite.server.rights import ANONYMOUS, Client, Rights
 from lastwrite.server.users import Users, read_users
+from lastwrite.storage.file_state import state_of
 
 _LOOK_S = 1.0  # between looks at files
 _SHORT = {  # of a certificate's names, as Java writes them
@@ -69,15 +69,7 @@ class Kept(Generic[Made]):
             self._tell(f"{named}: read again")
 
     def _seen(self) -> tuple[object, ...]:
-        return tuple(_state_of(path) for path in self._paths)
-
-
-def _state_of(path: str) -> object:
-    try:
-        seen = os.stat(path)
-    except OSError:
-        return None
-    return seen.st_ino, seen.st_size, seen.st_mtime_ns
+        return tuple(state_of(path) for path in self._paths)
 
 
 def tls_context(certificate: str, key: str, client_ca: str) -> ssl.SSLContext:

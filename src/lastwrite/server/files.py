@@ -20,6 +20,7 @@ from lastwrite.errors import CommitConflict
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import Segment
 from lastwrite.storage import chunked
+from lastwrite.storage.file_state import FileState, state_of
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.reading import reader_of
@@ -38,6 +39,16 @@ class _Opened:
     def __init__(self, segment: Segment) -> None:
         with reader_of(segment) as reader:  # which proves that it is the one that was listed
             self.handle = os.dup(reader.handle)
+        self.state = FileState.of(os.fstat(self.handle))
+
+    def is_replaced_alike(self, path: str) -> bool:
+        """Whether the path names another file of the same size and modification time."""
+        now, was = state_of(path), self.state
+        return (
+            now is not None
+            and not now.is_same_file(was)
+            and (now.size_bytes, now.mtime_ns) == (was.size_bytes, was.mtime_ns)
+        )
 
     def __del__(self) -> None:
         with suppress(AttributeError, OSError):
@@ -129,7 +140,7 @@ class Files:
             key = (segment.path, segment.growing, 0)
         with self._lock:
             found = self._opened.get(key)
-            if found is not None:
+            if found is not None and not found.is_replaced_alike(segment.path):
                 self._opened.move_to_end(key)
                 return found
         try:
@@ -138,6 +149,7 @@ class Files:
             raise to_log_error(error, segment.path, "open the segment") from error
         with self._lock:
             self._opened[key] = found
+            self._opened.move_to_end(key)
             if len(self._opened) > _MOST_OPEN:
                 self._opened.popitem(last=False)
         return found

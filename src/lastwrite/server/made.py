@@ -27,10 +27,11 @@ from lastwrite.kafka.store.partitions import find_partitions
 from lastwrite.model.log import PartitionLog, Segment, TopicPartition
 from lastwrite.reports.compaction import Status
 from lastwrite.rows.system import rows_of
-from lastwrite.server.catalog import Partition, Source, file_state
+from lastwrite.server.catalog import Partition, Source
 from lastwrite.server.copies import Copies
 from lastwrite.server.files import Files
 from lastwrite.spark.inline import INLINE
+from lastwrite.storage.file_state import state_of
 from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.reading import TRIES
 
@@ -161,7 +162,7 @@ class Encoded(Made):
             return self.seen_manifest()
         try:
             with os.scandir(self.folder) as entries:
-                return tuple(sorted((each.name, file_state(each.path)) for each in entries))
+                return tuple(sorted((each.name, state_of(each.path)) for each in entries))
         except OSError:
             return None
 

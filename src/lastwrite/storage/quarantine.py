@@ -25,6 +25,7 @@ from lastwrite.errors import CorruptLog, RemoteFailed
 from lastwrite.model.log import TopicPartition
 from lastwrite.reports.compaction import Quarantined
 from lastwrite.storage import files, lock
+from lastwrite.storage.file_state import FileState
 from lastwrite.storage.objects.address import is_address, store_at
 from lastwrite.storage.objects.store import Store
 
@@ -76,8 +77,7 @@ def read_quarantine(root: str, notes: QuarantineFile) -> dict[TopicPartition, Qu
     path = os.path.join(root, FILE)
     try:
         if not is_address(root):
-            seen = os.stat(path)
-            return dict(_read_once(path, notes, seen.st_mtime_ns, seen.st_size, seen.st_ino))
+            return dict(_read_once(path, notes, FileState.of(os.stat(path))))
     except FileNotFoundError:
         pass
     except OSError as error:
@@ -91,7 +91,7 @@ def read_quarantine(root: str, notes: QuarantineFile) -> dict[TopicPartition, Qu
 
 @functools.lru_cache(maxsize=8)
 def _read_once(
-    path: str, notes: QuarantineFile, mtime_ns: int, size_bytes: int, inode: int
+    path: str, notes: QuarantineFile, state: FileState
 ) -> dict[TopicPartition, Quarantined]:
     return _read(path, notes)
 

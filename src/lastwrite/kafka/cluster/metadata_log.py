@@ -27,6 +27,7 @@ from lastwrite.kafka.cluster.metadata_record import (
 from lastwrite.kafka.cluster.metadata_tables import FRAME_VERSION, METADATA_RECORDS
 from lastwrite.kafka.format.batch import decode_batch, decode_batch_header
 from lastwrite.kafka.format.names import METADATA_TOPIC, FileKind, Suffix, classify
+from lastwrite.storage.file_state import FileState
 from lastwrite.storage.files import to_log_error
 
 FOLDER = f"{METADATA_TOPIC}-0"
@@ -146,13 +147,13 @@ def _decode_placement(value: bytes) -> tuple[int, dict[str, Any]] | None:
     return (number, {}) if number in (each.value for each in Transaction) else None
 
 
-def state(folder: str) -> tuple[tuple[str, int, int], ...]:
-    """Names, sizes and times of the metadata log's files: the same state, the same settings."""
+def state(folder: str) -> tuple[tuple[str, FileState], ...]:
+    """Names and states of the metadata log's files: the same state, the same settings."""
     if not os.path.isdir(folder):
         return ()
     with os.scandir(folder) as entries:
         return tuple(
-            sorted((e.name, e.stat().st_size, e.stat().st_mtime_ns) for e in entries if e.is_file())
+            sorted((e.name, FileState.of(os.stat(e.path))) for e in entries if e.is_file())
         )
 
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from lastwrite.config.properties import decode_properties
 from lastwrite.errors import CorruptLog, InvalidConfig, NotALog
 from lastwrite.kafka.cluster.metadata_log import FOLDER
+from lastwrite.storage.file_state import state_of
 from lastwrite.storage.files import to_log_error
 
 META_PROPERTIES = "meta.properties"
@@ -124,11 +125,7 @@ class Clusters:
         """What changes before another metadata log speaks."""
         found: list[object] = []
         for each in (root, *self._roots):
-            try:
-                seen = os.stat(os.path.join(each, META_PROPERTIES))
-                found.append((seen.st_ino, seen.st_size, seen.st_mtime_ns))
-            except OSError:
-                found.append(None)
+            found.append(state_of(os.path.join(each, META_PROPERTIES)))
             found.append(os.path.isdir(os.path.join(each, FOLDER)))
         return found
 

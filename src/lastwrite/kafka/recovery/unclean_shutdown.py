@@ -129,6 +129,7 @@ class FileIdentity(NamedTuple):
     path: str
     size_bytes: int
     mtime_ns: int = 0
+    ctime_ns: int = 0
     inode: int = 0
 
 
@@ -139,7 +140,7 @@ def identity_of(path: str) -> FileIdentity:
         return FileIdentity(path, -1)
     except OSError as error:
         raise to_log_error(error, path, "look at the file") from error
-    return FileIdentity(path, seen.st_size, seen.st_mtime_ns, seen.st_ino)
+    return FileIdentity(path, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino)
 
 
 @lru_cache(

@@ -18,6 +18,7 @@ from lastwrite.kafka.format.text import decode_offset_checkpoint, encode_offset_
 from lastwrite.kafka.store import lock
 from lastwrite.model.log import TopicPartition
 from lastwrite.storage import files
+from lastwrite.storage.file_state import FileState
 
 _BY_HAND = "mend it by hand: a line is a topic, a partition and an offset"
 # What following them costs: of what a broker deleted nothing comes back, and nothing counts as
@@ -39,9 +40,8 @@ def read_offsets(root: str, file: str) -> Mapping[TopicPartition, int]:
     """
     path = os.path.join(root, file)
     try:
-        seen = os.stat(path)
         # A root of many partitions is asked once for each of them.
-        return _read_once(path, seen.st_mtime_ns, seen.st_size, seen.st_ino)
+        return _read_once(path, FileState.of(os.stat(path)))
     except FileNotFoundError:
         return _NONE
     except OSError as error:
@@ -49,9 +49,7 @@ def read_offsets(root: str, file: str) -> Mapping[TopicPartition, int]:
 
 
 @functools.lru_cache(maxsize=8)
-def _read_once(
-    path: str, mtime_ns: int, size_bytes: int, inode: int
-) -> Mapping[TopicPartition, int]:
+def _read_once(path: str, state: FileState) -> Mapping[TopicPartition, int]:
     return MappingProxyType(_read(path))
 
 

@@ -37,6 +37,7 @@ from lastwrite.pulsar.store.survey import (
     transactions_of,
 )
 from lastwrite.pulsar.store.topic import Ledger, Topic, list_topic
+from lastwrite.storage.file_state import FileState
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.problems import problem_of
 
@@ -256,8 +257,7 @@ def _identity(folder: str) -> tuple[object, ...]:
     found: list[object] = []
     for path in (os.path.join(folder, MANIFEST), folder):
         try:
-            seen = os.stat(path)
-            found.append((seen.st_ino, seen.st_size, seen.st_mtime_ns))
+            found.append(FileState.of(os.stat(path)))
         except FileNotFoundError:
             found.append(None)
         except OSError as error:

@@ -1,0 +1,63 @@
+"""The state of a file, by which a later look recognises it.
+
+A path names any file, a file system gives the inode of a deleted file to a new one, and programs
+set modification times. Change times cannot be set, so they are part of the state.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from typing import NamedTuple
+
+_END_BYTES = 16 << 10
+
+
+class FileState(NamedTuple):
+    """What changes when a file changes, or when another file gets its name."""
+
+    device: int
+    inode: int
+    size_bytes: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @classmethod
+    def of(cls, seen: os.stat_result) -> FileState:
+        """The state in the answer of ``os.stat``."""
+        return cls(seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
+
+    def is_same_file(self, other: FileState) -> bool:
+        """Whether both may be the same file; a deleted file's inode may be reused."""
+        return (self.device, self.inode) == (other.device, other.inode)
+
+
+def state_of(path: str) -> FileState | None:
+    """The state of the file at ``path``; None means that it cannot be looked at."""
+    try:
+        return FileState.of(os.stat(path))
+    except OSError:
+        return None
+
+
+def checksum_of_ends(
+    path: str, position: int, size_bytes: int, state: FileState | None
+) -> int | None:
+    """CRC-32 of the first and the last 16 KiB of a part of the file that has ``state``.
+
+    None means that the path names another file, or that the file is too short or unreadable.
+    """
+    try:
+        with open(path, "rb", buffering=0) as file:
+            found = FileState.of(os.fstat(file.fileno()))
+            if state is None or not found.is_same_file(state):
+                return None
+            checksum, wanted = 0, min(_END_BYTES, size_bytes)
+            for at in (position, position + size_bytes - wanted):
+                part = os.pread(file.fileno(), wanted, at)
+                if len(part) < wanted:
+                    return None
+                checksum = zlib.crc32(part, checksum)
+            return checksum
+    except OSError:
+        return None
