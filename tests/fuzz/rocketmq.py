@@ -441,6 +441,7 @@ def check_dispatch(data: bytes, rng: random.Random) -> str:
         np.zeros((max(count, 1), dispatch.ROW_WORDS), np.int64),
         np.zeros(max(count, 1), np.int64),
     )
+    light_queues, light_bad = np.zeros((20, dispatch.LIGHT_WORDS), np.int64), np.zeros(2, np.int64)
     done = filled = 0
     while done < count:
         done, filled, code = dispatch.take(
@@ -455,14 +456,24 @@ def check_dispatch(data: bytes, rng: random.Random) -> str:
             row_queues,
             filled,
             0,
+            rng.choice([dispatch.NO_LIGHT, dispatch.LIGHT_AT_ZERO, dispatch.LIGHT_BY_RECORD]),
+            light_queues,
+            light_bad,
         )
-        if code == dispatch.NEW_QUEUE:
+        if code == dispatch.NEW_LIGHT_QUEUE:
+            at, length, queue = light_queues[0, :3].tolist()
+            assert (data[at : at + length], queue) not in queues.names, (
+                "a light queue that is known is not found"
+            )
+            queues.add(data[at : at + length], queue, is_compacted=False)
+        elif code == dispatch.NEW_QUEUE:
             new = table[done]
             topic = data[int(new["topic_at"]) : int(new["topic_at"] + new["topic_length"])]
             assert (topic, int(new["queue_id"])) not in queues.names, (
                 "a queue that is known is not found"
             )
-            queues.add(topic, int(new["queue_id"]), is_compacted=rng.random() < 0.5)
+            light = rng.choice([0, dispatch.TO_LIGHT, dispatch.NO_UNITS])
+            queues.add(topic, int(new["queue_id"]), is_compacted=rng.random() < 0.5, light=light)
         elif code == dispatch.FULL:
             break
     size = int(np.maximum(rows[:filled, dispatch.SIZE], 0).sum())

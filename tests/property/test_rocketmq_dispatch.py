@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import lastwrite
 from lastwrite.errors import LogError
+from lastwrite.model.log import Problem
 from lastwrite.rocketmq.jobs import dispatch as pipeline
 from lastwrite.rocketmq.reports import DispatchReport
 from lastwrite.spark.inline import INLINE
@@ -54,13 +55,44 @@ def test_a_lost_dispatch_is_made_byte_for_byte(broker: Broker, piece_bytes: int)
         root = write_store(Path(folder), broker)
         report = dispatch(root, broker, piece_bytes)
         assert not told(broker.dispatched(), read_dispatched(root))
-        assert report.exit_status == 0 and not report.problems
+        assert report.exit_status == 0
+        assert all("light queue" in problem.message for problem in report.problems)
         assert report.records == len(broker.addresses)
         again = dispatch(root, broker, piece_bytes)
         assert not told(broker.dispatched(), read_dispatched(root))
         assert (
             not again.index_entries and not again.total("units_added") and not again.bytes_written
         )
+
+
+def light_problems(root: Path) -> list[Problem]:
+    """What ``inspect`` finds wrong with light queues."""
+    report = lastwrite.inspect(str(root))
+    found = {queue.name.topic: queue.problems for queue in report.partitions}
+    light = [one for topic, some in found.items() if topic.startswith("%LMQ%") for one in some]
+    return light + [one for one in report.problems if "%LMQ%" in one.path]
+
+
+@slowly
+@given(brokers(30), st.data())
+def test_light_queues_are_verified(broker: Broker, data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = write_store(Path(folder), broker)
+        dispatch(root, broker)
+        assert not light_problems(root)
+        there = sorted((root / "consumequeue").glob("%LMQ%*/0"))
+        if not there:
+            return
+        queue = data.draw(st.sampled_from(there))
+        first = sorted(queue.iterdir())[0]
+        if data.draw(st.booleans()):
+            shutil.rmtree(queue.parent)
+        else:  # the file's last unit is that of another record
+            content = bytearray(first.read_bytes())
+            at = max(at for at in range(0, len(content), 20) if any(content[at : at + 20]))
+            content[at + 7] ^= 1
+            first.write_bytes(content)
+        assert any(one.kind == "damaged" for one in light_problems(root))
 
 
 @slowly

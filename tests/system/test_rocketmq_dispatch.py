@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import lastwrite
-from lastwrite.rocketmq.network.client import Client
+from lastwrite.rocketmq.network.access import Access
+from lastwrite.rocketmq.network.client import Client, Request
+from lastwrite.rocketmq.network.connection import Connection
 from lastwrite.rocketmq.network.outgoing import Outgoing
 from lastwrite.rocketmq.network.route import MessageQueue
 from lastwrite.rocketmq.store.trees import GUARD
@@ -30,6 +32,8 @@ SETTINGS = {
     "mapperFileSizeBatchConsumeQueue": "4600",
     "maxHashSlotNum": "100",
     "maxIndexNum": "300",
+    "enableLmq": "true",
+    "enableMultiDispatch": "true",
 }
 CONFIG: dict[str, object] = {
     name: value for name, value in SETTINGS.items() if name != "mappedFileSizeCommitLog"
@@ -40,6 +44,8 @@ TOPICS: dict[str, dict[str, str]] = {
     "plain": {},
     "batched": {"queue.type": "BatchCQ"},
 }
+# Light queues that a message may name: once, together, twice, and beside one that takes none.
+LIGHT = [None, "%LMQ%a", "%LMQ%b,%LMQ%a", "%LMQ%b,%LMQ%b", "%LMQ%a,other"]
 QUEUES = [(topic, queue) for topic in TOPICS for queue in (0, 1)]
 Queues = dict[tuple[str, int], list[Seen]]
 
@@ -71,7 +77,7 @@ def written(
             client.send(
                 queues["plain"][0], Outgoing("later", b"later", "T1", {"DELAY": str(level)})
             )
-        seen = consumed(broker, [(topic, queue) for topic in TOPICS for queue in (0, 1)])
+        seen = consumed(broker, QUEUES)
     return store, seen
 
 
@@ -81,7 +87,20 @@ def send(
     topic = rng.choice(list(TOPICS))
     key = f"k{rng.randrange(20)}" + (" other" if rng.random() < 0.2 else "")
     body = b"%d " % n * rng.randrange(1, 60)
-    client.send(rng.choice(queues[topic]), Outgoing(key, body, rng.choice([None, "T1", "größe"])))
+    tag, light = rng.choice([None, "T1", "größe"]), rng.choice(LIGHT)
+    properties = {} if light is None else {"INNER_MULTI_DISPATCH": light}
+    client.send(rng.choice(queues[topic]), Outgoing(key, body, tag, properties))
+
+
+def light_end(broker: Broker, topic: str) -> int:
+    """The next offset of a light queue, which no name server knows, by its broker."""
+    connection = Connection(broker.address, 10, Access())
+    try:
+        fields = {"topic": topic, "queueId": "0"}
+        answer = connection.call(Request.MAX_OFFSET, fields, doing="asking for the offset")
+        return int(answer.fields["offset"])
+    finally:
+        connection.close()
 
 
 def consumed(
@@ -109,6 +128,7 @@ def test_what_was_lost_is_made_as_the_broker_made_it(store: Path, lost: Sequence
     before = dispatched(store)
     assert {name.split("/")[0] for name in before} == set(TREES)
     assert any("SCHEDULE_TOPIC_XXXX/17" in name for name in before)
+    assert any("%LMQ%b" in name for name in before)
     for tree in lost:
         shutil.rmtree(store / tree)
     report = lastwrite.dispatch(str(store), config=CONFIG, spark=INLINE)
@@ -131,6 +151,9 @@ def test_a_broker_goes_on_with_the_result(
     rng = random.Random(5)
     with Broker(home, store, SETTINGS) as broker, Client(broker.name_server) as client:
         assert consumed(broker, list(written[1])) == written[1]
+        ends = {q.topic: q.next_offset for q in report.queues if q.topic.startswith("%LMQ%")}
+        assert ends.keys() == {"%LMQ%a", "%LMQ%b"} and min(map(int, ends.values())) > 20
+        assert {topic: light_end(broker, topic) for topic in ends} == ends
         queues = {topic: client.route(topic).writable for topic in TOPICS}
         for n in range(60):
             send(client, queues, rng, n)

@@ -373,6 +373,9 @@ def test_what_cannot_be_gone_on_with_is_refused(tmp_path: Path) -> None:
         {"mappedFileSizeConsumeQeue": 20},
         {"maxIndexNum": "many"},
         {"enableConsumeQueueExt": "true"},
+        {"indexRocksDBEnable": "true"},
+        {"transRocksDBEnable": "true"},
+        {"rocksdbCQDoubleWriteEnable": "true"},
         {"messageIndexEnable": 3},
         {"messageDelayLevel": "1s soon"},
     ):
@@ -392,3 +395,49 @@ def test_what_cannot_be_gone_on_with_is_refused(tmp_path: Path) -> None:
         dispatch(root, broker)
     path.write_bytes(path.read_bytes()[:-4])
     assert read_dispatched(root) == before
+
+
+def test_light_queues_are_built_unless_the_setting_says_no(tmp_path: Path) -> None:
+    broker = Broker()
+    named = {"INNER_MULTI_DISPATCH": "%LMQ%room,notes", "INNER_MULTI_QUEUE_OFFSET": "0,0"}
+    send(broker, "plain", 1, 0, **named)
+    send(broker, "plain", 1, 1, INNER_MULTI_DISPATCH="%LMQ%room", INNER_MULTI_QUEUE_OFFSET="1")
+    root = write_store(tmp_path / "store", broker)
+    sizes = broker.sizes.config()
+    off = {**sizes, "enableMultiDispatch": "false"}
+    lastwrite.dispatch(str(root), config=off, now_ms=NOW, spark=INLINE)
+    assert [path.name for path in (root / "consumequeue").iterdir()] == ["plain"]
+    by_record = {**sizes, "enableLmq": "false"}
+    lastwrite.dispatch(str(root), config=by_record, whole_log=True, now_ms=NOW, spark=INLINE)
+    assert sorted((root / "consumequeue").glob("*/*")) == [
+        root / "consumequeue" / "%LMQ%room" / "1",
+        root / "consumequeue" / "notes" / "1",
+        root / "consumequeue" / "plain" / "1",
+    ]
+    shutil.rmtree(root / "consumequeue")
+    report = dispatch(root, broker)
+    assert not report.problems and read_dispatched(root) == broker.dispatched()
+
+
+def test_a_light_queue_without_a_number_is_named_and_all_else_built(tmp_path: Path) -> None:
+    broker = Broker()
+    send(broker, "plain", 0, 0)
+    bad = {"INNER_MULTI_DISPATCH": "notes,%LMQ%room", "INNER_MULTI_QUEUE_OFFSET": ",0"}
+    address = send(broker, "plain", 0, 1, **bad)
+    send(broker, "plain", 0, 2)
+    root = write_store(tmp_path / "store", broker)
+    report = dispatch(root, broker)
+    (problem,) = report.problems
+    assert (problem.kind, problem.position) == ("unsupported", address)
+    assert problem.path == str(root / "commitlog" / f"{0:020d}")
+    assert [queue.next_offset for queue in report.queues] == [3]
+
+
+def test_consume_queue_extensions_are_named(tmp_path: Path) -> None:
+    broker = some(4)
+    root = write_store(tmp_path / "store", broker)
+    (root / "consumequeue_ext" / "plain" / "0").mkdir(parents=True)
+    (root / "consumequeue_ext" / "plain" / "0" / f"{0:020d}").write_bytes(bytes(64))
+    report = dispatch(root, broker)
+    (problem,) = report.problems
+    assert problem.path == str(root / "consumequeue_ext") and report.exit_status == 0

@@ -152,7 +152,7 @@ def test_hashes_of_any_bytes_are_those_of_java(raw: bytes) -> None:
 )
 def test_blank_as_the_twin_sees_it(raw: bytes) -> None:
     data = array(raw + b"x")
-    assert kernels._is_blank(data.ctypes.data, 0, len(raw)) == is_blank(decode(raw))
+    assert kernels.is_blank(data.ctypes.data, 0, len(raw)) == is_blank(decode(raw))
 
 
 def slow_index(found: list[Message], tags: bool) -> list[tuple[int, int, int]]:

@@ -39,6 +39,8 @@ class WalkUnit:
     queued_from: int  # addresses below are in all consume queues
     indexed_from: int  # addresses below are in the index; NO_END: there shall be none
     compacted: frozenset[str]  # topics
+    batched: frozenset[str]  # topics with batch consume queues
+    light: int  # how light queues are numbered, see ``format.dispatch``
     index_tags: bool  # tags are keys of the index too
     scratch: str
     memory_scratch: str = ""
@@ -58,6 +60,8 @@ class WalkedPiece:
     last_record: int = -1  # address of the last one that may be indexed
     queues: list[tuple[bytes, int, Stretch]] = field(default_factory=list)  # topic, queue, rows
     entries: Stretch | None = None
+    light_bad: int = 0  # records with a light queue that no broker could dispatch
+    light_bad_at: int = -1  # address of the first of them
 
 
 @dataclass(frozen=True, slots=True)

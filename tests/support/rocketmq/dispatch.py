@@ -129,6 +129,7 @@ class Broker:
                 self.put_batch(name, message, address, tags)
             else:
                 self.put_unit(name, message, address, tags)
+                self.put_light_units(message, address, tags)
         self.open_index()
         if stage != TRANSACTION:
             self.put_keys(message, address)
@@ -148,6 +149,25 @@ class Broker:
         start, units = self.queues[name]
         if start + len(units) == place:
             units += struct.pack(">qiq", address, message.size, tags)
+
+    def put_light_units(self, message: Message, address: int, tags: int) -> None:
+        named = message.properties.get("INNER_MULTI_DISPATCH", "").rstrip(",").split(",")
+        offsets = message.properties.get("INNER_MULTI_QUEUE_OFFSET", "").rstrip(",").split(",")
+        if message.topic == DELAYED or len(named) != len(offsets) or offsets == [""]:
+            return
+        for topic, offset in zip(named, offsets, strict=True):
+            if "/" in topic:
+                continue
+            if not offset.isdigit():
+                return  # a broker's dispatch ends here, for good
+            name = (topic, 0 if topic.startswith("%LMQ%") else message.queue_id)
+            start, units = self.queues.get(name, (0, bytearray()))
+            if len(units) >= 20 and struct.unpack_from(">q", units, len(units) - 20)[0] == address:
+                continue  # named twice
+            number = int(offset)
+            if number and name in self.queues:
+                number = min(number, (start + len(units)) // 20)
+            self.put_unit(name, replace(message, queue_offset=number), address, tags)
 
     def put_batch(self, name: tuple[str, int], message: Message, address: int, tags: int) -> None:
         number, base = 1, message.queue_offset
@@ -358,6 +378,25 @@ def send(
     )
 
 
+_LIGHT = ["%LMQ%a", "%LMQ%b", "%LMQ%größe", "other", "a/b"]
+
+
+@st.composite
+def light_queues(draw: st.DrawFn, offsets: dict[tuple[str, int], int]) -> dict[str, str]:
+    """Properties that name light queues, at the next offset of each; some that no broker reads."""
+    named = draw(st.lists(st.sampled_from(_LIGHT), min_size=1, max_size=3))
+    places = [str(offsets.get((name, -1), 0)) for name in named]
+    for name in named:
+        offsets[name, -1] = offsets.get((name, -1), 0) + 1
+    if draw(st.integers(0, 9)) == 0:
+        places = draw(st.sampled_from([places[1:], [*places, "7"], ["", *places[1:]], []]))
+    pairs = {
+        "INNER_MULTI_DISPATCH": ",".join(named),
+        "INNER_MULTI_QUEUE_OFFSET": ",".join(places) + draw(st.sampled_from(["", "", ",", ",,"])),
+    }
+    return {name: text for name, text in pairs.items() if text}
+
+
 @st.composite
 def brokers(draw: st.DrawFn, most: int = 60) -> Broker:
     """A broker that took some messages of every kind, its commit log perhaps without its oldest
@@ -390,6 +429,7 @@ def brokers(draw: st.DrawFn, most: int = 60) -> Broker:
             more = {"INNER_NUM": str(taken), "INNER_BASE": str(offset)}
         if topic == DELAYED:
             more = {"DELAY": str(queue + 1)}
+        more |= draw(light_queues(offsets)) if draw(st.booleans()) else {}
         is_queued = stage in (0, COMMIT)
         if is_queued and topic == "plain" and offset and draw(st.integers(0, 15)) == 0:
             offset = offsets[name] = 0  # deleted and made again

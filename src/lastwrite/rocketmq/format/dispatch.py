@@ -16,6 +16,8 @@ and ``fill_queue``, ``fill_batch_queue`` and ``place_records`` decide row by row
 decide:
 
 - A prepared or rolled back message of a transaction gets no unit.
+- A record that names light queues (``INNER_MULTI_DISPATCH``) gets a unit in each of them, too, at
+  the queue offset that ``INNER_MULTI_QUEUE_OFFSET`` states for it; see ``find_light_queues``.
 - What the queue already has (an address below its end) is passed over, so dispatching twice adds
   nothing.
 - A unit's number is its queue offset. Where a queue's first record is not number 0, fillers stand
@@ -28,7 +30,8 @@ decide:
   ``place_records``.
 
 Source: RocketMQ 5.5.0 ``DefaultMessageStore`` (the reput service and its dispatchers),
-``ConsumeQueue``, ``BatchConsumeQueue``, ``CompactionLog``; docs/formats/rocketmq.md;
+``ConsumeQueue``, ``BatchConsumeQueue``, ``MultiDispatchUtils``, ``CompactionLog``;
+docs/formats/rocketmq.md;
 docs/formats/rocketmq-compaction.md, "Into the compaction log".
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
@@ -54,7 +57,15 @@ from lastwrite.encoding.intrinsics import (
 )
 from lastwrite.encoding.kernel import njit
 from lastwrite.model.columns import ByteArray, Int64Array
-from lastwrite.rocketmq.format.kernels import BAD_NUMBER, HAS_DELAY, HAS_INNER
+from lastwrite.rocketmq.format.kernels import (
+    BAD_NUMBER,
+    HAS_DELAY,
+    HAS_INNER,
+    HAS_MULTI_DISPATCH,
+    decimal,
+    is_blank,
+    value_end,
+)
 from lastwrite.rocketmq.format.record import (
     BLANK_BYTES,
     MAGIC_BLANK,
@@ -79,12 +90,32 @@ ROW_WORDS: Final = 8
 IS_QUEUED: Final = 1  # gets a unit
 IS_KEYED: Final = 2  # KEYS is there and not blank
 IS_DELAYED: Final = 4  # has a property DELAY
+IS_LIGHT: Final = 8  # for a light queue; the record is of another topic
+
+# Light queues of one record, as ``find_light_queues`` gives them.
+NAME_AT: Final = 0
+NAME_LENGTH: Final = 1
+LIGHT_QUEUE_ID: Final = 2
+LIGHT_OFFSET: Final = 3
+LIGHT_NUMBER: Final = 4  # of the queue in ``QueueNumbers``
+LIGHT_WORDS: Final = 5
+MOST_LIGHT: Final = 1 << 14  # of a record: properties have 32,767 bytes, a name and its comma two
+
+# Where light queues are numbered (``enableLmq``), and whether they are built at all.
+NO_LIGHT: Final = 0
+LIGHT_AT_ZERO: Final = 1  # a queue named %LMQ%… is queue 0
+LIGHT_BY_RECORD: Final = 2  # it has the record's queue number
+
+# Of a queue in ``QueueNumbers``.
+TO_LIGHT: Final = 1  # its records are dispatched to light queues, too
+NO_UNITS: Final = 2  # it takes none of 20 bytes
 
 # Why a kernel stopped.
 DONE: Final = 0
 NEW_QUEUE: Final = 1
 FULL: Final = 2
 GAP: Final = 3  # an offset is left out
+NEW_LIGHT_QUEUE: Final = 4
 
 UNIT_BYTES: Final = CONSUME_QUEUE_UNIT.size
 BATCH_UNIT_BYTES: Final = BATCH_UNIT.size
@@ -154,6 +185,104 @@ def count_sound(table, count, base):
     return count
 
 
+# ---------------------------------------------------------------------- light queues
+
+_COMMA = np.uint64(44)
+_SLASH = np.uint64(47)
+_MULTI_DISPATCH = np.frombuffer(b"INNER_MULTI_DISPATCH\x01", np.uint8)
+_MULTI_QUEUE_OFFSET = np.frombuffer(b"INNER_MULTI_QUEUE_OFFSET\x01", np.uint8)
+_LMQ = np.frombuffer(b"%LMQ%", np.uint8)
+_MAX_I64 = (1 << 63) - 1
+
+
+@njit(cache=True, nogil=True)
+def _begins_with(source, at, end, wanted):
+    if end - at < len(wanted):
+        return False
+    for i in range(len(wanted)):
+        if load8(source, at + i) != np.uint64(wanted[i]):
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _without_commas(source, at, end):
+    """Where the text ends without the commas at its end: Java's ``split`` drops empty parts there."""
+    while end > at and load8(source, end - 1) == _COMMA:
+        end -= 1
+    return end
+
+
+@njit(cache=True, nogil=True)
+def _part_end(source, at, end):
+    while at < end and load8(source, at) != _COMMA:
+        at += 1
+    return at
+
+
+@njit(cache=True, nogil=True)
+def _parts(source, at, end):
+    if at == end:
+        return 0
+    count = 1
+    while at < end:
+        count += load8(source, at) == _COMMA
+        at += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def find_light_queues(data, at, end, queue_id, light, out):
+    """The light queues that the properties ``data[at:end]`` of a record name, into ``out``.
+
+    ``light``: LIGHT_AT_ZERO or LIGHT_BY_RECORD; ``queue_id``: the record's. As a broker does it:
+    none unless there are as many offsets as names; a name with a slash is passed over. Returns
+    (count, whether an offset is no number from 0 on: a broker's dispatch fails there again and
+    again; the queues before it have their units by then, those after it none).
+
+    Source: RocketMQ 5.5.0 ``ConsumeQueue.multiDispatchLmqQueue``,
+    ``MultiDispatchUtils.checkMultiDispatchQueue``.
+    """
+    source = address(data)
+    name_at = name_end = offset_at = offset_end = np.int64(-1)
+    while at < end:
+        stop = value_end(source, at, end, end)
+        if _begins_with(source, at, stop - 1, _MULTI_DISPATCH):
+            name_at, name_end = at + len(_MULTI_DISPATCH), stop
+        elif _begins_with(source, at, stop - 1, _MULTI_QUEUE_OFFSET):
+            offset_at, offset_end = at + len(_MULTI_QUEUE_OFFSET), stop
+        at = stop + 1
+    if name_at < 0 or offset_at < 0:
+        return 0, False
+    if is_blank(source, name_at, name_end) or is_blank(source, offset_at, offset_end):
+        return 0, False
+    name_end = _without_commas(source, name_at, name_end)
+    offset_end = _without_commas(source, offset_at, offset_end)
+    if _parts(source, name_at, name_end) != _parts(source, offset_at, offset_end):
+        return 0, False
+    count = 0
+    while name_at < name_end and count < len(out):
+        stop = _part_end(source, name_at, name_end)
+        offset_stop = _part_end(source, offset_at, offset_end)
+        has_slash = False
+        for i in range(name_at, stop):
+            has_slash = has_slash or load8(source, i) == _SLASH
+        if not has_slash:
+            if offset_at == offset_stop:
+                return count, True
+            offset, is_number = decimal(source, offset_at, offset_stop, _MAX_I64)
+            if not is_number or offset < 0:
+                return count, True
+            is_zero = light == LIGHT_AT_ZERO and _begins_with(source, name_at, stop, _LMQ)
+            out[count, NAME_AT] = name_at
+            out[count, NAME_LENGTH] = stop - name_at
+            out[count, LIGHT_QUEUE_ID] = 0 if is_zero else queue_id
+            out[count, LIGHT_OFFSET] = offset
+            count += 1
+        name_at, offset_at = stop + 1, offset_stop + 1
+    return count, False
+
+
 # ---------------------------------------------------------------------- rows
 
 
@@ -196,16 +325,19 @@ class QueueNumbers:
     def __init__(self) -> None:
         self.names: list[tuple[bytes, int]] = []
         self.slots: Int64Array = np.full(1 << 8, -1, np.int64)  # open addressing, at most half full
-        # topic's place, its length, queue, is compacted
-        self.table: Int64Array = np.zeros((1 << 7, 4), np.int64)
+        # topic's place, its length, queue, is compacted, TO_LIGHT and NO_UNITS
+        self.table: Int64Array = np.zeros((1 << 7, 5), np.int64)
         self.topics: ByteArray = np.zeros(1 << 12, np.uint8)
         self._used = 0
 
     def __len__(self) -> int:
         return len(self.names)
 
-    def add(self, topic: bytes, queue: int, *, is_compacted: bool) -> None:
-        """Give a new queue the next number; ``is_compacted``: its records go into a compaction log."""
+    def add(self, topic: bytes, queue: int, *, is_compacted: bool, light: int = 0) -> None:
+        """Give a new queue the next number.
+
+        ``is_compacted``: its records go into a compaction log; ``light``: TO_LIGHT, NO_UNITS.
+        """
         number = len(self.names)
         if number == len(self.table):
             self.table = np.concatenate([self.table, np.zeros_like(self.table)])
@@ -215,7 +347,7 @@ class QueueNumbers:
         while self._used + len(topic) > len(self.topics):
             self.topics = np.concatenate([self.topics, np.zeros_like(self.topics)])
         self.topics[self._used : self._used + len(topic)] = np.frombuffer(topic, np.uint8)
-        self.table[number] = self._used, len(topic), queue, is_compacted
+        self.table[number] = self._used, len(topic), queue, is_compacted, light
         self._used += len(topic)
         self.names.append((topic, queue))
         self._enter(topic, queue, number)
@@ -229,40 +361,92 @@ class QueueNumbers:
         self.slots[slot] = number
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _number_of(source, at, length, queue, slots, queues, topics):
+    """The queue's number in ``QueueNumbers``, -1 where it is not known."""
+    mask = len(slots) - 1
+    slot = _search_from(source, at, length, queue) & mask
+    number = slots[slot]
+    while number >= 0:
+        if queues[number, 2] == queue and queues[number, 1] == length:
+            if _is_same(source, at, topics, queues[number, 0], length):
+                return number
+        slot = (slot + 1) & mask
+        number = slots[slot]
+    return np.int64(-1)
+
+
 @njit(cache=True, nogil=True)
-def take(data, table, first, count, slots, queues, topics, rows, row_queues, row, queued_from):
+def take(
+    data,
+    table,
+    first,
+    count,
+    slots,
+    queues,
+    topics,
+    rows,
+    row_queues,
+    row,
+    queued_from,
+    light,
+    light_queues,
+    light_bad,
+):
     """Turn the rows ``first`` to ``count`` of a MESSAGE table of ``data`` into rows, from ``row``
     on.
 
     ``slots``, ``queues`` and ``topics`` are those of a ``QueueNumbers``; a row's queue goes to
     ``row_queues``. Records below the address ``queued_from``, and those that get no unit, give a
-    row only to compacted queues.
+    row only to compacted queues. ``light``: see ``find_light_queues``, whose ``out`` is
+    ``light_queues``; ``light_bad`` counts the records with a bad light queue, and has the first
+    one's address.
 
-    Returns (messages done, rows, code): NEW_QUEUE, where the next message's queue is not known, or
-    FULL. A kernel takes arrays and numbers, no objects: hence so many parameters.
+    Returns (messages done, rows, code): NEW_QUEUE, where the next message's queue is not known,
+    NEW_LIGHT_QUEUE, where the light queue in row 0 of ``light_queues`` is not, or FULL. A kernel
+    takes arrays and numbers, no objects: hence so many parameters.
     """
     source = address(data)
     names = address(topics)
-    mask = len(slots) - 1
     for i in range(first, count):
         message = table[i]
         if row == len(rows):
             return i, row, FULL
         topic_at, length, queue = message.topic_at, message.topic_length, message.queue_id
-        slot = _search_from(source, topic_at, length, queue) & mask
-        number = slots[slot]
-        while number >= 0:
-            if queues[number, 2] == queue and queues[number, 1] == length:
-                if _is_same(source, topic_at, names, queues[number, 0], length):
-                    break
-            slot = (slot + 1) & mask
-            number = slots[slot]
+        number = _number_of(source, topic_at, length, queue, slots, queues, names)
         if number < 0:
             return i, row, NEW_QUEUE
         stage = message.sys_flag & TRANSACTION_MASK
         is_queued = stage == 0 or stage == TRANSACTION_COMMIT
-        if queues[number, 3] == 0 and not (is_queued and message.physical_offset >= queued_from):
+        has_unit = is_queued and message.physical_offset >= queued_from
+        if queues[number, 3] == 0 and not has_unit:
             continue
+        more = 0
+        if has_unit and light and message.marks & HAS_MULTI_DISPATCH:
+            if queues[number, 4] & TO_LIGHT:
+                at = message.properties_at
+                end = at + message.properties_length
+                more, is_bad = find_light_queues(data, at, end, queue, light, light_queues)
+                if row + 1 + more > len(rows):
+                    return i, row, FULL
+                taken = 0
+                for n in range(more):
+                    at, size = light_queues[n, NAME_AT], light_queues[n, NAME_LENGTH]
+                    light_id = light_queues[n, LIGHT_QUEUE_ID]
+                    found = _number_of(source, at, size, light_id, slots, queues, names)
+                    if found < 0:
+                        light_queues[0] = light_queues[n]
+                        return i, row, NEW_LIGHT_QUEUE
+                    light_queues[n, LIGHT_NUMBER] = found
+                    if queues[found, 4] & NO_UNITS:  # a broker's dispatch fails there, too
+                        is_bad = True
+                        break
+                    taken += 1
+                more = taken
+                if is_bad:
+                    if light_bad[0] == 0:
+                        light_bad[1] = message.physical_offset
+                    light_bad[0] += 1
         flags = np.int64(0)
         if is_queued:
             flags |= IS_QUEUED
@@ -281,6 +465,12 @@ def take(data, table, first, count, slots, queues, topics, rows, row_queues, row
         rows[row, FLAGS] = flags
         row_queues[row] = number
         row += 1
+        for n in range(more):
+            rows[row] = rows[row - 1 - n]
+            rows[row, OFFSET] = light_queues[n, LIGHT_OFFSET]
+            rows[row, FLAGS] = IS_QUEUED | IS_LIGHT
+            row_queues[row] = light_queues[n, LIGHT_NUMBER]
+            row += 1
     return count, row, DONE
 
 
@@ -348,7 +538,9 @@ def fill_queue(rows, until, state, out):
             state[PASSED] += 1
             continue
         elif number > state[NEXT]:
-            return i, GAP
+            if rows[i, FLAGS] & IS_LIGHT == 0:
+                return i, GAP
+            number = state[NEXT]
         place = state[FILLED] * UNIT_BYTES
         _put64(target, place, at)
         _put32(target, place + 8, rows[i, SIZE])
@@ -425,6 +617,8 @@ def place_records(rows, until, log_bytes, index_bytes, state, pairs, positions):
         if rows[i, ADDRESS] >= until:
             pairs[i:] = -1
             break
+        if rows[i, FLAGS] & IS_LIGHT:
+            continue
         offset, size = rows[i, OFFSET], rows[i, SIZE]
         if offset <= state[HIGHEST]:
             state[OLD] += 1

@@ -141,7 +141,7 @@ _TOPS = np.uint64(0x8080808080808080)
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _value_end(source, at, end, bound):
+def value_end(source, at, end, bound):
     """The first byte 2 in ``[at, end)``, or ``end``. Up to ``bound`` there are bytes to load."""
     while at < end:
         if at + 8 <= bound:
@@ -163,7 +163,7 @@ def _continues(byte):
 
 
 @njit(cache=True, nogil=True)
-def _is_blank(source, at, end):
+def is_blank(source, at, end):
     """Whether ``[at, end)`` is nothing but what Java's ``Character.isWhitespace`` accepts."""
     while at < end:
         byte = np.int64(load8(source, at))
@@ -250,7 +250,7 @@ def _signed32(value):
 
 
 @njit(cache=True, nogil=True)
-def _decimal(source, at, end, largest):
+def decimal(source, at, end, largest):
     """The number in ``[at, end)`` as Java parses it, and whether it is at most ``largest``."""
     negative = False
     sign = load8(source, at)
@@ -290,7 +290,7 @@ def _properties(source, at, end, bound, row):
     base_end = np.int64(-1)
     one = np.uint64(1)
     while at < end:
-        stop = _value_end(source, at, end, bound)
+        stop = value_end(source, at, end, bound)
         length = stop - at
         # No name holds a byte 1, so the first one is where it ought to be or the name is another;
         # and only where the length allows it is a byte loaded. At least one byte of value follows.
@@ -342,7 +342,7 @@ def _properties(source, at, end, bound, row):
         at = stop + 1
     if key_at >= 0 and load8(source, key_at) - np.uint64(0x21) > np.uint64(0x5E):
         # Only what begins with a space or beyond ASCII can be blank.
-        if _is_blank(source, key_at, key_at + key_length):
+        if is_blank(source, key_at, key_at + key_length):
             marks |= BLANK_KEY | key_length << KEY_LENGTH_SHIFT
             key_length = np.int64(-1)
     row.key_at = key_at
@@ -358,8 +358,8 @@ def _properties(source, at, end, bound, row):
     row.inner_num = np.int64(-1)
     row.inner_base = np.int64(-1)
     if num_at >= 0 and base_at >= 0:
-        number, number_good = _decimal(source, num_at, num_end, _MAX_I16)
-        base, base_good = _decimal(source, base_at, base_end, _MAX_I64)
+        number, number_good = decimal(source, num_at, num_end, _MAX_I16)
+        base, base_good = decimal(source, base_at, base_end, _MAX_I64)
         marks |= HAS_INNER
         if number_good and base_good:
             row.inner_num = number

@@ -19,7 +19,8 @@ from functools import lru_cache
 from lastwrite.errors import InvalidConfig
 
 OFFSET_DIGITS = 20
-LIGHT_QUEUE = "%LMQ%"  # begins the names of topics that messages dispatch themselves to
+LIGHT_QUEUE = "%LMQ%"  # begins the names of the topics of light queues
+LITE_TOPIC = "%LMQ%$"  # begins those of lite topics (5.5.0)
 
 # In the store's root.
 COMMIT_LOG = "commitlog"
@@ -62,6 +63,8 @@ TOPICS = "topics.json"
 CONSUMER_OFFSETS = "consumerOffset.json"
 BACKUP_SUFFIX = ".bak"
 
+RETRY_TOPIC = "%RETRY%"  # begins the names of the topics of messages that are consumed again
+SYSTEM_TOPIC = "rmq_sys_"  # begins the names of a broker's own topics, of most of them
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # delayed messages: their tags code is the time of delivery
 DEFAULT_CONSUME_QUEUE_BYTES = 6_000_000  # mappedFileSizeConsumeQueue
 DEFAULT_BATCH_QUEUE_BYTES = 13_800_000  # mapperFileSizeBatchConsumeQueue
@@ -107,6 +110,15 @@ def parse_queue_name(name: str) -> int | None:
         return None
     queue = int(name)
     return queue if queue <= _MAX_I32 else None
+
+
+def dispatches_to_light_queues(topic: str) -> bool:
+    """Whether a broker files the topic's records in the light queues that they name, too.
+
+    Source: RocketMQ 5.5.0 ``MultiDispatchUtils.isNeedHandleMultiDispatch``; only an ordinary
+    consume queue does so.
+    """
+    return topic != SCHEDULE_TOPIC and not topic.startswith((RETRY_TOPIC, SYSTEM_TOPIC))
 
 
 def is_index_name(name: str) -> bool:

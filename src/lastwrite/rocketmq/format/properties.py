@@ -19,7 +19,8 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from lastwrite.rocketmq.format.java_hash import decode
+from lastwrite.rocketmq.format import names
+from lastwrite.rocketmq.format.java_hash import decode, is_blank
 
 NAME_END: Final = 0x01
 VALUE_END: Final = 0x02
@@ -51,6 +52,29 @@ def items(raw: bytes) -> list[tuple[bytes, bytes]]:
 def parse(raw: bytes) -> dict[str, str]:
     """The properties as a broker sees them. Broken UTF-8 becomes U+FFFD, as in Java."""
     return {decode(name): decode(value) for name, value in items(raw)}
+
+
+def light_queues(found: Mapping[str, str], queue_id: int) -> list[tuple[str, int, int]]:
+    """Topic, queue and offset of each light queue that a record of queue ``queue_id`` names.
+
+    As a broker reads them: none unless there are as many offsets as names, and none from an offset
+    on that is no number. A queue that a record names twice has it once.
+
+    Source: RocketMQ 5.5.0 ``ConsumeQueue.multiDispatchLmqQueue``.
+    """
+    named, offsets = found.get(MULTI_DISPATCH), found.get(MULTI_QUEUE_OFFSET)
+    if named is None or offsets is None or is_blank(named) or is_blank(offsets):
+        return []
+    topics, places = named.rstrip(",").split(","), offsets.rstrip(",").split(",")
+    queues: dict[tuple[str, int], int] = {}
+    for topic, place in zip(topics, places, strict=True) if len(topics) == len(places) else ():
+        if "/" in topic:
+            continue
+        if not place.isascii() or not place.removeprefix("+").isdigit():
+            break
+        number = 0 if topic.startswith(names.LIGHT_QUEUE) else queue_id
+        queues.setdefault((topic, number), int(place))
+    return [(*name, offset) for name, offset in queues.items()]
 
 
 def build(pairs: Mapping[str, str] | Iterable[tuple[str, str]], *, closed: bool = True) -> bytes:

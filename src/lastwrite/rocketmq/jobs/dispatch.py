@@ -47,6 +47,7 @@ from lastwrite.rocketmq.dispatch_work import (
     WalkedPiece,
     WalkUnit,
 )
+from lastwrite.rocketmq.format import dispatch as rules
 from lastwrite.rocketmq.format import index_file, kernels, names
 from lastwrite.rocketmq.format.sides import Topic
 from lastwrite.rocketmq.reports import (
@@ -254,6 +255,15 @@ class _Dispatch:
         self.report.log_start = start
         self._look_at_queues()
         self._look_at_logs()
+        if reading.list_queues(self.root, Part.EXTENSION):
+            wrong = "consume queue extensions: dispatch adds none for the messages that it files"
+            remedy = (
+                "nothing to do: the units hold the tags code, and filters by SQL read the messages; "
+                "a broker with enableConsumeQueueExt adds extensions for later messages"
+            )
+            path = os.path.join(self.root, Part.EXTENSION)
+            problem = Problem(ProblemKind.UNSUPPORTED, wrong, path, None, remedy)
+            self.report.problems.append(problem)
         is_whole = (
             self.whole_log or trees.is_guarded(self._commit_log) or not self._has_last_record()
         )
@@ -463,12 +473,32 @@ class _Dispatch:
             self.rows.setdefault((topic, queue), []).append(stretch)
         if walked.entries is not None:
             self.entries.append((walked.entries, walked.end))
+        if walked.light_bad:
+            self._note_bad_light_queues(walked.light_bad, walked.light_bad_at)
+
+    def _note_bad_light_queues(self, count: int, address: int) -> None:
+        file = self._file_of(address)
+        wrong = (
+            f"the record names a light queue that takes no unit, or an offset there that is no "
+            f"number, as {count} records of this piece of the log do; a broker's dispatch fails at "
+            "such a record again and again"
+        )
+        remedy = (
+            "that light queue and those after it in the record were left out, all else was built"
+        )
+        problem = Problem(ProblemKind.UNSUPPORTED, wrong, file.path, address - file.start, remedy)
+        self.report.problems.append(problem)
 
     def _pieces(self, first: int, at: int) -> Iterator[WalkUnit]:
         size = min(_MOST_PIECE_BYTES, self.workers.memory.limits().piece_bytes)
         compacted: frozenset[str] = frozenset()
         if self.settings.has_compaction:
             compacted = frozenset(n for n, topic in self.topics.items() if topic.is_compacted)
+        batched = frozenset(n for n, topic in self.topics.items() if topic.has_batch_queues)
+        light = rules.NO_LIGHT
+        if self.settings.has_light_queues:
+            at_zero = self.settings.light_at_zero
+            light = rules.LIGHT_AT_ZERO if at_zero else rules.LIGHT_BY_RECORD
         for file in self.log[first:]:
             start = max(at, file.start)
             is_exact = True
@@ -483,6 +513,8 @@ class _Dispatch:
                     self.queued_from,
                     self.indexed_from,
                     compacted,
+                    batched,
+                    light,
                     self.settings.index_tags,
                     self.workers.scratch.folder,
                     self.workers.scratch.memory,

@@ -66,7 +66,6 @@ BY_COMPACTION_INDEX = "compaction index"
 BY_SCAN = "commit log (no index)"
 BY_COMPACTION_SCAN = "compaction log (no index)"
 
-_LMQ_QUEUE = 0  # where multi-dispatch queues have their messages
 _QUEUES = (Part.CONSUME_QUEUE, Part.BATCH_QUEUE)
 
 
@@ -119,13 +118,8 @@ class _Contradiction(Exception):
 def dispatches_of(message: Message) -> list[tuple[str, int, int]]:
     """Topic, queue and offset of every unit of the record: its own, then multi-dispatch."""
     found = [(message.topic, message.queue_id, message.queue_offset)]
-    queues = message.properties.get(properties.MULTI_DISPATCH)
-    offsets = message.properties.get(properties.MULTI_QUEUE_OFFSET)
-    if queues and offsets:
-        for queue, offset in zip(queues.split(","), offsets.split(","), strict=False):
-            number = _LMQ_QUEUE if queue.startswith(names.LIGHT_QUEUE) else message.queue_id
-            with suppress(ValueError):
-                found.append((queue, number, int(offset)))
+    if names.dispatches_to_light_queues(message.topic):
+        found += properties.light_queues(message.properties, message.queue_id)
     return found
 
 

@@ -46,9 +46,10 @@ class QueueProof:
     """Holds a queue's units against the records of the commit log."""
 
     def __init__(
-        self, name: TopicPartition, files: MappedLog, found: IndexOfQueue, note: Note
+        self, name: TopicPartition, folder: str, files: MappedLog, found: IndexOfQueue, note: Note
     ) -> None:
         self._name = name
+        self._folder = folder
         self._files = files
         self._found = found
         self._note = note
@@ -56,6 +57,8 @@ class QueueProof:
         self._batches = self._read_batches() if self._is_batch else np.empty(0, units.BATCH_DTYPE)
         self._reader = LogReader(files)
         self._matched = self._lacking = self._wrong = 0
+        self._light_lacking = 0
+        self._light: tuple[units.Units, Int64Array] | None = None  # all units, their numbers
         self._strange_tags = 0
         # Of the first unit with another tags code: its offset, the code, and the tag's.
         self._tag: tuple[int, int, int] | None = None
@@ -83,6 +86,46 @@ class QueueProof:
             there = np.zeros(len(stretch), units.CONSUME_QUEUE_DTYPE)
             there[: len(read) // size] = units.consume_queue_units(read)
             self._judge(stretch, there, there["size"] <= 0)
+
+    def compare_light(self, table: kernels.MessageTable) -> None:
+        """The next records of other topics that name this queue; their queue offsets are those here.
+
+        Units are found by address: a record that names a queue twice takes two offsets of it and
+        has one unit, so that the units after it have lower numbers than their records state.
+        """
+        if self._light is None:
+            self._light = self._read_light()
+        all_units, numbers = self._light
+        places = np.searchsorted(all_units["physical_offset"], table["physical_offset"])
+        inside = places < len(all_units)
+        there = np.zeros(len(table), units.CONSUME_QUEUE_DTYPE)
+        there[inside] = all_units[places[inside]]
+        absent = ~inside | (there["physical_offset"] != table["physical_offset"])
+        self._light_lacking += int(absent.sum())
+        late = np.zeros(len(table), np.bool_)
+        late[inside] = numbers[places[inside]] > table["queue_offset"][inside]
+        if (late & ~absent).any():
+            row = int(np.argmax(late & ~absent))
+            wrong = (
+                f"the record at {int(table['physical_offset'][row])} has queue offset "
+                f"{int(table['queue_offset'][row])} here, its unit is number "
+                f"{int(numbers[places[row]])}"
+            )
+            self._note(damaged(wrong, self._files.files[0].path, None, MAKE_ANEW))
+        self._judge(table[~absent], there[~absent], absent[~absent])
+
+    def _read_light(self) -> tuple[units.Units, Int64Array]:
+        parts, numbers = [], []
+        for file in self._files.files:
+            table = units.consume_queue_units(read_whole(file, INDEX_LIMIT_BYTES))
+            table = table[: units.valid_count(table)]
+            first = file.start // units.CONSUME_QUEUE_UNIT.size
+            real = np.flatnonzero(table["size"] != units.FILLER_SIZE)
+            parts.append(table[real])
+            numbers.append(first + real)
+        if not parts:
+            return np.empty(0, units.CONSUME_QUEUE_DTYPE), np.empty(0, np.int64)
+        return np.concatenate(parts), np.concatenate(numbers)
 
     def _compare_batches(self, table: kernels.MessageTable) -> None:
         # A record that is no inner batch gets a unit of number 1 (seen in 5.5.0).
@@ -138,14 +181,20 @@ class QueueProof:
             )
             self._note(damaged(wrong, self._files.files[0].path, None, MAKE_ANEW))
         found, lacking = self._found, self._lacking
-        found.lacking, found.wrong = lacking, self._wrong
+        found.lacking, found.wrong = lacking + self._light_lacking, self._wrong
+        if self._light_lacking:
+            wrong = (
+                f"{self._light_lacking} records of the commit log name the light queue "
+                f"{self._name} and have no unit in it: its consumers do not get them"
+            )
+            self._note(damaged(wrong, self._folder, None, MAKE_ANEW))
         if not self._files.files:
             if lacking:
                 wrong = (
                     f"no file of the consume queue of {self._name}, and the commit log has "
                     f"{lacking} of its messages"
                 )
-                self._note(recovered(wrong, "consumequeue", None, "lastwrite dispatch builds it"))
+                self._note(recovered(wrong, self._folder, None, "lastwrite dispatch builds it"))
             return
         path = self._files.files[-1].path
         if lacking:
@@ -153,7 +202,7 @@ class QueueProof:
             remedy = "a broker's start dispatches them where it was killed; lastwrite dispatch does in any case"
             self._note(recovered(wrong, path, None, remedy))
         dangling = found.units - found.expired - self._matched - self._wrong
-        if dangling > 0 and is_whole and not self._name.topic.startswith(names.LIGHT_QUEUE):
+        if dangling > 0 and is_whole:
             remedy = (
                 "lastwrite dispatch --whole-log shows what is lost; a broker's start cuts them off"
             )

@@ -340,6 +340,8 @@ class _Inspection:
                     proofs[name].compare(chunk, rows)
                 elif self.place.part is not Part.COMMIT_LOG:
                     self._note_missing_queue(name, chunk, rows)
+            if self.place.part is not Part.COMMIT_LOG:
+                self._compare_light_queues(chunk, proofs)
         for path, ending in walk.endings.items():
             _note_end(files[path], ending, {0: "never written", files[path].bytes: "full"})
         is_whole = len(self.report.problems) == known and bool(log.files)
@@ -375,6 +377,31 @@ class _Inspection:
             wrong = f"no consume queue of {name}, and the commit log has its messages"
             self._note(recovered(wrong, folder, None, "lastwrite dispatch builds it"), name)
 
+    def _compare_light_queues(
+        self, chunk: Chunk, proofs: Mapping[TopicPartition, QueueProof]
+    ) -> None:
+        """Hold the chunk's records against the light queues that they name."""
+        if self.topics is None:
+            self.topics = topics_or_none(self.place.root, self._note)
+        batched = {name for name, topic in self.topics.items() if topic.has_batch_queues}
+        for name, rows, offsets in chunk.by_light_queue(batched):
+            if not self._is_wanted(name):
+                continue
+            if name in proofs:
+                table = chunk.table[rows]
+                table["queue_offset"] = offsets
+                proofs[name].compare_light(table)
+                continue
+            folder = queue_folder(os.path.join(self.place.root or "", Part.CONSUME_QUEUE), name)
+            wrong = f"no consume queue of the light queue {name}, which records of the log name"
+            remedy = (
+                "lastwrite dispatch STORE --whole-log builds it; a broker does not, once another "
+                "queue has a later unit"
+            )
+            # Lite topics expire by their own time, and their messages stay in the log.
+            judge = recovered if name.topic.startswith(names.LITE_TOPIC) else damaged
+            self._note(judge(wrong, folder, None, remedy), name)
+
     # ------------------------------------------------------------------ queues
 
     def _queue_indexes(self, root: str, log: MappedLog) -> dict[TopicPartition, QueueProof]:
@@ -389,7 +416,8 @@ class _Inspection:
                 found = self._count_units(files, part, log, note)
                 setattr(self._of(name), attribute, found)
                 if part is not Part.EXTENSION and log.files:
-                    proofs[name] = QueueProof(name, files, found, note)
+                    folder = queue_folder(os.path.join(root, part), name)
+                    proofs[name] = QueueProof(name, folder, files, found, note)
         return proofs
 
     def _count_units(

@@ -12,7 +12,7 @@ docs/formats/rocketmq-compaction.md, "What 5.5.0 does otherwise than older relea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import chain
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ import numpy as np
 from lastwrite.errors import LogError
 from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.log import Problem, TopicPartition
-from lastwrite.rocketmq.format import kernels
+from lastwrite.rocketmq.format import kernels, names, properties
 from lastwrite.rocketmq.format.kernels import MESSAGE, MessageTable
 from lastwrite.rocketmq.format.properties import RECORD_CRC, RECORD_CRC_BYTES, record_crc_holds
 from lastwrite.rocketmq.format.record import (
@@ -126,6 +126,31 @@ class Chunk(NamedTuple):
                 topic = self.bytes_at(int(table["topic_at"][row]), length)
                 name = TopicPartition(topic.decode("utf-8", "replace"), int(table["queue_id"][row]))
                 yield name, rows[which == group]
+
+    def by_light_queue(
+        self, batched: Collection[str]
+    ) -> Iterator[tuple[TopicPartition, Int64Array, Int64Array]]:
+        """The rows by the light queue in which a broker files them, too, with their offsets there.
+
+        ``batched``: topics with batch consume queues, whose records go to no light queue.
+        """
+        marked = (self.table["marks"] & kernels.HAS_MULTI_DISPATCH) != 0
+        marked &= self.is_dispatched(slice(None))
+        found: dict[TopicPartition, list[tuple[int, int]]] = {}
+        for row in np.flatnonzero(marked).tolist():
+            one = self.table[row]
+            raw = self.bytes_at(int(one["topic_at"]), int(one["topic_length"]))
+            topic = raw.decode("utf-8", "replace")
+            if topic in batched or not names.dispatches_to_light_queues(topic):
+                continue
+            raw = self.bytes_at(int(one["properties_at"]), int(one["properties_length"]))
+            for light, queue, offset in properties.light_queues(
+                properties.parse(raw), int(one["queue_id"])
+            ):
+                found.setdefault(TopicPartition(light, queue), []).append((row, offset))
+        for name, pairs in sorted(found.items()):
+            rows, offsets = np.asarray(pairs, np.int64).T
+            yield name, rows, offsets
 
     def rows_with(self, wanted: bytes) -> list[int]:
         """The rows in whose properties the bytes stand, wherever; each once."""

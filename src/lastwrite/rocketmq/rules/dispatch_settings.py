@@ -23,8 +23,10 @@ _DELAY_UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _MUST_BE = {
     "storeType": "default",
     "enableConsumeQueueExt": "false",
-    "enableMultiDispatch": "false",
     "enableDLegerCommitLog": "false",
+    "rocksdbCQDoubleWriteEnable": "false",
+    "indexRocksDBEnable": "false",
+    "transRocksDBEnable": "false",
 }
 
 
@@ -33,8 +35,10 @@ class DispatchConfig(SettingsTable):
     """What a broker's settings say to dispatch. None: the files decide, or else the broker's
     default.
 
-    One is ours: ``index.tags``, false for a store of a broker before 5.5.0, which does not enter
-    tags into the index.
+    ``index.tags`` is a setting of Lastwrite: false for a store of a broker before 5.5.0, which does
+    not enter tags into the index. Light queues are built wherever records name them with their
+    offsets, which only a broker with ``enableLmq`` writes; ``enableMultiDispatch=false`` turns that
+    off.
 
     Source: RocketMQ 5.5.0 ``MessageStoreConfig``; docs/formats/rocketmq-compaction.md, "Settings".
     """
@@ -49,6 +53,8 @@ class DispatchConfig(SettingsTable):
     has_index:           bool       = setting(True, "messageIndexEnable")
     index_tags:          bool       = setting(True, "index.tags")
     has_compaction:      bool       = setting(True, "enableCompaction")
+    has_light_queues:    bool       = setting(True, "enableMultiDispatch")
+    light_at_zero:       bool       = setting(True, "enableLmq")
     delay_levels:        str        = setting("", "messageDelayLevel")
     commit_log_folders:  str        = setting("", "storePathCommitLog")
     read_only_folders:   str        = setting("", "readOnlyCommitLogStorePaths")
@@ -77,8 +83,10 @@ class DispatchConfig(SettingsTable):
             text = str(names[name]).strip()
             if text.lower() != _MUST_BE[name].lower():
                 raise InvalidConfig(
-                    f"{name} is {text}: what a broker builds then is not dispatched here",
-                    remedy="start the broker on the store without these files and let it build them",
+                    f"{name} is {text}: dispatch does not build what a broker builds then; nothing "
+                    "was changed",
+                    remedy="move what is damaged out of the store, keep it, and start the broker, "
+                    "which builds it again",
                 )
         return super().from_names(names)
 

@@ -25,6 +25,7 @@ from lastwrite.rocketmq.dispatch_work import Stretch, WalkedPiece, WalkUnit
 from lastwrite.rocketmq.format import dispatch as rules
 from lastwrite.rocketmq.format import kernels
 from lastwrite.rocketmq.format.kernels import MESSAGE
+from lastwrite.rocketmq.format.names import dispatches_to_light_queues
 from lastwrite.rocketmq.store import reading
 from lastwrite.rocketmq.store.reading import MappedFile
 from lastwrite.storage.files import to_log_error
@@ -56,6 +57,7 @@ class WalkBuffers:
         self.entries: list[Int64Array] = [
             np.empty(1 << 15, np.int64) for _ in range(_ENTRY_COLUMNS)
         ]
+        self.light: Int64Array = np.zeros((rules.MOST_LIGHT, rules.LIGHT_WORDS), np.int64)
 
     def grow_rows(self) -> None:
         self.rows = np.concatenate([self.rows, np.empty_like(self.rows)])
@@ -95,6 +97,7 @@ class _Walk:
         self.base = unit.file.start
         self.rows = 0
         self.entries = 0
+        self.light_bad: Int64Array = np.zeros(2, np.int64)
         self.result = WalkedPiece()
 
     def run(self, scratch: ScratchWriter) -> WalkedPiece:
@@ -110,6 +113,7 @@ class _Walk:
                 result.stop, result.stop_at = stop, base + stop_at
                 break
         result.end = base + at
+        result.light_bad, result.light_bad_at = map(int, self.light_bad)
         self._write(scratch)
         return result
 
@@ -151,16 +155,27 @@ class _Walk:
                 buffers.row_queues,
                 self.rows,
                 self.unit.queued_from,
+                self.unit.light,
+                buffers.light,
+                self.light_bad,
             )
             if code == rules.FULL:
                 buffers.grow_rows()
             elif code == rules.NEW_QUEUE:
                 message = table[done]
-                at, length = int(message["topic_at"]), int(message["topic_length"])
-                topic = self.data[at : at + length].tobytes()
-                is_compacted = topic.decode("utf-8", "replace") in self.unit.compacted
-                numbers.add(topic, int(message["queue_id"]), is_compacted=is_compacted)
+                self._add_queue(message["topic_at"], message["topic_length"], message["queue_id"])
+            elif code == rules.NEW_LIGHT_QUEUE:
+                self._add_queue(*buffers.light[0, :3])
         self._index(count)
+
+    def _add_queue(self, at: int, length: int, queue: int) -> None:
+        topic = self.data[int(at) : int(at) + int(length)].tobytes()
+        name = topic.decode("utf-8", "replace")
+        light = rules.NO_UNITS if name in self.unit.batched else 0
+        if not light and dispatches_to_light_queues(name):
+            light = rules.TO_LIGHT
+        is_compacted = name in self.unit.compacted
+        self.buffers.numbers.add(topic, int(queue), is_compacted=is_compacted, light=light)
 
     def _index(self, count: int) -> None:
         buffers = self.buffers
