@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,17 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows  # no
 import lastwrite  # noqa: E402
 from lastwrite.decoding.options import DecodingConfig  # noqa: E402
 from lastwrite.errors import CommitConflict, InvalidConfig, LogError, LogHeld  # noqa: E402
+from lastwrite.kafka.format.names import PARTITION_METADATA  # noqa: E402
+from lastwrite.kafka.format.text import encode_partition_metadata, topic_id_text  # noqa: E402
 from lastwrite.model.log import TopicPartition  # noqa: E402
 from lastwrite.rows.decoded import DecodedRows  # noqa: E402
 from lastwrite.source import stream  # noqa: E402
-from lastwrite.source.offsets import UNDECIDED, decode_offsets, limited  # noqa: E402
+from lastwrite.source.offsets import (  # noqa: E402
+    UNDECIDED,
+    decode_offsets,
+    decode_topic_ids,
+    limited,
+)  # noqa: E402
 from lastwrite.source.options import parse  # noqa: E402
 from tests.support.kafka.logs import encode_model, write_checkpoint, write_segment  # noqa: E402
 from tests.support.kafka.model import ModelBatch, ModelRecord  # noqa: E402
@@ -278,3 +286,92 @@ def test_a_topic_that_vanished(root: Root) -> None:
     shutil.rmtree(root.path / "t-0")
     with pytest.raises(LogError, match="no topic 't'"):
         reader.latestOffset(shown(10), ALL)
+
+
+class RecreatedTopic:
+    """Topic ``t`` of 40 records that a stream has read, deleted and created again with 55."""
+
+    def __init__(self, root: Root, make_path: Callable[[], Path]) -> None:
+        self.root, self._make_path = root, make_path
+        self._create("first", 40)
+        self.reader = self.open()
+        start = self.reader.initialOffset()
+        self.checkpoint = self.reader.latestOffset(start, ALL)
+        assert read(self.reader, start, self.checkpoint) == [(0, at) for at in range(40)]
+        shutil.rmtree(root.path)
+        root.ends = {}
+        self._create("second", 55)
+
+    @property
+    def ids(self) -> dict[str, Any]:
+        """The part of the checkpoint that holds topic ids."""
+        return {name: ids for name, ids in self.checkpoint.items() if name != "t"}
+
+    def _create(self, id_: str, records: int) -> None:
+        self.root.add("t-0", records)
+        topic_id = topic_id_text(id_.ljust(16).encode())
+        metadata = self.root.path / "t-0" / PARTITION_METADATA
+        metadata.write_bytes(encode_partition_metadata(topic_id))
+        self.path = self._make_path()
+
+    def open(self, **options: str) -> stream.StreamReader:
+        return asked(self.path, startingOffsets="earliest", **options)
+
+
+@pytest.fixture(params=["a log directory", "an archive"])
+def recreated(request: pytest.FixtureRequest, root: Root, tmp_path: Path) -> RecreatedTopic:
+    def make_archive() -> Path:
+        archive = tmp_path / "archive"
+        shutil.rmtree(archive, ignore_errors=True)
+        lastwrite.fetch([str(root.path)], str(archive), topic="t", include_active=True)
+        return archive
+
+    in_place = request.param == "a log directory"
+    return RecreatedTopic(root, (lambda: root.path) if in_place else make_archive)
+
+
+def test_a_topic_created_again_under_its_name_is_data_loss(recreated: RecreatedTopic) -> None:
+    start = recreated.checkpoint
+    reader = recreated.open()
+    end = reader.latestOffset(start, ALL)
+    with pytest.raises(CommitConflict, match="deleted and created again.*new checkpoint"):
+        reader.partitions(start, end)
+    # both remedies give all records of the new topic
+    everything = [(0, at) for at in range(55)]
+    fresh = recreated.open()
+    begin = fresh.initialOffset()
+    assert read(fresh, begin, fresh.latestOffset(begin, ALL)) == everything
+    lenient = recreated.open(failOnDataLoss="false")
+    with pytest.warns(UserWarning, match="deleted and created again"):
+        assert read(lenient, start, lenient.latestOffset(start, ALL)) == everything
+    assert read(lenient, end, lenient.latestOffset(end, ALL)) == []
+
+
+def test_a_topic_created_again_is_read_whole_in_small_batches(recreated: RecreatedTopic) -> None:
+    reader = recreated.open(failOnDataLoss="false", maxOffsetsPerTrigger="20")
+    start, seen = recreated.checkpoint, []
+    with pytest.warns(UserWarning, match="deleted and created again"):
+        while (end := reader.latestOffset(start, ReadMaxRows(20))) != start:
+            seen += read(reader, start, end)
+            start = end
+    assert seen == [(0, at) for at in range(55)]
+
+
+def test_a_planned_batch_of_a_topic_created_again_is_data_loss(recreated: RecreatedTopic) -> None:
+    """The offsets of the batch were written down before the topic was deleted."""
+    first, planned = shown(10) | recreated.ids, recreated.checkpoint
+    with pytest.raises(CommitConflict, match="deleted and created again"):
+        recreated.open().partitions(first, planned)
+    reader = recreated.open(failOnDataLoss="false")
+    with pytest.warns(UserWarning, match="deleted and created again"):
+        assert read(reader, first, planned) == []
+        later = reader.latestOffset(planned, ALL)
+        assert read(reader, planned, later) == [(0, at) for at in range(55)]
+
+
+def test_a_checkpoint_without_topic_ids_is_accepted(recreated: RecreatedTopic) -> None:
+    reader = recreated.open()
+    end = reader.latestOffset(shown(40), ALL)
+    assert decode_topic_ids(end) != {}
+    assert read(reader, shown(40), end) == [(0, at) for at in range(40, 55)]
+    assert reader.latestOffset(shown(55), ALL) == shown(55)

@@ -176,6 +176,8 @@ class PartitionLog:
     # of an archive that follows a live log: where its active segment begins, in as many segments as
     # turns made of it; None: it has none
     active_from: int | None = None
+    # of a log in an archive or a tier; a log directory has it in partition.metadata
+    topic_id: str | None = None
 
     @property
     def closed_end(self) -> int:

@@ -1,33 +1,49 @@
 """Offsets of a stream in the form of Spark's Kafka source, ``{"orders": {"0": 1234}}``: of each
 partition the first one that is not read yet; and how much a micro-batch takes.
+
+Topic ids stand beside them, ``{"topic ids": {"orders-0": "AAECAw…"}}``: no topic has a space in its
+name. Earlier checkpoints hold no ids, and neither do topics of clusters before Kafka 2.8. Such
+offsets are accepted without a check.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from lastwrite.errors import CorruptLog
 from lastwrite.model.log import TopicPartition
 
 Offsets: TypeAlias = dict[TopicPartition, int]
-Shown: TypeAlias = dict[str, dict[str, int]]
+TopicIds: TypeAlias = dict[TopicPartition, str]
+Shown: TypeAlias = dict[str, dict[str, Any]]
+
+_IDS = "topic ids"
 
 # Where a stream begins that was told to begin at the end. Its first micro-batch has no rows, and
 # lets the end be written down, so that what comes then is not passed over by a restart.
 UNDECIDED: Shown = {"": {}}
 
 
-def encode_offsets(offsets: Mapping[TopicPartition, int]) -> Shown:
+def encode_offsets(
+    offsets: Mapping[TopicPartition, int], ids: Mapping[TopicPartition, str] | None = None
+) -> Shown:
     """In the order of names and numbers: Spark compares what it gets as text."""
     shown: Shown = {}
     for name in sorted(offsets):
         shown.setdefault(name.topic, {})[str(name.partition)] = offsets[name]
-    return shown
+    known = {str(name): ids[name] for name in sorted(offsets) if name in ids} if ids else {}
+    return {**shown, _IDS: known} if known else shown
 
 
-def decode_offsets(shown: Mapping[str, Mapping[str, int]]) -> Offsets:
+def decode_topic_ids(shown: Mapping[str, Mapping[str, Any]]) -> TopicIds:
+    """The topic ids beside offsets that ``decode_offsets`` accepts; none in those of old releases."""
+    known = shown.get(_IDS, {})
+    return {name: known[str(name)] for name in decode_offsets(shown) if str(name) in known}
+
+
+def decode_offsets(shown: Mapping[str, Mapping[str, Any]]) -> Offsets:
     """
     Raises:
         CorruptLog: a checkpoint holds something else.
@@ -36,6 +52,7 @@ def decode_offsets(shown: Mapping[str, Mapping[str, int]]) -> Offsets:
         return {
             TopicPartition(topic, int(number)): int(offset)
             for topic, numbers in shown.items()
+            if topic != _IDS
             for number, offset in numbers.items()
         }
     except (AttributeError, TypeError, ValueError) as error:
@@ -43,6 +60,11 @@ def decode_offsets(shown: Mapping[str, Mapping[str, int]]) -> Offsets:
             f"offsets of a stream: {shown!r}",
             remedy="give the query a checkpoint of its own, or the one it had",
         ) from error
+
+
+def is_other(was: str | None, now: str | None) -> bool:
+    """Whether two topic ids are known and differ."""
+    return was is not None and now is not None and was != now
 
 
 def missing_rows(start: Offsets, end: Offsets, begins: Offsets) -> Offsets:

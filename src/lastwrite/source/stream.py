@@ -22,14 +22,17 @@ from lastwrite.rows.decoded import DecodedRows
 from lastwrite.source.offsets import (
     UNDECIDED,
     Offsets,
+    TopicIds,
     decode_offsets,
+    decode_topic_ids,
     encode_offsets,
+    is_other,
     limited,
     missing_rows,
 )
 from lastwrite.source.options import LATEST, SourceOptions
 from lastwrite.source.piece import Piece
-from lastwrite.source.ranges import end_of, listed, start_of, units_of
+from lastwrite.source.ranges import end_of, listed, start_of, system_at, units_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,7 +72,8 @@ class _Stream(DataSourceStreamReader):
         options = self._options
         if LATEST in (options.start.everywhere, *options.start.each.values()):
             return UNDECIDED
-        return encode_offsets(self._begins(self._listed()))
+        logs = self._listed()
+        return encode_offsets(self._begins(logs), self._ids_of(logs))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start == UNDECIDED:
@@ -78,9 +82,18 @@ class _Stream(DataSourceStreamReader):
         logs, self._logs = self._logs, None
         if logs is None:
             logs = self._listed()
+        lives = decode_topic_ids(start), decode_topic_ids(end), self._ids_of(logs)
         spans = []
         for name in sorted(first.keys() | until.keys()):
-            span = self._span(logs.get(name), name, first.get(name), until.get(name))
+            log, begin = logs.get(name), first.get(name)
+            was, planned, now = (ids.get(name) for ids in lives)
+            if log is not None and is_other(planned, now):
+                self._lose_topic(log, planned, now)
+                continue  # the next micro-batch begins where the new topic does
+            if log is not None and is_other(was, planned or now):
+                self._lose_topic(log, was, planned or now)
+                begin = log.log_start
+            span = self._span(log, name, begin, until.get(name))
             if span is not None:
                 spans.append((logs[name], *span))
         columns = self._rows.raw_columns
@@ -97,6 +110,12 @@ class _Stream(DataSourceStreamReader):
 
     def _ends_of(self, logs: _Logs) -> Offsets:
         return {name: end_of(log, self._options) for name, log in logs.items()}
+
+    def _ids_of(self, logs: _Logs) -> TopicIds:
+        """The ids of the partitions' topics, as far as they have one."""
+        system = system_at(self._options.paths)
+        ids = {name: system.topic_id(log) for name, log in logs.items()}
+        return {name: id_ for name, id_ in ids.items() if id_ is not None}
 
     def _begins(self, logs: _Logs) -> Offsets:
         """Where the stream begins; the end of what is there now, where that was asked for."""
@@ -128,16 +147,21 @@ class _Stream(DataSourceStreamReader):
         if start == UNDECIDED:
             begins = self._begins(logs)
             target = self._target or begins
-            return encode_offsets(
-                {name: min(at, target.get(name, at)) for name, at in begins.items()}
-            )
+            begins = {name: min(at, target.get(name, at)) for name, at in begins.items()}
+            return encode_offsets(begins, self._ids_of(logs))
         if self._target is not None:
             ends = {name: end for name, end in self._target.items() if name in ends}
+        known, ids = decode_topic_ids(start), self._ids_of(logs)
         first = decode_offsets(start)
+        again = {name for name in known if is_other(known[name], ids.get(name))}
+        # A topic that was deleted and created again is read from its begin.
+        left = {name: at for name, at in first.items() if name not in again}
         if is_limited:
-            ends = self._admitted(first, ends, {name: log.log_start for name, log in logs.items()})
+            ends = self._admitted(left, ends, {name: log.log_start for name, log in logs.items()})
+        if ends is left or (ends == first and not again):
+            return start
         # What went back is left as it was: the next plan says so.
-        return encode_offsets(ends) if ends != first else start
+        return encode_offsets(ends, ids)
 
     def _admitted(self, start: Offsets, end: Offsets, begins: Offsets) -> Offsets:
         options, now_s = self._options, time.monotonic()
@@ -175,15 +199,25 @@ class _Stream(DataSourceStreamReader):
         begin, until = max(begin, log.log_start), min(until, end)
         return (begin, until) if begin < until else None
 
-    def _lose(self, words: str, log: PartitionLog | None) -> None:
+    def _lose_topic(self, log: PartitionLog, was: str | None, now: str | None) -> None:
+        self._lose(
+            f"{log.name} is of another topic: its topic id was {was} and is {now}, so the topic was "
+            "deleted and created again",
+            log,
+            "start the query with a new checkpoint, or set failOnDataLoss=false to read the new "
+            "topic from its first record",
+        )
+
+    def _lose(
+        self,
+        words: str,
+        log: PartitionLog | None,
+        remedy: str = "bring it back, or set failOnDataLoss=false to read what there is",
+    ) -> None:
         """Say, or warn, that records were asked for that are gone."""
         path = self._options.paths[0] if log is None else log.folder
         if self._options.fails_on_data_loss:
-            raise CommitConflict(
-                words,
-                path=path,
-                remedy="bring it back, or set failOnDataLoss=false to read what there is",
-            )
+            raise CommitConflict(words, path=path, remedy=remedy)
         if words not in self._warned:
             self._warned.add(words)
             warnings.warn(f"{path}: {words}", stacklevel=2)

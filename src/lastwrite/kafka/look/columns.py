@@ -90,8 +90,8 @@ class _Rows(RowSystem):
         return [start, *(cut for cut in cuts if start < cut < stop), stop]
 
     def topic_id(self, log: PartitionLog) -> str | None:
-        if is_address(log.folder):
-            return None
+        if log.topic_id is not None or is_address(log.folder):
+            return log.topic_id
         try:
             return decode_partition_metadata(read_small(join(log.folder, PARTITION_METADATA)))
         except LogError:

@@ -299,6 +299,7 @@ def log_of(manifest: Manifest, folder: str) -> PartitionLog:
         is_closed=True,
         active_from=log.active_from,
         generation=manifest.generation,
+        topic_id=log.topic_id,
     )
 
 

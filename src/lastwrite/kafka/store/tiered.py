@@ -372,6 +372,7 @@ def _log_of(
         aborted=tuple(entry for part in parts for entry in part.aborted),
         first_unstable_offset=unstable,
         is_closed=True,
+        topic_id=topic_id_of(folder),
     )
 
 
@@ -380,6 +381,7 @@ def _continued(log: PartitionLog, local: PartitionLog) -> PartitionLog:
     return replace(
         local,
         folder=log.folder,
+        topic_id=log.topic_id,
         segments=(*log.segments, *local.segments),
         log_start=log.log_start,
         checkpoint=None,
