@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import lastwrite
 from lastwrite.archive import place, rounds
 from lastwrite.kafka.store import archiving
+from lastwrite.model.progress import NoProgress
+from lastwrite.reports.compaction import Status
+from lastwrite.spark.inline import INLINE
+from tests.support.pulsar.topics import put_ledger, topic_folder
+from tests.unit.test_pulsar_cleaner import entries
 
 CORPUS = Path(__file__).parents[1] / "corpus" / "kafka-4.4.0" / "stopped"
+ROCKETMQ = CORPUS.parents[1] / "rocketmq" / "5.5.0"
+NOW_MS = 1_800_000_000_000
 
 
 def test_one_source_needs_no_list(tmp_path: Path) -> None:
@@ -54,3 +62,66 @@ def test_not_all_manifests_of_a_large_archive_are_held(
     assert [log.folder for log in logs] == folders[1:]
     assert len(begun._seen) <= 5
     assert begun._rounds[folders[0]][1].seen is begun.seen(folders[0])
+
+
+class _CompactsBefore(NoProgress):
+    """Progress that lets another ``compact`` run before each of the first ``times`` commits."""
+
+    def __init__(self, archive: Path, times: int, **arguments: Any) -> None:
+        self.notes: list[str] = []
+        self.left = times
+        self._archive, self._arguments = archive, arguments
+
+    def stage(self, name: str, total_bytes: int) -> None:
+        if name == "commit" and self.left:
+            self.left -= 1
+            lastwrite.compact(str(self._archive), spark=INLINE, now_ms=NOW_MS, **self._arguments)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def _archive_of(system: str, folder: Path) -> Path:
+    """An archive of one small topic of the system."""
+    if system == "pulsar":
+        put_ledger(topic_folder(folder / "source"), 10, entries(20))
+        lastwrite.fetch([str(folder / "source")], str(folder / "archive"))
+    elif system == "rocketmq":
+        lastwrite.fetch([str(ROCKETMQ)], str(folder / "archive"))
+    else:
+        lastwrite.fetch([str(CORPUS)], str(folder / "archive"), topic="client-zstd")
+    return folder / "archive"
+
+
+def _rows(archive: Path) -> list[dict[str, Any]]:
+    return [
+        {name: value for name, value in row.items() if name not in ("path", "file")}
+        for row in lastwrite.dump(str(archive))
+    ]
+
+
+@pytest.mark.parametrize("system", ["kafka", "rocketmq", "pulsar"])
+def test_round_that_loses_its_commit_starts_from_the_newer_generation(
+    tmp_path: Path, system: str
+) -> None:
+    alone = _archive_of(system, tmp_path / "alone")
+    beside = _archive_of(system, tmp_path / "beside")
+    expected = lastwrite.compact(str(alone), spark=INLINE, now_ms=NOW_MS)
+    rival = _CompactsBefore(beside, 1)
+    report = lastwrite.compact(str(beside), spark=INLINE, now_ms=NOW_MS, progress=rival)
+    cleaned = [n for n, each in enumerate(expected.partitions) if each.status is Status.CLEANED]
+    assert cleaned and not report.failed and not report.damaged
+    assert {report.partitions[n].attempts for n in cleaned} == {2}
+    assert "another writer changed the log first; attempt 2 of 5" in rival.notes[-1]
+    assert _rows(beside) == _rows(alone)
+
+
+def test_round_that_keeps_losing_fails_after_its_last_attempt(tmp_path: Path) -> None:
+    archive = _archive_of("kafka", tmp_path)
+    rewrites: dict[str, Any] = {"like_broker": True, "drop_expired_deletes": True}
+    rival = _CompactsBefore(archive, 9, **rewrites)
+    [report] = lastwrite.compact(
+        str(archive), spark=INLINE, now_ms=NOW_MS, progress=rival, **rewrites
+    ).partitions
+    assert (report.status, report.attempts, rival.left) == (Status.FAILED, 5, 4)
+    assert "run again" in str(report.reason)

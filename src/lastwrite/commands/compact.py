@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from lastwrite.commands.told import TopicConfig, find_told, overrides, paths_of
 from lastwrite.config.cleaner import CleanerConfig, replaced_settings
 from lastwrite.config.keyless import may_drop, refuse_elsewhere
@@ -53,6 +55,8 @@ from lastwrite.storage.throttle import Throttles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_ATTEMPTS = 5  # rounds of one partition whose log other writers change meanwhile
 
 
 def compact(
@@ -132,7 +136,9 @@ def compact(
             matters.
         EnvironmentUnfit: Java or Spark is missing.
 
-    Damage and failures of single partitions do not raise: they stand in the report.
+    Damage and failures of single partitions do not raise: they stand in the report. A partition of
+    an archive to which another writer commits first is compacted again, five times at most; its
+    report has the number of ``attempts``.
     """
     options = Options(
         config=may_drop(config, drop_keyless),
@@ -333,7 +339,7 @@ def _run(asked: _Asked) -> CompactionReport:
         context = Context(
             system, exchange, runner.workers, limits, options, progress, ScanCache(runner)
         )
-        report = (run_round if context.is_in_place else _run_beside)(context, folders)
+        report = _run_rounds(context, folders)
         _clear_up(context, folders, report, tell_what_stays)
         _note_quarantine(
             system, folders, report, not options.dry_run and options.to is None, progress
@@ -398,27 +404,52 @@ def _state(folder: str) -> tuple[int, int] | None:
     return seen.st_ino, seen.st_mtime_ns
 
 
-def _run_beside(context: Context, folders: Sequence[str]) -> CompactionReport:
-    """A round that writes nothing here, so that a broker may be at work: run anew, twice at most,
-    what came to nothing in a folder in which files came or went meanwhile. Of a copy, what is
-    damaged was made as it is.
+def _run_rounds(context: Context, folders: Sequence[str]) -> CompactionReport:
+    """Run a round, and repeat it for the partitions whose log changed under it, up to
+    ``_ATTEMPTS`` times in all: a lost compare-and-swap is normal in an archive, and so are files
+    that a broker replaces while a plan or a copy reads them. Every attempt starts from the log as
+    it is by then.
     """
     before = {folder: _state(folder) for folder in folders}
     report = run_round(context, folders)
-    stopped = {Status.FAILED, Status.DAMAGED} if context.options.to is None else {Status.FAILED}
-    for _ in range(2):
-        again = [
-            n
-            for n, folder in enumerate(folders)
-            if report.partitions[n].status in stopped
-            and _state(folder) != before[folder]
-            and context.system.broker_of(context.system.root_of(folder)) is not None
+    for attempt in range(2, _ATTEMPTS + 1):
+        places = [
+            place
+            for place, folder in enumerate(folders)
+            if _has_changed(context, folder, report.partitions[place], before[folder])
         ]
-        before.update((folders[n], _state(folders[n])) for n in again)
-        found = run_round(context, [folders[n] for n in again]).partitions if again else []
-        for n, each in zip(again, found, strict=True):
-            report.partitions[n] = each
+        if not places:
+            break
+        context.progress.note(
+            f"{len(places)} of {len(folders)} partitions: another writer changed the log first; "
+            f"attempt {attempt} of {_ATTEMPTS} starts from the changed log"
+        )
+        again = [folders[place] for place in places]
+        before.update((folder, _state(folder)) for folder in again)
+        repeated = run_round(context, again)
+        for place, partition in zip(places, repeated.partitions, strict=True):
+            report.partitions[place] = structs.replace(partition, attempts=attempt)
+        report.add_times(repeated)
     return report
+
+
+def _has_changed(
+    context: Context, folder: str, partition: PartitionReport, before: tuple[int, int] | None
+) -> bool:
+    """Whether a partition failed because another writer changed its log, so that a round that
+    starts from the changed log may succeed. ``before``: the folder's state before the round.
+    """
+    if partition.lost_commit:
+        return True
+    system = context.system
+    # A copy contains damaged partitions as they are, so they are not read again for it.
+    stopped = {Status.FAILED} if context.options.to is not None else {Status.FAILED, Status.DAMAGED}
+    return (
+        not context.is_in_place
+        and partition.status in stopped
+        and _state(folder) != before
+        and system.broker_of(system.root_of(folder)) is not None
+    )
 
 
 def _clear_up(

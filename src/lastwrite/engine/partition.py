@@ -21,7 +21,7 @@ from msgspec import structs
 from lastwrite.engine.retain import Replacement
 from lastwrite.engine.rules.transactions import Merged
 from lastwrite.engine.system import Decision
-from lastwrite.errors import LogError, RemoteFailed
+from lastwrite.errors import CommitConflict, LogError, RemoteFailed
 from lastwrite.model.log import AbortedTransaction, PartitionLog
 from lastwrite.model.policy import Policy
 from lastwrite.model.work import Elected, Failed, Piece, PieceScan, SegmentOutput
@@ -149,4 +149,5 @@ def failed(report: PartitionReport, error: Exception) -> PartitionReport:
         status=Status.DAMAGED if is_damaged else Status.FAILED,
         reason=str(error),
         may_pass=isinstance(error, RemoteFailed),
+        lost_commit=isinstance(error, CommitConflict),
     )

@@ -108,6 +108,9 @@ class PartitionReport(Document, kw_only=True):
     keyless_setting: str | None = None  # that says what becomes of them
     # a store did not answer: it failed for nothing in the log
     may_pass: Annotated[bool, UNPRINTED] = False
+    # another writer changed the log first, so that a round from the changed log may succeed
+    lost_commit: Annotated[bool, UNPRINTED] = False
+    attempts: int = 1  # rounds that were run; more than one where another writer changed the log
     is_keyless: bool = False  # left as it is since nobody has said that they may go
     held_for: list[HeldFor] = []  # consumer groups for whom deletes stay that might go
     # to a live cluster: ledger, horizon, removed_ledgers
@@ -192,6 +195,14 @@ class CompactionReport(Document, kw_only=True):
     def exit_status(self) -> int:
         is_unread = any(held.reason is not None for p in self.partitions for held in p.held_for)
         return 1 if self.failed else 3 if self.damaged or is_unread else 0
+
+    def add_times(self, repeated: CompactionReport) -> None:
+        """Add the times of a round that repeated some of the partitions."""
+        self.seconds += repeated.seconds
+        self.stage_seconds = {
+            stage: seconds + repeated.stage_seconds.get(stage, 0.0)
+            for stage, seconds in self.stage_seconds.items()
+        }
 
     def sums(self) -> CompactionTotals:
         """The totals, where a figure that is not known counts as 0."""
