@@ -34,6 +34,7 @@ from lastwrite.kafka.store.intake import Intake
 from lastwrite.reports.fetching import FetchedLog, LogsFetched
 from lastwrite.spark.inline import INLINE
 from tests.conformance.test_kafka_archive import Archive, check_no_waste
+from tests.support.breaking import BreakingProxy
 from tests.support.jars import free_ports
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
 from tests.support.kafka.clients import CODECS, Sent, create_topic, produce
@@ -552,6 +553,20 @@ def test_answers_that_are_spoilt(
         spoiler.shutdown()
         spoiler.server_close()
     assert spoiler.spoilt
+    check_same(broker, archive)
+
+
+def test_connections_that_break_after_2000_to_40000_bytes(broker: Broker, tmp_path: Path) -> None:
+    topic = f"breaking-{time.time_ns()}"  # it may run once more
+    create_topic(broker, topic, {})
+    rng = random.Random(40)
+    records = [Sent(b"%d" % n, rng.randbytes(900), START_MS) for n in range(1000)]
+    produce(broker, topic, records, batch_records=4)
+    archive = Archive(tmp_path / "archive", f"{topic}-0")
+    proxy = BreakingProxy([rng.randint(2_000, 40_000) for _ in range(100)], SPOILER)
+    with proxy.before(f"127.0.0.1:{SPOILT}"):
+        found = lastwrite.fetch([f"kafka://{proxy.address}"], str(archive.to), topic=topic)
+    assert (found.exit_status, proxy.breaks > 20) == (0, True)
     check_same(broker, archive)
 
 

@@ -198,7 +198,8 @@ def show_logs(output: Output, logs: Sequence[LogT], what: Callable[[LogT], str])
 
 def _what(log: FetchedLog) -> str:
     if log.reason is not None:
-        return f"{'damaged' if log.is_damaged else 'not brought'}: {log.reason}"
+        part = "brought in part" if log.end_offset is not None else "not brought"
+        return f"{'damaged' if log.is_damaged else part}: {log.reason}"
     if log.aside is not None:
         return f"added; set aside what the log has not: {log.aside}"
     stay = f"; {in_words(log.foreign_bytes)} stay in the tier" if log.foreign_bytes else ""

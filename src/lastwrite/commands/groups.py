@@ -115,8 +115,8 @@ class _Found:
         """Ask a live cluster."""
         client = KafkaClientConfig.from_names(config)
         with Cluster(brokers_of(url), client) as cluster:
-            cluster.refresh()
-            by_partition, unread = cluster.patiently(cluster.positions)
+            cluster.reach()
+            by_partition, unread = cluster.positions()
             self.unread += unread
             for name, positions in by_partition.items():
                 for each in positions:

@@ -12,12 +12,13 @@ from threading import Lock
 
 from msgspec import structs
 
-from lastwrite.archive.bringing import at_once, brought
+from lastwrite.archive.bringing import at_once, brought, held_by
 from lastwrite.archive.following import Wanted
 from lastwrite.archive.layout import partition_address
-from lastwrite.errors import InvalidConfig, LogError
+from lastwrite.errors import InvalidConfig, LogError, RemoteFailed
 from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.kafka.network.cluster import Cluster, Position
+from lastwrite.kafka.network.connection import ConnectionBroken, Passing
 from lastwrite.kafka.network.live_log import LiveLog
 from lastwrite.kafka.rules import topic_settings
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig, brokers_of, rules_of
@@ -59,7 +60,7 @@ def fetch_live(wanted: Wanted) -> LogsFetched:
     topic_settings.check_overrides(wanted.overrides)
     refuse_if_broken(to)
     with Cluster(brokers_of(url), client) as cluster:
-        cluster.refresh()
+        cluster.reach()
         names = chosen(cluster, topic, wanted.partition, url)
         run = Run(cluster, client, to, wanted.limits, progress, sets_aside=wanted.sets_aside)
         run.learn_positions()
@@ -142,7 +143,7 @@ class Run:
         is brought.
         """
         try:
-            positions, unread = self._cluster.patiently(self._cluster.positions)
+            positions, unread = self._cluster.positions()
         except LogError as error:
             self._positions = None
             self.unread_positions = (unread_because(error, f"kafka://{self._cluster.address}"),)
@@ -164,13 +165,25 @@ class Run:
         topics = list(dict.fromkeys(name.topic for name in names))
         for begin in range(0, len(topics), _SETTINGS_AT_ONCE):
             some = topics[begin : begin + _SETTINGS_AT_ONCE]
-            told = self._cluster.patiently(partial(self._cluster.settings, some))
+            told = self._settings_of(some)
             for each, said in told.items():
                 known = None if isinstance(said, LogError) else said
                 if known is None:
                     self._progress.note(f"{said}; what --config says holds")
                 found = resolve(each, overrides, known, rules, is_named(topic, (each,)))
                 self._settings[each] = known, found.config
+
+    def _settings_of(self, topics: Sequence[str]) -> dict[str, topic_settings.Known | LogError]:
+        """The settings of the topics, of fewer at once where the connection breaks."""
+        try:
+            return self._cluster.settings(topics)
+        except ConnectionBroken:
+            if len(topics) > 1:
+                half = len(topics) // 2
+                return self._settings_of(topics[:half]) | self._settings_of(topics[half:])
+        except Passing:
+            pass
+        return self._cluster.patiently(partial(self._cluster.settings, topics))
 
     def fetch(self, name: TopicPartition) -> FetchedLog:
         """Bring one partition; anew, twice at most, where it or the archive changed meanwhile."""
@@ -238,7 +251,15 @@ class Run:
                 follows=self._follows,
                 level_ms=0 if level is None else level.asked_ms,
             )
-            intake = self._bring(log, Intake(source, found.folder))
+            intake = Intake(source, found.folder)
+            try:
+                self._bring(log, intake)
+            except RemoteFailed as error:
+                if not intake.keep():
+                    raise
+                self.levels.pop(name, None)
+                part = intake.finished.of(found)
+                return structs.replace(part, reason=str(error), held=held_by(error))
         finally:
             log.close()
         done = intake.finished
@@ -246,8 +267,13 @@ class Run:
             self.levels[name] = Level(done.end_offset, asked_ms, intake.brought_ms, told)
         return done.of(found)
 
-    def _bring(self, log: LiveLog, intake: Intake) -> Intake:
-        """Bring what lies in the intake's range, and let it count."""
+    def _bring(self, log: LiveLog, intake: Intake) -> None:
+        """Bring what lies in the intake's range, and let it count.
+
+        Raises:
+            RemoteFailed: not all came; ``Intake.keep`` lets count what did. After any other error
+                what had come since the last commit is gone.
+        """
         try:
             format = KafkaFormat(self._plain_bytes)
             for data, table in log.batches(intake.since, intake.end, format, intake.epoch):
@@ -256,10 +282,11 @@ class Run:
                 self._advance(size)
                 self._pacer.spend(size)
             intake.finish()
+        except RemoteFailed:
+            raise
         except BaseException:
             intake.abandon()
             raise
-        return intake
 
     def _groups_of(self, name: TopicPartition) -> Groups | None:
         if self._positions is None:

@@ -36,7 +36,7 @@ class FetchedLog(FrozenDocument, frozen=True, kw_only=True):
     size_bytes: int = field(default=0, name="bytes")  # written
     foreign_bytes: int = 0  # of segments of a tier that the archive names where they lie
     is_new: bool = field(default=False, name="new")  # the archive did not have the partition
-    reason: str | None = None  # why nothing of it was brought
+    reason: str | None = None  # why nothing more of it was brought
     is_damaged: bool = field(default=False, name="damaged")
     held: Held | None = None  # the same in a word
     aside: str | None = None  # the archive in which lies what could not be continued

@@ -184,7 +184,7 @@ def commit_of(value: bytes) -> Commit:
 def _other_version(value: bytes) -> Commit:
     found = decode_internal_record(GROUPS_TOPIC, key_of(Place("", "", 0)), value)
     if found.value is None:
-        raise CorruptLog(f"a position that cannot be read: {found.problem}", 0)
+        raise CorruptLog(found.problem or "no position", 0)
     return Commit(
         found.value["offset"],
         found.value.get("leaderEpoch", -1),

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from lastwrite.errors import LogError, NotALog, RemoteFailed
 from lastwrite.kafka.format.text import topic_id_text
 from lastwrite.kafka.network.access import tls_context
-from lastwrite.kafka.network.connection import Connection, Passing
+from lastwrite.kafka.network.connection import Connection, ConnectionBroken, Passing
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig
 from lastwrite.kafka.rules.topic_settings import Known
 from lastwrite.model.log import TopicPartition
@@ -55,6 +55,8 @@ _READING = "Read and DescribeConfigs of the topic"
 _OF_GROUP = "Describe of the group"
 _UNKNOWN_TOPIC = (3, 100)
 _AGAIN_S = 0.2
+_FIRST_AGAIN_S = 0.01
+_SHORT_S = 2.0
 _TOPIC = 2  # a kind of resource that has settings
 _NO_ID = bytes(16)
 # Who says a setting.
@@ -105,6 +107,7 @@ class Cluster:
         self._idle: dict[str, list[Connection]] = {}
         self._busy: set[Connection] = set()
         self._is_stopped = False
+        self._records_s, self._gave_up_s = 0.0, -1.0
         self._lock = Lock()
         self.address = ",".join(bootstrap)
 
@@ -163,25 +166,70 @@ class Cluster:
         assert last is not None
         raise last
 
-    def patiently(self, work: Callable[[], T]) -> T:
+    @property
+    def patience_s(self) -> float:
+        """For how long work is tried again that does not advance. Once a fetch has given up and no
+        record has come of any partition since, a few seconds.
+        """
+        full = self._config.api_timeout_ms / 1000
+        return min(full, _SHORT_S) if self._gave_up_s > self._records_s else full
+
+    def note_records(self) -> None:
+        """Records came of a partition."""
+        self._records_s = time.monotonic()
+
+    def note_given_up(self) -> None:
+        """A fetch gave up."""
+        self._gave_up_s = time.monotonic()
+
+    def patiently(
+        self,
+        work: Callable[[], T],
+        since_s: float | None = None,
+        advanced: Callable[[], int] = lambda: 0,
+    ) -> T:
         """Do ``work`` again, with fresh metadata, while its trouble may pass.
 
+        ``since_s``: when it last advanced, by the monotonic clock; None: now. ``advanced``: a
+        number that grows where a try that fails has advanced.
+
         Raises:
-            RemoteFailed: it does not.
+            RemoteFailed: the trouble does not pass.
         """
-        until = time.monotonic() + self._config.api_timeout_ms / 1000
+        begin_s = time.monotonic() if since_s is None else since_s
+        far, tries = advanced(), 0
         while True:
             try:
                 return work()
             except RemoteFailed as error:
-                is_over = self._is_stopped or time.monotonic() >= until
-                if is_over or not isinstance(error, Passing):
+                now_s, here = time.monotonic(), advanced()
+                if here > far:
+                    begin_s, far, tries = now_s, here, 0
+                until = begin_s + self.patience_s
+                if self._is_stopped or now_s >= until or not isinstance(error, Passing):
                     raise
-                self.wait(until)
+                self.wait(until, tries if isinstance(error, ConnectionBroken) else None)
+                tries += 1
 
-    def wait(self, until: float) -> None:
-        """A moment, and then fresh metadata."""
-        time.sleep(max(0.0, min(_AGAIN_S, until - time.monotonic())))
+    def reach(self) -> None:
+        """Learn the cluster's brokers and topics, also where connections break amid the answer.
+
+        Raises:
+            RemoteFailed: no broker answers.
+        """
+        try:
+            self.refresh()
+        except ConnectionBroken:
+            self.patiently(self.refresh)
+
+    def wait(self, until: float, breaks: int | None = None) -> None:
+        """A moment, and then fresh metadata. ``breaks``: how often a connection has broken before
+        without an advance: first the moment is short, and leaders are where they were.
+        """
+        pause_s = _AGAIN_S if breaks is None else min(_FIRST_AGAIN_S * 2**breaks, _AGAIN_S)
+        time.sleep(max(0.0, min(pause_s, until - time.monotonic())))
+        if pause_s < _AGAIN_S:
+            return
         with contextlib.suppress(RemoteFailed):  # the next try says so
             self.refresh()
 
@@ -317,15 +365,27 @@ class Cluster:
         Raises:
             RemoteFailed: a broker does not answer, or refuses to list groups.
         """
-        doing = "ask for the groups' positions"
         found: dict[TopicPartition, list[Position]] = {}
         unread: list[UnreadPosition] = []
+        done: set[str] = set()  # so that a try goes on where the one before it broke off
+        self.patiently(lambda: self._ask_positions(found, unread, done), None, lambda: len(done))
+        return {name: sorted(each) for name, each in found.items()}, unread
+
+    def _ask_positions(
+        self,
+        found: dict[TopicPartition, list[Position]],
+        unread: list[UnreadPosition],
+        done: set[str],
+    ) -> None:
+        doing = "ask for the groups' positions"
         for address in list(self._brokers.values()):  # each tells of the groups that it coordinates
             with self.connection(address) as connection:
                 listed = connection.ask("list_groups", doing, states_filter=())
                 self.check(listed.error_code, doing, address)
                 for group in sorted(
-                    each.group_id for each in listed.groups if each.protocol_type != _SHARE
+                    each.group_id
+                    for each in listed.groups
+                    if each.protocol_type != _SHARE and each.group_id not in done
                 ):
                     answer = connection.ask(
                         "offset_fetch", doing, group_id=group, topics=None, require_stable=False
@@ -337,14 +397,15 @@ class Cluster:
                         raise
                     except RemoteFailed as error:
                         unread.append(unread_because(error, address, group))
+                        done.add(group)
                         continue
+                    done.add(group)
                     for name, part in _parts(answer):
                         if part.error_code or part.committed_offset < 0:
                             continue
                         epoch = getattr(part, "committed_leader_epoch", -1)
                         at = Position(group, part.committed_offset, epoch, part.metadata or "")
                         found.setdefault(name, []).append(at)
-        return {name: sorted(each) for name, each in found.items()}, unread
 
 
 def _parts(answer: Any) -> Iterator[tuple[TopicPartition, Any]]:

@@ -39,6 +39,10 @@ class Passing(RemoteFailed):
     """Trouble that a while, or another leader, may mend."""
 
 
+class ConnectionBroken(Passing):
+    """The other side, or the network, ended a conversation that had begun."""
+
+
 class Room:
     """Where an answer lies; whoever works on one gives the next another room, or waits."""
 
@@ -71,6 +75,8 @@ class Connection:
         self._correlation_id = 0
         self._awaited: deque[int] = deque()  # of ``ask_produce``
         self._room = Room()
+        self._filled = 0  # bytes that the last ``_fill`` received
+        self._arrived = memoryview(b"")  # of an answer whose end did not come
         self._tls = tls
         self._muted_until = 0.0
         self._expires = 0.0  # when the broker wants to know again who we are; 0: never
@@ -114,12 +120,31 @@ class Connection:
             self._send(request)
 
     def fetched(self, asked: Asked, room: Room, doing: str) -> Answer:
-        """The answer to ``ask_fetch``, its records a view of ``room``."""
+        """The answer to ``ask_fetch``, its records a view of ``room``. Where the connection breaks
+        amid the records, those that have come.
+        """
         with self._failing(doing):
             deadline = time.monotonic() + self._timeout + asked.max_wait_ms / 1000
-            answer = decode_fetch(self._fetch_version(asked), self._receive(deadline, room))
+            version = self._fetch_version(asked)
+            try:
+                answer = decode_fetch(version, self._receive(deadline, room))
+            except OSError as error:
+                answer = self._cut(version, error)
+                self.close()
             self._mute(answer.throttle_ms)
             return answer
+
+    def _cut(self, version: int, error: OSError) -> Answer:
+        """The part of an answer that came before ``error``, which is raised where no record did."""
+        if len(self._arrived) < 4:
+            raise error
+        (correlation_id,) = _SIZE.unpack(self._arrived[:4])
+        if correlation_id != self._correlation_id:
+            raise error
+        try:
+            return decode_fetch(version, self._arrived[4:], is_cut=True)
+        except CorruptLog:
+            raise error from None
 
     def _fetch_version(self, asked: Asked) -> int:
         version = self._version("fetch")
@@ -293,6 +318,7 @@ class Connection:
         the last.
         """
         wanted = self._correlation_id if wanted is None else wanted
+        self._arrived = memoryview(b"")
         head = room.grown(0, _SIZE.size)
         self._fill(head, deadline)
         (size,) = _SIZE.unpack(head)
@@ -303,7 +329,11 @@ class Connection:
         filled, view = 0, head
         while filled < size:
             view = room.grown(filled, min(size, max(_ROOM_BYTES, 2 * filled)))
-            self._fill(view[filled:], deadline)
+            try:
+                self._fill(view[filled:], deadline)
+            except OSError:
+                self._arrived = view[: filled + self._filled]
+                raise
             filled = len(view)
         (correlation_id,) = _SIZE.unpack(view[:4])
         if correlation_id != wanted:
@@ -314,13 +344,13 @@ class Connection:
         """Receive as many bytes as ``view`` has."""
         if self._socket is None:
             raise ConnectionAbortedError("it hung up")
-        at = 0
-        while at < len(view):
+        self._filled = 0
+        while self._filled < len(view):
             self._socket.settimeout(_left(deadline))
-            received = self._socket.recv_into(view[at:])
+            received = self._socket.recv_into(view[self._filled :])
             if not received:
                 raise ConnectionResetError("it hung up")
-            at += received
+            self._filled += received
 
     @contextlib.contextmanager
     def _failing(self, doing: str) -> Iterator[None]:
@@ -338,6 +368,9 @@ class Connection:
 
     def _failed(self, error: LogError | OSError, doing: str) -> RemoteFailed:
         remedy = "see whether it runs there, and whether this machine may reach it"
+        kind = Passing
+        if isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError):
+            kind = ConnectionBroken
         if isinstance(error, ssl.SSLError):  # also where the broker refuses our certificate
             wrong = f"no TLS: {(error.reason or str(error)).lower().replace('_', ' ')}"
             remedy = "see whether the listener speaks TLS, and asks for a certificate of ours"
@@ -347,7 +380,7 @@ class Connection:
             wrong = (error.strerror or str(error)).lower()
         else:
             wrong, remedy = error.problem, "see whether a Kafka broker listens there"
-        return Passing(f"{doing}: {wrong}", path=self.address, remedy=remedy)
+        return kind(f"{doing}: {wrong}", path=self.address, remedy=remedy)
 
 
 def _error_of(data: memoryview) -> int:

@@ -47,6 +47,7 @@ class Answer(NamedTuple):
     high_watermark: int
     log_start: int  # -1: not said
     records: memoryview
+    is_cut: bool = False  # the connection broke: ``records`` are those that had come
 
 
 def encode_fetch(version: int, correlation_id: int, client_id: str, asked: Asked) -> bytes:
@@ -90,11 +91,11 @@ def _topic(version: int, asked: Asked) -> bytes:
     return struct.pack(">h", len(name)) + name
 
 
-def decode_fetch(version: int, data: Buffer) -> Answer:
-    """The answer; ``data`` begins behind the correlation id.
+def decode_fetch(version: int, data: Buffer, is_cut: bool = False) -> Answer:
+    """The answer; ``data`` begins behind the correlation id. ``is_cut``: its end did not come.
 
     Raises:
-        CorruptLog: it is no answer to what was asked.
+        CorruptLog: it is no answer to what was asked, or cut before the records.
     """
     flexible = version >= _FLEXIBLE
     reader = MessageReader(data, skip_tags(data, 0) if flexible else 0)
@@ -127,10 +128,17 @@ def decode_fetch(version: int, data: Buffer) -> Answer:
     size = max(_length(reader, flexible, I32), 0)
     begin = reader.position
     left = len(memoryview(data)) - begin
-    if size > left:
+    if is_cut:
+        size = min(size, left)
+    elif size > left:
         raise CorruptLog(f"{size} bytes of records announced, {left} there", begin)
     return Answer(
-        throttle_ms, error, high_watermark, log_start, memoryview(data)[begin : begin + size]
+        throttle_ms,
+        error,
+        high_watermark,
+        log_start,
+        memoryview(data)[begin : begin + size],
+        is_cut,
     )
 
 

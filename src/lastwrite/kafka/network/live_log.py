@@ -18,7 +18,7 @@ from lastwrite.errors import CommitConflict, CorruptLog, RemoteFailed
 from lastwrite.kafka.format.batch_layout import BATCH_HEADER
 from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.kafka.network.cluster import Cluster
-from lastwrite.kafka.network.connection import Connection, Room
+from lastwrite.kafka.network.connection import Connection, Passing, Room
 from lastwrite.kafka.network.fetch import Answer, Asked
 from lastwrite.kafka.network.messages import made
 from lastwrite.kafka.rules import forks
@@ -31,6 +31,7 @@ _EARLIEST, _LATEST = -2, -1
 _OUT_OF_RANGE = 1
 # What is worked on shall still be in a cache: 16 MiB took three times as long.
 _FETCH_BYTES = 4 << 20
+_LEAST_BYTES = 16 << 10  # that are asked for where connections break
 _MOST_BYTES = (1 << 31) - 1
 _WAIT_MS = 500  # that a broker may wait for records
 _LOOKS = 3  # at bytes that are damaged: once more may be on the way, not in the log
@@ -70,9 +71,13 @@ class LiveLog:
         Raises:
             RemoteFailed: nobody says.
         """
-        return self._cluster.patiently(
-            lambda: Bounds(self._offset(_EARLIEST), self._offset(_LATEST))
-        )
+        try:
+            return self._cluster.patiently(
+                lambda: Bounds(self._offset(_EARLIEST), self._offset(_LATEST))
+            )
+        except RemoteFailed:
+            self._cluster.note_given_up()
+            raise
 
     def _offset(self, timestamp: int) -> int:
         doing = f"ask for the bounds of {self.name}"
@@ -159,10 +164,10 @@ class LiveLog:
         """
         self._last_epoch = epoch
         at, lowest, looks = first, 0, _LOOKS
-        heard = time.monotonic()
+        heard, cuts = time.monotonic(), 0
         try:
             while at < end:
-                answer = self._read(at)
+                answer = self._read(at, heard)
                 data = np.frombuffer(answer.records, dtype=np.uint8)
                 try:
                     tables = list(_split(data, lowest, format))
@@ -172,11 +177,21 @@ class LiveLog:
                     if not looks:
                         raise error.located(f"{self.path}, fetched from offset {at}") from error
                     continue
+                if answer.is_cut:
+                    self._drop()
+                    self._max_bytes = max(min(len(data), self._max_bytes), _LEAST_BYTES)
                 if not tables:
                     heard = time.monotonic() if answer.throttle_ms else heard
-                    self._wait_for_more(at, len(data), heard)
+                    if answer.is_cut:
+                        self._wait_after_cut(at, len(data), heard, cuts)
+                        cuts += 1
+                    else:
+                        self._wait_for_more(at, len(data), heard)
                     continue
-                heard, looks = time.monotonic(), _LOOKS
+                if not answer.is_cut and self._max_bytes < _FETCH_BYTES:
+                    self._max_bytes = min(2 * self._max_bytes, _FETCH_BYTES)
+                heard, looks, cuts = time.monotonic(), _LOOKS, 0
+                self._cluster.note_records()
                 begun, at = at, int(tables[-1]["next_offset"][-1])
                 if at <= begun:
                     raise CorruptLog(
@@ -191,6 +206,7 @@ class LiveLog:
                     wanted = (table["next_offset"] > begun) & (table["base_offset"] < end)
                     if wanted.any():
                         yield data, table[wanted]
+                heard = time.monotonic()  # whoever took them may have been slow
         finally:
             if self._asked is not None:  # nobody will take the answer
                 self._drop()
@@ -208,8 +224,30 @@ class LiveLog:
                 remedy="see its log; of a topic with tiers, whether they can be read",
             )
 
-    def _read(self, at: int) -> Answer:
-        """What lies at ``at`` and behind it; of the next leader, where this one does not lead."""
+    def _wait_after_cut(self, at: int, received: int, heard: float, cuts: int) -> None:
+        """The connection broke before a whole batch had come, after ``cuts`` others likewise."""
+        until = heard + self._cluster.patience_s
+        if time.monotonic() >= until:
+            why = (
+                f"connections break before the batch there has come whole; {received} bytes of it "
+                "came last"
+            )
+            raise self._stalled(at, heard, why)
+        self._cluster.wait(until, cuts)
+
+    def _stalled(self, at: int, heard: float, why: str) -> Passing:
+        self._cluster.note_given_up()
+        return Passing(
+            f"no record came from offset {at} on for {time.monotonic() - heard:.0f} s: {why}",
+            path=self.path,
+            remedy="see to the network and the broker, and run the same command again, which goes "
+            "on where this one stopped; default.api.timeout.ms is how long it waits",
+        )
+
+    def _read(self, at: int, heard: float) -> Answer:
+        """What lies at ``at`` and behind it; of the next leader, where this one does not lead.
+        ``heard``: when a record came last.
+        """
 
         doing = f"fetch from {self.name}"
 
@@ -234,7 +272,10 @@ class LiveLog:
                 self._drop()
                 raise
 
-        return self._cluster.patiently(read)
+        try:
+            return self._cluster.patiently(read, heard)
+        except Passing as error:
+            raise self._stalled(at, heard, error.problem) from error
 
     def _ask(self, at: int) -> None:
         """Ask for what lies at ``at`` and behind it."""

@@ -380,6 +380,23 @@ class Intake:
         if self._begun or self._is_new or is_due or is_other:
             self._commit()
 
+    def keep(self) -> bool:
+        """Let count what has come, where the rest does not come now. False: nothing has.
+
+        Raises:
+            CommitConflict, RemoteFailed, LogHeld: as ``finish``; nothing more counts then.
+        """
+        try:
+            self._close_segment()
+            if self._made:
+                self._commit()
+        except BaseException:
+            self.abandon()
+            raise
+        self.abandon()
+        self.end = self._at
+        return self.end > self.first
+
     @property
     def brought_ms(self) -> int:
         """When something was brought last, as the manifest has it now."""

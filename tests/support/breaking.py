@@ -1,0 +1,83 @@
+"""A TCP proxy whose connections break: after so many bytes from the server it ends both sides."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+import threading
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+
+
+class BreakingProxy:
+    """Passes bytes on between its ``address`` and a server. ``sizes``: after how many bytes of the
+    server each connection breaks, one connection after another, and from the begin again.
+    """
+
+    def __init__(self, sizes: Iterable[int], port: int = 0) -> None:
+        self.breaks = 0
+        self._sizes = itertools.cycle(sizes)
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._target: tuple[str, int] | None = None
+        self._open: set[socket.socket] = set()
+        self._is_closed = False
+
+    @contextlib.contextmanager
+    def before(self, target: str) -> Iterator[None]:
+        """Pass bytes on to ``target``, ``HOST:PORT``."""
+        host, _, port = target.rpartition(":")
+        self._target = host, int(port)
+        with self:
+            yield
+
+    def __enter__(self) -> BreakingProxy:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._is_closed = True
+        for each in [self._listener, *self._open]:
+            _end(each)
+
+    def _accept(self) -> None:
+        while not self._is_closed:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                assert self._target is not None
+                server = socket.create_connection(self._target)
+            except OSError:
+                _end(client)
+                continue
+            self._open |= {client, server}
+            size = next(self._sizes)
+            threading.Thread(target=self._pass, args=(client, server, None), daemon=True).start()
+            threading.Thread(target=self._pass, args=(server, client, size), daemon=True).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket, left: int | None) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16 if left is None else min(left, 1 << 16)):
+                sink.sendall(data)
+                if left is not None:
+                    left -= len(data)
+                    if not left:
+                        self.breaks += 1
+                        break
+        _end(source)
+        _end(sink)
+        self._open -= {source, sink}
+
+
+def _end(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
