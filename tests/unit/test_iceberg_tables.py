@@ -102,8 +102,8 @@ def test_a_schema_that_grows_adds_columns(log: GrowingLog, tmp_path: Path) -> No
         made(log, to, value_schema=str(large), on_bad="fail", **avro, anew=True)
     assert made(log, to, value_schema=str(large), **avro).how == "updated"
     assert values(to) == {"a": {"n": 1, "more": None}, "b": {"n": 3, "more": "hi"}}
-    with pytest.raises(InvalidConfig, match="value_format avro, and raw.*--anew"):
-        made(log, to, key_format="utf8")
+    with pytest.raises(InvalidConfig, match="give --value-format avro, or .*--anew"):
+        made(log, to, key_format="utf8", value_format="raw")
     log.append([(b"b", b"?", T + 2)])
     before = values(to)
     with pytest.raises(BadValue, match="offset 3"):
@@ -112,7 +112,8 @@ def test_a_schema_that_grows_adds_columns(log: GrowingLog, tmp_path: Path) -> No
     aside = {"on_bad": "aside", "bad_to": str(tmp_path / "bad")}
     made(log, to, value_schema=str(large), **avro, **aside)
     assert list(values(to)) == ["a"] and len(list((tmp_path / "bad").iterdir())) == 1
-    report = made(log, to, anew=True, buckets=4)
+    raw = {"key_format": "raw", "value_format": "raw", "on_bad": "fail"}
+    report = made(log, to, anew=True, buckets=4, **raw)
     assert report.how == "made" and values(to) == {b"a": b"\x02", b"b": b"?"}
     log.append([(b"a", None, T + 3)])
     assert made(log, to).how == "updated" and values(to) == {b"b": b"?"}
@@ -162,7 +163,7 @@ def test_other_writers(log: GrowingLog, tmp_path: Path) -> None:
     assert caught.value.exit_status == 4
     assert values(to) == {b"a": b"2", b"b": b"1"}
     iceberg_table(to).delete()
-    with pytest.raises(UnsupportedFormat, match="somebody else changed"):
+    with pytest.raises(UnsupportedFormat, match="another program changed"):
         made(log, to)
 
 
@@ -228,7 +229,7 @@ def test_a_failure_at_every_step_leaves_the_old_table_or_the_new(
 def test_a_catalog_elsewhere(log: GrowingLog, tmp_path: Path) -> None:
     log.append([(b"a", b"1", T)])
     with pytest.raises(InvalidConfig, match="needs a catalog"):
-        lastwrite.table_to(str(log.root), "t", to="s3://lake/orders")
+        lastwrite.table_to(str(log.root), "t", to="s3://lake/orders", format="iceberg")
     uri = f"sqlite:///{tmp_path}/shared.db"
     place = tmp_path / "place"
     assert made(log, place, catalog=uri).how == "made"

@@ -212,7 +212,7 @@ def test_what_is_damaged_is_named(tmp_path: Path) -> None:
     table = ParquetTable(str(tmp_path))
     head = become(table, None, ROWS, 4)
     (tmp_path / head.token).rename(tmp_path / "aside")
-    with pytest.raises(CorruptLog, match="manifest-1-.*bring it back"):
+    with pytest.raises(CorruptLog, match="manifest-1-.*restore it from a copy"):
         table.head()
     (tmp_path / head.token).write_text("{")
     with pytest.raises(CorruptLog, match="manifest-1-.*no manifest"):

@@ -25,7 +25,7 @@ from lastwrite.cleaner.events import Event, TableFailed, TableKept
 from lastwrite.cleaner.pauses import EVERY_S, LONGEST_S
 from lastwrite.cleaner.pick import Candidate
 from lastwrite.cleaner.table_metrics import TableMetrics
-from lastwrite.commands.table_to import format_at, table_to
+from lastwrite.commands.table_to import check_format, table_to
 from lastwrite.commands.told import TopicConfig, overrides
 from lastwrite.decoding.options import DecodingConfig, DecodingOptions
 from lastwrite.errors import InvalidConfig, LogError
@@ -90,9 +90,7 @@ class Tables:
             if options is None:
                 continue
             DecodingConfig.of({name: options[name] for name in _DECODING if name in options})
-            format_at(
-                options["to"], options.get("format", "iceberg"), "any", options.get("catalog")
-            )
+            check_format(options["to"], options.get("format", "iceberg"), options.get("catalog"))
 
 
 def _option(name: str, value: object) -> tuple[str, object]:

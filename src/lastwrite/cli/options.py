@@ -231,16 +231,23 @@ OnBad: TypeAlias = Annotated[
 DEFAULT_MASTER = "local[*]"
 
 
-def decoding(context: typer.Context) -> DecodingOptions:
-    """What keys and values are decoded from: those of a command's options that have these names."""
+def decoding(context: typer.Context, *, is_given: bool = False) -> DecodingOptions:
+    """What keys and values are decoded from: those of a command's options that have these names.
+    ``is_given``: only those that the user gave.
+    """
     from lastwrite.decoding.options import DecodingOptions  # not before it is needed
 
     found = {
         name: context.params[name]
         for name in DecodingOptions.__annotations__
-        if name in context.params
+        if name in context.params and not (is_given and _is_default(context, name))
     }
     return cast(DecodingOptions, found)
+
+
+def _is_default(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is None or source.name.startswith("DEFAULT")
 
 
 def key_bytes(text: str | None, coded: str | None, digits: str | None) -> bytes | None:

@@ -32,7 +32,7 @@ def table(
     topic: Annotated[str | None, options.option("--topic NAME", "The topic.")] = None,
     format: Annotated[
         str | None,
-        options.option("--as FORMAT", "iceberg, delta or parquet; else iceberg, or what is there."),
+        options.option("--as FORMAT", "iceberg, delta or parquet; else what is there, or iceberg."),
     ] = None,
     catalog: Annotated[
         str | None,
@@ -45,7 +45,10 @@ def table(
         int | None,
         options.option("--buckets N", "Parts of a new table, a power of two; else 128 MiB each."),
     ] = None,
-    headers: Annotated[bool, options.option("--headers", "A column of headers, too.")] = False,
+    headers: Annotated[
+        bool | None,
+        options.option("--headers/--no-headers", "With a column of headers, or without."),
+    ] = None,
     vectors: Annotated[
         bool,
         options.option(
@@ -123,6 +126,7 @@ def table(
         return 0 if proof.is_proven else VerificationFailed.exit_status
     assert to is not None
     settings = options.settings(output, config, config_file)
+    given = options.decoding(context, is_given=True)  # others are as in the table's last run
     anews = itertools.chain([anew], itertools.repeat(False))  # once
     # of a table that is followed the first turn alone is long
     progresses = itertools.chain([output.progress()], itertools.repeat(None))
@@ -132,7 +136,7 @@ def table(
             path,
             topic,
             to=to,
-            format=format or "iceberg",
+            format=format,
             catalog=catalog,
             buckets=buckets,
             headers=headers,
@@ -142,7 +146,7 @@ def table(
             system=system,
             config=settings,
             progress=next(progresses),
-            **options.decoding(context),
+            **given,
         )
 
     def told(report: TableRound) -> None:

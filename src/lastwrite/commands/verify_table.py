@@ -15,9 +15,6 @@ from lastwrite.reports.table_proof import TableProof
 from lastwrite.rows.system import rows_of
 from lastwrite.spark.memory import parse_bytes
 from lastwrite.storage.objects import address
-from lastwrite.storage.objects.address import store_at
-
-_MARKS = {"delta": "_delta_log/", "parquet": "_lastwrite/"}  # below the table, of each format
 
 
 def verify_table(
@@ -53,13 +50,15 @@ def verify_table(
 
     path, to = str(path), str(to)
     address.use(store_settings(config))
-    table = format_at(to, format or _format_of(to, catalog), topic or "", catalog)
+    table = format_at(to, format, topic or "", catalog)
     head = table.head()
     if head is None:
         raise NotALog("there is no table", path=to, remedy="make it with lastwrite table --to")
     if head.state is None:
         raise InvalidConfig(
-            "there is a table that lastwrite did not make", path=to, remedy="name another place"
+            "the table there has no rows and no state of lastwrite",
+            path=to,
+            remedy="make it with lastwrite table --to",
         )
     state, found = head.state, head
     source = rows_of(system_of(path, state.system))
@@ -79,12 +78,3 @@ def verify_table(
         )
 
     return steady(source, listed, made)
-
-
-def _format_of(to: str, catalog: str | None) -> str:
-    store, prefix = store_at(to)
-    for format, mark in _MARKS.items():
-        below = f"{prefix}/{mark}" if prefix else mark
-        if catalog is None and next(iter(store.list(below)), None) is not None:
-            return format
-    return "iceberg"

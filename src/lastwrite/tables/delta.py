@@ -45,7 +45,15 @@ from lastwrite.tables.delta_vectors import (
     vector_path,
     write_vectors,
 )
-from lastwrite.tables.format import PROPERTY, Change, DataFile, Head, TableState
+from lastwrite.tables.format import (
+    ANEW,
+    PROPERTY,
+    Change,
+    DataFile,
+    Head,
+    TableState,
+    not_ours,
+)
 from lastwrite.tables.place import TablePlace
 
 if TYPE_CHECKING:
@@ -59,6 +67,7 @@ _OLD_FEATURES = {"appendOnly", "invariants"}  # that a writer of version 2 has w
 _WRITER_FEATURES = _OLD_FEATURES | _READER_FEATURES
 _ODD_NAMES = set(" ,;{}()\n\t=")  # that Delta allows in no column's name
 _LONGEST_TEXT = 64  # that is a bound of a column's values
+_RESTORE = "restore _delta_log from a copy, or make a table in another folder with --to"
 
 
 class DeltaTable:
@@ -76,25 +85,37 @@ class DeltaTable:
         self.address = self.location = self._place.address
         self._wants_vectors = vectors
         self._last: tuple[str, Mapping[str, LastAction]] = ("", {})
+        self._names: Mapping[str, str] = {}  # of files by full path, as the log writes them
 
     # ------------------------------------------------------------------ reading
 
-    def head(self) -> Head | None:
+    def head(self, *, anew: bool = False) -> Head | None:
         loaded = self._load(None)
-        return None if loaded is None else self._head(loaded)
+        return None if loaded is None else self._head(loaded, anew)
 
-    def _head(self, loaded: deltalake.DeltaTable) -> Head:
+    def _head(self, loaded: deltalake.DeltaTable, anew: bool) -> Head:
         with _read(self.address):
             _check_known(loaded, self.address)
             metadata = loaded.metadata()
             schema = pa.schema(loaded.schema().to_arrow())
             actions = pa.table(loaded.get_add_actions(flatten=True)).to_pylist()
         text = metadata.configuration.get(PROPERTY)
-        is_ours = text is not None and metadata.partition_columns == [BUCKET]
-        state = TableState.from_json(text, self.address) if is_ours and text else None
+        if text is None:
+            raise not_ours(self.address)
+        if anew:
+            state = TableState.if_readable(text, self.address)
+        else:
+            state = TableState.from_json(text, self.address)
+            if metadata.partition_columns != [BUCKET]:
+                raise UnsupportedFormat(
+                    "another program changed the table's partitioning",
+                    path=self.address,
+                    remedy=ANEW,
+                )
         kept = [field for field in schema if field.name != BUCKET]
         token = str(loaded.version())
-        found = _by_path(self._file(action) for action in actions)
+        self._names = {self._place.path(unquote(each["path"])): each["path"] for each in actions}
+        found = _by_path(self._file(action, anew) for action in actions)
         if FEATURE in set(loaded.protocol().reader_features or ()):
             found = tuple(
                 replace(file, deleted=last.vector["cardinality"])
@@ -104,26 +125,32 @@ class DeltaTable:
             )
         has_vectors = self._wants_vectors or metadata.configuration.get(SWITCH) == "true"
         head = Head(token, state, pa.schema(kept), found, has_vectors)
-        if state is not None and sum(file.rows - file.deleted for file in found) != state.rows:
+        rows = sum(file.rows - file.deleted for file in found)
+        if state is not None and rows != state.rows and not anew:
             raise UnsupportedFormat(
-                f"the table has not the {state.rows} rows that its state says: somebody else has "
-                "changed rows, or set files back and not the state",
+                f"the table has {rows} rows, and lastwrite wrote {state.rows}: another program "
+                "changed rows, or restored files without the table's properties",
                 path=self.address,
-                remedy="make the table anew (--anew), and let nobody else write it",
+                remedy=f"restore the last version by lastwrite, or {ANEW}; let no other program "
+                "write the table",
             )
         return head
 
-    def _file(self, action: Mapping[str, Any]) -> DataFile:
+    def _file(self, action: Mapping[str, Any], anew: bool) -> DataFile:
         path = self._place.path(unquote(action["path"]))
-        if action["num_records"] is None:
+        if action["num_records"] is None and not anew:
             raise UnsupportedFormat(
-                "the table's log does not say how many rows the file has",
+                "the table's log does not have the file's number of rows: another program wrote "
+                "it without statistics",
                 path=path,
-                remedy="somebody else wrote it without statistics: make the table anew (--anew)",
+                remedy=ANEW,
             )
         bucket = action.get(f"partition.{BUCKET}")
         return DataFile(
-            path, -1 if bucket is None else int(bucket), action["num_records"], action["size_bytes"]
+            path,
+            -1 if bucket is None else int(bucket),
+            action["num_records"] or 0,
+            action["size_bytes"],
         )
 
     def data_path(self, bucket: int, name: str) -> str:
@@ -156,7 +183,7 @@ class DeltaTable:
             raise CorruptLog(
                 "the table's log does not say how the file came",
                 path=path,
-                remedy="bring _delta_log back from a copy, or make the table anew (--anew)",
+                remedy=_RESTORE,
             )
         return last[path]
 
@@ -324,7 +351,8 @@ class DeltaTable:
                 of_file = action.get("remove") or action.get("add")
                 if of_file:
                     found.add(self._place.path(unquote(of_file["path"])))
-                    if vector := of_file.get("deletionVector"):
+                    vector = of_file.get("deletionVector")
+                    if vector and vector["storageType"] == "u":  # others have no file of ours
                         found.add(vector_path(self.address, vector))
         return found
 
@@ -358,7 +386,8 @@ class DeltaTable:
             return None
 
     def _relative(self, file: DataFile) -> str:
-        return quote(self._place.name_of_path(file.path), safe="/=")
+        name = quote(self._place.name_of_path(file.path), safe="/=")
+        return self._names.get(file.path, name)
 
 
 def _is_whole(keys: Sequence[str]) -> bool:
@@ -499,13 +528,13 @@ def _read(address: str) -> Iterator[None]:
         raise UnsupportedFormat(
             f"deltalake cannot read the table: {error}",
             path=address,
-            remedy="pip install -U deltalake, or make the table anew elsewhere",
+            remedy="pip install -U deltalake, or make a table in another folder with --to",
         ) from error
     except exceptions.DeltaError as error:
         raise CorruptLog(
             f"the table's log cannot be read: {error}",
             path=address,
-            remedy="bring _delta_log back from a copy, or make the table anew (--anew)",
+            remedy=_RESTORE,
         ) from error
     except OSError as error:
         raise RemoteFailed(
@@ -542,9 +571,9 @@ def _check_known(loaded: deltalake.DeltaTable, address: str) -> None:
     if odd or (protocol.min_writer_version > 2 and not protocol.writer_features):
         wanted = ", ".join(sorted(odd)) or f"writers of version {protocol.min_writer_version}"
         raise UnsupportedFormat(
-            f"the table asks for {wanted}, which is not known",
+            f"another program upgraded the table: it asks for {wanted}, which is not supported",
             path=address,
-            remedy="somebody has upgraded it: make a table anew elsewhere",
+            remedy="make a table in another folder with --to",
         )
     if loaded.metadata().configuration.get("delta.appendOnly") == "true":
         raise UnsupportedFormat(

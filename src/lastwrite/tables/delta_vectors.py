@@ -28,6 +28,7 @@ from lastwrite.model.columns import Int64Array
 from lastwrite.storage.objects.address import join
 from lastwrite.tables.conditional import lost, was_put
 from lastwrite.tables.files import place_of
+from lastwrite.tables.format import ANEW
 from lastwrite.tables.vectors import AROUND, encode, read
 
 FEATURE: Final = "deletionVectors"
@@ -39,7 +40,6 @@ _B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+
 _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _TO_Z85, _FROM_Z85 = bytes.maketrans(_B85, _Z85), bytes.maketrans(_Z85, _B85)
 _READ = "path", "modificationTime", "stats", "deletionVector"
-_ANEW = "make the table anew (--anew)"
 
 
 class LastAction(NamedTuple):
@@ -66,7 +66,7 @@ def vector_path(address: str, descriptor: Mapping[str, Any]) -> str:
         raise UnsupportedFormat(
             f"a deletion vector of kind {descriptor['storageType']!r}, {text[:40]!r}",
             path=address,
-            remedy=f"somebody else has deleted rows: {_ANEW}",
+            remedy=ANEW,
         ) from error
     return join(address, *filter(None, prefix.split("/")), f"deletion_vector_{id_}.bin")
 

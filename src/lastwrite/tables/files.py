@@ -16,14 +16,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lastwrite.errors import CorruptLog
+from lastwrite.errors import CommitConflict, CorruptLog
 from lastwrite.model.columns import ByteArray
 from lastwrite.storage.objects.address import is_address, store_at
 from lastwrite.storage.objects.store import Store, Writer
 from lastwrite.tables.columns import OFFSET, PARTITION, identity_of
+from lastwrite.tables.format import ANEW
 
 ROW_GROUP = 131_072
-_REMEDY = "no round repairs it: make the table anew (--anew), or bring the file back from a copy"
+_REMEDY = f"restore the file from a copy, or {ANEW}"
 
 
 class Written(NamedTuple):
@@ -166,7 +167,13 @@ def read_keys(path: str, size_bytes: int, schema: pa.Schema) -> pa.Table:
 def _whole(path: str) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError, KeyError) as error:
+    except (pa.ArrowException, OSError, KeyError, CommitConflict) as error:
         raise CorruptLog(
-            f"a file of the table cannot be read: {error}", path=path, remedy=_REMEDY
+            f"a file of the table cannot be read: {_reason(error)}", path=path, remedy=_REMEDY
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, CommitConflict):  # the file of a head that is there was taken away
+        return "it is not there, or is another one"
+    return str(error)

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from lastwrite.errors import UnsupportedFormat
+from lastwrite.errors import InvalidConfig, UnsupportedFormat
 from lastwrite.model.columns import Int64Array
 
 if TYPE_CHECKING:
@@ -24,7 +24,18 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 PROPERTY: Final = "lastwrite.state"  # under which a commit has it, where the format has names
+ANEW: Final = "make the table anew (--anew)"
 _VERSION = 1
+
+
+def not_ours(where: str) -> InvalidConfig:
+    """The error of a place with a table that another program made."""
+    return InvalidConfig(
+        "lastwrite did not make the table that is there, or another program has replaced it; "
+        "nothing was changed",
+        path=where,
+        remedy="give another place with --to",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +109,16 @@ class TableState:
             raise UnsupportedFormat(
                 "what the table says of its topic is of another version of lastwrite",
                 path=where,
-                remedy="use that version, or make the table anew (--anew)",
+                remedy=f"use that version, or {ANEW}",
             ) from error
+
+    @classmethod
+    def if_readable(cls, text: str | None, where: str) -> TableState | None:
+        """``from_json``; None: there is no text, or it is of another version of lastwrite."""
+        try:
+            return None if text is None else cls.from_json(text, where)
+        except UnsupportedFormat:
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +128,7 @@ class Head:
     Attributes:
         token: what tells this head from any other, as a person would name it: a snapshot's id, a
             version.
-        state: None: somebody else's table, or one of which nothing was written.
+        state: None: nothing was ever written to it, or it is to be replaced and cannot be read.
         schema: of its rows, without a column that only places files (``_bucket``).
         files: all that have rows.
         by_positions: whether the next commit deletes rows by their positions; else it replaces
@@ -142,6 +161,7 @@ class Change:
         state: what holds afterwards.
         schema: of the rows afterwards: that of the head, and perhaps columns more; unless all files
             of the head are removed, then it may be any.
+        replaces_all: whether nothing of the head stays, known or not.
     """
 
     added: Sequence[DataFile]
@@ -149,6 +169,7 @@ class Change:
     deletes: Mapping[str, Int64Array]
     state: TableState
     schema: pa.Schema
+    replaces_all: bool = False
 
 
 class TableFormat(Protocol):
@@ -158,10 +179,15 @@ class TableFormat(Protocol):
     address: str  # of the table, for people: a folder, or an address in a bucket
     location: str  # below which its files lie
 
-    def head(self) -> Head | None:
+    def head(self, *, anew: bool = False) -> Head | None:
         """The table now; None: there is none.
 
+        Args:
+            anew: all of the table is about to be replaced. Changes by other programs are no error
+                then, and ``state`` is None where it cannot be read.
+
         Raises:
+            InvalidConfig: lastwrite did not make it, or it cannot be told from another.
             UnsupportedFormat: there is one that we cannot go on with.
             CorruptLog, RemoteFailed: it cannot be read.
         """

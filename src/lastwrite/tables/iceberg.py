@@ -21,11 +21,12 @@ Source: Iceberg's table format, sections Manifests, Snapshots, Position Delete F
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
@@ -73,9 +74,17 @@ from lastwrite.errors import (
 )
 from lastwrite.model.columns import Int64Array
 from lastwrite.storage import files
-from lastwrite.storage.objects.address import is_address, join
+from lastwrite.storage.objects.address import is_address, join, real_path
 from lastwrite.tables.columns import identity_of
-from lastwrite.tables.format import PROPERTY, Change, DataFile, Head, TableState
+from lastwrite.tables.format import (
+    ANEW,
+    PROPERTY,
+    Change,
+    DataFile,
+    Head,
+    TableState,
+    not_ours,
+)
 from lastwrite.tables.iceberg_deletes import Deletes, positions_of
 from lastwrite.tables.iceberg_io import path_of
 from lastwrite.tables.iceberg_schema import next_schema, numbered, plain_schema
@@ -87,13 +96,14 @@ from lastwrite.tables.iceberg_v3 import (
     manifests_of,
     write_metadata,
 )
+from lastwrite.tables.layout import CATALOG_FILE, is_table_name, metadata_files
+from lastwrite.tables.place import TablePlace
 
-CATALOG_FILE = "catalog.db"
 HINT = "version-hint.text"
 NAMESPACE = "lastwrite"
 _IO = {"py-io-impl": "lastwrite.tables.iceberg_io.StoreIO"}
 _BUCKET_FIELD = "key_bucket"
-_ANEW = "make the table anew (--anew)"
+CATALOG: Final = "lastwrite.catalog"  # the table's property: which catalog has it
 _PROPERTIES = {
     "write.delete.mode": "merge-on-read",
     "write.update.mode": "merge-on-read",
@@ -124,18 +134,11 @@ class IcebergFormat:
     def __init__(
         self, to: str, topic: str, catalog: str | None = None, vectors: bool = False
     ) -> None:
-        self._is_named = catalog is not None and re.fullmatch(r"[\w-]+(\.[\w-]+)+", to) is not None
+        self._is_named = catalog is not None and is_table_name(to)
         self.address = to if self._is_named or is_address(to) else os.path.abspath(to)
-        if catalog is None and is_address(to):
-            raise InvalidConfig(
-                "an Iceberg table in a bucket needs a catalog",
-                path=to,
-                remedy="give --catalog, such as sqlite:////var/lib/catalog.db",
-            )
         self._uri = catalog
         self._known: Catalog | None = None
-        plain = re.sub(r"\W", "_", topic)
-        self._identifier: Identifier = (NAMESPACE, plain) if topic else ()
+        self._identifier: Identifier = (NAMESPACE, _plain(topic)) if topic else ()
         if self._is_named:
             self._identifier = tuple(to.split("."))
         self._wants_vectors = vectors
@@ -188,13 +191,20 @@ class IcebergFormat:
 
     # ------------------------------------------------------------------ head
 
-    def head(self) -> Head | None:
+    def head(self, *, anew: bool = False) -> Head | None:
         table = self._table()
         if table is None:
+            self._check_metadata()
             return None
+        self._check_place(table)
         snapshot = table.current_snapshot()
         if snapshot is None:
             return Head("none", None, plain_schema(table.schema()), ())
+        if PROPERTY not in table.properties:
+            raise not_ours(self.address)
+        if anew:
+            state = TableState.if_readable(table.properties[PROPERTY], self.address)
+            return Head(str(snapshot.snapshot_id), state, plain_schema(table.schema()), ())
         state = self._state(table, snapshot)
         found: list[DataFile] = []
         deletes: dict[int, list[IcebergFile]] = {}
@@ -225,12 +235,12 @@ class IcebergFormat:
             if text is not None:
                 return TableState.from_json(text, self.address)
             if summary is None or summary.operation is not Operation.REPLACE:
-                if PROPERTY not in table.properties:
-                    return None
+                before = "" if at.parent_snapshot_id is None else f" {at.parent_snapshot_id}"
                 raise UnsupportedFormat(
-                    f"snapshot {at.snapshot_id} of somebody else changed the table's rows",
+                    f"snapshot {at.snapshot_id} of another program changed the table's rows; "
+                    "nothing was changed",
                     path=self.address,
-                    remedy=f"roll back to the one before, or {_ANEW}",
+                    remedy=f"roll the table back to snapshot{before or 's of lastwrite'}, or {ANEW}",
                 )
             parent = at.parent_snapshot_id
             at = None if parent is None else table.metadata.snapshot_by_id(parent)
@@ -246,7 +256,71 @@ class IcebergFormat:
         )
         if not is_ours:
             raise UnsupportedFormat(
-                "somebody has changed the table's partitioning", path=self.address, remedy=_ANEW
+                "another program changed the table's partitioning", path=self.address, remedy=ANEW
+            )
+
+    def _check_metadata(self) -> None:
+        """Check that the place of a table that the catalog does not have is free, or that a run
+        for the same table died there.
+
+        Raises:
+            InvalidConfig: it contains a table of another topic or catalog.
+        """
+        place = TablePlace(self.location)
+        for name in metadata_files(place):
+            content = place.store.get(place.key(name))
+            if content is None:
+                continue
+            try:
+                properties = dict(json.loads(content[0])["properties"])
+            except (ValueError, KeyError, TypeError):
+                properties = {}
+            state = TableState.if_readable(properties.get(PROPERTY), self.address)
+            if state is None:
+                raise not_ours(self.address)
+            topic = _plain(state.topic)
+            if self._identifier[-1:] != (topic,) and not self._is_named:
+                raise InvalidConfig(
+                    f"a table of topic {state.topic} is there; nothing was changed",
+                    path=self.address,
+                    remedy="give a folder for each topic with --to",
+                )
+            if properties.get(CATALOG) != self._catalog_name:
+                raise InvalidConfig(
+                    f"a table is there of which this catalog does not know; its own is "
+                    f"{properties.get(CATALOG) or 'another'}; nothing was changed",
+                    path=self.address,
+                    remedy="give its catalog with --catalog, or another place with --to",
+                )
+
+    @property
+    def _catalog_name(self) -> str:
+        """The catalog as the table's properties name it, without a password."""
+        if self._uri is None:
+            return CATALOG_FILE
+        return re.sub(r"//[^/@]*@", "//", self._uri).partition("?")[0]
+
+    def _check_place(self, table: Table) -> None:
+        """
+        Raises:
+            InvalidConfig: the catalog's table lies elsewhere, or shares its folder with another.
+        """
+        there = path_of(table.location()).rstrip("/")
+        if not self._is_named and real_path(there) != real_path(self.address):
+            raise InvalidConfig(
+                f"the catalog's table {'.'.join(table.name())} lies at {there}; nothing was "
+                "changed",
+                path=self.address,
+                remedy=f"give --to {there}; an Iceberg table that was moved or copied does not "
+                "work: make it anew in an empty folder",
+            )
+        names = self._catalog().list_tables(NAMESPACE) if self._uri is None else ()
+        if len(names) > 1:
+            several = ", ".join(sorted(name[-1] for name in names))
+            raise InvalidConfig(
+                f"the folder contains tables of several topics: {several}; nothing was changed",
+                path=self.address,
+                remedy="make each of them in an empty folder of its own",
             )
 
     def deleted(self, head: Head, bucket: int) -> Mapping[str, Int64Array]:
@@ -364,7 +438,8 @@ class IcebergFormat:
                     schema,
                     self._place or self.address,
                     _spec(identity, change.state.buckets),
-                    properties=_PROPERTIES | {"format-version": "3" if wants else "2"},
+                    properties=_PROPERTIES
+                    | {"format-version": "3" if wants else "2", CATALOG: self._catalog_name},
                 )
             except TableAlreadyExistsError as error:
                 raise self._moved() from error
@@ -390,16 +465,17 @@ class IcebergFormat:
                 SetCurrentSchemaUpdate(schema_id=-1),
             )
         spec = _spec(identity, change.state.buckets)
-        is_fresh = [(each.source_id, each.transform) for each in metadata.spec().fields] != [
+        has_other_spec = [(each.source_id, each.transform) for each in metadata.spec().fields] != [
             (each.source_id, each.transform) for each in spec.fields
         ]
-        if is_fresh:
+        if has_other_spec:
             number = max(each.spec_id for each in metadata.partition_specs) + 1
             first = (metadata.last_partition_id or 999) + 1
             updates += (
                 AddPartitionSpecUpdate(spec=_spec(identity, change.state.buckets, number, first)),
                 SetDefaultSpecUpdate(spec_id=-1),
             )
+        is_fresh = has_other_spec or change.replaces_all
         return table, updates, update_table_metadata(metadata, updates), is_fresh
 
     def _ask(
@@ -479,6 +555,11 @@ def _requirements(table: Table | None) -> tuple[TableRequirement, ...]:
         AssertTableUUID(uuid=table.metadata.table_uuid),
         AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=table.metadata.current_snapshot_id),
     )
+
+
+def _plain(topic: str) -> str:
+    """A topic's name as a table's name."""
+    return re.sub(r"\W", "_", topic)
 
 
 def _has_state(snapshot: Snapshot) -> bool:

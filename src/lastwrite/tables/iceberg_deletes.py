@@ -25,13 +25,11 @@ from pyiceberg.manifest import DataFileContent
 from lastwrite.errors import CorruptLog, UnsupportedFormat
 from lastwrite.model.columns import Int64Array
 from lastwrite.storage.objects.address import join
-from lastwrite.tables.format import Change, DataFile, Head
+from lastwrite.tables.format import ANEW, Change, DataFile, Head
 from lastwrite.tables.iceberg_io import StoreIO, path_of
 from lastwrite.tables.iceberg_snapshot import positions_file
 from lastwrite.tables.iceberg_v3 import blob_of, is_vector, referenced, vector_files
 from lastwrite.tables.vectors import read
-
-_ANEW = "make the table anew (--anew)"
 
 
 class Deletes(NamedTuple):
@@ -127,7 +125,7 @@ def positions_of(some: Iterable[IcebergFile], where: str) -> dict[str, Int64Arra
     for file in some:
         if file.content is not DataFileContent.POSITION_DELETES:
             raise UnsupportedFormat(
-                "somebody has deleted rows by equality", path=where, remedy=_ANEW
+                "another program deleted rows by equality", path=where, remedy=ANEW
             )
         path = path_of(file.file_path)
         if is_vector(file):
@@ -138,5 +136,5 @@ def positions_of(some: Iterable[IcebergFile], where: str) -> dict[str, Int64Arra
             for name, some_ in _read_deletes(StoreIO(), file).items():
                 found.setdefault(path_of(name), []).append(np.asarray(some_, np.int64))
         except (OSError, pa.ArrowException, ValueError) as error:
-            raise CorruptLog(f"deletes cannot be read: {error}", path=path, remedy=_ANEW) from error
+            raise CorruptLog(f"deletes cannot be read: {error}", path=path, remedy=ANEW) from error
     return {path: np.unique(np.concatenate(parts)) for path, parts in found.items()}

@@ -24,7 +24,7 @@ from lastwrite.errors import CorruptLog, UnsupportedFormat
 from lastwrite.model.columns import Int64Array
 from lastwrite.storage.objects.store import Found
 from lastwrite.tables.conditional import lost, was_put
-from lastwrite.tables.format import Change, DataFile, Head, TableState
+from lastwrite.tables.format import ANEW, Change, DataFile, Head, TableState
 from lastwrite.tables.place import TablePlace
 
 FOLDER = "_lastwrite"
@@ -63,23 +63,32 @@ class ParquetTable:
 
     # ------------------------------------------------------------------ reading
 
-    def head(self) -> Head | None:
-        found = self._current()
+    def head(self, *, anew: bool = False) -> Head | None:
+        found = self._current(is_checked=not anew)
         if found is None:
             return None
         name = found[0]
+        if anew:
+            try:
+                made = self._manifest(name) if _number(name) else None
+            except CorruptLog:
+                made = None
+            if made is None:  # files that nothing names go when they are old
+                return Head(name, None, pa.schema([]), ())
+            return self._head(name, made, anew=True)
         made = self._manifest(name)
         if made is None:
             raise CorruptLog(
                 "the manifest of the table is not there",
                 path=self._place.path(name),
-                remedy="bring it back from a copy, or make the table anew (--anew)",
+                remedy=f"restore it from a copy, or {ANEW}",
             )
         return self._head(name, made)
 
-    def _head(self, name: str, made: _Manifest) -> Head:
+    def _head(self, name: str, made: _Manifest, anew: bool = False) -> Head:
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(made.schema)))
-        state = TableState.from_json(bytes(made.state).decode(), self.address)
+        read = TableState.if_readable if anew else TableState.from_json
+        state = read(bytes(made.state).decode(), self.address)
         files = [DataFile(self._place.path(f.path), *_of(f)) for f in made.files]
         return Head(name, state, schema, tuple(files))
 
@@ -96,12 +105,12 @@ class ParquetTable:
 
     def commit(self, head: Head | None, change: Change) -> Head:
         assert not change.deletes, "files of this format are rewritten"
-        found = self._current()
+        found = self._current(is_checked=not change.replaces_all)
         if (None if found is None else found[0]) != (None if head is None else head.token):
             raise lost(self.address, "nothing" if head is None else head.token)
         removed = set(change.removed)
         kept = [] if head is None else [file for file in head.files if file.path not in removed]
-        number = 1 if head is None else _number(head.token) + 1
+        number = 1 if head is None else self._next_number(head.token)
         made = _Manifest(
             number=number,
             before="" if head is None else head.token,
@@ -160,17 +169,25 @@ class ParquetTable:
 
     # ------------------------------------------------------------------ objects
 
-    def _current(self) -> tuple[str, Found] | None:
+    def _next_number(self, before: str) -> int:
+        """The number of the next commit; after a damaged name, the next that no manifest has."""
+        numbers = [_number(before)]
+        if not numbers[0]:
+            listed = self._place.store.list(self._place.key(_MANIFESTS))
+            numbers += [_number(self._place.name(found.key)) for found in listed]
+        return max(numbers) + 1
+
+    def _current(self, *, is_checked: bool = True) -> tuple[str, Found] | None:
         found = self._place.store.get(self._place.key(CURRENT))
         if found is None:
             return None
         name = found[0].decode("utf-8", "replace")
-        if not name.startswith(_MANIFESTS) or not _number(name):
+        if is_checked and not _number(name):
             raise CorruptLog(
                 f"{name[:80]!r} is no manifest's name",
                 0,
                 self._place.path(CURRENT),
-                "write the name of the last manifest there, or make the table anew (--anew)",
+                f"write the name of the last manifest there, or {ANEW}",
             )
         return name, found[1]
 
@@ -186,7 +203,7 @@ class ParquetTable:
                 f"no manifest of a table: {error}",
                 0,
                 where,
-                "bring it back from a copy, or make the table anew (--anew)",
+                f"restore it from a copy, or {ANEW}",
             ) from error
         if made.version != _VERSION:
             raise UnsupportedFormat(
@@ -199,6 +216,8 @@ class ParquetTable:
 
 def _number(name: str) -> int:
     """The number of a manifest's name; 0: it is none."""
+    if not name.startswith(_MANIFESTS):
+        return 0
     text = name.removeprefix(_MANIFESTS).partition("-")[0]
     return int(text) if text.isascii() and text.isdigit() else 0
 

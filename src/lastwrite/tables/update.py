@@ -23,11 +23,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lastwrite.errors import CommitConflict, InvalidConfig, LogError, LogHeld, RemoteFailed
+from lastwrite.errors import (
+    CommitConflict,
+    InvalidConfig,
+    LogError,
+    LogHeld,
+    RemoteFailed,
+    UnsupportedFormat,
+)
 from lastwrite.model.columns import Int64Array
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.progress import Progress
 from lastwrite.reports.table_round import TableRound
+from lastwrite.rows.decoded import ERROR
 from lastwrite.rows.last_writes import LastWrites
 from lastwrite.rows.system import RowSystem
 from lastwrite.storage.machine import core_count
@@ -35,24 +43,26 @@ from lastwrite.tables.buckets import BUCKET_BYTES, bucket_count, checksum_of, su
 from lastwrite.tables.changes import Changes, Doubt, bytes_of, was_compacted_since
 from lastwrite.tables.columns import OFFSET, PARTITION, as_bytes
 from lastwrite.tables.files import read_file, read_keys, remove_files
-from lastwrite.tables.format import Change, DataFile, Head, TableFormat, TableState
+from lastwrite.tables.format import ANEW, Change, DataFile, Head, TableFormat, TableState
+from lastwrite.tables.layout import check_free, check_writable
 from lastwrite.tables.memory import give_back
 from lastwrite.tables.regrow import buckets_after, regrow
 from lastwrite.tables.rows import IS_DELETE, Rows
 from lastwrite.tables.written import fitted, write_bucket
 
+FIXED = ("key_format", "value_format", "headers")  # settings that only --anew changes
 MANY = 0.2  # of a bucket's rows: changed, or deleted
 MANY_FILES = 8
 _SHARE = 4  # of what a round adds, that it may write anew
 _SMALL_BYTES = 4 << 20  # of buckets that are written anew in any round
-ANEW = "make the table anew (--anew)"
 
 
 class Wish(NamedTuple):
     """What a table is to be.
 
     Attributes:
-        settings: as ``TableState`` keeps them; they are those of the table, unless it is made anew.
+        settings: as ``TableState`` keeps them. Those of ``FIXED`` are the table's, unless it is made
+            anew.
         buckets: None: by the log's size, or as the table has them.
         anew: whether all rows are written again, whatever the table says.
     """
@@ -66,12 +76,14 @@ class Wish(NamedTuple):
 
 def bring_up(
     format: TableFormat,
+    head: Head | None,
     system: RowSystem,
     logs: Sequence[PartitionLog],
     wish: Wish,
     progress: Progress,
 ) -> TableRound:
-    """Make the table, or bring it up to the end of the logs, which are of one topic.
+    """Make the table, or bring it up to the end of the logs, which are of one topic. ``head``: as
+    ``format`` has just read it.
 
     Where somebody rewrote the table's files meanwhile, and no rows, it is done again.
 
@@ -81,15 +93,17 @@ def bring_up(
         InvalidConfig: the table is another one.
         LogHeld: another run has changed it meanwhile.
     """
-    tries = 3
-    while True:
-        head, tries = format.head(), tries - 1
+    if head is None:
+        check_free(format.location)
+    for tries in (2, 1, 0):
         try:
             return _brought_up(_Task(format, system, logs, wish, head, head, progress))
         except LogHeld:
-            now = format.head()
+            now = format.head(anew=wish.anew)
             if not tries or head is None or now is None or not _same_rows(now.state, head.state):
                 raise
+            head = now
+    raise AssertionError("unreachable")
 
 
 def _same_rows(one: TableState | None, other: TableState | None) -> bool:
@@ -101,9 +115,11 @@ def _same_rows(one: TableState | None, other: TableState | None) -> bool:
 
 def _brought_up(task: _Task) -> TableRound:
     format, system, logs, wish, head, *_ = task
+    if head is not None and head.state is not None:
+        _check_topic(format, head.state, system, logs)
     if head is None or wish.anew:
         return _round(task._replace(base=None), None)
-    state = _same(format, head, system, logs, wish)
+    state = _same(format, head, wish)
     _refuse_gaps(system, logs, state)
     ends = {log.name.partition: system.end_of(log, True) for log in logs}
     if state.offsets == ends and _grown(head.schema, wish.rows.schema) == head.schema:
@@ -131,6 +147,7 @@ class _Task(NamedTuple):
 
 def _round(task: _Task, since: Mapping[int, int] | None) -> TableRound:
     wish = task.wish
+    check_writable(task.format.location)
     last = LastWrites(
         task.system,
         task.logs,
@@ -410,6 +427,7 @@ class _Round:
             deletes={path: at for each in found for path, at in each.deletes.items()},
             state=state,
             schema=self._schema,
+            replaces_all=task.base is None,
         )
         head = self._format.commit(task.head, change)
         how = "updated" if not changes.whole else "compared" if self._base else "made"
@@ -446,36 +464,62 @@ def _unchanged(format: TableFormat, head: Head, state: TableState) -> TableRound
 _NONE = np.empty(0, np.int64)
 
 
-def _same(
-    format: TableFormat, head: Head, system: RowSystem, logs: Sequence[PartitionLog], wish: Wish
-) -> TableState:
+def _check_topic(
+    format: TableFormat, state: TableState, system: RowSystem, logs: Sequence[PartitionLog]
+) -> None:
+    """
+    Raises:
+        InvalidConfig: the table is of another topic, which ``anew`` does not replace either.
+    """
+    topics = {log.name.topic for log in logs}
+    if state.system != system.name or (topics and topics != {state.topic}):
+        raise InvalidConfig(
+            f"the table is of {state.system}'s topic {state.topic}; nothing was changed",
+            path=format.address,
+            remedy="give another place with --to",
+        )
+
+
+def _same(format: TableFormat, head: Head, wish: Wish) -> TableState:
     """The head's state.
 
     Raises:
-        InvalidConfig: it is not of this topic, or not made so.
+        InvalidConfig: the table was made with other settings.
+        UnsupportedFormat: another program took a column away.
     """
     state, where = head.state, format.address
     if state is None:
         raise InvalidConfig(
-            "there is a table that lastwrite did not make", path=where, remedy="name another place"
+            "the table there has no rows and no state of lastwrite", path=where, remedy=ANEW
         )
-    topics = {log.name.topic for log in logs}
-    if state.system != system.name or (topics and topics != {state.topic}):
-        raise InvalidConfig(
-            f"the table is of {state.system}'s topic {state.topic}",
-            path=where,
-            remedy=f"name another place, or {ANEW}",
-        )
-    wanted = {**wish.settings, **({"buckets": str(wish.buckets)} if wish.buckets else {})}
+    wanted = {name: wish.settings[name] for name in FIXED}
+    wanted |= {"buckets": str(wish.buckets)} if wish.buckets else {}
     has = {**state.settings, "buckets": str(state.buckets)}
     for name, value in wanted.items():
         if has.get(name) != value:
             raise InvalidConfig(
-                f"the table was made with {name} {has.get(name)}, and {value} is asked for",
+                f"the table was made with {option_of(name, str(has.get(name)))}, and "
+                f"{option_of(name, value)} is asked for; nothing was changed",
                 path=where,
-                remedy=f"leave that out, or {ANEW}",
+                remedy=f"give {option_of(name, str(has.get(name)))}, or {ANEW}",
             )
+    lacking = {each.name for each in wish.rows.schema} - {*head.schema.names, ERROR}
+    if lacking:
+        raise UnsupportedFormat(
+            f"another program renamed or dropped the table's column {min(lacking)}; nothing was "
+            "changed",
+            path=where,
+            remedy=ANEW,
+        )
     return state
+
+
+def option_of(name: str, value: str) -> str:
+    """A setting as the command line has it."""
+    option = "--" + name.replace("_", "-")
+    if name == "headers":
+        return option if value == "true" else "--no-headers"
+    return f"{option} {value}"
 
 
 def _refuse_gaps(system: RowSystem, logs: Sequence[PartitionLog], state: TableState) -> None:

@@ -16,13 +16,13 @@ from lastwrite.tables.format import TableFormat
 _DAY_MS: Final = 86_400_000
 PAST_MS: Final = 5 * _DAY_MS
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_OURS = re.compile(
-    r"(?:^|/)(?:\d{5,}-[0-9a-f]{16}(?:-deletes)?\.parquet"
-    r"|vectors-[0-9a-f]{16}\.puffin"
+OURS: Final = re.compile(  # names of files below a table, as lastwrite draws them
+    r"(?:(?:data|_bucket=\d+)/\d{5,}-[0-9a-f]{16}(?:-deletes)?\.parquet"
+    r"|data/vectors-[0-9a-f]{16}\.puffin"
     r"|_lastwrite/manifest-\d+-[0-9a-f]{32}\.json"
     rf"|_vectors/deletion_vector_{_UUID}\.bin"
-    rf"|{_UUID}-m\d+\.avro"
-    rf"|snap-\d+-\d+-{_UUID}\.avro|\d{{5,}}-{_UUID}\.metadata\.json)$"
+    rf"|metadata/{_UUID}-m\d+\.avro|metadata/snap-\d+-\d+-{_UUID}\.avro"
+    rf"|metadata/\d{{5,}}-{_UUID}\.metadata\.json)$"
 )
 
 
@@ -41,7 +41,7 @@ def tidy(format: TableFormat, now_ms: int, past_ms: int = PAST_MS) -> int:
     old = [
         found.key
         for found in store.list(below)
-        if _OURS.search(found.key) and found.modified_ms < now_ms - _DAY_MS
+        if OURS.match(found.key[len(below) :]) and found.modified_ms < now_ms - _DAY_MS
     ]
     if not old:
         return 0

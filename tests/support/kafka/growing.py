@@ -17,10 +17,12 @@ Written = tuple[bytes | None, bytes | None, int]  # key, value, time
 
 
 class GrowingLog:
-    """Partition ``partition`` of topic ``t`` below ``root``."""
+    """Partition ``partition`` of ``topic`` below ``root``."""
 
-    def __init__(self, root: Path, partition: int = 0, topic_id: str | None = None) -> None:
-        self.root, self.name = root, TopicPartition("t", partition)
+    def __init__(
+        self, root: Path, partition: int = 0, topic_id: str | None = None, topic: str = "t"
+    ) -> None:
+        self.root, self.name = root, TopicPartition(topic, partition)
         self.folder = root / str(self.name)
         self.end = 0
         self._begin()

@@ -1,0 +1,158 @@
+"""Which tables a place already contains: one place has one table, of one format."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+from lastwrite.errors import InvalidConfig, LogError
+from lastwrite.storage.objects.address import is_address
+from lastwrite.storage.objects.store import Found
+from lastwrite.tables.place import TablePlace
+from lastwrite.tables.upkeep import OURS
+
+CATALOG_FILE: Final = "catalog.db"  # of an Iceberg table whose catalog lies in its folder
+# of each format: a prefix of names below the table, and what such a name is like
+_MARKS = {
+    "delta": ("_delta_log/", re.compile(r"_delta_log/[0-9._a-z-]+(?:json|parquet)$")),
+    "parquet": ("_lastwrite/current", re.compile(r"_lastwrite/current$")),
+    "iceberg": ("metadata/", re.compile(r"metadata/[^/]+\.metadata\.json$")),
+}
+_OF_FORMAT = {
+    "delta": "_delta_log",
+    "parquet": "_lastwrite",
+    "iceberg": f"metadata and {CATALOG_FILE}",
+}
+# of a run that died before its first commit, or no file of data
+_HARMLESS = re.compile(
+    rf"{CATALOG_FILE}(?:-\w+)?$|metadata/version-hint\.text$|(?:.*/)?\.[^/]*$|lost\+found/"
+)
+
+
+def is_table_name(to: str) -> bool:
+    """Whether it may be a table's name in a catalog: ``namespace.table``."""
+    return re.fullmatch(r"[\w-]+(\.[\w-]+)+", to) is not None
+
+
+def metadata_files(place: TablePlace) -> list[str]:
+    """The names of the files of Iceberg's metadata below a place."""
+    mark, is_like = _MARKS["iceberg"]
+    return [name for name in _names(place, mark) if is_like.match(name)]
+
+
+def formats_at(address: str) -> list[str]:
+    """The formats whose tables are at the address, by name. Reads one listing a format."""
+    place = TablePlace(address)
+    return sorted(
+        format
+        for format, (mark, is_like) in _MARKS.items()
+        if any(is_like.match(name) for name in _names(place, mark))
+    )
+
+
+def format_there(address: str, format: str | None) -> str:
+    """The format of the table at the address; if there is none, ``format`` or ``iceberg``.
+
+    Raises:
+        InvalidConfig: a table of another format is there, or tables of two formats are, or no
+            folder that can be written.
+    """
+    if not is_address(address):
+        _check_folder(address)
+    there = formats_at(address)
+    if len(there) > 1:
+        folders = " or ".join(_OF_FORMAT[each] for each in there)
+        raise InvalidConfig(
+            f"tables of several formats are there ({', '.join(there)}); nothing was changed",
+            path=address,
+            remedy=f"make the table again in an empty folder, or move what you do not use "
+            f"({folders}) elsewhere",
+        )
+    if there and format not in (None, *there):
+        raise InvalidConfig(
+            f"a table of {there[0]} is there, and {format} is asked for; nothing was changed",
+            path=address,
+            remedy=f"give --as {there[0]}, or another place with --to",
+        )
+    return there[0] if there else format or "iceberg"
+
+
+def check_free(address: str) -> None:
+    """Check, before a table is made, that the place contains nothing but left-overs of lastwrite.
+
+    Raises:
+        InvalidConfig: it contains other files, or lies inside another table.
+    """
+    place = TablePlace(address)
+    for found in place.store.list(place.key("")):
+        name = place.name(found.key)
+        if not _HARMLESS.match(name) and not OURS.match(name):
+            raise InvalidConfig(
+                f"the folder contains other files, such as {name}; nothing was changed",
+                path=address,
+                remedy="give an empty or a new folder with --to",
+            )
+    for above in _above(address):
+        there: list[str] = []
+        with suppress(LogError):  # who writes here may not be allowed to look there
+            there = formats_at(above)
+        if there:
+            raise InvalidConfig(
+                f"the place lies inside the {there[0]} table {above}, whose maintenance removes "
+                "files that it does not name; nothing was changed",
+                path=address,
+                remedy="give a place outside of it with --to",
+            )
+
+
+def _check_folder(path: str) -> None:
+    """
+    Raises:
+        InvalidConfig: there is no folder, nor can be one.
+    """
+    at = os.path.abspath(path)
+    while not os.path.lexists(at):
+        at = os.path.dirname(at)
+    if not os.path.isdir(at):
+        problem = f"{at} is no folder; the log was not read"
+        raise InvalidConfig(problem, path=path, remedy="give a folder with --to")
+
+
+def check_writable(path: str) -> None:
+    """Check that files can be written to a folder, which may not be there yet.
+
+    Raises:
+        InvalidConfig: they cannot.
+    """
+    at = os.path.abspath(path)
+    while not os.path.lexists(at):
+        at = os.path.dirname(at)
+    if not is_address(path) and not os.access(at, os.W_OK | os.X_OK):
+        raise InvalidConfig(
+            f"{at} cannot be written; the log was not read",
+            path=path,
+            remedy="let the user who runs lastwrite write there, or give another folder with --to",
+        )
+
+
+def _names(place: TablePlace, prefix: str) -> Iterator[str]:
+    found: Found
+    for found in place.store.list(place.key(prefix)):
+        yield place.name(found.key)
+
+
+def _above(address: str) -> Iterator[str]:
+    """The folders above, the nearest first; of a bucket no more than the bucket itself."""
+    if is_address(address):
+        scheme, _, rest = address.rstrip("/").partition("://")
+        names = rest.split("/")
+        for count in range(len(names) - 1, 0, -1):
+            yield f"{scheme}://{'/'.join(names[:count])}"
+        return
+    at = os.path.abspath(address)
+    while (above := os.path.dirname(at)) != at:
+        at = above
+        yield at
