@@ -515,6 +515,8 @@ def test_what_expired_is_found_in_the_compaction_log(tmp_path: Path) -> None:
     assert {row["found_by"] for row in rows} == {"compaction index", "consume queue"}
     shutil.rmtree(tmp_path / "commitlog")
     shutil.rmtree(tmp_path / "consumequeue")
+    shutil.rmtree(tmp_path / "index")
+    (tmp_path / "checkpoint").unlink()
     rows, heard = dumped(tmp_path)
     assert [row["queue_offset"] for row in rows] == [
         m.queue_offset for m in sent_to(writer, "orders", 0)
@@ -597,7 +599,8 @@ def test_several_commit_log_folders(tmp_path: Path) -> None:
     assert addresses(dumped(writer.root, config=both, topic="orders", key=b"key-1")[0]) == of_key(
         writer, "orders", "key-1"
     )
-    assert len(dumped(writer.root / "disk1")[0]) < len(rows)
+    alone, error, _ = damaged(writer.root / "disk1")  # half of the files
+    assert 0 < len(alone) < len(rows) and "the file is missing" in error.problem
 
 
 def test_a_file_made_ahead_and_stale_bytes(writer: StoreWriter) -> None:
@@ -687,8 +690,10 @@ def test_every_byte_of_a_record_may_lie(tmp_path: Path) -> None:
 def test_a_log_without_files_in_the_middle(writer: StoreWriter) -> None:
     rows, _ = dumped(writer.root)
     (writer.root / "commitlog" / f"{8000:020}").unlink()
-    again, _ = dumped(writer.root)
+    again, error, _ = damaged(writer.root)
     assert addresses(again) == [at for at in addresses(rows) if not 8000 <= at < 12000]
+    assert error.path == str(writer.root / "commitlog" / f"{8000:020}")
+    assert "the file is missing, and the log goes on at 12000" in error.problem
 
 
 # ---------------------------------------------------------------------- wrong use, and who holds it

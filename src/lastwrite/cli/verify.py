@@ -123,7 +123,15 @@ def _show(output: Output, report: VerifyReport) -> None:
     advice = [line for partition in report.partitions for line in partition.advice]
     if advice:
         output.text(["", *(f"advice: {line}" for line in advice)])
-    output.text(["", f"{_verdict(report)}, in {in_time(report.seconds)}"])
+    checked = report.checked
+    amount = f"{_many(checked.records, 'record')} in {_many(checked.files, 'file')}"
+    output.text(
+        [
+            "",
+            f"{_verdict(report)}; {amount}, {in_words(checked.bytes)}, checked "
+            f"in {in_time(report.seconds)}",
+        ]
+    )
 
 
 def _keyless_lines(report: VerifyReport) -> Iterator[str]:
@@ -141,6 +149,10 @@ def _keyless_lines(report: VerifyReport) -> Iterator[str]:
             yield f"keyless: {partition.name}: {records} without a key gone, the first at {first}"
 
 
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
 def _verdict(report: VerifyReport) -> str:
     """The last sentence; records without a key that went are never all as it should be."""
     is_keyless = any(
@@ -149,6 +161,8 @@ def _verdict(report: VerifyReport) -> str:
     if report.violations and all(violation.promise == "keyless" for violation in report.violations):
         option = report.keyless_option
         return f"Records without a key are gone: keep both logs; if they were to go, say {option}"
+    if report.exit_status == 0 and not report.checked.records:
+        return "Nothing is wrong, and no record is there"
     if report.exit_status == 0 and is_keyless:
         return "All is as it should be but for records without a key, which are gone"
     return _VERDICTS[report.exit_status]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
+from msgspec import field
+
 from lastwrite.model.log import Problem, TopicPartition
 from lastwrite.reports.document import SPREAD, UNPRINTED, Document, FrozenDocument, figure
 
@@ -137,6 +139,14 @@ class VerifyTotals(Document):
     compared: Annotated[ComparedTotals | None, SPREAD]  # None: nothing was compared
 
 
+class Checked(Document, kw_only=True):
+    """How much was read and checked."""
+
+    records: int = 0
+    files: int = 0  # of records, queues and indexes that are files of their own; objects, ledgers
+    bytes: int = 0  # of records
+
+
 class StoreVerification(Document, kw_only=True):
     """What lies beside the partitions: of a RocketMQ store its commit log and its index files."""
 
@@ -147,6 +157,9 @@ class StoreVerification(Document, kw_only=True):
     records: int = 0
     bytes: int = 0
     index_files: int = 0
+    checked: Annotated[Checked, UNPRINTED] = field(
+        default_factory=Checked
+    )  # with its compaction logs
     problems: list[Problem] = []
 
     def worsen(self, status: VerifyStatus, reason: str) -> None:
@@ -172,6 +185,7 @@ class VerifyReport(Document, kw_only=True):
     )
     keyless_option: Annotated[str, UNPRINTED] = "--drop-keyless"  # says that keyless records may go
     totals: ClassVar[VerifyTotals] = figure(lambda self: self.sums())
+    checked: ClassVar[Checked] = figure(lambda self: self.sum_checked())
     seconds: float = 0.0
     # 0 all is well, 5 a promise is broken, else 3 something is damaged, else 1 something was not
     # checked
@@ -211,6 +225,16 @@ class VerifyReport(Document, kw_only=True):
     @property
     def _comparisons(self) -> list[Comparison]:
         return [p.comparison for p in self.partitions if p.comparison is not None]
+
+    def sum_checked(self) -> Checked:
+        """Everything that was read at the path, each record once."""
+        if self.store is not None:
+            return self.store.checked
+        return Checked(
+            records=sum(partition.records for partition in self.partitions),
+            files=sum(partition.segments for partition in self.partitions),
+            bytes=sum(partition.bytes for partition in self.partitions),
+        )
 
     def sums(self) -> VerifyTotals:
         """The totals; those of comparisons where there are any."""

@@ -31,7 +31,7 @@ from lastwrite.reports.settings import Setting
 from lastwrite.rocketmq.format.chunk import RocketmqFormat
 from lastwrite.rocketmq.format.names import OFFSET_DIGITS
 from lastwrite.rocketmq.rules.settings import DROP, KEEP, RocketmqConfig
-from lastwrite.rocketmq.store import archived, beside_a_broker, lock, queues
+from lastwrite.rocketmq.store import archived, beside_a_broker, lock, ordinary, queues
 from lastwrite.rocketmq.store import publish as publishing
 from lastwrite.rocketmq.store.archived_file import ArchivedFile
 from lastwrite.rocketmq.store.archiving import QueueRounds
@@ -111,6 +111,7 @@ class RocketmqSystem(System):
 
     def check_config(self, config: Mapping[str, object]) -> None:
         RocketmqConfig.from_names(config)
+        ordinary.use(config)  # a commit log that lies elsewhere tells what a queue lacks
 
     def settings_of(self, folder: str, config: Mapping[str, object]) -> tuple[Setting, ...]:
         return RocketmqConfig.from_names(config).listed(config)

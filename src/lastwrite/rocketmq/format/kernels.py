@@ -118,6 +118,13 @@ CODES = {
     BAD_ORDER: "queue offsets do not rise",
 }
 
+# A DLedger commit log has a header before each record: magic i32, size i32 with this header,
+# index i64, term i64, position i64, channel i32, CRCs of chain and body i32, body length i32. At the
+# end of a file a blank entry has the magic -1 and the room that is left. Source: DLedger 0.3.2.
+DLEDGER_HEADER_BYTES = 48
+_DLEDGER_MESSAGE = 1
+_DLEDGER_BLANK = -1
+
 _SMALLEST = 91
 _V1_HEAD = 75  # the fixed fields without the hosts
 _MAX_I16 = 32767
@@ -408,7 +415,16 @@ def split(data, start, end, table, check_crc):
         if size == 0:
             return rows, at, END, at, 0
         if magic != MAGIC_V1 and magic != MAGIC_V2:
-            return rows, at, BAD_MAGIC, at + 4, 0
+            if size == _DLEDGER_BLANK and magic >= 8:
+                return rows, at, BLANK, at, magic
+            if size != _DLEDGER_MESSAGE:
+                return rows, at, BAD_MAGIC, at + 4, 0
+            if left < DLEDGER_HEADER_BYTES:
+                return rows, at, NEED_MORE, at, DLEDGER_HEADER_BYTES
+            if magic < DLEDGER_HEADER_BYTES or i32(source, at + 44) != magic - DLEDGER_HEADER_BYTES:
+                return rows, at, BAD_MAGIC, at + 4, 0
+            at += DLEDGER_HEADER_BYTES  # its body is the record, which states its own address
+            continue
         if size < _SMALLEST:
             return rows, at, BAD_SIZE, at, 0
         if left < size:

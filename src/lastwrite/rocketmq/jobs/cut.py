@@ -15,6 +15,7 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.rocketmq.reports import CutReport
 from lastwrite.rocketmq.rules.dispatch_settings import DispatchConfig
 from lastwrite.rocketmq.store import cutting, links, lock, reading
+from lastwrite.rocketmq.store.layouts import refuse_other_layouts
 from lastwrite.rocketmq.store.place import is_store
 from lastwrite.rocketmq.store.reading import Part
 
@@ -57,6 +58,7 @@ def cut(
         )
     if undo and dry_run:
         raise InvalidConfig("an undo has no dry run", remedy="leave out --dry-run")
+    refuse_other_layouts(root, "cut", config)
     settings = DispatchConfig.from_names(config or {})
     elsewhere = ",".join(filter(None, (settings.commit_log_folders, settings.read_only_folders)))
     own = os.path.realpath(os.path.join(root, Part.COMMIT_LOG))

@@ -60,6 +60,7 @@ from lastwrite.rocketmq.reports import (
 from lastwrite.rocketmq.rules.dispatch_settings import DispatchConfig
 from lastwrite.rocketmq.store import beyond, dispatched, links, lock, reading, trees, walking
 from lastwrite.rocketmq.store.building import build
+from lastwrite.rocketmq.store.layouts import refuse_other_layouts
 from lastwrite.rocketmq.store.place import is_store
 from lastwrite.rocketmq.store.reading import MappedFile, Part
 from lastwrite.rocketmq.store.topics import read_topics
@@ -125,6 +126,7 @@ def dispatch(  # one parameter an option of the command line
         raise NotALog("no RocketMQ store", path=root, remedy="give a broker's storePathRootDir")
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     progress = progress or NoProgress()
+    refuse_other_layouts(root, "dispatch", config)
     trees.refuse_unwritable(root)
     with contextlib.ExitStack() as stack:
         held = {*reading.list_queues(root, Part.COMPACTION_LOG), _ALL}

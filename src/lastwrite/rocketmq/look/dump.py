@@ -23,7 +23,7 @@ from lastwrite.rocketmq.look.rows import (
     side_rows,
 )
 from lastwrite.rocketmq.look.walk import LogWalk
-from lastwrite.rocketmq.store import lock
+from lastwrite.rocketmq.store import layouts, lock
 from lastwrite.rocketmq.store.beside_a_broker import (
     open_store,
     read_pairs,
@@ -333,6 +333,8 @@ class _StoreDump:
 
     def _index(self) -> Iterator[Row]:
         place = self._place
+        for problem in () if place.root is None else layouts.unsupported(place.root):
+            self.note(problem)
         if place.root is None:
             if place.part is None:
                 raise InvalidConfig(
@@ -356,7 +358,8 @@ class _StoreDump:
             yield from self._index_log(read_index_files(place.root), Part.INDEX, None)
 
     def _index_log(self, log: MappedLog, part: Part, name: TopicPartition | None) -> Iterator[Row]:
-        for problem in log.problems:
+        gaps = () if part in (Part.COMPACTION_INDEX, Part.INDEX) else log.gaps
+        for problem in (*log.problems, *gaps):
             self.note(problem)
         for file in log.files:
             yield from self._guarded(self._entry_rows(file, part, name), file.path)

@@ -38,8 +38,9 @@ from lastwrite.rocketmq.format.names import file_name
 from lastwrite.rocketmq.format.property_columns import property_items
 from lastwrite.rocketmq.look.rows import TRANSACTIONS, message_rows
 from lastwrite.rocketmq.look.walk import Chunk, LogWalk
-from lastwrite.rocketmq.store import lock
+from lastwrite.rocketmq.store import layouts, lock
 from lastwrite.rocketmq.store.beside_a_broker import up_to_dispatched
+from lastwrite.rocketmq.store.missing import missing_files
 from lastwrite.rocketmq.store.place import find_place
 from lastwrite.rocketmq.store.reading import (
     FileKind,
@@ -133,7 +134,13 @@ def export(  # one parameter an option of the command line
     is_file = os.path.isfile(path)
     folders = [] if is_file else [os.path.dirname(file.path) for file in log.files]
     refuse_inside(to, [path, find_place(path).root or path, *folders])
-    report = ExportReport(path=str(path), to=to, format=format, problems=list(log.problems))
+    report = ExportReport(path=str(path), to=to, format=format)
+    root = find_place(path).root
+    report.problems = [
+        *log.problems,
+        *missing_files(None if is_file else root, log, ", ".join(dict.fromkeys(folders)) or path),
+        *([] if root is None else layouts.unsupported(root)),
+    ]
     where = place_of(spark, log.size_bytes, SPARK_FROM_BYTES)
     tell = progress or NoProgress()
     with (

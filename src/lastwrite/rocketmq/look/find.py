@@ -31,6 +31,7 @@ from lastwrite.rocketmq.format.index_file import IndexFile
 from lastwrite.rocketmq.format.java_hash import index_hash
 from lastwrite.rocketmq.format.record import Message, decode_message
 from lastwrite.rocketmq.look.walk import RECORD_LIMIT_BYTES, LogWalk
+from lastwrite.rocketmq.store import layouts
 from lastwrite.rocketmq.store.beside_a_broker import (
     Pairs,
     check_marks,
@@ -38,6 +39,7 @@ from lastwrite.rocketmq.store.beside_a_broker import (
     read_pairs,
     up_to_dispatched,
 )
+from lastwrite.rocketmq.store.missing import missing_files
 from lastwrite.rocketmq.store.reading import (
     INDEX_LIMIT_BYTES,
     LogReader,
@@ -142,14 +144,18 @@ class StoreFinder:
         self._note = note
         self._said: set[str] = set()
         self._tell = say
+        is_whole = log is None
         if log is None:
             log = up_to_dispatched(
                 root, lambda: read_commit_log(root, config) if root else MappedLog()
             )
         self.log = log
         self.place = ", ".join(commit_log_folders(root, config)) if root is not None else "the log"
-        for problem in log.problems:
+        missing = missing_files(root if is_whole else None, log, self.place)
+        for problem in chain(log.problems, missing):
             note(problem)
+        for problem in () if root is None else layouts.unsupported(root):
+            say(str(problem))
         self._reader = LogReader(log)
 
     def close(self) -> None:
@@ -298,7 +304,9 @@ class StoreFinder:
                     f"{unit.file}, byte {unit.position}: the unit of offset {unit.offset} is wrong ({wrong}): "
                     f"the index of {name} was rebuilt in memory from the commit log"
                 )
-                yield from self._scan(name, next_offset, reached)
+                yield from self._named_missing(
+                    name, self._scan(name, next_offset, reached), next_offset
+                )
                 return
             if unit.offset > next_offset:
                 for found in self._scan(name, next_offset, reached, unit.address):
@@ -330,6 +338,27 @@ class StoreFinder:
         yield head
         yield from rest
 
+    def _named_missing(
+        self, name: TopicPartition, found: Iterator[Found], next_offset: int
+    ) -> Iterator[Found]:
+        """``found``, a queue's records from ``next_offset`` on. Notes those that have a unit and
+        are not among them.
+        """
+        last = self._last_unit(name)
+        end = next_offset if last is None else last.offset + last.number
+        for one in found:
+            offset = one.message.queue_offset
+            if one.message.topic == name.topic:
+                self._note_missing(name, next_offset, min(offset, end))
+                next_offset = max(next_offset, offset + _messages(one.message))
+            yield one
+        self._note_missing(name, next_offset, end)
+
+    def _note_missing(self, name: TopicPartition, first: int, end: int) -> None:
+        if first < end:
+            wrong = f"the messages of queue offsets {first} to {end - 1} of {name} are missing"
+            self._note(damaged(f"{wrong}: its queue has them, the commit log does not", self.place))
+
     def _is_expired(self, unit: _Unit) -> bool:
         return 0 <= unit.address < self.log.start
 
@@ -357,6 +386,8 @@ class StoreFinder:
             log = self._files(part, name)
             for problem in log.problems:
                 self._note(problem)
+            for gap in log.gaps:  # the commit log has the messages
+                self.say(str(gap))
             for file in log.files:
                 if part is Part.CONSUME_QUEUE and file.end <= first * size:
                     continue

@@ -45,8 +45,9 @@ from lastwrite.rocketmq.look.inspection import (
 )
 from lastwrite.rocketmq.look.rows import side_rows
 from lastwrite.rocketmq.look.walk import Chunk, Ending, LogWalk
-from lastwrite.rocketmq.store import archived, beside_a_broker, lock
+from lastwrite.rocketmq.store import archived, beside_a_broker, layouts, lock
 from lastwrite.rocketmq.store.dispatched import MAKE_ANEW
+from lastwrite.rocketmq.store.missing import missing_files
 from lastwrite.rocketmq.store.place import StorePlace, find_place, locate
 from lastwrite.rocketmq.store.reading import (
     INDEX_LIMIT_BYTES,
@@ -133,7 +134,11 @@ def inspect_store(
 
 
 def inspect_beside(
-    path: str, topic: Topics, queue: int | None, progress: Progress | None = None
+    path: str,
+    topic: Topics,
+    queue: int | None,
+    config: Mapping[str, object] | None = None,
+    progress: Progress | None = None,
 ) -> StoreReport:
     """As ``inspect_store``, of all but compaction logs: commit log, consume queues, index files and
     small files.
@@ -142,7 +147,7 @@ def inspect_beside(
         NotALog: nothing was read.
     """
     place = find_place(path)
-    asked = topic, queue, progress or NoProgress()
+    asked = topic, queue, progress or NoProgress(), dict(config or {})
     return _inspected(
         path, place, 0, lambda report: _Inspection(place, report, *asked, has_compaction=False)
     )
@@ -213,6 +218,7 @@ class _Inspection:
             log = self._up_to_dispatched(lambda: read_files(place.path, is_copy=place.root is None))
             self.progress.stage("inspect", log.size_bytes)
             self._note_all(log)
+            self._note_gaps(log)
             self._commit_log([place.path], log, {})
         elif place.part in (Part.COMPACTION, Part.COMPACTION_LOG, Part.COMPACTION_INDEX):
             self._compactions(place.root or place.path)
@@ -232,11 +238,14 @@ class _Inspection:
             assert place.part is not None
             files = read_files(place.path)
             self._note_all(files)
+            self._note_gaps(files)
             self.report.files += self._count_units(files, place.part, MappedLog(), self._note).files
             return
         folders = commit_log_folders(root, self.config)
         log = self._up_to_dispatched(lambda: read_files(*folders))
         self._note_all(log)
+        for problem in (*missing_files(root, log, ", ".join(folders)), *layouts.unsupported(root)):
+            self._note(problem)
         self.progress.stage("inspect", log.size_bytes)
         self._commit_log(folders, log, self._queue_indexes(root, log))
         if place.part is not None:
@@ -310,6 +319,10 @@ class _Inspection:
         for problem in log.problems:
             self._note(problem, name)
 
+    def _note_gaps(self, log: MappedLog, name: TopicPartition | None = None) -> None:
+        for problem in log.gaps:
+            self._note(problem, name)
+
     def _log_walk(self, log: MappedLog, note: Note, is_compaction: bool = False) -> LogWalk:
         return LogWalk(log, note, True, is_compaction, self.progress.advance)
 
@@ -372,6 +385,8 @@ class _Inspection:
 
     def _note_missing_queue(self, name: TopicPartition, chunk: Chunk, rows: Int64Array) -> None:
         """Records of a queue that has no consume queue at all."""
+        if self.place.root is not None and layouts.rocksdb_folders(self.place.root):
+            return  # noted of all queues at once
         if chunk.is_dispatched(rows).any():
             folder = queue_folder(os.path.join(self.place.root or "", Part.CONSUME_QUEUE), name)
             wrong = f"no consume queue of {name}, and the commit log has its messages"
@@ -413,6 +428,7 @@ class _Inspection:
                 files = read_queue(root, part, name)
                 note = partial(self._note, name=name)
                 self._note_all(files, name)
+                self._note_gaps(files, name)
                 found = self._count_units(files, part, log, note)
                 setattr(self._of(name), attribute, found)
                 if part is not Part.EXTENSION and log.files:

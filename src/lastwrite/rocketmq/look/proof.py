@@ -23,10 +23,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from lastwrite.errors import NotALog
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind
-from lastwrite.reports.verification import PartitionVerification, StoreVerification, VerifyStatus
+from lastwrite.reports.verification import (
+    Checked,
+    PartitionVerification,
+    StoreVerification,
+    VerifyReport,
+    VerifyStatus,
+)
 from lastwrite.rocketmq.format import names
 from lastwrite.rocketmq.look.inspect import inspect_beside
-from lastwrite.rocketmq.look.inspection import QueueInspection, StoreReport
+from lastwrite.rocketmq.look.inspection import IndexOfQueue, QueueInspection, StoreReport
 from lastwrite.rocketmq.look.records import RecordReader
 from lastwrite.rocketmq.rules.settings import KEEP, RocketmqConfig
 from lastwrite.rocketmq.store import lock
@@ -35,7 +41,7 @@ from lastwrite.rocketmq.store.beside_a_broker import is_open
 from lastwrite.rocketmq.store.place import find_place
 from lastwrite.rocketmq.store.positions import read_positions
 from lastwrite.rocketmq.store.publish import live_tree
-from lastwrite.rocketmq.store.reading import Part
+from lastwrite.rocketmq.store.reading import FileKind, Part
 from lastwrite.rocketmq.system import ROCKETMQ
 from lastwrite.storage.problems import DAMAGE_REMEDY, problem_of
 from lastwrite.verification.invariants import Finding
@@ -98,9 +104,10 @@ class RocketmqProof(LogProof):
         if place.root is not None:
             lock.refuse_if_held(place.root)
         store = StoreVerification(path=place.root or question.path)
+        store.checked = VerifyReport(partitions=found).checked  # the compaction logs
         if place.part not in _COMPACTION:
             report = inspect_beside(
-                question.path, question.topic, question.partition, means.progress
+                question.path, question.topic, question.partition, question.config, means.progress
             )
             _take(report, store, found)
             if question.topic is not None and not found:
@@ -119,6 +126,20 @@ def _take(
         store.segments, store.records = len(log.files), log.contents.records
         store.bytes = log.bytes
     store.index_files = len(report.index_files)
+    parts = [part for queue in report.partitions for part in _indexes_of(queue)]
+    alone = [one for one in report.files if one.kind == FileKind.COMMIT_LOG]
+    compacted = store.checked
+    store.checked = Checked(
+        records=compacted.records + store.records + sum(one.entries or 0 for one in alone),
+        files=compacted.files
+        + store.segments
+        + sum(len(part.files) for part in parts)
+        + len(report.index_files)
+        + len(report.files),
+        bytes=compacted.bytes
+        + (0 if log is None else log.contents.bytes)
+        + sum(one.details.get("log_bytes", 0) for one in alone),
+    )
     for problem in report.problems:
         _note(store, problem)
     known = {partition.name: partition for partition in found}
@@ -135,8 +156,7 @@ def _take(
 def _partition(queue: QueueInspection) -> PartitionVerification:
     """A queue without a compaction log: its messages in the commit log, its files of units."""
     contents = queue.contents
-    files = (queue.consume_queue, queue.batch_consume_queue, queue.extension)
-    parts = [part for part in files if part is not None]
+    parts = _indexes_of(queue)
     return PartitionVerification(
         topic=queue.topic,
         partition=queue.partition,
@@ -149,6 +169,11 @@ def _partition(queue: QueueInspection) -> PartitionVerification:
         log_start_offset=contents.first_offset or 0,
         end_offset=max((part.end_offset or 0 for part in parts), default=0),
     )
+
+
+def _indexes_of(queue: QueueInspection) -> list[IndexOfQueue]:
+    files = (queue.consume_queue, queue.batch_consume_queue, queue.extension)
+    return [part for part in files if part is not None]
 
 
 def _check_positions(root: str, store: StoreVerification) -> None:

@@ -230,13 +230,14 @@ def _last_units(root: str) -> set[tuple[int, int]]:
     found: set[tuple[int, int]] = set()
     for part in _UNIT_PARTS:
         for name in reading.list_queues(root, part):
-            last = _last_unit(reading.read_queue(root, part, name), part)
+            last = last_unit(reading.read_queue(root, part, name), part)
             if last is not None:
                 found.add(last)
     return found
 
 
-def _last_unit(log: MappedLog, part: Part) -> tuple[int, int] | None:
+def last_unit(log: MappedLog, part: Part) -> tuple[int, int] | None:
+    """Address and size of the record that a queue's last unit leads to."""
     for file in reversed(log.files):
         try:
             data = reading.map_whole(file)

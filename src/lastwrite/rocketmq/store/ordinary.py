@@ -4,6 +4,7 @@ have.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing, suppress
 
 from lastwrite.errors import CorruptLog, LogError
@@ -17,6 +18,14 @@ from lastwrite.rocketmq.store.topics import read_topics
 _MOST_LOOKED_AT = 1000  # messages of a gap that may all be without a key
 _LARGEST_RECORD_BYTES = 256 << 20
 
+_settings: Mapping[str, object] = {}
+
+
+def use(settings: Mapping[str, object]) -> None:
+    """Find commit logs by these settings from now on, in this process."""
+    global _settings
+    _settings = settings
+
 
 class CommitLogMessages:
     """Messages of a queue by their queue offset, as the commit log has them."""
@@ -24,7 +33,7 @@ class CommitLogMessages:
     def __init__(self, root: str, name: TopicPartition) -> None:
         self._name = name
         self._units = reading.LogReader(reading.read_queue(root, Part.CONSUME_QUEUE, name))
-        self._log = reading.LogReader(reading.read_commit_log(root))
+        self._log = reading.LogReader(reading.read_commit_log(root, _settings))
 
     @property
     def has_queue(self) -> bool:

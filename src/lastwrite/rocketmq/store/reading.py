@@ -18,13 +18,14 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import pairwise
 
 import numpy as np
 
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.model.log import Problem, ProblemKind, TopicPartition
 from lastwrite.rocketmq.format import names, units
-from lastwrite.rocketmq.store import archived
+from lastwrite.rocketmq.store import archived, layouts
 from lastwrite.rocketmq.store.archived import ArchivedQueue
 from lastwrite.rocketmq.store.lock import was_killed
 from lastwrite.storage.files import to_log_error
@@ -158,6 +159,23 @@ class MappedLog:
     def size_bytes(self) -> int:
         return sum(file.size_bytes for file in self.files)
 
+    @property
+    def gaps(self) -> tuple[Problem, ...]:
+        """The files that are missing between others.
+
+        Of a commit log or a queue, whose files follow each other. A compaction leaves jumps between
+        the names of its own files.
+        """
+        return tuple(
+            damaged(
+                f"the file is missing, and the log goes on at {after.start}: "
+                f"{after.start - before.end} bytes are gone",
+                os.path.join(os.path.dirname(before.path), names.file_name(before.end)),
+            )
+            for before, after in pairwise(self.files)
+            if after.start > before.end
+        )
+
     def find(self, address: int) -> MappedFile | None:
         """The file that holds ``address``."""
         n = bisect_right(self.starts, address) - 1
@@ -195,15 +213,22 @@ def start_of(name: str, is_index: bool) -> int | None:
 
 
 def commit_log_folders(root: str, config: Mapping[str, object] | None = None) -> list[str]:
-    """Where commit log files lie: those of ``storePathCommitLog`` and
-    ``readOnlyCommitLogStorePaths``, else below the store. Several are set apart by commas, as in
-    the broker's own settings."""
+    """The folders of the commit log: those of ``storePathCommitLog`` and
+    ``readOnlyCommitLogStorePaths``, else the one below the store; and DLedger's data folders.
+
+    Commas separate several folders, as in the broker's own settings. A broker that changed to
+    DLedger goes on at the address where its older commit log ends. A DLedger folder that
+    ``storePathCommitLog`` names stands for all of them.
+    """
+    config = config or {}
     folders: list[str] = []
     for setting in ("storePathCommitLog", "readOnlyCommitLogStorePaths"):
-        text = str((config or {}).get(setting) or "")
+        text = str(config.get(setting) or "")
         folders += [folder.strip() for folder in text.split(",") if folder.strip()]
         if not folders:
             folders.append(os.path.join(root, Part.COMMIT_LOG))
+    if not any(map(layouts.is_dledger_data, folders)):
+        folders += layouts.dledger_folders(root, config)
     return list(dict.fromkeys(folders))
 
 
@@ -552,12 +577,16 @@ def begins_with_a_record(path: str) -> bool:
         data = read_head(path)
     except LogError:
         return False
+    data = layouts.without_dledger_header(data)
     size, magic = (int.from_bytes(data[at : at + 4], "big", signed=True) for at in (0, 4))
     return len(data) >= 8 and size > 0 and magic in _MESSAGE_MAGICS
 
 
 def _first_address(path: str) -> int:
-    return max(0, int.from_bytes(read_head(path)[_PHYSICAL_OFFSET], "big", signed=True))
+    head = read_head(path)
+    record = layouts.without_dledger_header(head)
+    address = int.from_bytes(record[_PHYSICAL_OFFSET], "big", signed=True)
+    return max(0, address - (len(head) - len(record)))
 
 
 def read_one_file(path: str) -> MappedLog:

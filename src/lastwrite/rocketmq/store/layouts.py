@@ -1,0 +1,129 @@
+"""Store layouts other than the default one: DLedger, consume queues in RocksDB, tiered storage.
+
+DLedger writes the commit log as entries of 48 bytes and a record, to ``dledger-NAME/data`` below the
+store. Their records state their own addresses, so readers skip the headers. RocksDB holds the units
+of all queues in one database. Tiered storage keeps older messages in another place.
+
+Source: RocketMQ 5.5.0 ``DLedgerCommitLog``, ``StorePathConfigHelper``, ``DefaultMetadataStore`` of
+tiered storage; DLedger 0.3.2 ``DLedgerConfig``, ``DLedgerEntryCoder``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+
+from lastwrite.errors import UnsupportedFormat
+from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.rocketmq.format import names
+from lastwrite.rocketmq.format.kernels import DLEDGER_HEADER_BYTES
+
+_DLEDGER = "dledger-"
+_DATA = "data"
+_ROCKSDB_FILE = "CURRENT"  # of every RocksDB database
+_ROCKSDB_FOLDERS = (names.CONSUME_QUEUES, "consumequeue_rocksdb")
+_TIERED_METADATA = "tieredStoreMetadata.json"
+_LET_THE_BROKER = "start the broker on the store, and let it build its queues"
+
+
+def dledger_folders(root: str, config: Mapping[str, object] | None = None) -> list[str]:
+    """The data folders of a store's DLedger commit log: that of ``storePathDLedgerCommitLog``, else
+    those below the store.
+    """
+    given = str((config or {}).get("storePathDLedgerCommitLog") or "").strip()
+    bases = [given] if given else [os.path.join(root, name) for name in _entries(root)]
+    if not given:
+        bases = [base for base in bases if os.path.basename(base).startswith(_DLEDGER)]
+    folders = [os.path.join(base, _DATA) for base in bases]
+    return [folder for folder in folders if any(map(_is_log_file, _entries(folder)))]
+
+
+def is_dledger_data(folder: str) -> bool:
+    """Whether the files of a commit log folder begin with DLedger's header."""
+    name = next(filter(_is_log_file, _entries(folder)), None)
+    if name is None:
+        return False
+    try:
+        with open(os.path.join(folder, name), "rb") as file:
+            head = file.read(DLEDGER_HEADER_BYTES)
+    except OSError:
+        return False
+    return bool(head) and not without_dledger_header(head)
+
+
+def without_dledger_header(data: bytes) -> bytes:
+    """The bytes behind the DLedger header that ``data`` begins with; ``data`` if there is none."""
+    if len(data) < DLEDGER_HEADER_BYTES:
+        return data
+    magic, size, body = (int.from_bytes(data[at : at + 4], "big") for at in (0, 4, 44))
+    is_header = magic == 1 and size == body + DLEDGER_HEADER_BYTES
+    return data[DLEDGER_HEADER_BYTES:] if is_header else data
+
+
+def rocksdb_folders(root: str) -> list[str]:
+    """The folders in which RocksDB holds the units of a store's queues."""
+    folders = [os.path.join(root, name) for name in _ROCKSDB_FOLDERS]
+    return [folder for folder in folders if os.path.isfile(os.path.join(folder, _ROCKSDB_FILE))]
+
+
+def unsupported(root: str) -> Iterator[Problem]:
+    """What of the store in another layout Lastwrite does not read."""
+    for folder in rocksdb_folders(root):
+        yield Problem(
+            ProblemKind.UNSUPPORTED,
+            "consume queues in RocksDB are not read: messages were taken from the commit log alone",
+            folder,
+            remedy="none of the queues was checked; the broker itself reads them",
+        )
+    path = os.path.join(root, names.CONFIG, _TIERED_METADATA)
+    if _has_tiered_segments(path):
+        yield Problem(
+            ProblemKind.UNSUPPORTED,
+            "tiered storage is not read: only messages on this disk were",
+            path,
+            remedy="read older messages through the broker",
+        )
+
+
+def refuse_other_layouts(root: str, doing: str, config: Mapping[str, object] | None = None) -> None:
+    """
+    Raises:
+        UnsupportedFormat: ``doing`` would change files of a layout that it does not write.
+    """
+    for folder in rocksdb_folders(root):
+        raise UnsupportedFormat(
+            f"{doing} writes no consume queues in RocksDB, and nothing was changed",
+            path=folder,
+            remedy=_LET_THE_BROKER,
+        )
+    given = str((config or {}).get("storePathCommitLog") or "").split(",")
+    named = [folder.strip() for folder in given if is_dledger_data(folder.strip())]
+    for folder in named or dledger_folders(root, config):
+        raise UnsupportedFormat(
+            f"{doing} does not change a store with a DLedger commit log, and nothing was changed",
+            path=folder,
+            remedy=_LET_THE_BROKER,
+        )
+
+
+def _has_tiered_segments(path: str) -> bool:
+    """Whether the metadata of tiered storage names a file there; of an unreadable one it may."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return b'"path"' in data  # JSON but for its numbers, which stand for names
+
+
+def _is_log_file(name: str) -> bool:
+    return names.parse_file_name(name) is not None
+
+
+def _entries(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []

@@ -1,0 +1,82 @@
+"""What a store's own files refer to and its commit log does not have.
+
+A commit log that lacks its last files, or all of them, looks like a shorter one. Consume queues,
+index files and the checkpoint tell that there was more.
+
+Source: RocketMQ 5.5.0 ``ConsumeQueue``, ``IndexHeader``, ``StoreCheckpoint``; docs/formats/rocketmq.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from lastwrite.errors import LogError
+from lastwrite.model.log import Problem
+from lastwrite.rocketmq.format import names
+from lastwrite.rocketmq.format.index_file import decode_index_header
+from lastwrite.rocketmq.format.sides import decode_consumer_offsets
+from lastwrite.rocketmq.store import beside_a_broker, dispatched, reading
+from lastwrite.rocketmq.store.reading import MappedLog, Part
+from lastwrite.storage.problems import damaged
+from lastwrite.storage.reading import read_small
+
+_ELSEWHERE = (
+    "restore the missing files from a replica or a backup; if the broker keeps its commit log elsewhere, "
+    "give --config storePathCommitLog=FOLDER"
+)
+
+
+def missing_files(root: str | None, log: MappedLog, place: str) -> Iterator[Problem]:
+    """The files that the commit log lacks: between others, and after the last one.
+
+    ``place`` names its folders. A log that a broker has open is not held against its queues: both
+    move on.
+    """
+    yield from log.gaps
+    if root is None or log.bound is not None:
+        return
+    end = f"the commit log ends at {log.end}" if log.files else "there is no commit log"
+    beyond = [found for found in _references(root) if found[1] >= log.end]
+    # One reference alone may be what is damaged, unless it leads to where the next file begins.
+    if beyond and (len(beyond) > 1 or not log.files or beyond[0][1] == log.end):
+        path, address, what = beyond[0]
+        wrong = f"{what} physical offset {address}, and {end} ({place})"
+        yield damaged(wrong, path, None, _ELSEWHERE)
+    positions = None if log.files else _lone_positions(root)
+    if positions is not None:
+        wrong = f"consumer groups have read messages, and {end} ({place}), nor any queue"
+        yield damaged(wrong, positions, None, _ELSEWHERE)
+
+
+def _references(root: str) -> Iterator[tuple[str, int, str]]:
+    """A file, the address of a record that it leads to, and how it does."""
+    for part in (Part.CONSUME_QUEUE, Part.BATCH_QUEUE):
+        for name in reading.list_queues(root, part):
+            queue = reading.read_queue(root, part, name)
+            last = beside_a_broker.last_unit(queue, part)
+            if last is not None:
+                yield queue.files[-1].path, last[0], f"the last unit of {name} leads to"
+    for file in reading.read_index_files(root).files:
+        try:
+            header = decode_index_header(reading.map_whole(file))
+        except LogError:
+            continue  # reported where the index is read
+        if header.count > 1:
+            yield file.path, header.last_physical_offset, "its last entry leads to"
+    reached = dispatched.read_checkpoint(root).consume_queue_offset
+    if reached > 0:
+        yield os.path.join(root, names.CHECKPOINT), reached - 1, "consume queues have reached"
+
+
+def _lone_positions(root: str) -> str | None:
+    """The file of consumer groups' positions, where they have some and no queue is there at all."""
+    parts = (Part.CONSUME_QUEUE, Part.BATCH_QUEUE, Part.COMPACTION_LOG)
+    if any(reading.list_queues(root, part) for part in parts):
+        return None
+    path = os.path.join(root, names.CONFIG, names.CONSUMER_OFFSETS)
+    try:
+        groups = decode_consumer_offsets(read_small(path))
+    except LogError:
+        return None
+    return path if any(offset > 0 for of in groups.values() for offset in of.values()) else None
