@@ -15,7 +15,9 @@ from lastwrite.errors import InvalidConfig, NotALog
 from lastwrite.pulsar.fetched import FetchedTopic, HowFetched
 from lastwrite.pulsar.store.objects import read_entries
 from tests.support.pulsar.broker import Broker
+from tests.support.pulsar.commands import files_of
 from tests.support.pulsar.driver import Driver
+from tests.support.pulsar.topics import topic_folder
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -87,6 +89,42 @@ def test_a_topic_is_brought_whole_and_then_what_is_new(
         HowFetched.WRITTEN,
         HowFetched.WRITTEN,
     ]
+
+
+def test_a_topic_that_was_deleted_and_created_again_is_its_second_life(
+    pulsar: Broker, driver: Driver, tmp_path: Path
+) -> None:
+    """A copy of its bucket still has the ledgers of the first one."""
+    url = driver.fresh("again")
+    config = {"metadataStoreUrl": f"zk:{pulsar.metadata_store}"}
+    driver.send(url, messages(0, 4))
+    driver.unload(url)
+    [first] = lastwrite.fetch([url], str(tmp_path / "first"), config=config).topics
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
+    for suffix in ("", "-index"):
+        path = Path(first.ledgers[0].path + suffix)
+        (bucket / path.name).write_bytes(path.read_bytes())
+    without = tmp_path / "without"
+    assert lastwrite.fetch([str(bucket)], str(without)).topics[0].problems
+    driver.ask("delete", topic=url)
+    driver.create(url)
+    driver.send(url, messages(4, 2))
+    report = lastwrite.fetch([str(bucket), url], str(tmp_path / "both"), config=config)
+    assert report.exit_status == 0
+    check(driver, report.topics[0])
+    [ledger] = report.topics[0].ledgers
+    assert ledger.ledger > first.ledgers[0].ledger
+    folder = topic_folder(without, url)
+    before = files_of(folder)
+    with pytest.raises(InvalidConfig, match="or the topic was deleted and created again"):
+        lastwrite.fetch([str(bucket), url], str(without), config=config)
+    assert files_of(folder) == before
+    lastwrite.fetch([str(without)], str(tmp_path / "archive"))
+    held = lastwrite.fetch([url], str(tmp_path / "archive"), config=config)
+    assert held.exit_status == 1
+    [problem] = held.topics[0].problems
+    assert "another --to" in str(problem.remedy)
 
 
 def test_all_partitions_of_a_topic_are_brought(

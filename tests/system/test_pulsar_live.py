@@ -419,7 +419,7 @@ def test_an_archive_of_another_topic_of_that_name_is_refused(
     driver.ask("delete", topic=topic)
     driver.create(topic)
     driver.send(topic, [line("b=1")])
-    with pytest.raises(InvalidConfig, match="which the cluster does not know"):
+    with pytest.raises(InvalidConfig, match="which the topic's ledger list does not have"):
         compact(pulsar, topic, archive=str(tmp_path))
     assert leftovers(pulsar, topic) == ([], [])
 

@@ -29,6 +29,7 @@ from lastwrite.pulsar.fetched import FetchedTopic, FetchReport
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.rules.live_settings import SCHEME
 from lastwrite.pulsar.store import fetching
+from lastwrite.pulsar.store.exported_metadata import Said
 from lastwrite.pulsar.store.place import locate, topics_below
 from lastwrite.pulsar.store.topic import find_topics
 from lastwrite.reports.fetching import LogsFetched
@@ -243,13 +244,13 @@ def _with_live(
     progress: Progress,
 ) -> FetchReport:
     """Bring topics of live clusters: first what the folders have of them."""
-    from lastwrite.pulsar.live import bring_live  # its network is for nobody else
+    from lastwrite.pulsar.live import bring_live, lists_of  # its network is for nobody else
 
     topics: list[FetchedTopic] = []
     for url in urls:
         known = {
             ledger.path: ledger
-            for each in _from_folders(folders, archive, url, copies)
+            for each in _from_folders(folders, archive, url, copies, lists_of(url, config))
             for ledger in each.ledgers
         }
         before = fetching.objects_of(archive, TopicName.parse(url))
@@ -264,10 +265,14 @@ def _with_live(
 
 
 def _from_folders(
-    folders: Sequence[str], archive: str, url: str, copies: bool
+    folders: Sequence[str], archive: str, url: str, copies: bool, lists: Mapping[TopicName, Said]
 ) -> tuple[FetchedTopic, ...]:
-    """What folders have of a topic, if anything."""
+    """What folders have of a topic's ledgers, by the cluster's lists of them, if anything."""
     try:
-        return fetching.fetch(folders, archive, url, copies=copies).topics if folders else ()
+        return (
+            fetching.fetch(folders, archive, url, copies=copies, lists=lists).topics
+            if folders
+            else ()
+        )
     except NotALog:
         return ()

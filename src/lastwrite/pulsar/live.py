@@ -47,6 +47,7 @@ from lastwrite.pulsar.rules.live_settings import LiveConfig, rules_of
 from lastwrite.pulsar.rules.settings import PulsarConfig, states_retention
 from lastwrite.pulsar.store.archived import address_in, holds_archived
 from lastwrite.pulsar.store.archiving import refusal
+from lastwrite.pulsar.store.exported_metadata import Said
 from lastwrite.pulsar.store.manifest import Manifest
 from lastwrite.pulsar.store.mirror import Mirror, mirroring
 from lastwrite.pulsar.store.objects import checked_index, read_entries
@@ -172,6 +173,16 @@ def bring_live(
                 cluster, live, name, archive, options, progress or NoProgress(), None, is_whole=True
             ).bring()
     return names
+
+
+def lists_of(url: str, config: Mapping[str, object]) -> dict[TopicName, Said]:
+    """The ledger lists of a topic's partitions, or of the topic itself, as the cluster has them.
+
+    Raises: as ``compact_live``.
+    """
+    with Cluster(access_of(LiveConfig.from_names(config))) as cluster:
+        lists = {name: ledgers_of(cluster, name) for name in topics_of(cluster, url, None)}
+    return {name: Said(info=info, content=info.encode()) for name, info in lists.items()}
 
 
 def fetch_live(
@@ -351,9 +362,10 @@ class _Live:
         for ledger in mirror.raw_ledgers:
             if ledger not in known and (horizon is None or ledger > horizon.ledger):
                 raise InvalidConfig(
-                    f"the archive has ledger {ledger} of {self.topic}, which the cluster does not know",
+                    f"the folder has ledger {ledger} of {self.topic}, which the topic's ledger list "
+                    "does not have: retention deleted it, or the topic was deleted and created again",
                     path=mirror.folder,
-                    remedy="was the topic deleted and created again? give another archive",
+                    remedy="nothing was changed. Give a new folder: --archive of compact, --to of fetch",
                 )
 
     # ------------------------------------------------------------------ publish

@@ -55,21 +55,26 @@ def _lies_in(path: str, folder: str) -> bool:
 def naming_what_stays(to: str, progress: Progress, what: str) -> Iterator[Callable[[], None]]:
     """Note what stays in the folder ``to`` where the work inside is broken off: what is whole of it
     is of use, so nothing is deleted. ``what`` is a part of which there; the function that is given
-    says so where the work failed without an error.
+    says so where the work failed without an error. A refusal would be repeated by the same command,
+    so the note does not recommend that then.
     """
     was_empty = _is_empty(to)
 
-    def tell() -> None:
-        if not _is_empty(to):
-            or_delete = ", or delete it" if was_empty else ""
-            progress.note(f"{to} holds a part of {what}: the same command completes it{or_delete}")
+    def tell(error: BaseException | None = None) -> None:
+        if _is_empty(to):
+            return
+        if isinstance(error, InvalidConfig):
+            progress.note(f"{to} holds a part of {what}, and not all of it")
+            return
+        or_delete = ", or delete it" if was_empty else ""
+        progress.note(f"{to} holds a part of {what}: the same command completes it{or_delete}")
 
     try:
         yield tell
     except BaseException as error:
         # An error may be a refusal for what was there before.
         if was_empty or isinstance(error, KeyboardInterrupt):
-            tell()
+            tell(error)
         raise
 
 

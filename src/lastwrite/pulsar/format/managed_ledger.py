@@ -19,6 +19,7 @@ Source: Pulsar 4.2.4 ``MLDataFormats.proto``, ``MetaStoreImpl``, ``ManagedCursor
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 from uuid import UUID
@@ -41,6 +42,8 @@ from lastwrite.pulsar.format.protobuf import (
 COMPRESSED = b"\x47\x78"
 _LIMIT_BYTES = 256 << 20  # of one node: a metadata store holds far less
 _U64 = (1 << 64) - 1
+# Of a ledger's own metadata, as ``stats-internal --metadata`` prints them.
+_ENDED = re.compile(r"state=CLOSED, length=(?P<length>\d+), lastEntryId=(?P<last>-?\d+),")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,6 +292,7 @@ class Exported:
     compacted_ledger: int | None = None
     compacted_entries: int | None = None  # of that ledger
     last_confirmed: Position | None = None  # the last entry; entry -1 of a ledger without any
+    ended: frozenset[int] = frozenset()  # ledgers whose count is their own metadata's
 
 
 def from_json(text: str) -> Exported:
@@ -368,7 +372,7 @@ def _of_admin(document: dict[str, Any]) -> Exported:
     """Both forms: one states times and uuids, the other entries of every ledger but the open one."""
     is_stats = "state" in document or "lastConfirmedEntry" in document
     count = len(document["ledgers"])
-    ledgers = []
+    ledgers, ended = [], set()
     for n, item in enumerate(document["ledgers"]):
         uuid = item.get("offloadedContextUuid")
         entries, size = _number(item.get("entries")), _number(item.get("size"))
@@ -376,6 +380,10 @@ def _of_admin(document: dict[str, Any]) -> Exported:
         is_last = n == count - 1 and not entries
         if is_stats and is_last and document.get("state") != "ClosedLedger":
             entries, size = None, None
+        own = _ENDED.search(str(item.get("metadata")))
+        if own is not None:
+            entries, size = int(own["last"]) + 1, int(own["length"])
+            ended.add(_id(item["ledgerId"]))
         offloaded = bool(item.get("isOffloaded", item.get("offloaded")))
         context = None
         if uuid:
@@ -392,7 +400,7 @@ def _of_admin(document: dict[str, Any]) -> Exported:
                 properties=_properties(item.get("properties")),
             )
         )
-    return _exported(document, ledgers)
+    return replace(_exported(document, ledgers), ended=frozenset(ended))
 
 
 def _exported(document: dict[str, Any], ledgers: list[LedgerInfo]) -> Exported:

@@ -111,7 +111,7 @@ class IntoArchive:
             each.ledger: (each.entries or 0, each.size_bytes if each.is_closed else None)
             for each in state.info.ledgers
         }
-        into.refuse_another(listed, sizes, state.topic.full)
+        into.refuse_another(listed, sizes, state.topic.full, has_list=True)
         new = [each for each in state.filled.ledgers if into.lacks(each.ledger, each.entries or 0)]
         is_further = into.is_behind(state.horizon)
         after = structs.replace(

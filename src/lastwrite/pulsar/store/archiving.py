@@ -143,15 +143,21 @@ class Incoming:
         return horizon is not None and (before is None or Position.parse(before.horizon) < horizon)
 
     def refuse_another(
-        self, listed: Collection[int], sizes: Mapping[int, tuple[int, int | None]], source: str
+        self,
+        listed: Collection[int],
+        sizes: Mapping[int, tuple[int, int | None]],
+        source: str,
+        *,
+        has_list: bool,
     ) -> None:
         """Say no to ledgers that do not follow on the archive's. ``listed``: all that the topic
-        has; ``sizes``: entries and their bytes, where those are known.
+        has, by its own list if ``has_list``; ``sizes``: entries and their bytes, where those are
+        known.
 
         Raises:
             NotContinued: they are another topic's, or what lay between is lost.
         """
-        why = self._another(listed, sizes)
+        why = self._another(listed, sizes) or (self._untied(listed) if has_list else None)
         if why is not None:
             error = NotContinued(
                 f"{self.folder} cannot be continued: {why[1]}", path=source, remedy=_ELSEWHERE
@@ -179,6 +185,19 @@ class Incoming:
             Held.GAP,
             f"it ends with ledger {last}, which the topic has no more: what was written to it, or "
             "before the next one, may be lost, or the topic was made anew",
+        )
+
+    def _untied(self, listed: Collection[int]) -> tuple[Held, str] | None:
+        """What an archive has that never had a list, and that the list has not."""
+        if self.before.metadata is not None:
+            return None
+        others = sorted(set(self._here) - set(listed))
+        if not others:
+            return None
+        return (
+            Held.ANOTHER,
+            f"it has ledger {others[0]}, which the topic's ledger list does not have, and was made "
+            "without a list: retention deleted the ledger, or the topic was deleted and created again",
         )
 
     def commit(
@@ -220,7 +239,8 @@ class _Bringing:
         if topic.info is not None:
             listed |= {each.ledger for each in topic.info.ledgers}
         sizes = {each.id: (each.stored_entries, each.metadata.length) for each in topic.ledgers}
-        into.refuse_another(listed, sizes, topic.folder)
+        has_list = topic.info is not None
+        into.refuse_another(listed, sizes, topic.folder, has_list=has_list)
         new = [each for each in topic.ledgers if into.lacks(each.id, each.stored_entries)]
         is_further = into.is_behind(topic.horizon)
         parts = list(topic.compacted or ()) if is_further else []

@@ -29,8 +29,8 @@ def raw_ledgers(folder: str) -> list[RawSegment]:
         known = here.get(info.ledger)
         entries, size = info.entries, info.size_bytes
         if known is not None:
-            entries = known.entries if entries is None else entries
-            size = known.metadata.length if size is None else size
+            entries = max(known.entries, entries or 0)
+            size = max(known.metadata.length, size or 0)
         found.append(
             RawSegment(
                 f"ledger {info.ledger}",

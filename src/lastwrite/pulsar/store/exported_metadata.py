@@ -53,6 +53,7 @@ class Said:
     compacted_entries: int | None = None
     cursors_ledger: int | None = None  # whose last entry says horizon and compacted ledger
     last_confirmed: Position | None = None
+    ended: frozenset[int] = frozenset()  # ledgers whose count is their own metadata's
 
     def with_cursor(self, path: str) -> Said:
         """The same, with what the file at ``path`` says of the cursor; errors as ``read_said``."""
@@ -68,6 +69,7 @@ class Said:
                     is_json=self.is_json,
                     cursors_ledger=self.cursors_ledger,
                     last_confirmed=last,
+                    ended=self.ended,
                 )
             cursor = CursorInfo.decode_node(data)
         if cursor.cursors_ledger >= 0:
@@ -140,6 +142,7 @@ def _of_json(data: bytes) -> Said:
         compacted_ledger=found.compacted_ledger,
         compacted_entries=found.compacted_entries,
         last_confirmed=found.last_confirmed,
+        ended=found.ended,
     )
 
 

@@ -27,8 +27,9 @@ Source: Pulsar 4.2.4, BookKeeper 4.17.3; docs/formats/pulsar.md; docs/formats/pu
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -68,12 +69,16 @@ from lastwrite.pulsar.store.folders import (
     object_entries,
     write_map_file,
 )
-from lastwrite.pulsar.store.known import KnownTopic, expected_entries
+from lastwrite.pulsar.store.known import KnownTopic, expected_entries, without_list
 from lastwrite.pulsar.store.mirror import Mirror, mirror_folder, mirroring
 from lastwrite.pulsar.store.objects import checked_index
 from lastwrite.pulsar.store.topic import list_topic
 
 _NEED_LIST = "give the topic's metadata: pulsar-admin topics stats-internal TOPIC, or the metadata store's node"
+_NEED_END = (
+    "fetch again with --metadata of what pulsar-admin topics stats-internal --metadata TOPIC prints: "
+    "that has each ledger's end. If the cluster is lost, --recover takes these entries"
+)
 _OTHER_SOURCE = "name further sources: the bucket's folder, the bookies' folders and their journals"
 
 
@@ -85,14 +90,16 @@ def fetch(
     cursor: str | None = None,
     copies: bool = False,
     recover: bool = False,
+    lists: Mapping[TopicName, Said] | None = None,
 ) -> FetchReport:
     """Bring topics from ``sources`` into the archive ``to``.
 
     ``sources``: folders of a bucket's objects, of MapFiles, of bookies (``current`` or above it).
     ``topic``: that one alone, all its partitions if it names none. ``metadata``, ``cursor``: see
     ``exported_metadata``; of the one topic, or a folder of many topics'. ``copies``: never link.
-    ``recover``: of an open ledger also entries beyond the last confirmed one, as BookKeeper's
-    recovery of the ledger would take them.
+    ``recover``: of a ledger also entries beyond the last confirmed one, as BookKeeper's
+    recovery of the ledger would take them. ``lists``: what a live cluster says of the ledgers, in
+    place of ``metadata`` and ``cursor``.
 
     Raises:
         NotALog: a source holds nothing of Pulsar's.
@@ -100,7 +107,7 @@ def fetch(
         LogHeld: another run works on a topic.
         LogError: a file cannot be read or written. What is damaged is in the report instead.
     """
-    run = _Run(sources, os.path.abspath(to), copies, recover)
+    run = _Run(sources, os.path.abspath(to), copies, recover, lists or {})
     plans = run.plans(None if topic is None else TopicName.parse(topic), metadata, cursor)
     run.look_into_bookies(plans)
     return FetchReport(
@@ -179,16 +186,24 @@ class _Plan:
     def candidates(self, info: LedgerInfo) -> list[Offloaded]:
         """What was offloaded of a raw ledger and is whole; first what the topic's metadata name."""
         found = [each for each in self.offloads(info) if each.damage is None]
-        if info.entries:
-            found = [each for each in found if each.last_entry + 1 == info.entries]
+        if info.entries:  # a ledger may have more than the list counts, and all of it is read
+            found = [each for each in found if each.last_entry + 1 >= info.entries]
         return sorted(found, key=lambda each: each.uuid != info.offloaded_as)
 
 
 class _Run:
     """One call of ``fetch``: its sources, and what was found there."""
 
-    def __init__(self, sources: Sequence[str], archive: str, copies: bool, recover: bool) -> None:
+    def __init__(
+        self,
+        sources: Sequence[str],
+        archive: str,
+        copies: bool,
+        recover: bool,
+        lists: Mapping[TopicName, Said],
+    ) -> None:
         self.archive, self.copies, self.recover = archive, copies, recover
+        self._lists = lists
         self.problems: list[Problem] = []
         self.stored: dict[int, StoredLedger] = {}
         self.is_of_one = False  # all that was found is of one topic
@@ -252,7 +267,7 @@ class _Run:
                 )
             return dict(find_said(metadata))
         if metadata is None and cursor is None:
-            return {}
+            return dict(self._lists)
         if topic is None:
             raise InvalidConfig("metadata without their topic's name", remedy="name the topic")
         said = Said() if metadata is None else read_said(metadata)
@@ -262,15 +277,35 @@ class _Run:
         """Where nothing was said of the ledgers, what an earlier fetch left in the archive."""
         if said is not None and said.info is not None:
             return said
+        kept = self._kept(name)
+        if kept is None or said is None:
+            return kept or said or Said()
+        return replace(said, info=kept.info, content=kept.content, is_json=kept.is_json)
+
+    def _kept(self, name: TopicName) -> Said | None:
+        """What an earlier fetch left in the archive."""
         folder = os.path.join(self.archive, name.managed_ledger)
         for file in (MANAGED_LEDGER, MANAGED_LEDGER_JSON):
             path = os.path.join(folder, file)
             if os.path.exists(path):
-                kept = read_said(path)
-                if said is None:
-                    return kept
-                return replace(said, info=kept.info, content=kept.content, is_json=kept.is_json)
-        return said or Said()
+                return read_said(path)
+        return None
+
+    def foreign(self, plan: _Plan, present: Iterable[int]) -> list[int]:
+        """Ledgers in the topic's folder that may be another topic's of the same name.
+
+        The ledger list has them not, and no list of an earlier fetch ties them to it. Retention may
+        have deleted them, or the topic was deleted and created again.
+        """
+        if plan.said.info is None:
+            return []
+        kept = None
+        with contextlib.suppress(CorruptLog):
+            kept = self._kept(plan.name)
+        listed = {each.ledger for each in plan.said.info.ledgers}
+        before = {each.ledger for each in kept.info.ledgers} if kept and kept.info else set()
+        tied = before if before & listed else set()
+        return [ledger for ledger in present if ledger not in listed | tied]
 
     def _plan(self, name: TopicName, said: Said) -> _Plan:
         listed = {info.ledger: info for info in said.info.ledgers} if said.info is not None else {}
@@ -323,10 +358,21 @@ class _Bringing:
         self._folder = mirror.folder
         self._problems: list[Problem] = []
         self._horizon: Position | None = None  # of the compacted ledger that is here
-        self._known = self._what_is_known()
+        self._known = KnownTopic()
 
     def topic(self) -> FetchedTopic:
         """Bring it, and say what was brought."""
+        foreign = self._run.foreign(self._plan, self._mirror.raw_ledgers)
+        if foreign:
+            words = f"{self._plan.name}: {_ledgers(foreign)} in the folder and not in the topic's "
+            words += "ledger list. Retention deleted that, or the topic was deleted and created "
+            words += "again. Nothing was fetched"
+            self._problem(ProblemKind.UNSUPPORTED, words, "fetch into a new folder (--to)")
+            name = self._plan.name.full
+            return FetchedTopic(
+                topic=name, folder=self._folder, ledgers=(), problems=tuple(self._problems)
+            )
+        self._known = self._what_is_known()
         self._mirror.keep_known(self._known)
         if self._said.info is not None:
             self._mirror.keep_metadata(self._said.content, self._said.is_json)
@@ -342,6 +388,8 @@ class _Bringing:
         ledgers = [
             found for info in self._plan.ledgers() if (found := self._ledger(info)) is not None
         ]
+        if self._said.info is None:
+            self._problems.append(without_list([each.ledger for each in ledgers], self._folder))
         if compacted is not None:
             ledgers.append(compacted)
         return FetchedTopic(
@@ -372,15 +420,22 @@ class _Bringing:
             damaged.pop(info.ledger, None)
             stored = self._run.stored.get(info.ledger, NOTHING)
             counts = [entries.get(info.ledger)]
-            if self._is_open(info) and stored is not NOTHING:
+            if stored is not NOTHING and info.ledger not in said.ended:
                 counts.append(stored.confirmed + 1)
-            elif said.info is None:
-                counts += [each.last_entry + 1 for each in self._plan.offloads(info)]
+            whole = self._plan.candidates(info)
+            counts += [
+                each.last_entry + 1
+                for each in (self._plan.offloads(info) if said.info is None else whole)
+            ]
             count = entries[info.ledger] = max(
                 (each for each in counts if each is not None), default=None
             )
             lost = self._damaged_beyond(stored, former.damaged.get(info.ledger, ()), count or 0)
-            if lost and not info.is_closed:
+            if info.is_closed:
+                lost = ()
+                if not whole and info.ledger not in said.ended:
+                    lost = self._unsettled(info, stored, entries)
+            if lost:
                 damaged[info.ledger] = lost
         known, cursor = former.compacted, former.cursor
         if said.cursors_ledger is not None:
@@ -396,6 +451,28 @@ class _Bringing:
             cursor=cursor,
             entries={ledger: count for ledger, count in entries.items() if count is not None},
         )
+
+    def _unsettled(
+        self, info: LedgerInfo, stored: StoredLedger, entries: dict[int, int | None]
+    ) -> tuple[EntryRange, ...]:
+        """Entries of a closed ledger on bookies, behind the end that is known. They are the
+        ledger's only if its own metadata say so. With ``recover`` they are taken, and count."""
+        end = entries[info.ledger] or 0
+        if self._run.recover:
+            end = entries[info.ledger] = stored.end_beyond(end)
+        left = stored.rows["entry"][stored.rows["entry"] >= end].tolist()
+        if not left:
+            return ()
+        ranges = ranges_of(left)
+        words = (
+            f"{in_words(info.ledger, ranges)}: bookies have more of this closed ledger than the "
+        )
+        words += (
+            f"topic's ledger list counts ({end}), and nothing here tells where it ends. What is "
+        )
+        words += "beyond the count was left out"
+        self._problem(ProblemKind.DAMAGED, words, _NEED_END)
+        return ranges
 
     @staticmethod
     def _damaged_beyond(
@@ -413,10 +490,10 @@ class _Bringing:
 
     def _ledger(self, info: LedgerInfo) -> FetchedLedger | None:
         """Bring one ledger; None: it has no entry."""
-        if info.is_closed and not info.entries:
-            return None
         stored, is_open = self._run.stored.get(info.ledger), self._is_open(info)
         end = self._known.entries.get(info.ledger, 0)
+        if info.is_closed and not end:
+            return None
         if is_open and stored is not None:
             end = self._end_of_open(info.ledger, stored, end)
         for path, entries in self._mirror.present(info.ledger):
@@ -675,6 +752,13 @@ def _none_of(number: int, entries: int = 0, **others: Any) -> FetchedLedger:
     return FetchedLedger(
         ledger=number, how=how, entries=entries, size_bytes=0, path="", source="", **others
     )
+
+
+def _ledgers(numbers: Sequence[int]) -> str:
+    """Ledgers in words, as the begin of a sentence."""
+    if len(numbers) == 1:
+        return f"ledger {numbers[0]} is"
+    return f"ledgers {', '.join(map(str, numbers))} are"
 
 
 def _entries_of(index: IndexObject) -> set[int]:

@@ -7,13 +7,13 @@ before it brings data.
      "damaged": {"80": "91"}, "compacted": {"ledger": 77, "horizon": "10:5"}, "cursor": null,
      "checksum": "8a2e10c4"}
 
-``entries``: how many a ledger has at least: a closed one by the topic's metadata or by its offload,
-an open one up to its last confirmed entry. ``damaged``: entries beyond those, of which a fetch
-found no whole copy. ``compacted``: the compacted ledger that the cluster read from, and its
-horizon. ``cursor``: the ledger that says these two, where it could not be read. The folder is held
-against all that by every command; what is missing is damage. Where the topic's own list of ledgers
-lies there, that list says which ledgers count, and of a closed one how many entries it has, so what
-retention took is not missed.
+``entries``: how many a ledger has at least: a closed one by the topic's metadata, its offload or
+the confirmed entries on bookies, an open one up to its last confirmed entry. ``damaged``: entries
+beyond those, of which a fetch found no whole copy, or which may belong to the ledger or not.
+``compacted``: the compacted ledger that the cluster read from, and its horizon. ``cursor``: the
+ledger that says these two, where it could not be read. The folder is held against all that by every
+command; what is missing is damage. Where the topic's own list of ledgers lies there, that list says
+which ledgers count, so what retention took is not missed.
 
 The file is ours; replaced by one rename. ``checksum`` as in ``manifest``.
 """
@@ -21,10 +21,11 @@ The file is ours; replaced by one rename. ``checksum`` as in ``manifest``.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lastwrite.errors import CorruptLog, InvalidConfig, located
+from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.pulsar.format.managed_ledger import ManagedLedgerInfo
 from lastwrite.pulsar.format.missing import EntryRange, decode_ranges, encode_ranges
 from lastwrite.pulsar.format.names import FETCHED
@@ -126,6 +127,21 @@ def write_known(folder: str, known: KnownTopic) -> None:
     replace_file(os.path.join(folder, FETCHED), known.encode())
 
 
+def without_list(ledgers: Sequence[int], folder: str) -> Problem:
+    """The note on a topic of which a fetch had no ledger list."""
+    each = "The ledger" if len(ledgers) == 1 else f"All {len(ledgers)} ledgers"
+    counts = "counts" if len(ledgers) == 1 else "count"
+    words = (
+        f"no ledger list of the topic is here. {each} with its name {counts}, also what retention "
+        "deleted or an earlier topic of this name left: deleted values may come back"
+    )
+    remedy = (
+        "fetch into a new folder with --topic and --metadata: what pulsar-admin topics stats-internal TOPIC "
+        "prints has the list"
+    )
+    return Problem(ProblemKind.RECOVERED, words, folder, None, remedy)
+
+
 def expected_entries(
     info: ManagedLedgerInfo | None, last_confirmed: Position | None, known: KnownTopic | None
 ) -> dict[int, int | None]:
@@ -135,9 +151,8 @@ def expected_entries(
         return dict(sorted(told.items()))
     found: dict[int, int | None] = {}
     for each in info.ledgers:
-        counts = [each.entries]
+        counts = [each.entries, told.get(each.ledger)]
         if not each.is_closed:
-            counts.append(told.get(each.ledger))
             if last_confirmed is not None and last_confirmed.ledger <= each.ledger:
                 counts.append(
                     last_confirmed.entry + 1 if last_confirmed.ledger == each.ledger else 0

@@ -60,7 +60,7 @@ from lastwrite.pulsar.format.position import MAX_ENTRY, Position
 from lastwrite.pulsar.format.remedy import RESTORE
 from lastwrite.pulsar.store import archived
 from lastwrite.pulsar.store.archived import StoredLedger
-from lastwrite.pulsar.store.known import KnownTopic, expected_entries, read_known
+from lastwrite.pulsar.store.known import KnownTopic, expected_entries, read_known, without_list
 from lastwrite.pulsar.store.manifest import Manifest, read_manifest
 from lastwrite.pulsar.store.objects import read_entries, read_index
 from lastwrite.pulsar.store.place import is_topic_folder, locate, name_of, topics_below
@@ -278,6 +278,7 @@ class _Listing:
         self._folder = folder
         self._problems: list[Problem] = []
         self._last_confirmed: Position | None = None
+        self._has_list = False  # of the topic's ledgers, damaged or not
         self._doubtful: set[int] = set()  # ledgers of which two objects lie here
         self._missing: list[tuple[int, tuple[EntryRange, ...]]] = []
 
@@ -307,6 +308,8 @@ class _Listing:
         if known is not None:
             self._check_horizon(known, manifest)
         self._check_missing(ledgers, info, manifest, known)
+        if known is not None and not self._has_list and ledgers:
+            self._problems.append(without_list([each.id for each in ledgers], self._folder))
         problems, missing = tuple(self._problems), tuple(self._missing)
         return Topic(
             self._folder, name, ledgers, compacted, manifest, info, strays, problems, missing
@@ -353,6 +356,7 @@ class _Listing:
         return None
 
     def _decoded_info(self, data: bytes, is_json: bool, path: str) -> ManagedLedgerInfo | None:
+        self._has_list = True
         try:
             if not is_json:
                 return ManagedLedgerInfo.decode_node(data)
@@ -456,8 +460,8 @@ class _Listing:
                     words += ": it has grown since the topic's metadata were fetched"
                     self._note(words, ledger.path)
                 else:
-                    words += f" by its index, {info.entries} by the topic's metadata"
-                    self._damaged(words, ledger.path, _FETCH)
+                    words += f", and the topic's ledger list counts {info.entries}: all of them are read, as by brokers"
+                    self._note(words, ledger.path)
             yield ledger
 
     def _check_horizon(self, known: KnownTopic, manifest: Manifest | None) -> None:
@@ -507,7 +511,7 @@ class _Listing:
             elif count is None and info is not None and number > max(here, default=-1):
                 words = f"ledger {number} is open and not here, and its size is not known: "
                 self._note(words + "the log ends before it", self._folder)
-            if first is not None and (count is None or not _is_closed(info, number)):
+            if first is not None:
                 self._tell_damaged(
                     number, between(damaged.get(number, ()), max(first, stored), MAX_ENTRY + 1)
                 )
@@ -525,7 +529,8 @@ class _Listing:
 
     def _tell_damaged(self, number: int, ranges: Sequence[EntryRange]) -> None:
         if ranges:
-            words = f"{in_words(number, ranges)}: a fetch found no copy that is whole"
+            words = f"{in_words(number, ranges)}: a fetch found no whole copy, or could not tell "
+            words += "whether the ledger has them"
             self._damaged(words, self._folder, _FETCH)
 
 
@@ -617,12 +622,6 @@ def is_beyond(horizon: Position | None, ledger: int, ranges: Sequence[EntryRange
     """Whether an entry of these ranges of a ledger lies beyond the horizon."""
     first = _first_beyond(ledger, horizon)
     return first is not None and any(each.last >= first for each in ranges)
-
-
-def _is_closed(info: ManagedLedgerInfo | None, ledger: int) -> bool:
-    return info is not None and any(
-        each.is_closed for each in info.ledgers if each.ledger == ledger
-    )
 
 
 def _ids_of(ledger: Ledger) -> Iterator[Position]:
