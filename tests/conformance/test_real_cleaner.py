@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import assume, given, settings
 
+from tests.support.engine import compact
 from tests.support.kafka import reference
 from tests.support.kafka.judged import batches_of, check_seed
 from tests.support.kafka.logs import (
@@ -26,15 +27,18 @@ from tests.support.kafka.logs import (
     read_segments,
     write_checkpoint,
 )
+from tests.support.kafka.model import ModelBatch
 from tests.support.kafka.oracle import MAP_SLOTS, Oracle, shut_down
 from tests.support.kafka.producers import first_unstable, snapshots
 from tests.support.kafka.strategies import Life, append, lives
 from tests.support.sample import some
+from tests.unit.test_dropped_tombstones import batch, stamped, write
 
 SEEDS = int(os.environ.get("LASTWRITE_ORACLE_SEEDS", "300"))
 
 # Seeds beyond those, each of which once told something.
 KEPT = {
+    56: "a retention of Long.MAX: a batch with a delete is rebuilt, and gets no horizon",
     523: "Kafka forgets a transaction below the log's start, and drops its marker before its data",
     572: "the same, with the last batch of an active producer",
     1114: "a transaction that began below the log's start, its marker not replicated",
@@ -99,3 +103,49 @@ def test_the_reference_of_the_property_tests_is_right(life: Life, oracle: Oracle
             for base in bases(root / NAME):
                 if plain and base < found.first_uncleanable:
                     assert read_files(twin / NAME, base) == read_files(root / NAME, base)
+
+
+NOW_MS = 1_700_000_000_000
+LAST = batch(4, "d=1", "e=1")
+NEVER = {"cleanup.policy": "compact", "delete.retention.ms": str(2**63 - 1)}
+
+
+def test_kafka_stamps_no_horizon_beyond_a_long(tmp_path: Path, oracle: Oracle) -> None:
+    (_, batches), ours = _cleaned(oracle, tmp_path, None)
+    assert [batch.horizon_ms for batch in batches] == [None] * 3
+    assert batches == ours
+
+
+def test_kafka_drops_a_delete_by_a_horizon_below_0_and_a_round_of_ours_keeps_it(
+    tmp_path: Path, oracle: Oracle
+) -> None:
+    (kept, _), ours = _cleaned(oracle, tmp_path, -2)
+    assert kept == [0, 2, 3, 4, 5]
+    assert [record.offset for batch in ours for record in batch.records] == list(range(6))
+    assert [batch.horizon_ms for batch in ours] == [None] * 3
+
+
+def _cleaned(
+    oracle: Oracle, folder: Path, horizon_ms: int | None
+) -> tuple[tuple[list[int], list[ModelBatch]], list[ModelBatch]]:
+    """A log with a delete at 1 after a round of Kafka: offsets and batches; its batches after one
+    of ours.
+    """
+    first = batch(0, "a=1", "b")
+    if horizon_ms is not None:
+        first = stamped(first, horizon_ms)
+    sides = []
+    for name in ("theirs", "ours"):
+        root = write(folder / name, {0: [first], 2: [batch(2, "c=1", "d=2")], 4: [LAST]}, 2)
+        sides.append(root)
+    oracle.ask(
+        "clean",
+        dir=str(sides[0] / NAME),
+        config=NEVER,
+        now_ms=NOW_MS,
+        checkpoint=2,
+        map_slots=MAP_SLOTS,
+    )
+    compact(sides[1], NEVER, NOW_MS, like_broker=True)
+    theirs, ours = (batches_of(read_segments(root / NAME)) for root in sides)
+    return ([record.offset for batch in theirs for record in batch.records], theirs), ours

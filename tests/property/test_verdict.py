@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from lastwrite.engine.rules.verdict import Verdict, judge
 from lastwrite.model.columns import (
+    BAD_HORIZON,
     COPY,
     DROP,
     EMPTY,
@@ -19,8 +20,11 @@ from lastwrite.model.columns import (
     batch_table,
 )
 from lastwrite.model.policy import Policy
-from tests.support.kafka.model import ModelBatch, ModelRecord, clean
+from tests.support.kafka.model import ModelBatch, ModelRecord, clean, usable
 
+LONG_MAX = 2**63 - 1
+# Kafka's default, and what operators write for "never"; the sums around the largest number.
+RETENTIONS = [0, 1, 7, 2**31 - 1, 2**53, LONG_MAX - 101, LONG_MAX - 100, LONG_MAX - 99, LONG_MAX]
 KEYS = st.none() | st.sampled_from([b"a", b"b", b"c", b""])
 VALUES = st.none() | st.just(b"v")
 
@@ -35,15 +39,22 @@ def runs_of_batches(draw: st.DrawFn) -> list[ModelBatch]:
         size = draw(st.integers(1, 4))
         places = sorted(draw(st.sets(st.integers(0, size - 1))))
         records = tuple(ModelRecord(offset + at, 5, draw(KEYS), draw(VALUES)) for at in places)
-        horizon = draw(st.sampled_from([None, None, 0, 99, 100, 101]))
+        horizon = draw(st.sampled_from([None, None, 0, 99, 100, 101, LONG_MAX, -1, -2, -LONG_MAX]))
         found.append(
-            ModelBatch(offset, offset + size - 1, records, horizon_ms=horizon if records else None)
+            ModelBatch(
+                offset,
+                offset + size - 1,
+                records,
+                base_timestamp_ms=5 if horizon is None else horizon,
+                max_timestamp_ms=5,
+                horizon_ms=horizon if records else None,
+            )
         )
         offset += size + draw(st.sampled_from([0, 0, 2]))
     return found
 
 
-@given(runs_of_batches(), st.integers(0, 20), st.integers(0, 25), st.sampled_from([0, 7]))
+@given(runs_of_batches(), st.integers(0, 20), st.integers(0, 25), st.sampled_from(RETENTIONS))
 def test_the_verdicts_are_the_models(
     run: list[ModelBatch], first_dirty: int, shell: int, retention_ms: int
 ) -> None:
@@ -66,8 +77,9 @@ def test_the_verdicts_are_the_models(
     states = []
     for row, batch in zip(table, run, strict=True):
         row["next_offset"], row["records"] = batch.next_offset, len(batch.records)
-        row["horizon"] = NO_HORIZON if batch.horizon_ms is None else batch.horizon_ms
-        row["flags"] = 0
+        horizon_ms = usable(batch.horizon_ms)
+        row["horizon"] = NO_HORIZON if horizon_ms is None else horizon_ms
+        row["flags"] = 0 if horizon_ms == batch.horizon_ms else BAD_HORIZON
         for record in batch.records:
             shadowed = record.key is not None and latest.get(record.key, -1) > record.offset
             states.append(
@@ -92,7 +104,9 @@ def test_the_verdicts_are_the_models(
             continue
         assert kept == [record in stays.records for record in batch.records]
         if stays == batch:
-            assert action == COPY
+            gets_none = batch.horizon_ms is None and usable(100 + retention_ms) is None
+            is_deleting = any(record.value is None for record in batch.records)
+            assert action == (REBUILD if gets_none and is_deleting else COPY)
         elif not stays.records:
             assert action == EMPTY
         else:
@@ -112,7 +126,7 @@ def test_the_verdicts_are_the_models(
             st.integers(80, 101),
         )
     ),
-    st.sampled_from([0, 7, 10**18]),
+    st.sampled_from(RETENTIONS),
     st.booleans(),
     st.booleans(),
     st.booleans(),

@@ -414,7 +414,12 @@ def _batch(row: dict[str, Any]) -> str:
         said += f", producer {row['producer_id']}/{row['producer_epoch']}"
         said += f" #{row['base_sequence']}–{row['last_sequence']}"
     if row["delete_horizon"] is not None:
-        said += f", deletes go at {moment(row['delete_horizon'])}"
+        horizon_ms = row["delete_horizon"]
+        said += (
+            f", deletes go at {moment(horizon_ms)}"
+            if horizon_ms >= 0
+            else f", bad delete horizon {horizon_ms}, which counts as none"
+        )
     return (
         said
         + (", transactional" if row["transactional"] else "")

@@ -126,12 +126,25 @@ def _waiting(waiting: Waiting, may_be_asked_for: bool) -> Iterator[str]:
         (waiting.deletes_waiting, f"deletes whose horizon lies ahead{horizons}"),
         (waiting.deletes_held, "deletes past their horizon that are held"),
         (waiting.deletes_unstamped, "deletes that the next round gives a horizon"),
+        (
+            waiting.deletes_never,
+            "deletes that no round gives a horizon: delete.retention.ms is too long",
+        ),
+        (
+            waiting.deletes_bad_horizon,
+            "of these with a horizon below 0, which a round replaces; "
+            "a broker's own cleaner drops them",
+        ),
         (waiting.deletes_old, "deletes of formats v0 and v1, which age by their file"),
         (waiting.deletes_above, "deletes above the range"),
         (waiting.markers_needed, "transaction markers whose transaction is still there"),
         (waiting.markers_due, "transaction markers past their horizon, dropped by the next round"),
         (waiting.markers_waiting, "transaction markers whose horizon lies ahead"),
         (waiting.markers_unstamped, "transaction markers that the next round gives a horizon"),
+        (
+            waiting.markers_never,
+            "transaction markers that no round gives a horizon: delete.retention.ms is too long",
+        ),
     ):
         if count:
             yield f"  {counted(count):>9}  {what}"

@@ -99,9 +99,7 @@ def _changes(context: Context, partition: ElectedPartition) -> list[int]:
     changes = [0] * len(segments)
     for piece, scan, spent in zip(plan.pieces, partition.scans, transactions.spent, strict=True):
         changes[piece.segment] += scan.losers + scan.changed_batches
-        changes[piece.segment] += sum(
-            spent_changes(marker, context.options.now_ms) for marker in spent
-        )
+        changes[piece.segment] += sum(spent_changes(marker, partition.policy) for marker in spent)
     # Where log and index disagree the index is made anew.
     told = {entry.last_offset for entry in plan.log.aborted}
     known = {entry.last_offset for entry in plan.aborted}

@@ -25,6 +25,7 @@ from lastwrite.engine.system import Format, system_named
 from lastwrite.errors import CorruptLog, UnsupportedFormat, located
 from lastwrite.model.columns import (
     ABORTED,
+    BAD_HORIZON,
     CONTROL,
     IS_TRANSACTIONAL,
     KEYLESS,
@@ -172,8 +173,8 @@ class _Scanner:
         are_live = chunk.fewest > 0 and not states.any()
         result.is_plain &= are_live and are_plain(chunk.fewest, chunk.flags)
         # Where all records are live and have keys no batch changes by itself, whatever the clock
-        # says.
-        if not are_live:
+        # says, save one with a bad horizon.
+        if not are_live or chunk.flags & BAD_HORIZON:
             self._judge(table, states, piece.mtime_ns // 1_000_000, result)
 
     def _walk_run(

@@ -27,7 +27,7 @@ from lastwrite.engine.pieces import split_by_bytes
 from lastwrite.engine.rules.transactions import aborted_table, merge
 from lastwrite.errors import LogError
 from lastwrite.model.log import Problem, ProblemKind
-from lastwrite.model.policy import FOR_EVER_MS, Policy
+from lastwrite.model.policy import Policy
 from lastwrite.model.work import Failed, Piece, PieceScan, ScanUnit
 from lastwrite.reports.compaction import Status
 
@@ -157,10 +157,11 @@ def _scanned(
         return ended(plan, structs.replace(report, status=Status.SKIPPED, reason=str(problems[0])))
     transactions = merge([scan.transactions for scan in scans])
     until_ms = max((scan.held_until_ms for scan in scans), default=-1)
-    hold_ms = plan.decision.policy.hold_ms
-    if until_ms >= 0 and hold_ms < FOR_EVER_MS:
-        until_ms += hold_ms
-        report.held_for = [structs.replace(each, until_ms=until_ms) for each in report.held_for]
+    held_until_ms = None if until_ms < 0 else plan.decision.policy.held_until_ms(until_ms)
+    if held_until_ms is not None:
+        report.held_for = [
+            structs.replace(each, until_ms=held_until_ms) for each in report.held_for
+        ]
     return ScannedPartition(plan=plan, report=report, scans=scans, transactions=transactions)
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from lastwrite.model.policy import FOR_EVER_MS, Policy, Strategy
+from lastwrite.model.policy import LONG_MAX, Policy, Strategy
 from lastwrite.reports.explanation import Fate, Part, Reason, Rule
 from lastwrite.reports.holding import HeldFor
 
@@ -42,6 +42,7 @@ class RecordFacts:
     is_old: bool  # of record format v0 or v1
     file_ms: int  # when its segment's file was changed
     batch_end: int  # the offset behind its batch
+    has_bad_horizon: bool = False  # its batch's is below 0, and counts as none
     is_part: bool = False  # of a larger record, and not its last part
 
     @property
@@ -193,12 +194,12 @@ class Fates(ABC):
         if facts.deletes:  # whichever comes first
             at_ms = None
             horizon_ms = self.horizon_ms(facts)
-            if horizon_ms is not None:
+            if horizon_ms is not None and horizon_ms <= LONG_MAX:
                 change += f"; so does any round at or after time {horizon_ms}, its delete horizon"
         return Answer(Fate.LATER, message, change, at_ms)
 
     def horizon_ms(self, facts: RecordFacts) -> int | None:
-        """When a tombstone may go; None: no round has said so yet."""
+        """When a tombstone may go; None: no round has said so yet. Above LONG_MAX: never."""
         policy = self.round.policy
         if facts.horizon_ms is None:
             return None
@@ -212,14 +213,12 @@ class Fates(ABC):
     def held(self, facts: RecordFacts, message: str) -> Answer:
         """The answer for a delete whose time has come, and that is held; ``message`` begins it."""
         policy, end = self.round.policy, facts.batch_end
-        at_ms = self.horizon_ms(facts)
+        at_ms = None if facts.horizon_ms is None else policy.held_until_ms(facts.horizon_ms)
         waited = [each for each in self.round.held_for if (each.position or 0) < end]
         who = " and ".join(each.words() for each in waited)
         names = " and ".join(each.group for each in waited)
         change = f"the first round after {names} committed {self.number(end)} or more drops it"
-        if policy.hold_ms >= FOR_EVER_MS:
-            at_ms = None
-        else:
+        if at_ms is not None:
             change += f", or the first at or after time {at_ms}, which is the limit"
         return Answer(Fate.LATER, f"{message} passed, and it is {who}", change, at_ms)
 

@@ -30,6 +30,7 @@ from lastwrite.explanation.record_states import RecordStates, record_states
 from lastwrite.explanation.records import KeyRecord, WaitingRecords
 from lastwrite.model.columns import (
     ABORTED,
+    BAD_HORIZON,
     IS_OLD,
     IS_TRANSACTIONAL,
     NO_HORIZON,
@@ -433,6 +434,7 @@ def _facts(
         is_old=bool(flags & IS_OLD),
         file_ms=record.piece.mtime_ns // 1_000_000,
         batch_end=int(batch["next_offset"]),
+        has_bad_horizon=bool(flags & BAD_HORIZON),
         is_part=told.is_part,
     )
 

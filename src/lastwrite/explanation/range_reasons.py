@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
+from lastwrite.config.declaration import LONG_MAX
 from lastwrite.engine.rules.ranges import Hold, Range, RangeSettings
 from lastwrite.model.log import PartitionLog
 from lastwrite.reports.explanation import Reason, Rule
@@ -52,12 +53,13 @@ def lag_reasons(
         return
     stamp = next(s for s in log.segments if s.base_offset == at).largest_timestamp_ms
     passes = stamp + config.min_compaction_lag_ms
+    is_ever = passes <= LONG_MAX
     yield Reason(
         Rule.MIN_LAG,
         f"{segment_at(at)} has a record of time {stamp}, {now_ms - stamp} ms old; "
         f"min.compaction.lag.ms is {config.min_compaction_lag_ms}",
-        f"from time {passes} on, in {passes - now_ms} ms",
-        passes,
+        f"from time {passes} on, in {passes - now_ms} ms" if is_ever else "never, by this setting",
+        passes if is_ever else None,
         at,
     )
 

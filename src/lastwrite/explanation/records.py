@@ -16,6 +16,7 @@ from lastwrite.engine.rules.verdict import Verdict, judge, last_held_ms
 from lastwrite.engine.system import Decision
 from lastwrite.model.columns import (
     ABORTED,
+    BAD_HORIZON,
     CONTROL,
     IS_OLD,
     KEYLESS,
@@ -27,7 +28,7 @@ from lastwrite.model.columns import (
     ByteArray,
     Int64Array,
 )
-from lastwrite.model.policy import FOR_EVER_MS
+from lastwrite.model.policy import LONG_MAX
 from lastwrite.model.work import Piece
 from lastwrite.reports.explanation import Waiting
 from lastwrite.storage.reading import reader_of_piece
@@ -118,8 +119,7 @@ class WaitingRecords:
     @property
     def held_until_ms(self) -> int | None:
         """When the last of the deletes goes that are held now; None: none is, or for ever."""
-        hold_ms = self._decision.policy.hold_ms
-        return None if self._held_ms < 0 or hold_ms >= FOR_EVER_MS else self._held_ms + hold_ms
+        return None if self._held_ms < 0 else self._decision.policy.held_until_ms(self._held_ms)
 
     # ------------------------------------------------------------------ counts
 
@@ -129,9 +129,11 @@ class WaitingRecords:
         """Count what the range of the next round holds."""
         waiting = self.waiting
         batch = np.repeat(np.arange(len(table)), table["records"])
+        policy = self._decision.policy
         horizons: Int64Array = table["horizon"][batch]
-        if self._decision.policy.ages_by_write_time:
-            horizons = horizons + self._decision.policy.tombstone_retention_ms
+        if policy.ages_by_write_time:
+            retention_ms = policy.tombstone_retention_ms
+            horizons = np.minimum(horizons, LONG_MAX - retention_ms) + retention_ms
         old = (table["flags"][batch] & IS_OLD) != 0
         control = (states & CONTROL) != 0
         data, gone = ~control, keep == 0
@@ -144,12 +146,18 @@ class WaitingRecords:
         deletes = data & ((states & TOMBSTONE) != 0) & ~aborted & ~shadowed
         stamped = horizons != NO_HORIZON
         waits = deletes & ~gone & stamped & ~self._is_log_end(table)
-        held = waits & (horizons <= self._decision.policy.now_ms) & self._is_held(table)
+        held = waits & (horizons <= policy.now_ms) & self._is_held(table)
         waits &= ~held
         waiting.deletes_due += _count(deletes & gone)
         waiting.deletes_held += _count(held)
         waiting.deletes_waiting += _count(waits)
-        waiting.deletes_unstamped += _count(deletes & ~gone & ~stamped & ~old)
+        unstamped = deletes & ~gone & ~stamped & ~old
+        is_bad = (table["flags"][batch] & BAD_HORIZON) != 0
+        waiting.deletes_bad_horizon += _count(unstamped & is_bad)
+        if policy.new_horizon_ms is None:
+            waiting.deletes_never += _count(unstamped)
+        else:
+            waiting.deletes_unstamped += _count(unstamped)
         waiting.deletes_old += _count(deletes & ~gone & old)
         if waits.any():
             first, last = int(horizons[waits].min()), int(horizons[waits].max())
@@ -163,7 +171,10 @@ class WaitingRecords:
         waiting.markers_needed += _count(control & ~spent)
         waiting.markers_due += _count(spent & gone)
         waiting.markers_waiting += _count(spent & ~gone & stamped)
-        waiting.markers_unstamped += _count(spent & ~gone & ~stamped)
+        if policy.new_horizon_ms is None:
+            waiting.markers_never += _count(spent & ~gone & ~stamped)
+        else:
+            waiting.markers_unstamped += _count(spent & ~gone & ~stamped)
 
     def _is_held(self, table: BatchTable) -> np.ndarray:
         """Which records of the table would be held, if they were deletes."""

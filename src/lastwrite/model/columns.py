@@ -51,6 +51,7 @@ IS_TRANSACTIONAL = 4
 IS_OLD = 8
 IS_ABORTED = 16  # data of an aborted transaction
 KEEPS_LAST = 32  # converted, it still ends where it ended: nothing else tells where the log does
+BAD_HORIZON = 64  # its bytes have a horizon below 0, which counts as none
 
 # Record states, one byte a record: what the record is, and what election found.
 KEYLESS = 1

@@ -9,7 +9,8 @@ import numpy as np
 
 from lastwrite.model.columns import Int64Array
 
-NOT_HELD = 2**63 - 1
+LONG_MAX = 2**63 - 1
+NOT_HELD = LONG_MAX
 FOR_EVER_MS = 2**62
 
 
@@ -81,3 +82,18 @@ class Policy:
     # (id, epoch) of active producers without such a batch, ascending: their markers of that epoch
     # stay so.
     marker_producers: Int64Array = field(default_factory=_no_pairs)
+
+    @property
+    def new_horizon_ms(self) -> int | None:
+        """The delete horizon that a round gives to a batch; None where it would be beyond a long.
+
+        Source: Kafka 4.4.0 MemoryRecordsBuilder, which writes no horizon below 0. A sum that has
+        wrapped is below 0.
+        """
+        horizon_ms = self.now_ms + self.tombstone_retention_ms
+        return horizon_ms if 0 <= horizon_ms <= LONG_MAX else None
+
+    def held_until_ms(self, horizon_ms: int) -> int | None:
+        """When a held tombstone of this horizon goes; None means never, by itself."""
+        until_ms = horizon_ms + self.hold_ms
+        return None if self.hold_ms >= FOR_EVER_MS or until_ms > LONG_MAX else until_ms

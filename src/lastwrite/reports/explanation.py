@@ -92,6 +92,9 @@ class Waiting(Document, kw_only=True):
     deletes_waiting: int = 0  # their horizon lies ahead
     deletes_held: int = 0  # past it, and held for consumer groups that have not come so far
     deletes_unstamped: int = 0  # no round has kept them yet: the next one gives them a horizon
+    deletes_never: int = 0  # none gives them one: the retention reaches beyond the last moment
+    # of both: their batch has a horizon below 0, by which a broker's own cleaner drops them
+    deletes_bad_horizon: int = 0
     deletes_old: int = 0  # of record formats v0 and v1, which age by their file
     deletes_above: int = 0  # above the range
     # of those that wait
@@ -101,6 +104,7 @@ class Waiting(Document, kw_only=True):
     markers_due: int = 0
     markers_waiting: int = 0
     markers_unstamped: int = 0
+    markers_never: int = 0
 
 
 class RangeInWords(FrozenDocument, frozen=True):

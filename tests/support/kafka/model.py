@@ -105,7 +105,8 @@ class Held:
             return False
         if batch.magic < 2:
             return old_until_ms - batch.file_ms < self.longer_ms
-        return batch.horizon_ms is not None and now_ms - batch.horizon_ms < self.longer_ms
+        horizon_ms = usable(batch.horizon_ms)
+        return horizon_ms is not None and now_ms - horizon_ms < self.longer_ms
 
 
 NOT_HELD = Held()
@@ -125,6 +126,11 @@ class Outcome:
     expired: int = 0
     aborted: int = 0
     spent: int = 0
+
+
+def usable(horizon_ms: int | None) -> int | None:
+    """A delete horizon that a batch can have: 0 or more, and no more than a long holds."""
+    return horizon_ms if horizon_ms is not None and 0 <= horizon_ms < 2**63 else None
 
 
 def last_offsets(batches: Iterable[ModelBatch], first_dirty: int, end: int) -> dict[bytes, int]:
@@ -205,7 +211,8 @@ def clean(
     latest = last_offsets(data, first_dirty, end)
     outcome = Outcome([], entries)
     for batch, discard in zip(batches, discards, strict=True):
-        due = batch.horizon_ms is not None and now_ms >= batch.horizon_ms
+        horizon_ms = usable(batch.horizon_ms)
+        due = horizon_ms is not None and now_ms >= horizon_ms
         if batch.magic < 2:
             due = batch.file_ms <= old_until_ms
         goes = due and not held.keeps(batch, now_ms, old_until_ms)
@@ -254,12 +261,15 @@ def _is_last_of_producer(batch: ModelBatch, producers: Mapping[int, LastBatch]) 
 def _rebuilt(
     batch: ModelBatch, kept: tuple[ModelRecord, ...], last_offset: int, new_horizon_ms: int | None
 ) -> ModelBatch:
-    horizon = batch.horizon_ms if batch.horizon_ms is not None else new_horizon_ms
+    horizon = usable(batch.horizon_ms)
+    needs_one = horizon is None and new_horizon_ms is not None
+    if needs_one:
+        horizon = usable(new_horizon_ms)
     if batch.magic < 2:  # converted, whether or not records went
         batch = replace(
             batch, magic=2, base_offset=kept[0].offset, last_offset=last_offset, leader_epoch=-1
         )
-    elif len(kept) == len(batch.records) and horizon == batch.horizon_ms:
+    elif len(kept) == len(batch.records) and horizon == batch.horizon_ms and not needs_one:
         return batch
     if batch.append_time:
         first, largest = batch.max_timestamp_ms, batch.max_timestamp_ms

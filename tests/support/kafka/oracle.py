@@ -29,6 +29,7 @@ PEER = PEERS / "kafka"
 
 # Far more slots than a scenario has keys: a round takes all keys at once, as ours does.
 MAP_SLOTS = 100_000
+LONG_MAX = 2**63 - 1
 
 
 @functools.cache
@@ -145,7 +146,8 @@ def scenario(seed: int) -> dict[str, Any]:
 
     Added to what the peer draws: half of the scenarios are without codecs, which lets bytes be
     compared; some phases get a high watermark below the log's end; some raise the log start; some
-    topics are deleted only. ``plain`` tells whether no batch is compressed.
+    topics are deleted only; some never drop a delete, or wait for ever, by settings at the largest
+    number. ``plain`` tells whether no batch is compressed.
     """
     plan: dict[str, Any] = _gen_log().scenario(seed)
     rng = random.Random(f"lastwrite-{seed}")
@@ -167,6 +169,13 @@ def scenario(seed: int) -> dict[str, Any]:
                 "raise_log_start": rng.choice([0.1, 0.5]) if rng.random() < 0.05 else None,
             }
         )
+    # Drawn last: other draws stay what they were.
+    if rng.random() < 0.12:
+        config["delete.retention.ms"] = rng.choice([LONG_MAX, LONG_MAX - phases[0]["now_ms"]])
+    if rng.random() < 0.05:
+        config["max.compaction.lag.ms"] = LONG_MAX
+        config["min.compaction.lag.ms"] = rng.choice([LONG_MAX - phases[0]["now_ms"], LONG_MAX])
+    config = {name: str(value) for name, value in config.items()}
     codecs = {a["batch"]["codec"] for phase in phases for a in phase["actions"] if "batch" in a}
     return {"name": plan["name"], "config": config, "phases": phases, "plain": codecs <= {"none"}}
 

@@ -28,6 +28,8 @@ from tests.support.kafka.producers import apply, producers_of, snapshots, write_
 START_MS = 1_700_000_000_000
 CODECS = (0, 1, 2, 3, 4)
 DAY_MS = 86_400_000
+# Retentions that reach to the largest moment, and beyond it.
+NEVER_MS = (2**63 - 1 - START_MS, 2**63 - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +248,7 @@ def lives(
         "segment.bytes": str(draw(st.sampled_from([300, 1000, 4000, 2**20]))),
         "index.interval.bytes": str(draw(st.sampled_from([0, 1, 100, 4096]))),
         "segment.index.bytes": str(draw(st.sampled_from([100, 2**20]))),
-        "delete.retention.ms": str(draw(st.sampled_from([0, 1000]))),
+        "delete.retention.ms": str(draw(st.sampled_from([0, 0, 1000, 1000, *NEVER_MS]))),
         "min.cleanable.dirty.ratio": "0",
     }
     return Life(tuple(made), config)

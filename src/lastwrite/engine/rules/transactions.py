@@ -35,6 +35,7 @@ from lastwrite.model.columns import (
     Int64Array,
 )
 from lastwrite.model.log import AbortedTransaction
+from lastwrite.model.policy import Policy
 from lastwrite.model.work import PendingMarker, PieceTransactions
 
 # What a producer did since its last marker in the piece, and before: bits.
@@ -258,6 +259,8 @@ def merge(pieces: Sequence[PieceTransactions | None]) -> Merged:
     return merged
 
 
-def spent_changes(marker: PendingMarker, now_ms: int) -> bool:
-    """Whether a spent marker's batch changes in a round at ``now_ms``: it is stamped, or goes."""
-    return marker.horizon_ms is None or now_ms >= marker.horizon_ms
+def spent_changes(marker: PendingMarker, policy: Policy) -> bool:
+    """Whether a spent marker's batch changes in a round: it is stamped, or goes."""
+    if marker.horizon_ms is None:
+        return policy.new_horizon_ms is not None
+    return policy.now_ms >= marker.horizon_ms

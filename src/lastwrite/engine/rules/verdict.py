@@ -11,7 +11,9 @@ order:
 - a shadowed record goes at once, tombstone or not;
 - a tombstone that is its key's last write stays until its batch's delete horizon. The first round
   that keeps it stamps the horizon; a round at or after the horizon drops it. A horizon is never
-  moved, and stays when the tombstone has left. A tombstone of an old format, which has no place for
+  moved, and stays when the tombstone has left. A retention that reaches beyond the last moment
+  that a batch can hold gives no horizon: the tombstone stays. A horizon below 0, which such a sum
+  leaves where it wraps, counts as none, and a round replaces it. A tombstone of an old format, which has no place for
   a horizon, ages by its file instead, and comes out stamped, since it comes out in the new format;
   where batches say instead when they were written, a tombstone ages from there, and nothing is
   stamped; one that a reader has not come to, for whom they are held, goes later by the policy's
@@ -31,9 +33,11 @@ from enum import IntEnum
 
 import numpy as np
 
+from lastwrite.config.declaration import LONG_MAX, LONG_MIN
 from lastwrite.encoding.kernel import njit
 from lastwrite.model.columns import (
     ABORTED,
+    BAD_HORIZON,
     CONTROL,
     COPY,
     DROP,
@@ -84,7 +88,7 @@ _OF_POLICY = (
     "now_ms tombstone_retention_ms keep_keyless keep_empty shell_offset end_offset pinned_offset "
     "keep_tombstones ages_by_write_time kept_end_offset held_from"
 ).split()
-_MORE = ("old_due", "old_held_due", "due_ms", "held_due_ms")
+_MORE = ("old_due", "old_held_due", "due_ms", "held_due_ms", "new_horizon")
 _NUMBERS = np.dtype([(name, np.int64) for name in (*_OF_POLICY, *_MORE)])
 
 
@@ -128,7 +132,9 @@ def _numbers_of(policy: Policy, file_ms: int) -> np.ndarray:
         # Not added to a horizon, which can lie and be huge.
         written_ms = policy.tombstone_retention_ms if policy.ages_by_write_time else 0
         numbers["due_ms"] = policy.now_ms - written_ms
-        numbers["held_due_ms"] = numbers["due_ms"] - policy.hold_ms
+        numbers["held_due_ms"] = max(policy.now_ms - written_ms - policy.hold_ms, LONG_MIN)
+        new_horizon = policy.new_horizon_ms
+        numbers["new_horizon"] = NO_HORIZON if new_horizon is None else new_horizon
     numbers["old_due"] = file_ms <= policy.old_tombstones_until_ms
     numbers["old_held_due"] = file_ms <= policy.old_tombstones_until_ms - policy.hold_ms
     _last = policy, file_ms, numbers
@@ -137,7 +143,7 @@ def _numbers_of(policy: Policy, file_ms: int) -> np.ndarray:
 
 def last_held_ms(table: BatchTable, states: ByteArray, policy: Policy) -> int:
     """The latest horizon of a tombstone among these records that the policy holds, be it that it
-    gets one now; -1: there is none.
+    gets one now; -1: there is none. LONG_MAX: one of them never gets a horizon.
     """
     rows = np.flatnonzero(table["next_offset"] > policy.held_from)
     if not len(rows):
@@ -147,7 +153,7 @@ def last_held_ms(table: BatchTable, states: ByteArray, policy: Policy) -> int:
     ends = np.cumsum(table["records"])
     rows = rows[deletes[ends[rows]] > deletes[ends[rows] - table["records"][rows]]]
     horizons = table["horizon"][rows]
-    fresh = policy.now_ms + policy.tombstone_retention_ms
+    fresh = LONG_MAX if policy.new_horizon_ms is None else policy.new_horizon_ms
     return int(np.where(horizons == NO_HORIZON, fresh, horizons).max(initial=-1))
 
 
@@ -155,7 +161,7 @@ def are_plain(fewest: int, flags: int) -> bool:
     """Whether all batches have records, ``fewest`` at least, are in no transaction and of the
     format that we write; ``flags``: those that any has.
     """
-    return fewest > 0 and not flags & (IS_CONTROL | IS_TRANSACTIONAL | IS_OLD)
+    return fewest > 0 and not flags & (IS_CONTROL | IS_TRANSACTIONAL | IS_OLD | BAD_HORIZON)
 
 
 @njit(cache=True, nogil=True)
@@ -178,7 +184,7 @@ def _is_pair_among(pairs, one, two):
 @njit(cache=True, nogil=True)
 def _judge(table, states, numbers, producers, keep, actions, horizons, counts):
     policy = numbers[0]
-    now_ms, retention_ms = policy.now_ms, policy.tombstone_retention_ms
+    new_horizon = policy.new_horizon
     # Read once, since the arrays that are written might hide a change of them.
     last_due_ms, held_due_ms = policy.due_ms, policy.held_due_ms
     ages_by_write_time, kept_end_offset = policy.ages_by_write_time, policy.kept_end_offset
@@ -197,7 +203,7 @@ def _judge(table, states, numbers, producers, keep, actions, horizons, counts):
         if old and row.next_offset == policy.end_offset:
             row.flags |= KEEPS_LAST
         kept = 0
-        stamp = False
+        stamp = False  # the batch needs a horizon
         seen = np.uint8(0)
         end = at + row.records
         for i in range(at, end):
@@ -238,12 +244,16 @@ def _judge(table, states, numbers, producers, keep, actions, horizons, counts):
             keep[i] = verdict == _KEEP
             kept += verdict == _KEEP
         at = end
-        horizons[b] = now_ms + retention_ms if stamp else horizon
+        if stamp:
+            horizon = new_horizon
+        horizons[b] = horizon
+        bad = (row.flags & BAD_HORIZON) != 0
         if kept == row.records and kept > 0:
+            action = REBUILD if stamp or bad else COPY
             # Old tombstones are stamped where they are converted, which by itself is no reason to
-            # convert them.
-            action = REBUILD if stamp else COPY
-            changed += stamp and not old
+            # convert them. Where there is no horizon to give, Kafka rebuilds the batch all the
+            # same: its base timestamp may differ afterwards, and nothing else.
+            changed += (bad or (stamp and horizon != NO_HORIZON)) and not old
         elif kept > 0:
             action = REBUILD
             changed += 1

@@ -38,6 +38,7 @@ from lastwrite.encoding.intrinsics import (
 from lastwrite.encoding.kernel import njit
 from lastwrite.model.columns import (
     ABORTED,
+    BAD_HORIZON,
     COMMITTED,
     CONTROL,
     COPY,
@@ -137,6 +138,9 @@ def split(data, start, end, table, lowest_offset):
         row.max_timestamp = i64(data, at + 35)
         row.horizon = i64(data, at + 27) if attributes & _HORIZON else NO_HORIZON
         flags = 0
+        if attributes & _HORIZON and row.horizon < 0:
+            row.horizon = NO_HORIZON
+            flags |= BAD_HORIZON
         if attributes & _CONTROL:
             flags |= IS_CONTROL
         if attributes & _TRANSACTIONAL:

@@ -41,6 +41,7 @@ class Contents(Document, kw_only=True):
     commit_markers: int = 0
     producer_batches: int = 0  # of idempotent or transactional producers
     horizon_batches: int = 0  # with a delete horizon
+    bad_horizon_batches: int = 0  # of these with one below 0, which counts as none
     # of the first batch: compaction may have taken its first records
     first_offset: int | None = None
     last_offset: int | None = None

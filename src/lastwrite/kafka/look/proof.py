@@ -19,7 +19,7 @@ from lastwrite.kafka.recovery.index_truth import NO_TIME, Lie, TransactionTruth
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.store import index_files
 from lastwrite.kafka.system import KAFKA
-from lastwrite.model.columns import BatchTable, Int64Array
+from lastwrite.model.columns import BAD_HORIZON, BatchTable, Int64Array
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
 from lastwrite.model.work import Piece
 from lastwrite.reports.verification import PartitionVerification, Violation
@@ -58,7 +58,7 @@ class KafkaProof(LogProof):
         seed = None if unit.seed is None else seed_from(unit.seed)
         rules = unit.rules or Rules()
         contents = KafkaContents(seed, unit.is_after, unit.now_ms, rules.order, rules.header)
-        return BatchReader(unit, contents, KafkaIndexProof)
+        return BatchReader(unit, contents, KafkaPieceProof if unit.is_after else KafkaIndexProof)
 
     def bounds(self, before: PartitionLog, after: PartitionLog) -> Bounds:
         """A copy without its root's checkpoints knows neither: the other log does."""
@@ -259,6 +259,33 @@ class KafkaIndexProof:
             remedy = REBUILD if int(offsets[lie.row]) < end_offset else RESTORE
             at = lie.row * entry_bytes
             self.problems.append(Problem(ProblemKind.DAMAGED, lie.problem, path, at, remedy))
+
+
+class KafkaPieceProof(KafkaIndexProof):
+    """The same, and the delete horizons of a piece's batches."""
+
+    def __init__(self, source: Piece) -> None:
+        super().__init__(source)
+        self._has_bad_horizon = False
+
+    def check(self, table: BatchTable, shift: int) -> None:
+        super().check(table, shift)
+        is_bad = ((table["flags"] & BAD_HORIZON) != 0) & (table["records"] > 0)
+        if self._has_bad_horizon or not is_bad.any():
+            return
+        self._has_bad_horizon = True
+        row = table[int(np.argmax(is_bad))]
+        self.problems.append(
+            Problem(
+                ProblemKind.DAMAGED,
+                f"the batch at offset {row['base_offset']} has a delete horizon below 0: a broker's "
+                "own cleaner drops its deletes before consumers have read them",
+                self._log_path,
+                int(row["origin"]) + shift,
+                "run lastwrite compact with --drop-expired-deletes, which replaces the horizon and "
+                "keeps the deletes",
+            )
+        )
 
 
 def _unreadable(error: LogError, path: str) -> Problem:

@@ -24,6 +24,7 @@ from lastwrite.kafka.look.proof import KafkaIndexProof
 from lastwrite.kafka.look.rows import index_rows
 from lastwrite.model.columns import (
     ABORTED,
+    BAD_HORIZON,
     COMMITTED,
     CONTROL,
     HAS_PRODUCER,
@@ -162,6 +163,7 @@ class Surveyor:
         markers = np.where(kinds & CONTROL, kinds, 0)
         self._follow(table, kinds)
         horizons = table["horizon"][table["horizon"] != NO_HORIZON].tolist()
+        bad_horizons = _count(table["flags"] & BAD_HORIZON)
         magics = enumerate(np.bincount(data[table["origin"] + _MAGIC_AT]).tolist())
         codecs = {codec.label: _count(table["codec"] == codec) for codec in Codec}
         more = Contents(
@@ -175,7 +177,8 @@ class Surveyor:
             abort_markers=_count(markers & ABORTED),
             commit_markers=_count(markers & COMMITTED),
             producer_batches=self._note_producers(buffer, table),
-            horizon_batches=len(horizons),
+            horizon_batches=len(horizons) + bad_horizons,
+            bad_horizon_batches=bad_horizons,
             first_offset=int(table["base_offset"][0]),
             last_offset=int(table["next_offset"][-1]) - 1,
             max_timestamp=_none_below(int(table["max_timestamp"].max())),

@@ -125,18 +125,11 @@ class KafkaFates(Fates):
         return f"producer {facts.producer_id} wrote it in"
 
     def delete(self, facts: RecordFacts, message: str) -> Answer:
-        now_ms, retention_ms = self.round.now_ms, self.round.policy.tombstone_retention_ms
+        now_ms = self.round.now_ms
         if facts.is_old:
             return self._old_delete(facts, message)
         if facts.horizon_ms is None:
-            horizon = now_ms + retention_ms
-            return Answer(
-                Fate.LATER,
-                f"{message}; no round has kept it yet, so it has no delete horizon",
-                f"the next round gives it one, delete.retention.ms, {retention_ms}, after its own "
-                f"time: at time {horizon} if it ran now{self.if_due}; the first round at or after that drops it",
-                horizon,
-            )
+            return self._unstamped_delete(facts, message)
         message += f"; its delete horizon, time {facts.horizon_ms},"
         if facts.goes:
             return self.next_expired(f"{message} passed {now_ms - facts.horizon_ms} ms ago")
@@ -155,6 +148,31 @@ class KafkaFates(Fates):
             f"{message} is {facts.horizon_ms - now_ms} ms ahead",
             "the first round at or after that drops it, and a round needs dirty data",
             facts.horizon_ms,
+        )
+
+    def _unstamped_delete(self, facts: RecordFacts, message: str) -> Answer:
+        policy = self.round.policy
+        retention = f"delete.retention.ms, {policy.tombstone_retention_ms},"
+        if facts.has_bad_horizon:
+            message += (
+                "; its batch has a delete horizon below 0, which counts as none here, while a "
+                "broker's own cleaner drops the delete in its next round"
+            )
+        else:
+            message += "; no round has kept it yet, so it has no delete horizon"
+        horizon_ms = policy.new_horizon_ms
+        if horizon_ms is None:
+            takes = "the next round takes its horizon away; " if facts.has_bad_horizon else ""
+            change = (
+                f"{takes}no round gives it one while {retention} reaches beyond the last moment"
+            )
+            return Answer(Fate.LATER, message, change)
+        return Answer(
+            Fate.LATER,
+            message,
+            f"the next round gives it one, {retention} after its own time: at time {horizon_ms} if "
+            f"it ran now{self.if_due}; the first round at or after that drops it",
+            horizon_ms,
         )
 
     def _old_delete(self, facts: RecordFacts, message: str) -> Answer:

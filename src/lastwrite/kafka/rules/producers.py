@@ -26,6 +26,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from lastwrite.config.declaration import LONG_MAX
 from lastwrite.model.columns import Int64Array
 from lastwrite.model.log import AbortedTransaction, Producer
 
@@ -115,10 +116,13 @@ def active(producers: Iterable[Producer], now_ms: int, expiration_ms: int) -> tu
     """The producers whose last batch must be kept at ``now_ms``, in their order.
 
     ``expiration_ms`` is ``producer.id.expiration.ms``: as long as that a producer may be silent.
-    One with an open transaction never expires.
+    One with an open transaction never expires, nor one whose timestamp is further from the clock
+    than a long holds: the difference wraps at Kafka, to below 0.
     """
     return tuple(
-        p for p in producers if p.open_from >= 0 or now_ms - p.timestamp_ms < expiration_ms
+        p
+        for p in producers
+        if p.open_from >= 0 or not expiration_ms <= now_ms - p.timestamp_ms <= LONG_MAX
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from lastwrite.config.declaration import LONG_MAX
 from lastwrite.engine.context import Context
 from lastwrite.engine.rules.ranges import Hold, Range
 from lastwrite.engine.system import Decision
@@ -46,6 +47,12 @@ class RocketmqFates(Fates):
         )
         if facts.goes:
             return self.next_expired(f"{message}passed {-waits} ms ago")
+        if due_ms > LONG_MAX:
+            return Answer(
+                Fate.LATER,
+                f"{message}reaches beyond the last moment",
+                "no round of ours drops it; a broker's own run does, at once",
+            )
         if waits <= 0:
             return Answer(
                 Fate.LATER,
