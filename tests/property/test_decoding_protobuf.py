@@ -229,7 +229,10 @@ def _one(field: Any, value: Any) -> Any:
 
 
 def _micros(value: Any) -> int:
-    if abs(value.seconds) > 9_223_372_036_853 or not 0 <= value.nanos < 1_000_000_000:
+    if (
+        not -62_135_596_800 <= value.seconds <= 253_402_300_799
+        or not 0 <= value.nanos < 1_000_000_000
+    ):
         raise Bad
     return int(value.seconds * 1_000_000 + value.nanos // 1000)
 
@@ -350,15 +353,16 @@ def test_a_time_and_its_pieces() -> None:
         inner = [b"\x08" + varint(s) + b"\x10" + varint(nanos) for s, nanos in pieces]
         return b"".join(b"\n" + varint(len(each)) + each for each in inner)
 
-    most = 9_223_372_036_853
-    good = [(0, 0), (-1, 999_999_999), (most, 999_999_999), (-most, 0), (5, 1)]
+    first, last = -62_135_596_800, 253_402_300_799  # years 1 to 9999
+    good = [(0, 0), (-1, 999_999_999), (last, 999_999_999), (first, 0), (5, 1)]
     found, bad = read(file, [value(each) for each in good])
     assert not bad and [each["f1"] for each in found] == [
         seconds * 1_000_000 + nanos // 1000 for seconds, nanos in good
     ]
-    late = [value((0, -1)), value((0, -1), (0, 0)), value((0, 10**9)), value((most + 1, 0))]
+    late = [value((0, -1)), value((0, -1), (0, 0)), value((0, 10**9))]
+    late += [value((last + 1, 0)), value((first - 1, 0))]
     found, bad = read(file, late)
-    assert found == [None] * 4 and all("out of range" in bad[n] for n in range(4))
+    assert found == [None] * 5 and all("out of range" in bad[n] for n in range(5))
     halves = b"\n\x02\x08\x05" + b"\n\x03\x10" + varint(7000)
     assert read(file, [halves]) == ([by_library(file, halves)], {})
 

@@ -177,6 +177,13 @@ def _lines(report: TableRound) -> list[str]:
         f"+{report.added} -{report.removed} rows, {report.files} files, "
         f"{in_words(report.bytes_written)} written, head {report.head}",
     ]
+    if report.first_odd_time is not None:
+        first = report.first_odd_time
+        lines.append(
+            f"{report.odd_times} rows have no _timestamp: their records' times are before the year "
+            f"1 or after 9999, first {report.topic}-{first.partition}, offset {first.offset}, "
+            f"{first.timestamp_ms} ms"
+        )
     if report.untidy:
         lines.append(f"old files stay until the next round: {report.untidy}")
     return lines

@@ -31,6 +31,9 @@ from lastwrite.model.columns import ByteArray, Int64Array
 
 _INT = -(1 << 31), (1 << 31) - 1
 _LONG = -(1 << 63), (1 << 63) - 1
+# years 1 to 9999, the limits of SQL's and Python's dates and timestamps
+_FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 _PROMOTED = {
     "int": ("int", "long", "float", "double"),
     "long": ("long", "float", "double"),
@@ -224,7 +227,9 @@ class _Compiler:
         if kind in (Kind.TIMESTAMP, Kind.LOCAL_TIMESTAMP):
             unit = writer.logical if "timestamp" in writer.logical else reader.logical
             factor = 1000 if unit.endswith("millis") else 1
-            low, high = -(-low // factor), high // factor
+            low, high = -(-_FIRST_US // factor), _LAST_US // factor
+        elif kind is Kind.DATE:
+            low, high = _FIRST_DAY, _LAST_DAY
         if to is None:
             to = ops.AS_NARROW if kind in (Kind.INT, Kind.DATE) else ops.AS_WIDE
         self.emit(ops.NUMBER, slot.number, to, low, high, factor)

@@ -90,7 +90,7 @@ MOST_GROUPS = 100  # within each other, of those that are passed over
 
 _MOST_TAG = np.uint64(0xFFFFFFFF)
 _FOUR = np.uint64(0xFFFFFFFF)
-_MOST_SECONDS = 9_223_372_036_853
+_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799  # years 1 to 9999
 _MICROS = 1_000_000
 
 
@@ -479,7 +479,7 @@ def timestamp(data, at, end, slots, counts, arena, slot):
             at = past_field(data, then, end, tag)
             if at < 0:
                 return -at
-    if not (-_MOST_SECONDS <= seconds <= _MOST_SECONDS and 0 <= nanos < 1000 * _MICROS):
+    if not (_FIRST_SECOND <= seconds <= _LAST_SECOND and 0 <= nanos < 1000 * _MICROS):
         return RANGE
     set_wide(slots, counts, arena, slot, seconds * _MICROS + nanos // 1000)
     return OK

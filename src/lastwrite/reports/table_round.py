@@ -5,6 +5,14 @@ from __future__ import annotations
 from lastwrite.reports.document import FrozenDocument
 
 
+class RecordTime(FrozenDocument, frozen=True, kw_only=True):
+    """A record and its time as the log has it."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
 class TableRound(FrozenDocument, frozen=True, kw_only=True):
     """A table, and what the last round did to it.
 
@@ -27,3 +35,6 @@ class TableRound(FrozenDocument, frozen=True, kw_only=True):
     written_anew: int = 0  # buckets
     tidied: int = 0  # files that nothing named, removed
     untidy: str | None = None  # why none could be
+    # rows that this round read whose time is before the year 1 or after 9999: theirs is null
+    odd_times: int = 0
+    first_odd_time: RecordTime | None = None

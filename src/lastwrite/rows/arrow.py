@@ -12,16 +12,18 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lastwrite.encoding.slices import gathered
 from lastwrite.errors import InvalidConfig
-from lastwrite.model.columns import RecordColumns, Slices
+from lastwrite.model.columns import Int64Array, RecordColumns, Slices
 from lastwrite.model.log import TopicPartition
 
 ROWS_AT_ONCE = 8192  # of a batch: less and more were slower on their way into the JVM
 BYTES_AT_ONCE = 1 << 20
 HEADERS = "headers"
+FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # years 1 to 9999, UTC
 
 _HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 _TYPES = {
@@ -135,13 +137,22 @@ def _replaced(text: bytes) -> str:
     return text.decode("utf-8", "replace")
 
 
+def odd_times(times_ms: Int64Array) -> npt.NDArray[np.bool_] | None:
+    """Which times no column can hold: before the year 1 or after 9999. None: no such time."""
+    if not len(times_ms) or FIRST_MS <= times_ms.min() <= times_ms.max() <= LAST_MS:
+        return None
+    return (times_ms < FIRST_MS) | (times_ms > LAST_MS)
+
+
 def _timestamps(records: RecordColumns) -> pa.Array:
-    """In microseconds; the ends of time where there are no more."""
-    most = np.iinfo(np.int64).max // 1000
-    times = records.times_ms
-    if len(times) and not -most <= times.min() <= times.max() <= most:
-        times = np.clip(times, -most, most)
-    return pa.array(times * 1000).view(_TYPES["timestamp"])
+    """In microseconds; null outside of the years 1 to 9999, the limits of SQL's and Python's
+    timestamps.
+    """
+    odd = odd_times(records.times_ms)
+    if odd is None:
+        return pa.array(records.times_ms * 1000).view(_TYPES["timestamp"])
+    times_us = np.where(odd, 0, records.times_ms) * 1000
+    return pa.array(times_us, mask=odd).view(_TYPES["timestamp"])
 
 
 def _repeated(column: str, value: str | int, rows: int) -> pa.Array:

@@ -24,10 +24,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lastwrite.engine.chunks import Chunks
+from lastwrite.model.columns import RecordColumns
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import Limits
-from lastwrite.rows.arrow import batch_of
+from lastwrite.reports.table_round import RecordTime
+from lastwrite.rows.arrow import batch_of, odd_times
 from lastwrite.rows.last_writes import LastWrites
 from lastwrite.rows.reading import read_records, row_units
 from lastwrite.rows.system import RowSystem
@@ -52,6 +54,8 @@ class Changes:
         ends: partition to the first offset that was not looked at.
         moved, deletes_ms: as ``TableState``.
         counts: bucket to the number of its changes.
+        odd_times: the number of writes whose time no column can hold.
+        first_odd_time: the first of them; None: there is none.
     """
 
     def __init__(
@@ -61,6 +65,8 @@ class Changes:
         self.ends = dict(last.ends)
         self.moved = last.has_moved_keys
         self.deletes_ms = last.last_deletes()
+        self.odd_times = 0
+        self.first_odd_time: RecordTime | None = None
         self._last, self._rows, self._since = last, rows, since
         self._limit = memory_bytes
         self._laid = LaidRows(rows.identity, memory_bytes)
@@ -88,6 +94,7 @@ class Changes:
         for unit in units:
             for records in read_records(unit, limits):
                 records = self._last.system.with_deletes(records)
+                self._count_odd_times(records, unit.name.partition)
                 if not self._rows.decodes and records.header_names is None:
                     # Rows that come in order need not be moved again; a bad one is named first.
                     found = buckets_at(records.data, *records.keys, buckets)
@@ -97,6 +104,18 @@ class Changes:
                 self._laid.add(changes, buckets)
             progress.advance(unit.piece.end - unit.piece.start)
         self._laid.settle()
+
+    def _count_odd_times(self, records: RecordColumns, partition: int) -> None:
+        odd = odd_times(records.times_ms)
+        if odd is None:
+            return
+        rows = np.flatnonzero(odd & (records.values[1] >= 0))
+        self.odd_times += len(rows)
+        if len(rows) and self.first_odd_time is None:
+            offset, time_ms = (int(each[rows[0]]) for each in (records.offsets, records.times_ms))
+            self.first_odd_time = RecordTime(
+                partition=partition, offset=offset, timestamp_ms=time_ms
+            )
 
     @property
     def counts(self) -> Mapping[int, int]:
@@ -121,6 +140,8 @@ class Changes:
             return
         writes = changes.filter(pc.invert(changes.column(IS_DELETE)))
         partitions = np.asarray(writes.column(PARTITION))
+        if writes.column(TIMESTAMP).null_count:  # its real time is not known any more
+            raise Doubt
         times = np.asarray(writes.column(TIMESTAMP).cast(pa.int64())) // 1000
         for partition in np.unique(partitions).tolist():
             others = [time for other, time in deletes_ms.items() if other != partition]

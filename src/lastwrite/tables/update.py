@@ -445,6 +445,8 @@ class _Round:
             files=len(change.added),
             bytes_written=sum(file.size_bytes for file in change.added),
             written_anew=sum(each.written_anew for each in found),
+            odd_times=changes.odd_times,
+            first_odd_time=changes.first_odd_time,
         )
 
 
