@@ -80,13 +80,7 @@ def _frame(rng: random.Random) -> bytes:
     head += struct.pack(">h", len(client)) + client if rng.random() < 0.95 else b"\xff\xff"
     head += b"\0" if version >= api.flexible else b""
     unknown = rng.choice((0, 0, 1))
-    return head + struct_bytes(
-        rng, _struct_of(messages._kind(name, _known(name, version))), unknown
-    )
-
-
-def _known(name: str, version: int) -> int:
-    return min(version, messages._kio_newest(name))
+    return head + struct_bytes(rng, _struct_of(messages._kind(name, version)), unknown)
 
 
 def struct_bytes(rng: random.Random, struct_: _Struct, unknown: int, depth: int = 0) -> bytes:
@@ -245,9 +239,9 @@ def _is_an_answer(request: Request, parts: list[bytes | Stretch]) -> None:
         else _served().files.read(part.segment, part.position, part.size)
         for part in parts
     )
-    version = _known(request.name, request.version)
-    if request.name == "api_versions" and not 0 <= request.version <= 4:
-        version = 0 if request.version != 5 else 4
+    version = request.version
+    if request.name == "api_versions" and not 0 <= version <= 5:
+        version = 0
     kind = getattr(schema(request.name, version, "response"), _class_of(request.name))
     begin = skip_tags(data, 4) if kind.__flexible__ and request.name != "api_versions" else 4
     _, size = entity_reader(kind)(data, begin)

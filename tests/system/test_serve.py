@@ -23,16 +23,25 @@ import lastwrite
 from lastwrite.kafka.format.batch import decode_batch_header
 from lastwrite.kafka.format.batch_layout import BatchHeader, decode_attributes
 from lastwrite.kafka.store.log_dir import read_partition
+from lastwrite.server.errors import Code
 from lastwrite.server.messages import decode_body, decode_request
 from lastwrite.server.serve import Serving
 from lastwrite.spark.inline import INLINE
 from tests.support.jars import free_ports
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
 from tests.support.kafka.clients import CODECS, Sent, create_topic, produce
+from tests.support.kafka.expiring_groups import expiring_groups
 from tests.support.kafka.groups import PROTOCOLS, committed, transact
 from tests.support.kafka.raw import Raw, part
 from tests.support.kafka.readers.programs import READERS
 from tests.support.kafka.recording import Recorder
+from tests.support.kafka.wrong_requests import (
+    GROUP,
+    TOPIC,
+    WrongRequest,
+    difference_on_purpose,
+    wrong_requests,
+)
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -74,6 +83,9 @@ def _fill(broker: Broker) -> None:
             for _ in range(120)
         ]
         produce(broker, codec, sent, codec=codec)
+    create_topic(broker, TOPIC, {})
+    produce(broker, TOPIC, [Sent(b"key", b"value", START_MS + number) for number in range(20)])
+    _commit(broker.address, GROUP, 7)
     for number in range(3):
         keys = [b"t-%d" % draw.randrange(9) for _ in range(7)]
         transact(
@@ -82,6 +94,13 @@ def _fill(broker: Broker) -> None:
             "transactions",
             [(draw.random() < 0.5, keys[:4]), (False, keys[4:]), (True, keys)],
         )
+
+
+def _commit(address: str, group: str, offset: int) -> None:
+    consumer = Consumer({"bootstrap.servers": address, "group.id": group})
+    consumer.assign([])
+    consumer.commit(offsets=[TopicPartition(TOPIC, 0, offset)], asynchronous=False)
+    consumer.close()
 
 
 def _leave_open(broker: Broker) -> Producer:
@@ -97,13 +116,17 @@ def _leave_open(broker: Broker) -> Producer:
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def broker_home() -> Path:
     try:
-        home = kafka_home()
+        return kafka_home()
     except Unavailable as reason:
         pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory, broker_home: Path) -> Iterator[Pair]:
     folder = tmp_path_factory.mktemp("serve")
-    broker = Broker(home, folder / "data")
+    broker = Broker(broker_home, folder / "data")
     try:
         broker.start()
         _fill(broker)
@@ -424,6 +447,104 @@ def test_groups_and_positions_are_deleted_as_by_the_broker(pair: Pair, protocol:
     assert life(pair.ours.address) == life(pair.broker.address)
 
 
+def test_groups_go_on_where_they_were_at_the_broker(pair: Pair) -> None:
+    with Raw(pair.ours.address) as ours, Raw(pair.broker.address) as theirs:
+        for raw in (ours, theirs):
+            assert _positions(raw, GROUP, TOPIC) == {TOPIC: (7, Code.NONE)}
+            assert GROUP in {each.group_id for each in raw.ask("list_groups", 0).groups}
+
+
+def test_positions_that_a_broker_lets_expire_are_left_out(
+    tmp_path: Path, broker_home: Path
+) -> None:
+    """The broker starts on the same files, and looks for expired positions at once."""
+    now_ms = time.time_ns() // 1_000_000
+    cases = expiring_groups(now_ms, "t", "other")
+    with Broker(broker_home, tmp_path / "data") as broker:
+        for topic in ("t", "other"):
+            create_topic(broker, topic, {})
+        committed(broker, "first", ("t",))
+        settings = {"bootstrap.servers": broker.address, "client.id": "__admin_client"}
+        producer = Producer(settings)  # by this name a broker accepts records of its own topics
+        for record in (record for case in cases for record in case.records):
+            producer.produce("__consumer_offsets", record.value, record.key, partition=0)
+        producer.flush(60)
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    checks_at_once = {"offsets.retention.check.interval.ms": "100"}
+    expected = {
+        (place.group, place.topic): -1 if is_expired else commit.offset
+        for case in cases
+        for place, commit, is_expired in case.positions
+    }
+
+    def found(address: str) -> dict[tuple[str, str], int]:
+        with Raw(address) as raw:
+            return {
+                (group, topic): _positions(raw, group, topic)[topic][0] for group, topic in expected
+            }
+
+    with Broker(broker_home, tmp_path / "data", checks_at_once) as broker:
+        committed(broker, "first", ("t",))
+        until = time.monotonic() + 60
+        while found(broker.address) != expected and time.monotonic() < until:
+            time.sleep(0.2)
+        state = str(tmp_path / "state")
+        with lastwrite.serve(str(tmp_path / "copy"), listen="127.0.0.1:0", state=state) as serving:
+            assert found(serving.address) == expected
+        time.sleep(1.0)
+        assert found(broker.address) == expected
+
+
+def _positions(raw: Raw, group: str, topic: str) -> dict[str, tuple[int, int]]:
+    asked = part("offset_fetch", 7, "OffsetFetchRequestTopic", name=topic, partition_indexes=(0,))
+    answer = raw.ask("offset_fetch", 7, group_id=group, topics=(asked,), require_stable=False)
+    return {
+        each.name: (each.partitions[0].committed_offset, each.partitions[0].error_code)
+        for each in answer.topics
+    }
+
+
+def test_wrong_requests_are_answered_as_by_the_broker(pair: Pair) -> None:
+    for address in pair.addresses:
+        _commit(address, GROUP, 7)
+    with Raw(pair.broker.address) as raw:
+        named = part("metadata", 13, "MetadataRequestTopic", name=TOPIC, topic_id=None)
+        values = {"allow_auto_topic_creation": False, "topics": (named,)}
+        values["include_topic_authorized_operations"] = False
+        topic_id = raw.ask("metadata", 13, **values).topics[0].topic_id
+    conversations = [Conversation(address) for address in pair.addresses]
+    wrong, on_purpose = [], set()
+    for asked in wrong_requests(topic_id):
+        answers = [each.ask(asked) for each in conversations]
+        reason = difference_on_purpose(asked)
+        if answers[0] == answers[1]:
+            continue
+        if reason:
+            on_purpose.add(reason)
+        else:
+            wrong.append((asked.label, *answers))
+    assert not wrong, "\n".join(map(str, wrong))
+    assert len(on_purpose) == 9  # as many as docs/guide/serve.md lists
+
+
+class Conversation:
+    """Asks on one connection, and on a new one after the server has closed it."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._raw: Raw | None = None
+
+    def ask(self, asked: WrongRequest) -> Any:
+        self._raw = self._raw or Raw(self._address)
+        try:
+            answer = _plain(self._raw.say(asked.api, asked.version, asked.message))
+        except ConnectionError:
+            self._raw, answer = None, "closed"
+        if "log_dir" in str(answer):
+            return [topic for each in answer["results"] for topic in each["topics"]]
+        return answer
+
+
 def test_consumers_see_the_same_records_in_order(pair: Pair) -> None:
     for topic in TOPICS:
         for isolation in ("read_committed", "read_uncommitted"):
@@ -582,5 +703,7 @@ def _plain(found: Any) -> Any:
     if not isinstance(found, tuple):
         return found
     plain = [_plain(each) for each in found]
-    has_names = bool(plain) and isinstance(plain[0], dict) and "name" in plain[0]
-    return sorted(plain, key=lambda each: str(each["name"])) if has_names else plain
+    for name in ("name", "group_id"):
+        if plain and isinstance(plain[0], dict) and name in plain[0]:
+            return sorted(plain, key=lambda each: str(each[name]))
+    return plain

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lastwrite.kafka.cluster.commits import Commit, Place
+from lastwrite.kafka.cluster.group_states import GroupStates
+from lastwrite.kafka.store.positions import GroupPositions
+from lastwrite.reports.groups import UnreadPosition
 from lastwrite.server.offsets import Offsets
 from tests.commits.killed import live
+from tests.support.kafka.expiring_groups import DAY_MS, expiring_groups
 
 _HERE = Place("a", "t", 0)
 
@@ -41,3 +46,72 @@ def test_what_was_deleted_here_does_not_come_back_from_the_archive(tmp_path: Pat
     store.start_from([(_HERE, Commit(3))], 3)
     assert store.of(_HERE) is None
     store.close()
+
+
+def _of_broker(*commits: tuple[Place, Commit], **more: Any) -> GroupPositions:
+    return GroupPositions(dict(commits), frozenset(), **more)
+
+
+def _continued(state: Path, source: GroupPositions) -> Offsets:
+    store = Offsets(str(state))
+    store.continue_from(source, lambda topic: topic == "t")
+    return store
+
+
+def test_a_position_of_a_stopped_broker_is_where_the_group_goes_on(tmp_path: Path) -> None:
+    elsewhere = Place("a", "not served", 0)
+    broker = _of_broker((_HERE, Commit(3, at_ms=10)), (elsewhere, Commit(3, at_ms=10)))
+    store = _continued(tmp_path, broker)
+    assert store.of(_HERE) == Commit(3, at_ms=10)
+    assert store.of(elsewhere) is None
+    store.close()
+
+
+def test_the_later_commit_counts_after_restarts_too(tmp_path: Path) -> None:
+    broker = _of_broker((_HERE, Commit(3, at_ms=10)))
+    store = _continued(tmp_path, broker)
+    store.commit([(_HERE, Commit(7))], 20)
+    store.close()
+    for _ in range(2):
+        store = _continued(tmp_path, broker)
+        assert store.of(_HERE) == Commit(7, at_ms=20)
+        store.close()
+    store = _continued(tmp_path, _of_broker((_HERE, Commit(5, at_ms=30))))  # it ran again
+    assert store.of(_HERE) == Commit(5, at_ms=30)
+    store.close()
+
+
+def test_a_position_deleted_here_does_not_come_back_from_the_broker(tmp_path: Path) -> None:
+    broker = _of_broker((_HERE, Commit(3, at_ms=10)))
+    store = _continued(tmp_path, broker)
+    store.commit([(_HERE, None)], 20)
+    store.close()
+    store = _continued(tmp_path, broker)
+    assert store.of(_HERE) is None
+    store.close()
+
+
+def test_an_expired_position_is_left_out(tmp_path: Path) -> None:
+    store = _continued(tmp_path, _of_broker((_HERE, Commit(3, at_ms=10)), expired={_HERE}))
+    assert store.of(_HERE) is None
+    store.close()
+
+
+def test_a_position_that_cannot_be_read_is_no_missing_one(tmp_path: Path) -> None:
+    unread = UnreadPosition(source="x.log", offset=4, group="a", reason="cut")
+    store = _continued(tmp_path, _of_broker(unread=(unread,)))
+    assert store.is_unread(_HERE) and not store.is_unread(Place("b", "t", 0))
+    store.close()
+
+
+def test_positions_expire_as_the_table_says() -> None:
+    """A broker gives the same table in tests/system/test_serve.py."""
+    now_ms = 100 * DAY_MS
+    states = GroupStates()
+    cases = expiring_groups(now_ms, "t", "other")
+    states.take([record for case in cases for record in case.records])
+    rule = states.expiry()
+    for case in cases:
+        for place, commit, is_expired in case.positions:
+            found = rule.is_expired(place, commit, now_ms, 7 * DAY_MS)
+            assert found == is_expired, case.positions

@@ -10,11 +10,11 @@ from collections import defaultdict
 from contextlib import suppress
 from typing import Any
 
-from lastwrite.errors import LogError
+from lastwrite.errors import CorruptLog, LogError
 from lastwrite.server.allowed import Allowed
-from lastwrite.server.catalog import Partition
+from lastwrite.server.catalog import Partition, name_problem
 from lastwrite.server.errors import Code
-from lastwrite.server.handlers import Place
+from lastwrite.server.handlers import NOT_HOSTED, Place
 from lastwrite.server.messages import Request, encode_answer, part
 from lastwrite.server.rights import ANY_NAME, Operation, Rule
 
@@ -31,7 +31,9 @@ def describe_log_dirs(place: Place, request: Request, body: Any) -> bytes:
         if body.topics is None
         else {each.topic: each.partitions for each in body.topics}
     )
-    found: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[str, dict[str, list[Any]]] = {
+        folder: defaultdict(list) for folder in catalog.folders()
+    }
     for name, numbers in wanted.items():
         topic = catalog.topic(name)
         if topic is not None:
@@ -41,7 +43,8 @@ def describe_log_dirs(place: Place, request: Request, body: Any) -> bytes:
             if held is not None:
                 with suppress(LogError):
                     said = _size_of(request, held)
-                    found[os.path.dirname(held.folder)][name].append(said)
+                    where = os.path.dirname(held.folder)
+                    found.setdefault(where, defaultdict(list))[name].append(said)
     return encode_answer(
         request,
         error_code=Code.NONE,
@@ -96,9 +99,15 @@ def describe_producers(place: Place, request: Request, body: Any) -> bytes:
 def _producers(catalog: Allowed, request: Request, name: str, number: int) -> Any:
     held = catalog.partition(catalog.topic(name), number)
     error: int = Code.NONE
-    message, found = None, []
+    message: str | None = None
+    found = []
     if held is None:
-        error = catalog.unknown(name)
+        message = name_problem(name) or None
+        error = catalog.unknown(name, Code.INVALID_TOPIC) if message else catalog.unknown(name)
+        if not message and catalog.topic(name) is None:
+            message = NOT_HOSTED
+        if error == Code.TOPIC_AUTHORIZATION_FAILED:
+            message = None
     else:
         try:
             found = [
@@ -134,17 +143,24 @@ def list_partition_reassignments(place: Place, request: Request, body: Any) -> b
 
 
 # Of a filter of rules. Source: Kafka 4.4 ``ResourcePatternFilter``, ``AccessControlEntryFilter``.
-_ANY = 1
+_UNKNOWN, _ANY = 0, 1
 _MATCH, _LITERAL, _PREFIXED = 2, 3, 4  # the patterns of a rule, or of those about a name
 _DENY, _ALLOW = 2, 3
 
 
 def describe_acls(place: Place, request: Request, body: Any) -> bytes:
-    """The rules that a filter lets through, by what they are about."""
+    """The rules that a filter lets through, by what they are about.
+
+    Raises:
+        CorruptLog: a filter that a broker does not read either.
+    """
+    kinds = body.resource_type_filter, body.operation, body.permission_type
+    if _UNKNOWN in (*kinds, body.pattern_type_filter):
+        raise CorruptLog("describe_acls with a filter of kind UNKNOWN", 0)
     rules = place.catalog.rules()
     error, message = Code.NONE, ""
     if rules is None:
-        error, message = Code.SECURITY_DISABLED, "No Authorizer is configured."
+        error, message = Code.SECURITY_DISABLED, "No Authorizer is configured on the broker"
     elif not place.catalog.of_cluster(Operation.DESCRIBE):
         error, message = Code.CLUSTER_AUTHORIZATION_FAILED, "The request needs DESCRIBE permission."
     found: dict[tuple[int, str, int], list[Any]] = defaultdict(list)

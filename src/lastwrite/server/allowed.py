@@ -102,6 +102,9 @@ class Allowed:
     def read_all(self, topics: Sequence[Topic]) -> None:
         self._catalog.read_all(topics)
 
+    def folders(self) -> set[str]:
+        return self._catalog.folders()
+
     @staticmethod
     def partition(topic: Topic | None, number: int) -> Partition | None:
         return Catalog.partition(topic, number)

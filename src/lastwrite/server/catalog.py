@@ -38,7 +38,8 @@ _LIST_S = 5.0  # between looks for topics that are new
 _AT_ONCE = 16  # partitions that are read for an answer about all
 _FOLDERS_AT_ONCE = 4  # of them those on disks: more threads would wait for one another, not for it
 _IDS = uuid.UUID("4b7f6a53-7d0e-4f0c-9d0e-2f6c1f1c8a11")  # of topics that nobody gave one
-_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_MOST_NAME = 249  # characters
+_NAME = re.compile(rf"[a-zA-Z0-9._-]{{1,{_MOST_NAME}}}")
 
 
 class Partition:
@@ -366,6 +367,11 @@ class Catalog:
             with suppress(LogError):
                 self._of_ids[topic.id] = topic
 
+    def folders(self) -> set[str]:
+        """The log directories, or what else contains the partitions."""
+        parts = (part for topic in self._topics.values() for part in topic.partitions.values())
+        return {os.path.dirname(part.folder) for part in parts}
+
     @staticmethod
     def partition(topic: Topic | None, number: int) -> Partition | None:
         return None if topic is None else topic.partitions.get(number)
@@ -383,3 +389,19 @@ def cluster_id_of(paths: Sequence[str]) -> str:
 def is_name(topic: str | None) -> bool:
     """Whether a topic may be called so."""
     return _NAME.fullmatch(topic or "") is not None and topic not in (".", "..")
+
+
+def name_problem(topic: str) -> str:
+    """Why a topic may not have this name, as a broker words it; empty if it may."""
+    if is_name(topic):
+        return ""
+    if not topic:
+        why = "the empty string is not allowed"
+    elif topic in (".", ".."):
+        why = f"'{topic}' is not allowed"
+    elif len(topic) > _MOST_NAME:
+        why = f"the length of '{topic}' is longer than the max allowed length {_MOST_NAME}"
+    else:
+        why = f"'{topic}' contains one or more characters other than ASCII alphanumerics, "
+        why += "'.', '_' and '-'"
+    return f"Topic name is invalid: {why}"

@@ -101,14 +101,16 @@ class ConsumerGroup:
             self.tick(now_s)
             if said.epoch in (_LEAVES, _LEAVES_FOR_A_WHILE):
                 return self._left(said)
-            if said.assignor and said.assignor not in ASSIGNORS:
-                return Told(Code.UNSUPPORTED_ASSIGNOR, f"It is one of {', '.join(ASSIGNORS)}.")
+            if said.assignor is not None and said.assignor not in ASSIGNORS:
+                offered = ", ".join(ASSIGNORS)
+                text = f"ServerAssignor {said.assignor} is not supported. "
+                return Told(Code.UNSUPPORTED_ASSIGNOR, f"{text}Supported assignors: {offered}.")
             reader, wrong = self._member(said, now_s)
             if reader is None:
                 return wrong
             reader.heard_s = now_s
             is_joining = said.epoch == 0
-            self._take_over(reader, said, is_joining)
+            self._take_over(reader, said)
             self._aim()
             return self._told(reader, said, is_joining, now_s)
 
@@ -131,24 +133,31 @@ class ConsumerGroup:
             found.epoch = 0
             return found, Told(Code.NONE)
         if found is None:
-            return None, Told(Code.UNKNOWN_MEMBER_ID, f"Member {said.member} is not known.")
+            return None, self._unknown(said)
         may_lag = said.epoch == found.before and (said.reads or frozenset()) <= found.told
         if said.epoch != found.epoch and not may_lag:
-            return None, Told(Code.FENCED_MEMBER_EPOCH, f"The member's epoch is {found.epoch}.")
+            order = "greater" if said.epoch > found.epoch else "smaller"
+            text = f"The consumer group member has a {order} member epoch ({said.epoch}) than the "
+            text += f"one known by the group coordinator ({found.epoch}). The member must abandon "
+            return None, Told(Code.FENCED_MEMBER_EPOCH, f"{text}all its partitions and rejoin.")
         return found, Told(Code.NONE)
+
+    def _unknown(self, said: Beat) -> Told:
+        text = f"Member {said.member} is not a member of group {self.name}."
+        return Told(Code.UNKNOWN_MEMBER_ID, text)
 
     def _of_instance(self, instance: str | None) -> Reader | None:
         if instance is None:
             return None
         return next((each for each in self.members.values() if each.instance == instance), None)
 
-    def _take_over(self, reader: Reader, said: Beat, is_joining: bool) -> None:
+    def _take_over(self, reader: Reader, said: Beat) -> None:
         if said.rebalance_s is not None and said.rebalance_s > 0:
             reader.rebalance_s = said.rebalance_s
         if said.assignor is not None:
             reader.assignor = said.assignor
         topics = reader.topics if said.topics is None else tuple(sorted(set(said.topics)))
-        if is_joining or topics != reader.topics:
+        if topics != reader.topics:
             reader.topics = topics
             self._aimed_at = None
         if said.reads is not None:
@@ -194,8 +203,10 @@ class ConsumerGroup:
 
     def _left(self, said: Beat) -> Told:
         found = self.members.get(said.member) or self._of_instance(said.instance)
+        if found is None and said.epoch == _LEAVES_FOR_A_WHILE:
+            return Told(Code.UNKNOWN_MEMBER_ID, f"Instance id {said.instance} is unknown.")
         if found is None:
-            return Told(Code.UNKNOWN_MEMBER_ID, f"Member {said.member} is not known.")
+            return self._unknown(said)
         if said.epoch == _LEAVES_FOR_A_WHILE and found.instance is not None:
             found.epoch = _LEAVES_FOR_A_WHILE
         else:

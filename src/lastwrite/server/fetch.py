@@ -8,7 +8,8 @@ version, with ``tags`` where 12 or newer, names up to 12 and ids from 13 on::
         aborted transactions: producer, first offset; null where all are wanted ·
         [preferred replica -1] · records
 
-Sessions are not kept: id 0 says so, and clients then name all partitions each time (KIP-227).
+Sessions are not kept: the answer has id 0, and clients then name all partitions each time (KIP-227).
+A request that goes on in a session is refused as a broker refuses one of a session it has dropped.
 
 Source: Kafka 4.4 ``FetchResponse.json``, ``ReplicaManager.readFromLog``; KIP-74, KIP-98, KIP-227,
 KIP-320, KIP-516; docs/decisions/serving.md.
@@ -30,6 +31,7 @@ from lastwrite.server.errors import Code
 from lastwrite.server.messages import Request, answer_head
 
 _FLEXIBLE, _BY_ID = 12, 13
+_NO_SESSION, _NEW_SESSION = -1, 0  # epochs of requests that name all partitions
 _MOST_BYTES = 64 << 20
 _MOST_WAIT_S = 60.0
 _TRIES = 3
@@ -102,11 +104,19 @@ def _asked(catalog: Allowed, topic: Topic | None, part: Any, unknown: int) -> As
 
 
 class Planned(NamedTuple):
-    """An answer; ``size``: of its records."""
+    """An answer; ``size``: of its records; ``error``: of the whole request."""
 
     topics: list[tuple[bytes, list[Part]]]
     size: int
     has_error: bool
+    error: int = Code.NONE
+
+
+def refused(body: Any) -> Planned | None:
+    """The answer to a request that continues a session; None if the request is complete."""
+    if getattr(body, "session_epoch", _NO_SESSION) in (_NO_SESSION, _NEW_SESSION):
+        return None
+    return Planned([], 0, True, Code.FETCH_SESSION_ID_NOT_FOUND)
 
 
 def planned(waiting: Waiting) -> Planned:
@@ -135,7 +145,7 @@ def _part(asked: Asked, left: int, is_committed: bool, is_first: bool) -> Part:
     for tries in range(1, _TRIES + 1):
         try:
             log = asked.partition.log() if tries == 1 else asked.partition.again()
-            wrong = epoch_error(log.epoch, getattr(of, "current_leader_epoch", -1))
+            wrong = epoch_error(log.epoch, max(getattr(of, "current_leader_epoch", -1), -1))
             if wrong:
                 return Part(of.partition, wrong)
             bounds = log.log.high_watermark, log.log.last_stable_offset, log.log.log_start
@@ -163,7 +173,7 @@ def _part(asked: Asked, left: int, is_committed: bool, is_first: bool) -> Part:
 
 def epoch_error(ours: int, theirs: int) -> int:
     """What a client gets that names another leader's epoch than ours; -1: it names none."""
-    if theirs < 0 or theirs == ours:
+    if theirs in (-1, ours):
         return Code.NONE
     return Code.UNKNOWN_LEADER_EPOCH if theirs > ours else Code.FENCED_LEADER_EPOCH
 
@@ -174,7 +184,7 @@ def encode_fetched(request: Request, answer: Planned) -> list[bytes | Stretch]:
     out: list[bytes | Stretch] = []
     head = [answer_head(request), struct.pack(">i", 0)]
     if version >= 7:
-        head.append(struct.pack(">hi", 0, 0))
+        head.append(struct.pack(">hi", answer.error, 0))
     head.append(_count(version, len(answer.topics)))
     for name, parts in answer.topics:
         head += [name, _count(version, len(parts))]

@@ -14,17 +14,19 @@ from typing import Any
 
 from lastwrite.errors import LogError
 from lastwrite.kafka.cluster.commits import Commit, Place
+from lastwrite.kafka.format.text import topic_id_text
 from lastwrite.server.allowed import Allowed
 from lastwrite.server.consumer_groups import HEARTBEAT_S, Beat, Reader, Told
 from lastwrite.server.errors import Code
 from lastwrite.server.groups import Group, Groups, GroupState, Joining
-from lastwrite.server.handlers import NODE, UNASKED, Identity
+from lastwrite.server.handlers import MALFORMED, NODE, UNASKED, Identity
 from lastwrite.server.messages import Request, encode_answer, part
 from lastwrite.server.offsets import Offsets
 from lastwrite.server.rights import Kind, Operation
 
-_GROUP_KEY, _TRANSACTION_KEY = 0, 1  # types of coordinators
+_GROUP_KEY, _TRANSACTION_KEY, _SHARE_KEY = 0, 1, 2  # types of coordinators
 _NO_GROUP = "Group authorization failed."
+_NO_TRANSACTION = "Transactional Id authorization failed."
 _NO_TOPIC_OF_GROUP = (
     "The group has described topic(s) that the client is not authorized to describe."
 )
@@ -44,9 +46,9 @@ class Coordinator:
 
 def find_coordinator(place: Coordinator, request: Request, body: Any) -> bytes:
     kind = getattr(body, "key_type", _GROUP_KEY)
-    is_group = kind == _GROUP_KEY
     if request.version < 4:
         return encode_answer(request, **_coordinator(place, body.key, kind))
+    message = "" if kind in (_GROUP_KEY, _TRANSACTION_KEY, _SHARE_KEY) else MALFORMED
     return encode_answer(
         request,
         coordinators=tuple(
@@ -54,7 +56,7 @@ def find_coordinator(place: Coordinator, request: Request, body: Any) -> bytes:
                 request,
                 "Coordinator",
                 key=key,
-                **_coordinator(place, key, kind) | ({"error_message": ""} if is_group else {}),
+                **_coordinator(place, key, kind) | {"error_message": message},
             )
             for key in body.coordinator_keys
         ),
@@ -63,13 +65,15 @@ def find_coordinator(place: Coordinator, request: Request, body: Any) -> bytes:
 
 def _coordinator(place: Coordinator, key: str, kind: int) -> dict[str, object]:
     who = place.identity
-    error: int = Code.COORDINATOR_NOT_AVAILABLE
-    message: str | None = "Only consumer groups have a coordinator here."
-    if kind == _TRANSACTION_KEY:  # whoever hears that there is none asks again for ever
-        error = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    error: int = Code.NONE
+    message = "NONE"  # as a broker writes it
     if kind == _GROUP_KEY:
         error = place.catalog.group_error(key)
-        message = _NO_GROUP if error else "NONE"  # a broker's word
+        message = _NO_GROUP if error else message
+    elif kind != _TRANSACTION_KEY:
+        error, message = Code.INVALID_REQUEST, MALFORMED
+    elif place.catalog.rules() is not None:  # no rule can allow a transactional id
+        error, message = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, _NO_TRANSACTION
     return {
         "node_id": -1 if error else NODE,
         "host": "" if error else who.host,
@@ -132,8 +136,17 @@ def _name(request: Request, nullable: int, name: str | None) -> str | None:
     return name if name is not None or request.version >= nullable else ""
 
 
+def _member_error(place: Coordinator, group: str) -> int:
+    """What is wrong with a member's request about a group, before the group is looked up."""
+    wrong = place.catalog.group_error(group)
+    return wrong or (Code.NONE if group else Code.INVALID_GROUP_ID)
+
+
 def sync_group(place: Coordinator, request: Request, body: Any) -> bytes:
     wrong = place.catalog.group_error(body.group_id)
+    if request.version >= 5 and None in (body.protocol_type, body.protocol_name):
+        wrong = wrong or Code.INCONSISTENT_GROUP_PROTOCOL
+    wrong = wrong or _member_error(place, body.group_id)
     if wrong:
         return encode_answer(
             request, error_code=wrong, protocol_type=None, protocol_name=None, assignment=b""
@@ -156,7 +169,7 @@ def sync_group(place: Coordinator, request: Request, body: Any) -> bytes:
 
 def heartbeat(place: Coordinator, request: Request, body: Any) -> bytes:
     group = place.groups.known(body.group_id)
-    error = place.catalog.group_error(body.group_id) or Code.UNKNOWN_MEMBER_ID
+    error = _member_error(place, body.group_id) or Code.UNKNOWN_MEMBER_ID
     if group is not None and error == Code.UNKNOWN_MEMBER_ID:
         instance = getattr(body, "group_instance_id", None)
         now_s = place.groups.now_s()
@@ -165,7 +178,7 @@ def heartbeat(place: Coordinator, request: Request, body: Any) -> bytes:
 
 
 def leave_group(place: Coordinator, request: Request, body: Any) -> bytes:
-    wrong = place.catalog.group_error(body.group_id)
+    wrong = _member_error(place, body.group_id)
     if wrong:
         return encode_answer(request, error_code=wrong, members=())
     group, now_s = place.groups.known(body.group_id), place.groups.now_s()
@@ -214,8 +227,9 @@ def _beaten(place: Coordinator, request: Request, body: Any) -> Told:
         return Told(Code.GROUP_AUTHORIZATION_FAILED)
     if not all(place.catalog.may(name) for name in body.subscribed_topic_names or ()):
         return Told(Code.TOPIC_AUTHORIZATION_FAILED)
-    if not body.group_id or not body.member_id:
-        return Told(Code.INVALID_REQUEST, "A group and a member have to be named.")
+    wrong = _beat_problem(request, body)
+    if wrong:
+        return Told(Code.INVALID_REQUEST, wrong)
     if getattr(body, "subscribed_topic_regex", None):
         return Told(Code.INVALID_REQUEST, "Topics are named here, not matched by a pattern.")
     classic = place.groups.known(body.group_id)
@@ -230,9 +244,12 @@ def _beaten(place: Coordinator, request: Request, body: Any) -> Told:
             if each.topic_id is not None and (topic := place.catalog.of_id(each.topic_id.bytes))
             for number in each.partitions
         )
+    is_group = place.groups.known_newer(body.group_id) is not None
+    if body.member_epoch != 0 and not is_group:
+        return Told(Code.GROUP_ID_NOT_FOUND, f"Group {body.group_id} not found.")
     return place.groups.newer(body.group_id).beat(
         Beat(
-            body.member_id,
+            body.member_id or topic_id_text(uuid.uuid4().bytes),
             body.member_epoch,
             body.instance_id,
             request.client_id,
@@ -244,6 +261,33 @@ def _beaten(place: Coordinator, request: Request, body: Any) -> Told:
         ),
         place.groups.now_s(),
     )
+
+
+def _beat_problem(request: Request, body: Any) -> str:
+    """Why a heartbeat is invalid whatever the group is, as a broker words it; empty if it is not.
+
+    Source: Kafka 4.4 ``GroupMetadataManager.throwIfConsumerGroupHeartbeatRequestIsInvalid``.
+    """
+    epoch = body.member_epoch
+    needs_id = request.version >= 1 or epoch > 0 or epoch == -1  # else the server draws one
+    has_topics = body.subscribed_topic_names is not None
+    has_topics = has_topics or getattr(body, "subscribed_topic_regex", None) is not None
+    problems = {
+        "MemberId can't be empty.": needs_id and not body.member_id.strip(),
+        "GroupId can't be empty.": not body.group_id.strip(),
+        "InstanceId can't be empty.": body.instance_id is not None and not body.instance_id.strip(),
+        "RackId can't be empty.": body.rack_id is not None and not body.rack_id.strip(),
+        "RebalanceTimeoutMs must be provided in first request.": epoch == 0
+        and body.rebalance_timeout == timedelta(milliseconds=-1),
+        "TopicPartitions must be empty when (re-)joining.": epoch == 0
+        and body.topic_partitions != (),
+        "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.": (
+            epoch == 0 and not has_topics
+        ),
+        "InstanceId can't be null.": epoch == -2 and body.instance_id is None,
+        "MemberEpoch is invalid.": epoch < -2,
+    }
+    return next((text for text, applies in problems.items() if applies), "")
 
 
 def _topic_partitions(
@@ -312,8 +356,8 @@ def offset_commit(place: Coordinator, request: Request, body: Any) -> bytes:
 def _may_commit(place: Coordinator, request: Request, body: Any) -> int:
     """Whether who says so may note positions of a group; of topics a broker speaks first."""
     denied = place.catalog.group_error(body.group_id)
-    if denied or not body.group_id:
-        return denied or Code.INVALID_GROUP_ID
+    if denied:
+        return denied
     epoch = getattr(body, "generation_id_or_member_epoch", -1)
     newer = place.groups.known_newer(body.group_id)
     if newer is not None:
@@ -437,7 +481,10 @@ def _position(
     name, error = named
     if name is not None and not place.catalog.may(name):
         name, error = None, Code.TOPIC_AUTHORIZATION_FAILED
-    found = None if name is None else place.offsets.of(Place(group, name, number))
+    where = None if name is None else Place(group, name, number)
+    found = None if where is None else place.offsets.of(where)
+    if where is not None and found is None and place.offsets.is_unread(where):
+        error = Code.KAFKA_STORAGE_ERROR  # -1 would let a consumer skip or repeat records
     return part(
         request,
         f"OffsetFetchResponsePartition{plural}",
@@ -462,8 +509,9 @@ def delete_groups(place: Coordinator, request: Request, body: Any) -> bytes:
                 "DeletableGroupResult",
                 group_id=name,
                 error_code=_delete_group(place, name),
+                error_message=None,
             )
-            for name in body.groups_names
+            for name in dict.fromkeys(body.groups_names)
         ),
     )
 
@@ -480,7 +528,9 @@ def _delete_group(place: Coordinator, name: str) -> int:
 
 def offset_delete(place: Coordinator, request: Request, body: Any) -> bytes:
     """A group's positions in topics that none of its members reads go."""
-    wrong = place.catalog.group_error(body.group_id)
+    wrong = _member_error(place, body.group_id)
+    if not wrong and _state_of(place, body.group_id)[0] == GroupState.DEAD:
+        wrong = Code.GROUP_ID_NOT_FOUND
     if wrong:
         return encode_answer(request, error_code=wrong, topics=())
     errors = {
@@ -523,10 +573,6 @@ def _delete_positions(
     place: Coordinator, name: str, asked: list[Place]
 ) -> tuple[int, dict[Place, int]]:
     """What is wrong with the group, or the error of each position."""
-    if not name:
-        return Code.INVALID_GROUP_ID, {}
-    if _state_of(place, name)[0] == GroupState.DEAD:
-        return Code.GROUP_ID_NOT_FOUND, {}
     with place.groups.held(name) as (group, newer):
         if group.members and group.protocol_type != "consumer":
             return Code.NON_EMPTY_GROUP, {}
@@ -672,7 +718,7 @@ def consumer_group_describe(place: Coordinator, request: Request, body: Any) -> 
             "assignor_name": "",
             "members": (),
         }
-        wrong = place.catalog.group_error(name)
+        wrong = _member_error(place, name)
         if wrong:
             found |= {"error_code": wrong, "error_message": None}
         elif group is not None:

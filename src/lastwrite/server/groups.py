@@ -376,7 +376,7 @@ class Group:
         """Whether offsets may be committed so: by a member, or by anybody where there is none."""
         with self.changed:
             self.tick(now_s)
-            if generation < 0 and not member and not self.members:
+            if generation < 0 and not self.members:
                 return Code.NONE
             wrong = self.is_member(member, instance, generation)
             if wrong:

@@ -8,20 +8,30 @@ Source: Kafka 4.4 ``KafkaApis``; what 4.4.0 answered.
 
 from __future__ import annotations
 
+import re
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 from lastwrite.errors import LogError
+from lastwrite.kafka.look.served import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+)
 from lastwrite.kafka.system import KafkaSystem
 from lastwrite.reports.settings import Setting
 from lastwrite.server.allowed import Allowed
-from lastwrite.server.catalog import Partition, Topic, is_name
+from lastwrite.server.catalog import Partition, Topic, is_name, name_problem
 from lastwrite.server.errors import Code
 from lastwrite.server.fetch import epoch_error
-from lastwrite.server.messages import Request, encode_answer, part
+from lastwrite.server.messages import APIS, Request, decode_body, encode_answer, part
 from lastwrite.server.rights import CLUSTER, Kind, Operation
 
 NODE = 1
@@ -29,7 +39,17 @@ _TOPIC, _BROKER = 2, 4  # types of resources
 _DYNAMIC_TOPIC, _DEFAULT = 1, 5  # sources of a setting
 _PRODUCERS = count()  # ids; nothing is ever written under one
 UNASKED = -(1 << 31)
-_NOT_HOSTED = "This server does not host this topic-partition."
+_BROKERS, _CONTROLLERS = 1, 2  # types of endpoints
+_BY_ID = 12  # the first version of Metadata in which a topic can be asked for by its id
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
+# The version of ListOffsets that added each of the special timestamps.
+_SINCE = {EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}
+_NEVER = 1 << 15
+NOT_HOSTED = "This server does not host this topic-partition."
+MALFORMED = (  # the text of Kafka's INVALID_REQUEST
+    "This most likely occurs because of a request being malformed by the client library or the "
+    "message was sent to an incompatible broker. See the broker logs for more details."
+)
 _NO_TOPIC = "Topic authorization failed."
 _NO_CLUSTER = "Cluster authorization failed."
 
@@ -52,12 +72,35 @@ class Place:
     system: KafkaSystem
 
 
+# ---------------------------------------------------------------------- versions
+
+
+def versions_error(place: Place, request: Request) -> int:
+    """The error of a request for versions, which may name its software and the node it means.
+
+    Source: Kafka 4.4 ``ApiVersionsRequest.isValid``; KIP-511, KIP-1242; what 4.4.0 answered.
+    """
+    if not 3 <= request.version <= APIS["api_versions"].newest:
+        return Code.NONE
+    body = decode_body(request)
+    if not all(map(_SOFTWARE.fullmatch, (body.client_software_name, body.client_software_version))):
+        return Code.INVALID_REQUEST
+    cluster, node = getattr(body, "cluster_id", None), getattr(body, "node_id", -1)
+    if (cluster is None) != (node == -1):
+        return Code.INVALID_REQUEST
+    if cluster is None or (cluster, node) == (place.identity.cluster_id, NODE):
+        return Code.NONE
+    return Code.REBOOTSTRAP_REQUIRED
+
+
 # ---------------------------------------------------------------------- topics
 
 
 def metadata(place: Place, request: Request, body: Any) -> bytes:
     """Brokers and topics: those that are asked for, or all."""
     catalog, who = place.catalog, place.identity
+    if request.version < _BY_ID and any(map(_is_by_id, body.topics or ())):
+        return _no_metadata(request, body.topics)
     wants_all = body.topics is None or (request.version == 0 and not body.topics)
     if wants_all:
         listed = [catalog.topic(name) for name in catalog.names()]
@@ -65,7 +108,11 @@ def metadata(place: Place, request: Request, body: Any) -> bytes:
         catalog.read_all(there)
         topics = [_described(request, each, "MetadataResponse") for each in there]
     else:
-        topics = [_wanted(catalog, request, each) for each in body.topics]
+        by_id = [each for each in body.topics if getattr(each, "topic_id", None) is not None]
+        asked = {
+            (getattr(each, "topic_id", None), each.name): each for each in by_id or body.topics
+        }
+        topics = [_wanted(catalog, request, each) for each in asked.values()]
     told = getattr(body, "include_topic_authorized_operations", False)
     of_cluster = getattr(body, "include_cluster_authorized_operations", False)
     broker = part(
@@ -90,6 +137,28 @@ def metadata(place: Place, request: Request, body: Any) -> bytes:
     )
 
 
+def _is_by_id(asked: Any) -> bool:
+    return asked.name is None or getattr(asked, "topic_id", None) is not None
+
+
+def _no_metadata(request: Request, topics: Any) -> bytes:
+    """The answer to a request that names topics by id in a version that has no ids."""
+    return encode_answer(
+        request,
+        brokers=(),
+        cluster_id=None,
+        controller_id=-1,
+        topics=tuple(
+            part(
+                request,
+                "MetadataResponseTopic",
+                **_missing(Code.INVALID_REQUEST, each.name or "", each.topic_id),
+            )
+            for each in topics
+        ),
+    )
+
+
 def _operations(catalog: Allowed, topic: dict[str, Any]) -> int:
     if topic["error_code"] == Code.TOPIC_AUTHORIZATION_FAILED:
         return UNASKED
@@ -104,7 +173,7 @@ def _of_cluster(catalog: Allowed) -> int:
 
 def _wanted(catalog: Allowed, request: Request, asked: Any) -> dict[str, Any]:
     id = getattr(asked, "topic_id", None)
-    if asked.name is None:
+    if asked.name is None or id is not None:
         topic = None if id is None else catalog.of_id(id.bytes)
         if topic is None:
             nameless = None if request.version >= 12 else ""
@@ -165,10 +234,17 @@ def _partition(request: Request, prefix: str, found: Partition) -> Any:
 def describe_topic_partitions(place: Place, request: Request, body: Any) -> bytes:
     """The same in pages: so many partitions, from a cursor on."""
     names = sorted({each.name for each in body.topics}) or place.catalog.names()
+    wrong = body.cursor is not None and (
+        body.cursor.partition_index < 0
+        or (bool(body.topics) and body.cursor.topic_name not in names)
+    )
     at = (body.cursor.topic_name, body.cursor.partition_index) if body.cursor else ("", 0)
     left, topics, next_cursor = max(min(body.response_partition_limit, 2000), 1), [], None
     for name in names:
-        if name < at[0]:
+        if name < at[0] and not wrong:
+            continue
+        if wrong:
+            topics.append(_missing(Code.INVALID_REQUEST, name, None))
             continue
         topic = place.catalog.topic(name)
         if topic is None:
@@ -218,13 +294,30 @@ def describe_cluster(place: Place, request: Request, body: Any) -> bytes:
         rack=None,
         is_fenced=False,
     )
-    is_brokers = getattr(body, "endpoint_type", 1) == 1
+    kind = getattr(body, "endpoint_type", _BROKERS)
+    error, message = Code.NONE, None
+    if kind == _CONTROLLERS:
+        error = Code.MISMATCHED_ENDPOINT_TYPE
+        message = "The request was sent to an endpoint of type BROKER, but we wanted an endpoint "
+        message += "of type CONTROLLER"
+    elif kind != _BROKERS:
+        error, message = Code.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {kind}"
+    if error:
+        return encode_answer(
+            request,
+            error_code=error,
+            error_message=message,
+            cluster_id="",
+            controller_id=-1,
+            brokers=(),
+            cluster_authorized_operations=UNASKED,
+        )
     return encode_answer(
         request,
-        error_code=Code.NONE if is_brokers else Code.INVALID_REQUEST,
+        error_code=Code.NONE,
         cluster_id=who.cluster_id,
         controller_id=NODE,
-        brokers=(broker,) if is_brokers else (),
+        brokers=(broker,),
         cluster_authorized_operations=_of_cluster(place.catalog)
         if body.include_cluster_authorized_operations
         else UNASKED,
@@ -240,11 +333,14 @@ def describe_configs(place: Place, request: Request, body: Any) -> bytes:
 
 def _settings(place: Place, request: Request, asked: Any) -> Any:
     error: int = Code.NONE
-    message, found = None, []
+    message: str | None = None
+    found: list[Setting] = []
     if asked.resource_type == _TOPIC:
         topic = place.catalog.topic(asked.resource_name)
         if topic is None:
-            error, message = place.catalog.unknown(asked.resource_name), _NOT_HOSTED
+            message = name_problem(asked.resource_name)
+            code = Code.INVALID_TOPIC if message else Code.UNKNOWN_TOPIC_OR_PARTITION
+            error = place.catalog.unknown(asked.resource_name, code)
             if error == Code.TOPIC_AUTHORIZATION_FAILED:
                 message = _NO_TOPIC
         else:
@@ -256,8 +352,12 @@ def _settings(place: Place, request: Request, asked: Any) -> Any:
     elif asked.resource_type == _BROKER:
         if not place.catalog.of_cluster(Operation.DESCRIBE_CONFIGS):
             error, message = Code.CLUSTER_AUTHORIZATION_FAILED, _NO_CLUSTER
+        elif asked.resource_name not in ("", str(NODE)):
+            error = Code.INVALID_REQUEST
+            message = f"Unexpected broker id, expected {NODE} or empty string, but received "
+            message += asked.resource_name
     else:
-        error, message = Code.INVALID_REQUEST, "Only topics and the broker have settings here."
+        error, message = Code.INVALID_REQUEST, MALFORMED
     keys = asked.configuration_keys
     return part(
         request,
@@ -295,9 +395,17 @@ def _setting(request: Request, each: Setting) -> Any:
 
 def list_offsets(place: Place, request: Request, body: Any) -> bytes:
     is_committed = getattr(body, "isolation_level", 0) == 1
+    counts = Counter(
+        (each.name, p.partition_index) for each in body.topics for p in each.partitions
+    )
 
     def answered(topic: str, asked: Any) -> Any:
-        error, offset, timestamp, epoch = _offset(place.catalog, topic, asked, is_committed)
+        error: int = Code.INVALID_REQUEST
+        offset = timestamp = epoch = -1
+        if counts[topic, asked.partition_index] == 1:
+            error, offset, timestamp, epoch = _offset(
+                place.catalog, request, topic, asked, is_committed
+            )
         return part(
             request,
             "ListOffsetsPartitionResponse",
@@ -314,20 +422,30 @@ def list_offsets(place: Place, request: Request, body: Any) -> bytes:
             part(
                 request,
                 "ListOffsetsTopicResponse",
-                name=each.name,
-                partitions=tuple(answered(each.name, asked) for asked in each.partitions),
+                name=name,
+                partitions=tuple(answered(name, asked) for asked in partitions.values()),
             )
-            for each in body.topics
+            for name, partitions in _by_topic(body.topics).items()
         ),
     )
 
 
+def _by_topic(topics: Any) -> dict[str, dict[int, Any]]:
+    """The partitions of a request by topic and number, each once."""
+    found: dict[str, dict[int, Any]] = {}
+    for each in topics:
+        found.setdefault(each.name, {}).update({p.partition_index: p for p in each.partitions})
+    return found
+
+
 def _offset(
-    catalog: Allowed, name: str, asked: Any, is_committed: bool
+    catalog: Allowed, request: Request, name: str, asked: Any, is_committed: bool
 ) -> tuple[int, int, int, int]:
     found = catalog.partition(catalog.topic(name), asked.partition_index)
     if found is None:
         return catalog.unknown(name), -1, -1, -1
+    if asked.timestamp < LATEST and request.version < _SINCE.get(asked.timestamp, _NEVER):
+        return Code.UNSUPPORTED_VERSION, -1, -1, -1
     try:
         log = found.fresh()
         wrong = epoch_error(log.epoch, getattr(asked, "current_leader_epoch", -1))

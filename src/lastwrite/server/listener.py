@@ -27,12 +27,11 @@ from lastwrite.kafka.look.served import Stretch
 from lastwrite.server.admin_handlers import ADMIN_HANDLERS
 from lastwrite.server.allowed import Allowed
 from lastwrite.server.door import Door, name_of
-from lastwrite.server.errors import Code
-from lastwrite.server.fetch import Planned, encode_fetched, found_for, planned
+from lastwrite.server.fetch import Planned, encode_fetched, found_for, planned, refused
 from lastwrite.server.files import Files
 from lastwrite.server.group_handlers import GROUP_HANDLERS, Coordinator
 from lastwrite.server.growth import Growth
-from lastwrite.server.handlers import HANDLERS, Place
+from lastwrite.server.handlers import HANDLERS, Place, versions_error
 from lastwrite.server.messages import Request, decode_body, decode_request, encode_versions
 from lastwrite.server.metrics import Metrics
 from lastwrite.server.rights import Client
@@ -215,7 +214,7 @@ class Server:
         self, request: Request, session: Session, host: str
     ) -> list[bytes | Stretch] | None:
         if request.name == "api_versions":
-            return [encode_versions(request, self._versions_error(request))]
+            return [encode_versions(request, versions_error(self._place, request))]
         return self.answer(request, session.client(), host)
 
     def answer(self, request: Request, client: Client, host: str) -> list[bytes | Stretch] | None:
@@ -234,13 +233,10 @@ class Server:
         answer = _ANSWERS[request.name](replace(self._place, catalog=catalog), request, body)
         return None if answer is None else [answer]
 
-    def _versions_error(self, request: Request) -> int:
-        if not 3 <= request.version <= 4:  # 5 has what kio does not know: the cluster's id
-            return Code.NONE
-        body = decode_body(request)
-        return Code.NONE if body.client_software_name else Code.INVALID_REQUEST
-
     def _fetched(self, request: Request, body: object, catalog: Allowed) -> Planned:
+        wrong = refused(body)
+        if wrong is not None:
+            return wrong
         waiting = found_for(request, body, catalog)
         since = time.monotonic()
         answer = planned(waiting)

@@ -53,7 +53,7 @@ APIS: Mapping[str, Served] = {
     "describe_configs": Served(32, 1, 4, 4),
     "describe_log_dirs": Served(35, 1, 5, 2),
     "sasl_authenticate": Served(36, 0, 2, 2),
-    "delete_groups": Served(42, 0, 2, 2),
+    "delete_groups": Served(42, 0, 3, 2),
     "list_partition_reassignments": Served(46, 0, 0, 0),
     "offset_delete": Served(47, 0, 0, 1),
     "describe_cluster": Served(60, 0, 2, 0),
@@ -115,9 +115,8 @@ def decode_body(request: Request) -> Any:
     Raises:
         CorruptLog: it does not decode.
     """
-    version = min(request.version, _kio_newest(request.name))
-    body = checked(_kind(request.name, version), request.body, 0, _MOST_ELEMENTS)
-    reader = _reader(request.name, version)
+    body = checked(_kind(request.name, request.version), request.body, 0, _MOST_ELEMENTS)
+    reader = _reader(request.name, request.version)
     try:
         return reader(body, 0)[0]
     except Exception as error:  # of many kinds, whatever the bytes are
@@ -178,11 +177,6 @@ def _kio_values(values: dict[str, object]) -> dict[str, object]:
         code: Any = values["error_code"]
         return values | {"error_code": ErrorCode(code)}
     return values
-
-
-@cache
-def _kio_newest(name: str) -> int:
-    return 4 if name == "api_versions" else APIS[name].newest
 
 
 @cache

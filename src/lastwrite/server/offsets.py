@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from lastwrite.kafka.cluster.commits import Commit, Place, Positions, key_of, value_of
@@ -23,9 +24,14 @@ from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.names import folder_name
 from lastwrite.kafka.store import lock
 from lastwrite.kafka.store.appended import AppendedLog
+from lastwrite.kafka.store.positions import GroupPositions
 from lastwrite.model.log import TopicPartition
 from lastwrite.storage.files import make_folder
 
+UNREAD_REMEDY = (
+    "Until the group commits again, a client that asks for it gets KAFKA_STORAGE_ERROR. "
+    "kafka-consumer-groups.sh --reset-offsets sets it"
+)
 _NAME = TopicPartition(GROUPS_TOPIC, 0)
 _SEGMENT_BYTES = 16 << 20
 
@@ -46,6 +52,7 @@ class Offsets:
             self._log = AppendedLog(os.path.join(state, folder_name(_NAME)), _SEGMENT_BYTES)
             self._positions = Positions()
             self._positions.take(self._log.batches())
+            self._sources: list[GroupPositions] = []
             self._held = stack.pop_all()
 
     def close(self) -> None:
@@ -66,13 +73,20 @@ class Offsets:
         """Sentences about records of the log that cannot be read, each a position that is lost."""
         return [
             f"the record at offset {each.offset}, a position of group {each.group or '?'}, cannot "
-            f"be read: {each.reason}. The group begins there as one that never committed"
+            f"be read: {each.reason}. {UNREAD_REMEDY}"
             for each in self._positions.unread.values()
         ]
 
     def groups(self) -> set[str]:
         with self._lock:
             return {place.group for place in self._positions.known}
+
+    def is_unread(self, place: Place) -> bool:
+        """Whether a record that cannot be read may be the newest position at ``place``."""
+        return any(
+            each.group in (None, place.group) and each.place in (None, place)
+            for each in self._positions.unread.values()
+        ) or any(each.unread_of(place) for each in self._sources)
 
     def start_from(self, commits: Sequence[tuple[Place, Commit]], now_ms: int) -> None:
         """Take positions that somebody else has noted, of groups that have and had none here."""
@@ -81,13 +95,39 @@ class Offsets:
         if fresh:
             self.commit(fresh, now_ms)
 
+    def continue_from(self, source: GroupPositions, is_served: Callable[[str], bool]) -> None:
+        """Take the positions of a stopped broker, with the times of their commits.
+
+        A position that was committed or deleted here stays, unless the broker's commit is later
+        than the one here. ``is_served``: whether a topic's positions are wanted.
+        """
+        self._sources.append(source)
+        known, gone = self._positions.known, self._positions.gone
+        self._note(
+            [
+                (place, commit)
+                for place, commit in source.known.items()
+                if is_served(place.topic)
+                and place not in gone
+                and place not in source.expired
+                and (place not in known or known[place].at_ms < commit.at_ms)
+            ],
+            time.time_ns() // 1_000_000,
+        )
+
     def commit(self, commits: Sequence[tuple[Place, Commit | None]], now_ms: int) -> None:
         """Note positions, all or none; None takes one away.
 
         Raises:
             LogError: they could not be written, and are not noted.
         """
-        dated = [(place, commit and commit._replace(at_ms=now_ms)) for place, commit in commits]
+        self._note(
+            [(place, commit and commit._replace(at_ms=now_ms)) for place, commit in commits], now_ms
+        )
+
+    def _note(self, dated: Sequence[tuple[Place, Commit | None]], now_ms: int) -> None:
+        if not dated:
+            return
         with self._lock:
             at = self._log.end_offset
             self._log.append(

@@ -14,18 +14,19 @@ from contextlib import ExitStack, suppress
 from lastwrite.archive.layout import systems_at
 from lastwrite.archive.place import read_seen
 from lastwrite.commands.metrics_page import serve_metrics
-from lastwrite.commands.systems import system_of
+from lastwrite.commands.systems import KAFKA, system_of
 from lastwrite.config.address import parse_address
 from lastwrite.config.stores import store_settings
 from lastwrite.config.system import Sources
 from lastwrite.encoding.compression import Codec
 from lastwrite.engine.system import system_named
-from lastwrite.errors import EnvironmentUnfit, InvalidConfig, LogError
+from lastwrite.errors import EnvironmentUnfit, InvalidConfig, LogError, NotALog
 from lastwrite.kafka.cluster.commits import Commit
 from lastwrite.kafka.cluster.commits import Place as Position
 from lastwrite.kafka.network.messages import schema
 from lastwrite.kafka.rules.serve_settings import MECHANISMS, ServeConfig, serve_config
 from lastwrite.kafka.store import archived
+from lastwrite.kafka.store.positions import Retention, positions_in
 from lastwrite.kafka.system import KafkaSystem
 from lastwrite.server.allowed import Allowed
 from lastwrite.server.catalog import Catalog, Source, cluster_id_of
@@ -38,7 +39,7 @@ from lastwrite.server.handlers import Identity, Place
 from lastwrite.server.listener import ServeLimits, Server
 from lastwrite.server.made import Made, Making
 from lastwrite.server.metrics import Metrics
-from lastwrite.server.offsets import Offsets
+from lastwrite.server.offsets import UNREAD_REMEDY, Offsets
 from lastwrite.spark.memory import parse_bytes
 from lastwrite.storage.objects.address import is_address, real_path, use
 
@@ -170,6 +171,13 @@ def serve(
         catalog = Catalog(sources, names, files, making.partition)
         stack.callback(catalog.close)
         offsets.start_from(list(_brought(catalog)), time.time_ns() // 1_000_000)
+        _continue_groups(
+            offsets,
+            paths,
+            lambda topic: not names or catalog.topic(topic) is not None,
+            settings,
+            tell,
+        )
         listener = stack.enter_context(_listening(host, port))
         bound = listener.getsockname()[1]
         shown = parse_address(advertise) if advertise else (host, bound)
@@ -321,6 +329,27 @@ def _state_of(cluster_id: str) -> str:
         os.path.expanduser("~"), ".local", "state"
     )
     return os.path.join(home, "lastwrite", "serve", cluster_id)
+
+
+def _continue_groups(
+    offsets: Offsets,
+    paths: Sequence[str],
+    is_served: Callable[[str], bool],
+    settings: ServeConfig,
+    tell: Callable[[str], None],
+) -> None:
+    """Take the groups' positions in ``__consumer_offsets`` of the log directories at ``paths``."""
+    now_ms = time.time_ns() // 1_000_000
+    retention = Retention(now_ms, settings.offsets_retention_minutes * 60_000)
+    for path in paths:
+        # An archive has the positions beside each partition.
+        if is_address(path) or systems_at(path) or system_of(path) != KAFKA:
+            continue
+        with suppress(NotALog):
+            found = positions_in(path, retention)
+            for each in found.unread:
+                tell(f"{each.words()}. {UNREAD_REMEDY}")
+            offsets.continue_from(found, is_served)
 
 
 def _brought(catalog: Catalog) -> list[tuple[Position, Commit]]:

@@ -32,6 +32,7 @@ class Commit(NamedTuple):
     leader_epoch: int = -1
     metadata: str = ""
     at_ms: int = -1  # when it was committed
+    expires_ms: int = -1  # of records of version 1, which clients gave a time of their own
 
 
 class Place(NamedTuple):
@@ -190,6 +191,7 @@ def _other_version(value: bytes) -> Commit:
         found.value.get("leaderEpoch", -1),
         found.value["metadata"] or "",
         found.value["commitTimestamp"],
+        found.value.get("expireTimestamp", -1),
     )
 
 

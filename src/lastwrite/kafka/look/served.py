@@ -45,6 +45,7 @@ from lastwrite.storage.reading import exists, read_small
 Read = Callable[[Segment, int, int], bytes]  # a segment, a position in it, how many bytes
 
 EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -2, -1, -3, -4, -5
+EARLIEST_PENDING = -6  # upload: KIP-1023
 
 _WINDOW_BYTES = 16 << 10  # in which the headers behind an index entry are looked at
 _MOST_INDEXED = 256  # segments whose index is held
@@ -107,7 +108,7 @@ class ServedLog:
         """The greatest epoch not above ``epoch``, and the offset behind its last record; -1, -1
         where there is none (KIP-101).
         """
-        if epoch > self.epoch:
+        if epoch > self.epoch or epoch == -1:
             return -1, -1
         n = bisect_right([each.epoch for each in self.epochs], epoch) - 1
         if not self.epochs:

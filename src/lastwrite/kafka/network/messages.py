@@ -60,6 +60,9 @@ APIS = {
 }
 
 
+_NEWER = {("api_versions", 5), ("delete_groups", 3)}  # than kio
+
+
 @cache
 def schema(name: str, version: int, side: str = "request") -> Any:
     """The module with the classes of one message; ``side``: or its ``response``.
@@ -68,6 +71,8 @@ def schema(name: str, version: int, side: str = "request") -> Any:
         EnvironmentUnfit: kio is not installed.
     """
     try:
+        if (name, version) in _NEWER:
+            return import_module("lastwrite.kafka.network.newer_messages")
         return import_module(f"kio.schema.{name}.v{version}.{side}")
     except ImportError as error:
         raise EnvironmentUnfit(

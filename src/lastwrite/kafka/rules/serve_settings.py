@@ -39,6 +39,8 @@ class ServeConfig(SettingsTable):
     # of one address, but of this machine's own: behind a proxy there all clients have it
     connections_of_address: int = setting(100, "max.connections.per.ip", 1, INT_MAX)
     idle_ms: int = setting(600_000, "connections.max.idle.ms", 1000)
+    # a position of a stopped broker's directory that is older is left out
+    offsets_retention_minutes: int = setting(10_080, "offsets.retention.minutes", 1, INT_MAX)
     request_bytes: int = setting(100 << 20, "socket.request.max.bytes", 1 << 10, INT_MAX)
     # of requests before a client is known
     unknown_bytes: int = setting(64 << 10, "sasl.server.max.receive.size", 1 << 10, INT_MAX)

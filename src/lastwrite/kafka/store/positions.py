@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import lru_cache
 from itertools import takewhile
@@ -17,7 +17,9 @@ from typing import NamedTuple, TypeAlias
 
 from lastwrite.errors import CorruptLog, LogError, NotALog
 from lastwrite.kafka.cluster.commits import Commit, Place, Positions, UnreadCommit
+from lastwrite.kafka.cluster.group_states import Expiry, GroupStates
 from lastwrite.kafka.cluster.internal_topics import GROUPS_TOPIC
+from lastwrite.kafka.format.batch_layout import Batch
 from lastwrite.kafka.store import log_dir
 from lastwrite.kafka.store.appended import batches_of
 from lastwrite.kafka.store.partitions import find_partitions
@@ -36,6 +38,7 @@ class GroupPositions(NamedTuple):
     known: Mapping[Place, Commit]
     gone: Set[Place]
     unread: tuple[UnreadPosition, ...] = ()
+    expired: Set[Place] = frozenset()  # those of ``known`` that a broker would remove by now
 
     def unread_of(self, place: Place) -> UnreadPosition | None:
         """Something unread that may be the newest position at ``place``. A group is in one
@@ -50,11 +53,20 @@ class GroupPositions(NamedTuple):
         return None
 
 
-def positions_in(path: str) -> GroupPositions:
+class Retention(NamedTuple):
+    """By which positions expire: the time now, and ``offsets.retention.minutes``."""
+
+    now_ms: int
+    retention_ms: int
+
+
+def positions_in(path: str, retention: Retention | None = None) -> GroupPositions:
     """All positions in the root, or the archive, at ``path``.
 
     A partition of ``__consumer_offsets`` that is damaged gives no position: a later one of the same
     group may be in the bytes that cannot be read. The others are read.
+
+    ``retention``: finds out which of them are expired; None: none is.
 
     Raises:
         NotALog: it has no ``__consumer_offsets``.
@@ -62,6 +74,7 @@ def positions_in(path: str) -> GroupPositions:
     known: dict[Place, Commit] = {}
     gone: set[Place] = set()
     unread: list[UnreadPosition] = []
+    expired: set[Place] = set()
     for folder in find_partitions(path, GROUPS_TOPIC):  # a group is in one of them
         try:
             log = log_dir.read_partition(folder)
@@ -73,7 +86,12 @@ def positions_in(path: str) -> GroupPositions:
         known |= found.known
         gone |= found.gone
         unread += found.unread
-    return GroupPositions(known, gone, tuple(unread))
+        if retention is not None:
+            rule = _expiry(log.segments, log.high_watermark)
+            expired |= {
+                each for each, at in found.known.items() if rule.is_expired(each, at, *retention)
+            }
+    return GroupPositions(known, gone, tuple(unread), expired)
 
 
 def _refuse_damaged(log: PartitionLog) -> None:
@@ -85,11 +103,23 @@ def _refuse_damaged(log: PartitionLog) -> None:
 @lru_cache(maxsize=256)
 def _replayed(segments: tuple[Segment, ...], end: int) -> GroupPositions:
     found = Positions()
-    found.take(takewhile(lambda batch: batch.header.base_offset < end, batches_of(segments)))
+    found.take(_batches_before(segments, end))
     unread = sorted(found.unread.values(), key=lambda each: each.offset)
     return GroupPositions(
         found.known, found.gone, tuple(_unread(each, segments) for each in unread)
     )
+
+
+def _batches_before(segments: tuple[Segment, ...], end: int) -> Iterator[Batch]:
+    return takewhile(lambda batch: batch.header.base_offset < end, batches_of(segments))
+
+
+def _expiry(segments: tuple[Segment, ...], end: int) -> Expiry:
+    states = GroupStates()
+    for batch in _batches_before(segments, end):
+        if not batch.attributes.control:
+            states.take(batch.records)
+    return states.expiry()
 
 
 def _unread(commit: UnreadCommit, segments: Sequence[Segment]) -> UnreadPosition:
