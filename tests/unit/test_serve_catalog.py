@@ -1,4 +1,4 @@
-"""Partitions that several connections ask for at once."""
+"""Partitions that several connections ask for at once, and partitions that disappear."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 
+import pytest
+
+from lastwrite.engine.system import system_named
+from lastwrite.errors import LogError
 from lastwrite.model.log import PartitionLog, TopicPartition
-from lastwrite.server.catalog import Partition
+from lastwrite.server.catalog import Catalog, Partition, Source
 from lastwrite.server.files import Files
 from tests.golden.commands import CORPUS
 
@@ -37,3 +41,82 @@ def test_who_waits_for_it_to_be_read_does_not_read_it_again(tmp_path: Path) -> N
         found = {id(each.result(20)) for each in asked}
     assert len(found) == partition.listings == 1
     assert partition.again() is not partition.again()
+
+
+def _served(folder: Path, told: list[str], *numbers: int) -> Catalog:
+    for number in numbers:
+        shutil.copytree(
+            CORPUS / "kafka-4.4.0" / "stopped" / "client-none-0", folder / f"t-{number}"
+        )
+    source = Source(str(folder), system_named("kafka"))
+    return Catalog([source], (), Files(1 << 20), tell=told.append)
+
+
+def _partitions(catalog: Catalog, id: bytes) -> list[list[int]]:
+    """The partitions of the topic in each way in which requests find them."""
+    by_name, by_id = catalog.topic("t"), catalog.of_id(id)
+    return [
+        [] if by_name is None else sorted(by_name.partitions),
+        [] if by_id is None else sorted(by_id.partitions),
+        catalog.numbers("t") if "t" in catalog.names() else [],
+        [n for n in range(3) if catalog.partition(by_name, n) is not None],
+    ]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders are looked at, and topics are listed, whenever somebody asks."""
+    monkeypatch.setattr("lastwrite.server.catalog.FILES_S", -1.0)
+    monkeypatch.setattr("lastwrite.server.catalog._LIST_S", -1.0)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_partition_whose_folder_is_gone_is_gone_for_all_requests(tmp_path: Path) -> None:
+    told: list[str] = []
+    catalog = _served(tmp_path, told, 0, 1)
+    topic = catalog.topic("t")
+    assert topic is not None
+    id = topic.id
+    assert _partitions(catalog, id) == [[0, 1]] * 4
+    (tmp_path / "t-0").rename(tmp_path / "elsewhere")
+    for _ in range(2):
+        assert _partitions(catalog, id) == [[1]] * 4
+    assert len(told) == 1 and f"t-0 is no longer served: {tmp_path}/t-0 is gone" in told[0]
+    (tmp_path / "t-1").rename(tmp_path / "also elsewhere")
+    assert _partitions(catalog, id) == [[]] * 4
+    (tmp_path / "elsewhere").rename(tmp_path / "t-0")
+    (tmp_path / "also elsewhere").rename(tmp_path / "t-1")
+    assert _partitions(catalog, id) == [[0, 1]] * 4
+    assert sorted(each.split(":")[0] for each in told) == [
+        "t-0 is no longer served",
+        "t-0 is served again",
+        "t-1 is no longer served",
+        "t-1 is served again",
+    ]
+    catalog.close()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_renamed_topic_is_served_under_its_new_name(tmp_path: Path) -> None:
+    told: list[str] = []
+    catalog = _served(tmp_path, told, 0)
+    assert catalog.names() == ["t"]
+    (tmp_path / "t-0").rename(tmp_path / "new-0")
+    assert catalog.topic("t") is None and catalog.names() == ["new"]
+    renamed = catalog.topic("new")
+    assert renamed is not None and renamed.partitions[0].log().end(False) > 0
+    assert len(told) == 1
+    catalog.close()
+
+
+def test_damage_is_reported_once(tmp_path: Path) -> None:
+    told: list[str] = []
+    folder = tmp_path / "t-0"
+    shutil.copytree(CORPUS / "kafka-4.4.0" / "stopped" / "client-none-0", folder)
+    segment = sorted(folder.glob("*.log"))[0]
+    segment.write_bytes(b"\xff" * 100 + segment.read_bytes()[100:])
+    partition = Partition(TopicPartition("t", 0), str(folder), Files(1 << 20), told.append)
+    for _ in range(2):
+        with pytest.raises(LogError):
+            partition.log()
+    assert len(told) == 1 and "t-0 cannot be served" in told[0]

@@ -47,10 +47,20 @@ class Partition:
 
     is_of_kafka = True  # it has offsets and groups of a cluster of Kafka's
 
-    def __init__(self, name: TopicPartition, folder: str, files: Files) -> None:
+    def __init__(
+        self,
+        name: TopicPartition,
+        folder: str,
+        files: Files,
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self.name = name
         self.folder = folder
         self._files = files
+        self._tell = tell
+        self._told = ""
+        self._has_folder = not is_address(folder) and os.path.isdir(folder)
+        self._is_there, self._checked_s = True, time.monotonic()
         self._lock = threading.Lock()
         self._log: ServedLog | None = None
         self._state: Hashable = None
@@ -123,10 +133,33 @@ class Partition:
             return self._read()
 
     def _read(self) -> ServedLog:
-        state = self.seen()
-        self._log = ServedLog(self.listed(), self._files.read)
+        """Read it; report an error to the operator, since clients get a number."""
+        try:
+            state = self.seen()
+            self._log = ServedLog(self.listed(), self._files.read)
+        except LogError as error:
+            if str(error) != self._told and self._folder_exists():
+                self._told = str(error)
+                self._tell(f"{self.name} cannot be served: {error}")
+            raise
+        self._told = ""
         self._state, self.changed_s = state, time.monotonic()
         return self._log
+
+    def is_there(self) -> bool:
+        """Whether its folder exists, or did within the last 50 ms. Of a bucket: always."""
+        if self._has_folder and time.monotonic() - self._checked_s > FILES_S:
+            self._is_there, self._checked_s = self._folder_exists(), time.monotonic()
+        return self._is_there
+
+    def _folder_exists(self) -> bool:
+        try:
+            os.stat(self.folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return not self._has_folder
+        except OSError:  # it cannot be looked at: the request that reads it finds out why
+            return True
+        return True
 
     def listed(self) -> PartitionLog:
         """What lies there now.
@@ -193,10 +226,12 @@ class Partition:
 class Topic:
     """A topic and its partitions, by number."""
 
-    def __init__(self, name: str, parts: dict[int, Partition]) -> None:
+    def __init__(
+        self, name: str, parts: dict[int, Partition], known_id: bytes | None = None
+    ) -> None:
         self.name = name
         self.partitions = parts
-        self._id: bytes | None = None
+        self.known_id = known_id  # None: nobody asked for it
         first = parts[min(parts)]
         # of a topic that no cluster gave one: it follows from where it lies
         self.made_id = uuid.uuid5(_IDS, f"{os.path.dirname(first.folder)}/{name}")
@@ -208,10 +243,10 @@ class Topic:
         Raises:
             LogError: its first partition cannot be read.
         """
-        if self._id is None:
+        if self.known_id is None:
             text = self.partitions[min(self.partitions)].topic_id
-            self._id = self.made_id.bytes if text is None else topic_id_bytes(text)
-        return self._id
+            self.known_id = self.made_id.bytes if text is None else topic_id_bytes(text)
+        return self.known_id
 
 
 class Source(NamedTuple):
@@ -262,11 +297,15 @@ class Catalog:
         names: Sequence[str],
         files: Files,
         make: Maker = as_it_lies,
+        tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._sources = list(sources)
         self._names = list(names)
         self._files = files
         self._make = make
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._gone: dict[str, TopicPartition] = {}  # folders that disappeared
         self._topics: dict[str, Topic] = {}
         self._of_ids: dict[bytes, Topic] = {}
         self._pool = ThreadPoolExecutor(_AT_ONCE, "catalog")
@@ -314,6 +353,12 @@ class Catalog:
                 )
         if not found and missing is not None:
             raise missing
+        folders = {part.folder: part.name for parts in found.values() for part in parts.values()}
+        for folder, part in known.items():
+            if folder not in folders:
+                self._report_gone(part)
+        for folder in self._gone.keys() & folders.keys():
+            self._tell(f"{self._gone.pop(folder)} is served again: {folder} is back")
         before = self._topics
         self._topics = {
             name: before[name]
@@ -324,12 +369,41 @@ class Catalog:
 
     def names(self) -> list[str]:
         self._look()
-        return list(self._topics)
+        topics = map(self._present, list(self._topics.values()))
+        return [topic.name for topic in topics if topic is not None]
 
     def topic(self, name: str) -> Topic | None:
-        if name not in self._topics:
+        if name not in self._topics or self._gone:
             self._look()
-        return self._topics.get(name)
+        found = self._topics.get(name)
+        return None if found is None else self._present(found)
+
+    def _present(self, topic: Topic) -> Topic | None:
+        """The topic without partitions whose folders disappeared; None if all of them did."""
+        there = {number: part for number, part in topic.partitions.items() if part.is_there()}
+        if len(there) == len(topic.partitions):
+            return topic
+        for number in topic.partitions.keys() - there.keys():
+            self._report_gone(topic.partitions[number])
+        if not there:
+            self._topics.pop(topic.name, None)
+            return None
+        rest = Topic(topic.name, there, topic.known_id)
+        self._topics[topic.name] = rest
+        if rest.known_id is not None:
+            self._of_ids[rest.known_id] = rest
+        return rest
+
+    def _report_gone(self, part: Partition) -> None:
+        """Report a folder once as long as it is gone."""
+        with self._lock:
+            is_reported = part.folder in self._gone
+            self._gone[part.folder] = part.name
+        if not is_reported:
+            self._tell(
+                f"{part.name} is no longer served: {part.folder} is gone. Clients get "
+                "UNKNOWN_TOPIC_OR_PARTITION. If the folder comes back, it is served again"
+            )
 
     def numbers(self, name: str) -> list[int]:
         """The partitions of a topic; none: it is not there."""
@@ -346,7 +420,11 @@ class Catalog:
         """The topic of that id; those that were never asked for are read to find it."""
         found = self._of_ids.get(id)
         if found is not None and self._topics.get(found.name) is found:
-            return found
+            return self._present(found)
+        if self._gone:
+            self._look()
+            if found is not None and found.name not in self._topics:
+                return None
         self.read_all(list(self._topics.values()))
         return self._of_ids.get(id)
 

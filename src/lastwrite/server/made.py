@@ -20,7 +20,7 @@ from lastwrite.encoding.compression import Codec
 from lastwrite.engine.system import System
 from lastwrite.errors import CommitConflict, CorruptLog, LogError
 from lastwrite.kafka.jobs.encode import bring
-from lastwrite.kafka.look.served import ServedLog, stretch_from
+from lastwrite.kafka.look.served import stretch_from
 from lastwrite.kafka.store import log_dir
 from lastwrite.kafka.store.archived import SYSTEM, is_archived
 from lastwrite.kafka.store.partitions import find_partitions
@@ -58,7 +58,7 @@ class Making(NamedTuple):
         """What serves a partition that the source has."""
         system = source.system
         assert isinstance(system, System)
-        found = Partition(name, folder, files)
+        found = Partition(name, folder, files, self.tell)
         if system.name != SYSTEM:
             found = Encoded(name, folder, files, self, system.name)
         return Compacted(found, files, self) if self.is_compacted else found
@@ -68,20 +68,9 @@ class Made(Partition):
     """A partition of which a copy is served."""
 
     def __init__(self, name: TopicPartition, folder: str, files: Files, making: Making) -> None:
-        super().__init__(name, folder, files)
+        super().__init__(name, folder, files, making.tell)
         self._making = making
         self._job: Future[object] | None = None
-        self._told = ""
-
-    def _read(self) -> ServedLog:
-        """As of others; the operator hears why not, since clients are told a number."""
-        try:
-            return super()._read()
-        except LogError as error:
-            if str(error) != self._told:
-                self._told = str(error)
-                self._making.tell(f"{self.name} cannot be served: {error}")
-            raise
 
     def look(self) -> bool:
         """As of others; but what has changed is made beside those who read, and seen when it is

@@ -168,7 +168,7 @@ def serve(
             _of_stores(config or {}),
             tell,
         )
-        catalog = Catalog(sources, names, files, making.partition)
+        catalog = Catalog(sources, names, files, making.partition, tell)
         stack.callback(catalog.close)
         offsets.start_from(list(_brought(catalog)), time.time_ns() // 1_000_000)
         _continue_groups(
