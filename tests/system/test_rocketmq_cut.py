@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import random
 import shutil
+import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ import pytest
 import lastwrite
 from lastwrite.errors import LogHeld
 from lastwrite.rocketmq.network.client import Client
+from lastwrite.rocketmq.network.outgoing import Outgoing
 from lastwrite.spark.inline import INLINE
 from tests.support.rocketmq.broker import Broker, Unavailable, rocketmq_home
 from tests.system.test_rocketmq_dispatch import (
@@ -28,6 +32,7 @@ from tests.system.test_rocketmq_dispatch import (
 from tests.unit.test_rocketmq_cut import everything
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.long]
+TIMED = SETTINGS | {"timerWheelEnable": "true", "mappedFileSizeTimerLog": "536"}
 
 
 @pytest.fixture(scope="module")
@@ -116,3 +121,47 @@ def test_a_broker_goes_on_after_a_cut_and_an_undo_puts_all_back(home: Path, tmp_
         for some in (made, everything(copy))
     )
     assert old == new
+
+
+def until(done: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_the_timer_of_a_broker_goes_on_after_a_cut(home: Path, tmp_path: Path) -> None:
+    """What stays is delivered, what had been delivered after the cut is delivered again, what went
+    is not, and new messages are.
+    """
+    store = tmp_path / "store"
+    with Broker(home, store, TIMED) as broker, Client(broker.name_server) as client:
+        (queue,) = client.create_topic("timed", 1).writable
+
+        def send_timed(key: str, seconds: int, count: int = 1) -> None:
+            for _ in range(count):
+                properties = {"TIMER_DELAY_SEC": str(seconds)}
+                client.send(queue, Outgoing(key, key.encode(), None, properties))
+
+        send_timed("early", 1)
+        until(lambda: client.bounds(queue)[1] == 1)
+        send_timed("late", 45, 12)
+        send_timed("again", 3)
+        client.send(queue, Outgoing("marker", b"m"))
+        send_timed("gone", 45, 12)
+        until(lambda: client.bounds(queue)[1] == 3)
+    rows = lastwrite.dump(str(store), topic="timed")
+    (at,) = [row["physical_offset"] for row in rows if row["properties"].get("KEYS") == "marker"]
+    planned = lastwrite.cut(str(store), at=at, dry_run=True)
+    assert planned.timer is not None and planned.timer.units_removed == 12
+    lastwrite.cut(str(store), at=at)
+    with Broker(home, store, TIMED).disposable() as broker, Client(broker.name_server) as client:
+        (queue,) = client.route("timed").writable
+        client.send(queue, Outgoing("new", b"n", None, {"TIMER_DELAY_SEC": "2"}))
+        until(lambda: client.bounds(queue)[1] >= 15, 90)
+        time.sleep(3)  # whatever else would come has come
+        seen = consumed(broker, [("timed", 0)])["timed", 0]
+        said = broker.logged("store.log")
+    assert seen[0].key == "early"
+    assert Counter(one.key for one in seen) == {"early": 1, "late": 12, "again": 1, "new": 1}
+    assert "Fail to read msg from commitLog" not in said

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 import lastwrite
 from lastwrite.errors import InvalidConfig, LogError, LogHeld, NotALog
 from lastwrite.model.log import TopicPartition
+from lastwrite.rocketmq.format import names
 from lastwrite.rocketmq.format.names import CUT_GUARD
 from lastwrite.rocketmq.format.sides import (
     Checkpoint,
@@ -216,6 +218,123 @@ def test_what_knows_of_offsets_that_go_is_brought_back(tmp_path: Path) -> None:
     ]
     lastwrite.cut(str(root), undo=True)
     assert everything(root) == before
+
+
+def timer_files(broker: Broker, file_units: int = 10) -> list[Files]:
+    """Messages for the timer, its log, its wheel and its checkpoint, as a broker leaves them: of the
+    nth message the unit is the nth. Returns the files of a broker that came as far as each.
+    """
+    step = 52 * file_units + 16
+    log, states = bytearray(), []
+    for n in range(30):
+        stored = 1_700_000_000_000 + 1_000 * n
+        address = send(broker, names.TIMER_TOPIC, 0, n, keys=f"t{n}", stored=stored)
+        send(broker, "plain", 0, n, keys=f"k{n}", stored=stored + 1)
+        if len(log) % step == 52 * file_units:
+            log += struct.pack(">iqi", 16, 0, 0xBBCCDDEE ^ 1880681586 + 8 - (1 << 32))
+        unit = (52, -1, 1, stored, 5_000, address, 120, 7, 0)
+        log += struct.pack(">iqiqiqiiq", *unit)
+        states.append(
+            {
+                f"timerlog/{at:020d}": bytes(log[at : at + step]).ljust(step, b"\0")
+                for at in range(0, len(log), step)
+            }
+        )
+    return states
+
+
+@pytest.mark.parametrize("count", [1, 5, 10, 11, 20, 29])
+def test_the_timer_goes_back_to_the_cut(tmp_path: Path, count: int) -> None:
+    broker = Broker()
+    states = timer_files(broker)
+    root = stored(tmp_path / "store", broker)
+    check = (1_700_000_029_000, 52 * 30, 30, 30, 0, 1, 2)
+    write_files(
+        root,
+        states[-1]
+        | {
+            "timerwheel": b"wheel",
+            "timerwheel.1560": b"snapshot",
+            "config/timercheck": struct.pack(">7q", *check).ljust(4096, b"\0"),
+            "config/timermetrics": b"{}",
+        },
+    )
+    before = everything(root)
+    at = broker.addresses[2 * count]  # the first timer message that goes
+    planned = lastwrite.cut(str(root), at=at, dry_run=True)
+    report = lastwrite.cut(str(root), at=at)
+    found = served(root)
+    units = {name: data[:520] for name, data in found.items() if name.startswith("timerlog")}
+    assert units == {name: data[:520] for name, data in states[count - 1].items()}
+    assert not [name for name in found if name.startswith("timerwheel")]
+    slot = (1_700_000_000_000 + 1_000 * (count - 1) + 1) // 1000 * 1000
+    numbers = struct.unpack_from(">7q", found["config/timercheck"])
+    assert numbers == (slot, 0, count, count, 0, 1, 2)
+    assert report.timer is not None and report.timer == planned.timer
+    assert report.timer.units_removed == 30 - count
+    assert report.timer.read_time_after_ms == slot
+    named = {one.path: one.why for one in report.untouched}
+    assert str(root / "config" / "timermetrics") in named
+    (root / "timerwheel").write_bytes(b"made by a broker since")
+    lastwrite.cut(str(root), undo=True)
+    assert everything(root) == before
+
+
+def test_a_timer_that_has_not_come_so_far_is_left_alone(tmp_path: Path) -> None:
+    broker = Broker()
+    states = timer_files(broker)
+    root = stored(tmp_path / "store", broker)
+    check = struct.pack(">7q", 1_700_000_001_000, 52 * 5, 5, 5, 0, 1, 2).ljust(4096, b"\0")
+    mine = {**states[4], "timerwheel": b"wheel", "config/timercheck": check}
+    write_files(root, mine)
+    report = lastwrite.cut(str(root), at=broker.addresses[40])
+    assert report.timer is None
+    assert {name: data for name, data in served(root).items() if name in mine} == mine
+
+
+def test_light_groups_and_delayed_messages_go_back_to_the_cut(tmp_path: Path) -> None:
+    broker = Broker()
+    for n in range(20):
+        named = {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": str(n)}
+        stored_ms = 1_700_000_000_000 + 1_000 * n
+        send(broker, "plain", 0, n, stored=stored_ms, **named)
+        send(broker, "SCHEDULE_TOPIC_XXXX", 1, n, stored=stored_ms, DELAY="2")  # 5 s later
+    root = stored(tmp_path / "store", broker)
+    light = b'{"lmqOffsetTable":{"%LMQ%a@%LMQ%c":18,"%LMQ%b@%LMQ%c":18},"offsetTable":{"plain@g":{0:9,}}}'
+    delays = b'{"dataVersion":{"counter":9},"offsetTable":{2:15,3:99}}'
+    mine = {"config/lmqConsumerOffset.json": light, "config/delayOffset.json": delays}
+    write_files(root, mine)
+    before = everything(root)
+    report = lastwrite.cut(str(root), at=broker.addresses[20])  # 10 of each stay
+    found = served(root)
+    assert found["config/lmqConsumerOffset.json"] == light.replace(
+        b'@%LMQ%c":18', b'@%LMQ%c":10', 1
+    )
+    # Number 4 was due at 9,000 ms, when the last record that stays was stored.
+    assert found["config/delayOffset.json"] == delays.replace(b"2:15", b"2:5")
+    assert [one.to_dict() for one in report.delays] == [{"level": 2, "before": 15, "after": 5}]
+    assert [one.group for one in report.consumers] == ["%LMQ%c"]
+    lastwrite.cut(str(root), undo=True)
+    assert everything(root) == before
+
+
+def test_everything_in_a_store_is_accounted_for(tmp_path: Path) -> None:
+    """Corrected, set aside, or named as unchanged, with the reason."""
+    whole = some(40)
+    root = stored(tmp_path / "store", whole)
+    write_files(root, {"config/odd.json": b"{}", "config/topics.json.bak": b"{}", "odd": b""})
+    report = lastwrite.cut(str(root), at=whole.addresses[20])
+    named = {os.path.relpath(one.path, root): one.why for one in report.untouched}
+    aside = {os.path.relpath(path, root).removesuffix(".before-cut") for path in report.aside}
+    there = {path.name for path in root.iterdir() if ".before-cut" not in path.name}
+    there |= {f"config/{path.name}" for path in (root / "config").iterdir()}
+    assert aside | set(named) | {"config", cutting.NOTE} == there
+    assert "does not know" in named["odd"] and "does not know" in named["config/odd.json"]
+    assert named["config/topics.json.bak"] == named["config/topics.json"]
+    shutil.rmtree(root / "index")
+    made = lastwrite.dispatch(str(root), config=whole.sizes.config(), now_ms=NOW, spark=INLINE)
+    assert str(root / "odd") in {one.path for one in made.untouched}
+    assert str(root / "index") not in {one.path for one in made.untouched}
 
 
 def test_an_undo_does_not_lose_what_was_written_since(tmp_path: Path) -> None:

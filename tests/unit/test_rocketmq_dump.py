@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -844,3 +845,49 @@ def test_a_queue_or_topic_that_is_not_there(writer: StoreWriter) -> None:
         with pytest.raises(NotALog) as caught:
             dumped(writer.root, **options)
         assert said in str(caught.value)
+
+
+def test_small_files_as_a_broker_writes_them(tmp_path: Path) -> None:
+    """Numbers stand as names without quotation marks; light queues have one offset each."""
+    writer = StoreWriter(tmp_path)
+    writer.send("parent", b"x")
+    writer.write()
+    config = tmp_path / "config"
+    config.mkdir(exist_ok=True)
+    (config / "delayOffset.json").write_text(
+        '{"dataVersion":{"counter":0},"offsetTable":{3:2,18:7}}'
+    )
+    (config / "lmqConsumerOffset.json").write_text(
+        '{"lmqOffsetTable":{"%LMQ%a@%LMQ%c":5},"offsetTable":{"parent@g":{0:1}},"pullOffsetTable":{}}'
+    )
+    (config / "timercheck").write_bytes(
+        struct.pack(">7q", 1000, 312, 6, 5, 0, 0, 0).ljust(4096, b"\0")
+    )
+    (config / "timermetrics").write_text('{"timingCount":{"timed":{"count":3}}}')
+    assert dumped(config / "delayOffset.json")[0] == [
+        {"level": 3, "offset": 2},
+        {"level": 18, "offset": 7},
+    ]
+    assert dumped(config / "lmqConsumerOffset.json")[0] == [
+        {"topic": "parent", "group": "g", "queue_id": 0, "offset": 1},
+        {"topic": "%LMQ%a", "group": "%LMQ%c", "queue_id": 0, "offset": 5},
+    ]
+    (row,) = dumped(config / "timercheck")[0]
+    assert (row["read_timestamp"], row["queue_offset"], row["master_queue_offset"]) == (1000, 6, 5)
+    (row,) = dumped(config / "timermetrics")[0]
+    assert row["content"] == {"timingCount": {"timed": {"count": 3}}}
+    report = lastwrite.inspect(str(tmp_path))
+    assert not report.problems
+
+
+@pytest.mark.parametrize("name", ["timerwheel", "timerlog", "timerlog/00000000000000000000", "odd"])
+def test_what_is_not_read_of_a_store_is_named_as_its_own(tmp_path: Path, name: str) -> None:
+    writer = StoreWriter(tmp_path)
+    writer.send("parent", b"x")
+    writer.write()
+    (tmp_path / "timerlog").mkdir()
+    for file in ("timerwheel", "timerlog/00000000000000000000", "odd"):
+        (tmp_path / file).write_bytes(b"\xff" * 100)
+    for command in (lambda path: list(lastwrite.dump(path)), lastwrite.inspect):
+        with pytest.raises(NotALog, match="RocketMQ store that Lastwrite does not read"):
+            command(str(tmp_path / name))

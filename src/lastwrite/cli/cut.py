@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output, counted, in_words
+from lastwrite.cli.output import Output, counted, in_words, moment
 from lastwrite.rocketmq.reports import CutReport, CutStatus
 
 
@@ -36,7 +36,7 @@ def cut(
     """End a RocketMQ commit log at an earlier place, where dispatch found it damaged and no replica
     has the rest.
 
-    Queues, index, compaction logs and consumers' offsets are brought back to the same place. What
+    Queues, index, compaction logs, consumers' offsets and the timer go back to the same place. What
     is removed is kept in the store, under names that end with .before-cut, until you remove it;
     --undo puts it back byte for byte.
     """
@@ -72,6 +72,18 @@ def _words(report: CutReport, store: str) -> Iterator[str]:
         yield f"  index files made anew or removed: {', '.join(report.index_files)}"
     for group in report.consumers:
         yield f"  group {group.group}: its offset of {group.topic}-{group.queue} from {group.before} to {group.after}"
+    for level in report.delays:
+        yield f"  delay level {level.level}: delivered up to {level.after}, from {level.before}"
+    timer = report.timer
+    if timer is not None:
+        before, after = map(moment, (timer.read_time_before_ms, timer.read_time_after_ms))
+        yield (
+            f"  timer: {counted(timer.units_removed)} units of its log; next offset of its queue "
+            f"from {timer.queue_offset_before} to {timer.queue_offset_after}; delivered up to "
+            f"{after}, from {before}"
+        )
+    for left in report.untouched:
+        yield f"  unchanged: {left.path}: {left.why}"
     for note in report.notes:
         yield f"note: {note}"
     if report.status is CutStatus.CUT:

@@ -11,7 +11,7 @@ import typer
 from lastwrite.cli import options
 from lastwrite.cli.output import Output, counted, in_time, in_words
 from lastwrite.cli.problems import problem_lines
-from lastwrite.rocketmq.reports import DispatchReport
+from lastwrite.rocketmq.reports import UNKNOWN, DispatchReport
 
 
 def dispatch(
@@ -105,4 +105,7 @@ def _summary(report: DispatchReport) -> Iterator[str]:
     ):
         if count:
             yield f"left out: {counted(count)} {what}"
+    unknown = [one.path for one in report.untouched if one.why == UNKNOWN]
+    if unknown:
+        yield f"left as they are, and unknown to Lastwrite: {', '.join(unknown)}"
     yield f"wrote files of {in_words(report.bytes_written)}, in {in_time(report.seconds)}"

@@ -10,6 +10,7 @@ from lastwrite.errors import InvalidConfig
 from lastwrite.pulsar.format.names import SCHEME, TopicName
 from lastwrite.pulsar.store import place as pulsar_place
 from lastwrite.rocketmq.store import place as rocketmq_place
+from lastwrite.storage.objects.address import is_address
 
 KAFKA, ROCKETMQ, PULSAR = SYSTEMS = ("kafka", "rocketmq", "pulsar")
 
@@ -39,8 +40,9 @@ def system_of(path: str, name: str | None = None) -> str:
         return archived[0]
     if rocketmq_place.locate(path) is not None:
         return ROCKETMQ
-    is_pulsar = pulsar_place.locate(path) is not None or pulsar_place.kind_of(path) is not None
-    return PULSAR if is_pulsar else KAFKA
+    if pulsar_place.locate(path) is not None or pulsar_place.kind_of(path) is not None:
+        return PULSAR
+    return ROCKETMQ if not is_address(path) and rocketmq_place.is_in_store(path) else KAFKA
 
 
 def _refuse_address(path: str) -> None:

@@ -10,6 +10,8 @@ from lastwrite.model.log import Problem, TopicPartition, any_damaged
 from lastwrite.reports.compaction import CompactionReport
 from lastwrite.reports.document import UNPRINTED, Document, FrozenDocument, figure
 
+UNKNOWN = "Lastwrite does not know this file; check it before a broker starts"
+
 
 class QueueKind(StrEnum):
     """What a queue is dispatched to; the value is the tree below the store."""
@@ -101,8 +103,15 @@ class DispatchTotals(Document, kw_only=True):
     stage_seconds: dict[str, float]
 
 
+class UntouchedFile(FrozenDocument, frozen=True):
+    """A file or folder of the store that a command left as it is, and why."""
+
+    path: str
+    why: str
+
+
 class DispatchReport(Document, kw_only=True):
-    """What ``dispatch`` did."""
+    """What ``dispatch`` did. ``untouched``: what it left as it is."""
 
     path: str
     now_ms: int
@@ -112,6 +121,7 @@ class DispatchReport(Document, kw_only=True):
     )
     problems: list[Problem] = []
     damage: LogDamage | None = None  # None: the commit log is whole
+    untouched: list[UntouchedFile] = []
     totals: ClassVar[DispatchTotals] = figure(lambda self: self.sums())
     log_start: Annotated[int, UNPRINTED] = 0  # addresses of the commit log
     log_end: Annotated[int, UNPRINTED] = 0
@@ -173,12 +183,30 @@ class LoweredOffset(FrozenDocument, frozen=True):
     after: int
 
 
+class LoweredDelay(FrozenDocument, frozen=True):
+    """How far the delayed messages of a level count as delivered, by ``config/delayOffset.json``."""
+
+    level: int
+    before: int
+    after: int
+
+
+class TimerChange(FrozenDocument, frozen=True, kw_only=True):
+    """What becomes of the timer's files: its log, and how far its service has come."""
+
+    units_removed: int  # of the timer log
+    queue_offset_before: int  # next one of the timer's consume queue
+    queue_offset_after: int
+    read_time_before_ms: int  # messages that were due before are delivered
+    read_time_after_ms: int
+
+
 class CutReport(Document, kw_only=True):
     """What goes from the physical offset ``at`` on. ``queues``: the queue offsets that go, by topic
     and queue.
 
     ``compaction``: those that go from compaction logs, too. ``aside``: where what was there lies
-    now.
+    now. ``untouched``: what else lies in the store.
     """
 
     path: str
@@ -193,8 +221,11 @@ class CutReport(Document, kw_only=True):
     compaction: list[OffsetRange] = []
     index_files: list[str] = []  # rebuilt without what goes, or removed
     consumers: list[LoweredOffset] = []
+    delays: list[LoweredDelay] = []
+    timer: TimerChange | None = None  # None: nothing of it changes
     files_removed: list[str] = []  # of the commit log
     aside: list[str] = []
+    untouched: list[UntouchedFile] = []
     notes: list[str] = []
 
     @property

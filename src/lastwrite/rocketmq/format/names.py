@@ -30,6 +30,8 @@ BATCH_CONSUME_QUEUES = "batchconsumequeue"
 INDEX = "index"
 COMPACTION = "compaction"
 CONFIG = "config"
+TIMER_LOG = "timerlog"
+TIMER_WHEEL = "timerwheel"  # a file; those that begin so and end with a number are its snapshots
 CHECKPOINT = "checkpoint"
 ABORT = "abort"
 LOCK = "lock"
@@ -61,10 +63,14 @@ UNFINISHED_REMEDY = (
 # In ``config/``.
 TOPICS = "topics.json"
 CONSUMER_OFFSETS = "consumerOffset.json"
+LIGHT_OFFSETS = "lmqConsumerOffset.json"  # in its place where a broker has enableLmq
+DELAY_OFFSETS = "delayOffset.json"
+TIMER_CHECKPOINT = "timercheck"
 BACKUP_SUFFIX = ".bak"
 
 RETRY_TOPIC = "%RETRY%"  # begins the names of the topics of messages that are consumed again
 SYSTEM_TOPIC = "rmq_sys_"  # begins the names of a broker's own topics, of most of them
+TIMER_TOPIC = "rmq_sys_wheel_timer"  # messages with a time of delivery, in queue 0
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # delayed messages: their tags code is the time of delivery
 DEFAULT_CONSUME_QUEUE_BYTES = 6_000_000  # mappedFileSizeConsumeQueue
 DEFAULT_BATCH_QUEUE_BYTES = 13_800_000  # mapperFileSizeBatchConsumeQueue

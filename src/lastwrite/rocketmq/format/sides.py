@@ -146,13 +146,15 @@ def _topic(name: str, value: Any) -> Topic:
 
 
 def decode_consumer_offsets(data: bytes) -> dict[tuple[str, str], dict[int, int]]:
-    """``config/consumerOffset.json``: by topic and group, the next offset of each queue.
+    """``config/consumerOffset.json`` or ``lmqConsumerOffset.json``: by topic and group, the next
+    offset of each queue; a light queue's is that of queue 0.
 
     Raises:
         CorruptLog: no JSON, or anything but numbers.
     """
     found = {}
-    for name, queues in _member(_json(data), "offsetTable").items():
+    document = _json(data)
+    for name, queues in _member(document, "offsetTable").items():
         topic, _, group = name.partition("@")
         if not isinstance(queues, dict):
             raise CorruptLog(f"offsets of {name} that are no JSON object")
@@ -160,18 +162,43 @@ def decode_consumer_offsets(data: bytes) -> dict[tuple[str, str], dict[int, int]
             _number(queue, f"queue of {name}"): _number(offset, f"offset of {name}")
             for queue, offset in queues.items()
         }
+    for name, offset in _member(document, "lmqOffsetTable").items():
+        topic, _, group = name.rpartition("@")
+        found[topic, group] = {0: _number(offset, f"offset of {name}")}
     return found
 
 
+def decode_delay_offsets(data: bytes) -> dict[int, int]:
+    """``config/delayOffset.json``: by level of delay, the next offset to be delivered.
+
+    Raises:
+        CorruptLog: no JSON, or anything but numbers.
+    """
+    return {
+        _number(level, "a level of delay"): _number(offset, f"offset of delay level {level}")
+        for level, offset in _member(_json(data), "offsetTable").items()
+    }
+
+
+def decode_config(data: bytes) -> Any:
+    """Another JSON file of the folder ``config``.
+
+    Raises:
+        CorruptLog: no JSON.
+    """
+    return _json(data)
+
+
 _GROUP = re.compile(r'"((?:[^"\\]|\\.)*)@([^"@]*)"(\s*:\s*\{)([^{}]*)\}')
+_LIGHT_OFFSET = re.compile(r'"((?:[^"\\]|\\.)*)@([^"@]*)"(\s*:\s*)([0-9]{1,19})(?![0-9])')
 _QUEUE_OFFSET = re.compile(r'("?)(?<![0-9])([0-9]{1,10})\1(\s*:\s*)([0-9]{1,19})(?![0-9])')
 
 
 def lower_consumer_offsets(
     data: bytes, ends: Mapping[tuple[str, int], int]
 ) -> tuple[bytes, list[tuple[str, str, int, int, int]]]:
-    """``config/consumerOffset.json`` with no offset of a queue above that of ``ends`` (by topic and
-    queue).
+    """``config/consumerOffset.json`` or ``lmqConsumerOffset.json`` with no offset of a queue above
+    that of ``ends`` (by topic and queue). A light queue's offset stands alone, without its queue 0.
 
     All else stays as it is written. Returns the bytes, and of each offset that was lowered topic,
     group, queue, what it was and what it is.
@@ -190,9 +217,41 @@ def lower_consumer_offsets(
 
         return f'"{topic}@{name}"{match[3]}{_QUEUE_OFFSET.sub(offset, match[4])}}}'
 
-    return _GROUP.sub(group, data.decode("utf-8", "surrogateescape")).encode(
-        "utf-8", "surrogateescape"
-    ), lowered
+    def light(match: re.Match[str]) -> str:
+        topic, name, value = match[1], match[2], int(match[4])
+        end = ends.get((topic, 0), value)
+        if end < value:
+            lowered.append((topic, name, 0, value, end))
+        return f'"{topic}@{name}"{match[3]}{min(value, end)}'
+
+    text = _GROUP.sub(group, data.decode("utf-8", "surrogateescape"))
+    return _LIGHT_OFFSET.sub(light, text).encode("utf-8", "surrogateescape"), lowered
+
+
+_DELAY_TABLE = re.compile(rb'("offsetTable"\s*:\s*\{)([^{}]*)\}')
+_DELAY_OFFSET = re.compile(rb'("?)(?<![0-9])([0-9]{1,10})\1(\s*:\s*)([0-9]{1,19})(?![0-9])')
+
+
+def lower_delay_offsets(
+    data: bytes, ends: Mapping[int, int]
+) -> tuple[bytes, list[tuple[int, int, int]]]:
+    """``config/delayOffset.json`` with no offset of a level above that of ``ends``.
+
+    Returns the bytes, and of each offset that was lowered the level, what it was and what it is.
+    """
+    lowered: list[tuple[int, int, int]] = []
+
+    def offset(one: re.Match[bytes]) -> bytes:
+        level, value = int(one[2]), int(one[4])
+        end = ends.get(level, value)
+        if end < value:
+            lowered.append((level, value, end))
+        return b"%b%b%b%b%d" % (one[1], one[2], one[1], one[3], min(value, end))
+
+    def table(match: re.Match[bytes]) -> bytes:
+        return match[1] + _DELAY_OFFSET.sub(offset, match[2]) + b"}"
+
+    return _DELAY_TABLE.sub(table, data, count=1), lowered
 
 
 def decode_positions(data: bytes) -> dict[str, int]:

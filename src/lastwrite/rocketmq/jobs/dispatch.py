@@ -58,7 +58,16 @@ from lastwrite.rocketmq.reports import (
     QueueReport,
 )
 from lastwrite.rocketmq.rules.dispatch_settings import DispatchConfig
-from lastwrite.rocketmq.store import beyond, dispatched, links, lock, reading, trees, walking
+from lastwrite.rocketmq.store import (
+    beyond,
+    dispatched,
+    links,
+    lock,
+    reading,
+    trees,
+    untouched,
+    walking,
+)
 from lastwrite.rocketmq.store.building import build
 from lastwrite.rocketmq.store.layouts import refuse_other_layouts
 from lastwrite.rocketmq.store.place import is_store
@@ -151,6 +160,8 @@ def dispatch(  # one parameter an option of the command line
             with contextlib.suppress(LogError, OSError):
                 trees.clear(root)  # what was written aside; else the next dispatch does it
             raise
+        changed = set(job.installed)
+        report.untouched = untouched.list_untouched(root, changed, untouched.BY_DISPATCH)
         report.stage_seconds = {name: stage.seconds for name, stage in runner.profile.items()}
     report.seconds = time.perf_counter() - begin
     return report

@@ -399,7 +399,7 @@ class _StoreDump:
         yield from settled(place.root, lambda: list(side_rows(place)))
 
     def _config(self) -> Iterator[Row]:
-        for name in (names.TOPICS, names.CONSUMER_OFFSETS):
+        for name in (names.TOPICS, names.CONSUMER_OFFSETS, names.LIGHT_OFFSETS):
             path = os.path.join(self._place.path, name)
             if os.path.isfile(path):
                 yield from self._file_rows(find_place(path))

@@ -100,6 +100,9 @@ _SIDE_PATHS = (
     names.LOCK,
     f"{names.CONFIG}/{names.TOPICS}",
     f"{names.CONFIG}/{names.CONSUMER_OFFSETS}",
+    f"{names.CONFIG}/{names.LIGHT_OFFSETS}",
+    f"{names.CONFIG}/{names.DELAY_OFFSETS}",
+    f"{names.CONFIG}/{names.TIMER_CHECKPOINT}",
     f"{names.COMPACTION}/{names.POSITION_CHECKPOINT}",
 )
 _INDEX_REMEDY = "lastwrite dispatch rebuilds it; without it keys are found in the commit log"

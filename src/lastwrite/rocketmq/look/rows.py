@@ -7,14 +7,13 @@ Numbers are those on disk, times are milliseconds, bytes are base64.
 from __future__ import annotations
 
 import base64
-import json
 import os
 from collections.abc import Iterator
 
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.model.log import TopicPartition
 from lastwrite.reports.table import BODY_LIMIT_BYTES, Row
-from lastwrite.rocketmq.format import names, record, sides, units
+from lastwrite.rocketmq.format import names, record, sides, timer, units
 from lastwrite.rocketmq.format import properties as properties_
 from lastwrite.rocketmq.format.index_file import IndexFile
 from lastwrite.rocketmq.format.record import Message
@@ -291,6 +290,17 @@ def side_rows(place: StorePlace) -> Iterator[Row]:
         for (topic_name, group), offsets in sides.decode_consumer_offsets(data).items():
             for queue, offset in offsets.items():
                 yield {"topic": topic_name, "group": group, "queue_id": queue, "offset": offset}
+    elif place.file is FileKind.DELAY_OFFSETS:
+        for level, offset in sides.decode_delay_offsets(data).items():
+            yield {"level": level, "offset": offset}
+    elif place.file is FileKind.TIMER_CHECKPOINT:
+        timed = timer.decode_timer_checkpoint(data)
+        yield {
+            "read_timestamp": timed.read_time_ms,
+            "log_flushed_at": timed.log_flushed_at,
+            "queue_offset": timed.queue_offset,
+            "master_queue_offset": timed.master_queue_offset,
+        }
     elif place.file is FileKind.POSITIONS:
         for name, position in sides.decode_positions(data).items():
             topic_name, _, queue_text = name.rpartition("_")
@@ -299,7 +309,4 @@ def side_rows(place: StorePlace) -> Iterator[Row]:
                 raise CorruptLog(f"position of {name!r}, which names no queue", path=place.path)
             yield {"topic": topic_name, "queue_id": queue_number, "position": position}
     else:
-        try:
-            yield {"file": os.path.basename(place.path), "content": json.loads(data)}
-        except (ValueError, RecursionError) as error:
-            raise CorruptLog(f"no JSON: {error}", path=place.path) from None
+        yield {"file": os.path.basename(place.path), "content": sides.decode_config(data)}

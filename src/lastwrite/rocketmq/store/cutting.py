@@ -2,8 +2,8 @@
 
 A broker that starts ends its log by itself at a record that is not whole, and what was there is
 gone. A cut does it where it is told to, says before what goes, and keeps everything. A tree is
-``commitlog``, ``consumequeue``, ``batchconsumequeue``, ``index`` or ``compaction``. Of each that
-changes::
+``commitlog``, ``consumequeue``, ``batchconsumequeue``, ``index``, ``compaction`` or ``timerlog``. Of
+each that changes::
 
     commitlog.cut           its successor: files that stay by a second name, the last one a copy
                             that ends at the cut
@@ -12,8 +12,15 @@ changes::
 A queue's next offset follows from its consume queue, so offsets that go are given again. What knows
 of them must not be ahead: a compaction log would refuse new records at offsets that it has, an
 index file those below its last address, and a consumer group would pass over what lies below its
-own offset. So these are cut, too, and the small files ``checkpoint`` and
-``config/consumerOffset.json`` are written anew, the old ones kept beside them.
+own offset. So these are cut, too, and the small files ``checkpoint``,
+``config/consumerOffset.json``, ``lmqConsumerOffset.json`` and ``delayOffset.json`` are written
+anew, the old ones kept beside them.
+
+The timer's files lead into the commit log as well. Its log ``timerlog`` ends before the first unit
+of a record that goes; ``timerwheel`` and its snapshots are set aside, because a broker builds the
+wheel from the log; ``config/timercheck`` goes back to the new end of the timer's queue. What was
+delivered after the cut goes with it, so delayed messages that were due after the last record that
+stays count as not delivered.
 
 The steps::
 
@@ -32,7 +39,7 @@ while we run, the guard after a crash.
 Source: RocketMQ 5.5.0 ``CommitLog.recoverNormally``, ``MappedFileQueue.doLoad`` and
 ``truncateDirtyFiles``,
 ``ConsumeQueue.truncateDirtyLogicFiles``, ``CompactionLog.asyncPutMessage``,
-``IndexService.buildIndex``.
+``IndexService.buildIndex``, ``TimerMessageStore.recover``, ``ScheduleMessageService``.
 """
 
 from __future__ import annotations
@@ -50,10 +57,18 @@ import numpy as np
 
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, LogHeld
 from lastwrite.model.log import TopicPartition
-from lastwrite.rocketmq.format import index_file, kernels, names, sides, units
+from lastwrite.rocketmq.format import index_file, kernels, names, sides, timer, units
 from lastwrite.rocketmq.format.kernels import MESSAGE
-from lastwrite.rocketmq.reports import CutReport, CutStatus, LoweredOffset, OffsetRange, QueueKind
-from lastwrite.rocketmq.store import beyond, lock, reading, trees, walking
+from lastwrite.rocketmq.reports import (
+    CutReport,
+    CutStatus,
+    LoweredDelay,
+    LoweredOffset,
+    OffsetRange,
+    QueueKind,
+    TimerChange,
+)
+from lastwrite.rocketmq.store import beyond, lock, reading, trees, untouched, walking
 from lastwrite.rocketmq.store.positions import key_of, read_positions
 from lastwrite.rocketmq.store.reading import MappedFile, MappedLog, Part
 from lastwrite.storage import files
@@ -66,6 +81,18 @@ _NEXT, _ASIDE, _WORK = ".cut", ".before-cut", ".cut-work"
 _NEW = b"new: a cut was stopped, run lastwrite cut STORE --undo\n"
 _OLD = b"old: a cut was stopped, run lastwrite cut STORE --undo\n"
 _LARGEST_SIDE_BYTES = 1 << 30
+_TREES = (*trees.ORDER, names.TIMER_LOG, names.COMMIT_LOG)
+_NO_END = (1 << 63) - 1
+_TIMER_QUEUE = TopicPartition(names.TIMER_TOPIC, 0)
+_TIMER_CHECKPOINT = os.path.join(names.CONFIG, names.TIMER_CHECKPOINT)
+_GROUP_SIDES = tuple(
+    os.path.join(names.CONFIG, name + end)
+    for name in (names.CONSUMER_OFFSETS, names.LIGHT_OFFSETS)
+    for end in ("", names.BACKUP_SUFFIX)
+)
+_DELAY_SIDES = tuple(
+    os.path.join(names.CONFIG, names.DELAY_OFFSETS + end) for end in ("", names.BACKUP_SUFFIX)
+)
 
 
 # ---------------------------------------------------------------------- what state a store is in
@@ -97,7 +124,9 @@ class Cut:
     report: CutReport
     edits: dict[str, dict[str, _Edit]] = field(default_factory=dict)  # by tree: path below it
     gone: dict[str, set[str]] = field(default_factory=dict)  # by tree: paths below it
-    sides: dict[str, bytes] = field(default_factory=dict)  # path below the store: its new content
+    # path below the store: its new content; None: it is set aside
+    sides: dict[str, bytes | None] = field(default_factory=dict)
+    last_time_ms: int = 0  # store time of the last record that stays
     ends: dict[TopicPartition, int] = field(default_factory=dict)  # queue's next offset
 
     def edit(self, tree: str, path: str, edit: _Edit) -> None:
@@ -110,7 +139,7 @@ class Cut:
     def trees(self) -> list[str]:
         """Those that change, the commit log last."""
         changed = set(self.edits) | set(self.gone)
-        return [tree for tree in (*trees.ORDER, names.COMMIT_LOG) if tree in changed]
+        return [tree for tree in _TREES if tree in changed]
 
 
 def plan(root: str, at: int) -> Cut:
@@ -141,6 +170,10 @@ def plan(root: str, at: int) -> Cut:
     _plan_compaction(cut)
     _plan_index(cut)
     _plan_sides(cut)
+    _plan_delays(cut)
+    _plan_timer(cut)
+    changed = {path.split(os.sep)[0] for path in cut.trees} | set(cut.sides)
+    cut.report.untouched = untouched.list_untouched(root, changed, untouched.BY_CUT)
     live = [trees.live_tree(root, tree) for tree in cut.trees]
     cut.report.aside = [path + _ASIDE for path in live] + [
         os.path.join(root, path) + _ASIDE for path in cut.sides
@@ -162,7 +195,7 @@ def _check_place(found: list[MappedFile], at: int) -> MappedFile:
             f"physical offset {at} is not in the commit log",
             remedy=f"its files hold {found[0].start} to {found[-1].end - 1}",
         )
-    places = sorted(_borders(file))
+    places = sorted(_borders(file)[0])
     if at not in places and not (at == file.start and file.start > found[0].start):
         near = bisect_left(places, at)
         nearest = " and ".join(map(str, places[max(near - 1, 0) : near + 1])) or "none in this file"
@@ -179,16 +212,21 @@ def _check_place(found: list[MappedFile], at: int) -> MappedFile:
     return file
 
 
-def _borders(file: MappedFile) -> set[int]:
-    """Where whole records of the file begin and end."""
+def _borders(file: MappedFile, at: int = 0) -> tuple[set[int], int]:
+    """Where whole records of the file begin and end; the store time of the last one before ``at``,
+    0 if there is none."""
     found: set[int] = set()
+    last_time_ms = 0
     end = walking.written_end(file)
     with mapped(file.path, file.size_bytes) as data:
         for table in walking.whole_records(file, data, file.start, end, [], is_exact=True):
             starts = table["position"] + file.start
             found.update(starts.tolist())
             found.update((starts + table["size"]).tolist())
-    return found
+            before = int(np.searchsorted(starts, at))
+            if before:
+                last_time_ms = int(table["store_time"][before - 1])
+    return found, last_time_ms
 
 
 def _plan_log(cut: Cut, log: MappedLog, found: list[MappedFile], place: MappedFile) -> None:
@@ -197,6 +235,8 @@ def _plan_log(cut: Cut, log: MappedLog, found: list[MappedFile], place: MappedFi
     report.file, report.position = place.path, at - place.start
     report.records = rest.records
     report.log_end = max(rest.end, at)
+    last = place if at > place.start else found[found.index(place) - 1]
+    cut.last_time_ms = _borders(last, at)[1]
     report.bytes = report.log_end - at
     cut.ends = {name: first for name, (first, _) in rest.queues.items()}
     removed = dict(rest.queues)
@@ -389,14 +429,13 @@ def _store_time(cut: Cut, address: int) -> int | None:
 def _plan_sides(cut: Cut) -> None:
     """Consumer groups' offsets beyond a queue's new end, the checkpoint's beyond the log's."""
     ends = {(name.topic, name.partition): end for name, end in cut.ends.items()}
-    for name in (names.CONSUMER_OFFSETS, names.CONSUMER_OFFSETS + names.BACKUP_SUFFIX):
-        path = os.path.join(names.CONFIG, name)
+    for path in _GROUP_SIDES:
         content = _content(cut.root, path)
         lowered, told = sides.lower_consumer_offsets(content, ends)
         if told:
             cut.sides[path] = lowered
-            if name == names.CONSUMER_OFFSETS:
-                cut.report.consumers = [LoweredOffset(*one) for one in told]
+            if not path.endswith(names.BACKUP_SUFFIX):
+                cut.report.consumers += [LoweredOffset(*one) for one in told]
     content = _content(cut.root, names.CHECKPOINT)
     with suppress(LogError):
         old = sides.decode_checkpoint(content)
@@ -405,6 +444,102 @@ def _plan_sides(cut: Cut) -> None:
         if new != old:
             head = sides.CHECKPOINT.pack(*new)
             cut.sides[names.CHECKPOINT] = head + content[len(head) :]
+
+
+def _plan_delays(cut: Cut) -> None:
+    """How far delayed messages are delivered: not beyond their queue's end, nor beyond the first
+    that was due after the last record that stays, because what it was delivered as goes."""
+    ends: dict[int, int] = {}
+    for name in reading.list_queues(cut.root, Part.CONSUME_QUEUE):
+        if name.topic == names.SCHEDULE_TOPIC:
+            ends[name.partition + 1] = _first_due(cut, name)
+    for path in _DELAY_SIDES:
+        lowered, told = sides.lower_delay_offsets(_content(cut.root, path), ends)
+        if told:
+            cut.sides[path] = lowered
+            if not path.endswith(names.BACKUP_SUFFIX):
+                cut.report.delays = [LoweredDelay(*one) for one in told]
+
+
+def _first_due(cut: Cut, name: TopicPartition) -> int:
+    """The queue offset of a level's first message due after the last record that stays; that of the
+    queue's end, if there is none."""
+    end = cut.ends.get(name, _NO_END)
+    for file in reading.read_queue(cut.root, Part.CONSUME_QUEUE, name).files:
+        with mapped(file.path) as data:
+            table = units.consume_queue_units(data)
+            table = table[: units.valid_count(table)]
+            late = np.flatnonzero(table["tags_code"] > cut.last_time_ms)
+        if len(late):
+            first = file.start // units.CONSUME_QUEUE_UNIT.size + int(late[0])
+            return min(end, first)
+    return end
+
+
+# ---------------------------------------------------------------------- the timer
+
+
+def _plan_timer(cut: Cut) -> None:
+    """The timer log without units of records that go; the wheel, which a broker builds from it; and
+    how far the timer service has come."""
+    content = _content(cut.root, _TIMER_CHECKPOINT)
+    removed = _plan_timer_log(cut)
+    if removed:
+        wheels = sorted(filter(_is_wheel, os.listdir(cut.root)))
+        cut.sides.update(dict.fromkeys(wheels))
+    try:
+        old = timer.decode_timer_checkpoint(content)
+    except CorruptLog:  # none, or not one: a broker takes it for one of zeros
+        old = timer.TimerCheckpoint(0, 0, 0, 0, 0, 0, 0)
+    end = cut.ends.get(_TIMER_QUEUE, _NO_END)
+    slot = cut.last_time_ms // timer.PRECISION_MS * timer.PRECISION_MS
+    new = old._replace(
+        read_time_ms=min(old.read_time_ms, slot),
+        log_flushed_at=0 if removed else old.log_flushed_at,
+        queue_offset=min(old.queue_offset, end),
+        master_queue_offset=min(old.master_queue_offset, end),
+    )
+    if new == old and not removed:
+        return
+    if new != old:
+        head = timer.TIMER_CHECKPOINT.pack(*new)
+        cut.sides[_TIMER_CHECKPOINT] = head + content[len(head) :]
+    cut.report.timer = TimerChange(
+        units_removed=removed,
+        queue_offset_before=old.queue_offset,
+        queue_offset_after=new.queue_offset,
+        read_time_before_ms=old.read_time_ms,
+        read_time_after_ms=new.read_time_ms,
+    )
+
+
+def _plan_timer_log(cut: Cut) -> int:
+    """End the timer log before its first unit of a record that goes: the timer service takes
+    messages in their order. Returns how many units go."""
+    removed = 0
+    for file in reading.read_files(trees.live_tree(cut.root, names.TIMER_LOG)).sound().files:
+        name = os.path.basename(file.path)
+        with mapped(file.path) as data:
+            table = timer.timer_units(data)
+            going = np.flatnonzero(table["physical_offset"] >= cut.at)
+            count = len(table)
+        if removed:
+            cut.remove(names.TIMER_LOG, name)
+            removed += count
+        elif len(going):
+            keep = int(going[0])
+            removed = count - keep
+            if keep or not file.start:
+                cut.edit(names.TIMER_LOG, name, _Edit(keep * timer.TIMER_UNIT.size))
+            else:
+                cut.remove(names.TIMER_LOG, name)
+    return removed
+
+
+def _is_wheel(name: str) -> bool:
+    """Whether a file is the timer wheel or a snapshot of it."""
+    stem, _, number = name.partition(".")
+    return stem == names.TIMER_WHEEL and (not number or number.isdigit())
 
 
 def _content(root: str, path: str) -> bytes:
@@ -431,7 +566,10 @@ def make(cut: Cut) -> CutReport:
     note = {
         "at": cut.at,
         "trees": cut.trees,
-        "sides": {path: zlib.crc32(content) for path, content in cut.sides.items()},
+        "sides": {
+            path: None if content is None else zlib.crc32(content)
+            for path, content in cut.sides.items()
+        },
         "report": cut.report.to_dict(),
     }
     trees.refuse_unwritable(root, cut.trees)
@@ -493,6 +631,9 @@ def _forward(cut: Cut) -> None:
             _rename(live + _NEXT, live)
     for path, content in cut.sides.items():
         live = os.path.realpath(os.path.join(root, path))
+        if content is None:
+            _rename(live, live + _ASIDE)
+            continue
         files.copy(live, live + _ASIDE + ".tmp")
         _rename(live + _ASIDE + ".tmp", live + _ASIDE)
         files.write(live + _NEXT, content, like=files.owner_of(live))
@@ -612,7 +753,9 @@ def _back(root: str) -> list[str]:
         old = live + _ASIDE
         if not os.path.lexists(old):
             continue
-        is_ours = not os.path.lexists(live) or zlib.crc32(_content(root, path)) == crc
+        # The timer's files go together, and a broker that wrote nothing has delivered nothing.
+        is_ours = crc is None or path == _TIMER_CHECKPOINT or not os.path.lexists(live)
+        is_ours = is_ours or zlib.crc32(_content(root, path)) == crc
         if is_ours or _is_same(live, old):
             files.rename(old, live)
         else:
@@ -655,9 +798,8 @@ def _clear(root: str) -> None:
 
 
 def _left(root: str) -> Iterator[str]:
-    offsets = os.path.join(names.CONFIG, names.CONSUMER_OFFSETS)
-    ends = dict.fromkeys((*trees.ORDER, names.COMMIT_LOG), (_NEXT, _WORK))
-    for side in (names.CHECKPOINT, offsets, offsets + names.BACKUP_SUFFIX):
+    ends = dict.fromkeys(_TREES, (_NEXT, _WORK))
+    for side in (names.CHECKPOINT, *_GROUP_SIDES, *_DELAY_SIDES, _TIMER_CHECKPOINT):
         ends[side] = (_NEXT, _ASIDE + ".tmp")
     for path, suffixes in ends.items():
         live = os.path.realpath(os.path.join(root, path))

@@ -30,6 +30,7 @@ from lastwrite.rocketmq.store.reading import (
 from lastwrite.storage.objects.address import is_address
 
 _MOST_ODD_NAMES = 16  # of a folder's files, that are looked into
+_COUNTS = ("timermetrics", "transactionMetrics")  # JSON in ``config``, without the ending
 _COMPACTION_PARTS = (Part.COMPACTION_LOG, Part.COMPACTION_INDEX)
 _SIDE_FILES = {
     "checkpoint": FileKind.CHECKPOINT,
@@ -37,8 +38,22 @@ _SIDE_FILES = {
     "lock": FileKind.LOCK,
     "topics.json": FileKind.TOPICS,
     "consumerOffset.json": FileKind.CONSUMER_OFFSETS,
+    "lmqConsumerOffset.json": FileKind.CONSUMER_OFFSETS,
+    "delayOffset.json": FileKind.DELAY_OFFSETS,
+    "timercheck": FileKind.TIMER_CHECKPOINT,
     "position-checkpoint": FileKind.POSITIONS,
 }
+# Folders at a store's root that only a store has so, and that nothing is read of.
+_OWN_NAMES = (
+    names.TIMER_LOG,
+    names.COMMIT_LOG,
+    names.CONSUME_QUEUES,
+    names.CONSUME_QUEUE_EXTENSIONS,
+    names.BATCH_CONSUME_QUEUES,
+    names.COMPACTION,
+    "consumequeue_rocksdb",
+    "rocksdbstore",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +174,18 @@ def _lone_log(path: str) -> StorePlace | None:
     return StorePlace(path, None, Part.COMMIT_LOG) if any(map(begins_with_a_record, odd)) else None
 
 
+def is_in_store(path: str) -> bool:
+    """Whether the path lies in a store, be it nothing that Lastwrite reads there."""
+    folder = os.path.dirname(os.path.abspath(path))
+    below = os.path.basename(os.path.abspath(path))
+    while below:
+        is_own = os.path.isfile(path) or below.partition(".")[0] in _OWN_NAMES
+        if is_own and is_store(folder):
+            return True
+        folder, below = os.path.split(folder)
+    return False
+
+
 def find_place(path: str) -> StorePlace:
     """What lies at ``path``.
 
@@ -167,12 +194,12 @@ def find_place(path: str) -> StorePlace:
     """
     found = locate(path)
     if found is None:
-        is_there = os.path.exists(path)
-        raise NotALog(
-            "nothing of a RocketMQ store" if is_there else "no such file or folder",
-            path=path,
-            remedy="give a store (a broker's storePathRootDir), a folder or a file inside of it",
-        )
+        wrong = "nothing of a RocketMQ store" if os.path.exists(path) else "no such file or folder"
+        remedy = "give a store (a broker's storePathRootDir), a folder or a file inside of it"
+        if is_in_store(path):
+            wrong = "a file or folder of a RocketMQ store that Lastwrite does not read"
+            remedy = "give the store, or one of its logs, queues, index files or settings"
+        raise NotALog(wrong, path=path, remedy=remedy)
     return found
 
 
@@ -211,7 +238,8 @@ def _below(path: str, root: str, part: Part, rest: list[str], is_file: bool) -> 
             is_known = kind is FileKind.POSITIONS
         else:
             base = base.removesuffix(".tmp")
-            kind, is_known = _SIDE_FILES.get(base, FileKind.CONFIG), ".json" in base
+            kind = _SIDE_FILES.get(base, FileKind.CONFIG)
+            is_known = ".json" in base or base in (*_SIDE_FILES, *_COUNTS)
         return StorePlace(path, root, part, file=kind) if is_known else None
     topic: str | None = None
     queue: int | None = None
@@ -235,7 +263,7 @@ def _below(path: str, root: str, part: Part, rest: list[str], is_file: bool) -> 
 
 def _root_of_side_file(path: str, kind: FileKind) -> str | None:
     folder = os.path.dirname(os.path.abspath(path))
-    if kind in (FileKind.TOPICS, FileKind.CONSUMER_OFFSETS, FileKind.POSITIONS):
+    if kind not in (FileKind.CHECKPOINT, FileKind.ABORT, FileKind.LOCK):
         folder = os.path.dirname(folder)
     return folder if is_store(folder) else None
 

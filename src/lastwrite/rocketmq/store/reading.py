@@ -81,6 +81,8 @@ class FileKind(StrEnum):
     LOCK = "lock"
     TOPICS = "topics"
     CONSUMER_OFFSETS = "consumer offsets"
+    DELAY_OFFSETS = "delay offsets"
+    TIMER_CHECKPOINT = "timer checkpoint"
     POSITIONS = "position checkpoint"
     CONFIG = "config"  # another JSON file of the folder config
 

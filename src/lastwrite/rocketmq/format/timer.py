@@ -1,0 +1,86 @@
+"""The timer's files: messages with a time of delivery of their own (5.0.0).
+
+A broker files such a message under ``rmq_sys_wheel_timer``, queue 0. Its timer service reads that
+consume queue and appends a unit of 52 bytes to ``timerlog/``; ``timerwheel`` has for each second
+the last unit of that second, and units of one second are chained backwards. A file of the log ends
+with a blank: a size, 8 bytes and a magic of its own. ``config/timercheck`` says how far the service
+has read both.
+
+A broker without ``timerwheel`` builds it from the log at its start, from the byte
+``log_flushed_at`` on less one file.
+
+Source: RocketMQ 5.5.0 ``TimerMessageStore``, ``TimerLog``, ``TimerWheel``, ``TimerCheckpoint``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lastwrite.encoding.layout import I32, I64, At, Buffer, layout
+from lastwrite.errors import TruncatedLog
+from lastwrite.model.columns import ByteArray
+
+PRECISION_MS: Final = 1000  # timerPrecisionMs, the default: what one slot of the wheel stands for
+_MOST_MAGIC: Final = 0xF  # of a unit; that of a blank is larger
+
+
+class TimerUnit(NamedTuple):
+    """A message in the timer log."""
+
+    # fmt: off
+    #                               offset  type
+    size:            Annotated[int, At(0,  I32)]  # 52
+    previous:        Annotated[int, At(4,  I64)]  # unit of the same second; -1: none
+    magic:           Annotated[int, At(12, I32)]  # bits: 1, 2 to be filed again, 4 a recall
+    write_time_ms:   Annotated[int, At(16, I64)]
+    delay_ms:        Annotated[int, At(24, I32)]  # from then on
+    physical_offset: Annotated[int, At(28, I64)]  # in the commit log
+    message_size:    Annotated[int, At(36, I32)]
+    topic_hash:      Annotated[int, At(40, I32)]
+    reserved:        Annotated[int, At(44, I64)]
+    # fmt: on
+
+
+TIMER_UNIT = layout(TimerUnit, byte_order=">", size=52)
+TIMER_DTYPE = np.dtype(TIMER_UNIT.dtype_items())
+TimerUnits = npt.NDArray[np.void]
+
+
+class TimerCheckpoint(NamedTuple):
+    """``config/timercheck``: 4,096 bytes, of which these are used."""
+
+    # fmt: off
+    #                                   offset  type
+    read_time_ms:        Annotated[int, At(0,  I64)]  # slots before it are delivered
+    log_flushed_at:      Annotated[int, At(8,  I64)]  # byte of the timer log
+    queue_offset:        Annotated[int, At(16, I64)]  # next one of the timer's consume queue
+    master_queue_offset: Annotated[int, At(24, I64)]
+    state_version:       Annotated[int, At(32, I64)]
+    version_time_ms:     Annotated[int, At(40, I64)]
+    version_counter:     Annotated[int, At(48, I64)]
+    # fmt: on
+
+
+TIMER_CHECKPOINT = layout(TimerCheckpoint, byte_order=">", size=56)
+
+
+def decode_timer_checkpoint(data: Buffer) -> TimerCheckpoint:
+    """The file ``config/timercheck``.
+
+    Raises:
+        TruncatedLog: fewer bytes than its numbers take.
+    """
+    if len(data) < TIMER_CHECKPOINT.size:
+        raise TruncatedLog(f"a timer checkpoint of {len(data)} bytes", len(data))
+    return TimerCheckpoint._make(TIMER_CHECKPOINT.unpack_from(data, 0))
+
+
+def timer_units(data: ByteArray) -> TimerUnits:
+    """The units at the begin of a timer log file, up to the blank or to what was never written."""
+    whole = len(data) // TIMER_UNIT.size * TIMER_UNIT.size
+    table = data[:whole].view(TIMER_DTYPE)
+    is_unit = (table["size"] == TIMER_UNIT.size) & ((table["magic"] | _MOST_MAGIC) == _MOST_MAGIC)
+    return table if is_unit.all() else table[: int(np.argmin(is_unit))]

@@ -1,0 +1,106 @@
+"""What lies in a store that a command leaves as it is, and why it may.
+
+Source: RocketMQ 5.5.0 ``StorePathConfigHelper``, ``BrokerPathConfigHelper``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from lastwrite.rocketmq.format import names
+from lastwrite.rocketmq.reports import UNKNOWN, UntouchedFile
+from lastwrite.storage import files
+
+_SETTINGS: Final = "settings, without addresses and offsets"
+_COUNTS: Final = "counts for display; a broker goes on with them"
+_ROCKSDB: Final = (
+    "RocksDB files, which Lastwrite does not change; if the broker keeps consume queues, index, "
+    "timers or half messages there, they may be ahead of the commit log"
+)
+_WITHIN: Final = "nothing in it leads beyond the cut"
+
+# By path below the store.
+_ALWAYS: Final = {
+    names.LOCK: "held by Lastwrite meanwhile",
+    names.ABORT: "says that the broker was killed",
+    f"{names.CONFIG}/topics.json": _SETTINGS,
+    f"{names.CONFIG}/subscriptionGroup.json": _SETTINGS,
+    f"{names.CONFIG}/topicQueueMapping.json": "queue offsets of static topics; check them",
+    f"{names.CONFIG}/consumerFilter.json": _SETTINGS,
+    f"{names.CONFIG}/messageRequestMode.json": _SETTINGS,
+    f"{names.CONFIG}/consumerOrderInfo.json": "what ordered pop consumers hold, for a while",
+    f"{names.CONFIG}/timermetrics": _COUNTS,
+    f"{names.CONFIG}/transactionMetrics": _COUNTS,
+    f"{names.CONFIG}/tieredStoreMetadata.json": "what lies in the tiered store, which Lastwrite "
+    "does not change; it may be ahead of the commit log",
+    "rocksdbstore": _ROCKSDB,
+    "consumequeue_rocksdb": _ROCKSDB,
+    f"{names.CONFIG}/rdb": _ROCKSDB,
+    "epochFileCheckpoint": "epochs of replication, which may name addresses beyond the log's end: "
+    "let the broker join as a slave with an empty store if its master has more",
+    "dledger": "a DLedger log, which Lastwrite does not change",
+}
+_POSITIONS: Final = tuple(
+    f"{names.CONFIG}/{name}"
+    for name in (
+        names.CONSUMER_OFFSETS,
+        names.LIGHT_OFFSETS,
+        names.DELAY_OFFSETS,
+        names.TIMER_CHECKPOINT,
+    )
+)
+_TREES: Final = (names.CONSUME_QUEUES, names.BATCH_CONSUME_QUEUES, names.INDEX, names.COMPACTION)
+_TIMER: Final = (names.TIMER_LOG, names.TIMER_WHEEL)
+BY_CUT: Final = {
+    **dict.fromkeys((*_TREES, *_TIMER, names.CHECKPOINT, *_POSITIONS), _WITHIN),
+    names.CONSUME_QUEUE_EXTENSIONS: "a broker's start ends it where the consume queues end",
+}
+BY_DISPATCH: Final = {
+    names.COMMIT_LOG: "what is dispatched; a dispatch only reads it",
+    **dict.fromkeys(_TREES, "it has everything already"),
+    names.CONSUME_QUEUE_EXTENSIONS: "dispatch adds no extensions; the units hold the tags code",
+    **dict.fromkeys(_TIMER, "the broker's timer fills it from its consume queue"),
+    names.CHECKPOINT: "a broker writes it anew",
+    **dict.fromkeys(_POSITIONS, "queue offsets, which a dispatch does not change"),
+}
+
+
+def list_untouched(
+    root: str, changed: Collection[str], reasons: Mapping[str, str]
+) -> list[UntouchedFile]:
+    """The files and folders of the store, and the files in ``config``, that are not ``changed``.
+
+    ``changed``: paths below the store; ``reasons``: by path.
+
+    Raises:
+        LogError: a folder cannot be listed.
+    """
+    known = {**_ALWAYS, **reasons}
+    found = []
+    for folder in ("", names.CONFIG):
+        for name in _listed(os.path.join(root, folder)):
+            path = os.path.join(folder, name)
+            if path == names.CONFIG or path in changed:
+                continue
+            found.append(UntouchedFile(os.path.join(root, path), _reason(path, known)))
+    return found
+
+
+def _reason(path: str, known: Mapping[str, str]) -> str:
+    """The reason for a path, also where it is a backup or a snapshot: ``NAME.bak``, ``NAME.312``."""
+    if os.path.basename(path).startswith("lastwrite-"):
+        return "written by Lastwrite"
+    while path not in known and "." in os.path.basename(path):
+        path = path.rpartition(".")[0]
+    return known.get(path, UNKNOWN)
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise files.to_log_error(error, folder, "list the folder") from error
