@@ -12,7 +12,7 @@ import pytest
 
 import lastwrite
 from lastwrite.demo.topic_writer import TopicWriter
-from lastwrite.errors import InvalidConfig, RemoteFailed
+from lastwrite.errors import BadValue, InvalidConfig, RemoteFailed
 from lastwrite.model.log import TopicPartition
 from tests.support.registry import Registry, registry
 
@@ -112,7 +112,7 @@ def test_json_schemas_and_what_is_not_there(running: Registry, tmp_path: Path) -
     schema.write_text(json.dumps(CLICK))
     with (
         lastwrite.table(str(tmp_path), "lost", value_schema=str(schema), **given) as table,
-        pytest.raises(InvalidConfig, match="schema 99999 is not there"),
+        pytest.raises(BadValue, match="lost-0: offset 0, value: schema 99999 is not there"),
     ):
         table.to_arrow()
     given["schema_registry"] = "http://127.0.0.1:1"

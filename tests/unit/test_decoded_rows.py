@@ -39,6 +39,11 @@ def value(n: int) -> bytes:
     return json.dumps({"id": n, "name": f"name {n}"}).encode()
 
 
+def changes_schema(table: Any) -> pa.Schema:
+    """What ``follow`` gives: the table's columns, and whether the key was deleted."""
+    return table.reader().schema.append(pa.field("deleted", pa.bool_()))
+
+
 def write(system: str, root: Path, values: dict[str, bytes]) -> str:
     """A topic ``orders`` with these last writes, in this order; its place."""
     place = root / system
@@ -136,10 +141,11 @@ def test_what_follow_gives_is_decoded(tmp_path: Path, options: dict[str, Any]) -
     strict = lastwrite.table(path, "t", **options)
     log.append([(b"a", value(3), 6), (b"b", None, 6), (b"c", b"{", 6)])
     (batch,) = table.follow(poll_s=None)
-    assert batch.schema == table.reader().schema
+    assert batch.schema == changes_schema(table)
     a, b, c = batch.to_pylist()
     assert (a["key"], a["value"]) == ("a", {"id": 3, "name": "name 3"})
     assert (b["key"], b["value"], b["_error"]) == ("b", None, None)
+    assert [row["deleted"] for row in (a, b, c)] == [False, True, False]
     assert (c["key"], c["value"]) == ("c", None) and "it stops early" in c["_error"]
     for _ in range(2):  # nothing was passed over
         with pytest.raises(BadValue, match="t-0: offset 4, value"):
@@ -163,7 +169,7 @@ def test_what_follow_puts_aside_is_no_older_value(tmp_path: Path, options: dict[
     ):
         log.append(changes)
         for batch in table.follow(poll_s=None):
-            assert len(batch) and batch.schema == table.reader().schema
+            assert len(batch) and batch.schema == changes_schema(table)
             applied |= {row["key"]: row["value"] for row in batch.to_pylist()}
     assert {key: each and each["id"] for key, each in applied.items()} == {
         "a": None,
@@ -190,7 +196,7 @@ def test_a_delete_that_nobody_saw_has_the_tables_types(
     write_ledger(folder, 11, [single("a", "", 3), single("c", value(3), 4)])
     lastwrite.compact(path, spark=Inline())
     batches = list(table.follow(poll_s=None))
-    assert all(batch.schema == table.reader().schema for batch in batches)
+    assert all(batch.schema == changes_schema(table) for batch in batches)
     rows = {row["key"]: row for batch in batches for row in batch.to_pylist()}
     assert rows["a"]["value"] is None and rows["a"]["offset"] is None
     assert rows["c"]["value"] == {"id": 3, "name": "name 3"}
@@ -209,3 +215,108 @@ def test_what_does_not_go_together(tmp_path: Path, options: dict[str, Any]) -> N
         for columns in (["key", "key"], ["value.id", "value.id"], ["key.id"], ["offset.x"]):
             with pytest.raises(InvalidConfig, match="columns "):
                 table.to_arrow(columns)
+
+
+@pytest.mark.parametrize("format", ["json", "avro"])
+def test_a_value_that_means_null_is_a_row_and_no_delete(tmp_path: Path, format: str) -> None:
+    schema = tmp_path / f"null.{'avsc' if format == 'avro' else 'json'}"
+    if format == "avro":
+        schema.write_text('["null", "long"]')
+        null, seven = b"\x00", b"\x02\x0e"
+    else:
+        schema.write_text('{"type": ["null", "integer"]}')
+        null, seven = b"null", b"7"
+    log = GrowingLog(tmp_path / "logs")
+    log.append([(b"a", null, 5), (b"b", seven, 5), (b"c", seven, 5)])
+    given: Any = {"value_format": format, "value_schema": str(schema)}
+    with lastwrite.table(tmp_path / "logs", "t", **given) as table:
+        rows = table.to_arrow(["key", "value"]).to_pylist()
+        assert [tuple(row.values()) for row in rows] == [(b"a", None), (b"b", 7), (b"c", 7)]
+        log.append([(b"b", null, 6), (b"c", None, 6)])
+        (batch,) = table.follow(poll_s=None)
+        changes = [(row["key"], row["value"], row["deleted"]) for row in batch.to_pylist()]
+        assert changes == [(b"b", None, False), (b"c", None, True)]
+        assert dict(table.items()) == {b"a": None, b"b": None}
+        assert table[b"b"] is None and b"b" in table and b"c" not in table
+
+
+def test_an_unknown_schema_id_is_a_bad_value(tmp_path: Path, options: dict[str, Any]) -> None:
+    log = GrowingLog(tmp_path / "logs")
+    framed = b"\0" + (5).to_bytes(4, "big") + value(1)
+    unknown = b"\0" + (9).to_bytes(4, "big") + value(2)
+    log.append([(b"a", framed, 5), (b"b", unknown, 5)])
+    place, schemas = str(tmp_path / "logs"), tmp_path / "schemas"
+    given: Any = {
+        "value_format": "confluent",
+        "value_schema": str(schemas / "5.json"),
+        "schema_registry": str(schemas),
+    }
+    with lastwrite.table(place, "t", **given) as table:
+        with pytest.raises(BadValue, match="t-0: offset 1, value: schema 9 is not there in"):
+            table.to_arrow()
+        with pytest.raises(BadValue, match="schema 9 is not there"):
+            table[b"b"]
+        # a schema that cannot be read by ours is none, either
+        (schemas / "9.avsc").write_text('"long"')
+        with pytest.raises(BadValue, match="offset 1, value: schema 9 is of avro"):
+            table.to_arrow()
+        (schemas / "9.avsc").unlink()
+    with lastwrite.table(place, "t", **given, on_bad="null") as table:
+        good, bad = table.to_arrow().to_pylist()
+        assert good["value"] == {"id": 1, "name": "name 1"} and good["_error"] is None
+        assert bad["value"] is None and "schema 9 is not there" in bad["_error"]
+        # it is looked for again
+        (schemas / "9.json").write_text(json.dumps(SCHEMA))
+        assert table[b"b"] == {"id": 2, "name": "name 2"}
+    aside = tmp_path / "aside"
+    (schemas / "9.json").unlink()
+    with lastwrite.table(place, "t", **given, on_bad="aside", bad_to=str(aside)) as table:
+        assert table.to_arrow()["key"].to_pylist() == [b"a"]
+    (file,) = aside.iterdir()
+    assert pq.read_table(file)["value"].to_pylist() == [unknown]
+
+
+def _varint_map(pairs: list[tuple[str, int]]) -> bytes:
+    """A message whose field 1 is a map of text to int64."""
+    entries = (b"\x0a%c%s\x10%c" % (len(key), key.encode(), n) for key, n in pairs)
+    return b"".join(b"\x0a%c%s" % (len(each), each) for each in entries)
+
+
+@pytest.mark.parametrize("format", ["json", "avro", "protobuf"])
+def test_of_a_key_that_comes_twice_in_a_map_the_last_entry_counts(
+    tmp_path: Path, format: str
+) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    maps = [[("k", 1), ("x", 2), ("k", 3)], [], [("k", 4)], [("x", 5), ("x", 6), ("x", 7)]]
+    if format == "json":
+        schema = tmp_path / "map.json"
+        schema.write_text('{"type": "object", "additionalProperties": {"type": "integer"}}')
+        texts = (",".join(f'"{key}":{n}' for key, n in pairs) for pairs in maps)
+        values = [f"{{{text}}}".encode() for text in texts]
+    elif format == "avro":
+        schema = tmp_path / "map.avsc"
+        schema.write_text('{"type": "map", "values": "long"}')
+        blocks = (
+            b"%c" % (2 * len(pairs))
+            + b"".join(b"%c%s%c" % (2 * len(key), key.encode(), 2 * n) for key, n in pairs)
+            for pairs in maps
+        )
+        values = [
+            block + b"\0" if pairs else b"\0" for block, pairs in zip(blocks, maps, strict=True)
+        ]
+    else:
+        pytest.importorskip("grpc_tools", reason="pip install 'lastwrite[protobuf]'")
+        schema = tmp_path / "map.proto"
+        schema.write_text('syntax = "proto3"; message M { map<string, int64> m = 1; }')
+        values = [_varint_map(pairs) for pairs in maps]
+    log = GrowingLog(tmp_path / "logs")
+    log.append([(b"%d" % n, each, 5) for n, each in enumerate(values)])
+    given: Any = {"value_format": format, "value_schema": str(schema)}
+    with lastwrite.table(tmp_path / "logs", "t", **given) as table:
+        found = table.to_arrow(["key", "value"])
+        assert found.schema.field("value").type == table.reader(["value"]).schema.field(0).type
+        shown = [each["m"] if format == "protobuf" else each for each in found["value"].to_pylist()]
+        assert shown == [[("x", 2), ("k", 3)], [], [("k", 4)], [("x", 7)]]
+        single = table[b"3"]
+        assert (single["m"] if format == "protobuf" else single) == [("x", 7)]
+        assert len(duckdb.sql("select value::varchar from found").fetchall()) == 4

@@ -274,7 +274,10 @@ class KeyedTable(Mapping[bytes, Any]):
 
     def follow(self, *, poll_s: float | None = 0.5) -> Iterator[pa.RecordBatch]:
         """What has changed since the table was made, or since the last batch that was taken: batches
-        of key, value (null: deleted), partition, offset, timestamp, a few thousand rows each.
+        of key, value, partition, offset, timestamp and ``deleted``, a few thousand rows each.
+
+        ``deleted`` is true where the key has no value any more. The value is null then; it is also
+        null where the record's value is, as the JSON text ``null``.
 
         Of a key that was written several times between two looks the last write alone comes, so
         what comes makes the table, in whatever order it is applied. The table is up to date, as of
@@ -283,8 +286,9 @@ class KeyedTable(Mapping[bytes, Any]):
         look saw it, the key comes as deleted, with neither offset nor timestamp.
 
         Keys and values are decoded as the table's are. Where ``on_bad`` is ``null``, a bad value is
-        no delete: ``_error`` has the reason, which is null of a delete. Where it is ``aside``, a
-        record with a bad value goes there, and its key comes as deleted; with a bad key, nothing.
+        no delete: ``_error`` has the reason. Where it is ``aside``, a record with a bad value goes
+        there, and its key comes as deleted; with a bad key, nothing. A delete whose key is bad
+        comes where ``on_bad`` is ``null`` alone: no write of this key came either.
 
         Args:
             poll_s: between two looks at the log where nothing has changed; None: end there.

@@ -144,6 +144,7 @@ class Filled:
             ends = self._view(slot, BASE, np.int32, count + 1).copy()
             items = self._column(slot.fields[0], int(ends[-1]))
             if kind is Kind.MAP:
+                ends, items = _with_last_entries(ends, items)
                 items = items.cast(pa.struct([type.key_field, type.item_field]))
             return pa.Array.from_buffers(type, count, [mask, pa.py_buffer(ends)], children=[items])
         if stored == VAR:
@@ -166,6 +167,24 @@ class Filled:
     def _view(self, slot: Slot, column: int, kind: Any, count: int) -> Any:
         start = int(self._table[slot.number, column])
         return self._arena[start : start + count * np.dtype(kind).itemsize].view(kind)
+
+
+def _with_last_entries(ends: Any, entries: pa.Array) -> tuple[Any, pa.Array]:
+    """Maps with the last entry of each key alone; ``ends`` as Arrow has the offsets of lists."""
+    if len(entries) < 2:
+        return ends, entries
+    keys = entries.field(0).dictionary_encode()
+    codes = np.asarray(keys.indices.fill_null(len(keys.dictionary))).astype(np.int64)
+    of_maps = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
+    codes += of_maps * (len(keys.dictionary) + 1)
+    _, last = np.unique(codes[::-1], return_index=True)
+    if len(last) == len(entries):
+        return ends, entries
+    stays = np.zeros(len(entries), np.bool_)
+    stays[len(entries) - 1 - last] = True
+    counts = np.bincount(of_maps[stays], minlength=len(ends) - 1)
+    ends = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    return ends, entries.filter(pa.array(stays))
 
 
 def _bits(flags: ByteArray) -> pa.Buffer:

@@ -95,9 +95,10 @@ class ColumnDecoder:
         """The values, and which are bad; ``headers`` of the same records, where ``header`` is asked
         for.
 
+        Values whose schema is unknown, or cannot be read by ours, are bad.
+
         Raises:
-            InvalidConfig, RemoteFailed: a schema that values name is not to be had, or cannot be
-                read by ours.
+            RemoteFailed: the registry does not answer, or refuses.
         """
         if self._wanted.format == "utf8":
             return _texts(values)
@@ -122,7 +123,14 @@ class ColumnDecoder:
         """Of values with this frame, or of all; or why they are bad."""
         found = self._programs.get(frame)
         if found is None:
-            found = self._programs[frame] = self._made(frame)
+            try:
+                found = self._made(frame)
+            except InvalidConfig as error:
+                if frame is None:
+                    raise
+                # Not remembered: the schema may be registered later.
+                return error.problem + (f" in {error.path}" if error.path else "")
+            self._programs[frame] = found
         return found
 
     def _made(self, frame: Frame | None) -> Program | str:
@@ -185,7 +193,9 @@ class ColumnDecoder:
             own = framed[which == n]
             program = self._program(frame)
             if isinstance(program, str):
-                bad |= {int(row): f"{program} (schema {frame.schema})" for row in own}
+                named = f"schema {frame.schema}"
+                why = program if named in program else f"{program} ({named})"
+                bad |= dict.fromkeys(own.tolist(), why)
                 continue
             joined, ends_of_own = gathered(data, begins[own], stops[own] - begins[own])
             pieces = [None, pa.py_buffer(ends_of_own), pa.py_buffer(joined)]

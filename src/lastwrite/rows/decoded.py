@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import numpy as np
 import pyarrow as pa
 
 from lastwrite.decoding.options import ASIDE, FAIL, NULL, DecodingConfig
@@ -34,12 +35,14 @@ if TYPE_CHECKING:
     from lastwrite.rows.column_decoder import ColumnDecoder
 
 ERROR = "_error"
+DELETED = "deleted"
 _PLACE = ("topic", "partition", "offset")
 _ASIDE = ("key", "value", "topic", "partition", "offset", "timestamp")
 REMEDY = (
     "on_bad=null gives null and the reason, on_bad=aside puts such records into a folder; raw "
     "gives the bytes"
 )
+REMEDY_OF_VALUES = "on_bad=null gives null; raw gives the bytes"  # where nothing goes aside
 
 
 class DecodedRows:
@@ -118,31 +121,40 @@ class DecodedRows:
     def of(
         self, batches: Iterable[pa.RecordBatch], *, as_changes: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """The batches, which have ``raw_columns``, decoded. ``as_changes``: of a record that goes
-        aside because of its value the key stays, with null, so that nobody keeps an older value; a
-        key that is bad has no older one.
+        """The batches, which have ``raw_columns``, decoded.
+
+        ``as_changes`` adds the column ``deleted``. A record with a bad value that goes aside leaves
+        its key as deleted. A delete with a bad key is left out unless ``on_bad`` is ``null``: no
+        write with this key was delivered.
 
         Raises:
             BadValue: a key or value is bad, and ``on_bad`` is ``fail``.
         """
-        if not self._decoders:
-            yield from batches
-            return
         for batch in batches:
-            if len(batch):
+            if not self._decoders:
+                is_deleted = [batch.column("value").is_null()] if as_changes else []
+                yield _with_deleted(batch, *is_deleted)
+            elif len(batch):
                 yield self._decoded(batch, as_changes)
 
     def _decoded(self, batch: pa.RecordBatch, as_changes: bool) -> pa.RecordBatch:
         made: dict[str, pa.Array] = {}
         bad: dict[int, str] = {}
         gone: set[int] = set()
+        deleted = np.asarray(batch.column("value").is_null()).copy() if as_changes else None
         for which, decoder in self._decoders.items():
             headers = batch.column(HEADERS) if decoder.header else None
             made[which], faults = decoder.decode(batch.column(which), headers)
+            if which == "key" and deleted is not None and self.config.on_bad != NULL:
+                gone |= {row for row in faults if deleted[row]}
+                faults = {row: why for row, why in faults.items() if not deleted[row]}
             for row, why in faults.items():
                 bad[row] = f"{bad[row]}; {which}: {why}" if row in bad else f"{which}: {why}"
-            if which == "key" or not as_changes:
-                gone |= set(faults)
+            if self.config.on_bad == ASIDE:
+                if which == "key" or deleted is None:
+                    gone |= set(faults)
+                else:
+                    deleted[list(faults)] = True
         if bad and self.config.on_bad == FAIL:
             row = min(bad)
             topic, partition, offset = (batch.column(name)[row].as_py() for name in _PLACE)
@@ -154,6 +166,9 @@ class DecodedRows:
         found = pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
         if bad and self.config.on_bad == ASIDE:
             put_aside(batch, bad, self.config.bad_to)
+        if deleted is not None:
+            found = _with_deleted(found, pa.array(deleted))
+        if gone:
             found = found.filter(pa.array([row not in gone for row in range(len(batch))]))
         return found
 
@@ -175,8 +190,15 @@ class DecodedRows:
         headers = headers_column(record) if decoder.header else None
         column, bad = decoder.decode(pa.array([value], pa.binary()), headers)
         if bad and self.config.on_bad != NULL:
-            raise BadValue(f"key {key!r}, value: {bad[0]}", path=topic, remedy=REMEDY)
+            raise BadValue(f"key {key!r}, value: {bad[0]}", path=topic, remedy=REMEDY_OF_VALUES)
         return column[0].as_py()
+
+
+def _with_deleted(batch: pa.RecordBatch, is_deleted: pa.Array | None = None) -> pa.RecordBatch:
+    if is_deleted is None:
+        return batch
+    schema = batch.schema.append(pa.field(DELETED, pa.bool_()))
+    return pa.RecordBatch.from_arrays([*batch.columns, is_deleted], schema=schema)
 
 
 def put_aside(batch: pa.RecordBatch, bad: Mapping[int, str], folder: str) -> None:

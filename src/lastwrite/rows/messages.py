@@ -16,7 +16,7 @@ from lastwrite.decoding.options import ASIDE, FAIL, DecodingConfig
 from lastwrite.errors import BadValue, InvalidConfig, LogError
 from lastwrite.reports.table import Row
 from lastwrite.rows.arrow import HEADERS, arrow_schema
-from lastwrite.rows.decoded import REMEDY, decoder_of
+from lastwrite.rows.decoded import REMEDY_OF_VALUES, decoder_of
 
 _ROWS_AT_ONCE = 512
 
@@ -69,7 +69,7 @@ class MessageDecoder:
                 yield row
                 continue
             if meaning["problem"] is not None and self._config.on_bad == FAIL:
-                raise BadValue(meaning["problem"], path=_place(row), remedy=REMEDY)
+                raise BadValue(meaning["problem"], path=_place(row), remedy=REMEDY_OF_VALUES)
             yield row | {"decoded": meaning}
 
     def _add(self, rows: list[Row], found: list[Row | None], which: str) -> None:
@@ -183,5 +183,7 @@ def decoded_values(
     )
     if bad and config.on_bad == FAIL:
         row = min(bad)
-        raise BadValue(f"key {list(values)[row]!r}, value: {bad[row]}", path=topic, remedy=REMEDY)
+        raise BadValue(
+            f"key {list(values)[row]!r}, value: {bad[row]}", path=topic, remedy=REMEDY_OF_VALUES
+        )
     return dict(zip(values, column.to_pylist(), strict=True))

@@ -101,7 +101,8 @@ class Changes:
                     order = by_bucket(found, buckets)
                     records = records if order is None else records.take(order)
                 changes = self._rows.changes(batch_of(records, unit.name, unit.columns))
-                self._laid.add(changes, buckets)
+                if len(changes):
+                    self._laid.add(changes, buckets)
             progress.advance(unit.piece.end - unit.piece.start)
         self._laid.settle()
 

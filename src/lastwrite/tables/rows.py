@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -16,6 +17,10 @@ from lastwrite.tables.columns import KEY, NAMES, RAW_KEY, identity_of
 
 IS_DELETE = "_is_delete"  # of a change; no column of a table
 _READ = ("key", "value", "partition", "offset", "timestamp")
+_NO_COLUMN = (
+    "--anew (anew=True) writes the table again with a column _key, which has the bytes of keys; "
+    "on_bad=aside puts such records into a folder"
+)
 
 
 class Rows:
@@ -27,12 +32,22 @@ class Rows:
         identity: the column whose bytes tell keys apart.
         decodes: whether keys or values may be bad.
 
+    Args:
+        has_raw_key: whether a table with keys of text has a column of their bytes, too; None: where
+            ``on_bad`` is ``null``, since a key that is no text has a row then.
+
     Raises:
         InvalidConfig, RemoteFailed: as ``DecodedRows``.
     """
 
-    def __init__(self, config: DecodingConfig, topic: str, has_headers: bool = False) -> None:
-        self._config, self._topic = config, topic
+    def __init__(
+        self,
+        config: DecodingConfig,
+        topic: str,
+        has_headers: bool = False,
+        has_raw_key: bool | None = None,
+    ) -> None:
+        self._config, self._topic, self._has_headers = config, topic, has_headers
         # A bad value that goes aside takes its key's row with it: the older value is not current.
         on_bad = NULL if config.on_bad == ASIDE else config.on_bad
         values = replace(config, key_format="raw", key_schema="", on_bad=on_bad, bad_to="")
@@ -41,26 +56,43 @@ class Rows:
         if config.key_format != "raw":
             self._keys = decoder_of(config, "key", topic, ())
         self.read_columns = self._values.raw_columns
+        if self._keys is not None and "topic" not in self.read_columns:
+            self.read_columns += ("topic",)  # of a record that goes aside
         self.decodes = (config.key_format, config.value_format) != ("raw", "raw")
         fields = [
-            each.with_name(NAMES.get(each.name, each.name)) for each in self._values.arrow_schema
+            each.with_name(NAMES.get(each.name, each.name))
+            for each in self._values.arrow_schema
+            if each.name != ERROR
         ]
-        if config.on_bad == ASIDE:
-            fields = [each for each in fields if each.name != ERROR]
+        if config.on_bad == NULL and self.decodes:
+            fields.append(pa.field(ERROR, pa.string()))
         if self._keys is not None:
             fields[0] = pa.field(KEY, self._keys.type)
-            if config.key_format != "utf8":
+            # Text tells keys apart, unless a key that is no text has a row.
+            if has_raw_key is None or config.key_format != "utf8":
+                has_raw_key = config.key_format != "utf8" or config.on_bad == NULL
+            if has_raw_key:
                 fields.append(pa.field(RAW_KEY, pa.binary()))
         self.schema = pa.schema(fields)
         self.identity = identity_of(self.schema)
         self.change_schema = self.schema.append(pa.field(IS_DELETE, pa.bool_()))
 
+    def fitted_to(self, schema: pa.Schema) -> Rows:
+        """The same rows for a table of this schema, which may tell keys apart by another column."""
+        has_raw_key = RAW_KEY in schema.names
+        if self._config.key_format != "utf8" or has_raw_key == (RAW_KEY in self.schema.names):
+            return self
+        return Rows(self._config, self._topic, self._has_headers, has_raw_key)
+
     def changes(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Last writes and deletes, which have ``read_columns``, as rows of ``change_schema``; of a
         delete all is null but the key and its place. Their order is another.
 
+        A delete needs the key's bytes alone, so a bad key in it is no error.
+
         Raises:
-            BadValue: a key is bad, or a value is and ``on_bad`` is ``fail``.
+            BadValue: a key or a value of a write is bad, and ``on_bad`` is ``fail``; or a key, and
+                the table has no column for its bytes.
         """
         writes, deletes = batch, []
         if batch.column("value").null_count:
@@ -68,30 +100,54 @@ class Rows:
             writes, deletes = batch.filter(pc.invert(is_delete)), [batch.filter(is_delete)]
         made = []
         for rows in self._values.of([writes]):
-            if self._config.on_bad == ASIDE and ERROR in rows.schema.names:
-                why = rows.column(ERROR)
-                bad = {row: why[row].as_py() for row in range(len(rows)) if why[row].is_valid}
-                if bad:
-                    put_aside(writes, bad, self._config.bad_to)
-                    rows = rows.filter(why.is_null())
-                    deletes.append(writes.filter(why.is_valid()))
-            made.append(self._made(rows, is_delete=False))
-        made += [self._made(each.select(["key", *_READ[2:]]), is_delete=True) for each in deletes]
+            bad = self._bad_of(rows)
+            given = {NAMES.get(name, name): rows.column(name) for name in rows.schema.names}
+            if bad and self._config.on_bad == ASIDE:
+                put_aside(writes, bad, self._config.bad_to)
+                stays = pa.array([row not in bad for row in range(len(rows))])
+                given = {name: column.filter(stays) for name, column in given.items()}
+                deletes.append(writes.filter(pc.invert(stays)))
+            elif self._config.on_bad == NULL:
+                given[ERROR] = pa.array([bad.get(row) for row in range(len(rows))], pa.string())
+            made.append(self._made(given, is_delete=False))
+        for each in deletes:
+            names = ("key", *_READ[2:])
+            given = {NAMES.get(name, name): each.column(name) for name in names}
+            made.append(self._made(given, is_delete=True))
         return made[0] if len(made) == 1 else pa.concat_batches(made)
 
-    def _made(self, rows: pa.RecordBatch, *, is_delete: bool) -> pa.RecordBatch:
-        given = {NAMES.get(name, name): rows.column(name) for name in rows.schema.names}
-        given[RAW_KEY] = given[KEY]
-        if self._keys is not None:
-            given[KEY], bad = self._keys.decode(given[RAW_KEY])
-            if bad:
-                row = min(bad)
+    def _bad_of(self, rows: pa.RecordBatch) -> dict[int, str]:
+        """Which rows are bad, and why: their keys, and their values as far as they are decoded."""
+        bad: dict[int, str] = {}
+        if ERROR in rows.schema.names:
+            whys = rows.column(ERROR)
+            bad = {int(row): whys[row].as_py() for row in np.flatnonzero(whys.is_valid())}
+        if self._keys is None:
+            return bad
+        _, bad_keys = self._keys.decode(rows.column("key"))
+        is_representable = self._config.on_bad == ASIDE or (
+            self._config.on_bad == NULL and RAW_KEY in self.schema.names
+        )
+        for row, why in bad_keys.items():
+            if not is_representable:
                 name = TopicPartition(self._topic, rows.column("partition")[row].as_py())
                 offset = rows.column("offset")[row]
-                raise BadValue(f"offset {offset}, key: {bad[row]}", path=str(name), remedy=REMEDY)
+                remedy = _NO_COLUMN if self._config.on_bad == NULL else REMEDY
+                raise BadValue(f"offset {offset}, key: {why}", path=str(name), remedy=remedy)
+            bad[row] = f"key: {why}; {bad[row]}" if row in bad else f"key: {why}"
+        return bad
+
+    def _made(self, given: dict[str, pa.Array], *, is_delete: bool) -> pa.RecordBatch:
+        if self._keys is not None:
+            keys, bad = self._keys.decode(given[KEY])
+            given = {**given, KEY: keys, RAW_KEY: given[KEY]}
+            if bad and self.identity == KEY:  # no row has such a key
+                stays = pa.array([row not in bad for row in range(len(keys))])
+                given = {name: column.filter(stays) for name, column in given.items()}
+        rows = len(given[KEY])
         arrays = [
-            given[each.name] if each.name in given else pa.nulls(len(rows), each.type)
+            given[each.name] if each.name in given else pa.nulls(rows, each.type)
             for each in self.schema
         ]
-        arrays.append(pa.repeat(is_delete, len(rows)))
+        arrays.append(pa.repeat(is_delete, rows))
         return pa.RecordBatch.from_arrays(arrays, schema=self.change_schema)

@@ -119,6 +119,8 @@ def _brought_up(task: _Task) -> TableRound:
         _check_topic(format, head.state, system, logs)
     if head is None or wish.anew:
         return _round(task._replace(base=None), None)
+    wish = wish._replace(rows=wish.rows.fitted_to(head.schema))
+    task = task._replace(wish=wish)
     state = _same(format, head, wish)
     _refuse_gaps(system, logs, state)
     ends = {log.name.partition: system.end_of(log, True) for log in logs}
