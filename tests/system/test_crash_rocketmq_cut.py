@@ -18,8 +18,8 @@ import lastwrite
 from lastwrite.rocketmq.store import cutting, lock
 from lastwrite.storage import files
 from lastwrite.storage.files import FaultPoints
-from tests.support.rocketmq.dispatch import Files
-from tests.unit.test_rocketmq_cut import everything, served, some, stored
+from tests.support.rocketmq.dispatch import Files, write_files
+from tests.unit.test_rocketmq_cut import everything, served, some, stored, timer_files
 
 
 def killed_at(point: int, work: Callable[[], object]) -> bool:
@@ -57,13 +57,15 @@ def opened(root: Path) -> Files:
 def test_killed_anywhere_a_cut_is_made_or_not_and_can_be_undone(place: Path) -> None:
     origin, cut, root = place / "origin", place / "cut", place / "run"
     whole = some(60)
+    timer = timer_files(whole)[-1]
     at = whole.addresses[29]
     stored(origin, whole)
+    write_files(origin, timer | {"timerwheel": b"wheel", "config/timercheck": b"\1" * 4096})
     (origin / "config" / "consumerOffset.json").write_bytes(b'{"offsetTable":{"plain@g":{0:999}}}')
     shutil.copytree(origin, cut)
     old = everything(origin)
     report = lastwrite.cut(str(cut), at=at)
-    assert len(report.aside) == 6
+    assert len(report.aside) == 9
     new = opened(cut)
     assert opened(origin) == old != new
     states = set()

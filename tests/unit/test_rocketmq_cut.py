@@ -229,7 +229,7 @@ def timer_files(broker: Broker, file_units: int = 10) -> list[Files]:
     for n in range(30):
         stored = 1_700_000_000_000 + 1_000 * n
         address = send(broker, names.TIMER_TOPIC, 0, n, keys=f"t{n}", stored=stored)
-        send(broker, "plain", 0, n, keys=f"k{n}", stored=stored + 1)
+        send(broker, "other", 0, n, keys=f"k{n}", stored=stored + 1)
         if len(log) % step == 52 * file_units:
             log += struct.pack(">iqi", 16, 0, 0xBBCCDDEE ^ 1880681586 + 8 - (1 << 32))
         unit = (52, -1, 1, stored, 5_000, address, 120, 7, 0)

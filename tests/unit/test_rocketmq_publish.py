@@ -20,6 +20,7 @@ from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, LogError
 from lastwrite.model.log import PartitionLog, Segment, TopicPartition
 from lastwrite.rocketmq.format.names import file_name
 from lastwrite.rocketmq.store import lock, publish
+from lastwrite.rocketmq.store.copies import copy_config
 from lastwrite.rocketmq.store.publish import Change, Pair
 from lastwrite.storage import files
 from lastwrite.storage.files import FaultPoints
@@ -264,6 +265,23 @@ def test_a_store_without_a_tree_gets_one(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------- copies
+
+
+def test_a_copy_has_no_counts_of_delayed_messages_that_it_does_not_have(tmp_path: Path) -> None:
+    """A broker on the copy would pass over as many new delayed messages as there were."""
+    source, target = tmp_path / "store", tmp_path / "copy"
+    (source / "config").mkdir(parents=True)
+    target.mkdir()
+    for name in ("topics.json", "consumerOffset.json", "delayOffset.json", "timercheck"):
+        (source / "config" / name).write_bytes(b"{}")
+        (source / "config" / f"{name}.bak").write_bytes(b"{}")
+    copy_config(str(source), str(target))
+    assert sorted(path.name for path in (target / "config").iterdir()) == [
+        "consumerOffset.json",
+        "consumerOffset.json.bak",
+        "topics.json",
+        "topics.json.bak",
+    ]
 
 
 def test_a_copy_has_the_queue_as_it_will_be_and_the_original_stays(
