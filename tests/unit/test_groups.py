@@ -137,6 +137,15 @@ def test_a_later_record_of_the_key_replaces_one_that_cannot_be_read(tmp_path: Pa
     assert (brief(found.positions), found.unread) == ([("a", "t", 5, 6, 1)], [])
 
 
+def test_records_that_are_no_positions_are_passed_over(tmp_path: Path) -> None:
+    """Groups' members, types of a later release, and records without a key."""
+    root = log(tmp_path / "root")
+    others = [(b"\0\2\0\1a", b"\0\3members"), (b"\0\x63\0\1a", b"\0\0x"), (None, b"x")]
+    offsets_log(root, *others, (KEY, value_of(Commit(5))))
+    found = lastwrite.groups(str(root))
+    assert (brief(found.positions), found.unread) == ([("a", "t", 5, 6, 1)], [])
+
+
 def test_a_damaged_partition_takes_away_its_own_groups_alone(tmp_path: Path) -> None:
     root = log(tmp_path / "root")
     offsets_log(root, (KEY, value_of(Commit(3))))

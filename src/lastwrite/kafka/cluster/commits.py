@@ -101,7 +101,7 @@ class Positions:
             try:
                 place = place_of(record.key)
                 # A record of a transaction may be older than one that was committed before it.
-                if place is not None and record.offset < self._said.get(place, -1):
+                if place is None or record.offset < self._said.get(place, -1):
                     continue
                 commit = None if record.value is None else commit_of(record.value)
             except CorruptLog as error:
@@ -116,9 +116,8 @@ class Positions:
                     self.gone.discard(place)
                 continue
             self.unread.pop(key, None)
-            if place is not None:
-                self._said[place] = record.offset
-                self.note(place, commit)
+            self._said[place] = record.offset
+            self.note(place, commit)
 
     def note(self, place: Place, commit: Commit | None) -> None:
         """What the newest record says of a place; None: it is gone."""
