@@ -11,7 +11,7 @@ import pytest
 
 import lastwrite
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, LogHeld, NotALog
-from lastwrite.model.log import TopicPartition
+from lastwrite.model.log import Problem, TopicPartition
 from lastwrite.rocketmq.format.sides import Checkpoint, encode_checkpoint
 from lastwrite.rocketmq.reports import DispatchReport
 from lastwrite.rocketmq.store import lock
@@ -441,3 +441,75 @@ def test_consume_queue_extensions_are_named(tmp_path: Path) -> None:
     report = dispatch(root, broker)
     (problem,) = report.problems
     assert problem.path == str(root / "consumequeue_ext") and report.exit_status == 0
+
+
+# ---------------------------------------------------------------------- remedies, followed
+
+
+def all_problems(root: Path) -> list[Problem]:
+    report = lastwrite.inspect(str(root))
+    return [*report.problems, *(one for queue in report.partitions for one in queue.problems)]
+
+
+def test_the_remedy_for_a_queue_that_was_lost_alone_helps(tmp_path: Path) -> None:
+    broker = some()
+    root = write_store(tmp_path / "store", broker)
+    dispatch(root, broker)
+    assert not all_problems(root)
+    shutil.rmtree(root / "consumequeue" / "plain" / "0")
+    (problem,) = all_problems(root)
+    assert problem.path == str(root / "consumequeue" / "plain" / "0")
+    assert problem.remedy == "lastwrite dispatch STORE --whole-log builds it"
+    dispatch(root, broker, whole_log=True)
+    assert read_dispatched(root) == broker.dispatched() and not all_problems(root)
+
+
+def test_the_remedy_for_units_that_are_missing_at_a_queues_end_helps(tmp_path: Path) -> None:
+    broker = some()
+    root = write_store(tmp_path / "store", broker)
+    dispatch(root, broker)
+    last = sorted((root / "consumequeue" / "plain" / "0").iterdir())[-1]
+    last.write_bytes(last.read_bytes()[:20].ljust(broker.sizes.queue, b"\0"))
+    (problem,) = all_problems(root)
+    assert problem.remedy is not None and "dispatch STORE --whole-log" in problem.remedy
+    dispatch(root, broker, whole_log=True)
+    assert read_dispatched(root) == broker.dispatched() and not all_problems(root)
+
+
+@pytest.mark.parametrize("harm", ["entry", "slot", "short"])
+def test_the_remedy_for_an_old_index_file_helps(tmp_path: Path, harm: str) -> None:
+    broker = some()
+    root = write_store(tmp_path / "store", broker)
+    dispatch(root, broker)
+    first = sorted((root / "index").iterdir())[0]
+    content = bytearray(first.read_bytes())
+    if harm == "entry":
+        content[40 + 4 * broker.sizes.slots + 20 + 4] = 0x7F
+    elif harm == "slot":
+        content[40:44] = b"\0\0\0\7"
+    first.write_bytes(content[:50] if harm == "short" else content)
+    found = all_problems(root)
+    assert found and all(problem.path == str(first) or harm == "short" for problem in found)
+    assert any("move the folder index out" in str(problem.remedy) for problem in found)
+    (root / "index").rename(tmp_path / "kept")
+    dispatch(root, broker)
+    assert read_dispatched(root) == broker.dispatched() and not all_problems(root)
+
+
+def test_the_queue_whose_files_have_another_size_is_named_wherever_it_stands(
+    tmp_path: Path,
+) -> None:
+    broker = Broker()
+    for n, topic in enumerate(["a", "b", "c"]):
+        send(broker, topic, 0, 0, keys=f"k{n}")
+    root = write_store(tmp_path / "store", broker)
+    dispatch(root, broker)
+    for topic in ("a", "c"):
+        path = root / "consumequeue" / topic / "0" / f"{0:020d}"
+        good = path.read_bytes()
+        path.write_bytes(good + bytes(20))
+        with pytest.raises(CorruptLog, match="those of 2 queues") as refused:
+            dispatch(root, broker)
+        assert refused.value.path == str(path)
+        path.write_bytes(good)
+    dispatch(root, broker)

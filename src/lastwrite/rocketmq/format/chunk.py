@@ -25,15 +25,13 @@ from lastwrite.errors import CorruptLog, UnsupportedFormat
 from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array, batch_table
 from lastwrite.model.policy import Policy
 from lastwrite.rocketmq.format import chunk_kernels, kernels
+from lastwrite.rocketmq.format.names import RESTORE_QUEUE
 from lastwrite.rocketmq.format.record import COMPRESSED, decompress_body
 
 _ROWS = 4096  # of the tables, at first
 _ROW_BYTES = 512  # of all of them
-_KEEP = "nothing was changed; restore this file from a replica or a backup"
-_UNDECODABLE = (
-    "nothing was changed; restore this file from a replica or a backup, or keep the record as it is with --config "
-    "undecodable.messages=keep"
-)
+_KEEP = f"nothing was changed; {RESTORE_QUEUE}"
+_UNDECODABLE = f"{_KEEP}, or keep the record as it is with --config undecodable.messages=keep"
 _NO_KEYS = np.empty((0, 2), dtype=np.int64)
 
 

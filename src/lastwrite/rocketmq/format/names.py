@@ -60,6 +60,11 @@ UNFINISHED_REMEDY = (
     f"from {COMPACTING}"
 )
 
+# Of a damaged compaction log: each replica compacts by itself, so a single file of it does not fit.
+RESTORE_QUEUE = (
+    "restore the whole queue, log files and index files together, from one backup or one replica"
+)
+
 # In ``config/``.
 TOPICS = "topics.json"
 CONSUMER_OFFSETS = "consumerOffset.json"

@@ -24,6 +24,7 @@ import contextlib
 import os
 import time
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
@@ -335,17 +336,14 @@ class _Dispatch:
     def _look_at_queues(self) -> None:
         sizes: dict[QueueKind, int] = {}
         for kind in (QueueKind.ORDINARY, QueueKind.BATCH):
+            files: dict[str, int] = {}
             for name in reading.list_queues(self.root, Part(kind)):
                 log = reading.read_queue(self.root, Part(kind), name)
                 self.queues[kind, name] = dispatched.read_queue_state(log, kind)
-                size = log.file_size
-                if size is not None and sizes.setdefault(kind, size) != size:
-                    raise CorruptLog(
-                        f"files of {size} bytes, those of other queues have {sizes[kind]}",
-                        None,
-                        log.files[0].path,
-                        dispatched.MAKE_ANEW,
-                    )
+                if log.file_size is not None:
+                    files[log.files[0].path] = log.file_size
+            if files:
+                sizes[kind] = _common_size(files, dispatched.MAKE_ANEW)
         given = self.settings
         ordinary = sizes.get(QueueKind.ORDINARY) or given.consume_queue_bytes
         batch = sizes.get(QueueKind.BATCH) or given.batch_queue_bytes
@@ -361,19 +359,15 @@ class _Dispatch:
             return
         sizes: tuple[int, int] | None = None
         compacted = {name for name, topic in self.topics.items() if topic.is_compacted}
+        files: dict[str, tuple[int, int]] = {}
         for name in reading.list_queues(self.root, Part.COMPACTION_LOG):
             state, log_bytes, index_bytes = dispatched.read_log_state(self.root, name)
             if log_bytes is not None and index_bytes is not None:
-                if sizes not in (None, (log_bytes, index_bytes)):
-                    raise CorruptLog(
-                        f"files of {log_bytes} and {index_bytes} bytes, those of other queues have {sizes}",
-                        None,
-                        state.log_path,
-                        dispatched.MAKE_LOG_ANEW,
-                    )
-                sizes = log_bytes, index_bytes
+                files[state.log_path] = log_bytes, index_bytes
             if name.topic in compacted:
                 self.logs[name] = state
+        if files:
+            sizes = _common_size(files, dispatched.MAKE_LOG_ANEW)
         if sizes is None:
             sizes = names.log_sizes(
                 settings.compaction_bytes or names.DEFAULT_COMPACTION_LOG_BYTES,
@@ -877,6 +871,24 @@ class _Dispatch:
             self.report.problems.append(
                 Problem(ProblemKind.UNSUPPORTED, wrong, folder, None, remedy)
             )
+
+
+def _common_size(sizes: Mapping[str, T], remedy: str) -> T:
+    """The size that the files of all queues have; ``sizes``: by a file of each queue.
+
+    Raises:
+        CorruptLog: a queue has another one. It names that queue, not those that agree.
+    """
+    ((common, count), *others) = Counter(sizes.values()).most_common()
+    if others:
+        path = next(path for path, size in sizes.items() if size != common)
+        wrong = f"files of {_bytes(sizes[path])} bytes, and those of {count} queues have {_bytes(common)}"
+        raise CorruptLog(wrong, None, path, remedy)
+    return common
+
+
+def _bytes(size: object) -> str:
+    return " and ".join(map(str, size)) if isinstance(size, tuple) else str(size)
 
 
 def _in_words(queues: Mapping[TopicPartition, tuple[int, int]]) -> str:

@@ -20,6 +20,7 @@ from lastwrite.rocketmq.look.rows import (
     extension_rows,
     key_rows,
     message_rows,
+    remedy_of,
     side_rows,
 )
 from lastwrite.rocketmq.look.walk import LogWalk
@@ -47,7 +48,7 @@ from lastwrite.rocketmq.store.reading import (
 )
 from lastwrite.rocketmq.store.topics import MOST_QUEUES, known_queues, topics_or_none
 from lastwrite.storage.choice import choose
-from lastwrite.storage.problems import damaged, limited, problem_of
+from lastwrite.storage.problems import DAMAGE_REMEDY, damaged, limited, problem_of
 
 BY_WALK = "commit log"
 BY_COMPACTION_WALK = "compaction log"
@@ -378,13 +379,15 @@ class _StoreDump:
         index = "batchconsumequeue" if part is Part.BATCH_QUEUE else "compaction"
         return batch_unit_rows(data, name, file.path, index, first)
 
-    def _guarded(self, rows: Iterator[Row], path: str) -> Iterator[Row]:
+    def _guarded(
+        self, rows: Iterator[Row], path: str, remedy: str | None = DAMAGE_REMEDY
+    ) -> Iterator[Row]:
         try:
             yield from rows
         except CommitConflict:
             raise  # it is gone
         except LogError as error:
-            self.note(problem_of(error, path))
+            self.note(problem_of(error, path, remedy=remedy))
 
     # ------------------------------------------------------------------ single files
 
@@ -392,7 +395,8 @@ class _StoreDump:
         kind = place.file
         if kind is FileKind.INDEX or (kind is not None and kind.has_units):
             return self._index_log(read_one_file(place.path), PART_OF_KIND[kind], place.name)
-        return self._guarded(self._side_rows(place), place.path)
+        remedy = None if kind is None else remedy_of(kind)
+        return self._guarded(self._side_rows(place), place.path, remedy)
 
     @staticmethod
     def _side_rows(place: StorePlace) -> Iterator[Row]:

@@ -688,9 +688,7 @@ class StoreFinder:
         pairs = {file.start: file for file in index.files}
         for lonely in sorted(pairs.keys() - set(log.starts)):
             lonely_index = "an index without its log file"
-            remedy = (
-                "a broker does not start on it: restore the file of the same name in compactionLog"
-            )
+            remedy = f"a broker does not start on it: {names.RESTORE_QUEUE}"
             self._note(damaged(lonely_index, pairs[lonely].path, None, remedy))
         next_offset = first
         with LogReader(log) as reader:

@@ -36,7 +36,10 @@ from lastwrite.storage.problems import damaged, recovered
 _ENTRIES_AT_ONCE = 1 << 18
 _HASHES = 1 << 31  # of keys
 _LEAST_HASH = -(1 << 31)  # a tags code below is an address in the queue's extension
-_INDEX_ANEW = "move the folder index out of the store: lastwrite dispatch rebuilds it; keys are found without it"
+INDEX_ANEW = (
+    "move the folder index out of the store, keep it, and run lastwrite dispatch STORE, which "
+    "rebuilds it; keys are found without it"
+)
 
 Note = Callable[[Problem], None]
 Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
@@ -194,12 +197,18 @@ class QueueProof:
                     f"no file of the consume queue of {self._name}, and the commit log has "
                     f"{lacking} of its messages"
                 )
-                self._note(recovered(wrong, self._folder, None, "lastwrite dispatch builds it"))
+                self._note(
+                    recovered(
+                        wrong, self._folder, None, "lastwrite dispatch STORE --whole-log builds it"
+                    )
+                )
             return
         path = self._files.files[-1].path
         if lacking:
             wrong = f"{lacking} messages of the commit log have no unit"
-            remedy = "a broker's start dispatches them where it was killed; lastwrite dispatch does in any case"
+            remedy = (
+                "lastwrite dispatch STORE --whole-log adds them; a broker does where it was killed"
+            )
             self._note(recovered(wrong, path, None, remedy))
         dangling = found.units - found.expired - self._matched - self._wrong
         if dangling > 0 and is_whole:
@@ -326,19 +335,19 @@ class KeyProof:
             self._note(recovered(wrong, path, None, remedy))
         if self._lacking:
             wrong = f"{self._lacking} keys of messages are not in the index files"
-            self._note(damaged(wrong, path, None, _INDEX_ANEW))
+            self._note(damaged(wrong, path, None, INDEX_ANEW))
         if self._place is not None:
             file, at, address = self._place
             wrong = (
                 f"{self._wrong} entries lead to messages without such a key, the first to {address}"
             )
-            self._note(damaged(wrong, file, at, _INDEX_ANEW))
+            self._note(damaged(wrong, file, at, INDEX_ANEW))
         for file, at, wrong in self._headers:
-            self._note(damaged(wrong, file, at, _INDEX_ANEW))
+            self._note(damaged(wrong, file, at, INDEX_ANEW))
         if self._time is not None and not self._headers:  # seconds count from the header's time
             file, at, wrong = self._time
             wrong = f"{self._untimely} entries whose time is not their message's; {wrong}"
-            self._note(damaged(wrong, file, at, _INDEX_ANEW))
+            self._note(damaged(wrong, file, at, INDEX_ANEW))
 
 
 class PairProof:
@@ -401,7 +410,8 @@ class PairProof:
             n = int(np.argmax(strange))
             codes = f"{int(mine['tags_code'][n])}, not {int(table['tags_code'][n])}"
             said = f"the unit of offset {int(mine['base'][n])} has the tags code {codes}"
-            self._note(damaged(said, self.file.file, (self._next + n) * units.BATCH_UNIT.size))
+            at = (self._next + n) * units.BATCH_UNIT.size
+            self._note(damaged(said, self.file.file, at, names.RESTORE_QUEUE))
         if wrong.any() and not self._is_noted:
             self._is_noted = True
             n = int(np.argmax(wrong))
@@ -409,7 +419,8 @@ class PairProof:
                 f"the unit of offset {int(mine['base'][n])} leads to {int(mine['physical_offset'][n])}; "
                 f"offset {int(table['queue_offset'][n])} lies at {int(addresses[n])}"
             )
-            self._note(damaged(said, self.file.file, (self._next + n) * units.BATCH_UNIT.size))
+            at = (self._next + n) * units.BATCH_UNIT.size
+            self._note(damaged(said, self.file.file, at, names.RESTORE_QUEUE))
         self._next += rows
         elsewhere = table["physical_offset"][:rows] != addresses
         if elsewhere.any():
@@ -423,7 +434,8 @@ class PairProof:
         """All records have gone by."""
         if self._units is not None and self._next < len(self._units):
             wrong = f"{len(self._units) - self._next} units lead to no record"
-            self._note(damaged(wrong, self.file.file, self._next * units.BATCH_UNIT.size))
+            at = self._next * units.BATCH_UNIT.size
+            self._note(damaged(wrong, self.file.file, at, names.RESTORE_QUEUE))
 
 
 def bad_slot(index: IndexFile, *, is_growing: bool = False) -> tuple[int, str] | None:

@@ -27,6 +27,7 @@ from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.rocketmq.format import kernels, names, record, sides, units
 from lastwrite.rocketmq.format.index_file import IndexFile
 from lastwrite.rocketmq.look.index_proof import (
+    INDEX_ANEW,
     KeyProof,
     Note,
     PairProof,
@@ -43,7 +44,7 @@ from lastwrite.rocketmq.look.inspection import (
     QueueInspection,
     StoreReport,
 )
-from lastwrite.rocketmq.look.rows import side_rows
+from lastwrite.rocketmq.look.rows import POSITIONS_REMEDY, remedy_of, side_rows
 from lastwrite.rocketmq.look.walk import Chunk, Ending, LogWalk
 from lastwrite.rocketmq.store import archived, beside_a_broker, layouts, lock
 from lastwrite.rocketmq.store.dispatched import MAKE_ANEW
@@ -71,7 +72,7 @@ from lastwrite.rocketmq.store.reading import (
 from lastwrite.rocketmq.store.topics import known_queues, topics_or_none
 from lastwrite.rocketmq.system import ROCKETMQ
 from lastwrite.storage.choice import Topics, choose, is_asked, topic_of
-from lastwrite.storage.problems import DAMAGE_REMEDY, damaged, problem_of, recovered
+from lastwrite.storage.problems import damaged, problem_of, recovered
 from lastwrite.storage.reading import TRIES, one_try, read_small
 
 MOST_PROBLEMS = 20  # of a queue that are named; the rest are counted
@@ -105,7 +106,6 @@ _SIDE_PATHS = (
     f"{names.CONFIG}/{names.TIMER_CHECKPOINT}",
     f"{names.COMPACTION}/{names.POSITION_CHECKPOINT}",
 )
-_INDEX_REMEDY = "lastwrite dispatch rebuilds it; without it keys are found in the commit log"
 
 
 def inspect_store(
@@ -393,7 +393,10 @@ class _Inspection:
         if chunk.is_dispatched(rows).any():
             folder = queue_folder(os.path.join(self.place.root or "", Part.CONSUME_QUEUE), name)
             wrong = f"no consume queue of {name}, and the commit log has its messages"
-            self._note(recovered(wrong, folder, None, "lastwrite dispatch builds it"), name)
+            self._note(
+                recovered(wrong, folder, None, "lastwrite dispatch STORE --whole-log builds it"),
+                name,
+            )
 
     def _compare_light_queues(
         self, chunk: Chunk, proofs: Mapping[TopicPartition, QueueProof]
@@ -474,7 +477,7 @@ class _Inspection:
             try:
                 positions = sides.decode_positions(read_small(path))
             except LogError as error:
-                self._note(problem_of(error, path))
+                self._note(problem_of(error, path, remedy=POSITIONS_REMEDY))
         logs = list_queues(root, Part.COMPACTION_LOG)
         found = {*logs, *list_queues(root, Part.COMPACTION_INDEX)}
         for name in sorted(filter(self._is_wanted, found)):
@@ -508,13 +511,13 @@ class _Inspection:
         logs, pairs = ({file.start: file for file in one.files} for one in (log, index))
         for start in sorted(pairs.keys() ^ logs.keys()):
             wrong = f"it has no {'log' if start in pairs else 'index'} file of the same name"
-            remedy = "a broker does not start on such a queue: restore the other one"
+            remedy = f"a broker does not start on such a queue: {names.RESTORE_QUEUE}"
             note(damaged(wrong, {**logs, **pairs}[start].path, None, remedy))
         count = _CompactionCount(found, note)
         for file in log.files:
             if log.file_size and file.start % log.file_size:
                 wrong = f"named {file.start}, no multiple of its {log.file_size} bytes"
-                remedy = f"start no broker on it, it would destroy the queue; {DAMAGE_REMEDY}"
+                remedy = f"start no broker on it, it would destroy the queue; {names.RESTORE_QUEUE}"
                 note(damaged(wrong, file.path, None, remedy))
             count.add_file(
                 file,
@@ -556,7 +559,7 @@ class _Inspection:
         try:
             index = IndexFile.of(map_whole(file))
         except LogError as error:
-            self._note(problem_of(error, file.path))
+            self._note(problem_of(error, file.path, remedy=INDEX_ANEW))
             return one
         header = index.header
         is_open = self.place.root is not None and beside_a_broker.is_open(self.place.root)
@@ -578,9 +581,9 @@ class _Inspection:
         if bad is not None:
             number, wrong = bad
             at = index.entry_at(number)
-            self._note(damaged(f"entry {number}: {wrong}", file.path, at, _INDEX_REMEDY))
+            self._note(damaged(f"entry {number}: {wrong}", file.path, at, INDEX_ANEW))
         elif (slot := bad_slot(index, is_growing=is_open)) is not None:
-            self._note(damaged(slot[1], file.path, slot[0], _INDEX_REMEDY))
+            self._note(damaged(slot[1], file.path, slot[0], INDEX_ANEW))
         return one
 
     # ------------------------------------------------------------------ one file
@@ -613,7 +616,7 @@ class _Inspection:
                 else:
                     one.entries = len(rows)
         except LogError as error:
-            self._note(problem_of(error, place.path))
+            self._note(problem_of(error, place.path, remedy=remedy_of(kind)))
         self.report.files.append(one)
 
     def _record_file(self, log: MappedLog, kind: FileKind) -> FileOfLog:

@@ -34,6 +34,7 @@ from lastwrite.rocketmq.format import names
 from lastwrite.rocketmq.look.inspect import inspect_beside
 from lastwrite.rocketmq.look.inspection import IndexOfQueue, QueueInspection, StoreReport
 from lastwrite.rocketmq.look.records import RecordReader
+from lastwrite.rocketmq.look.rows import POSITIONS_REMEDY
 from lastwrite.rocketmq.rules.settings import KEEP, RocketmqConfig
 from lastwrite.rocketmq.store import lock
 from lastwrite.rocketmq.store.archived import is_root
@@ -43,16 +44,13 @@ from lastwrite.rocketmq.store.positions import read_positions
 from lastwrite.rocketmq.store.publish import live_tree
 from lastwrite.rocketmq.store.reading import FileKind, Part
 from lastwrite.rocketmq.system import ROCKETMQ
-from lastwrite.storage.problems import DAMAGE_REMEDY, problem_of
+from lastwrite.storage.problems import problem_of
 from lastwrite.verification.invariants import Finding
 from lastwrite.verification.logs import check_logs
 from lastwrite.verification.proof import Bounds, LogProof, Means, Pair, Question
 from lastwrite.verification.units import ContentsUnit, Rules
 
 _COMPACTION = (Part.COMPACTION, Part.COMPACTION_LOG, Part.COMPACTION_INDEX)
-_POSITIONS_REMEDY = (
-    "move it out of the store and keep it: the next round compares all closed files again"
-)
 
 
 class RocketmqProof(LogProof):
@@ -61,7 +59,7 @@ class RocketmqProof(LogProof):
     system = ROCKETMQ
     noun = "queue"
     keyless_option = "--config keyless.messages=drop"
-    damage_remedy = DAMAGE_REMEDY
+    damage_remedy = names.RESTORE_QUEUE
     has_start = False  # a queue begins at 0, whatever its first record is
     words = {
         Finding.LOST_TAIL: "a record is missing that lies above the position up to which rounds have compared",
@@ -185,7 +183,7 @@ def _check_positions(root: str, store: StoreVerification) -> None:
         problem = read_positions(tree).problem
     if problem is not None:
         path = os.path.join(tree, names.POSITION_CHECKPOINT)
-        _note(store, problem_of(problem, path, remedy=_POSITIONS_REMEDY))
+        _note(store, problem_of(problem, path, remedy=POSITIONS_REMEDY))
 
 
 def _note(found: PartitionVerification | StoreVerification, problem: Problem) -> None:

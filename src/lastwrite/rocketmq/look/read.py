@@ -16,6 +16,7 @@ import numpy as np
 from lastwrite.errors import CorruptLog, InvalidConfig, NotALog
 from lastwrite.model.log import Problem, TopicPartition
 from lastwrite.reports.table import Row
+from lastwrite.rocketmq.format.names import RESTORE_QUEUE
 from lastwrite.rocketmq.format.record import decode_message
 from lastwrite.rocketmq.look.rows import message_rows
 from lastwrite.rocketmq.rules.pull import MAX_MESSAGES, Answer, PullStatus, answer, taken
@@ -148,7 +149,7 @@ class QueueReading(Iterator[Row]):
                     row["problem"],
                     position,
                     block.file.path,
-                    "restore this file from a replica or a backup",
+                    RESTORE_QUEUE,
                 )
             yield row
 

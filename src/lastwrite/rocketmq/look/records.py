@@ -35,7 +35,7 @@ from lastwrite.rocketmq.rules.settings import KEEP, RocketmqConfig
 from lastwrite.rocketmq.store.queues import index_path, name_of_file
 from lastwrite.rocketmq.store.reading import MappedFile, log_of_one, map_whole
 from lastwrite.storage.objects.address import use
-from lastwrite.storage.problems import DAMAGE_REMEDY, damaged, problem_of, recovered
+from lastwrite.storage.problems import damaged, problem_of, recovered
 from lastwrite.verification.contents import RowSink
 from lastwrite.verification.rows import (
     AFTER,
@@ -52,12 +52,10 @@ from lastwrite.verification.rows import (
 from lastwrite.verification.units import ContentsUnit, PieceContents
 
 INDEX_REMEDY = (
-    "restore the queue from a replica or a backup; or, where the commit log still has all of it, move both folders of "
+    f"{names.RESTORE_QUEUE}; or, where the commit log still has all of it, move both folders of "
     "the queue out of the store, keep them, and let lastwrite dispatch make the queue anew"
 )
-_UNDECODABLE = (
-    f"{DAMAGE_REMEDY}; if it may stay as it is, say so with --config undecodable.messages=keep"
-)
+_UNDECODABLE = f"{names.RESTORE_QUEUE}; if it may stay as it is, say so with --config undecodable.messages=keep"
 _MOST_PROBLEMS = 20  # that are named of a piece
 _UNITS_AT_ONCE = 4096
 _ROW = struct.Struct("<5Q")
@@ -212,7 +210,7 @@ class _PieceProof:
     def note_walk(self, problem: Problem) -> None:
         """What the walk takes for a torn tail is damage where units say that records lie."""
         if problem.is_note and (problem.position or 0) < self.piece.end:
-            problem = structs.replace(problem, kind=ProblemKind.DAMAGED, remedy=DAMAGE_REMEDY)
+            problem = structs.replace(problem, kind=ProblemKind.DAMAGED, remedy=names.RESTORE_QUEUE)
         self.note(problem)
 
     def note_unindexed(self, position: int) -> None:
@@ -221,7 +219,7 @@ class _PieceProof:
         self.note(recovered(wrong, self.piece.path, position, remedy))
 
     def _damaged(self, message: str, position: int) -> None:
-        self.note(damaged(message, self.piece.path, position))
+        self.note(damaged(message, self.piece.path, position, names.RESTORE_QUEUE))
 
     def check(self, message: Message, position: int) -> None:
         """The next record, which lies at ``position``."""

@@ -252,6 +252,23 @@ def key_rows(file: MappedFile) -> Iterator[Row]:
 # ---------------------------------------------------------------------- small files
 
 
+POSITIONS_REMEDY = (
+    "move it out of the store and keep it: the next round compares all closed files again"
+)
+
+
+def remedy_of(kind: FileKind) -> str:
+    """What to do about a small file that cannot be read."""
+    if kind is FileKind.POSITIONS:
+        return POSITIONS_REMEDY
+    if kind is FileKind.CHECKPOINT:
+        return (
+            "move it out of the store and keep it: the broker's next start makes one, and goes over "
+            "more of the commit log"
+        )
+    return "put its .bak in its place, or restore it from a replica or a backup"
+
+
 def side_rows(place: StorePlace) -> Iterator[Row]:
     """The entries of a small file.
 

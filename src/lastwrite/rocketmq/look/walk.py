@@ -37,7 +37,7 @@ from lastwrite.rocketmq.format.record import (
     decode_message,
 )
 from lastwrite.rocketmq.store.reading import MappedFile, MappedLog
-from lastwrite.storage.problems import CHUNK_BYTES, damaged, recovered
+from lastwrite.storage.problems import CHUNK_BYTES, DAMAGE_REMEDY, damaged, recovered
 from lastwrite.storage.reading import SegmentReader
 
 RECORD_LIMIT_BYTES = 256 << 20
@@ -199,6 +199,7 @@ class LogWalk:
         self._note = note
         self._checks_crc = checks_crc
         self._is_compaction = is_compaction
+        self._remedy = names.RESTORE_QUEUE if is_compaction else DAMAGE_REMEDY
         self._advance = advance or (lambda count: None)
         self._buffer: ByteArray = np.empty(CHUNK_BYTES, dtype=np.uint8)
         self._table: MessageTable = np.zeros(
@@ -242,7 +243,7 @@ class LogWalk:
                 )
                 if code == kernels.BAD_CRC:
                     wrong = kernels.CODES[kernels.BAD_CRC]
-                    self._note(damaged(wrong, file.path, position + int(at)))
+                    self._note(damaged(wrong, file.path, position + int(at), self._remedy))
                     more, consumed, code, at, wanted = kernels.split(
                         self._buffer, consumed, have, self._table[rows : rows + 1], False
                     )
@@ -297,7 +298,7 @@ class LogWalk:
             self.endings[file.path] = Ending(position, True)
             if wanted != room:
                 wrong = f"a blank record that states {wanted} bytes are left, where {room} are"
-                self._note(damaged(wrong, file.path, position))
+                self._note(damaged(wrong, file.path, position, self._remedy))
             return None
         if code == kernels.END and is_last:
             if self._is_compaction or self._is_blank(reader, position, room):
@@ -309,12 +310,12 @@ class LogWalk:
             wrong = f"a record of {wanted} bytes where {room} are left"
         if after is not None:
             wrong = f"{wrong}; {after - position} bytes up to the next whole record are lost"
-            self._note(damaged(wrong, file.path, position))
+            self._note(damaged(wrong, file.path, position, self._remedy))
             return after
         self.endings[file.path] = Ending(position, False, wrong)
         if not is_last:
             wrong = f"the log ends here, and more follows: {wrong}"
-            self._note(damaged(wrong, file.path, position))
+            self._note(damaged(wrong, file.path, position, self._remedy))
         elif code in (kernels.END, _BAD_ADDRESS):
             wrong, remedy = "stale bytes after the log's end", "a broker never reads them"
             self._note(recovered(wrong, file.path, position, remedy))

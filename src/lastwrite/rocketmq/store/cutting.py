@@ -311,7 +311,7 @@ def _pairs(root: str, name: TopicPartition) -> list[tuple[MappedFile, MappedFile
             raise CorruptLog(
                 "a log file without its index: a broker does not start",
                 path=file.path,
-                remedy="restore the index from a replica or a backup",
+                remedy=names.RESTORE_QUEUE,
             )
     return [(file, indexes[file.start]) for file in logs.files]
 
