@@ -23,6 +23,8 @@ from lastwrite.encoding.compression import Codec
 from lastwrite.errors import InvalidConfig, LogHeld, NotALog
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.look.proof import PROOF as KAFKA_PROOF
+from lastwrite.kafka.system import KAFKA
 from lastwrite.model.log import ProblemKind
 from lastwrite.reports.verification import PartitionVerification, VerifyReport, VerifyStatus
 from lastwrite.spark.inline import INLINE
@@ -302,7 +304,7 @@ def test_each_record_moved_to_another_place(tmp_path: Path, before: Path) -> Non
 
 
 def test_a_batch_twice(tmp_path: Path, before: Path) -> None:
-    """Twice at one place is damage: offsets do not rise. At another place, records were added."""
+    """Twice at one place is damage: offsets do not rise. Behind the end the log has grown."""
     for base, batches in AFTER.items():
         for n in range(len(batches)):
             root = write(tmp_path / f"{base}-{n}", AFTER)
@@ -314,9 +316,7 @@ def test_a_batch_twice(tmp_path: Path, before: Path) -> None:
             assert "offsets do not rise" in str(report.partitions[0].reason)
     shifted = replace(BEFORE[18][0], base=20, last=21, records=(R(20, "d", "18"), R(21, "a", "19")))
     report = verify(write(tmp_path / "shifted", {**AFTER, 18: (*AFTER[18], shifted)}), before)
-    assert {("added", 20), ("added", 21), ("batch_added", 20), ("log_end", 22)} <= set(
-        found(report)
-    )
+    assert found(report) == [] and "has grown" in str(report.partitions[0].advice)
 
 
 def test_each_batch_gone_with_its_records(tmp_path: Path, before: Path) -> None:
@@ -400,6 +400,94 @@ def test_the_end_of_the_log_lost(tmp_path: Path) -> None:
     was = {0: BEFORE[0], 11: (B((), 11, 17, max_timestamp=T),), 18: ()}
     report = verify(write(tmp_path / "after", log), write(tmp_path / "before", was))
     assert found(report) == [("log_end", 12)]
+
+
+GROWN: Log = {
+    **BEFORE,
+    20: (B((R(20, "a", "20"), R(21, None, "keyless"), R(22, "h", "22")), 20, 22, epoch=2),),
+}
+
+
+def grown(root: Path, log: Log, high_watermark: int = 23) -> Path:
+    write(root, log)
+    write_checkpoint(root, "replication-offset-checkpoint", {"t-0": high_watermark})
+    return root
+
+
+def test_a_log_that_has_merely_grown_breaks_no_promise(tmp_path: Path, before: Path) -> None:
+    report = verify(grown(tmp_path, GROWN), before)
+    (partition,) = report.partitions
+    assert (report.exit_status, found(report)) == (0, [])
+    assert partition.advice == [
+        "the log has grown since: it ended at offset 20, and ends at 23; what was appended has "
+        "nothing to be compared with"
+    ]
+
+
+def test_what_was_appended_supersedes(tmp_path: Path, before: Path) -> None:
+    """``a@20`` and ``h@22`` stand for ``a@4``, ``a@19`` and ``h@10``, below the high watermark."""
+    rest = (n for n in (*SURVIVORS, 20, 21, 22) if n not in (4, 10, 19))
+    after = kept(*rest, log=GROWN)
+    assert verify(grown(tmp_path / "1", after), before).exit_status == 0
+    assert ("lost", 10) in found(verify(grown(tmp_path / "2", after, 21), before))
+
+
+@pytest.mark.parametrize("offset", [3, 5, 8, 10, 12, 16])
+def test_a_record_lost_is_missed_in_a_grown_log_too(
+    offset: int, tmp_path: Path, before: Path
+) -> None:
+    log = kept(*(n for n in range(20) if n != offset))
+    log = {**log, 20: (B((R(20, "new", "1"),), 20, 20, epoch=2),)}
+    report = verify(grown(tmp_path, log, 21), before)
+    wanted = [] if offset in (3, 5, 8) else [offset]  # c@17, d@18 and f@14 came later
+    assert [at for _, at in found(report)] == wanted
+    assert report.exit_status == (5 if wanted else 0)
+
+
+def test_a_log_that_ends_earlier_breaks_a_promise(tmp_path: Path) -> None:
+    before = grown(tmp_path / "before", GROWN)
+    assert ("log_end", 20) in found(verify(write(tmp_path / "after", BEFORE), before))
+
+
+@pytest.mark.parametrize("horizon", [-1, -(2**63), -(2**63) + NOW])
+def test_no_delete_is_due_by_a_horizon_below_0(tmp_path: Path, horizon: int) -> None:
+    """A sum of clock and ``delete.retention.ms`` that wrapped: no time that could have come."""
+    log: Log = {
+        0: (B((R(0, "x", None), R(1, "y", "1")), 0, 1, horizon=horizon),),
+        2: (B((R(2, "z", "1"),), 2, 2),),
+    }
+    before = write(tmp_path / "before", log)
+    gone = write(tmp_path / "gone", kept(1, 2, log=log))
+    for now_ms in (NOW, None):
+        assert ("lost_delete", 0) in found(verify(gone, before, now_ms=now_ms))
+    # a round gives the batch a horizon in its place
+    first = replace(log[0][0], horizon=NOW + 5000)
+    mended = verify(write(tmp_path / "mended", {**log, 0: (first,)}), before)
+    assert found(mended) == []
+
+
+@pytest.mark.parametrize("retention_ms", [2**63 - 1, 2**62])
+def test_deletes_kept_for_ever_are_not_due(tmp_path: Path, retention_ms: int) -> None:
+    """Of formats v0 and v1, whose deletes age by their file."""
+    rules = KAFKA_PROOF.rules(
+        KAFKA.read(str(write(tmp_path, BEFORE) / "t-0")), {"delete.retention.ms": retention_ms}
+    )
+    assert -(2**63) <= rules.old_tombstones_until_ms < 0 or not rules.old_tombstones_until_ms
+
+
+def test_a_missing_middle_segment_is_named(tmp_path: Path) -> None:
+    """Of a log that no cleaner has touched; in a cleaned log such gaps are right."""
+    log: Log = {n: (B((R(n, f"k{n}", "v"),), n, n),) for n in range(4)}
+    root = write(tmp_path / "gap", {n: log[n] for n in (0, 1, 3)})
+    report = verify(root, config={"cleanup.policy": "delete"})
+    assert report.exit_status == 3
+    assert "offsets 2 to 2 are in no segment" in str(report.partitions[0].reason)
+    assert "offsets 2 to 2" in str(verify(root).partitions[0].advice)
+    write_checkpoint(root, "cleaner-offset-checkpoint", {"t-0": 3})
+    for report in (verify(root, config={"cleanup.policy": "delete"}), verify(root)):
+        assert (report.exit_status, report.partitions[0].advice) == (0, [])
+    whole = verify(write(tmp_path / "whole", log), config={"cleanup.policy": "delete"})
+    assert (whole.exit_status, whole.partitions[0].advice) == (0, [])
 
 
 def test_what_lies_below_the_logs_start_may_go(tmp_path: Path) -> None:

@@ -316,9 +316,9 @@ def redecided(
         data = block[(block[:, KIND] == TRANSACTION_DATA) & (block[:, LAST] >= log_start)]
         was, now = _inside(before.aborted, data[:, BASE]), _inside(after.aborted, data[:, BASE])
         opened = _inside(after.open, data[:, BASE])
-        for i in np.flatnonzero(
-            (was != now) | (opened & ~_inside(before.open, data[:, BASE]))
-        ).tolist():
+        # A transaction that was open then may have ended since.
+        decided = ~_inside(before.open, data[:, BASE])
+        for i in np.flatnonzero(((was != now) | opened) & decided).tolist():
             yield Redecided(
                 int(data[i, BASE]), int(data[i, PRODUCER]), bool(was[i]), bool(opened[i])
             )

@@ -248,6 +248,7 @@ def compare(unit: CompareUnit) -> Compared:
                 first > _LOWEST,
                 unit.by_version,
                 unit.last_offset,
+                unit.appended,
             )
             _collect(ordered, findings, result.broken)
             missing = ordered[findings == Finding.KEYLESS, 2]

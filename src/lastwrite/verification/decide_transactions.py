@@ -12,11 +12,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+import numpy as np
+
 from lastwrite.model.columns import Int64Array
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind
 from lastwrite.reports.verification import Transactions, Violation
 from lastwrite.storage.scratch import ScratchWriter
 from lastwrite.verification.batch_invariants import (
+    Facts,
     History,
     Redecided,
     history,
@@ -26,7 +29,7 @@ from lastwrite.verification.batch_invariants import (
     wrongly_converted,
 )
 from lastwrite.verification.proof import LogProof, log_proof_of
-from lastwrite.verification.rows import ABORT_MARKER, COMMIT_MARKER
+from lastwrite.verification.rows import ABORT_MARKER, BASE, COMMIT_MARKER, PRODUCER
 from lastwrite.verification.units import FactBlock, Lookups
 
 _EXAMPLES = 20  # of broken promises of a kind that are named
@@ -50,6 +53,7 @@ class DecideUnit:
     after: LogFacts
     clock_ms: int  # for what producers are active
     producer_expiration_ms: int
+    grown_from: int | None  # where records were appended since; None: none were
     scratch: str | None
 
 
@@ -107,27 +111,44 @@ def decide_transactions(unit: DecideUnit) -> DecidedTransactions:
     was = history(earlier)
     settled.limit = was.last_stable_offset(proof.bounds(unit.before.log, unit.after.log).end)
     settled.problems += _structure(proof, unit.before.log, was, unmarked_counts=True)
+    comparable = blocks if unit.grown_from is None else _below(blocks, unit.grown_from)
     path_of = unit.after.log.path_of
     settled.break_promise(
         Violation("redecided", _in_words(batch), batch.offset, path_of(batch.offset))
         for batch in redecided(
-            blocks, was, found, max(unit.before.log.log_start, unit.after.log.log_start)
+            comparable, was, found, max(unit.before.log.log_start, unit.after.log.log_start)
         )
     )
     settled.break_promise(
         Violation("batch_added", "no batch could have become this one", offset, path_of(offset))
-        for offset in wrongly_converted(earlier, blocks)
+        for offset in wrongly_converted(earlier, comparable)
     )
     snapshot = proof.snapshot(unit.before.log)
     owed = owed_batches(
         earlier, unit.before.log.log_start, snapshot, unit.clock_ms, unit.producer_expiration_ms
     )
+    if unit.grown_from is not None:  # a producer's later batch stands in for its last one
+        owed = owed[~np.isin(owed, _continued(earlier, blocks, unit.grown_from))]
     discardable = was.discardable
     if unit.scratch is not None and (len(discardable) or len(owed)):
         with ScratchWriter(unit.scratch, "lookups") as writer:
             at = writer.append(*(numbers for numbers in (discardable, owed) if len(numbers)))
         settled.lookups = Lookups(*at, len(discardable), len(owed))
     return settled
+
+
+def _below(blocks: Facts, end: int) -> list[Int64Array]:
+    """The facts of batches that begin below the offset ``end``."""
+    return [block[block[:, BASE] < end] for block in blocks]
+
+
+def _continued(earlier: Facts, blocks: Facts, end: int) -> Int64Array:
+    """Base offsets of the batches of producers that wrote again at the offset ``end`` or later."""
+    nothing: Int64Array = np.empty(0, dtype=np.int64)
+    again = np.unique(np.concatenate([nothing, *(b[b[:, BASE] >= end, PRODUCER] for b in blocks)]))
+    theirs = (block[np.isin(block[:, PRODUCER], again), BASE] for block in earlier)
+    found: Int64Array = np.concatenate([nothing, *theirs])
+    return found
 
 
 def _structure(

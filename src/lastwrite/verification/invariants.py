@@ -75,7 +75,7 @@ class Finding(IntEnum):
     BELOW_START = 4  # no reader could see it
     BATCH_KEPT = 5
     BATCH_GONE = 6  # with all its records
-    NOT_JUDGED = 7  # a carried row
+    NOT_JUDGED = 7  # a carried row, or what was appended since
     ABORTED = 8  # of an aborted transaction
     MARKER_SPENT = 9  # of a transaction that has no batch left, past its horizon
     BATCH_CONVERTED = 10  # of an older format before: ``batch_promises`` says whether rightly
@@ -166,6 +166,9 @@ _BATCH_RECODED = int(Finding.BATCH_RECODED)
 _HORIZON_MOVED = int(Finding.HORIZON_MOVED)
 _BATCH_MISDATED = int(Finding.BATCH_MISDATED)
 
+# Of a log that has not grown: nothing lies at or above this offset.
+NOT_GROWN = ((1 << 63) - 1, (1 << 63) - 1)
+
 # Beside the findings, in the array of counts.
 KEYS = 2 * FINDINGS  # distinct keys in the log as it was
 KEYS_ALIVE = 2 * FINDINGS + 1  # keys whose last record now is no delete
@@ -187,6 +190,7 @@ def judged(
     carries: bool = False,
     by_version: bool = False,
     last_offset: int = -1,
+    appended: tuple[int, int] = NOT_GROWN,
 ) -> tuple[UInt64Array, ByteArray, UInt64Array]:
     """Judge all that is said of the keys in ``rows``.
 
@@ -196,7 +200,8 @@ def judged(
     key, the finding of each, and with ``carries`` a row a key for the part of the log before these
     rows.
 
-    ``by_version``: records have versions, and ``last_offset`` is the log's last.
+    ``by_version``: records have versions, and ``last_offset`` is the log's last. ``appended``:
+    where the log as it was ends and the log under proof goes on, and up to where that supersedes.
     """
     # Stable: inside a key the rows keep the order in which they came.
     ordered = rows[np.argsort(rows[:, 0], kind="stable")]
@@ -207,7 +212,9 @@ def judged(
     findings = np.empty(len(rows), dtype=np.uint8)
     carried = np.empty((len(rows) if carries else 0, ROW_WORDS), dtype=np.uint64)
     filled = int(
-        _judge(ordered, log_start, limit, by_version, last_offset, findings, counts, carried)
+        _judge(
+            ordered, log_start, limit, by_version, last_offset, appended, findings, counts, carried
+        )
     )
     return ordered, findings, carried[:filled]
 
@@ -263,7 +270,7 @@ def is_ordered(rows):
 
 
 @njit(cache=True, nogil=True)
-def _judge(rows, log_start, limit, by_version, last_offset, findings, counts, carried):
+def _judge(rows, log_start, limit, by_version, last_offset, appended, findings, counts, carried):
     filled = 0
     begin = 0
     while begin < len(rows):
@@ -279,7 +286,7 @@ def _judge(rows, log_start, limit, by_version, last_offset, findings, counts, ca
             end += 1
         kind = np.int64(rows[begin, 1])
         if kind & BATCH:
-            _judge_batch(rows, begin, middle, end, log_start, findings)
+            _judge_batch(rows, begin, middle, end, log_start, appended, findings)
         else:
             last, bits = _judge_key(
                 rows,
@@ -290,6 +297,7 @@ def _judge(rows, log_start, limit, by_version, last_offset, findings, counts, ca
                 limit,
                 by_version,
                 last_offset,
+                appended,
                 findings,
                 counts,
             )
@@ -312,7 +320,7 @@ def _judge(rows, log_start, limit, by_version, last_offset, findings, counts, ca
 
 @njit(cache=True, nogil=True)
 def _judge_key(
-    rows, begin, middle, end, log_start, limit, by_version, last_offset, findings, counts
+    rows, begin, middle, end, log_start, limit, by_version, last_offset, appended, findings, counts
 ):
     """Judge one key; (its last offset in the part that may supersede, and bits: whether that one is
     a removed delete, whether its last record now is known, whether it has been counted)."""
@@ -327,6 +335,16 @@ def _judge_key(
         findings[begin] = _NOT_JUDGED
         first = begin + 1
     greatest = np.int64(0)  # version of the one at ``last``
+    grown_from, grown_limit = appended
+    i = end - 1
+    while is_key and i >= middle and np.int64(rows[i, 2]) >= grown_from:
+        offset = np.int64(rows[i, 2])
+        if not np.int64(rows[i, 1]) & DISCARDABLE and offset < grown_limit:
+            version = np.int64(rows[i, 4]) if by_version else np.int64(0)
+            if last < 0 or version > greatest:
+                last = offset
+                greatest = version
+        i -= 1
     i = middle - 1
     while is_key and i >= first and (last < 0 or not counted or by_version):
         offset = np.int64(rows[i, 2])
@@ -368,7 +386,9 @@ def _judge_key(
             j += 1
         elif offset < log_start:
             findings[i] = _BELOW_START
-        elif offset >= limit:
+        elif offset >= limit and not (
+            last >= grown_from and is_key and (greatest > version or greatest == version)
+        ):
             findings[i] = _LOST_TAIL
         elif flags & CONTROL:
             findings[i] = _MARKER_SPENT if flags & DISCARDABLE and flags & DUE else _LOST_CONTROL
@@ -389,6 +409,8 @@ def _judge_key(
             findings[i] = _LOST
     while j < end:
         findings[j] = _DOUBLED if np.int64(rows[j, 2]) == previous else _ADDED
+        if findings[j] == _ADDED and np.int64(rows[j, 2]) >= grown_from:
+            findings[j] = _NOT_JUDGED
         previous = np.int64(rows[j, 2])
         j += 1
     if gone:
@@ -403,7 +425,7 @@ def _judge_key(
 
 
 @njit(cache=True, nogil=True)
-def _judge_batch(rows, begin, middle, end, log_start, findings):
+def _judge_batch(rows, begin, middle, end, log_start, appended, findings):
     """Judge the batches of one base offset: one before, one after, where all is well."""
     for i in range(begin, middle):
         owed = np.int64(rows[i, 1]) & OWED and np.int64(rows[i, 2]) >= log_start
@@ -412,11 +434,14 @@ def _judge_batch(rows, begin, middle, end, log_start, findings):
         flags = np.int64(rows[j, 1])
         simple = flags & SIMPLE != 0
         if j > middle or (begin == middle and not simple):
-            findings[j] = _BATCH_ADDED
+            is_new = j == middle and np.int64(rows[j, 2]) >= appended[0]
+            findings[j] = _NOT_JUDGED if is_new else _BATCH_ADDED
             continue
         empty = flags & EMPTY != 0
         if begin == middle:
             findings[j] = _BATCH_CONVERTED if flags & HONEST else _BATCH_MISDATED
+            if flags & HONEST and np.int64(rows[j, 2]) >= appended[0]:
+                findings[j] = _NOT_JUDGED
             continue
         was = np.int64(rows[begin, 1])
         converted = simple and was & OLD != 0

@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -53,6 +53,7 @@ from lastwrite.verification.invariants import (
     FINDINGS,
     KEYS,
     KEYS_ALIVE,
+    NOT_GROWN,
     Finding,
     bucket_bits,
 )
@@ -159,6 +160,11 @@ class _Job:
         return len(self.sides) == 1 + (self.seed is not None) and all(
             side.is_whole for side in self.sides.values()
         )
+
+    @property
+    def has_grown(self) -> bool:
+        """Records were appended to the log since it was as before."""
+        return len(self.sides) == 2 and self.sides[True].end_offset > self.sides[False].end_offset
 
     @property
     def is_compared(self) -> bool:
@@ -400,7 +406,27 @@ class _Verifier:
                 job.problem(problem)
             job.found.advice += advice if is_after else []
         if is_after:
+            self._judge_gaps(job, side, by_segment)
             _count(job.found, side)
+
+    def _judge_gaps(
+        self, job: _Job, side: _Side, by_segment: Mapping[int, Sequence[PieceContents]]
+    ) -> None:
+        """Offsets that no segment has, between two that were read to their ends."""
+        for n, segment in enumerate(side.log.segments[1:], 1):
+            parts = by_segment.get(n - 1, [])
+            whole = sum(part.piece.bytes for part in parts if part.is_whole)
+            end = max((part.next_offset for part in parts), default=segment.base_offset)
+            if whole == side.log.segments[n - 1].size_bytes and 0 <= end < segment.base_offset:
+                try:
+                    found = self._proof.judge_gap(side.log, end, segment, self._config)
+                except (LogError, OSError) as error:
+                    job.fail(error)
+                    return
+                if isinstance(found, Problem):
+                    job.problem(found)
+                elif found is not None:
+                    job.found.advice.append(found)
 
     def _judge_order(self, job: _Job, parts: Sequence[PieceContents]) -> None:
         for earlier, later in zip(parts, parts[1:], strict=False):
@@ -422,6 +448,7 @@ class _Verifier:
                 after=job.sides[True].facts,
                 clock_ms=self._clock_ms,
                 producer_expiration_ms=0 if job.rules is None else job.rules.producer_expiration_ms,
+                grown_from=job.sides[False].end_offset if job.has_grown else None,
                 scratch=scratch,
             )
             for job in jobs
@@ -475,7 +502,12 @@ class _Verifier:
                 limit=settled.limit,
                 lookups=settled.lookups,
                 by_version=job.rules is not None and job.rules.order != BY_OFFSET,
-                last_offset=was.end_offset - 1,
+                last_offset=-1 if job.has_grown else was.end_offset - 1,
+                appended=(
+                    (was.end_offset, self._proof.bounds(now.log, now.log).end)
+                    if job.has_grown
+                    else NOT_GROWN
+                ),
                 most_rows=self._most_rows,
             )
 
@@ -514,7 +546,12 @@ class _Verifier:
     def _account_ends(self, job: _Job) -> None:
         """Where the log ends and starts, and its side files."""
         was, now = job.sides[False], job.sides[True]
-        if now.end_offset != was.end_offset:
+        if job.has_grown:
+            job.found.advice.append(
+                f"the log has grown since: it ended at offset {was.end_offset}, and ends at "
+                f"{now.end_offset}; what was appended has nothing to be compared with"
+            )
+        elif now.end_offset != was.end_offset:
             message = f"the log ended at offset {was.end_offset}, and ends at {now.end_offset}"
             job.break_promise(
                 Violation("log_end", message, now.end_offset, now.log.path_of(now.end_offset))

@@ -165,6 +165,14 @@ class LogProof(Proof):
         """
         return [], []
 
+    def judge_gap(
+        self, log: PartitionLog, end: int, segment: Segment, config: Mapping[str, object]
+    ) -> Problem | str | None:
+        """A problem or advice about the offsets from ``end`` up to ``segment``, which no segment
+        has. None: compaction leaves such gaps.
+        """
+        return None
+
     def snapshot(self, log: PartitionLog) -> Snapshot | None:
         """The producers as of an offset from which on the log itself tells them; None: from its
         start.

@@ -131,6 +131,7 @@ class CompareUnit:
     lookups: Lookups | None
     by_version: bool
     last_offset: int  # of the log
+    appended: tuple[int, int]  # where the log under proof has grown, and up to where it supersedes
     most_rows: int  # to hold at once
 
     @property

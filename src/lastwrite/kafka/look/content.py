@@ -27,10 +27,7 @@ from lastwrite.errors import CorruptLog
 from lastwrite.kafka.format import kernels
 from lastwrite.kafka.format.remedy import RESTORE
 from lastwrite.model.columns import (
-    HAS_PRODUCER,
-    IS_CONTROL,
     IS_OLD,
-    IS_TRANSACTIONAL,
     NO_HORIZON,
     BatchTable,
     ByteArray,
@@ -83,7 +80,10 @@ from lastwrite.verification.rows import (
 
 _LANE = np.uint64(0xFFFFFFFFFFFFFFFF << FLAG_BITS & 0xFFFFFFFFFFFFFFFF)
 _APPEND_TIME = 8
-_KINDS = 8 | 16 | 32  # timestamp type, transactional, control
+_TRANSACTIONAL = 16
+_CONTROL = 32
+_HAS_HORIZON = 64  # the base timestamp is the delete horizon (KIP-534)
+_KINDS = _APPEND_TIME | _TRANSACTIONAL | _CONTROL
 _NO_EPOCH = np.uint64(0xFFFFFFFF)  # leader epoch -1
 
 _WORDS = {
@@ -236,10 +236,13 @@ def contents(run, buffer, table, means, rows, filled, tally, facts, noted):
         attributes = np.int64(buffer[head + 22])
         base_time = np.int64(swap64(load64(buffer, head + 27)))
         append_time = attributes & _APPEND_TIME != 0
-        control = row.flags & IS_CONTROL != 0
         old = row.flags & IS_OLD != 0
-        in_transaction = IN_TRANSACTION if row.flags & IS_TRANSACTIONAL else 0
-        due = DUE if row.horizon != NO_HORIZON and row.horizon <= now_ms else 0
+        control = not old and attributes & _CONTROL != 0
+        in_transaction = IN_TRANSACTION if not old and attributes & _TRANSACTIONAL else 0
+        # Kafka writes none below 0: such a one is a sum that wrapped, and no delete is due by it.
+        has_horizon = not old and attributes & _HAS_HORIZON != 0 and base_time >= 0
+        horizon = base_time if has_horizon else np.int64(NO_HORIZON)
+        due = DUE if has_horizon and horizon <= now_ms else 0
         if old and is_old_due:
             due = DUE
         marker = EMPTIED_MARKER
@@ -306,7 +309,7 @@ def contents(run, buffer, table, means, rows, filled, tally, facts, noted):
         if old:
             tally[OLD_BATCHES] += 1
         epoch = load64(buffer, head + 8) >> np.uint64(32)  # leader epoch, behind the length
-        has_producer = row.flags & HAS_PRODUCER != 0
+        has_producer = not old and np.int64(swap64(load64(buffer, head + 43))) >= 0
         simple = not old and not control and not has_producer and epoch == _NO_EPOCH
         kind = marker
         if not control:
@@ -323,7 +326,7 @@ def contents(run, buffer, table, means, rows, filled, tally, facts, noted):
             facts[noted, PRODUCER] = row.producer_id
             facts[noted, EPOCH] = row.producer_epoch
             facts[noted, KIND] = kind
-            facts[noted, HORIZON] = row.horizon
+            facts[noted, HORIZON] = horizon
             facts[noted, TIME] = latest if control and row.records > 0 else row.max_timestamp
             facts[noted, PRESENT] = row.records
             facts[noted, SHAPE] = row.codec | (8 if append_time else 0)
@@ -343,7 +346,7 @@ def contents(run, buffer, table, means, rows, filled, tally, facts, noted):
             rows[filled, 0] = one
             rows[filled, 1] = two & _LANE | np.uint64(flags)
             rows[filled, 2] = base
-            rows[filled, 3] = np.uint64(row.horizon)
+            rows[filled, 3] = np.uint64(horizon)
             one, two = digest(
                 buffer, head + 43, head + 57, seed
             )  # producer id, epoch, base sequence
