@@ -11,7 +11,11 @@ pytest.importorskip("deltalake", reason="pip install 'lastwrite[tables]'")
 pytest.importorskip("pyiceberg", reason="pip install 'lastwrite[tables]'")
 
 import lastwrite
+from lastwrite.demo.topic_writer import TopicWriter
+from lastwrite.encoding.compression import Codec
+from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import NoProgress
+from lastwrite.reports.table_round import TableRound
 from lastwrite.tables.regrow import buckets_after
 from tests.support.kafka.growing import GrowingLog
 from tests.support.tables.judges import readings
@@ -108,3 +112,24 @@ def test_offsets_that_are_no_records_are_not_counted(tmp_path: Path) -> None:
 )
 def test_they_quadruple_or_stay(buckets: int, table_mib: int, after: int) -> None:
     assert buckets_after(buckets, table_mib << 20, 1 << 20) == after
+
+
+@pytest.mark.parametrize("format", ["iceberg", "delta", "parquet"])
+def test_a_log_that_is_well_compressed_gets_buckets_by_its_rows(
+    tmp_path: Path, format: str
+) -> None:
+    """A bucket is held in memory as rows, whatever their batches took on the disk."""
+    name = TopicPartition("t", 0)
+    with TopicWriter(str(tmp_path / "log"), name, codec=Codec.GZIP) as topic:
+        for n in range(40):
+            topic.append(b"k%d" % n, bytes(300_000), 1_700_000_000_000)
+    to = str(tmp_path / "table")
+
+    def run(**options: Any) -> TableRound:
+        return lastwrite.table_to(str(tmp_path / "log"), "t", to=to, memory="64m", **options)
+
+    made = run(format=format)
+    assert made.buckets >= 4 and made.rows == 40
+    assert run().how == "unchanged"
+    assert lastwrite.verify_table(str(tmp_path / "log"), to).is_proven
+    assert run(anew=True, buckets=1).buckets == 1

@@ -113,10 +113,9 @@ class _Compiler:
     def read(self, writer: AvroType, reader: AvroType, slot: Slot, where: str) -> None:
         try:
             self._readable(writer, reader, slot, where)
-        except _Unreadable as error:
+        except _Unreadable:
             raise InvalidConfig(
-                f"{where}: the reader's schema has {_said(reader)}, and the value's {_said(writer)}"
-                f"{error}",
+                f"{where}: the reader's schema has {_said(reader)}, and the value's {_said(writer)}",
                 remedy="give a reader's schema to which the values' can be promoted",
             ) from None
 
@@ -202,7 +201,7 @@ class _Compiler:
                 reader.precision,
             )
             if writer.logical and writer.scale != reader.scale or not is_same:
-                raise _Unreadable(f" of scale {writer.scale} and {writer.precision} digits")
+                raise _Unreadable
             limit = 10**slot.shape.precision
             size = writer.size if writer.type == "fixed" else -1
             self.emit(ops.DECIMAL_BYTES, slot.number, size, limit & (1 << 64) - 1, limit >> 64)
@@ -355,7 +354,9 @@ def _place(chosen: AvroType, branches: list[AvroType]) -> int:
 def _said(type: AvroType) -> str:
     if type.type == "union":
         return f"a union of {', '.join(_said(each) for each in type.inner)}"
-    return f"{type.type} {type.name}".strip()
+    if type.logical == "decimal":
+        return f"decimal({type.precision}, {type.scale})"
+    return " ".join(filter(None, (type.type, type.name, type.logical)))
 
 
 def default_of(type: AvroType, given: Any, where: str) -> Any:

@@ -69,6 +69,7 @@ class Changes:
         self.first_odd_time: RecordTime | None = None
         self._last, self._rows, self._since = last, rows, since
         self._limit = memory_bytes
+        self._buckets = 0
         self._laid = LaidRows(rows.identity, memory_bytes)
 
     def gather(self, buckets: int, progress: Progress) -> None:
@@ -78,7 +79,7 @@ class Changes:
             CorruptLog, UnsupportedFormat, CommitConflict, OutOfMemoryBudget: as ``read_records``.
             BadValue: as ``Rows.changes``.
         """
-        since = self._since
+        since, self._buckets = self._since, buckets
         units = (
             self._last.units(self._rows.read_columns)
             if since is None
@@ -104,6 +105,17 @@ class Changes:
                 if len(changes):
                     self._laid.add(changes, buckets)
             progress.advance(unit.piece.end - unit.piece.start)
+        self._laid.settle()
+
+    def lay_again(self, buckets: int) -> None:
+        """Lay what was read into so many buckets, at least as many as before."""
+        if buckets == self._buckets:
+            return
+        before, self._laid = self._laid, LaidRows(self._rows.identity, self._limit)
+        with before:
+            for bucket in sorted(before.counts):
+                for batch in before.of(bucket):
+                    self._laid.add(batch, buckets)
         self._laid.settle()
 
     def _count_odd_times(self, records: RecordColumns, partition: int) -> None:

@@ -73,6 +73,7 @@ class TableState:
         moved: whether a key was met in several partitions.
         deletes_ms: partition to the latest timestamp of a delete that was met there.
         credit_bytes: what later rounds may rewrite beyond their own share; see ``update``.
+        plain_bytes: about how many bytes of memory all rows take; 0: not known.
     """
 
     system: str
@@ -86,6 +87,7 @@ class TableState:
     moved: bool = False
     deletes_ms: Mapping[int, int] = field(default_factory=dict)
     credit_bytes: int = 0
+    plain_bytes: int = 0
 
     def to_json(self) -> str:
         """As a line of JSON."""

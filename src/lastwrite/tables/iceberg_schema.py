@@ -8,7 +8,7 @@ had before.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +17,8 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
+
+from lastwrite.errors import InvalidConfig
 
 _FIELD_ID = b"PARQUET:field_id"
 
@@ -27,6 +29,7 @@ def next_schema(table: Table | None, schema: pa.Schema) -> Schema:
     """
     if table is not None and plain_schema(table.schema()) == schema:
         return table.schema()
+    _check_names(schema)
     first = 1 if table is None else table.metadata.last_column_id + 1
     count = itertools.count(first)
     convert: Any = Catalog._convert_schema_if_needed
@@ -39,6 +42,35 @@ def next_schema(table: Table | None, schema: pa.Schema) -> Schema:
             return grown
         count = itertools.count(first)
     return assign_fresh_schema_ids(wanted, lambda: next(count))
+
+
+def _check_names(schema: pa.Schema) -> None:
+    """
+    Raises:
+        InvalidConfig: two columns have one name in Iceberg, which names inner ones by their path.
+    """
+    seen: set[str] = set()
+    for path in _paths(schema, ""):
+        if path in seen:
+            raise InvalidConfig(
+                f"Iceberg names two columns {path}: one has a dot in its name; nothing was changed",
+                remedy="rename it in the reader's schema, or make a Delta table (--as delta)",
+            )
+        seen.add(path)
+
+
+def _paths(fields: Iterable[pa.Field], above: str) -> Iterator[str]:
+    for each in fields:
+        path = f"{above}{each.name}"
+        yield path
+        kind = each.type
+        if pa.types.is_struct(kind):
+            yield from _paths(kind, f"{path}.")
+        elif pa.types.is_list(kind):
+            yield from _paths([pa.field("element", kind.value_type)], f"{path}.")
+        elif pa.types.is_map(kind):
+            inner = [pa.field("key", kind.key_type), pa.field("value", kind.item_type)]
+            yield from _paths(inner, f"{path}.")
 
 
 def plain_schema(schema: Schema) -> pa.Schema:

@@ -166,12 +166,20 @@ def _round(task: _Task, since: Mapping[int, int] | None) -> TableRound:
         if state is None:
             buckets = wish.buckets or bucket_count(bytes_of(last, len(last)), room)
         else:
-            rows = len(last) + (state.rows if since is not None else 0)
-            buckets = wish.buckets or buckets_after(state.buckets, bytes_of(last, rows), room)
+            rows = len(last) + (state.rows if since is not None and not state.plain_bytes else 0)
+            table_bytes = bytes_of(last, rows)
+            if since is not None:
+                table_bytes += state.plain_bytes
+            else:
+                table_bytes = max(table_bytes, state.plain_bytes)
+            buckets = wish.buckets or buckets_after(state.buckets, table_bytes, room)
             if buckets > state.buckets:
                 task = _moved(task, buckets)
         with Changes(last, wish.rows, since, wish.memory_bytes // 8) as changes:
             changes.gather(buckets, task.progress)
+            if state is None and not wish.buckets:  # compressed batches tell little of their rows
+                buckets = max(buckets, bucket_count(changes.bytes, _plain_bytes(wish)))
+                changes.lay_again(buckets)
             last.close()
             give_back()
             return _Round(task, changes, buckets).run()
@@ -193,9 +201,17 @@ def _bucket_bytes(wish: Wish) -> int:
     return max(1 << 20, min(BUCKET_BYTES, wish.memory_bytes // 12))
 
 
-def _threads(wish: Wish) -> int:
-    """How many buckets are worked on side by side: two, or more where memory allows it."""
-    return max(1, min(core_count(), wish.memory_bytes // (6 * _bucket_bytes(wish))))
+def _plain_bytes(wish: Wish) -> int:
+    """How many bytes of rows, as they are in memory, a new table's bucket may have."""
+    return max(2 * _bucket_bytes(wish), wish.memory_bytes // (6 * _threads(wish)))
+
+
+def _threads(wish: Wish, plain_bytes: int = 0) -> int:
+    """How many buckets are worked on side by side: two, or more where memory allows it; fewer
+    where a bucket has more than its share of ``plain_bytes`` of rows.
+    """
+    bucket_bytes = max(_bucket_bytes(wish), plain_bytes // 2)
+    return max(1, min(core_count(), wish.memory_bytes // (6 * bucket_bytes)))
 
 
 @dataclass
@@ -238,7 +254,9 @@ class _Round:
         every = self._old if self._changes.whole else ()
         buckets = sorted({*self._changes.counts, *chosen, *every})
         try:
-            with ThreadPoolExecutor(_threads(self._task.wish), "table") as pool:
+            rows_bytes = self._changes.bytes + (self._state.plain_bytes if self._state else 0)
+            threads = _threads(self._task.wish, rows_bytes // self._buckets)
+            with ThreadPoolExecutor(threads, "table") as pool:
                 found = self._told(pool.map(partial(self._one, chosen=chosen), buckets), buckets)
             give_back()
             return self._commit(found, credit)
@@ -419,6 +437,7 @@ class _Round:
             moved=changes.moved,
             deletes_ms=deletes,
             credit_bytes=credit,
+            plain_bytes=self._plain_bytes(came, gone),
         )
         removed = [path for each in found for path in each.removed]
         if task.base is None and task.head is not None:
@@ -450,6 +469,15 @@ class _Round:
             odd_times=changes.odd_times,
             first_odd_time=changes.first_odd_time,
         )
+
+    def _plain_bytes(self, came: int, gone: int) -> int:
+        was, changes = self._state, self._changes
+        if changes.whole or was is None:
+            return changes.bytes
+        if not was.plain_bytes:
+            return 0
+        stays = was.plain_bytes * (was.rows - gone) // max(1, was.rows)
+        return stays + changes.bytes * came // max(1, sum(changes.counts.values()))
 
 
 def _unchanged(format: TableFormat, head: Head, state: TableState) -> TableRound:
