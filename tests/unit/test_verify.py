@@ -457,7 +457,8 @@ def test_no_delete_is_due_by_a_horizon_below_0(tmp_path: Path, horizon: int) -> 
         2: (B((R(2, "z", "1"),), 2, 2),),
     }
     before = write(tmp_path / "before", log)
-    gone = write(tmp_path / "gone", kept(1, 2, log=log))
+    rest = B((R(1, "y", "1"),), 0, 1)  # a batch that still had such a horizon would be damage
+    gone = write(tmp_path / "gone", {**log, 0: (rest,)})
     for now_ms in (NOW, None):
         assert ("lost_delete", 0) in found(verify(gone, before, now_ms=now_ms))
     # a round gives the batch a horizon in its place
