@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 import lastwrite
-from lastwrite.errors import InvalidConfig
+from lastwrite.errors import BadValue, InvalidConfig
 from lastwrite.reports.table_round import TableRound
 from tests.support.kafka.growing import GrowingLog
 from tests.support.tables.judges import iceberg_table, parquet_files
@@ -112,6 +112,182 @@ def test_another_scale_of_a_decimal_is_named(tmp_path: Path, format: str) -> Non
     ):
         topic.run()
     with pytest.raises(
-        InvalidConfig, match=r"reader's schema has decimal\(9, 4\), and the value's decimal\(9, 2\)"
+        BadValue, match=r"reader's schema has decimal\(9, 4\), and the value's decimal\(9, 2\)"
     ):
         topic.run(anew=True)
+    assert topic.run(anew=True, on_bad="null").rows == 2, "the remedy"
+    assert topic.rows() == {"a": None, "b": {"price": Decimal("1.0000")}}
+
+
+# ---------------------------------------------------------------------- aliases
+
+OLD = [
+    {"name": "first", "type": "string"},
+    {
+        "name": "lines",
+        "type": {
+            "type": "array",
+            "items": {"type": "record", "name": "line", "fields": [{"name": "n", "type": "int"}]},
+        },
+    },
+]
+NEW = [
+    {"name": "given", "aliases": ["first"], "type": "string"},
+    {
+        "name": "items",
+        "aliases": ["lines"],
+        "type": {
+            "type": "array",
+            "items": {
+                "type": "record",
+                "name": "line",
+                "fields": [{"name": "count", "aliases": ["n"], "type": "int"}],
+            },
+        },
+    },
+]
+
+
+def old(name: str) -> dict[str, Any]:
+    return {"first": name, "lines": [{"n": 1}, {"n": 2}]}
+
+
+def new(name: str) -> dict[str, Any]:
+    return {"given": name, "items": [{"count": 1}, {"count": 2}]}
+
+
+def renamed_topic(folder: Path, format: str) -> Topic:
+    topic = Topic(folder, format)
+    topic.schema(OLD)
+    topic.write(**{f"k{n}": old("x") for n in range(10)})
+    topic.run()
+    topic.schema(NEW)
+    topic.write(k0=new("y"))
+    return topic
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_iceberg_renames_a_column_that_has_an_alias(tmp_path: Path, vectors: bool) -> None:
+    topic = renamed_topic(tmp_path, "iceberg")
+    assert topic.run(vectors=vectors).how == "updated"
+    right = {f"k{n}": new("x") for n in range(10)} | {"k0": new("y")}
+    assert topic.rows() == right, "by the numbers of columns, in files with the old names"
+    topic.write(**{f"k{n}": new("z") for n in range(1, 4)})
+    report = topic.run()
+    assert report.written_anew, "rows of files with the old names moved to a new file"
+    right |= {f"k{n}": new("z") for n in range(1, 4)}
+    assert topic.rows() == right
+    assert topic.run().how == "unchanged"
+    assert topic.run(anew=True, buckets=2).how == "made"
+    assert topic.rows() == right
+
+
+@pytest.mark.parametrize("format", ["delta", "parquet"])
+def test_a_rename_that_the_format_cannot_is_refused(tmp_path: Path, format: str) -> None:
+    topic = renamed_topic(tmp_path, format)
+    with pytest.raises(InvalidConfig, match=r"renames the column first to value\.given.*--anew"):
+        topic.run()
+    assert topic.rows() == {f"k{n}": old("x") for n in range(10)}
+    assert topic.run(anew=True).how == "made"
+    assert topic.rows() == {f"k{n}": new("x") for n in range(10)} | {"k0": new("y")}
+
+
+# ---------------------------------------------------------------------- unions
+
+
+def paid(*branches: str, null: bool = True) -> list[Any]:
+    """A field that is a union of records, each with a field of one name."""
+    records = [
+        {
+            "type": "record",
+            "name": name.rpartition(".")[2],
+            "namespace": name.rpartition(".")[0],
+            "fields": [{"name": "number", "type": "string"}],
+        }
+        for name in branches
+    ]
+    return [{"name": "paid", "type": [*["null"] * null, *records]}]
+
+
+def by(branch: str) -> dict[str, Any]:
+    return {"paid": (branch, {"number": branch})}
+
+
+@each_format
+@pytest.mark.parametrize(
+    "later",
+    [
+        ("a.Wallet", "a.Card", "a.Cash"),
+        ("a.Cash", "a.Card"),
+        ("b.Card", "a.Cash"),
+        ("a.Card",),
+    ],
+    ids=["in front", "other order", "other namespace", "one branch"],
+)
+def test_a_union_whose_branches_change_places_is_refused(
+    tmp_path: Path, format: str, later: tuple[str, ...]
+) -> None:
+    topic = Topic(tmp_path, format)
+    topic.schema(paid("a.Card", "a.Cash"))
+    topic.write(k=by("a.Card"), l=by("a.Cash"))
+    topic.run()
+    before = topic.rows()
+    topic.schema(paid(*later))
+    topic.write(k=by(later[0]))
+    with pytest.raises(InvalidConfig, match=r"value\.paid.*at the end of the union.*--anew"):
+        topic.run()
+    assert topic.rows() == before
+
+
+@each_format
+def test_a_union_may_get_branches_at_its_end(tmp_path: Path, format: str) -> None:
+    topic = Topic(tmp_path, format)
+    topic.schema(paid("a.Card", "a.Cash"))
+    topic.write(k=by("a.Card"), l=by("a.Cash"))
+    topic.run()
+    topic.schema(paid("a.Card", "a.Cash", "a.Wallet", null=False))
+    topic.write(m=by("a.Wallet"))
+    topic.run()
+    assert [topic.rows()["m"]["paid"][f"member{n}"] for n in range(3)] == [
+        None,
+        None,
+        {"number": "a.Wallet"},
+    ]
+    assert topic.rows()["k"]["paid"]["member0"] == {"number": "a.Card"}
+    topic.schema(paid("a.Card", "a.Cash"))
+    topic.write(n=by("a.Cash"))
+    topic.run()
+    topic.schema(paid("a.Card", "a.Cash", "a.Coupon"))
+    topic.write(n=by("a.Cash"))
+    with pytest.raises(InvalidConfig, match=r"member2 of the union was a\.Wallet and is a\.Coupon"):
+        topic.run()
+
+
+def test_one_type_that_becomes_a_union_is_refused(tmp_path: Path) -> None:
+    topic = Topic(tmp_path, "delta")
+    topic.schema(paid("a.Card"))
+    topic.write(k={"paid": {"number": "1"}})
+    topic.run()
+    topic.schema(paid("a.Card", "a.Cash"))
+    topic.write(k=by("a.Cash"))
+    with pytest.raises(
+        InvalidConfig, match=r"value\.paid was no union of several types and is one"
+    ):
+        topic.run()
+    assert topic.run(anew=True).rows == 1
+
+
+def test_a_branch_that_is_renamed_with_an_alias_stays_its_column(tmp_path: Path) -> None:
+    topic = Topic(tmp_path, "delta")
+    topic.schema(paid("a.Card", "a.Cash"))
+    topic.write(k=by("a.Card"))
+    topic.run()
+    fields = paid("a.Plastic", "a.Cash")
+    fields[0]["type"][1]["aliases"] = ["Card"]
+    topic.schema(fields)
+    topic.write(l=by("a.Plastic"))
+    topic.run()
+    assert {row["paid"]["member0"]["number"] for row in topic.rows().values()} == {
+        "a.Card",
+        "a.Plastic",
+    }

@@ -60,6 +60,12 @@ class AvroType:
     logical: str = ""
     precision: int = 0
     scale: int = 0
+    full_names: tuple[str, ...] = ()  # of a named type: its name with its namespace, then aliases
+
+    @property
+    def branch_names(self) -> tuple[str, ...]:
+        """The names that a union's branch of this type has, or had: the first is today's."""
+        return self.full_names or (self.logical or self.type,)
 
     @property
     def branches(self) -> list[AvroType]:
@@ -165,6 +171,10 @@ class _Parser:
         named = _texts(given.get("aliases") or [], f"{where}: aliases")
         aliases = tuple(each.rpartition(".")[2] for each in named)
         found = AvroType("record" if kind == "error" else kind, short, aliases)
+        found.full_names = (
+            full,
+            *(f"{space}.{each}" if space and "." not in each else each for each in named),
+        )
         if kind == "enum":
             found.symbols = _texts(given.get("symbols"), f"{where}: symbols")
             default = given.get("default")
@@ -251,6 +261,44 @@ def shape_of(type: AvroType, where: str = "schema") -> Shape:
     if type.type == "null":
         raise InvalidConfig(f"{where}: null alone makes no column")
     return Shape(_LOGICAL.get((type.type, type.logical), _PLAIN.get(type.type, Kind.BYTES)))
+
+
+def aliases_of(type: AvroType, where: str) -> dict[str, tuple[str, ...]]:
+    """The aliases of fields that have some, by the path of the field's column below ``where``."""
+    found = {}
+    for path, inner in _inner(type, where):
+        if isinstance(inner, AvroField):
+            if inner.aliases:
+                found[path] = inner.aliases
+            inner = inner.type
+        found |= aliases_of(inner, path)
+    return found
+
+
+def unions_of(type: AvroType, where: str) -> dict[str, list[tuple[str, ...]]]:
+    """The names of the branches of unions whose columns are ``member0`` and so on, by the path of
+    the union's column.
+    """
+    found = {}
+    if type.type == "union" and merged_branch(type) is None:
+        found[where] = [each.branch_names for each in type.branches]
+    for path, inner in _inner(type, where):
+        found |= unions_of(inner.type if isinstance(inner, AvroField) else inner, path)
+    return found
+
+
+def _inner(type: AvroType, where: str) -> Iterator[tuple[str, AvroField | AvroType]]:
+    """What is right inside a type, with the path of its column."""
+    if type.type == "record":
+        yield from ((f"{where}.{each.name}", each) for each in type.fields)
+    elif type.type in ("array", "map"):
+        yield f"{where}.{'element' if type.type == 'array' else 'value'}", type.inner[0]
+    elif type.type == "union":
+        merged = merged_branch(type)
+        if merged is not None:
+            yield where, merged
+        else:
+            yield from ((f"{where}.member{n}", each) for n, each in enumerate(type.branches))
 
 
 def merged_branch(union: AvroType) -> AvroType | None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lastwrite.decoding.avro import AvroProgram
-from lastwrite.decoding.avro_schema import AvroType, parse_avro
+from lastwrite.decoding.avro_schema import AvroType, aliases_of, parse_avro, unions_of
 from lastwrite.decoding.avro_schema import shape_of as avro_shape
 from lastwrite.decoding.columns import Decoded, Program
 from lastwrite.decoding.frames import HEADERS, Frame, frames_of
@@ -52,6 +52,9 @@ class Wanted(NamedTuple):
 class ColumnDecoder:
     """Decodes one column. Safe to pickle: programs are made where they are needed.
 
+    Attributes:
+        aliases, unions: of the schema to read by, see ``avro_schema.aliases_of``, ``unions_of``.
+
     Raises:
         InvalidConfig: the schema has what no column can hold, or lacks a field.
     """
@@ -60,11 +63,16 @@ class ColumnDecoder:
         self._wanted = wanted
         self._programs: dict[Frame | None, Program | str] = {}
         self._message: Any = None
+        self.aliases: dict[str, tuple[str, ...]] = {}
+        self.unions: dict[str, list[tuple[str, ...]]] = {}
         which, schema = wanted.which, wanted.schema
         if schema is None:
             shape = Shape(Kind.STRING)
         elif schema.kind == AVRO:
-            shape = avro_shape(_parsed(schema), which)
+            read_by = _parsed(schema)
+            shape = avro_shape(read_by, which)
+            self.aliases = aliases_of(read_by, which)
+            self.unions = unions_of(read_by, which)
         elif schema.kind == PROTOBUF:
             shape = protobuf_shape(self._read_by())
         else:

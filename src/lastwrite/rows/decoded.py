@@ -115,6 +115,11 @@ class DecodedRows:
         return ", ".join(words + [f"`{ERROR}` STRING"] * self._has_errors)
 
     @property
+    def decoders(self) -> Mapping[str, ColumnDecoder]:
+        """What decodes, by column."""
+        return self._decoders
+
+    @property
     def _has_errors(self) -> bool:
         return self.config.on_bad == NULL and bool(self._decoders)
 

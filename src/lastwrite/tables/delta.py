@@ -79,6 +79,7 @@ class DeltaTable:
     """
 
     name = "delta"
+    can_rename = False
 
     def __init__(self, address: str, vectors: bool = False) -> None:
         self._place = TablePlace(address)
@@ -159,6 +160,9 @@ class DeltaTable:
     def file_schema(self, head: Head | None, schema: pa.Schema) -> pa.Schema:
         _schema_text(schema, self.address)
         return schema
+
+    def rename(self, head: Head, renamed: Mapping[str, str]) -> Head:
+        raise NotImplementedError
 
     def deleted(self, head: Head, bucket: int) -> Mapping[str, Int64Array]:
         found = {}

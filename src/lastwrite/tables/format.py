@@ -73,6 +73,8 @@ class TableState:
         moved: whether a key was met in several partitions.
         deletes_ms: partition to the latest timestamp of a delete that was met there.
         credit_bytes: what later rounds may rewrite beyond their own share; see ``update``.
+        unions: the names of the branches of Avro's unions, by the path of the union's column; None:
+            not known.
         plain_bytes: about how many bytes of memory all rows take; 0: not known.
     """
 
@@ -88,6 +90,7 @@ class TableState:
     deletes_ms: Mapping[int, int] = field(default_factory=dict)
     credit_bytes: int = 0
     plain_bytes: int = 0
+    unions: Mapping[str, list[str]] | None = None
 
     def to_json(self) -> str:
         """As a line of JSON."""
@@ -180,6 +183,7 @@ class TableFormat(Protocol):
     name: str
     address: str  # of the table, for people: a folder, or an address in a bucket
     location: str  # below which its files lie
+    can_rename: bool  # whether columns can have other names: see ``rename``
 
     def head(self, *, anew: bool = False) -> Head | None:
         """The table now; None: there is none.
@@ -204,6 +208,15 @@ class TableFormat(Protocol):
     def file_schema(self, head: Head | None, schema: pa.Schema) -> pa.Schema:
         """The schema as a new file has it: the same columns, perhaps with the format's numbers of
         them as metadata. Called once before files are written, with that of ``Change``.
+        """
+        ...
+
+    def rename(self, head: Head, renamed: Mapping[str, str]) -> Head:
+        """Give columns other names, in a commit of its own: from the new path of each to its old
+        name. Files keep the columns as they are, by the numbers that ``file_schema`` gave them.
+
+        Raises:
+            LogHeld, RemoteFailed: as ``commit``.
         """
         ...
 

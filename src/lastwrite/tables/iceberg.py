@@ -87,7 +87,12 @@ from lastwrite.tables.format import (
 )
 from lastwrite.tables.iceberg_deletes import Deletes, positions_of
 from lastwrite.tables.iceberg_io import path_of
-from lastwrite.tables.iceberg_schema import next_schema, numbered, plain_schema
+from lastwrite.tables.iceberg_schema import (
+    next_schema,
+    numbered,
+    plain_schema,
+    renamed_schema,
+)
 from lastwrite.tables.iceberg_snapshot import SnapshotWriter, data_file_of
 from lastwrite.tables.iceberg_v3 import (
     Upgrade,
@@ -130,6 +135,7 @@ class IcebergFormat:
     """
 
     name = "iceberg"
+    can_rename = True
 
     def __init__(
         self, to: str, topic: str, catalog: str | None = None, vectors: bool = False
@@ -378,6 +384,20 @@ class IcebergFormat:
         return numbered(schema, next_schema(self._table(), schema))
 
     # ------------------------------------------------------------------ commit
+
+    def rename(self, head: Head, renamed: Mapping[str, str]) -> Head:
+        table = self._table()
+        snapshot = None if table is None else table.current_snapshot()
+        if table is None or snapshot is None or str(snapshot.snapshot_id) != head.token:
+            raise self._moved()
+        number = max(each.schema_id for each in table.metadata.schemas) + 1
+        schema = renamed_schema(table.schema(), renamed).model_copy(update={"schema_id": number})
+        updates = (AddSchemaUpdate(schema=schema), SetCurrentSchemaUpdate(schema_id=-1))
+        self._ask(table, _requirements(table), updates)
+        found = self.head()
+        if found is None or found.token != head.token:
+            raise self._moved()
+        return found
 
     def commit(self, head: Head | None, change: Change) -> Head:
         table = self._table()

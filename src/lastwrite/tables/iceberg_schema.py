@@ -8,7 +8,7 @@ had before.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructT
 
 from lastwrite.errors import InvalidConfig
 
-_FIELD_ID = b"PARQUET:field_id"
+_FIELD_ID = b"PARQUET:field_id"  # as in ``written``
 
 
 def next_schema(table: Table | None, schema: pa.Schema) -> Schema:
@@ -124,6 +124,38 @@ def _united(known: IcebergType, wanted: IcebergType, count: Iterator[int]) -> Ic
         kind = _united(known.value_type, wanted.value_type, count)
         return known.model_copy(update={"value_type": kind})
     return wanted if known.is_primitive and wanted.is_primitive else known
+
+
+def renamed_schema(schema: Schema, renamed: Mapping[str, str]) -> Schema:
+    """The schema with other names: from the new path of each column to its old name."""
+    names: dict[tuple[str, str], str] = {}
+    for path, old in renamed.items():
+        above, _, new = path.rpartition(".")
+        names[above, old] = new
+    made = _renamed(schema.as_struct(), "", names)
+    assert isinstance(made, StructType)
+    return Schema(*made.fields)
+
+
+def _renamed(kind: IcebergType, where: str, names: Mapping[tuple[str, str], str]) -> IcebergType:
+    if isinstance(kind, StructType):
+        fields = []
+        for each in kind.fields:
+            name = names.get((where, each.name), each.name)
+            inner = _renamed(each.field_type, f"{where}.{name}".lstrip("."), names)
+            fields.append(each.model_copy(update={"name": name, "field_type": inner}))
+        return StructType(*fields)
+    if isinstance(kind, ListType):
+        inner = _renamed(kind.element_type, f"{where}.element", names)
+        return kind.model_copy(update={"element_type": inner})
+    if isinstance(kind, MapType):
+        return kind.model_copy(
+            update={
+                "key_type": _renamed(kind.key_type, f"{where}.key", names),
+                "value_type": _renamed(kind.value_type, f"{where}.value", names),
+            }
+        )
+    return kind
 
 
 def _numbered_field(field: pa.Field, known: NestedField) -> pa.Field:

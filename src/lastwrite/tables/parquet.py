@@ -56,6 +56,7 @@ class ParquetTable:
     """The table in the folder, or below the address in a bucket."""
 
     name = "parquet"
+    can_rename = False
 
     def __init__(self, address: str) -> None:
         self._place = TablePlace(address)
@@ -97,6 +98,9 @@ class ParquetTable:
 
     def file_schema(self, head: Head | None, schema: pa.Schema) -> pa.Schema:
         return schema
+
+    def rename(self, head: Head, renamed: Mapping[str, str]) -> Head:
+        raise NotImplementedError
 
     def deleted(self, head: Head, bucket: int) -> Mapping[str, Int64Array]:
         return {}

@@ -31,6 +31,7 @@ class Rows:
         schema: of the table.
         identity: the column whose bytes tell keys apart.
         decodes: whether keys or values may be bad.
+        aliases, unions: of Avro, by a column's path: see ``ColumnDecoder``.
 
     Args:
         has_raw_key: whether a table with keys of text has a column of their bytes, too; None: where
@@ -58,6 +59,9 @@ class Rows:
         self.read_columns = self._values.raw_columns
         if self._keys is not None and "topic" not in self.read_columns:
             self.read_columns += ("topic",)  # of a record that goes aside
+        decoders = [*self._values.decoders.values(), *([self._keys] if self._keys else ())]
+        self.aliases = {path: names for each in decoders for path, names in each.aliases.items()}
+        self.unions = {path: names for each in decoders for path, names in each.unions.items()}
         self.decodes = (config.key_format, config.value_format) != ("raw", "raw")
         fields = [
             each.with_name(NAMES.get(each.name, each.name))

@@ -44,6 +44,7 @@ from lastwrite.tables.changes import Changes, Doubt, bytes_of, was_compacted_sin
 from lastwrite.tables.columns import OFFSET, PARTITION, as_bytes
 from lastwrite.tables.files import read_file, read_keys, remove_files
 from lastwrite.tables.format import ANEW, Change, DataFile, Head, TableFormat, TableState
+from lastwrite.tables.growth import check_unions, grown, renames, unions_after
 from lastwrite.tables.layout import check_free, check_writable
 from lastwrite.tables.memory import give_back
 from lastwrite.tables.regrow import buckets_after, regrow
@@ -123,8 +124,22 @@ def _brought_up(task: _Task) -> TableRound:
     task = task._replace(wish=wish)
     state = _same(format, head, wish)
     _refuse_gaps(system, logs, state)
+    renamed = renames(head.schema, wish.rows.schema, wish.rows.aliases)
+    check_unions(state.unions, head.schema, wish.rows, renamed, format.address)
+    if renamed:
+        if not format.can_rename:
+            path, old = next(iter(renamed.items()))
+            raise InvalidConfig(
+                f"the reader's schema renames the column {old} to {path} by an alias, which a "
+                f"table of {format.name} cannot; nothing was changed",
+                path=format.address,
+                remedy=f"keep the column's name, or {ANEW}",
+            )
+        head = format.rename(head, renamed)
+        task = task._replace(head=head, base=head)
     ends = {log.name.partition: system.end_of(log, True) for log in logs}
-    if state.offsets == ends and _grown(head.schema, wish.rows.schema) == head.schema:
+    is_same = state.settings == dict(wish.settings)
+    if state.offsets == ends and is_same and grown(head.schema, wish.rows.schema) == head.schema:
         return _unchanged(format, head, state)
     if not state.moved and not was_compacted_since(system, logs, state.offsets):
         with suppress(Doubt):
@@ -243,7 +258,7 @@ class _Round:
         self._state = task.base.state if task.base is not None else None
         self._identity = task.wish.rows.identity
         schema = task.wish.rows.schema
-        self._schema = schema if task.base is None else _grown(task.base.schema, schema)
+        self._schema = schema if task.base is None else grown(task.base.schema, schema)
         self._file_schema = task.format.file_schema(task.base, self._schema)
         self._old = {} if task.base is None else task.base.in_bucket()
         self._run = secrets.token_hex(8)
@@ -438,6 +453,7 @@ class _Round:
             deletes_ms=deletes,
             credit_bytes=credit,
             plain_bytes=self._plain_bytes(came, gone),
+            unions=unions_after(was.unions if was is not None else None, task.wish.rows),
         )
         removed = [path for each in found for path in each.removed]
         if task.base is None and task.head is not None:
@@ -576,45 +592,3 @@ def _refuse_gaps(system: RowSystem, logs: Sequence[PartitionLog], state: TableSt
         else:
             continue
         raise CommitConflict(problem, path=log.folder, remedy=ANEW)
-
-
-_WIDER = {(pa.int32(), pa.int64()), (pa.float32(), pa.float64())}
-
-
-def _grown(has: pa.Schema, wanted: pa.Schema) -> pa.Schema:
-    """The schema of a table, with what a later one has more.
-
-    Raises:
-        InvalidConfig: a column has become another.
-    """
-    return pa.schema(_grown_fields(list(has), list(wanted), ""))
-
-
-def _grown_fields(
-    has: Sequence[pa.Field], wanted: Sequence[pa.Field], where: str
-) -> list[pa.Field]:
-    later = {each.name: each for each in wanted}
-    found = []
-    for each in has:
-        other = later.pop(each.name, None)
-        kind = each.type if other is None else _grown_type(each.type, other.type, where + each.name)
-        found.append(pa.field(each.name, kind))
-    return found + [pa.field(each.name, each.type) for each in later.values()]
-
-
-def _grown_type(has: pa.DataType, wanted: pa.DataType, where: str) -> pa.DataType:
-    if has == wanted or (wanted, has) in _WIDER:
-        return has
-    if (has, wanted) in _WIDER:
-        return wanted
-    if pa.types.is_struct(has) and pa.types.is_struct(wanted):
-        return pa.struct(_grown_fields(list(has), list(wanted), f"{where}."))
-    if pa.types.is_list(has) and pa.types.is_list(wanted):
-        kind = _grown_type(has.value_type, wanted.value_type, f"{where}.element")
-        return pa.list_(pa.field("element", kind))
-    if pa.types.is_map(has) and pa.types.is_map(wanted):
-        return pa.map_(
-            _grown_type(has.key_type, wanted.key_type, f"{where}.key"),
-            _grown_type(has.item_type, wanted.item_type, f"{where}.value"),
-        )
-    raise InvalidConfig(f"{where} was {has} and is {wanted}", remedy=ANEW)

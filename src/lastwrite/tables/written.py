@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 import pyarrow as pa
 
 from lastwrite.tables.buckets import order_of
 from lastwrite.tables.columns import as_bytes
 from lastwrite.tables.files import write_file
 from lastwrite.tables.format import DataFile
+
+_FIELD_ID: Final = b"PARQUET:field_id"  # Iceberg's number of a column
 
 
 def write_bucket(path: str, bucket: int, rows: pa.Table, identity: str) -> DataFile:
@@ -24,11 +29,56 @@ def write_bucket(path: str, bucket: int, rows: pa.Table, identity: str) -> DataF
 
 
 def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows in a schema that has all their columns, and perhaps more."""
-    columns = [
-        rows.column(each.name).cast(each.type)
-        if each.name in rows.schema.names
-        else pa.nulls(len(rows), each.type)
-        for each in schema
-    ]
+    """The rows in a schema that has all their columns, and perhaps more. Where both have Iceberg's
+    numbers of columns, these tell which is which, and names may be others.
+    """
+    columns = []
+    for each in schema:
+        has = _same_field(each, list(rows.schema))
+        if has is None:
+            columns.append(pa.nulls(len(rows), each.type))
+            continue
+        column, kind = rows.column(has.name), _with_names(has.type, each.type)
+        if kind != column.type:  # names are no part of how it lies in memory
+            chunks = [chunk.view(kind) for chunk in column.chunks]
+            column = pa.chunked_array(chunks, kind)
+        columns.append(column.cast(each.type))
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _same_field(wanted: pa.Field, fields: Sequence[pa.Field]) -> pa.Field | None:
+    number = _number(wanted)
+    for each in fields:
+        if each.name == wanted.name if None in (number, _number(each)) else number == _number(each):
+            return each
+    return None
+
+
+def _number(field: pa.Field) -> bytes | None:
+    return (field.metadata or {}).get(_FIELD_ID)
+
+
+def _with_names(has: pa.DataType, wanted: pa.DataType) -> pa.DataType:
+    """A type with the names of the fields that the wanted one has by the same numbers."""
+    if pa.types.is_struct(has) and pa.types.is_struct(wanted):
+        fields, theirs = list(has), {_same_field(each, list(has)): each for each in wanted}
+        return pa.struct([_field_with_names(each, theirs.get(each)) for each in fields])
+    if pa.types.is_list(has) and pa.types.is_list(wanted):
+        inner = _with_names(has.value_type, wanted.value_type)
+        return pa.list_(pa.field(has.value_field.name, inner))
+    if pa.types.is_map(has) and pa.types.is_map(wanted):
+        key, item = (
+            _with_names(one, other)
+            for one, other in (
+                (has.key_type, wanted.key_type),
+                (has.item_type, wanted.item_type),
+            )
+        )
+        return pa.map_(key, item)
+    return has
+
+
+def _field_with_names(has: pa.Field, wanted: pa.Field | None) -> pa.Field:
+    if wanted is None:
+        return pa.field(has.name, has.type)
+    return pa.field(wanted.name, _with_names(has.type, wanted.type))

@@ -1,0 +1,187 @@
+"""Schemas of tables that change between runs: columns come, get wider or get other names, and what
+would mix two things in one column is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from lastwrite.errors import InvalidConfig
+from lastwrite.tables.format import ANEW
+from lastwrite.tables.rows import Rows
+
+_WIDER = {(pa.int32(), pa.int64()), (pa.float32(), pa.float64())}
+
+
+def grown(has: pa.Schema, wanted: pa.Schema) -> pa.Schema:
+    """The schema of a table, with what a later one has more. Columns are told apart by their names.
+
+    Raises:
+        InvalidConfig: a column has become another.
+    """
+    return pa.schema(_grown_fields(list(has), list(wanted), ""))
+
+
+def _grown_fields(
+    has: Sequence[pa.Field], wanted: Sequence[pa.Field], where: str
+) -> list[pa.Field]:
+    later = {each.name: each for each in wanted}
+    found = []
+    for each in has:
+        other = later.pop(each.name, None)
+        kind = each.type if other is None else _grown_type(each.type, other.type, where + each.name)
+        found.append(pa.field(each.name, kind))
+    return found + [pa.field(each.name, each.type) for each in later.values()]
+
+
+def _grown_type(has: pa.DataType, wanted: pa.DataType, where: str) -> pa.DataType:
+    if has == wanted or (wanted, has) in _WIDER:
+        return has
+    if (has, wanted) in _WIDER:
+        return wanted
+    if pa.types.is_struct(has) and pa.types.is_struct(wanted):
+        return pa.struct(_grown_fields(list(has), list(wanted), f"{where}."))
+    if pa.types.is_list(has) and pa.types.is_list(wanted):
+        kind = _grown_type(has.value_type, wanted.value_type, f"{where}.element")
+        return pa.list_(pa.field("element", kind))
+    if pa.types.is_map(has) and pa.types.is_map(wanted):
+        return pa.map_(
+            _grown_type(has.key_type, wanted.key_type, f"{where}.key"),
+            _grown_type(has.item_type, wanted.item_type, f"{where}.value"),
+        )
+    raise InvalidConfig(f"{where} was {has} and is {wanted}", remedy=ANEW)
+
+
+# ---------------------------------------------------------------------- aliases
+
+
+def renames(
+    has: pa.Schema, wanted: pa.Schema, aliases: Mapping[str, Sequence[str]]
+) -> dict[str, str]:
+    """The columns of a table that a later schema names otherwise: the new path of each, and its
+    old name. ``aliases``: other names of columns, by their paths.
+    """
+    return {} if not aliases else _renames(list(has), list(wanted), aliases, "")
+
+
+def _renames(
+    has: Sequence[pa.Field],
+    wanted: Sequence[pa.Field],
+    aliases: Mapping[str, Sequence[str]],
+    where: str,
+) -> dict[str, str]:
+    found: dict[str, str] = {}
+    known = {each.name: each for each in has}
+    there = {each.name for each in wanted}
+    for each in wanted:
+        path = f"{where}{each.name}"
+        old = known.get(each.name)
+        if old is None:
+            names = [name for name in aliases.get(path, ()) if name in known.keys() - there]
+            if not names:
+                continue
+            old = known[names[0]]
+            found[path] = old.name
+        found |= _inner_renames(old.type, each.type, aliases, path)
+    return found
+
+
+def _inner_renames(
+    has: pa.DataType, wanted: pa.DataType, aliases: Mapping[str, Sequence[str]], path: str
+) -> dict[str, str]:
+    if pa.types.is_struct(has) and pa.types.is_struct(wanted):
+        return _renames(list(has), list(wanted), aliases, f"{path}.")
+    if pa.types.is_list(has) and pa.types.is_list(wanted):
+        return _inner_renames(has.value_type, wanted.value_type, aliases, f"{path}.element")
+    if pa.types.is_map(has) and pa.types.is_map(wanted):
+        return _inner_renames(has.item_type, wanted.item_type, aliases, f"{path}.value")
+    return {}
+
+
+# ---------------------------------------------------------------------- unions
+
+
+def check_unions(
+    was: Mapping[str, Sequence[str]] | None,
+    has: pa.Schema,
+    rows: Rows,
+    renamed: Mapping[str, str],
+    where: str,
+) -> None:
+    """Check that each branch of Avro's unions keeps its column, which is known by its place.
+
+    Args:
+        was: the names of branches when the table was written; None: not known.
+        has: the table's schema.
+        renamed: as ``renames`` has it.
+
+    Raises:
+        InvalidConfig: a column would have values of two branches, or of a union and another type.
+    """
+    for path, branches in rows.unions.items():
+        old_path = _old_path(path, renamed)
+        column = _type_at(has, old_path)
+        if column is None:
+            continue
+        before = None if was is None else was.get(old_path)
+        if before is None:
+            # a version of lastwrite that stored no names wrote the union
+            is_union = was is None and pa.types.is_struct(column) and "member0" in _names(column)
+            if not is_union:
+                raise _mixed(path, f"{path} was no union of several types and is one", where)
+            continue
+        for n, (name, names) in enumerate(zip(before, branches, strict=False)):
+            if name not in names:
+                raise _mixed(
+                    path,
+                    f"{path}: branch member{n} of the union was {name} and is {names[0]}",
+                    where,
+                )
+    new_paths = {_old_path(path, renamed) for path in rows.unions}
+    for path in (was or {}).keys() - new_paths:
+        if _type_at(rows.schema, path) is not None:
+            raise _mixed(path, f"{path} was a union of several types and is none", where)
+
+
+def unions_after(was: Mapping[str, Sequence[str]] | None, rows: Rows) -> dict[str, list[str]]:
+    """The names of branches as a commit stores them."""
+    found = {path: list(names) for path, names in (was or {}).items()}
+    for path, branches in rows.unions.items():
+        now = [names[0] for names in branches]
+        found[path] = now + found.get(path, [])[len(now) :]
+    return found
+
+
+def _mixed(path: str, problem: str, where: str) -> InvalidConfig:
+    return InvalidConfig(
+        f"{problem}: its column would have values of both; nothing was changed",
+        path=where,
+        remedy=f"add new branches at the end of the union in the reader's schema, or {ANEW}",
+    )
+
+
+def _old_path(path: str, renamed: Mapping[str, str]) -> str:
+    """The path that a column had before."""
+    parts = path.split(".")
+    return ".".join(renamed.get(".".join(parts[: n + 1]), part) for n, part in enumerate(parts))
+
+
+def _type_at(schema: pa.Schema, path: str) -> pa.DataType | None:
+    """The type of a column; None: there is none."""
+    kind: pa.DataType = pa.struct(list(schema))
+    for name in path.split("."):
+        if pa.types.is_list(kind):
+            kind = kind.value_type
+        elif pa.types.is_map(kind):
+            kind = kind.item_type
+        elif pa.types.is_struct(kind) and name in _names(kind):
+            kind = kind.field(name).type
+        else:
+            return None
+    return kind
+
+
+def _names(kind: pa.StructType) -> list[str]:
+    return [each.name for each in kind]
