@@ -16,15 +16,19 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 import lastwrite
 from lastwrite import cli
+from lastwrite.archive.manifest import encode
+from lastwrite.archive.place import MANIFEST, read_seen
 from lastwrite.errors import InvalidConfig, LogError, LogHeld, NotALog
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.names import LEADER_EPOCHS, PARTITION_METADATA
 from lastwrite.kafka.restored import LogsRestored, RestoredLog
-from lastwrite.kafka.store import lock
+from lastwrite.kafka.store import archived, lock
+from lastwrite.kafka.store.archiving import successor
 from lastwrite.kafka.store.log_dir import read_partition
 from lastwrite.model.log import TopicPartition
 from lastwrite.spark.inline import INLINE
@@ -445,6 +449,24 @@ def test_notes_tell_what_a_broker_will_do_with_it(tmp_path: Path) -> None:
     assert "t has 2 partitions in the cluster, and 1 in the archive" in said
     assert "t has several replicas" in said
     assert "retention.ms is 1000, and segments are older" in said
+
+
+def test_the_command_that_sets_the_groups_is_told(tmp_path: Path) -> None:
+    archive, target = written(tmp_path), log_root(tmp_path / "target")
+    report = lastwrite.restore(str(archive.to), to=str(target))
+    assert isinstance(report, LogsRestored)
+    assert report.groups_command is None
+    folder = archived.address_in(str(archive.to), TopicPartition("t", 0))
+    seen = read_seen(folder).manifest
+    after = structs.replace(archived.contents_of(seen, folder), groups=(("a", 3, -1, "x"),))
+    Path(folder, MANIFEST).write_bytes(encode(successor(seen, after)))
+    target = log_root(tmp_path / "again")
+    metadata.write_records(target, f"{9:020d}.log", 9, metadata.registration(1, "h1", 9092))
+    report = lastwrite.restore(str(archive.to), "t", to=str(target), until=7)
+    assert isinstance(report, LogsRestored)
+    assert report.groups_command == (
+        f"lastwrite restore {archive.to} --to kafka://h1:9092 --groups --topic t --until 7"
+    )
 
 
 def test_until_a_time_nothing_later_is_given_back(tmp_path: Path) -> None:

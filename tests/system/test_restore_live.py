@@ -371,6 +371,123 @@ def test_a_group_with_members_is_set_later(broker: Broker, tmp_path: Path) -> No
     assert report.exit_status == 0 and group.is_set and group.offset == 5
 
 
+def groups_of(broker: Broker, archive: Path, name: str | None, **how: Any) -> dict[str, Any]:
+    """What became of the groups: whether a group was set, and where it stands; or why not."""
+    found = one(broker, archive, name, **how)
+    assert found.reason is None, found.reason
+    return {each.group: each.reason or (each.is_set, each.offset) for each in found.groups}
+
+
+def test_groups_that_commit_later_in_the_source_are_set_on(broker: Broker, tmp_path: Path) -> None:
+    create_topic(broker, "later", SMALL)
+    write_random(broker, "later", 1, 12)
+    archive = Archive(tmp_path, "later-0")
+    (first, second, third) = (
+        sorted(o for o, _ in archived_of(broker, archive))[n] for n in (9, 30, 60)
+    )
+    commit(broker, "later", {"stays": first, "goes on": first, "moved": first, "busy": first})
+    fetched(broker, tmp_path, "later")
+    assert set(groups_of(broker, tmp_path, "later-again").values()) == {
+        (True, there(broker, archive, first))
+    }
+
+    # All later positions lie among records that were given already; one group is new there.
+    commit(broker, "later", {"goes on": second, "moved": second, "busy": second, "new": second})
+    commit(broker, "later-again", {"moved": 3})
+    member = Consumer(
+        {
+            "bootstrap.servers": broker.address,
+            "group.id": "busy",
+            "enable.auto.commit": False,
+        }
+    )
+    member.subscribe(["later-again"])
+    while not member.assignment():
+        member.poll(0.1)
+    write_random(broker, "later", 2, 3)
+    fetched(broker, tmp_path, "later")
+    found, at = groups_of(broker, tmp_path, "later-again"), there(broker, archive, second)
+    assert "it has members" in found.pop("busy")
+    assert found == {
+        "stays": (False, there(broker, archive, first)),
+        "goes on": (True, at),
+        "moved": (False, 3),
+        "new": (True, at),
+    }
+    member.close()
+    assert groups_of(broker, tmp_path, "later-again")["busy"] == (True, at)
+
+    # A reset in the source counts as well, and nothing new comes.
+    commit(broker, "later", {"goes on": third, "new": first})
+    fetched(broker, tmp_path, "later")
+    found = groups_of(broker, tmp_path, "later-again")
+    assert found["goes on"] == (True, there(broker, archive, third))
+    assert found["new"] == (True, there(broker, archive, first))
+    assert committed(broker, "goes on", ["later-again"]) == {"later-again": found["goes on"][1]}
+
+
+def archived_of(broker: Broker, archive: Archive) -> list[tuple[int, Plain]]:
+    fetched(broker, archive.to, "later")
+    return archived(archive)
+
+
+def there(broker: Broker, archive: Archive, position: int) -> int:
+    """Where a position is, by what a consumer reads."""
+    seen = consume(broker, "later-again")
+    before = sum(offset < position for offset, _ in archived(archive))
+    return seen[before].offset
+
+
+def test_where_the_archive_lost_records_since_a_later_position_skips_none(
+    broker: Broker, tmp_path: Path
+) -> None:
+    create_topic(broker, "cleaned", {"cleanup.policy": "compact"})
+    produce(broker, "cleaned", [Sent(b"k%d" % (n % 5), b"%d" % n, NOW_MS) for n in range(60)])
+    commit(broker, "cleaned", {"g": 10})
+    fetched(broker, tmp_path, "cleaned")
+    assert groups_of(broker, tmp_path, "cleaned-again") == {"g": (True, 11)}
+    commit(broker, "cleaned", {"g": 40})
+    fetched(broker, tmp_path, "cleaned")
+    lastwrite.compact(str(tmp_path), spark=INLINE, config={"min.cleanable.dirty.ratio": 0})
+    assert groups_of(broker, tmp_path, "cleaned-again") == {"g": (False, 11)}
+
+
+def test_groups_at_kept_offsets(broker: Broker, tmp_path: Path) -> None:
+    """The source itself stands for the cluster that has the records at their offsets."""
+    create_topic(broker, "kept", {})
+    produce(broker, "kept", [Sent(b"k", b"%d" % n, NOW_MS) for n in range(20)])
+    commit(broker, "kept", {"a kept": 4, "b kept": 20})
+    fetched(broker, tmp_path, "kept")
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    for done in admin.delete_consumer_groups(["a kept", "b kept"]).values():
+        done.result(30)
+    kept = {"topic": "kept", "groups": True}
+    assert groups_of(broker, tmp_path, None, **kept) == {"a kept": (True, 4), "b kept": (True, 20)}
+    assert committed(broker, "a kept", ["kept"]) == {"kept": 4}
+
+    commit(broker, "kept", {"a kept": 9})  # in the source, until it is lost
+    fetched(broker, tmp_path, "kept")
+    commit(broker, "kept", {"a kept": 4})
+    assert groups_of(broker, tmp_path, None, **kept) == {"a kept": (True, 9), "b kept": (False, 20)}
+    commit(broker, "kept", {"a kept": 7})  # read in the new cluster
+    assert groups_of(broker, tmp_path, None, **kept)["a kept"] == (False, 7)
+
+    create_topic(broker, "kept-short", {})
+    produce(broker, "kept-short", [Sent(b"k", b"%d" % n, NOW_MS) for n in range(5)])
+    short = groups_of(broker, tmp_path, "kept-short", **kept)
+    assert short["a kept"].startswith("the partition ends at offset 5 in the cluster")
+    short = groups_of(broker, tmp_path, "kept-short", until=5, **kept)
+    assert short == {"a kept": (True, 5), "b kept": (True, 5)}
+
+    one(broker, tmp_path, "kept-given")
+    why = one(broker, tmp_path, "kept-given", groups=True).reason
+    assert why is not None and "its records were given at new offsets" in why
+    why = one(broker, tmp_path, "kept-nowhere", groups=True).reason
+    assert why is not None and "the cluster has no partition kept-nowhere-0" in why
+    with pytest.raises(InvalidConfig, match="groups are set in a running cluster"):
+        lastwrite.restore(str(tmp_path), to=str(tmp_path), groups=True)
+
+
 # ---------------------------------------------------------------------- what may happen meanwhile
 
 

@@ -71,6 +71,15 @@ def restore(
             options.KAFKA,
         ),
     ] = False,
+    groups: Annotated[
+        bool,
+        options.option(
+            "--groups",
+            "To a running cluster, set the positions of groups alone, as the archive has them: of "
+            "topics that were restored with their offsets.",
+            options.KAFKA,
+        ),
+    ] = False,
     replication_factor: Annotated[
         int,
         options.option(
@@ -130,6 +139,7 @@ def restore(
     \b
       lastwrite restore s3://backup/cluster1 --topic orders --to /var/lib/kafka
       lastwrite restore s3://backup/cluster1 --topic orders --to kafka://broker1:9092
+      lastwrite restore s3://backup/cluster1 --to kafka://broker1:9092 --groups
 
     Or put before a RocketMQ store's queues what a live broker still has of them (--from), and
     compact them: for a store whose commit log came back without its oldest files. What only the
@@ -148,6 +158,7 @@ def restore(
         name=name,
         until=None if until is None else _offset_or_time(until),
         drop_open=drop_open,
+        groups=groups,
         replication_factor=replication_factor,
         rate=rate,
         metadata=metadata,
@@ -193,6 +204,10 @@ def _show_logs(output: Output, done: LogsRestored) -> None:
     show_logs(output, done.partitions, _what)
     for note in done.notes:
         output.say(f"lastwrite: {note}")
+    if done.groups_command is not None:
+        output.text(
+            ["start the broker, then set the groups' positions:", f"  {done.groups_command}"]
+        )
 
 
 def _what(log: RestoredLog) -> str:
@@ -228,6 +243,8 @@ def _show_given(output: Output, done: LogsGiven) -> None:
 def _what_given(log: LogGiven) -> str:
     if log.reason is not None:
         return f"{'damaged' if log.is_damaged else 'not restored'}: {log.reason}"
+    if log.is_groups_alone:
+        return "groups alone"
     return "restored" if log.is_written else "was there" if log.end_offset else "empty"
 
 

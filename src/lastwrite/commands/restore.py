@@ -84,6 +84,7 @@ def restore(  # one parameter an option of the command line
     name: str | None = None,
     until: int | datetime | None = None,
     drop_open: bool = False,
+    groups: bool = False,
     replication_factor: int = -1,
     rate: str | int | None = None,
     metadata: str | None = None,
@@ -117,6 +118,8 @@ def restore(  # one parameter an option of the command line
         until: of Kafka, the first offset that is left out, or the time from which on records are.
             Of a transaction that had not ended there nothing is restored.
         drop_open: of Kafka, leave out what a transaction wrote that is open at the archive's end.
+        groups: of a running cluster of Kafka, set the positions of consumer groups alone, as they
+            are in the archive: of partitions that were restored with their offsets.
         replication_factor: of topics that are made in a running cluster of Kafka; -1: as the
             brokers have it.
         rate: of a running cluster of Kafka, bytes a second at most, as ``"50m"``; None: without a
@@ -159,8 +162,20 @@ def restore(  # one parameter an option of the command line
                 path=to,
                 remedy="leave them out, or give --to kafka://HOST:PORT",
             )
+        if groups and not is_live:
+            raise InvalidConfig(
+                "groups are set in a running cluster",
+                path=to,
+                remedy="restore the records into the log root first; then start the broker, and "
+                "give --groups with --to kafka://HOST:PORT",
+            )
         wanted = Wanted(
-            topic=topic, partitions=numbers, name=name, until=until, drop_open=drop_open
+            topic=topic,
+            partitions=numbers,
+            name=name,
+            until=until,
+            drop_open=drop_open,
+            groups=groups,
         )
         if is_live:
             from lastwrite.kafka.jobs.restore_live import restore_live
@@ -169,7 +184,7 @@ def restore(  # one parameter an option of the command line
             return restore_live(
                 str(path), to, wanted, config or {}, replication_factor, limits, progress
             )
-        return restore_logs(str(path), str(to), wanted, metadata, memory, progress)
+        return restore_logs(str(path), str(to), wanted, metadata, memory, config, progress)
     topics = [topic] if isinstance(topic, str) else list(topic or ())
     if len(topics) != 1 or len(numbers or ()) > 1:
         raise InvalidConfig(

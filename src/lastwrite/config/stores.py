@@ -101,3 +101,8 @@ def store_settings(config: Mapping[str, object] | None) -> StoreSettings:
         InvalidConfig: one of ``storage.*`` is unknown or out of range.
     """
     return StoreConfig.from_names(config or {}).settings
+
+
+def stated_stores(config: Mapping[str, object]) -> dict[str, object]:
+    """The settings of buckets among others."""
+    return {name: value for name, value in config.items() if name.startswith(_PREFIX)}

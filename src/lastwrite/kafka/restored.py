@@ -33,6 +33,8 @@ class LogsRestored(FrozenDocument, frozen=True, kw_only=True):
     path: str  # the log root
     partitions: tuple[RestoredLog, ...]
     notes: tuple[str, ...] = ()
+    # sets the groups' positions once the broker runs; null: the archive has none to be set
+    groups_command: str | None = None
     # 3 where something of the archive is damaged, 1 where something could not be restored
     exit_status: ClassVar[int] = figure(lambda self: self.worst())
 
@@ -67,6 +69,8 @@ class LogGiven(FrozenDocument, frozen=True, kw_only=True):
     size_bytes: int = field(default=0, name="bytes")  # as they were sent
     is_written: bool = field(default=False, name="written")  # else it was there, or is empty
     groups: tuple[GroupGiven, ...] = ()
+    # ``--groups``: the records were there, at the offsets that they had
+    is_groups_alone: bool = field(default=False, name="groups_alone")
     reason: str | None = None  # why not all of it was given
     is_damaged: bool = field(default=False, name="damaged")
 

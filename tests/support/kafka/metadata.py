@@ -42,6 +42,13 @@ def partition(
     return head + brokers + brokers + b"\1\1" + said + roots + b"\0"
 
 
+def registration(node: int, host: str, port: int) -> bytes:
+    """A broker that registers with one listener, of version 0."""
+    point = text("PLAINTEXT") + text(host) + struct.pack(">Hh", port, 0) + b"\0"
+    head = struct.pack(">i", node) + bytes(16) + struct.pack(">q", 1)
+    return b"\1\0\0" + head + b"\2" + point + b"\1" + text(None) + b"\0" + b"\0"
+
+
 def new_leader(number: int, topic_id: bytes, leader: int = 1) -> bytes:
     """A partition's change of leader, which begins a leader epoch."""
     return b"\1\5\0" + struct.pack(">i", number) + topic_id + b"\1\1\4" + struct.pack(">i", leader)

@@ -41,6 +41,7 @@ RecordT = TypeVar("RecordT")
 # What tells where partitions are.
 _TOPIC, _PARTITION, _CHANGE, _REMOVED = 2, 3, 5, 9
 _NO_LEADER_CHANGE = -2
+_REGISTRATION, _PLAINTEXT = 0, 0
 
 
 @dataclass(slots=True)
@@ -109,6 +110,34 @@ def cluster_topics(folder: str) -> dict[str, ClusterTopic]:
         else:
             _place(topics, names, number, fields)
     return {names[topic_id]: topic for topic_id, topic in topics.items()}
+
+
+def broker_addresses(folder: str) -> dict[int, str]:
+    """``HOST:PORT`` of each broker, by node id: of its listener without TLS and SASL where it has
+    one, else of its first one; as it registered last.
+
+    Raises:
+        CorruptLog, UnsupportedFormat, LogError: as ``cluster_topics``.
+    """
+    found: dict[int, str] = {}
+    for fields in _records(folder, _decode_registration):
+        points = sorted(
+            fields["endPoints"], key=lambda each: each["securityProtocol"] != _PLAINTEXT
+        )
+        if points:
+            host, port = points[0]["host"], points[0]["port"]
+            found[fields["brokerId"]] = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return found
+
+
+def _decode_registration(value: bytes) -> dict[str, Any] | None:
+    reader = MessageReader(value)
+    if reader.unsigned() != FRAME_VERSION:
+        return None
+    number, version = reader.unsigned(), reader.unsigned()
+    if number != _REGISTRATION:
+        return None
+    return METADATA_RECORDS[number].decode(value, version, reader.position)[0]
 
 
 def _place(

@@ -17,8 +17,8 @@ Source: docs/decisions/giving-back-through-produce.md.
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -28,14 +28,15 @@ from msgspec import structs
 
 from lastwrite.archive.place import read_seen
 from lastwrite.encoding.json_structs import decode_struct
-from lastwrite.errors import CorruptLog, LogError, located
+from lastwrite.errors import CommitConflict, CorruptLog, LogError, located
 from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.kafka.format.outgoing import Outgoing, Sender
 from lastwrite.kafka.format.transplant import Transplant
-from lastwrite.kafka.jobs.restorable import Found
+from lastwrite.kafka.jobs.group_positions import OffsetsSet, is_a_users, set_groups
+from lastwrite.kafka.jobs.restorable import PREFIX, Found
 from lastwrite.kafka.network.cluster import Cluster
 from lastwrite.kafka.network.connection import Passing
-from lastwrite.kafka.network.coordinator import Group, Transactions
+from lastwrite.kafka.network.coordinator import Transactions
 from lastwrite.kafka.network.live_log import LiveLog
 from lastwrite.kafka.network.producer import Note, Producer
 from lastwrite.kafka.restored import GroupGiven, LogGiven
@@ -46,8 +47,6 @@ from lastwrite.model.columns import IS_CONTROL
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.work import Limits
 
-# Of our transactional ids, and of the groups that hold the notes.
-PREFIX = "lastwrite-restore-"
 _WINDOW_BYTES = 16 << 20  # that one note speaks of
 _WINDOW_BATCHES = 100
 
@@ -64,7 +63,8 @@ class Given(msgspec.Struct, frozen=True, array_like=True):
     at: int  # offset in the archive that comes next
     offset: int  # where it will be
     steps: tuple[tuple[int, int], ...] = ()  # of each batch: the ``at`` behind it, its records
-    marks: tuple[tuple[int, int], ...] = ()  # position of a group, and where it is now
+    marks: tuple[tuple[int, int], ...] = ()  # offset in the archive, and where it is now
+    groups: OffsetsSet = ()
 
     def where(self, position: int) -> int | None:
         """Where a group's position is now; None: it was not known when its record went by."""
@@ -111,9 +111,7 @@ class Partition:
         )
         self._source = f"{self._contents.topic_id or found.name.topic}/{found.name.partition}"
         self._topic_id = self._cluster.topic(self._name.topic).id_text
-        self._positions = sorted(
-            {each[1] for each in self._contents.groups if _is_a_users(each[0])}
-        )
+        self._positions = sorted({each[1] for each in self._contents.groups if is_a_users(each[0])})
         self._transactions = Transactions(self._cluster, f"{PREFIX}{self._name}")
         self._producer = Producer(self._cluster, self._name, self._transactions)
         self._note = Note(self._cluster, f"{PREFIX}{self._name.topic}", self._name)
@@ -163,7 +161,7 @@ class Partition:
             size_bytes=self._bytes,
             is_written=self._records > 0,
         )
-        return structs.replace(found, groups=tuple(self._groups(given)))
+        return structs.replace(found, groups=tuple(self._set_groups(given)))
 
     def _through(self) -> Given:
         """All batches, begun anew as often as something was given before the trouble came."""
@@ -217,7 +215,7 @@ class Partition:
         if given is None:
             begin = self._log.log_start
             return Given(self._source, self._topic_id, producer, end, begin, end)
-        marks = tuple(each for each in given.marks if each[0] < given.at)
+        marks = tuple(each for each in given.marks if each[0] <= given.at)
         first = end if given.offset == given.first else given.first
         return structs.replace(given, producer=producer, first=first, offset=end, marks=marks)
 
@@ -299,7 +297,8 @@ class Partition:
             self._records += records
             self._bytes += size
         new = dict.fromkeys(self._pending(given), given.offset)
-        marks = (*given.marks, *sorted(new.items()))
+        end = {} if self._end in dict(given.marks) else {self._end: given.offset}
+        marks = (*given.marks, *sorted((new | end).items()))
         given = structs.replace(given, at=self._end, marks=marks)
         self._write(given)
         return given
@@ -335,12 +334,14 @@ class Partition:
         if window:
             yield window
 
-    def _batches(self, first: int) -> Iterator[Outgoing]:
+    def _batches(self, first: int, end: int | None = None) -> Iterator[Outgoing]:
+        """The batches to be sent of the records from ``first`` to ``end``; None: to the end."""
         limits, log = self._shared.limits, self._log
+        end = self._end if end is None else end
         format = KafkaFormat(limits.plain_bytes)
-        sender = Sender(format, self._transplant, first, self._end)
+        sender = Sender(format, self._transplant, first, end)
         for n, segment in enumerate(log.segments):
-            if segment.base_offset >= self._end or log.segment_end(n) <= first:
+            if segment.base_offset >= end or log.segment_end(n) <= first:
                 continue
             for chunk in restoring.chunks_of(log, n, segment, limits, format):
                 with located(segment.path, chunk.shift):
@@ -352,25 +353,68 @@ class Partition:
 
     # ------------------------------------------------------------------ groups
 
-    def _groups(self, given: Given) -> Iterator[GroupGiven]:
-        for name, position, _, metadata in self._contents.groups:
-            if not _is_a_users(name):
-                continue
-            found, offset = GroupGiven(group=name, position=position), given.where(position)
-            group = Group(self._cluster, name)
-            try:
-                there = group.position(self._name)
-                if there is not None:
-                    yield structs.replace(found, offset=there.offset)
-                elif offset is None:
-                    why = "its position came into the archive after its record had been given"
-                    yield structs.replace(found, reason=why)
-                else:
-                    group.commit(self._name, offset, metadata)
-                    yield structs.replace(found, offset=offset, is_set=True)
-            except LogError as error:
-                yield structs.replace(found, reason=str(error))
+    def _set_groups(self, given: Given) -> list[GroupGiven]:
+        def translate(positions: Sequence[int]) -> Mapping[int, int | str]:
+            unknown = [each for each in positions if given.where(each) is None]
+            located = self._located(given, unknown) if unknown else {}
+            return {
+                each: located[each] if (at := given.where(each)) is None else at
+                for each in positions
+            }
 
+        def note(groups: OffsetsSet) -> None:
+            self._write(structs.replace(given, groups=groups))
 
-def _is_a_users(group: str) -> bool:
-    return not group.startswith(PREFIX)
+        positions = self._contents.groups
+        return set_groups(self._cluster, self._name, positions, given.groups, translate, note)
+
+    def _located(self, given: Given, positions: Sequence[int]) -> dict[int, int]:
+        """Offsets in the cluster of positions among records that earlier runs have given.
+
+        From the last mark below on, records are counted in both logs. If the cluster has all of
+        them without a hole, and the archive as many, the n-th of one is the n-th of the other. If
+        either has lost some since, a position becomes that mark: the group reads records again and
+        skips none.
+        """
+        marks = [(self._log.log_start, given.first), *given.marks]
+        at, offset = max(
+            (each for each in marks if each[0] <= positions[0]), default=(0, given.first)
+        )
+        counts, total = dict.fromkeys(positions, 0), 0
+        for batch in self._batches(at, given.at):
+            total += batch.records
+            for each in positions:
+                counts[each] += bisect_left(batch.offsets, each)
+        runs, there = self._runs(offset, given.offset)
+        if there != total:
+            return dict.fromkeys(positions, offset)
+        found = {}
+        for each, count in counts.items():
+            before, start = runs[bisect_right(runs, (count, given.offset)) - 1]
+            found[each] = given.offset if count == total else start + count - before
+        return found
+
+    def _runs(self, first: int, end: int) -> tuple[list[tuple[int, int]], int]:
+        """Runs of records in the cluster's log from ``first`` to ``end``, each as the number of
+        records before it and its offset; and the number of all. -1: some are gone.
+        """
+        runs: list[tuple[int, int]] = []
+        count, at = 0, first
+        log = LiveLog(self._cluster, self._name, self._shared.client)
+        format = KafkaFormat(self._shared.limits.plain_bytes)
+        try:
+            for _, table in log.batches(first, end, format, epoch=-1):
+                for row in table:
+                    base, behind = max(int(row["base_offset"]), first), int(row["next_offset"])
+                    is_whole = int(row["records"]) == behind - int(row["base_offset"])
+                    if base != at or not is_whole:
+                        return [], -1
+                    at = behind
+                    if not row["flags"] & IS_CONTROL:
+                        runs.append((count, base))
+                        count += min(behind, end) - base
+        except CommitConflict:  # it begins later by now
+            return [], -1
+        finally:
+            log.close()
+        return runs, count

@@ -26,6 +26,8 @@ from lastwrite.storage.objects.address import is_address
 _MOST_AT_ONCE = 4  # as for ``fetch``
 # What coordinators remember of producers and share groups of a cluster: another one gives it out.
 OF_COORDINATORS = (TRANSACTIONS_TOPIC, SHARES_TOPIC, "__remote_log_metadata")
+# Of our transactional ids, and of the groups that hold the notes in a running cluster.
+PREFIX = "lastwrite-restore-"
 
 Until = int | datetime
 
@@ -65,6 +67,7 @@ class Wanted:
     name: str | None = None
     until: Until | None = None
     drop_open: bool = False
+    groups: bool = False  # of a running cluster: their positions alone, at kept offsets
 
 
 def in_archive(path: str, wanted: Wanted) -> list[Found]:

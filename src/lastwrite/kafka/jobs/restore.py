@@ -7,22 +7,30 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from msgspec import structs
 
+from lastwrite.config.stores import stated_stores
 from lastwrite.config.system import Sources
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog
 from lastwrite.kafka.cluster.internal_topics import GROUPS_TOPIC
-from lastwrite.kafka.cluster.metadata_log import ClusterPartition, ClusterTopic, cluster_topics
+from lastwrite.kafka.cluster.metadata_log import (
+    ClusterPartition,
+    ClusterTopic,
+    broker_addresses,
+    cluster_topics,
+)
 from lastwrite.kafka.cluster.roots import META_PROPERTIES, Clusters, identity_of
 from lastwrite.kafka.format.names import PARTITION_METADATA
 from lastwrite.kafka.format.text import decode_partition_metadata
+from lastwrite.kafka.jobs.group_positions import is_a_users
 from lastwrite.kafka.jobs.restorable import (
     OF_COORDINATORS,
     Found,
+    Until,
     Wanted,
     at_once,
     in_archive,
@@ -50,6 +58,7 @@ def restore_logs(
     wanted: Wanted,
     metadata: str | None,
     memory: str | int | None,
+    config: Mapping[str, object] | None,
     progress: Progress | None,
 ) -> LogsRestored:
     """See ``lastwrite.restore``."""
@@ -65,7 +74,49 @@ def restore_logs(
         done = tuple(pool.map(one.restore, found))
     for each, log in zip(found, done, strict=True):
         notes += cluster.told_of(each, log)
-    return LogsRestored(path=root, partitions=done, notes=tuple(dict.fromkeys(notes)))
+    return LogsRestored(
+        path=root,
+        partitions=done,
+        notes=tuple(dict.fromkeys(notes)),
+        groups_command=_groups_command(path, wanted, config or {}, cluster, found, done),
+    )
+
+
+def _groups_command(
+    path: str,
+    wanted: Wanted,
+    config: Mapping[str, object],
+    cluster: _Cluster,
+    found: Sequence[Found],
+    done: Sequence[RestoredLog],
+) -> str | None:
+    """The command that sets the groups' positions once the broker runs; None: there are none, or
+    ``__consumer_offsets`` was restored, which has them.
+    """
+    restored = [each for each, log in zip(found, done, strict=True) if log.reason is None]
+    has_topic = any(each.name.topic == GROUPS_TOPIC for each in restored)
+    if has_topic or not _has_groups(restored):
+        return None
+    words = ["lastwrite", "restore", path, "--to", f"kafka://{cluster.address}", "--groups"]
+    topics = [wanted.topic] if isinstance(wanted.topic, str) else wanted.topic or ()
+    for option, values in (
+        ("--topic", topics),
+        ("--partition", wanted.partitions or ()),
+        ("--as", () if wanted.name is None else (wanted.name,)),
+        ("--until", () if wanted.until is None else (_until_text(wanted.until),)),
+        ("--config", [f"{name}={value}" for name, value in stated_stores(config).items()]),
+    ):
+        for value in values:
+            words += [option, str(value)]
+    return shlex.join(words)
+
+
+def _has_groups(found: Sequence[Found]) -> bool:
+    return any(is_a_users(group[0]) for each in found for group in each.contents.groups)
+
+
+def _until_text(until: Until) -> str:
+    return str(until) if isinstance(until, int) else until.isoformat()
 
 
 def _root(to: str) -> str:
@@ -106,6 +157,10 @@ class _Cluster:
         self._identity = identity_of(root)
         folder = Clusters([root], metadata).spokesman(root).folder
         self._topics = None if folder is None else cluster_topics(folder)
+        node = self._identity.node
+        addresses = {} if folder is None else broker_addresses(folder)
+        # of this broker, as clients reach it
+        self.address = addresses.get(-1 if node is None else int(node), "HOST:PORT")
         self._system = KafkaSystem(Sources(roots=(root,), metadata=metadata))
 
     def taken(self, found: Sequence[Found]) -> tuple[list[Found], list[str]]:
@@ -115,12 +170,18 @@ class _Cluster:
             InvalidConfig: the cluster has not all of their topics.
         """
         left, notes = [], []
+        has_groups = _has_groups(found)
         for each in found:
             there = (self._topics or {}).get(each.to.topic)
             is_same = there is not None and there.topic_id == each.contents.topic_id
             if each.name.topic in OF_COORDINATORS and not is_same:
                 notes.append(
                     f"{each.name.topic} is left out: it is what another cluster's brokers remember"
+                )
+            elif has_groups and self._lacks_groups_topic(each):
+                notes.append(
+                    f"{GROUPS_TOPIC} is left out: the cluster has no such topic yet, and groups are "
+                    "set after the start"
                 )
             else:
                 left.append(each)
@@ -136,6 +197,11 @@ class _Cluster:
                 + "; ".join(map(self._making, missing.values())),
             )
         return left, notes
+
+    def _lacks_groups_topic(self, found: Found) -> bool:
+        """Whether it is ``__consumer_offsets``, which brokers make when a group first comes."""
+        topics = self._topics
+        return topics is not None and found.to.topic == GROUPS_TOPIC and GROUPS_TOPIC not in topics
 
     def _making(self, found: Found) -> str:
         """The command by which a topic is made as it was."""

@@ -21,9 +21,11 @@ import msgspec
 from lastwrite.encoding.json_structs import decode_struct
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.kafka.cluster.internal_topics import GROUPS_TOPIC
-from lastwrite.kafka.jobs.giving import PREFIX, Giving, Partition
+from lastwrite.kafka.jobs.giving import Giving, Partition
+from lastwrite.kafka.jobs.group_positions import set_kept
 from lastwrite.kafka.jobs.restorable import (
     OF_COORDINATORS,
+    PREFIX,
     Found,
     Wanted,
     at_once,
@@ -105,7 +107,10 @@ def restore_live(
     found, notes = _without_internal(in_archive(path, wanted))
     pacer = Pacer(limits.reading[0] if limits.reading else Throttle("", math.inf))
     with Cluster(brokers, client) as cluster:
-        cluster.refresh()
+        cluster.reach()
+        if wanted.groups:
+            done = _set_kept(found, wanted, cluster, client)
+            return LogsGiven(path=url, partitions=tuple(done), notes=tuple(dict.fromkeys(notes)))
         progress.stage("restore", sum(each.bytes for each in found))
         shared = Giving(
             cluster=cluster,
@@ -116,7 +121,7 @@ def restore_live(
             advance=telling(progress),
         )
         run = _Run(shared, wanted, replication)
-        done: list[LogGiven] = []
+        done = []
         made = [run.prepared(name, parts) for name, parts in _by_topic(found)]
         with ThreadPoolExecutor(at_once(), "restore") as pool:
             coming = pool.map(
@@ -130,6 +135,29 @@ def restore_live(
         for topic in made:
             notes += run.finish(topic, [each for each in done if each.topic == topic.name])
     return LogsGiven(path=url, partitions=tuple(done), notes=tuple(dict.fromkeys(notes)))
+
+
+def _set_kept(
+    found: Iterable[Found], wanted: Wanted, cluster: Cluster, client: KafkaClientConfig
+) -> list[LogGiven]:
+    """``--groups``: the positions alone, of each partition, or why not."""
+
+    def one(each: Found) -> LogGiven:
+        try:
+            return set_kept(each, cluster, client, wanted.until)
+        except LogError as error:
+            return LogGiven(
+                topic=each.to.topic,
+                partition=each.to.partition,
+                source=each.address,
+                folder=f"kafka://{cluster.address}/{each.to}",
+                is_groups_alone=True,
+                reason=str(error),
+                is_damaged=isinstance(error, CorruptLog),
+            )
+
+    with ThreadPoolExecutor(at_once(), "restore") as pool:
+        return list(pool.map(one, (each for each in found if each.contents.groups)))
 
 
 def _without_internal(found: Iterable[Found]) -> tuple[list[Found], list[str]]:

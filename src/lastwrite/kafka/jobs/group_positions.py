@@ -1,0 +1,176 @@
+"""Positions of consumer groups, set in a running cluster.
+
+A run sets a group that has no position in the partition. It moves a group on to a later run's
+position only where the group still stands where a run of ours has set it: a group that has read or
+was reset in the cluster since stays there. So every offset that is set is noted before::
+
+    archive 100   note g: 100        group g: 100
+    archive 150   note g: 100, 150   group g: 150      set on: nobody has moved it
+    archive 180                      group g: 160      it stays: it has read since
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+import msgspec
+from msgspec import structs
+
+from lastwrite.encoding.json_structs import decode_struct
+from lastwrite.errors import CorruptLog, LogError
+from lastwrite.kafka.jobs.restorable import PREFIX, Found, Until
+from lastwrite.kafka.network.cluster import Cluster
+from lastwrite.kafka.network.coordinator import Committed, Group, Transactions
+from lastwrite.kafka.network.live_log import LiveLog
+from lastwrite.kafka.network.producer import Note
+from lastwrite.kafka.restored import GroupGiven, LogGiven
+from lastwrite.kafka.rules.live_settings import KafkaClientConfig
+from lastwrite.model.log import TopicPartition
+
+Positions: TypeAlias = Iterable[tuple[str, int, int, str]]  # as an archive has them
+OffsetsSet: TypeAlias = tuple[tuple[str, int], ...]  # by runs of ours, of each group
+# Offsets in the cluster by positions, or why there is none.
+Translate: TypeAlias = Callable[[Sequence[int]], Mapping[int, int | str]]
+
+
+def is_a_users(group: str) -> bool:
+    """Whether a group is no note of ours."""
+    return not group.startswith(PREFIX)
+
+
+def set_groups(
+    cluster: Cluster,
+    name: TopicPartition,
+    positions: Positions,
+    offsets_set: OffsetsSet,
+    translate: Translate,
+    note: Callable[[OffsetsSet], None],
+) -> list[GroupGiven]:
+    """Set the users' groups among ``positions`` in the partition ``name`` of the cluster.
+
+    ``note`` keeps the offsets that are set; it is called before any is.
+
+    Raises:
+        LogError: of ``translate`` or ``note``. The reports tell what single groups met.
+    """
+    found: dict[str, GroupGiven] = {}
+    there: dict[str, Committed | None] = {}
+    wanted = {each[0]: each for each in positions if is_a_users(each[0])}
+    ours = set(offsets_set)
+    for group, (_, position, _, _) in wanted.items():
+        found[group] = GroupGiven(group=group, position=position)
+        try:
+            at = there[group] = Group(cluster, group).position(name)
+        except LogError as error:
+            found[group] = structs.replace(found[group], reason=str(error))
+            continue
+        if at is not None:
+            found[group] = structs.replace(found[group], offset=at.offset)
+    movable = {group: at for group, at in there.items() if at is None or (group, at.offset) in ours}
+    offsets = translate(sorted({wanted[group][1] for group in movable}))
+    targets: dict[str, int] = {}
+    for group, at in movable.items():
+        target = offsets[wanted[group][1]]
+        if isinstance(target, str):
+            found[group] = structs.replace(found[group], reason=target)
+        elif at is None or target != at.offset:
+            targets[group] = target
+    if targets:
+        kept = {(group, at.offset) for group, at in movable.items() if at is not None}
+        note(tuple(sorted(kept | set(targets.items()))))
+    for group, target in targets.items():
+        try:
+            Group(cluster, group).commit(name, target, wanted[group][3])
+            found[group] = structs.replace(found[group], offset=target, is_set=True)
+        except LogError as error:
+            found[group] = structs.replace(found[group], reason=str(error))
+    return list(found.values())
+
+
+class _Noted(msgspec.Struct, frozen=True, array_like=True):
+    """The note of a partition whose groups were set at kept offsets."""
+
+    topic_id: str | None
+    groups: OffsetsSet = ()
+
+
+def set_kept(
+    found: Found, cluster: Cluster, client: KafkaClientConfig, until: Until | None
+) -> LogGiven:
+    """Set the groups of one partition that the cluster has with the archive's own offsets.
+
+    ``until``: the records from there on are not in the cluster: a position beyond its log's end
+    becomes the end. None: such a position is refused.
+
+    Raises:
+        LogError: the cluster has no such partition, or its records at other offsets.
+        RemoteFailed: refused, or nobody answers for long.
+    """
+    name, path = found.to, f"kafka://{cluster.address}/{found.to}"
+    if (
+        name.topic not in cluster.topics
+        or name.partition not in cluster.topic(name.topic).partitions
+    ):
+        raise LogError(
+            f"the cluster has no partition {name}",
+            path=path,
+            remedy="restore it first: --to LOGROOT of a stopped broker, or to the running cluster "
+            "without --groups",
+        )
+    topic_id = cluster.topic(name.topic).id_text
+    if Note(cluster, f"{PREFIX}{name.topic}", name).read():
+        raise LogError(
+            "its records were given at new offsets",
+            path=path,
+            remedy="run without --groups, which sets groups to the records that they want next",
+        )
+    log = LiveLog(cluster, name, client)
+    try:
+        bounds = log.bounds()
+    finally:
+        log.close()
+    note = Note(cluster, f"{PREFIX}{name.topic}.groups", name)
+    transactions = Transactions(cluster, f"{PREFIX}{name}")
+
+    def write(groups: OffsetsSet) -> None:
+        transactions.begin()
+        note.write(msgspec.json.encode(_Noted(topic_id, groups)).decode(), transactions)
+
+    def translate(positions: Sequence[int]) -> Mapping[int, int | str]:
+        end = bounds.high_watermark
+        beyond = (
+            f"the partition ends at offset {end} in the cluster, before the group's position; "
+            "restore the records up to there first, or give the --until that they were restored "
+            "with, and the group is set to the end"
+        )
+        return {
+            each: each if each <= end else end if until is not None else beyond
+            for each in positions
+        }
+
+    groups = set_groups(
+        cluster, name, found.contents.groups, _noted(note, topic_id, path), translate, write
+    )
+    return LogGiven(
+        topic=name.topic,
+        partition=name.partition,
+        source=found.address,
+        folder=path,
+        first_offset=bounds.log_start,
+        end_offset=bounds.high_watermark,
+        source_end=found.contents.end_offset,
+        groups=tuple(groups),
+        is_groups_alone=True,
+    )
+
+
+def _noted(note: Note, topic_id: str | None, path: str) -> OffsetsSet:
+    text = note.read()
+    if not text:
+        return ()
+    try:
+        noted = decode_struct(text, _Noted)
+    except msgspec.MsgspecError as error:
+        raise CorruptLog(f"a note that is none of ours: {error}", 0, path) from error
+    return noted.groups if noted.topic_id == topic_id else ()
