@@ -513,3 +513,15 @@ def test_the_queue_whose_files_have_another_size_is_named_wherever_it_stands(
         assert refused.value.path == str(path)
         path.write_bytes(good)
     dispatch(root, broker)
+
+
+def test_a_light_queue_that_no_folder_can_hold_is_named_with_its_record(tmp_path: Path) -> None:
+    broker = Broker()
+    send(broker, "plain", 0, 0)
+    odd = {"INNER_MULTI_DISPATCH": "%LMQ%" + "x" * 251, "INNER_MULTI_QUEUE_OFFSET": "0"}
+    address = send(broker, "plain", 0, 1, **odd)
+    root = write_store(tmp_path / "store", broker)
+    report = dispatch(root, broker)
+    (problem,) = report.problems
+    assert (problem.kind, problem.position) == ("unsupported", address)
+    assert report.exit_status == 0 and [queue.next_offset for queue in report.queues] == [2]

@@ -891,3 +891,16 @@ def test_what_is_not_read_of_a_store_is_named_as_its_own(tmp_path: Path, name: s
     for command in (lambda path: list(lastwrite.dump(path)), lastwrite.inspect):
         with pytest.raises(NotALog, match="RocketMQ store that Lastwrite does not read"):
             command(str(tmp_path / name))
+
+
+def test_damaged_json_is_named_by_its_own_byte(tmp_path: Path) -> None:
+    """Quotation marks that names lack, and letters of several bytes, do not move the place."""
+    path = tmp_path / "store" / "config" / "delayOffset.json"
+    path.parent.mkdir(parents=True)
+    (path.parent / "topics.json").write_text("{}")
+    text = '{"ö":1,"offsetTable":{3:2,18:7,4:x}}'
+    path.write_text(text)
+    with pytest.raises(CorruptLog) as raised:
+        list(lastwrite.dump(str(path)))
+    assert raised.value.at == text.encode().index(b"x")
+    assert "delayOffset.json" in str(raised.value.path) and ".bak" in str(raised.value.remedy)

@@ -329,11 +329,22 @@ _BARE_NAME = re.compile(r'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL
 
 
 def _json(data: bytes) -> Any:
-    text = _BARE_NAME.sub(_quoted, decode(bytes(data)))
+    text = decode(bytes(data))
     try:
-        return json.loads(text)
+        return json.loads(_BARE_NAME.sub(_quoted, text))
+    except json.JSONDecodeError as error:
+        raise CorruptLog(f"no JSON: {error.msg}", _byte_of(text, error.pos)) from None
     except (ValueError, RecursionError) as error:
-        raise CorruptLog(f"no JSON: {error}", getattr(error, "pos", None)) from None
+        raise CorruptLog(f"no JSON: {error}") from None
+
+
+def _byte_of(text: str, place: int) -> int:
+    """The byte of the file for a character's place in the text with quoted names."""
+    quotes = 0
+    for match in _BARE_NAME.finditer(text):
+        if match[3] is not None and match.start(3) + quotes < place:
+            quotes += 2
+    return len(text[: max(place - quotes, 0)].encode("utf-8", "surrogatepass"))
 
 
 def _quoted(match: re.Match[str]) -> str:

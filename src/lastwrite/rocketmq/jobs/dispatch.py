@@ -351,7 +351,10 @@ class _Dispatch:
         self.sizes.queue = -(-ordinary // 20) * 20  # as the broker rounds it
         self.sizes.batch = batch or names.DEFAULT_BATCH_QUEUE_BYTES
         if self.sizes.batch % 46:
-            raise InvalidConfig(f"mapperFileSizeBatchConsumeQueue of {batch} is no multiple of 46")
+            raise InvalidConfig(
+                f"mapperFileSizeBatchConsumeQueue of {batch} is no multiple of 46",
+                remedy="set it to the value that the broker uses",
+            )
 
     def _look_at_logs(self) -> None:
         settings = self.settings
@@ -376,7 +379,8 @@ class _Dispatch:
         self.sizes.log, self.sizes.log_index = sizes
         if self.sizes.log_index < 2 * 46:
             raise InvalidConfig(
-                f"a compaction index of {self.sizes.log_index} bytes holds no message"
+                f"a compaction index of {self.sizes.log_index} bytes holds no message",
+                remedy="set compactionCqMappedFileSize to the value that the broker uses",
             )
         for kind, name in self.queues:
             if kind is QueueKind.ORDINARY and name.topic in compacted:
@@ -536,7 +540,7 @@ class _Dispatch:
         delays = self.settings.delays_ms()
         units: list[BuildUnit] = []
         for (raw, queue), stretches in sorted(self.rows.items()):
-            name = self._name(raw, queue)
+            name = self._name(raw, queue, stretches[0])
             if name is None:
                 continue
             topic = self.topics.get(name.topic)
@@ -586,7 +590,7 @@ class _Dispatch:
         """Whether the queue's last unit is of a record after the log's end."""
         return state.end >= self.until if kind is QueueKind.BATCH else state.end > self.until
 
-    def _name(self, raw: bytes, queue: int) -> TopicPartition | None:
+    def _name(self, raw: bytes, queue: int, rows: Stretch) -> TopicPartition | None:
         """The queue's name; None, and a problem, where no folder can have it."""
         try:
             topic = raw.decode()
@@ -595,9 +599,21 @@ class _Dispatch:
         is_name = topic not in ("", ".", "..") and not {"/", "\0"} & set(topic)
         if is_name and len(raw) <= 255 and queue >= 0:
             return TopicPartition(topic, queue)
-        wrong = f"records of topic {raw!r}, queue {queue}: no folder can have such a name"
-        remedy = "they were left out; no client can have sent them"
-        problem = damaged(wrong, self._commit_log, None, remedy)
+        row = walking.read_rows(replace(rows, count=1))[0]
+        address = int(row[rules.ADDRESS])
+        file = self._file_of(address)
+        if int(row[rules.FLAGS]) & rules.IS_LIGHT:
+            wrong = (
+                f"records name the light queue {raw!r}, queue {queue}: no folder has such a name"
+            )
+            remedy = "that queue was left out, all else was built"
+            problem = Problem(
+                ProblemKind.UNSUPPORTED, wrong, file.path, address - file.start, remedy
+            )
+        else:
+            wrong = f"records of topic {raw!r}, queue {queue}: no folder can have such a name"
+            remedy = "they were left out; no client can have sent them"
+            problem = damaged(wrong, file.path, address - file.start, remedy)
         if problem not in self.report.problems:
             self.report.problems.append(problem)
         return None

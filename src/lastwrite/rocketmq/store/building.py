@@ -386,7 +386,12 @@ def _copy(
         entries,
     )
     if size < 0:
-        raise CorruptLog("a record that was read here is not here any more", None, file.path)
+        at = int(rows[0, rules.ADDRESS]) - file.start
+        wrong = "records that were read from here on are not here any more"
+        remedy = (
+            "nothing was changed: see what writes to the store, and run lastwrite dispatch again"
+        )
+        raise CorruptLog(wrong, at, file.path, remedy)
     out.append(records, entries)
 
 

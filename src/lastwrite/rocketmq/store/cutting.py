@@ -156,8 +156,8 @@ def plan(root: str, at: int) -> Cut:
         raise LogHeld(
             "an earlier cut keeps what it removed",
             path=trees.live_tree(root, names.COMMIT_LOG) + _ASIDE,
-            remedy="undo it with --undo, or move that copy out of the store, with all folders named so, and the note "
-            f"{NOTE}",
+            remedy="undo it with --undo, or move that copy out of the store, with all "
+            f"files and folders that end with {_ASIDE}, and the note {NOTE}",
         )
     cut = Cut(root, at, CutReport(path=root, at=at))
     log = reading.read_commit_log(root).sound()
@@ -707,7 +707,8 @@ def _read_note(root: str) -> dict[str, Any]:
         raise CorruptLog(
             f"the note of the cut cannot be read: {error}",
             path=path,
-            remedy=f"stop the broker, and rename each folder that ends with {_ASIDE} to the name before that, the "
+            remedy=f"stop the broker, and rename each file and folder that ends with {_ASIDE} to "
+            "the name before that, the "
             "commit log last; keep those in their place until you know that all is well",
         ) from error
 
