@@ -361,19 +361,41 @@ class QueueNumbers:
         self.slots[slot] = number
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _number_of(source, at, length, queue, slots, queues, topics):
-    """The queue's number in ``QueueNumbers``, -1 where it is not known."""
+@njit(cache=True, nogil=True)
+def _take_light(data, message, slots, queues, topics, light, light_queues, light_bad):
+    """The light queues of a message, with their numbers in ``QueueNumbers``.
+
+    Returns how many there are; -1 where the one in row 0 of ``light_queues`` is not known.
+    """
+    source = address(data)
+    names = address(topics)
+    at = message.properties_at
+    end = at + message.properties_length
+    count, is_bad = find_light_queues(data, at, end, message.queue_id, light, light_queues)
     mask = len(slots) - 1
-    slot = _search_from(source, at, length, queue) & mask
-    number = slots[slot]
-    while number >= 0:
-        if queues[number, 2] == queue and queues[number, 1] == length:
-            if _is_same(source, at, topics, queues[number, 0], length):
-                return number
-        slot = (slot + 1) & mask
+    for n in range(count):
+        at, length = light_queues[n, NAME_AT], light_queues[n, NAME_LENGTH]
+        queue = light_queues[n, LIGHT_QUEUE_ID]
+        slot = _search_from(source, at, length, queue) & mask
         number = slots[slot]
-    return np.int64(-1)
+        while number >= 0:
+            if queues[number, 2] == queue and queues[number, 1] == length:
+                if _is_same(source, at, names, queues[number, 0], length):
+                    break
+            slot = (slot + 1) & mask
+            number = slots[slot]
+        if number < 0:
+            light_queues[0] = light_queues[n]
+            return -1
+        light_queues[n, LIGHT_NUMBER] = number
+        if queues[number, 4] & NO_UNITS:  # a broker's dispatch fails there, too
+            count, is_bad = n, True
+            break
+    if is_bad:
+        if light_bad[0] == 0:
+            light_bad[1] = message.physical_offset
+        light_bad[0] += 1
+    return count
 
 
 @njit(cache=True, nogil=True)
@@ -408,12 +430,20 @@ def take(
     """
     source = address(data)
     names = address(topics)
+    mask = len(slots) - 1
     for i in range(first, count):
         message = table[i]
         if row == len(rows):
             return i, row, FULL
         topic_at, length, queue = message.topic_at, message.topic_length, message.queue_id
-        number = _number_of(source, topic_at, length, queue, slots, queues, names)
+        slot = _search_from(source, topic_at, length, queue) & mask
+        number = slots[slot]
+        while number >= 0:
+            if queues[number, 2] == queue and queues[number, 1] == length:
+                if _is_same(source, topic_at, names, queues[number, 0], length):
+                    break
+            slot = (slot + 1) & mask
+            number = slots[slot]
         if number < 0:
             return i, row, NEW_QUEUE
         stage = message.sys_flag & TRANSACTION_MASK
@@ -422,31 +452,15 @@ def take(
         if queues[number, 3] == 0 and not has_unit:
             continue
         more = 0
-        if has_unit and light and message.marks & HAS_MULTI_DISPATCH:
+        if message.marks & HAS_MULTI_DISPATCH and light and has_unit:
             if queues[number, 4] & TO_LIGHT:
-                at = message.properties_at
-                end = at + message.properties_length
-                more, is_bad = find_light_queues(data, at, end, queue, light, light_queues)
-                if row + 1 + more > len(rows):
+                if row + 1 + len(light_queues) > len(rows):
                     return i, row, FULL
-                taken = 0
-                for n in range(more):
-                    at, size = light_queues[n, NAME_AT], light_queues[n, NAME_LENGTH]
-                    light_id = light_queues[n, LIGHT_QUEUE_ID]
-                    found = _number_of(source, at, size, light_id, slots, queues, names)
-                    if found < 0:
-                        light_queues[0] = light_queues[n]
-                        return i, row, NEW_LIGHT_QUEUE
-                    light_queues[n, LIGHT_NUMBER] = found
-                    if queues[found, 4] & NO_UNITS:  # a broker's dispatch fails there, too
-                        is_bad = True
-                        break
-                    taken += 1
-                more = taken
-                if is_bad:
-                    if light_bad[0] == 0:
-                        light_bad[1] = message.physical_offset
-                    light_bad[0] += 1
+                more = _take_light(
+                    data, message, slots, queues, topics, light, light_queues, light_bad
+                )
+                if more < 0:
+                    return i, row, NEW_LIGHT_QUEUE
         flags = np.int64(0)
         if is_queued:
             flags |= IS_QUEUED

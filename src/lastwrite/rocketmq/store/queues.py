@@ -44,7 +44,10 @@ from lastwrite.storage.problems import damaged
 from lastwrite.storage.reading import TRIES, one_try, read_small, reader_of
 
 _RESTORE = f"nothing was changed; {names.RESTORE_QUEUE}"
-_REBUILD = f"{_RESTORE}; or, where the commit log still has all of it, move both folders of the queue out of the store, keep them, and let lastwrite dispatch rebuild the queue"
+_REBUILD = (
+    f"{_RESTORE}; or, where the commit log still has all of it, move both folders of the queue out "
+    "of the store, keep them, and let lastwrite dispatch rebuild the queue"
+)
 _DISPATCH = "nothing was changed; run lastwrite dispatch, which appends it from the commit log"
 _BLOCK_UNITS = 1 << 13
 NAMES_OF_PARTS = ("compacted topic", "queue")
