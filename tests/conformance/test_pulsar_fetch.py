@@ -436,9 +436,9 @@ def test_an_index_or_an_object_that_is_missing_is_said(tmp_path: Path) -> None:
 
 def test_what_is_not_said_or_not_there_is_refused(tmp_path: Path, bookies: list[str]) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(NotALog, match="no such folder"):
+    with pytest.raises(NotALog, match="no such file or folder"):
         lastwrite.fetch([str(tmp_path / "none")], str(tmp_path))
-    with pytest.raises(NotALog, match="no ledger here"):
+    with pytest.raises(NotALog, match="or ledger of Pulsar in this folder"):
         lastwrite.fetch([str(tmp_path / "empty")], str(tmp_path))
     with pytest.raises(InvalidConfig, match="the topic's list of ledgers"):
         lastwrite.fetch(bookies, str(tmp_path), topic="odd")

@@ -42,6 +42,9 @@ def read(
         int | None,
         options.option("--limit N", "At most so many messages.", min=0),
     ] = None,
+    key: options.Key = None,
+    key_base64: options.KeyBase64 = None,
+    key_hex: options.KeyHex = None,
     pull: Annotated[
         bool,
         options.option(
@@ -114,6 +117,7 @@ def read(
     import lastwrite
 
     output: Output = context.obj
+    wanted = options.key_bytes(key, key_base64, key_hex)
     reading = lastwrite.read(
         path,
         topic=topic,
@@ -125,6 +129,7 @@ def read(
         start=start,
         read_compacted=read_compacted,
         time_ms=time,
+        key=wanted,
         isolation_level=isolation_level,
         config=options.settings(output, config, config_file),
         **options.decoding(context),
@@ -139,6 +144,8 @@ def read(
             output.say(f"lastwrite: {note}")
         end = reading.summary()
         status = end["status"] or "ended early"  # by an error, or nobody reads on
+        if wanted is not None and end["messages"] == 0:
+            output.say("lastwrite: no message has this key")
         if output.as_json:
             output.line(encode(end))
         elif "last_message_id" in end:

@@ -97,6 +97,9 @@ def dump(
     if last is not None and last < 1:
         raise InvalidConfig(f"the last {last}", remedy="ask for one or more")
     found, path = system_of(str(path), system), str(path)
+    missed = None  # RocketMQ's lookups say it themselves
+    if limit is None or limit > 0:
+        missed = _missed(key=key, message_id=message_id, offset=offset, time_ms=time_ms)
     if found == PULSAR:
         _refuse(
             "Pulsar",
@@ -115,14 +118,15 @@ def dump(
             partition=partition,
             start=start,
             message_id=message_id,
-            key=None if key is None else key.decode("utf-8", "surrogateescape"),
+            key=key,
             time_ms=time_ms,
             whole_batches=batches,
             blocks=index,
             compacted=compacted,
             last=last,
         )
-        return made(dump_topics(path, asked, limit, say or _nobody))
+        found_rows = dump_topics(path, asked, limit, say or _nobody)
+        return made(_saying_none(found_rows, missed, say or _nobody))
     if start is not None:
         raise InvalidConfig("start is for Pulsar", path=path, remedy="give offset")
     if found == ROCKETMQ:
@@ -165,7 +169,8 @@ def dump(
         time_ms=time_ms,
         last=last,
     )
-    return made(dump_logs(path, topic, partition, logs, limit, say or _nobody))
+    found_rows = dump_logs(path, topic, partition, logs, limit, say or _nobody)
+    return made(_saying_none(found_rows, missed, say or _nobody))
 
 
 def _refuse(system: str, path: str, remedy: str | None = None, **given: object) -> None:
@@ -177,6 +182,31 @@ def _refuse(system: str, path: str, remedy: str | None = None, **given: object) 
     for name, value in given.items():
         if value is not None:
             raise InvalidConfig(f"{name} is not for {system}", path=path, remedy=remedy)
+
+
+_MISSED = {
+    "key": "no record has this key",
+    "message_id": "no message has this id",
+    "time_ms": "no record is of this time or later",
+    "offset": "no record has this offset or a later one",
+}
+
+
+def _missed(**given: object) -> str | None:
+    """What to say where a lookup finds nothing; None: nothing was looked up."""
+    return next((_MISSED[name] for name in _MISSED if given[name] is not None), None)
+
+
+def _saying_none(
+    rows: Iterator[Row], words: str | None, say: Callable[[str], None]
+) -> Iterator[Row]:
+    """The rows; ``say`` is told if a lookup gave none."""
+    is_found = False
+    for row in rows:
+        is_found = True
+        yield row
+    if not is_found and words is not None:
+        say(words)
 
 
 def _same(rows: Iterator[Row]) -> Iterator[Row]:

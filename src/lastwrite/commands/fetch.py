@@ -24,6 +24,7 @@ from lastwrite.config.system import Sources
 from lastwrite.engine.system import system_named
 from lastwrite.errors import InvalidConfig, NotALog
 from lastwrite.kafka.rules.live_settings import SCHEME as KAFKA_SCHEME
+from lastwrite.kafka.store.partitions import log_roots_below
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.pulsar.fetched import FetchedTopic, FetchReport
 from lastwrite.pulsar.format.names import TopicName
@@ -192,10 +193,28 @@ def fetch(
             path=to,
             remedy="lastwrite fetch … --to FOLDER, then lastwrite fetch FOLDER --to " + to,
         )
+    for folder in folders:
+        _refuse_nothing_at(folder)
     with naming_what_stays(to, progress, "what was asked for"):
         if not urls:
             return fetching.fetch(folders, to, topic, metadata, cursor, copies, recover)
         return _with_live(urls, folders, os.path.abspath(to), copies, config or {}, progress)
+
+
+def _refuse_nothing_at(folder: str) -> None:
+    """Refuse a folder that is not there, or that has log roots of Kafka below it and no ledgers.
+
+    Raises:
+        NotALog: which path to give.
+    """
+    if not os.path.isdir(folder):
+        raise NotALog("no such file or folder", path=folder, remedy="check the path")
+    if below := log_roots_below(folder):
+        raise NotALog(
+            "no log of Kafka, store of RocketMQ or ledger of Pulsar in this folder",
+            path=folder,
+            remedy=f"give the log root of Kafka below it: {' or '.join(below)}",
+        )
 
 
 def _whose(source: str) -> str | None:

@@ -15,6 +15,7 @@ read the records that were found to be the last.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
@@ -43,11 +44,43 @@ class Table(dict[Any, Any]):
     """The last writes, and up to where they are: ``end_offsets``, partition (RocketMQ: queue, Pulsar:
     -1 where the topic has none) to the first offset that is not in the table; in Pulsar a message
     id, ``LEDGER:ENTRY``, as ``read`` takes it for ``start``.
+
+    A key may be looked up as text or as bytes, whichever the table has. Of Pulsar the bytes of a
+    key that was sent as Base64 find it, too.
     """
 
     def __init__(self, writes: Mapping[Any, Any], end_offsets: Mapping[int, End]) -> None:
         super().__init__(writes)
         self.end_offsets = dict(end_offsets)
+        self._system: str | None = None
+
+    @classmethod
+    def of(cls, system: str, writes: Mapping[Any, Any], end_offsets: Mapping[int, End]) -> Table:
+        """The table of a topic of that system."""
+        made = cls(writes, end_offsets)
+        made._system = system
+        return made
+
+    def __missing__(self, key: object) -> Any:
+        if isinstance(key, str | bytes) and self._system is not None:
+            for form in _FORMS[self._system](key):
+                if super().__contains__(form):
+                    return super().__getitem__(form)
+        raise KeyError(key)
+
+    def __contains__(self, key: object) -> bool:
+        try:
+            self[key]
+        except KeyError:
+            return False
+        return True
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The key's last write, or the default."""
+        try:
+            return self[key]
+        except KeyError:
+            return default
 
 
 @overload
@@ -131,7 +164,8 @@ def latest(
 
     def held(logs: Sequence[PartitionLog]) -> tuple[Table, str, Any]:
         with KeyedTable(rows, logs, budget, raw_keys=True) as found:
-            table = Table(_held(found.items(), _KEYS[system], limit_bytes), ends_of(found))
+            writes = _held(found.items(), _KEYS[system], limit_bytes)
+            table = Table.of(system, writes, ends_of(found))
             headers = found.to_arrow(["headers"])["headers"] if has_headers else None
             return table, logs[0].name.topic if logs else "", headers
 
@@ -144,7 +178,7 @@ def latest(
             return table
         from lastwrite.rows.messages import decoded_values  # not before it is needed
 
-        return Table(decoded_values(table, wanted, name, headers), table.end_offsets)
+        return Table.of(system, decoded_values(table, wanted, name, headers), table.end_offsets)
     session = spark
     from lastwrite.commands.rows import frame_of, refuse_without_arrow
 
@@ -178,6 +212,21 @@ _KEYS: Mapping[str, Callable[[bytes], Any]] = {
     KAFKA: bytes,
     ROCKETMQ: decode,
     PULSAR: _key_of_pulsar,
+}
+
+
+def _bytes(key: str | bytes) -> bytes:
+    return key.encode("utf-8", "surrogateescape") if isinstance(key, str) else key
+
+
+def _forms_of_pulsar(key: str | bytes) -> Iterable[str | bytes]:
+    return _key_of_pulsar(_bytes(key)), base64.b64encode(_bytes(key)).decode()
+
+
+_FORMS: Mapping[str, Callable[[str | bytes], Iterable[str | bytes]]] = {
+    KAFKA: lambda key: (_bytes(key),),
+    ROCKETMQ: lambda key: (decode(_bytes(key)),),
+    PULSAR: _forms_of_pulsar,
 }
 
 

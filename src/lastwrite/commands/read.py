@@ -6,16 +6,21 @@ Chooses the system; its ``look/read.py`` does the rest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Unpack, overload
+import base64
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from lastwrite.commands.systems import KAFKA, PULSAR, system_of
+from lastwrite.commands.systems import KAFKA, PULSAR, ROCKETMQ, system_of
 from lastwrite.config.stores import store_settings
 from lastwrite.decoding.options import DecodingConfig, DecodingOptions
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.look.read import KafkaReading, read_partition
-from lastwrite.pulsar.look.read import TopicReading, read_topic
+from lastwrite.pulsar.look.read import LIMIT, TopicReading, read_topic
 from lastwrite.pulsar.look.reader import EARLIEST_NAME
+from lastwrite.pulsar.look.rows import has_key as is_key
+from lastwrite.reports.table import Row
+from lastwrite.rocketmq.look.find import is_one_of
 from lastwrite.rocketmq.look.read import QueueReading, read_queue
 from lastwrite.rows.system import rows_of
 from lastwrite.storage.objects import address
@@ -39,6 +44,7 @@ def read(
     start: str | None = None,
     read_compacted: bool = False,
     time_ms: int | None = None,
+    key: bytes | None = None,
     isolation_level: str | None = None,
     config: Mapping[str, object] | None = None,
     spark: None = None,
@@ -71,6 +77,7 @@ def read(
     start: str | None = None,
     read_compacted: bool = False,
     time_ms: int | None = None,
+    key: bytes | None = None,
     isolation_level: str | None = None,
     config: Mapping[str, object] | None = None,
     spark: SparkSession | None = None,
@@ -99,6 +106,7 @@ def read(
         read_compacted: Pulsar: up to the horizon from the compacted ledger, beyond it from the
             backlog; else all of it from the backlog.
         time_ms: Kafka: from the first record of this time or later, milliseconds since 1970.
+        key: only messages with this key, in RocketMQ as one of their keys; ``limit`` counts these.
         isolation_level: Kafka: ``read_uncommitted`` (also where it is None) or ``read_committed``,
             which passes aborted data and stops at the last stable offset.
         config: how a bucket is reached, ``storage.*``.
@@ -125,7 +133,7 @@ def read(
     found, path = system_of(str(path), system), str(path)
     wanted = DecodingConfig.of(decoding)
     if spark is not None:
-        others = limit, time_ms, start
+        others = limit, time_ms, start, key
         if any(each is not None for each in others) or one_pull or read_compacted:
             raise InvalidConfig("a DataFrame begins at an offset", remedy="filter it instead")
         from lastwrite.commands.rows import rows_frame
@@ -140,24 +148,87 @@ def read(
             view=view,
             decoding=wanted,
         )
+    most = limit if key is None else None
     if found == KAFKA:
         if one_pull or start is not None or read_compacted:
             raise InvalidConfig(
                 "one_pull is for RocketMQ, start and read_compacted are for Pulsar",
                 remedy="offset or time_ms says where to begin",
             )
-        of_kafka = read_partition(path, topic, queue, offset, time_ms, isolation_level, limit)
-        return _decoded(of_kafka, wanted)
+        of_kafka = read_partition(path, topic, queue, offset, time_ms, isolation_level, most)
+        return _decoded(_with_key(of_kafka, found, key, limit), wanted)
     if time_ms is not None or isolation_level is not None:
         raise InvalidConfig("time_ms and isolation_level are for Kafka", path=path)
     if found == PULSAR:
         if offset is not None or one_pull:
             raise InvalidConfig("offset and one_pull are for RocketMQ", remedy="give start")
-        of_pulsar = read_topic(path, topic, queue, start or EARLIEST_NAME, limit, read_compacted)
-        return _decoded(of_pulsar, wanted)
+        of_pulsar = read_topic(path, topic, queue, start or EARLIEST_NAME, most, read_compacted)
+        return _decoded(_with_key(of_pulsar, found, key, limit), wanted)
     if start is not None or read_compacted:
         raise InvalidConfig("start and read_compacted are for Pulsar", remedy="give offset")
-    return _decoded(read_queue(path, topic, queue, offset or 0, limit, one_pull), wanted)
+    of_queue = read_queue(path, topic, queue, offset or 0, most, one_pull)
+    return _decoded(_with_key(of_queue, found, key, limit), wanted)
+
+
+class KeyReading(Iterator[Row]):
+    """A reading of which only the messages of one key come. Its other members are the reading's."""
+
+    def __init__(self, reading: Reading, has_key: Callable[[Row], bool], limit: int | None) -> None:
+        self._reading = reading
+        self._has_key = has_key
+        self._limit = limit
+        self._found = 0
+
+    def __next__(self) -> Row:
+        if not self._is_limited:
+            for row in self._reading:
+                if self._has_key(row):
+                    self._found += 1
+                    return row
+        raise StopIteration
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reading, name)
+
+    @property
+    def _is_limited(self) -> bool:
+        return self._limit is not None and self._found >= self._limit
+
+    @property
+    def status(self) -> str | None:
+        """How it ended, as of the reading."""
+        return LIMIT if self._is_limited else self._reading.status
+
+    def summary(self) -> Row:
+        """How it ended, as of the reading; ``messages`` are those of the key."""
+        return {**self._reading.summary(), "status": self.status, "messages": self._found}
+
+
+def _with_key(reading: Reading, system: str, key: bytes | None, limit: int | None) -> Reading:
+    if key is None:
+        return reading
+    has_key = partial(_HAS_KEY[system], key=key)
+    return KeyReading(reading, has_key, limit)  # type: ignore[return-value]
+
+
+def _has_key_of_kafka(row: Row, key: bytes) -> bool:
+    return row["key"] is not None and base64.b64decode(row["key"]) == key
+
+
+def _has_key_of_rocketmq(row: Row, key: bytes) -> bool:
+    return is_one_of(row["properties"].get("KEYS", ""), key.decode("utf-8", "surrogateescape"))
+
+
+def _has_key_of_pulsar(row: Row, key: bytes) -> bool:
+    text = row["key"]
+    return text is not None and is_key(text.encode(), bool(row["key_b64_encoded"]), key)
+
+
+_HAS_KEY: Mapping[str, Callable[..., bool]] = {
+    KAFKA: _has_key_of_kafka,
+    ROCKETMQ: _has_key_of_rocketmq,
+    PULSAR: _has_key_of_pulsar,
+}
 
 
 def _decoded(reading: Reading, decoding: DecodingConfig) -> Reading:

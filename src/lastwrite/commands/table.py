@@ -174,7 +174,9 @@ class KeyedTable(Mapping[bytes, Any]):
 
     # ------------------------------------------------------------------ a mapping
 
-    def __getitem__(self, key: bytes) -> Any:
+    def __getitem__(self, key: bytes | str) -> Any:
+        if isinstance(key, str):
+            key = key.encode("utf-8", "surrogateescape")
         has_headers = self._values is not None and self._values.has_headers
         found = self._last.record(key, has_headers=has_headers)
         if found is None:
@@ -184,6 +186,8 @@ class KeyedTable(Mapping[bytes, Any]):
         return self._values.value(key, found[0], self._topic, found[1])
 
     def __contains__(self, key: object) -> bool:
+        if isinstance(key, str):
+            key = key.encode("utf-8", "surrogateescape")
         return isinstance(key, bytes) and self._last.value(key) is not None
 
     def __len__(self) -> int:

@@ -92,6 +92,14 @@ class Explainer(ABC):
             LogError: it cannot be decoded.
         """
 
+    def stored_keys(self, key: bytes) -> Sequence[bytes]:
+        """How a key may be on the disk; of each of them the records that ``has_key`` counts."""
+        return (key,)
+
+    def has_key(self, record: KeyRecord, key: bytes) -> bool:
+        """Whether a record that was found by one of ``stored_keys`` has the key."""
+        return True
+
     def span(self, first: int, end: int) -> str:
         """A range that ends before ``end``, in the system's words."""
         number = self.fates.number
@@ -312,7 +320,8 @@ class _Explanation:
         try:
             following = record_states(self._context, log, decision, decision.end)
             everything = record_states(self._context, log, decision, end)
-            reading = WaitingRecords(self._context, decision, key)
+            stored = () if key is None else self._share.stored_keys(key)
+            reading = WaitingRecords(self._context, decision, stored)
             for number, piece in enumerate(following.pieces):
                 reading.piece(piece, following.of(number), everything.of(number))
             self._out.waiting = reading.waiting
@@ -321,7 +330,15 @@ class _Explanation:
             ]
             self._keyless(following, decision)
             if key is not None:
-                self._out.records = self._explained(log, decision, reading.found)
+                self._out.records = sorted(
+                    (
+                        record
+                        for found in reading.found  # each of them is compacted by itself
+                        if any(self._has_key(one, key) for one in found)
+                        for record in self._explained(log, decision, found)
+                    ),
+                    key=lambda record: record.offset,
+                )
         except (LogError, OSError) as error:
             self._damaged(error)
 
@@ -345,6 +362,10 @@ class _Explanation:
         if out.is_due:
             out.is_due = False
             out.summary = f"not cleaned: {reason.message}"
+
+    def _has_key(self, record: KeyRecord, key: bytes) -> bool:
+        with located(record.piece.path, record.position):
+            return self._share.has_key(record, key)
 
     def _explained(
         self, log: PartitionLog, decision: Decision, found: Sequence[KeyRecord]

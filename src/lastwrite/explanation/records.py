@@ -4,6 +4,7 @@ with what the rules found of it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,11 +62,12 @@ class _Judged:
 
 
 class WaitingRecords:
-    """Fed piece by piece, oldest first: ``waiting`` counts, ``found`` are the records of ``key``."""
+    """Fed piece by piece, oldest first: ``waiting`` counts, ``found`` has the records of each of
+    ``keys``, as they are on the disk."""
 
-    def __init__(self, context: Context, decision: Decision, key: bytes | None) -> None:
+    def __init__(self, context: Context, decision: Decision, keys: Sequence[bytes]) -> None:
         self.waiting = Waiting()
-        self.found: list[KeyRecord] = []
+        self.found: list[list[KeyRecord]] = [[] for _ in keys]
         self._decision = decision
         self._held_ms = -1  # the latest horizon of a delete that is held
         self._format = context.system.new_format(
@@ -73,10 +75,11 @@ class WaitingRecords:
         )
         self._chunks = Chunks(context.limits)
         self._secret = secret_from(new_secret())
-        self._key = None if key is None else np.frombuffer(key, dtype=np.uint8)
-        if self._key is not None:
-            one, two = fingerprint(self._key, 0, len(self._key), self._secret)
-            self._lanes = np.uint64(one), np.uint64(two) & _LANE
+        self._keys = [np.frombuffer(key, dtype=np.uint8) for key in keys]
+        self._lanes = []
+        for key in self._keys:
+            one, two = fingerprint(key, 0, len(key), self._secret)
+            self._lanes.append((np.uint64(one), np.uint64(two) & _LANE))
 
     def piece(self, piece: Piece, following: ByteArray | None, ever: ByteArray | None) -> None:
         """The next piece; ``following``: states as the next round has them, None: it does not reach
@@ -99,7 +102,7 @@ class WaitingRecords:
                 self._count_inside(chunk.table, judged.states, judged.ever, keep)
             else:
                 self._count_above(judged.ever)
-            if self._key is not None:
+            if self._keys:
                 self._find(chunk, piece, judged)
             at = end
 
@@ -200,13 +203,12 @@ class WaitingRecords:
             data & ((ever & TOMBSTONE) != 0) & ~aborted & ~shadowed
         )
 
-    # ------------------------------------------------------------------ one key
+    # ------------------------------------------------------------------ a key
 
     def _find(self, chunk: Chunk, piece: Piece, judged: _Judged) -> None:
-        """Add the chunk's records of the key to ``found``; aborted ones too, since the table does
+        """Add the chunk's records of the keys to ``found``; aborted ones too, since the table does
         not flag them.
         """
-        assert self._key is not None
         table = chunk.table
         starts = np.cumsum(table["records"]) - table["records"]
         for run in self._format.opened(chunk.buffer, table):
@@ -216,37 +218,37 @@ class WaitingRecords:
             states = np.empty(records, dtype=np.uint8)
             first = int(starts[run.first])
             filled = self._format.walk(run, table, self._secret, first, states, entries, 0, keys)
-            is_alike = (entries[:filled, 0] == self._lanes[0]) & (
-                (entries[:filled, 1] & _LANE) == self._lanes[1]
-            )
-            for n in np.flatnonzero(is_alike).tolist():
-                at, length = keys[n].tolist()
-                if not np.array_equal(run.plain[at : at + length], self._key):
-                    continue  # another key of the same fingerprint
-                ordinal = int(entries[n, 1] & ~_LANE)
-                row = int(np.searchsorted(starts, ordinal, side="right")) - 1
-                self._take(chunk, piece, judged, row, ordinal, ordinal - int(starts[row]))
+            for key, lanes, found in zip(self._keys, self._lanes, self.found, strict=True):
+                is_alike = (entries[:filled, 0] == lanes[0]) & (
+                    (entries[:filled, 1] & _LANE) == lanes[1]
+                )
+                for n in np.flatnonzero(is_alike).tolist():
+                    at, length = keys[n].tolist()
+                    if not np.array_equal(run.plain[at : at + length], key):
+                        continue  # another key of the same fingerprint
+                    ordinal = int(entries[n, 1] & ~_LANE)
+                    row = int(np.searchsorted(starts, ordinal, side="right")) - 1
+                    number = ordinal - int(starts[row])
+                    found.append(self._record(chunk, piece, judged, row, ordinal, number))
 
-    def _take(
+    def _record(
         self, chunk: Chunk, piece: Piece, judged: _Judged, row: int, ordinal: int, number: int
-    ) -> None:
+    ) -> KeyRecord:
         batch = chunk.table[row].copy()
         position = int(batch["origin"]) + chunk.shift
         data = np.empty(int(batch["origin_size"]), dtype=np.uint8)
         with reader_of_piece(piece) as reader:
             reader.read_into(data, position)
-        self.found.append(
-            KeyRecord(
-                piece=piece,
-                batch=batch,
-                data=data.tobytes(),
-                number=number,
-                position=position,
-                is_inside=judged.states is not None,
-                goes=not judged.keep[ordinal],
-                state=0 if judged.states is None else int(judged.states[ordinal]),
-                state_ever=int(judged.ever[ordinal]),
-            )
+        return KeyRecord(
+            piece=piece,
+            batch=batch,
+            data=data.tobytes(),
+            number=number,
+            position=position,
+            is_inside=judged.states is not None,
+            goes=not judged.keep[ordinal],
+            state=0 if judged.states is None else int(judged.states[ordinal]),
+            state_ever=int(judged.ever[ordinal]),
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from lastwrite.errors import InvalidConfig, NotALog
+from lastwrite.errors import InvalidConfig, LogError, NotALog
 from lastwrite.kafka.format.names import (
     METADATA_TOPIC,
     FolderState,
@@ -99,12 +99,46 @@ def _partitions_below(root: str) -> dict[TopicPartition, str]:
         if name is not None and entry.is_dir() and _has_log_files(entry.path):
             found[name] = entry.path
     if not found:
+        below = log_roots_below(root)
         raise NotALog(
             "no Kafka partition in this folder",
             path=root,
-            remedy="give a log root (a folder of <topic>-<partition> folders), one of these folders, or a segment",
+            remedy=f"give the log root below it: {' or '.join(below)}"
+            if below
+            else "give a log root (a folder of <topic>-<partition> folders), one of these folders, or a segment",
         )
     return found
+
+
+def log_roots_below(folder: str) -> list[str]:
+    """The log roots one or two levels below a folder, as a volume's mount point has them; sorted.
+
+    Some levels above a log root is what a mistyped path most often is: ``kafka-log0`` of Strimzi.
+    """
+    found = []
+    for entry in _folders_in(folder):
+        inner = _folders_in(entry.path)
+        found += [each.path for each in (entry, *inner) if _is_log_root(each.path)]
+    return sorted(found)
+
+
+def _folders_in(folder: str) -> list[os.DirEntry[str]]:
+    """The folders in it; none of one that cannot be read."""
+    try:
+        with os.scandir(folder) as entries:
+            return [each for each in entries if each.is_dir()]
+    except OSError:
+        return []
+
+
+def _is_log_root(folder: str) -> bool:
+    try:
+        return any(
+            live_partition(entry.name) is not None and entry.is_dir() and _has_log_files(entry.path)
+            for entry in scan(folder)
+        )
+    except LogError:
+        return False
 
 
 def scan(folder: str) -> Iterator[os.DirEntry[str]]:

@@ -23,6 +23,7 @@ from lastwrite.pulsar.look.rows import (
     MessagePlace,
     Place,
     batch_row,
+    is_of,
     message_rows,
     row_problem,
 )
@@ -44,7 +45,7 @@ class TopicsWanted:
     start: Position | None = None
     only: Position | None = None  # this entry alone, and of it
     index: int | None = None  # this message of its batch
-    key: str | None = None
+    key: bytes | None = None
     time_ms: int | None = None
     whole_batches: bool = False
     blocks: bool = False
@@ -186,13 +187,13 @@ class _TopicDump:
             if wanted.time_ms is not None and entry.metadata.publish_time < wanted.time_ms:
                 continue
             where = Place(topic.name, ledger.path, position, source)
-            rows = message_rows(entry, size, where, whole=True)
+            rows = message_rows(entry, size, where, whole=True, key=wanted.key)
             for row in [batch_row(entry, size, where)] if wanted.whole_batches else rows:
                 if row["problem"] is not None:
                     self.note(row_problem(entry, row))
                 if wanted.index is not None and row["batch_index"] != wanted.index:
                     continue
-                if wanted.key is None or row["key"] == wanted.key:
+                if wanted.key is None or is_of(entry, row, wanted.key):
                     yield row
 
     def _first(self, ledger: Ledger, source: LogPart) -> int:

@@ -8,7 +8,8 @@ Source: docs/formats/pulsar-compaction.md, "A round" and "Retention and threshol
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import base64
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from lastwrite.pulsar.format.compacted import decode_record, is_record
 from lastwrite.pulsar.format.entry import Entry, Message, decode_entry, messages_of
 from lastwrite.pulsar.format.offload import ENTRY_HEAD_BYTES
 from lastwrite.pulsar.format.position import Position
-from lastwrite.pulsar.look.rows import VALUE_LIMIT_BYTES, message_id
+from lastwrite.pulsar.look.rows import VALUE_LIMIT_BYTES, has_key, message_id
 from lastwrite.pulsar.rules.horizon import NOT_BATCHED
 from lastwrite.pulsar.rules.settings import PulsarConfig
 from lastwrite.pulsar.store.place import name_of
@@ -64,6 +65,16 @@ class PulsarExplainer(Explainer):
         clean = sum(s.size_bytes for s in log.segments if s.base_offset < first_dirty)
         threshold = PulsarConfig.from_names(context.options.config).compaction_threshold_bytes
         return RangeReasons(clean, None, list(_reasons(log, decision, threshold)))
+
+    def stored_keys(self, key: bytes) -> Sequence[bytes]:
+        return key, base64.b64encode(key)
+
+    def has_key(self, record: KeyRecord, key: bytes) -> bool:
+        entry = _entry(record)
+        message, meta = _message(entry, record.number), entry.metadata
+        if meta.is_chunk:
+            return has_key(meta.partition_key, bool(meta.partition_key_b64_encoded), key)
+        return has_key(message.key, message.is_b64, key)
 
     def span(self, first: int, end: int) -> str:
         return f"{self.fates.number(first)} to {self.fates.number(end - 1)}"

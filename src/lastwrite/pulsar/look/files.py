@@ -14,7 +14,7 @@ from lastwrite.pulsar.format.compacted import is_record
 from lastwrite.pulsar.format.entry import Entry
 from lastwrite.pulsar.format.names import INDEX_SUFFIX
 from lastwrite.pulsar.format.position import Position
-from lastwrite.pulsar.look.rows import Place, batch_row, message_rows, row_problem
+from lastwrite.pulsar.look.rows import Place, batch_row, is_of, message_rows, row_problem
 from lastwrite.pulsar.rules.horizon import LogPart
 from lastwrite.pulsar.store.objects import read_index
 from lastwrite.pulsar.store.place import FileKind
@@ -59,7 +59,7 @@ def file_rows(
     path: str,
     kind: FileKind,
     start: Position | None,
-    key: str | None,
+    key: bytes | None,
     whole_batches: bool,
     note: Callable[[Problem], None],
 ) -> Iterator[Row]:
@@ -71,11 +71,11 @@ def file_rows(
         if start is not None and Position(entry.ledger, entry.entry) < start:
             continue
         place = Place(None, path, position, source)
-        rows = message_rows(entry, size, place, whole=True)
+        rows = message_rows(entry, size, place, whole=True, key=key)
         for row in [batch_row(entry, size, place)] if whole_batches else rows:
             if row["problem"] is not None:
                 note(row_problem(entry, row))
-            if key is None or row["key"] == key:
+            if key is None or is_of(entry, row, key):
                 yield row | {"stored_ledger": stored.ledger, "stored_entry": stored.number}
 
 

@@ -97,8 +97,18 @@ def base64_of(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(data).decode("ascii")
 
 
-def message_rows(entry: Entry, size: int, place: Place, whole: bool = False) -> Iterator[Row]:
-    """The messages of an entry of ``size`` bytes, placeholders too; a marker is one row.
+def has_key(key: bytes | None, is_b64: bool, wanted: bytes) -> bool:
+    """Whether a message has the key ``wanted``: text, or the bytes of which it bears the Base64. The
+    Base64 itself, which Java's ``getKey`` gives, finds it too.
+    """
+    return key is not None and (key == wanted or (is_b64 and key == base64.b64encode(wanted)))
+
+
+def message_rows(
+    entry: Entry, size: int, place: Place, whole: bool = False, key: bytes | None = None
+) -> Iterator[Row]:
+    """The messages of an entry of ``size`` bytes, placeholders too; a marker is one row. With
+    ``key`` those that have it, and what cannot be read.
 
     ``whole``: what cannot be read is one row, with the reason in ``problem`` and its payload in
     ``stored_value``; else it raises.
@@ -109,10 +119,14 @@ def message_rows(entry: Entry, size: int, place: Place, whole: bool = False) -> 
     """
     meta = entry.metadata
     if meta.is_marker:
+        if key is not None:
+            return
         yield entry_row(entry, size, place) | {"marker": marker_name(meta.marker_type or 0)}
         return
     try:
         found = messages_of(entry, VALUE_LIMIT_BYTES)
+        if key is not None:
+            found = [each for each in found if has_key(each.key, each.is_b64, key)]
         yield from (message_row(entry, message, size, place) for message in found)
     except LogError as error:
         if not whole:
@@ -123,6 +137,13 @@ def message_rows(entry: Entry, size: int, place: Place, whole: bool = False) -> 
             "stored_value": base64_of(entry.payload),
             "problem": error.problem,
         }
+
+
+def is_of(entry: Entry, row: Row, key: bytes) -> bool:
+    """Whether a row of ``message_rows`` has the key, of what cannot be read by its metadata."""
+    meta = entry.metadata
+    is_b64 = bool(meta.partition_key_b64_encoded)
+    return row["problem"] is None or has_key(meta.partition_key, is_b64, key)
 
 
 def message_row(entry: Entry, message: Message, size: int, place: Place) -> Row:

@@ -221,9 +221,10 @@ class _Run:
             found, problems = find_offloaded(path)
             if not found and not problems:
                 raise NotALog(
-                    "no ledger here",
+                    "no log of Kafka, store of RocketMQ or ledger of Pulsar in this folder",
                     path=source,
-                    remedy="give a folder of offloaded objects or MapFiles, or a bookie's folder with its entry logs",
+                    remedy="give a log root or a store; of Pulsar a folder of offloaded objects or "
+                    "MapFiles, or a bookie's folder with its entry logs",
                 )
             self._offloaded += found
             self.problems += problems

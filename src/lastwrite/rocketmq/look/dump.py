@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from lastwrite.errors import CommitConflict, InvalidConfig, LogError
 from lastwrite.model.log import Problem, ProblemKind, TopicPartition
 from lastwrite.reports.table import Row, last_of_each
-from lastwrite.rocketmq.format import names
-from lastwrite.rocketmq.look.find import Found, StoreFinder, has_key
+from lastwrite.rocketmq.format import names, properties
+from lastwrite.rocketmq.look.find import Found, StoreFinder, has_key, is_one_of
 from lastwrite.rocketmq.look.rows import (
     batch_unit_rows,
     consume_queue_rows,
@@ -183,7 +183,7 @@ class _StoreDump:
         with closing(self._finder()) as finder:
             for found in self._found(finder):
                 for row in message_rows(*found, wanted.whole_batches):
-                    if self._precedes(row):
+                    if self._precedes(row) or self._is_other(found, row):
                         continue
                     any_row = True
                     if row["problem"] is not None:
@@ -193,6 +193,18 @@ class _StoreDump:
                     yield row
         if not any_row and wanted.is_found:
             self._say("no such message")
+
+    def _is_other(self, found: Found, row: Row) -> bool:
+        """Whether a message of an inner batch does not have the key that another one of it has."""
+        wanted = self._wanted
+        key, is_unique = wanted.key, wanted.key is None
+        if is_unique:
+            key = wanted.unique_key
+        if key is None or row["batch_index"] is None or has_key(found.message, key, is_unique):
+            return False
+        said = row["properties"]
+        is_its_own = key == said.get(properties.UNIQUE_KEY)
+        return not is_its_own and (is_unique or not is_one_of(said.get(properties.KEYS, ""), key))
 
     def _precedes(self, row: Row) -> bool:
         """Whether a message of a batch, or found by key, lies below the offset asked for."""
@@ -228,6 +240,9 @@ class _StoreDump:
         elif wanted.message_id is not None:
             yield from finder.by_message_id(wanted.message_id, self._topic)
         elif wanted.key is not None or wanted.unique_key is not None:
+            if self._is_compacted_alone(finder):
+                yield from self._compacted(finder)
+                return
             key = wanted.unique_key if wanted.key is None else wanted.key
             for found in finder.by_key(key or "", self._topic, wanted.key is None):
                 if self._queue in (None, found.message.queue_id):
@@ -243,13 +258,19 @@ class _StoreDump:
         start = 0 if time_ms is None else finder.address_at(time_ms)
         if start is None:
             return
-        root = self._place.root
-        if not finder.log.files and root is not None and list_queues(root, Part.COMPACTION_LOG):
-            self._say("there is no commit log: these are the compaction logs")
+        if self._is_compacted_alone(finder):
             yield from self._compacted(finder)
             return
         for file, position, message in LogWalk(finder.log, self.note).records(start):
             yield Found(message, file.path, position, BY_WALK)
+
+    def _is_compacted_alone(self, finder: StoreFinder) -> bool:
+        """Whether compaction logs are here without a commit log, which is said."""
+        root = self._place.root
+        if finder.log.files or root is None or not list_queues(root, Part.COMPACTION_LOG):
+            return False
+        self._say("there is no commit log: these are the compaction logs")
+        return True
 
     def _queues(self, finder: StoreFinder) -> Iterator[Found]:
         for name in self._names(finder):
@@ -314,14 +335,15 @@ class _StoreDump:
                 "a compaction log is asked by queue offset or by key: its records have addresses of their own",
                 remedy="leave --compacted out, or give --offset or --key",
             )
+        key = wanted.key if wanted.key is not None else wanted.unique_key
         if place.file is not None and (place.root is None or place.name is None):
             walk = LogWalk(finder.log, self.note, is_compaction=True)
             for file, position, message in walk.records():
-                yield Found(message, file.path, position, BY_COMPACTION_WALK, False)
+                if key is None or has_key(message, key, wanted.key is None):
+                    yield Found(message, file.path, position, BY_COMPACTION_WALK, False)
             return
         root = place.root or place.path
         only = None if place.file is None else place.path
-        key = wanted.key if wanted.key is not None else wanted.unique_key
         for name in filter(self._is_wanted, list_queues(root, Part.COMPACTION_LOG)):
             for found in finder.compacted(name, wanted.offset or 0, only):
                 if key is None or has_key(found.message, key, wanted.key is None):

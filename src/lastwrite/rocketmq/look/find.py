@@ -26,6 +26,7 @@ import numpy as np
 
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError
 from lastwrite.model.log import Problem, TopicPartition
+from lastwrite.reports.table import BODY_LIMIT_BYTES
 from lastwrite.rocketmq.format import kernels, names, properties, record, units
 from lastwrite.rocketmq.format.index_file import IndexFile
 from lastwrite.rocketmq.format.java_hash import index_hash
@@ -489,6 +490,14 @@ class StoreFinder:
                 self.say(
                     f"no index file leads to the key {key!r}: the index was rebuilt in memory from the commit log"
                 )
+        if self._root is not None and list_queues(self._root, Part.BATCH_QUEUE):
+            # A broker indexes an inner batch, not the messages in it.
+            known = {each.message.physical_offset for each in (*found, *rest)}
+            rest += [
+                each
+                for each in self._scan_key(key, topic, is_unique, only_inner=True)
+                if each.message.physical_offset not in known
+            ]
         yield from sorted(found + rest, key=lambda one: one.message.physical_offset)
 
     def _addresses(
@@ -562,13 +571,23 @@ class StoreFinder:
         return message.topic == topic and has_key(message, key, is_unique)
 
     def _scan_key(
-        self, key: str, topic: str | None, is_unique: bool, start: int = 0, end: int | None = None
+        self,
+        key: str,
+        topic: str | None,
+        is_unique: bool,
+        start: int = 0,
+        end: int | None = None,
+        only_inner: bool = False,
     ) -> Iterator[Found]:
+        """The records that have the key, and inner batches with a message that has it."""
         wanted = key.encode("utf-8", "surrogateescape")
         for chunk in self._walk().chunks(start, end):
-            for row in chunk.rows_with(wanted):
+            inner = np.flatnonzero(chunk.is_inner_batch(slice(None))).tolist()
+            for row in inner if only_inner else sorted({*chunk.rows_with(wanted), *inner}):
                 message = chunk.message(row)
-                if topic in (None, message.topic) and has_key(message, key, is_unique):
+                if topic in (None, message.topic) and any(
+                    has_key(each, key, is_unique) for each in _with_members(message)
+                ):
                     yield Found(message, chunk.file.path, chunk.position(row), BY_SCAN)
 
     # ------------------------------------------------------------------ times
@@ -754,7 +773,20 @@ def has_key(message: Message, key: str, is_unique: bool = False) -> bool:
     ``is_unique``: only the client's unique key counts.
     """
     keys = message.properties.get(properties.KEYS, "")
-    return key == message.unique_key or (not is_unique and (key == keys or key in keys.split(" ")))
+    return key == message.unique_key or (not is_unique and is_one_of(keys, key))
+
+
+def _with_members(message: Message) -> Iterator[Message]:
+    """The message and, of an inner batch that can be read, those in it."""
+    yield message
+    if message.is_inner_batch:
+        with suppress(LogError):
+            yield from record.split_inner(message, BODY_LIMIT_BYTES)
+
+
+def is_one_of(keys: str, key: str) -> bool:
+    """Whether a message with this property ``KEYS`` has the key: all of it, or one of several."""
+    return key == keys or key in keys.split(" ")
 
 
 def _messages(message: Message) -> int:
