@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import ssl
 import struct
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +27,7 @@ from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.server import listener, serve
 from lastwrite.server.listener import ServeLimits
 from lastwrite.server.serve import Serving
+from tests.support.jars import free_ports
 from tests.support.kafka.logs import write_segment
 from tests.support.kafka.raw import Raw
 
@@ -120,12 +125,12 @@ def lazy(serving: Serving) -> socket.socket:
     return made
 
 
-def fetch(connection: socket.socket, max_bytes: int = 64 << 20) -> None:
-    """Ask for all, and read nothing."""
+def fetch(connection: socket.socket, max_bytes: int = 64 << 20, offset: int = 0) -> None:
+    """Ask for all from an offset on, and read nothing."""
     body = struct.pack(">hhih", 1, 4, 1, 0)
     body += struct.pack(">iiiib", -1, 0, 0, max_bytes, 0)
     body += struct.pack(">ih", 1, len(TOPIC)) + TOPIC.encode()
-    body += struct.pack(">iiqi", 1, 0, 0, max_bytes)
+    body += struct.pack(">iiqi", 1, 0, offset, max_bytes)
     connection.sendall(struct.pack(">i", len(body)) + body)
 
 
@@ -168,6 +173,58 @@ def test_whose_time_is_over(serving: Serving) -> None:
         assert hung_up(half) and hung_up(slow)
         assert is_served(serving)
         assert hung_up(silent)
+
+
+_LIMIT, _IDLE, _READERS = 64, 100, 22
+
+
+def test_at_the_limit_of_open_files_idle_connections_make_room(root: Path, tmp_path: Path) -> None:
+    """Readers go on, a new client is answered, and the limit is reported once."""
+    port = free_ports(1)[0]
+    command = ["sh", "-c", f'ulimit -n {_LIMIT}; exec "$@"', "sh", sys.executable, "-m"]
+    command += ["lastwrite.cli", "serve", str(root), "--listen", f"127.0.0.1:{port}"]
+    with subprocess.Popen(
+        [*command, "--state", str(tmp_path / "state")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert "serving" in process.stdout.readline()
+        address = "127.0.0.1", port
+        with ExitStack() as held, ThreadPoolExecutor(_READERS) as threads:
+            for _ in range(_IDLE):
+                held.enter_context(socket.create_connection(address, timeout=60))
+            reads = [threads.submit(read_to_the_end, address) for _ in range(_READERS)]
+            assert [each.result(60) for each in reads] == [BATCHES] * _READERS
+        process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        said = process.stdout.read()
+        assert process.wait(30) == 0
+        assert time.monotonic() - began < 5  # 0.1 s where nothing else runs
+    assert said.count("ulimit -n") == 1 and "cannot be served" not in said
+
+
+def read_to_the_end(address: tuple[str, int]) -> int:
+    """How many batches a reader gets by one fetch after the other, of one batch each."""
+    with socket.create_connection(address, timeout=60) as connection:
+        for offset in range(BATCHES):
+            fetch(connection, 1, offset)
+            received(connection)
+            time.sleep(0.01)
+    return BATCHES
+
+
+def test_what_is_no_client_of_kafka_is_named(serving: Serving, told: list[str]) -> None:
+    """An HTTP client and a TLS client: each is closed, reported once, and harms nobody."""
+    with connected(serving) as http:
+        http.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+        assert hung_up(http)
+    with connected(serving) as plain, pytest.raises(OSError):  # noqa: PT011  of ssl, too
+        ssl.create_default_context().wrap_socket(plain, server_hostname="here")
+    assert is_served(serving)
+    assert sum("an HTTP client" in each for each in told) == 1
+    assert sum("a TLS client" in each for each in told) == 1
 
 
 # ---------------------------------------------------------------------- frames
@@ -424,8 +481,6 @@ def _certificate(folder: Path, name: str = "us") -> str:
 def test_a_certificate_that_changes_and_one_that_is_none(
     root: Path, tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import ssl
-
     monkeypatch.setattr("lastwrite.server.door._LOOK_S", -1.0)
     first, second = Path(_certificate(tmp_path, "one")), Path(_certificate(tmp_path, "two"))
     config = {"ssl.certificate.location": str(first)}

@@ -5,6 +5,7 @@ cache of blocks that never grows beyond its size.
 from __future__ import annotations
 
 import os
+import resource
 import select
 import socket
 import ssl
@@ -25,12 +26,29 @@ from lastwrite.storage.files import to_log_error
 from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.reading import reader_of
 
-_MOST_OPEN = 512  # files
+_MOST_OPEN = 512  # files, where the limit of open files allows as many
+_NO_LIMIT = 1 << 30
 _BLOCK_BYTES = 1 << 20
 _AHEAD = 2  # blocks that are asked for before anybody does, where somebody reads on
 _PIECE_BYTES = 256 << 10  # that go through TLS at once
 _ENDS_EARLY = "the segment ends before its end"
 _PACE_BYTES = 1 << 20  # that somebody has to take in time
+
+
+def open_files_limit() -> int:
+    """How many file descriptors this process may have."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _NO_LIMIT if soft == resource.RLIM_INFINITY else soft
+
+
+def most_open_files() -> int:
+    """How many segments stay open."""
+    return min(_MOST_OPEN, open_files_limit() // 8)
+
+
+def reserved_descriptors() -> int:
+    """How many file descriptors connections leave for segments and for work on partitions."""
+    return most_open_files() + min(64, open_files_limit() // 8)
 
 
 class _Opened:
@@ -63,6 +81,7 @@ class Files:
 
     def __init__(self, cache_bytes: int) -> None:
         self._most_blocks = max(cache_bytes // _BLOCK_BYTES, 2 * _AHEAD + 2)
+        self._most_open = most_open_files()
         self._lock = threading.Lock()
         self._opened: OrderedDict[tuple[str, int, int], _Opened] = OrderedDict()
         self._blocks: OrderedDict[tuple[str, str, int], Future[ByteArray]] = OrderedDict()
@@ -150,7 +169,7 @@ class Files:
         with self._lock:
             self._opened[key] = found
             self._opened.move_to_end(key)
-            if len(self._opened) > _MOST_OPEN:
+            if len(self._opened) > self._most_open:
                 self._opened.popitem(last=False)
         return found
 

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import os
 import socket
 import ssl
 import struct
 import threading
 import time
-from collections import Counter
 from dataclasses import dataclass, replace
 
 from lastwrite.errors import CommitConflict, CorruptLog
@@ -28,7 +28,7 @@ from lastwrite.server.admin_handlers import ADMIN_HANDLERS
 from lastwrite.server.allowed import Allowed
 from lastwrite.server.door import Door, name_of
 from lastwrite.server.fetch import Planned, encode_fetched, found_for, planned, refused
-from lastwrite.server.files import Files
+from lastwrite.server.files import Files, open_files_limit, reserved_descriptors
 from lastwrite.server.group_handlers import GROUP_HANDLERS, Coordinator
 from lastwrite.server.growth import Growth
 from lastwrite.server.handlers import HANDLERS, Place, versions_error
@@ -44,6 +44,9 @@ _ROOM_BYTES = 64 << 10
 _AHEAD_BYTES = 4 << 10  # that are taken with a frame's size: most requests are whole in them
 _JOINED_BYTES = 64 << 10  # of records go out with the frame around them, in one call
 _SEND_ROOM_BYTES = 512 << 10
+# How long a connection is idle before another client may have it: after a request longer than
+# between two heartbeats of a group's member, without any request shorter.
+_LEAST_IDLE_S, _SILENT_S = 6.0, 1.0
 _BEGINNINGS = {
     b"GET ": "an HTTP client",
     b"\x16\x03\x01": "a TLS client",
@@ -66,6 +69,21 @@ class ServeLimits:
     known_s: float = 10.0  # from the begin until it is known who speaks
     frame_s: float = 30.0  # for a frame that has begun to be whole
     send_s: float = 60.0  # for an answer to be taken, or a MiB of it
+
+
+@dataclass(eq=False)
+class _Guest:
+    """Who has a connection; ``idle_s``: since when it waits for a request; None: it does not."""
+
+    host: str
+    idle_s: float | None = None
+    has_asked: bool = False
+
+    def overdue_s(self) -> float:
+        """Seconds since when another client may have the connection; below 0: not yet."""
+        if self.idle_s is None:
+            return -1.0
+        return time.monotonic() - self.idle_s - (_LEAST_IDLE_S if self.has_asked else _SILENT_S)
 
 
 class Server:
@@ -91,7 +109,8 @@ class Server:
         self._room = Room(limits.work_bytes)
         self._metrics = metrics
         self._lock = threading.Lock()
-        self._open: dict[socket.socket, str] = {}
+        self._open: dict[socket.socket, _Guest] = {}
+        self._most_descriptors = open_files_limit() - reserved_descriptors()
         self._told: dict[str, float] = {}
         self._is_closing = False
 
@@ -100,16 +119,17 @@ class Server:
         while not self._is_closing:
             try:
                 connection, peer = self._listener.accept()
+                self._wait_for_descriptors()
             except OSError:
                 if self._is_closing:
                     return
-                time.sleep(0.1)  # no descriptor is left: some come back
+                self._wait_for_descriptors()
                 continue
             host = str(peer[0])
             with self._lock:
                 is_full = self._is_full(host)
                 if not is_full:
-                    self._open[connection] = host
+                    self._open[connection] = _Guest(host)
             if is_full:
                 self._metrics.hung_up("full")
                 self._tell_once("full", f"no more connections: {host} was turned away")
@@ -122,8 +142,34 @@ class Server:
     def _is_full(self, host: str) -> bool:
         if len(self._open) >= self._limits.connections:
             return True
-        of_host = Counter(self._open.values())[host]
+        of_host = sum(each.host == host for each in self._open.values())
         return of_host >= self._limits.connections_of_address and not _is_of_this_machine(host)
+
+    def _wait_for_descriptors(self) -> None:
+        """Close connections that are idle longest until files have enough file descriptors.
+
+        New clients wait meanwhile. Without a reserve for files, requests about partitions fail.
+        """
+        while not self._is_closing and _open_descriptors() >= self._most_descriptors:
+            text = f"the limit of {open_files_limit()} open files (ulimit -n) is reached: the "
+            self._tell_once(
+                "descriptors",
+                f"{text}connections that are idle longest are closed, and new clients may wait. "
+                "Raise the limit, or lower max.connections",
+            )
+            self._close_idle()
+            time.sleep(0.02)
+
+    def _close_idle(self) -> None:
+        with self._lock:
+            found = max(self._open.items(), key=lambda each: each[1].overdue_s(), default=None)
+            if found is None or found[1].overdue_s() < 0:
+                return
+            connection, guest = found
+            guest.idle_s = None
+        self._metrics.hung_up("full")
+        with contextlib.suppress(OSError):  # not of TLS: its thread reads the end, and closes it
+            socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
     def connections(self) -> int:
         """How many there are now."""
@@ -146,9 +192,12 @@ class Server:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_ROOM_BYTES)
             until = time.monotonic() + self._limits.known_s
             connection, session = self._met(connection, host)
+            guest = self._open[connection]
             conversation = _Conversation(connection, self._limits, self._room)
             while True:
+                guest.idle_s = time.monotonic()
                 frame = conversation.frame(None if session.is_known else until)
+                guest.idle_s, guest.has_asked = None, True
                 if frame is None:
                     return
                 if session.takes_tokens:
@@ -197,7 +246,7 @@ class Server:
         plain.settimeout(self._limits.known_s)
         with self._lock:  # whoever closes us has to find what the connection is now
             connection = self._door.secured(plain)
-            self._open[connection] = self._open.pop(plain, host)
+            self._open[connection] = self._open.pop(plain, _Guest(host))
         whose = None
         try:
             if isinstance(connection, ssl.SSLSocket):
@@ -348,6 +397,13 @@ class _Conversation:
         if joined:
             self._socket.sendall(joined)
         return size
+
+
+def _open_descriptors() -> int:
+    try:
+        return len(os.listdir("/dev/fd")) - 1  # without the one that lists
+    except OSError:  # there is none for the listing
+        return open_files_limit()
 
 
 def _left(until: float) -> float:
