@@ -34,6 +34,7 @@ from lastwrite.rocketmq.format import (
     names,
     properties,
     sides,
+    timer,
     units,
 )
 from lastwrite.rocketmq.format.chunk import RocketmqFormat
@@ -172,6 +173,10 @@ def targets() -> list[Target]:
             (
                 "rocketmq.dispatch:find_record",
                 "rocketmq.dispatch:take",
+                "rocketmq.dispatch:find_light_queues",
+                "rocketmq.kernels:value_end",
+                "rocketmq.kernels:is_blank",
+                "rocketmq.kernels:decimal",
                 "rocketmq.dispatch:copy_records",
                 "rocketmq.dispatch:QueueNumbers.add",
             ),
@@ -644,6 +649,41 @@ def _side_files() -> list[Target]:
             ],
             ["rocketmq.sides:lower_consumer_offsets"],
             share=0.5,
+        ),
+        reader(
+            "rocketmq delay offsets",
+            sides.decode_delay_offsets,
+            [b'{"dataVersion":{"counter":0},"offsetTable":{3:2,18:7}}'],
+            ["rocketmq.sides:decode_delay_offsets"],
+            extra=[b"null", b"1.5", b"[]", b"{}"],
+        ),
+        reader(
+            "rocketmq lowered delays",
+            lambda data: sides.lower_delay_offsets(data, {3: 1}),
+            [b'{"dataVersion":{"counter":0},"offsetTable":{3:2,18:7}}'],
+            ["rocketmq.sides:lower_delay_offsets"],
+            share=0.5,
+        ),
+        reader(
+            "rocketmq other settings",
+            sides.decode_config,
+            [b'{"orderInfoCount":0,"table":{"t@g":{0:{"l":[1,2]}}}}'],
+            ["rocketmq.sides:decode_config"],
+            share=0.3,
+        ),
+        reader(
+            "rocketmq timer checkpoint",
+            timer.decode_timer_checkpoint,
+            [timer.TIMER_CHECKPOINT.pack(1, 2, 3, 4, 5, 6, 7).ljust(80, b"\0")],
+            ["rocketmq.timer:decode_timer_checkpoint"],
+            share=0.3,
+        ),
+        reader(
+            "rocketmq timer log",
+            lambda data: timer.timer_units(np.frombuffer(data, np.uint8)),
+            [timer.TIMER_UNIT.pack(52, -1, 1, 9, 5, 77, 120, 7, 0) * 3 + bytes(20)],
+            ["rocketmq.timer:timer_units"],
+            share=0.3,
         ),
         reader(
             "rocketmq positions",
