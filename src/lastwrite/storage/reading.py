@@ -29,6 +29,7 @@ from lastwrite.model.work import Limits, Piece
 from lastwrite.storage import chunked
 from lastwrite.storage.encryption import SegmentCipher
 from lastwrite.storage.files import to_log_error
+from lastwrite.storage.missing import missing_error
 from lastwrite.storage.objects.address import is_address, store_at, used
 
 # A folder that changed so shortly before the look may change again without its time telling.
@@ -66,9 +67,7 @@ class SegmentReader:
         try:
             self._handle = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
-            raise CommitConflict(
-                "the segment vanished while we worked", path=path, remedy=_AGAIN
-            ) from None
+            raise missing_error(path, "the segment", _AGAIN) from None
         try:
             self._check(os.fstat(self._handle))
         except BaseException:
@@ -88,9 +87,7 @@ class SegmentReader:
         try:
             named = os.stat(self._path)
         except FileNotFoundError:
-            raise CommitConflict(
-                "the segment vanished while we worked", path=self._path, remedy=_AGAIN
-            ) from None
+            raise missing_error(self._path, "the segment", _AGAIN) from None
         self._check(seen, named.st_ino)
 
     def read_into(self, target: ByteArray, position: int) -> None:
@@ -165,9 +162,7 @@ class ObjectReader(SegmentReader):
     def _etag_now(self) -> str:
         found = self._store.head(self._key)
         if found is None:
-            raise CommitConflict(
-                "the segment vanished while we worked", path=self._path, remedy=_AGAIN
-            )
+            raise missing_error(self._path, "the segment", _AGAIN)
         if found.size_bytes != self._size_bytes:
             raise CommitConflict(
                 "the segment changed while we worked", path=self._path, remedy=_AGAIN
@@ -251,9 +246,7 @@ class ChunkedReader(SegmentReader):
             manifest = chunked.decode_manifest(read_small(path), path)
         except LogError as error:
             if isinstance(error.__cause__, FileNotFoundError):
-                raise CommitConflict(
-                    "the segment vanished while we worked", path=path, remedy=_AGAIN
-                ) from error
+                raise missing_error(path, "the segment", _AGAIN) from error
             raise
         cipher = cipher_of(manifest, path, limits.stores if limits else None)
         with located(path):
@@ -390,6 +383,8 @@ def read_small(path: str) -> bytes:
             with open(path, "rb") as file:
                 data = file.read(SMALL_LIMIT_BYTES + 1)
     except FileNotFoundError as error:
+        if is_of_archive(path):
+            raise missing_error(path, "the object", AGAIN) from error
         raise to_log_error(error, path, "read the file") from error
     except OSError as error:
         raise LogError(f"cannot be read: {error.strerror}", path=path) from error
@@ -464,9 +459,7 @@ def check_segments(log: PartitionLog) -> None:
         try:
             seen = os.stat(segment.path)
         except FileNotFoundError:
-            raise CommitConflict(
-                "the segment vanished while we worked", path=segment.path, remedy=AGAIN
-            ) from None
+            raise missing_error(segment.path, "the segment", AGAIN) from None
         except OSError as error:
             raise to_log_error(error, segment.path, "look at the segment") from error
         if not _is_as_seen(seen, segment.file_bytes, *_identity(segment)):

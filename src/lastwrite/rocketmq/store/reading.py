@@ -29,9 +29,10 @@ from lastwrite.rocketmq.store import archived, layouts
 from lastwrite.rocketmq.store.archived import ArchivedQueue
 from lastwrite.rocketmq.store.lock import was_killed
 from lastwrite.storage.files import to_log_error
+from lastwrite.storage.missing import missing_error
 from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.problems import damaged, recovered
-from lastwrite.storage.reading import ObjectReader, SegmentReader, read_small
+from lastwrite.storage.reading import AGAIN, ObjectReader, SegmentReader, read_small
 
 # Inside a queue's folders, while a run or a rebuild is under way.
 WORK_FOLDERS = (names.COMPACTING, names.REPLICATING)
@@ -459,6 +460,8 @@ class LogReader:
             return content.tobytes()
         try:
             return os.pread(self._handle(file.path), size, address - file.start)
+        except FileNotFoundError as error:
+            raise missing_error(file.path, "the file", AGAIN) from error
         except OSError as error:
             raise to_log_error(error, file.path, "read the log") from error
 
