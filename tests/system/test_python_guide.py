@@ -16,6 +16,8 @@ import lastwrite
 pytestmark = pytest.mark.spark
 pytest.importorskip("pyarrow", reason="pip install 'lastwrite[frames]'")
 pytest.importorskip("pandas", reason="pip install 'lastwrite[frames]'")
+pytest.importorskip("duckdb", reason="pip install 'lastwrite[test]'")
+pytest.importorskip("polars", reason="pip install 'lastwrite[test]'")
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "guide" / "python.md"

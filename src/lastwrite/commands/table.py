@@ -267,7 +267,7 @@ class KeyedTable(Mapping[bytes, Any]):
         return pa.RecordBatchReader.from_batches(rows.arrow_schema, self._batches(rows))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
-        """What polars, DuckDB and pandas take, without a copy of ours."""
+        """What DuckDB and pyarrow take; polars takes ``reader()``, pandas ``to_arrow()``."""
         return self.reader().__arrow_c_stream__(requested_schema)
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
