@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 
 from lastwrite.decoding.options import COMMAND_NAMES, SPARK_NAMES, DecodingConfig, in_words_of
@@ -118,3 +120,64 @@ def test_an_error_names_options_as_its_reader_knows_them(names: dict[str, str], 
 def test_the_source_speaks_of_its_own_options() -> None:
     with pytest.raises(InvalidConfig, match="onBad"):
         parse({"path": "/d", "subscribe": "a", "onBad": "aside"})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"kafka.auto.offset.reset": "latest"}, "'auto.offset.reset' is not supported"),
+        ({"kafka.key.deserializer": "x"}, "'key.deserializer' is not supported as keys are"),
+        ({"Kafka.Value.Deserializer": "x"}, "'value.deserializer' is not supported as values are"),
+        ({"kafka.enable.auto.commit": "true"}, "'enable.auto.commit' is not supported"),
+        ({"kafka.interceptor.classes": "x"}, "'interceptor.classes' is not supported"),
+        ({"subscribe": " "}, "No topics to subscribe to .* 'subscribe' is ' '"),
+        ({"subscribe": " , "}, "No topics to subscribe to .* 'subscribe' is ' , '"),
+        ({"subscribePattern": ""}, "Pattern to subscribe is empty .* 'subscribePattern' is ''"),
+        ({"assign": "[0]"}, "No topicpartitions to assign .* 'assign' is"),
+        (
+            {"startingOffsets": '{"a":{"0":9}}', "endingOffsets": '{"a":{"0":8}}'},
+            "start offset 9 is greater than end offset 8 for topic a partition 0",
+        ),
+        (
+            {"startingTimestamp": "9", "endingTimestamp": "8"},
+            "start timestamp 9 is greater than end timestamp 8",
+        ),
+        (
+            {"startingTimestamp": "9", "endingOffsetsByTimestamp": '{"a":{"0":8}}'},
+            "start timestamp 9 is greater than end timestamp 8 for topic a partition 0",
+        ),
+    ],
+    ids=str,
+)
+def test_the_kafka_sources_words(wrong: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidConfig, match=said):
+        parse({"path": "/d", **wrong})
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("endingOffsets", "offset"),
+        ("endingOffsetsByTimestamp", "offset"),
+        ("endingTimestamp", "timestamp"),
+    ],
+)
+def test_a_stream_refuses_an_end(name: str, what: str) -> None:
+    with pytest.raises(InvalidConfig, match=f"ending {what} not valid in streaming queries"):
+        parse({"path": "/d", name: "1"}, is_stream=True)
+
+
+def test_blanks_around_topics_and_equal_bounds_are_taken() -> None:
+    assert parse({"path": "/d", "subscribe": "a, ,b,"}).topics == ("a", "b")
+    same = {"startingOffsets": '{"a":{"0":9}}', "endingOffsets": '{"a":{"0":9}}'}
+    assert parse({"path": "/d", **same}).start == Bound(each={A0: 9})
+
+
+def test_an_error_shows_no_frames_of_the_package() -> None:
+    reader = pytest.importorskip("lastwrite.source.reader", reason="it needs PySpark")
+    source = reader.DefaultSource({"path": "/nowhere", "subscribe": " "})
+    with pytest.raises(InvalidConfig) as told:
+        source.schema()
+    shown = traceback.format_exception(told.value)
+    assert sum("lastwrite/source/" in line for line in shown) == 1  # the boundary alone
+    assert len("".join(shown).splitlines()) <= 12

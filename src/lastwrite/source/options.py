@@ -21,6 +21,7 @@ from lastwrite.decoding.options import SPARK_NAMES, DecodingConfig, in_words_of
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.look.read import Isolation, isolation_of
 from lastwrite.model.log import TopicPartition
+from lastwrite.source.kafka_options import refuse_as_kafka_source
 
 EARLIEST, LATEST = -2, -1
 _WITHOUT_EFFECT = (
@@ -126,6 +127,7 @@ def parse(given: Mapping[str, str], *, is_stream: bool | None = False) -> Source
             raise InvalidConfig(
                 f"unknown option {name}", remedy=f"one of: {', '.join(_SHOWN.values())}, kafka.*"
             )
+    refuse_as_kafka_source(options, is_stream=is_stream is True)
     if "path" in options and "paths" in options or not {"path", "paths"} & options.keys():
         raise InvalidConfig("give one of path and paths", remedy='.load("/data/kafka")')
     chosen = [name for name in _STRATEGIES if name in options]
@@ -135,17 +137,22 @@ def parse(given: Mapping[str, str], *, is_stream: bool | None = False) -> Source
             remedy="give one of them",
         )
     compacted = _is_compacted(options, is_stream is True)
+    start = _bound(options, "starting", LATEST if is_stream else EARLIEST, is_stream is False)
+    end = _bound(options, "ending", LATEST, True)
+    _check_order(start, end)
     return SourceOptions(
         paths=_paths(options),
-        topics=tuple(each.strip() for each in options.get("subscribe", "").split(",") if each),
+        topics=tuple(
+            topic for each in options.get("subscribe", "").split(",") if (topic := each.strip())
+        ),
         pattern=_pattern(options.get("subscribepattern")),
         assigned=frozenset(
             TopicPartition(topic, number)
             for topic, numbers in _json(options, "assign", list).items()
             for number in numbers
         ),
-        start=_bound(options, "starting", LATEST if is_stream else EARLIEST, is_stream is False),
-        end=_bound(options, "ending", LATEST, True),
+        start=start,
+        end=end,
         is_latest_without_match=_strategy(options),
         fails_on_data_loss=_flag(options, "failondataloss", True),
         min_partitions=_count(options, "minpartitions"),
@@ -165,6 +172,26 @@ def parse(given: Mapping[str, str], *, is_stream: bool | None = False) -> Source
     )
 
 
+def _check_order(start: Bound, end: Bound) -> None:
+    """Refuse a range that begins above its end, as the Kafka source does."""
+    if start.is_time != end.is_time:
+        return
+    what = "timestamp" if start.is_time else "offset"
+    names = {*start.each, *end.each}
+    pairs: list[tuple[TopicPartition | None, int | None, int | None]] = [
+        (name, start.each.get(name, start.everywhere), end.each.get(name, end.everywhere))
+        for name in sorted(names)
+    ]
+    pairs.append((None, start.everywhere, end.everywhere))
+    for name, first, last in pairs:
+        if first is not None and last is not None and first > last >= 0:
+            where = "" if name is None else f" for topic {name.topic} partition {name.partition}"
+            raise InvalidConfig(
+                f"Specified start {what} {first} is greater than end {what} {last}{where}",
+                remedy=f"let the end {what} be {first} or more",
+            )
+
+
 def _decoding(options: Mapping[str, str]) -> DecodingConfig:
     names = {name: shown.lower() for name, shown in SPARK_NAMES.items()}
     try:
@@ -177,10 +204,6 @@ def _decoding(options: Mapping[str, str]) -> DecodingConfig:
 
 def _is_compacted(options: Mapping[str, str], is_stream: bool) -> bool:
     found = is_compacted(options.get("view", "log"))
-    if is_stream and any(name.startswith("ending") for name in options):
-        raise InvalidConfig(
-            "a stream has no end", remedy="leave out endingOffsets and its like, or read a batch"
-        )
     if found and is_stream:
         raise InvalidConfig("the last writes are no stream", remedy="read them as a batch")
     if found and any(name.startswith(("starting", "ending")) for name in options):

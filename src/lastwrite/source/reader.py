@@ -24,6 +24,7 @@ from lastwrite.source.filters import Narrowed, narrowed_by
 from lastwrite.source.options import SourceOptions, parse
 from lastwrite.source.piece import Piece
 from lastwrite.source.ranges import listed, span_of, system_at, units_of, use_stores
+from lastwrite.source.short_errors import rows_with_short_errors, with_short_errors
 from lastwrite.source.stream import stream_reader
 from lastwrite.source.write import (
     ArrowWriter,
@@ -45,10 +46,12 @@ class DefaultSource(DataSource):
     def name(cls) -> str:
         return "lastwrite"
 
+    @with_short_errors
     def schema(self) -> str:
         options = parse(dict(self.options), is_stream=None)
         return _rows(options, options.columns).spark_schema
 
+    @with_short_errors
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse(dict(self.options))
         if options.takes_filters and not hasattr(DataSourceReader, "pushFilters"):
@@ -57,6 +60,7 @@ class DefaultSource(DataSource):
         kind = _FilteringReader if options.takes_filters else _Reader
         return kind(options, _rows_of(options, schema))
 
+    @with_short_errors
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = parse(dict(self.options), is_stream=True)
         use_stores(options)
@@ -64,10 +68,12 @@ class DefaultSource(DataSource):
             raise InvalidConfig("a stream is of Kafka's topics", remedy="use table() and follow")
         return stream_reader(options, _rows_of(options, schema))
 
+    @with_short_errors
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         given = dict(self.options)
         return ArrowWriter(parse_write(given, schema, overwrite=overwrite, is_stream=False))
 
+    @with_short_errors
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         refuse_streams_without_arrow()
         given = dict(self.options)
@@ -82,6 +88,7 @@ class _Reader(DataSourceReader):
         self._rows = rows
         self._narrowed = Narrowed()
 
+    @with_short_errors
     def partitions(self) -> Sequence[InputPartition]:
         options, columns, narrowed = self._options, self._rows.raw_columns, self._narrowed
         logs = listed(options)
@@ -94,6 +101,7 @@ class _Reader(DataSourceReader):
             units = iter(units_of(spans, columns, options))
         return [Piece(unit) for unit in narrowed.of(units)]
 
+    @rows_with_short_errors
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Piece):  # of no partitions Spark makes one that is none
             yield from self._rows.of(planned_rows(partition.unit))

@@ -33,6 +33,7 @@ from lastwrite.source.offsets import (
 from lastwrite.source.options import LATEST, SourceOptions
 from lastwrite.source.piece import Piece
 from lastwrite.source.ranges import end_of, listed, start_of, system_at, units_of
+from lastwrite.source.short_errors import rows_with_short_errors, with_short_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,6 +69,7 @@ class _Stream(DataSourceStreamReader):
         self._target: Offsets | None = None  # of Trigger.AvailableNow
         self._warned: set[str] = set()
 
+    @with_short_errors
     def initialOffset(self) -> dict[str, Any]:
         options = self._options
         if LATEST in (options.start.everywhere, *options.start.each.values()):
@@ -75,6 +77,7 @@ class _Stream(DataSourceStreamReader):
         logs = self._listed()
         return encode_offsets(self._begins(logs), self._ids_of(logs))
 
+    @with_short_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start == UNDECIDED:
             return []
@@ -99,6 +102,7 @@ class _Stream(DataSourceStreamReader):
         columns = self._rows.raw_columns
         return [Piece(unit) for unit in units_of(spans, columns, self._options)]
 
+    @rows_with_short_errors
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Piece):
             yield from self._rows.of(planned_rows(partition.unit))
@@ -232,12 +236,14 @@ class StreamReader(_Stream, SupportsTriggerAvailableNow):
             return ReadMaxRows(options.max_offsets)
         return ReadMinRows(options.min_offsets) if options.min_offsets else ReadAllAvailable()
 
+    @with_short_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         return self._next(start, not isinstance(limit, ReadAllAvailable))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return None if self._ends is None else encode_offsets(self._ends)
 
+    @with_short_errors
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._ends_of(self._listed())
 
@@ -254,10 +260,12 @@ class OldStreamReader(_Stream):
             )
         self._start: dict[str, Any] = {}
 
+    @with_short_errors
     def initialOffset(self) -> dict[str, Any]:
         self._start = super().initialOffset()
         return self._start
 
+    @with_short_errors
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
         found = self._next(self._start, False)
         self._start = found
