@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
+import tarfile
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -15,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import lastwrite
 from lastwrite.rocketmq.format import index_file, kernels, names, properties, sides, units
 from lastwrite.rocketmq.format.java_hash import tags_code
 from lastwrite.rocketmq.format.record import (
@@ -30,6 +33,8 @@ from lastwrite.rocketmq.format.record import (
     split_inner,
 )
 from lastwrite.rocketmq.rules.dispatch_settings import DispatchConfig
+from lastwrite.spark.inline import INLINE
+from tests.support.files import contents
 from tests.support.rocketmq.records import array, slow_row, split
 
 CORPUS = Path(__file__).parents[1] / "corpus" / "rocketmq"
@@ -333,3 +338,25 @@ def test_side_files(store: str) -> None:
     assert pid is None if store == "4.9.3" else pid is not None and pid > 0
     assert (CORPUS / store / names.LOCK).read_bytes() == sides.LOCK_TEXT
     sides.decode_consumer_offsets((CORPUS / store / "config" / names.CONSUMER_OFFSETS).read_bytes())
+
+
+def test_the_light_queues_of_a_real_store_are_built_as_its_broker_built_them(
+    tmp_path: Path,
+) -> None:
+    with tarfile.open(CORPUS.parent / "rocketmq-light" / "store.tgz") as packed:
+        packed.extractall(tmp_path / "store", filter="data")
+    store = tmp_path / "store"
+    (store / "consumequeue").rename(tmp_path / "consumequeue")
+    config = {"mappedFileSizeConsumeQueue": 20_000, "maxHashSlotNum": 10, "maxIndexNum": 1000}
+    sizes = {"compactionMappedFileSize": 5060, "compactionCqMappedFileSize": 1024}
+    report = lastwrite.dispatch(str(store), config={**config, **sizes}, spark=INLINE)
+    ends = {(queue.topic, queue.queue): queue.next_offset for queue in report.queues}
+    assert ends["%LMQ%room1", 0] == ends["%LMQ%room2", 0] == 6 and report.exit_status == 0
+    assert contents(store / "consumequeue") == contents(tmp_path / "consumequeue")
+    shutil.rmtree(store / "consumequeue" / "%LMQ%room1")
+    found = lastwrite.inspect(str(store))
+    assert any(
+        problem.kind == "damaged" and "%LMQ%room1" in problem.path
+        for queue in found.partitions
+        for problem in queue.problems
+    )
