@@ -92,9 +92,11 @@ def _reason(path: str, known: Mapping[str, str]) -> str:
     """The reason for a path, also where it is a backup or a snapshot: ``NAME.bak``, ``NAME.312``."""
     if os.path.basename(path).startswith("lastwrite-"):
         return "written by Lastwrite"
-    while path not in known and "." in os.path.basename(path):
-        path = path.rpartition(".")[0]
-    return known.get(path, UNKNOWN)
+    stem = path
+    while stem not in known and "." in os.path.basename(stem):
+        stem = stem.rpartition(".")[0]
+    is_flag = stem in (names.ABORT, names.LOCK)  # what they say is that they are there
+    return UNKNOWN if is_flag and stem != path else known.get(stem, UNKNOWN)
 
 
 def _listed(folder: str) -> list[str]:
