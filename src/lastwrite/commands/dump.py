@@ -13,6 +13,7 @@ from lastwrite.config.stores import is_of_stores, store_settings
 from lastwrite.decoding.options import DecodingConfig, DecodingOptions
 from lastwrite.errors import InvalidConfig
 from lastwrite.reports.table import Row
+from lastwrite.rows.requirements import require_arrow
 from lastwrite.storage.objects import address
 
 
@@ -89,6 +90,7 @@ def dump(
     elif decode or batches or index:
         raise InvalidConfig("formats are for records, and decode is for Kafka's own topics")
     else:
+        require_arrow()
         from lastwrite.rows.messages import MessageDecoder  # not before it is needed
 
         made = MessageDecoder(wanted).rows

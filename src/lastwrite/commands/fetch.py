@@ -17,7 +17,7 @@ from msgspec import structs
 from lastwrite.archive.following import Wanted
 from lastwrite.archive.layout import systems_at
 from lastwrite.commands.following import fetch_once, limits_of
-from lastwrite.commands.systems import KAFKA, PULSAR, ROCKETMQ, system_of
+from lastwrite.commands.systems import KAFKA, PULSAR, ROCKETMQ, refuse_server, system_of
 from lastwrite.commands.told import TopicConfig, find_told, overrides, paths_of
 from lastwrite.config.stores import store_settings
 from lastwrite.config.system import Sources
@@ -122,6 +122,9 @@ def fetch(
     sources = paths_of(sources)
     progress = progress or NoProgress()
     is_live = any(source.startswith((KAFKA_SCHEME, ROCKETMQ_SCHEME, SCHEME)) for source in sources)
+    for source in sources:
+        if not source.startswith((KAFKA_SCHEME, ROCKETMQ_SCHEME)):
+            refuse_server(source, is_fetched=True)
     if keep_scans and (is_live or _whose(sources[0]) != KAFKA):
         raise InvalidConfig(
             "scans are kept of Kafka's log directories", remedy="leave out --keep-scans"

@@ -27,6 +27,7 @@ from lastwrite.errors import InvalidConfig, OutOfMemoryBudget
 from lastwrite.model.log import PartitionLog
 from lastwrite.pulsar.format.position import Position
 from lastwrite.rocketmq.format.java_hash import decode
+from lastwrite.rows.requirements import require_arrow
 from lastwrite.rows.system import rows_of
 from lastwrite.spark.memory import parse_bytes
 from lastwrite.storage.objects import address
@@ -176,6 +177,7 @@ def latest(
         table, name, headers = steady(rows, listed, held)
         if wanted.is_raw:
             return table
+        require_arrow()
         from lastwrite.rows.messages import decoded_values  # not before it is needed
 
         return Table.of(system, decoded_values(table, wanted, name, headers), table.end_offsets)

@@ -22,6 +22,7 @@ from lastwrite.pulsar.look.rows import has_key as is_key
 from lastwrite.reports.table import Row
 from lastwrite.rocketmq.look.find import is_one_of
 from lastwrite.rocketmq.look.read import QueueReading, read_queue
+from lastwrite.rows.requirements import require_arrow
 from lastwrite.rows.system import rows_of
 from lastwrite.storage.objects import address
 
@@ -234,6 +235,7 @@ _HAS_KEY: Mapping[str, Callable[..., bool]] = {
 def _decoded(reading: Reading, decoding: DecodingConfig) -> Reading:
     if decoding.is_raw:
         return reading
+    require_arrow()
     from lastwrite.rows.messages import DecodedReading
 
     return DecodedReading(reading, decoding)  # type: ignore[return-value]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
 
 from lastwrite.archive.layout import systems_at
@@ -12,6 +14,7 @@ from lastwrite.pulsar.store import place as pulsar_place
 from lastwrite.rocketmq.store import place as rocketmq_place
 from lastwrite.storage.objects.address import is_address
 
+_SERVERS = re.compile(r"[\w.-]+:\d{1,5}(?:,[\w.-]+:\d{1,5})*")
 KAFKA, ROCKETMQ, PULSAR = SYSTEMS = ("kafka", "rocketmq", "pulsar")
 
 
@@ -47,6 +50,7 @@ def system_of(path: str, name: str | None = None) -> str:
 
 def _refuse_address(path: str) -> None:
     """``compact``, ``plan`` and ``clean``, which take a live topic, have taken it before."""
+    refuse_server(path)
     if not path.startswith((SCHEME, f"non-{SCHEME}")):
         return
     topic = TopicName.parse(path).full
@@ -57,6 +61,36 @@ def _refuse_address(path: str) -> None:
         "metadataStoreUrl=zk:HOST:PORT, then give ARCHIVE as the path; only compact, plan and "
         "clean take the topic itself",
     )
+
+
+def refuse_server(path: str, *, is_fetched: bool = False) -> None:
+    """Refuse the address of a live cluster in the place of a path. ``is_fetched``: the command is
+    ``fetch``, which takes addresses with their system.
+
+    Raises:
+        InvalidConfig: it is one.
+    """
+    system, is_url, hosts = path.partition("://")
+    system = system.removesuffix("+ssl")
+    if is_url and system not in SYSTEMS:
+        return
+    if not is_url and (os.path.exists(path) or not _SERVERS.fullmatch(path)):
+        return
+    hosts = hosts if is_url else path
+    named = [system] if is_url else SYSTEMS
+    sources = [f"{each}://{hosts}" for each in named if each != PULSAR]
+    if PULSAR in named:
+        topic = "persistent://TENANT/NAMESPACE/TOPIC"
+        sources.append(f"{topic} (Pulsar, with --config metadataStoreUrl=zk:HOST:PORT)")
+    if is_fetched:
+        problem = "no folder is there; it looks like the address of a live cluster"
+        remedy = f"give {' or '.join(sources)}"
+    else:
+        problem = "the address of a live cluster, and this command reads files"
+        source = sources[0] if len(sources) == 1 else "SOURCE"
+        remedy = f"fetch it first: lastwrite fetch {source} --to ARCHIVE, then give ARCHIVE"
+        remedy += "" if source in sources else f"; SOURCE is {' or '.join(sources)}"
+    raise InvalidConfig(problem, path=path, remedy=remedy)
 
 
 def system_at(path: str, name: str | None = None) -> System:

@@ -32,6 +32,7 @@ from lastwrite.model.columns import RecordColumns
 from lastwrite.model.log import PartitionLog
 from lastwrite.rows.last_writes import LastWrites, Unseen
 from lastwrite.rows.reading import RowUnit, read_records, read_rows
+from lastwrite.rows.requirements import require_arrow
 from lastwrite.rows.system import RowSystem, rows_of
 from lastwrite.spark.memory import parse_bytes
 from lastwrite.storage.objects import address
@@ -240,12 +241,14 @@ class KeyedTable(Mapping[bytes, Any]):
 
         Raises:
             BadValue: a key or value is not what its schema says, and ``on_bad`` is ``fail``.
+            EnvironmentUnfit: pyarrow is missing.
         """
         yield from self._batches(self._rows(columns))
 
     def _rows(
         self, columns: Sequence[str] | None, decoding: DecodingConfig | None = None
     ) -> DecodedRows:
+        require_arrow()
         from lastwrite.rows.decoded import DecodedRows
 
         return DecodedRows(decoding or self._decoding, columns or _USUAL_COLUMNS, self._topic)
@@ -261,9 +264,9 @@ class KeyedTable(Mapping[bytes, Any]):
 
     def reader(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """The same as one stream."""
-        import pyarrow as pa
-
         rows = self._rows(columns)
+        import pyarrow as pa  # not before it is known to be there
+
         return pa.RecordBatchReader.from_batches(rows.arrow_schema, self._batches(rows))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:

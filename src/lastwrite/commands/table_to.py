@@ -21,6 +21,7 @@ from lastwrite.errors import EnvironmentUnfit, InvalidConfig, LogError, NotALog
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.reports.table_round import TableRound
+from lastwrite.rows.requirements import require_arrow
 from lastwrite.rows.system import rows_of
 from lastwrite.spark.memory import parse_bytes
 from lastwrite.storage.objects import address
@@ -101,10 +102,6 @@ def table_to(
         BadValue: a key or value is bad.
         EnvironmentUnfit: a package is missing.
     """
-    from lastwrite.tables.rows import Rows
-    from lastwrite.tables.update import Wish, bring_up
-    from lastwrite.tables.upkeep import tidy
-
     path = str(path)
     if buckets is not None and (buckets < 1 or buckets & (buckets - 1)):
         raise InvalidConfig(f"buckets is {buckets}", remedy="a power of two")
@@ -112,6 +109,9 @@ def table_to(
     source = rows_of(system_of(path, system))
     given = {name: value for name, value in decoding.items() if value is not None}
     check_format(str(to), format, catalog, vectors)
+    from lastwrite.tables.rows import Rows
+    from lastwrite.tables.update import Wish, bring_up
+    from lastwrite.tables.upkeep import tidy
 
     def listed() -> list[PartitionLog]:
         logs = whole_topic(source, path, topic)
@@ -176,6 +176,7 @@ def check_format(to: str, format: str | None, catalog: str | None, vectors: bool
         EnvironmentUnfit: its package is missing.
     """
     if format is None:
+        require_arrow()
         return
     if format not in FORMATS:
         raise InvalidConfig(f"format is {format!r}", remedy=f"one of: {', '.join(FORMATS)}")

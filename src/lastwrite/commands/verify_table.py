@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from lastwrite.commands.systems import system_of
 from lastwrite.commands.table import MEMORY, steady, whole_topic
-from lastwrite.commands.table_to import format_at
+from lastwrite.commands.table_to import check_format, format_at
 from lastwrite.config.stores import store_settings
 from lastwrite.errors import InvalidConfig, NotALog
 from lastwrite.model.log import PartitionLog
@@ -46,9 +46,10 @@ def verify_table(
         CommitConflict: the log has not all that the table is of.
         CorruptLog, UnsupportedFormat, RemoteFailed: log or table cannot be read.
     """
+    path, to = str(path), str(to)
+    check_format(to, format, catalog)
     from lastwrite.tables.verify import verify
 
-    path, to = str(path), str(to)
     address.use(store_settings(config))
     table = format_at(to, format, topic or "", catalog)
     head = table.head()

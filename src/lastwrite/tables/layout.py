@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
@@ -28,7 +29,7 @@ _OF_FORMAT = {
 }
 # of a run that died before its first commit, or no file of data
 _HARMLESS = re.compile(
-    rf"{CATALOG_FILE}(?:-\w+)?$|metadata/version-hint\.text$|(?:.*/)?\.[^/]*$|lost\+found/"
+    rf"{CATALOG_FILE}(?:-\w+)?$|_lastwrite-probe-|metadata/version-hint\.text$|(?:.*/)?\.[^/]*$|lost\+found/"
 )
 
 
@@ -122,15 +123,22 @@ def _check_folder(path: str) -> None:
 
 
 def check_writable(path: str) -> None:
-    """Check that files can be written to a folder, which may not be there yet.
+    """Check that files can be written to a folder, which may not be there yet, or below an address,
+    where a small object is written and removed.
 
     Raises:
-        InvalidConfig: they cannot.
+        InvalidConfig, RemoteFailed: they cannot.
     """
+    if is_address(path):
+        place = TablePlace(path)
+        key = place.key(f"_lastwrite-probe-{secrets.token_hex(8)}")
+        place.store.create(key, b"")
+        place.store.remove([key])
+        return
     at = os.path.abspath(path)
     while not os.path.lexists(at):
         at = os.path.dirname(at)
-    if not is_address(path) and not os.access(at, os.W_OK | os.X_OK):
+    if not os.access(at, os.W_OK | os.X_OK):
         raise InvalidConfig(
             f"{at} cannot be written; the log was not read",
             path=path,

@@ -39,6 +39,7 @@ from lastwrite.rows.decoded import ERROR
 from lastwrite.rows.last_writes import LastWrites
 from lastwrite.rows.system import RowSystem
 from lastwrite.storage.machine import core_count
+from lastwrite.storage.objects.address import is_address
 from lastwrite.tables.buckets import BUCKET_BYTES, bucket_count, checksum_of, summed
 from lastwrite.tables.changes import Changes, Doubt, bytes_of, was_compacted_since
 from lastwrite.tables.columns import OFFSET, PARTITION, as_bytes
@@ -164,7 +165,8 @@ class _Task(NamedTuple):
 
 def _round(task: _Task, since: Mapping[int, int] | None) -> TableRound:
     wish = task.wish
-    check_writable(task.format.location)
+    if task.base is None or not is_address(task.format.location):  # else two requests a round
+        check_writable(task.format.location)
     last = LastWrites(
         task.system,
         task.logs,
