@@ -57,7 +57,7 @@ def verify_table(
         raise NotALog("there is no table", path=to, remedy="make it with lastwrite table --to")
     if head.state is None:
         raise InvalidConfig(
-            "the table there has no rows and no state of lastwrite",
+            "lastwrite did not make the table that is there, and it has no rows",
             path=to,
             remedy="make it with lastwrite table --to",
         )

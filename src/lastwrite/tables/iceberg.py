@@ -144,6 +144,7 @@ class IcebergFormat:
         self.address = to if self._is_named or is_address(to) else os.path.abspath(to)
         self._uri = catalog
         self._known: Catalog | None = None
+        self._topic = topic
         self._identifier: Identifier = (NAMESPACE, _plain(topic)) if topic else ()
         if self._is_named:
             self._identifier = tuple(to.split("."))
@@ -284,14 +285,14 @@ class IcebergFormat:
             state = TableState.if_readable(properties.get(PROPERTY), self.address)
             if state is None:
                 raise not_ours(self.address)
-            topic = _plain(state.topic)
-            if self._identifier[-1:] != (topic,) and not self._is_named:
+            if self._topic and state.topic != self._topic:
                 raise InvalidConfig(
                     f"a table of topic {state.topic} is there; nothing was changed",
                     path=self.address,
                     remedy="give a folder for each topic with --to",
                 )
-            if properties.get(CATALOG) != self._catalog_name:
+            # of a name, the catalog itself says the place, whatever address it is reached by
+            if not self._is_named and properties.get(CATALOG) != self._catalog_name:
                 raise InvalidConfig(
                     f"a table is there of which this catalog does not know; its own is "
                     f"{properties.get(CATALOG) or 'another'}; nothing was changed",

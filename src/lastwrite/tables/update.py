@@ -540,7 +540,9 @@ def _same(format: TableFormat, head: Head, wish: Wish) -> TableState:
     state, where = head.state, format.address
     if state is None:
         raise InvalidConfig(
-            "the table there has no rows and no state of lastwrite", path=where, remedy=ANEW
+            "lastwrite did not make the table that is there, and it has no rows",
+            path=where,
+            remedy=ANEW,
         )
     wanted = {name: wish.settings[name] for name in FIXED}
     wanted |= {"buckets": str(wish.buckets)} if wish.buckets else {}
