@@ -20,7 +20,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 import lastwrite
 from lastwrite.errors import InvalidConfig, RemoteFailed
-from lastwrite.kafka.format.batch import decode_batch
+from lastwrite.kafka.format.batch import decode_batch, encode_batch
+from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.jobs import giving
 from lastwrite.kafka.network.connection import Connection
 from lastwrite.kafka.network.producer import Producer as OurProducer
@@ -30,6 +31,7 @@ from tests.conformance.test_kafka_archive import Archive
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
 from tests.support.kafka.clients import CODECS, Seen, Sent, consume, create_topic, produce
 from tests.support.kafka.groups import committed
+from tests.support.kafka.logs import write_segment
 from tests.support.objects import BUCKET, S3, s3_server
 from tests.support.sample import LONG
 from tests.system.test_internal_topics import resumes_at
@@ -350,6 +352,31 @@ def test_what_is_refused(broker: Broker, tmp_path: Path) -> None:
         lastwrite.restore(str(tmp_path / "mine"), to=str(tmp_path), rate="1m")
     with pytest.raises(RemoteFailed):
         given("127.0.0.1:1", tmp_path / "mine", "nowhere")
+
+
+def test_a_batch_above_what_brokers_take_in_a_request_is_refused_by_name(tmp_path: Path) -> None:
+    batches = [
+        encode_batch([Record(n, NOW_MS, b"k", random.Random(n).randbytes(size))])
+        for n, size in enumerate([100, 1000, 300_000, 50])
+    ]
+    for topic, some in (("large-0", batches), ("small-0", batches[:2])):
+        write_segment(tmp_path / "root" / topic, 0, some, mtime_ms=NOW_MS)
+    archive = str(tmp_path / "archive")
+    lastwrite.fetch([str(tmp_path / "root")], archive, include_active=True)
+    try:
+        made = Broker(kafka_home(), tmp_path / "data", {"socket.request.max.bytes": "200000"})
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    with made:
+        begin = time.monotonic()
+        report = given(made, archive, None)
+        assert time.monotonic() - begin < 20
+        large, small = report.partitions
+        assert (report.exit_status, small.records) == (1, 2)
+        assert large.reason is not None and large.records == 0
+        assert "the batch at offset 2 of large-0 has 300" in large.reason
+        assert "socket.request.max.bytes=200000" in large.reason
+        assert one(made, archive, None, topic="large", until=2).records == 2
 
 
 def test_a_group_with_members_is_set_later(broker: Broker, tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ class Wanted:
     limits: Limits
     progress: Progress
     sets_aside: bool = False  # what cannot be continued: see ``lastwrite fetch --set-aside``
+    accepts_gap: bool = False  # see ``lastwrite fetch --accept-gap``
     is_once: bool = False  # there is one turn: topics that are not there are an error
 
 

@@ -50,6 +50,7 @@ class Follow:
     rate: str | int | None = None
     memory: str | int | None = None
     sets_aside: bool = False
+    accepts_gap: bool = False
 
 
 def follow(
@@ -62,6 +63,7 @@ def follow(
     memory: str | int | None = None,
     rate: str | int | None = None,
     sets_aside: bool = False,
+    accepts_gap: bool = False,
     topic_config: TopicConfig | None = None,
     config: Mapping[str, object] | None = None,
     metrics_port: int | None = None,
@@ -74,8 +76,8 @@ def follow(
     Args:
         sources: urls of one cluster, ``kafka://HOST:PORT[,HOST:PORT…]``.
         to: the archive, a folder or ``s3://bucket/prefix``.
-        topic, partition, memory, rate, sets_aside, topic_config, config: as of ``fetch``; topics
-            that come later and match are taken in at the next turn.
+        topic, partition, memory, rate, sets_aside, accepts_gap, topic_config, config: as of ``fetch``;
+            topics that come later and match are taken in at the next turn.
         every_s: seconds between two turns; longer ones, up to five minutes, while nothing answers.
         metrics_port, metrics_host, tell: as of ``clean``.
         started: gets the follower before it begins; its ``ask_to_stop`` may be called from
@@ -99,6 +101,7 @@ def follow(
         rate=rate,
         memory=memory,
         sets_aside=sets_aside,
+        accepts_gap=accepts_gap,
     )
     told = Sources(overrides=overrides(topic_config))
     wanted = wanted_of(what, real_path(to), lambda: config or {}, told, events, False)
@@ -146,6 +149,7 @@ def wanted_of(
         overrides=told.overrides,
         limits=limits_of(follow.memory, follow.rate),
         sets_aside=follow.sets_aside,
+        accepts_gap=follow.accepts_gap,
         progress=Notes(events),
         is_once=is_once,
     )

@@ -56,6 +56,7 @@ def clean(
     every: options.Every = None,
     rate: options.Rate = None,
     set_aside: options.SetAside = False,
+    accept_gap: options.AcceptGap = False,
     threads: Annotated[
         int | None,
         options.option(
@@ -138,7 +139,9 @@ def clean(
     import lastwrite
 
     output: Output = context.obj
-    follow, given = _follow(roots or (), source, to, topic, partition, every, rate, set_aside)
+    follow, given = _follow(
+        roots or (), source, to, topic, partition, every, rate, set_aside, accept_gap
+    )
     return lastwrite.clean(
         given,
         config=lambda: options.settings(output, config, config_file),
@@ -183,6 +186,7 @@ def _follow(
     every: float | None,
     rate: str | None,
     set_aside: bool,
+    accept_gap: bool,
 ) -> tuple[Follow | None, Sequence[str]]:
     """What is to be followed, and the roots."""
     if source:
@@ -199,6 +203,7 @@ def _follow(
             every_s=every_s,
             rate=rate,
             sets_aside=set_aside,
+            accepts_gap=accept_gap,
         )
         return follow, [to]
     if not roots:
@@ -210,6 +215,7 @@ def _follow(
         ("--every", every),
         ("--rate", rate),
         ("--set-aside", set_aside or None),
+        ("--accept-gap", accept_gap or None),
     ):
         if value is not None:
             raise InvalidConfig(f"{name} is for --source", remedy="leave it out")

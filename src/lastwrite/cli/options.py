@@ -84,6 +84,15 @@ SetAside: TypeAlias = Annotated[
         KAFKA,
     ),
 ]
+AcceptGap: TypeAlias = Annotated[
+    bool,
+    option(
+        "--accept-gap",
+        "Of a log that begins behind the archive's end: go on, and note the offsets between as "
+        "lost. Commands that look at the archive name them.",
+        KAFKA,
+    ),
+]
 MetricsPort: TypeAlias = Annotated[
     int | None, option("--metrics-port PORT", "Answer GET /metrics there.", min=0, max=65535)
 ]

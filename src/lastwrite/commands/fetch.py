@@ -61,6 +61,7 @@ def fetch(
     config: Mapping[str, object] | None = None,
     rate: str | int | None = None,
     sets_aside: bool = False,
+    accepts_gap: bool = False,
     progress: Progress | None = None,
 ) -> FetchReport | LogsFetched:
     """Bring topics into the archive ``to``; it may be fetched into again, which adds what is new.
@@ -107,6 +108,8 @@ def fetch(
         sets_aside: of Kafka, where the log does not go on where the archive ends, set aside what
             the archive has that the log has not, of a log directory all of it, and go on; without
             it such a partition is refused.
+        accepts_gap: of Kafka, where the log begins behind the archive's end, go on and note the
+            offsets between as lost: the manifest has them, and commands name them.
         progress: is told of stages, bytes done and notes; None: nobody is.
 
     Raises:
@@ -140,9 +143,16 @@ def fetch(
             limits=limits_of(memory, rate),
             progress=progress,
             sets_aside=sets_aside,
+            accepts_gap=accepts_gap,
             is_once=True,
         )
         return fetch_once(live)
+    if accepts_gap and (is_live or _whose(sources[0]) != KAFKA):
+        raise InvalidConfig("accepts_gap is for topics of Kafka", remedy="leave it out")
+    if accepts_gap and sets_aside:
+        raise InvalidConfig(
+            "accepts_gap and sets_aside say two things of one gap", remedy="give one of them"
+        )
     if sets_aside and (is_live or _whose(sources[0]) != KAFKA):
         raise InvalidConfig("sets_aside is for topics of Kafka", remedy="leave it out")
     urls = [source for source in sources if source.startswith(SCHEME)]
@@ -168,6 +178,7 @@ def fetch(
             include_active=include_active,
             copies=copies,
             sets_aside=sets_aside,
+            accepts_gap=accepts_gap,
             keep_scans=keep_scans,
         )
         kafka = cast("KafkaSystem", told)

@@ -46,6 +46,7 @@ class KafkaFollowed:
             wanted.progress,
             follows=True,
             sets_aside=wanted.sets_aside,
+            accepts_gap=wanted.accepts_gap,
         )
         self._is_stopped = False
         self._is_asked = False

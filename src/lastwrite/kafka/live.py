@@ -62,7 +62,15 @@ def fetch_live(wanted: Wanted) -> LogsFetched:
     with Cluster(brokers_of(url), client) as cluster:
         cluster.reach()
         names = chosen(cluster, topic, wanted.partition, url)
-        run = Run(cluster, client, to, wanted.limits, progress, sets_aside=wanted.sets_aside)
+        run = Run(
+            cluster,
+            client,
+            to,
+            wanted.limits,
+            progress,
+            sets_aside=wanted.sets_aside,
+            accepts_gap=wanted.accepts_gap,
+        )
         run.learn_positions()
         run.learn_settings(names, topic, wanted.overrides, rules)
         progress.stage("fetch", 0)
@@ -122,6 +130,7 @@ class Run:
         *,
         follows: bool = False,
         sets_aside: bool = False,
+        accepts_gap: bool = False,
     ) -> None:
         unhindered = Throttle("", math.inf)
         self._pacer = Pacer(limits.reading[0] if limits.reading else unhindered)
@@ -131,6 +140,7 @@ class Run:
         self._plain_bytes = limits.plain_bytes
         self._progress = progress
         self._follows, self._sets_aside = follows, sets_aside
+        self._accepts_gap = accepts_gap
         self._turn = Lock()
         self._positions: dict[TopicPartition, list[Position]] | None = None
         self.unread_positions: tuple[UnreadPosition, ...] = ()
@@ -248,6 +258,7 @@ class Run:
                 ),
                 config=config,
                 asked_ms=asked_ms,
+                accepts_gap=self._accepts_gap,
                 follows=self._follows,
                 level_ms=0 if level is None else level.asked_ms,
             )

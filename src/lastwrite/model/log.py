@@ -112,6 +112,8 @@ class ProblemKind(StrEnum):
     KEPT = "kept"
     # a broker has the log open, and what lies behind a certain offset was not looked at: a note
     OPEN = "open"
+    # offsets that were lost before they were fetched, as somebody has accepted: a note
+    GAP = "gap"
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -132,7 +134,12 @@ class Problem(msgspec.Struct, frozen=True):
     @property
     def is_note(self) -> bool:
         """Whether nothing has to be done about it before the log can be worked on."""
-        return self.kind in (ProblemKind.RECOVERED, ProblemKind.KEPT, ProblemKind.OPEN)
+        return self.kind in (
+            ProblemKind.RECOVERED,
+            ProblemKind.KEPT,
+            ProblemKind.OPEN,
+            ProblemKind.GAP,
+        )
 
     def __str__(self) -> str:
         place = self.path if self.position is None else f"{self.path}, byte {self.position}"

@@ -31,6 +31,7 @@ class Wanted:
     include_active: bool = False
     copies: bool = False  # segments of a tier, too, which else are named where they lie
     sets_aside: bool = False  # what the archive has that the log has not, instead of refusing
+    accepts_gap: bool = False  # where the log begins behind the archive's end
     keep_scans: bool = False  # with what a scan of them finds, under the archive's secret
 
 
@@ -138,5 +139,6 @@ class _Fetch:
             copies=self._wanted.copies,
             secret=self._secret and partition_secret(self._secret, SYSTEM, name),
             groups=self._groups.get(name),
+            accepts_gap=self._wanted.accepts_gap,
         )
         return done.of(found)

@@ -49,6 +49,7 @@ from lastwrite.model.work import Limits
 
 _WINDOW_BYTES = 16 << 20  # that one note speaks of
 _WINDOW_BATCHES = 100
+_AROUND_BYTES = 1024  # of a request, beside its batch
 
 Advance: TypeAlias = Callable[[int], None]
 
@@ -79,6 +80,7 @@ class Giving:
     client: KafkaClientConfig
     limits: Limits
     drop_open: bool
+    largest_request: int | None  # that the brokers take; None: unknown
     spend: Advance  # is told of bytes that will be sent, and waits
     advance: Advance  # is told of bytes of the archive that are through
 
@@ -127,8 +129,31 @@ class Partition:
         """
         if self._complete() is not None:
             return False
-        self._seen()
+        given, _ = self._seen()
+        self._refuse_large(self._log.log_start if given is None else given.at)
         return True
+
+    def _refuse_large(self, first: int) -> None:
+        """
+        Raises:
+            LogError: a batch from offset ``first`` on is more than the brokers take in a request.
+        """
+        most = self._shared.largest_request
+        if most is not None:
+            for offset, size in restoring.batches_above(self._log, most - _AROUND_BYTES):
+                if first <= offset < self._end:
+                    raise self._too_large(offset, size, most)
+
+    def _too_large(self, offset: int, size: int, most: int) -> LogError:
+        return LogError(
+            f"the batch at offset {offset} of {self._found.name} has {size} bytes, and the brokers "
+            f"close a connection on a request above socket.request.max.bytes={most}",
+            path=self._found.address,
+            remedy="it was not sent, nor anything behind it. Set socket.request.max.bytes to "
+            f"{size + _AROUND_BYTES} or more on each broker and restart it, then run again; or "
+            f"restore what lies before by --until {offset}, or all of it into a stopped broker by "
+            "--to LOGROOT",
+        )
 
     def _complete(self) -> Given | None:
         """What earlier runs have noted, if they have given all of it."""
@@ -324,8 +349,10 @@ class Partition:
 
     def _windows(self, first: int) -> Iterator[list[Outgoing]]:
         window: list[Outgoing] = []
-        size = 0
+        size, most = 0, self._shared.largest_request
         for batch in self._batches(first):
+            if most is not None and len(batch.data) > most - _AROUND_BYTES:
+                raise self._too_large(batch.offsets[0], len(batch.data), most)
             window.append(batch)
             size += len(batch.data)
             if size >= _WINDOW_BYTES or len(window) >= _WINDOW_BATCHES:

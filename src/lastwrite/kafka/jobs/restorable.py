@@ -47,6 +47,12 @@ class Found:
         return sum(segment.bytes for segment in self.contents.segments)
 
     @property
+    def notes(self) -> list[str]:
+        """Sentences about what the archive lacks."""
+        gaps = archived.gaps_of(self.contents, str(self.name))
+        return [f"{gap.path}: {gap.message}" for gap in gaps]
+
+    @property
     def settings(self) -> KafkaTopicConfig | None:
         """What held for the topic where it was brought from; None: nobody said."""
         known = self.contents.known

@@ -67,6 +67,7 @@ def restore_logs(
     found = in_archive(path, wanted)
     cluster = _Cluster(root, metadata)
     found, notes = cluster.taken(found)
+    notes += [note for each in found for note in each.notes]
     progress.stage("restore", sum(each.bytes for each in found))
     limits = plan_memory(memory, at_once()).limits()
     one = _Restore(cluster, wanted, limits, telling(progress))

@@ -105,6 +105,7 @@ def restore_live(
     brokers = brokers_of(url)
     progress = progress or NoProgress()
     found, notes = _without_internal(in_archive(path, wanted))
+    notes += [note for each in found for note in each.notes]
     pacer = Pacer(limits.reading[0] if limits.reading else Throttle("", math.inf))
     with Cluster(brokers, client) as cluster:
         cluster.reach()
@@ -117,6 +118,7 @@ def restore_live(
             client=client,
             limits=replace(limits, reading=()),  # the rate is of what is sent
             drop_open=wanted.drop_open,
+            largest_request=topics.largest_request(cluster),
             spend=pacer.spend,
             advance=telling(progress),
         )

@@ -153,7 +153,7 @@ class _Dump:
         for problem in log.problems:
             if problem.kind is ProblemKind.DAMAGED:
                 self.note(problem)
-            elif problem.kind is ProblemKind.OPEN:
+            elif problem.kind in (ProblemKind.OPEN, ProblemKind.GAP):
                 self._say(str(problem))
         asked, last = self._wanted, -1
         at = "last_offset" if asked.batches else "offset"

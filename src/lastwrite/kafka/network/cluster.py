@@ -277,6 +277,11 @@ class Cluster:
             self._controller = found.controller_id
 
     @property
+    def brokers(self) -> Mapping[int, str]:
+        """The brokers' addresses by node id, as ``refresh`` found them."""
+        return self._brokers
+
+    @property
     def controller(self) -> str:
         """The address of the broker that makes and changes topics, as ``refresh`` found it."""
         return self._brokers.get(self._controller) or self._bootstrap[0]

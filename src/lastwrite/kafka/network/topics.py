@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from lastwrite.kafka.network.cluster import Cluster
 from lastwrite.kafka.network.messages import made
 
-_TOPIC = 2  # a kind of resource that has settings
+_TOPIC, _BROKER = 2, 4  # kinds of resources that have settings
+_LARGEST_REQUEST = "socket.request.max.bytes"
 _OF_TOPIC = 1  # who says a setting
 _SET, _DELETE = 0, 1
 _EXISTS = 36
@@ -47,6 +48,29 @@ def settings(cluster: Cluster, topic: str) -> dict[str, TopicSetting]:
         }
 
     return cluster.patiently(asked)
+
+
+def largest_request(cluster: Cluster) -> int | None:
+    """The least ``socket.request.max.bytes`` of the cluster's brokers, which close the connection
+    on a larger request; None: they refuse to tell.
+
+    Raises:
+        RemoteFailed: nobody answers for long.
+    """
+    doing = "ask for the brokers' largest request"
+    asked = {"resource_type": _BROKER, "configuration_keys": (_LARGEST_REQUEST,)}
+
+    def ask(node: int, address: str) -> list[int]:
+        with cluster.connection(address) as connection:
+            module = connection.schema("describe_configs", doing)
+            resource = made(module, "DescribeConfigsResource", resource_name=str(node), **asked)
+            answer = connection.ask("describe_configs", doing, resources=(resource,))
+        return [int(config.value) for found in answer.results for config in found.configs]
+
+    def ask_all() -> list[int]:
+        return [size for each in cluster.brokers.items() for size in ask(*each)]
+
+    return min(cluster.patiently(ask_all), default=None)
 
 
 def create(

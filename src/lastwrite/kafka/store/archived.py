@@ -31,6 +31,8 @@ where they lie, and never changed or removed. The manifest's ``log``::
                                rounds leave alone; null: there is none
     last_batch                 base offset, next offset, number of records and CRC-32 of the batch
                                that a live cluster gave last; null: none did
+    gaps                       first offset and end of what was lost between two fetches, as
+                               ``--accept-gap`` has accepted; oldest first
     written                    of a topic that ``jobs.append`` has begun: the names of appends and
                                the last number of each; null: it was brought from a cluster
 """
@@ -67,6 +69,8 @@ from lastwrite.model.log import (
     AbortedTransaction,
     KeptScan,
     PartitionLog,
+    Problem,
+    ProblemKind,
     Producer,
     Segment,
     TopicPartition,
@@ -191,6 +195,23 @@ class ArchivedLog(msgspec.Struct, frozen=True, kw_only=True):
     active_from: int | None = None
     last_batch: LastBatch | None = None
     written: tuple[tuple[str, int], ...] | None = None
+    gaps: tuple[tuple[int, int], ...] = ()
+
+    def with_gap(self, end: int) -> ArchivedLog:
+        """The same, with all from its end up to ``end`` lost. A transaction that is open there
+        counts as one that was committed: its marker may be among what is lost.
+        """
+        return structs.replace(
+            self,
+            end_offset=end,
+            first_unstable=None,
+            producers=(),
+            snapshot=None,
+            snapshot_bytes=0,
+            last_batch=None,
+            active_from=None,
+            gaps=(*self.gaps, (self.end_offset, end)),
+        )
 
     @property
     def is_blank(self) -> bool:
@@ -298,8 +319,23 @@ def log_of(manifest: Manifest, folder: str) -> PartitionLog:
         first_unstable_offset=log.first_unstable,
         is_closed=True,
         active_from=log.active_from,
+        problems=gaps_of(log, folder),
         generation=manifest.generation,
         topic_id=log.topic_id,
+    )
+
+
+def gaps_of(log: ArchivedLog, path: str) -> tuple[Problem, ...]:
+    """A note for each gap that the log still spans."""
+    return tuple(
+        Problem(
+            ProblemKind.GAP,
+            f"offsets {first} to {end - 1} were lost before they were fetched: keys that were "
+            "written or deleted there have the value from before",
+            path,
+        )
+        for first, end in log.gaps
+        if end > log.log_start
     )
 
 

@@ -61,6 +61,11 @@ _ASIDE = (
     "bring it into an archive of its own: give another --to; or set aside what the archive has "
     "that the log has not, and go on: --set-aside"
 )
+_GAP = (
+    "accept that they are lost, which the archive's manifest notes and commands name: "
+    "--accept-gap; or set aside what the archive has, and bring the log anew: --set-aside; or "
+    "bring it into an archive of its own: give another --to"
+)
 _NO_WATERMARK = (
     "no broker's high watermark lies inside a batch: start the broker, which writes it anew, or "
     "fetch from another replica"
@@ -79,6 +84,7 @@ def fetch(
     copies: bool = False,
     secret: bytes | None = None,
     groups: Mapping[str, tuple[int, int, str] | None] | None = None,
+    accepts_gap: bool = False,
 ) -> Fetched:
     """Take what ``log`` has beyond the end of the partition of an archive at ``folder``.
 
@@ -93,6 +99,7 @@ def fetch(
         copies: write segments of a tier, too, instead of naming them where they lie.
         secret: the partition's, under which what a scan of its segments finds is kept beside them;
             None: nothing is.
+        accepts_gap: go on where the log begins behind the archive's end, and note the gap.
         groups: where consumer groups are, None: gone; others stay as the archive has them.
 
     Raises:
@@ -113,11 +120,13 @@ def fetch(
         end = min(end, log.segments[-1].base_offset)
     epochs, topic_id = _lineage(log, end)
     if seen is not None and not before.is_blank:
-        why = (
-            another(log.log_start, before, topic_id)
-            or fork(before, epochs, end, None in (topic_id, before.topic_id))
-            or _lost_deletes(log, before, now_ms, config.delete_retention_ms)
-        )
+        why = another(log.log_start, before, topic_id)
+        is_gap = accepts_gap and why is not None and why.held is Held.GAP
+        if is_gap:
+            why, before = None, before.with_gap(log.log_start)
+        why = why or fork(before, epochs, end, None in (topic_id, before.topic_id))
+        if not is_gap:  # else deletes may be lost as well, and that is accepted
+            why = why or _lost_deletes(log, before, now_ms, config.delete_retention_ms)
         if why is not None:
             raise no_continuation(folder, why, log.folder)
     if seen is not None and end <= before.end_offset:
@@ -217,6 +226,7 @@ def _of_cluster(log: PartitionLog, now_ms: int) -> dict[str, Any]:
     return {
         "brought_ms": before.brought_ms,
         "groups": before.groups,
+        "gaps": before.gaps,
         "last_batch": before.last_batch,
     }
 
@@ -308,7 +318,8 @@ def another(log_start: int, before: ArchivedLog, topic_id: str | None) -> Why | 
 def no_continuation(folder: str, why: Why, source: str) -> NotContinued:
     """The error where what ``source`` has does not come next in the partition at ``folder``."""
     words = f"{folder} cannot be continued: {why.words}"
-    error = NotContinued(words, path=source, remedy=_ASIDE)
+    remedy = _GAP if why.held is Held.GAP else _ASIDE
+    error = NotContinued(words, path=source, remedy=remedy)
     error.held = why.held
     return error
 

@@ -69,6 +69,7 @@ class LiveSource:
     config: KafkaTopicConfig
     asked_ms: int  # before ``end`` was asked for
     unread_groups: Set[str] = frozenset()  # groups whose positions in the archive stay
+    accepts_gap: bool = False  # offsets before ``log_start`` that the archive lacks are lost
     follows: bool = False  # more will come soon: rounds that others have begun are waited for
     level_ms: int = 0  # when whoever follows had all that there was; 0: nobody knows
     # of records that no broker had, which count all at once: see ``ArchivedLog``
@@ -89,6 +90,7 @@ class Intake:
         self._place = place_at(folder)
         self._seen = self._place.read()
         self._is_new = self._seen is None
+        self._is_behind_gap = False
         if self._seen is not None:
             self._log = archived.contents_of(self._seen.manifest, folder)
             self._is_new = self._log.is_blank
@@ -96,7 +98,11 @@ class Intake:
             begin = min(source.log_start, source.end)
             self._log = ArchivedLog(log_start=begin, end_offset=begin)
         else:
-            self._refuse(another(source.log_start, self._log, source.topic_id))
+            why = another(source.log_start, self._log, source.topic_id)
+            if source.accepts_gap and why is not None and why.held is Held.GAP:
+                self._log, why = self._log.with_gap(source.log_start), None
+                self._is_behind_gap = True
+            self._refuse(why)
         self.epoch = max(dict(self._log.epochs), default=-1)  # the last that is known
         self._lineage = source.lineage(self.epoch)
         if not self._is_new:
@@ -208,6 +214,8 @@ class Intake:
     def _lost_deletes(self, table: BatchTable, at: int) -> Why | None:
         """Why a delete may be missing; None: none can be. Only a cleaner leaves holes."""
         config = self._source.config
+        if self._is_behind_gap:  # some may be lost, and that is accepted
+            return None
         since_ms = time.time_ns() // 1_000_000 - self._brought_ms
         if since_ms <= config.delete_retention_ms or not config.compacts:
             return None
@@ -284,7 +292,7 @@ class Intake:
         ``coming``: of those that nothing has cleaned yet, and of who follows of the active one.
         """
         before, config = self._log, self._source.config
-        if self._made or self._at != before.end_offset:
+        if self._made or self._at != before.end_offset or self._is_behind_gap:
             return ()
         begin = before.checkpoint or 0
         if self._source.follows:
@@ -377,7 +385,7 @@ class Intake:
         is_other = source.known not in (None, before.known)
         is_other = is_other or self._groups(before) != before.groups
         is_other = is_other or (not source.follows and before.active_from is not None)
-        if self._begun or self._is_new or is_due or is_other:
+        if self._begun or self._is_new or is_due or is_other or self._is_behind_gap:
             self._commit()
 
     def keep(self) -> bool:

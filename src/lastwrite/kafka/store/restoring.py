@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -77,6 +78,7 @@ from lastwrite.model.work import Limits, Piece, SegmentOutput
 from lastwrite.storage import files
 from lastwrite.storage.reading import reader_of
 
+_FRAME = struct.Struct(">qi")  # base offset, and the bytes behind, of a batch in any format
 Advance = Callable[[int], None]  # is told of bytes that were written
 
 
@@ -173,6 +175,30 @@ def first_offset_since(source: str, time_ms: int, limits: Limits) -> int:
                     if record.timestamp_ms >= time_ms:
                         return record.offset
     return log.end_offset
+
+
+def batches_above(log: PartitionLog, most_bytes: int) -> Iterator[tuple[int, int]]:
+    """The base offset and the bytes of each batch larger than ``most_bytes``, found by the offset
+    index: of a segment without one, none.
+    """
+    for segment in log.segments:
+        if segment.size_bytes <= most_bytes or not segment.is_indexed:
+            continue
+        places = np.asarray(index_files.read_offset_index(segment)[1], dtype=np.int64)
+        borders = np.unique([0, *places.tolist(), segment.size_bytes])
+        wide = np.flatnonzero(np.diff(borders) > most_bytes)
+        with reader_of(segment) as reader:
+            for n in wide.tolist():
+                at, end = int(borders[n]), int(borders[n + 1])
+                while at + _FRAME.size <= end:
+                    head = np.empty(_FRAME.size, dtype=np.uint8)
+                    reader.read_into(head, at)
+                    base_offset, length = _FRAME.unpack(head)
+                    if length < 0:  # whoever reads the batches finds out what is wrong
+                        break
+                    if _FRAME.size + length > most_bytes:
+                        yield base_offset, _FRAME.size + length
+                    at += _FRAME.size + length
 
 
 def chunks_of(
