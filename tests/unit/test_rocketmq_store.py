@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 import re
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -516,6 +517,41 @@ def test_what_the_commit_log_has_and_the_compaction_log_lost_is_named(
         log.write_bytes(before[0])
         index.write_bytes(before[1])
         assert not queues.read_queue(place).problems
+
+
+def test_a_missing_middle_pair_is_named(dispatched_store: tuple[Path, Broker]) -> None:
+    """By the commit log, which has its messages."""
+    root, broker = dispatched_store
+    place = queues.folder_of(str(root), TopicPartition(COMPACTED, 0))
+    _, middle, *_ = broker.pairs[COMPACTED, 0]
+    files = [
+        root / "compaction" / kind / COMPACTED / "0" / f"{middle.name:020d}"
+        for kind in ("compactionLog", "compactionCq")
+    ]
+    lost = int(batch_units(files[1].read_bytes())["base"][0])
+    content = {file: file.read_bytes() for file in files}
+    for file in files:
+        file.unlink()
+    (problem,) = queues.read_queue(place).problems
+    assert f"it ends before queue offset {lost}" in problem.message
+    for file, data in content.items():
+        file.write_bytes(data)
+    assert not queues.read_queue(place).problems
+
+
+def test_a_gap_in_what_no_round_has_compared_is_damage(tmp_path: Path) -> None:
+    """Below the position emptied pairs are gone, and their names with them."""
+    size, index = 46 * 8 * 6, 46 * 8
+    pairs = [
+        ModelPair(size * n, (message(at, f"k{at}", b"value", START_MS + at),), True)
+        for n, at in ((0, 1), (2, 5), (3, 7), (5, 9))
+    ]
+    pairs[-1] = replace(pairs[-1], is_closed=False)
+    for position, wanted in ((7, []), (5, [4]), (1, [4]), (0, [1, 4])):
+        root = tmp_path / str(position)
+        write_store(root, [ModelQueue(size, index, position=position, pairs=list(pairs))])
+        log = queues.read_queue(queues.find_queues(str(root))[0])
+        assert [Path(p.path).name for p in log.problems] == [f"{size * n:020d}" for n in wanted]
 
 
 def test_no_remedy_costs_a_message(root: Path) -> None:

@@ -337,6 +337,8 @@ class _Reading:
         segments: list[Segment] = []
         if not self._is_damaged:
             segments = [self._segment(file, logs) for file in logs.files]
+        if not self._is_damaged and position >= 0:
+            self._check_gaps(logs, segments, position)
         if not self._is_damaged:
             self._prove_whole(segments, position)
         # A pair without a record begins where the next one's records do.
@@ -383,6 +385,15 @@ class _Reading:
             if file.start not in logs.starts:
                 wrong = "an index without its log file: a broker does not start"
                 self._damaged(wrong, file.path, None, _REBUILD)
+
+    def _check_gaps(self, logs: MappedLog, segments: list[Segment], position: int) -> None:
+        """Names of files follow each other where no round has compared their records."""
+        for (before, after), segment in zip(pairwise(logs.files), segments, strict=False):
+            is_new = segment.size_bytes > 0 and segment.base_offset > position
+            if is_new and after.start > before.end:
+                wrong = f"the file is missing, and the log goes on at {after.start}"
+                path = os.path.join(os.path.dirname(before.path), names.file_name(before.end))
+                self._damaged(f"{wrong}: no round has compared its records", path, None, _REBUILD)
 
     def _segment(self, file: MappedFile, logs: MappedLog) -> Segment:
         """One file; from what its index says of it."""
@@ -431,9 +442,10 @@ class _Reading:
         end = 0
         for segment, following in pairwise(segments):
             end = end_offset_of(segment) if segment.size_bytes else end
-            if _is_closed(segment):
+            is_closed = _is_closed(segment)
+            if is_closed and max(end, position + 1) >= following.base_offset:
                 continue
-            if not segment.size_bytes:
+            if not is_closed and not segment.size_bytes:
                 self._damaged(
                     "a file that was closed, and holds no record and no end", segment.path, 0
                 )
