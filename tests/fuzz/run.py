@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz import decoding, kafka, pulsar, rocketmq, serving, shared
+from tests.fuzz import decoding, kafka, meaning, pulsar, rocketmq, serving, shared
 from tests.fuzz.target import Target
 
 SYSTEMS: dict[str, Callable[[], list[Target]]] = {
@@ -30,6 +30,7 @@ SYSTEMS: dict[str, Callable[[], list[Target]]] = {
     "shared": shared.targets,
     "decoding": decoding.targets,
     "serve": serving.targets,
+    "meaning": meaning.targets,
 }
 _CHUNK = 500  # inputs between two words to the parent
 _SLOW_SECONDS = 1.0

@@ -46,7 +46,7 @@ from lastwrite.pulsar.format.managed_ledger import (
 )
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.format.offload import IndexObject, walk_data
-from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.format.position import MAX_LEDGER, Position
 from lastwrite.pulsar.format.protobuf import inserted, put, spans, without
 from lastwrite.pulsar.format.sequence_file import (
     DEFAULT_CODEC,
@@ -309,7 +309,7 @@ def test_metadata_come_back(
     assert PositionInfo.decode_node(wrapped(mark.encode(), codec)) == mark
 
 
-@given(st.integers(-1, (1 << 31) - 1), st.integers(0, (1 << 32) - 1))
+@given(st.integers(-1, MAX_LEDGER), st.integers(0, (1 << 32) - 1))
 def test_offsets_are_positions(ledger: int, entry: int) -> None:
     assert (
         Position.of(Position(ledger, entry).offset)

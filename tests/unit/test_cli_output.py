@@ -60,6 +60,17 @@ def test_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+def test_a_few_bytes_foretell_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(output.time, "monotonic", lambda: clock[0])
+    stream = io.StringIO()
+    progress = output.LineProgress(stream)
+    progress.stage("scan", 2000)
+    clock[0] += 67
+    progress.advance(1)
+    assert stream.getvalue().splitlines()[1:] == ["scan: 0% of 2.0 kB, for 1:07"]
+
+
 def test_progress_whose_listener_left_goes_on() -> None:
     class Gone(io.StringIO):
         def write(self, text: str) -> int:

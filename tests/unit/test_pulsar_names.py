@@ -18,7 +18,7 @@ from lastwrite.pulsar.format.names import (
     parse_object_name,
     parse_streamed_name,
 )
-from lastwrite.pulsar.format.position import EARLIEST, Position
+from lastwrite.pulsar.format.position import EARLIEST, MAX_LEDGER, Position
 
 ID = UUID("0123abcd-0000-4000-8000-00000000beef")
 
@@ -163,12 +163,13 @@ def test_positions_and_offsets() -> None:
     assert Position.parse("10:-1").offset == Position(10, 0).offset - 1
     assert Position.parse("-1:-1") == EARLIEST < Position(0, 0)
     assert Position(10, 5).next == Position(10, 6) and Position(9, 1 << 31) < Position(10, 0)
-    top = Position((1 << 31) - 1, (1 << 32) - 1)
-    assert Position.of(top.offset) == top and top.offset == (1 << 63) - 1
+    top = Position(MAX_LEDGER, (1 << 32) - 1)
+    assert Position.of(top.offset) == top and top.offset < (MAX_LEDGER + 1) << 32 < 1 << 63
 
 
 @pytest.mark.parametrize(
-    "position", [Position(1 << 31, 0), Position(0, 1 << 32), Position(-2, 0), Position(0, -2)]
+    "position",
+    [Position(MAX_LEDGER + 1, 0), Position(0, 1 << 32), Position(-2, 0), Position(0, -2)],
 )
 def test_positions_that_are_no_offset(position: Position) -> None:
     with pytest.raises(UnsupportedFormat):

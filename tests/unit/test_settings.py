@@ -92,7 +92,14 @@ def test_a_name_sets_its_field(names: dict[str, object], field: str, expected: o
         ({"delete.retention.ms": True}, "delete.retention.ms is a whole number, not True"),
         ({"delete.retention.ms": 1.5}, "whole number"),
         ({"delete.retention.ms": None}, "whole number"),
-        ({"delete.retention.ms": "1e999999999"}, "whole number"),
+        ({"delete.retention.ms": "1e999999999"}, "is 1e999999999; it has to be at least 0"),
+        (
+            {"delete.retention.ms": "9223372036854775808"},
+            "delete.retention.ms is 9223372036854775808; it has to be at least 0 and at most "
+            "9223372036854775807",
+        ),
+        ({"retention.ms": -(2**63) - 1}, "at least -9223372036854775808 and at most"),
+        ({"min.cleanable.dirty.ratio": "1e400"}, "has to be at least 0 and at most 1"),
         ({"delete.retention.ms": "-1"}, "delete.retention.ms is -1; it has to be at least 0"),
         (
             {"min.cleanable.dirty.ratio": "1.1"},

@@ -130,7 +130,7 @@ Metadata: TypeAlias = Annotated[
 ]
 Now: TypeAlias = Annotated[
     int | None,
-    option("--now MILLIS", "The clock, ms since 1970; default: now.", min=0),
+    option("--now MILLIS", "The clock, ms since 1970; default: now.", min=0, max=2**63 - 1),
 ]
 Master: TypeAlias = Annotated[
     str,

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _PLAIN_WIDTH = 200  # of tables that go to a file or a pipe, which does not wrap
 _SENTENCE_WIDTH = 40  # at least, for a table's last column
 _SECONDS_A_LINE = 5.0
+_TELLING_BYTES = 1 << 16
 _WORDS_AT_ONCE = 1 << 14  # of a JSON document
 _BESIDE_THE_BAR = 56  # columns of a line of progress
 
@@ -234,12 +235,13 @@ class LineProgress:
             now = time.monotonic()
             if self._name is not None and now - self._spoke >= _SECONDS_A_LINE:
                 self._spoke = now
-                rate = self._done / (now - self._began)
-                left = max(self._total - self._done, 0) / rate if rate else 0.0
                 share = f"{self._done / self._total:.0%} of " if self._total else ""
-                self._write(
-                    f"{self._name}: {share}{in_words(self._total)}, {in_words(rate)}/s, {in_time(left)} left"
-                )
+                seconds = now - self._began
+                pace = f"for {in_time(seconds)}"
+                if _tells_time_left(self._done, self._total):
+                    left = max(self._total - self._done, 0) * seconds / self._done
+                    pace = f"{in_words(self._done / seconds)}/s, {in_time(left)} left"
+                self._write(f"{self._name}: {share}{in_words(self._total)}, {pace}")
             if self._total and self._done >= self._total:  # what follows is not this stage's time
                 self._end_stage()
 
@@ -264,6 +266,11 @@ class LineProgress:
             pass  # whoever listened has left
 
 
+def _tells_time_left(done_bytes: float, total_bytes: float) -> bool:
+    """Whether what is done foretells the rest: of less, most of the time is not the bytes'."""
+    return done_bytes >= max(_TELLING_BYTES, total_bytes / 100)
+
+
 class TerminalProgress:
     """Progress for a person: a bar a stage with rate and remaining time."""
 
@@ -272,12 +279,19 @@ class TerminalProgress:
         from rich.progress import (
             BarColumn,
             Progress,
+            Task,
             TaskProgressColumn,
             TextColumn,
             TimeElapsedColumn,
             TimeRemainingColumn,
             TransferSpeedColumn,
         )
+        from rich.text import Text
+
+        class TimeLeftColumn(TimeRemainingColumn):
+            def render(self, task: Task) -> Text:
+                told = _tells_time_left(task.completed, task.total or 0)
+                return super().render(task) if told else Text("-:--:--", "progress.remaining")
 
         console = Console(stderr=True)
         self._bars: RichProgress = Progress(
@@ -287,7 +301,7 @@ class TerminalProgress:
             TransferSpeedColumn(),
             TimeElapsedColumn(),
             TextColumn("left"),
-            TimeRemainingColumn(),
+            TimeLeftColumn(),
             console=console,
         )
         self._task: TaskID | None = None

@@ -181,7 +181,8 @@ def _parsed(known: Declaration, name: str, value: object) -> Any:
         return parse_list(name, value)
     if isinstance(default, str):
         return str(value).strip()
-    return parse_number(name, value, whole=default is None or isinstance(default, int))
+    whole = default is None or isinstance(default, int)
+    return parse_number(name, value, whole=whole, low=known.low, high=known.high)
 
 
 def lower_text(name: str, value: object) -> str:
@@ -199,15 +200,23 @@ def parse_list(name: str, value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(item.strip().lower() for item in items))
 
 
-def parse_number(name: str, value: object, *, whole: bool) -> int | float:
+def parse_number(
+    name: str, value: object, *, whole: bool, low: float = LONG_MIN, high: float = LONG_MAX
+) -> int | float:
+    """A number that a long holds; ``low`` and ``high`` are named where it does not fit."""
     try:
         number = Decimal(str(value).strip())
     except InvalidOperation:
         number = Decimal("nan")
-    # No number of a setting is longer than a long; a huge exponent must not become a huge integer.
-    fits = number.is_finite() and LONG_MIN <= number <= LONG_MAX
-    if isinstance(value, bool) or not fits or (whole and number != number.to_integral_value()):
+    if isinstance(value, bool) or not number.is_finite():
         raise InvalidConfig(f"{name} is {'a whole number' if whole else 'a number'}, not {value!r}")
+    # Before it is converted: a huge exponent must not become a huge integer.
+    if not LONG_MIN <= number <= LONG_MAX:
+        raise InvalidConfig(
+            f"{name} is {str(value).strip()}; it has to be at least {low} and at most {high}"
+        )
+    if whole and number != number.to_integral_value():
+        raise InvalidConfig(f"{name} is a whole number, not {value!r}")
     return int(number) if whole else float(number)
 
 

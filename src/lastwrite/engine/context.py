@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from lastwrite.config.declaration import LONG_MAX, LONG_MIN
 from lastwrite.engine.system import Decision, System
+from lastwrite.errors import InvalidConfig
 from lastwrite.model.log import KeptScan, PartitionLog
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import (
@@ -151,6 +153,12 @@ class Options:
     keep_scans: bool = False  # see ``scan_cache``
     # Raises where the work is to stop: nothing more is begun or swapped.
     check: Callable[[], None] = go_on
+
+    def __post_init__(self) -> None:
+        if not LONG_MIN <= self.now_ms <= LONG_MAX:
+            raise InvalidConfig(
+                f"now_ms is {self.now_ms}; it has to be at least {LONG_MIN} and at most {LONG_MAX}"
+            )
 
 
 LOOKING = Options(config={}, now_ms=0, dry_run=True)  # of a command that runs no round

@@ -40,6 +40,7 @@ from lastwrite.encoding.checksum import check_against_library
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, UnsupportedFormat
 from lastwrite.model.columns import (
     COPY,
+    TIME_SHIFT,
     BatchTable,
     ByteArray,
     Int64Array,
@@ -47,7 +48,7 @@ from lastwrite.model.columns import (
     UInt64Array,
     batch_table,
 )
-from lastwrite.model.policy import Policy
+from lastwrite.model.policy import Policy, Strategy
 from lastwrite.pulsar.format import kernels
 from lastwrite.pulsar.format.codecs import Codec, Codecs
 from lastwrite.pulsar.format.remedy import RESTORE
@@ -328,13 +329,25 @@ class PulsarFormat:
         start: int,
         filled: int,
     ) -> None:
-        """Nothing: ``walk`` passes by the event times and has written the versions.
+        """Check them: ``walk`` passes by the event times and has written the versions.
 
         A version is the event time above the bits IS_SINGLE (no member of a batch) and IS_DELETE.
         An event time that is absent, or below 0 to Java, is 0. With TELLS_GROUPS it is a
         fingerprint of the uuid that the chunks of one message have in common, with the bit IN_GROUP
         on all but the last; 0 for others.
+
+        Raises:
+            UnsupportedFormat: an event time that a version cannot hold.
         """
+        if policy.strategy is not Strategy.EVENT_TIME or start == filled:
+            return
+        if int(entries[start:filled, 2].max()) >> TIME_SHIFT >= kernels.MOST_TIME:
+            raise UnsupportedFormat(
+                f"a message has an event time of {kernels.MOST_TIME} ms or later, which cannot be "
+                "compared",
+                remedy="the topic was left unchanged; compact it without the setting "
+                "compactionServiceFactoryClassName, by the order in which it was written",
+            )
 
     def records_below(self, run: Run, row: np.void, offset: int) -> int:
         """How many records of one entry of ``run`` lie below ``offset``: all or none."""

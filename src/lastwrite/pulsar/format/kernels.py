@@ -199,9 +199,9 @@ _MAGIC = 0xFBDBABCB
 _PADDING = np.array([0xFE, 0xDC, 0xDE, 0xAD], dtype=np.uint8)
 _PLACEHOLDER = 0x0120001804000000  # 00 00 00 04 18 00 20 01, little-endian
 _MOST_TAG = 0xFFFFFFFF
-_MOST_LEDGER = 1 << 31
+_MOST_LEDGER = (1 << 31) - 1
 _MOST_ENTRY = 1 << 32
-_MOST_TIME = (1 << 61) - 1
+MOST_TIME = (1 << 61) - 1
 _LZ4 = 1
 _CODECS = 5
 # Bytes that a byte can become, by codec; see ``codecs``.
@@ -726,7 +726,7 @@ def _group(data, entry, secret):
 @njit(cache=True, nogil=True, forceinline=True)
 def _version(event_time, is_single, is_tombstone):
     """See ``PulsarFormat.add_versions``."""
-    held = min(max(event_time, np.int64(0)), np.int64(_MOST_TIME))
+    held = min(max(event_time, np.int64(0)), np.int64(MOST_TIME))
     return np.uint64(
         held << TIME_SHIFT | (IS_SINGLE if is_single else 0) | (IS_DELETE if is_tombstone else 0)
     )

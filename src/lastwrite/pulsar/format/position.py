@@ -18,7 +18,7 @@ from typing import NamedTuple
 from lastwrite.errors import InvalidConfig, UnsupportedFormat
 
 ENTRY_BITS = 32
-MAX_LEDGER = (1 << 31) - 1
+MAX_LEDGER = (1 << 31) - 2  # the offset behind its last entry is an int64, too
 MAX_ENTRY = (1 << 32) - 1
 # The compacted ledger's base offset: it stands before entry 0:0, which a raw ledger may begin with.
 COMPACTED = -1
@@ -37,7 +37,7 @@ class Position(NamedTuple):
         """Both numbers as one, int64.
 
         Raises:
-            UnsupportedFormat: a ledger beyond 2^31 - 1, an entry beyond 2^32 - 1, or one below -1.
+            UnsupportedFormat: a ledger beyond 2^31 - 2, an entry beyond 2^32 - 1, or one below -1.
         """
         if not (-1 <= self.ledger <= MAX_LEDGER and -1 <= self.entry <= MAX_ENTRY):
             raise UnsupportedFormat(

@@ -124,7 +124,7 @@ class _Messages:
             for index, single, value, part in members:
                 if not single.compacted_out:
                     kind = 0 if value else _DELETE | _BROKERS_DELETE
-                    key, time = single.partition_key, single.event_time or 0
+                    key, time = single.partition_key, _java_time(single.event_time)
                     self.add(place, index, kind, key, time, transaction, common + part)
         else:
             size = len(entry.payload) if meta.uncompressed_size is None else meta.uncompressed_size
@@ -136,7 +136,7 @@ class _Messages:
                 else:
                     kind |= _PART
                     self.parts.setdefault(meta.uuid, []).append(len(self))
-            key, time = meta.partition_key, meta.event_time or 0
+            key, time = meta.partition_key, _java_time(meta.event_time)
             self.add(place, _ALONE, kind, key, time, transaction, whole)
 
     def take_marker(self, entry: Entry) -> None:
@@ -320,6 +320,11 @@ def _judge(
     found.markers = was.markers
     found.keys = len(np.unique(keys[competes], axis=0))
     found.keys_alive = int(np.count_nonzero(winners & there))
+
+
+def _java_time(event_time: int | None) -> int:
+    """The event time as Java's signed long has it; absent, or below 0, it is 0."""
+    return event_time if event_time is not None and event_time < 1 << 63 else 0
 
 
 def _winners(

@@ -21,7 +21,7 @@ from lastwrite.model.work import Limits, Piece
 from lastwrite.pulsar.format import kernels
 from lastwrite.pulsar.format.chunk import PulsarFormat
 from lastwrite.pulsar.format.codecs import Codec
-from lastwrite.pulsar.format.position import ENTRY_BITS, Position
+from lastwrite.pulsar.format.position import ENTRY_BITS, MAX_LEDGER, Position
 from lastwrite.pulsar.look.inspection import EntryCounts
 from lastwrite.pulsar.store.topic import Ledger
 
@@ -38,7 +38,7 @@ class Counted(NamedTuple):
 
 def count_ledger(ledger: Ledger, is_compacted: bool) -> Counted | None:
     """The counts of a ledger; None where it has to be walked."""
-    if ledger.missing:
+    if ledger.missing or ledger.id > MAX_LEDGER:
         return None
     job = _Count(is_compacted)
     lowest = 0 if is_compacted else ledger.id << ENTRY_BITS

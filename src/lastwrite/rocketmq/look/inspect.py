@@ -20,6 +20,7 @@ from functools import partial
 
 import numpy as np
 
+from lastwrite.config.declaration import LONG_MAX
 from lastwrite.errors import LogError
 from lastwrite.model.columns import Int64Array
 from lastwrite.model.log import Problem, ProblemKind, TopicPartition, any_damaged
@@ -505,7 +506,7 @@ class _Inspection:
             index_file_size=index.file_size,
             position=position,
             bytes=log.size_bytes + index.size_bytes,
-            first_dirty_offset=0 if position is None else position + 1,
+            first_dirty_offset=0 if position is None else min(position + 1, LONG_MAX),
         )
         self.progress.stage(f"inspect {name}", log.size_bytes)
         logs, pairs = ({file.start: file for file in one.files} for one in (log, index))

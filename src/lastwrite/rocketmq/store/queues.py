@@ -50,6 +50,7 @@ _REBUILD = (
 )
 _DISPATCH = "nothing was changed; run lastwrite dispatch, which appends it from the commit log"
 _BLOCK_UNITS = 1 << 13
+_LAST_OFFSET = (1 << 63) - 2  # the offset behind it is a long, too
 NAMES_OF_PARTS = ("compacted topic", "queue")
 _WRONG = {
     chunk_kernels.GAP: "its record would not come after the one before",
@@ -332,7 +333,7 @@ class _Reading:
         logs, indexes, known, is_open = beside_a_broker.read_pairs(self._root, self._name)
         self._is_open = is_open
         self._problems += [*logs.problems, *indexes.problems]
-        position = known.of(self._name)
+        position = min(known.of(self._name), _LAST_OFFSET)
         self._check_pairs(logs, indexes)
         segments: list[Segment] = []
         if not self._is_damaged:
