@@ -316,7 +316,7 @@ def test_entries_of_other_formats() -> None:
     for magic in (3, 127, 128, 255):
         broken = bytearray(TWO_BYTES)
         broken[16] = magic
-        with pytest.raises(CorruptLog, match="magic"):
+        with pytest.raises(UnsupportedFormat, match="magic"):
             decode_batch(broken, 0)
 
 

@@ -105,7 +105,7 @@ def test_cut_anywhere(codec: Codec) -> None:
             decompress_into(codec, data[:cut], out)
 
 
-@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+@pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
 @pytest.mark.parametrize("tail", [b"\0", b"\xff" * 3, b"some words behind", bytes(100)])
 def test_nothing_may_follow(codec: Codec, tail: bytes) -> None:
     with pytest.raises(CorruptLog):
@@ -217,6 +217,17 @@ def test_gzip_headers_of_others() -> None:
         bytes(decompress(Codec.GZIP, named + compress(Codec.GZIP, b"more"), 1 << 20))
         == PLAIN + b"more"
     )
+
+
+@pytest.mark.parametrize("tail", [bytes(8), b"no gzip", b"\x1f\x8b"])
+def test_bytes_behind_gzip_data_are_ignored_as_by_java(tail: bytes) -> None:
+    stored = compress(Codec.GZIP, PLAIN)
+    assert bytes(decompress(Codec.GZIP, stored + tail, 1 << 20)) == PLAIN
+    assert bytes(decompress(Codec.GZIP, stored + stored + tail, 1 << 20)) == PLAIN + PLAIN
+    with pytest.raises(OutputTooSmall):
+        decompress_into(Codec.GZIP, stored + tail, np.empty(len(PLAIN) - 1, np.uint8))
+    with pytest.raises(TruncatedLog, match="end early"):
+        decompress(Codec.GZIP, stored + stored[:-3], 1 << 20)
 
 
 def test_xerial_chunks() -> None:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import struct
 from dataclasses import replace
 from pathlib import Path
 
+import google_crc32c
 import pytest
 
 import lastwrite
 from lastwrite.cli import run
 from lastwrite.encoding.compression import Codec
-from lastwrite.errors import InvalidConfig, LogHeld, NotALog
+from lastwrite.errors import InvalidConfig, LogHeld, NotALog, UnsupportedFormat
 from lastwrite.kafka.format.batch import ControlType, encode_batch, iter_batches
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.look.inspection import InspectReport, PartitionInspection
 from lastwrite.kafka.store import lock
-from lastwrite.model.log import TopicPartition
+from lastwrite.model.log import ProblemKind, TopicPartition
+from lastwrite.reports.compaction import Status
+from lastwrite.spark.inline import INLINE
 from tests.support.kafka.old_entries import encode_message, encode_wrapper
 from tests.support.kafka.single import encode_control_record
 from tests.unit.test_dump import segments, single, write
@@ -338,3 +342,38 @@ def test_on_a_screen(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     told = capfd.readouterr().out
     assert "2 committed, 1 aborted with 4 records left, 1 open" in told
     assert "open: producer 3 from offset 12" in told
+
+
+@pytest.mark.parametrize("kind", ["magic", "codec"])
+def test_newer_batch_format_is_unsupported_not_damage(tmp_path: Path, kind: str) -> None:
+    records = [Record(0, 1, b"a", b"1")]
+    data = bytearray(encode_batch(records))
+    if kind == "magic":
+        data[16] = 3
+    else:
+        data[22] |= 6
+        struct.pack_into(">I", data, 17, google_crc32c.value(bytes(data[21:])))
+    single(tmp_path / "t-0", bytes(data), encode_batch([Record(1, 1, b"b", b"2")]))
+    report = lastwrite.inspect(str(tmp_path))
+    [problem] = only(report).problems
+    assert problem.kind is ProblemKind.UNSUPPORTED and problem.position == (
+        16 if kind == "magic" else 22
+    )
+    assert only(report).contents.records == 1 and report.exit_status == 1
+    with pytest.raises(UnsupportedFormat):
+        list(lastwrite.dump(str(tmp_path)))
+    config = {"cleanup.policy": "compact"}
+    plan = lastwrite.plan(str(tmp_path), config=config, include_active=True, spark=INLINE)
+    assert plan.partitions[0].status is Status.SKIPPED and plan.exit_status == 1
+    assert kind in str(plan.partitions[0].reason)
+
+
+def test_damaged_checkpoint_is_printed_once_with_its_own_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path)
+    (tmp_path / "cleaner-offset-checkpoint").write_text("orders 0 9\n")
+    assert run(["inspect", str(tmp_path)]) == 3
+    printed = capsys.readouterr().out
+    assert printed.count("'orders 0 9' is not a number") == 1
+    assert "mend it by hand" in printed and "move the partition's folder" not in printed

@@ -5,18 +5,22 @@ place.
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import lastwrite
 from lastwrite.encoding.compression import Codec
 from lastwrite.errors import NotALog
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.store import index_files, log_dir, partitions, root_state
 from lastwrite.model.log import PartitionLog, ProblemKind, TopicPartition
+from lastwrite.reports.compaction import Status
+from lastwrite.spark.inline import INLINE
 from tests.support.kafka.crashing import (
     CLOCK_MS,
     INTERVAL_BYTES,
@@ -96,11 +100,39 @@ def test_what_is_no_log_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(NotALog, match="rename it"):
         partitions.find_partitions(str(tmp_path / "segments"))
     write_segment(tmp_path / "__cluster_metadata-0", 0, [])
-    with pytest.raises(NotALog, match="never compacted"):
+    with pytest.raises(NotALog, match="compact by snapshots"):
         partitions.find_partitions(str(tmp_path / "__cluster_metadata-0"))
 
 
 # ---------------------------------------------------------------------- reading
+
+
+@pytest.mark.parametrize("state", ["delete", "stray", "future"])
+def test_disowned_folder_is_read_without_the_live_ones_checkpoints(
+    folder: Path, state: str
+) -> None:
+    other = folder.with_name(f"t-0.0123456789abcdef0123456789abcdef-{state}")
+    shutil.copytree(folder, other)
+    write_checkpoint(folder.parent, "cleaner-offset-checkpoint", {"t-0": 40})
+    write_checkpoint(folder.parent, "log-start-offset-checkpoint", {"t-0": 20})
+    assert log_dir.read_partition(str(folder)).log_start == 20
+    log = log_dir.read_partition(str(other))
+    assert (log.name, log.log_start, log.checkpoint) == (TopicPartition("t", 0), 0, None)
+    assert not log.problems
+    before = contents(folder.parent)
+    [report] = lastwrite.compact(
+        str(other), config={"cleanup.policy": "compact,delete"}, spark=INLINE
+    ).partitions
+    assert report.status is Status.FAILED and "no round cleans it" in str(report.reason)
+    after = contents(folder.parent)
+    assert {name: after[name] for name in before} == before
+
+
+def test_stale_cleaner_checkpoint_is_named_with_its_line(folder: Path) -> None:
+    write_checkpoint(folder.parent, "cleaner-offset-checkpoint", {"t-0": 99})
+    [problem] = log_dir.read_partition(str(folder)).problems
+    assert "(cleaner-offset-checkpoint, line 't 0 99')" in problem.message
+    assert "remove the line while no broker runs" in str(problem.remedy)
 
 
 def test_a_partition_as_it_lies(folder: Path) -> None:
@@ -341,7 +373,9 @@ def test_damage_is_named_by_file_and_byte(
     harm(folder)
     problems = log_dir.read_partition(str(folder)).problems
     assert problems, "nothing was noticed"
-    assert {problem.kind for problem in problems} == {ProblemKind.DAMAGED}
+    is_damage = not words.startswith("magic")
+    kind = ProblemKind.DAMAGED if is_damage else ProblemKind.UNSUPPORTED
+    assert {problem.kind for problem in problems} == {kind}
     found = [problem for problem in problems if words in problem.message]
     assert found and os.path.normpath(found[0].path) == os.path.normpath(folder / file), problems
     assert position is None or found[0].position == position, found

@@ -108,6 +108,14 @@ _SHOW: dict[str, Callable[[Output, Any, bool], None]] = {
 }
 
 
+def _status(partition: PartitionInspection) -> str:
+    if partition.is_damaged:
+        return "damaged"
+    if partition.is_unread:
+        return "not read"
+    return "unsupported" if partition.is_unsupported else "whole"
+
+
 def _partitions(output: Output, report: InspectReport) -> None:
     output.table(
         "partition | status | >segments | >records | >keys | >tombstones | >size | "
@@ -115,7 +123,7 @@ def _partitions(output: Output, report: InspectReport) -> None:
         [
             (
                 f"{p.topic}-{p.partition}",
-                "damaged" if p.is_damaged else "not read" if p.is_unread else "whole",
+                _status(p),
                 len(p.segments),
                 counted(p.contents.records),
                 "" if p.keys is None else counted(p.keys),

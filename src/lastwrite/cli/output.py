@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-_PLAIN_WIDTH = 200  # of tables that go to a file or a pipe, which does not wrap
+_PLAIN_WIDTH, _WIDEST = 140, 200  # columns of a table in a file or a pipe, and of the widest one
 _SENTENCE_WIDTH = 40  # at least, for a table's last column
 _SECONDS_A_LINE = 5.0
 _TELLING_BYTES = 1 << 16
@@ -116,7 +116,8 @@ class Output:
 
     def table(self, heads: str, rows: Iterable[Sequence[object]]) -> None:
         """Print a table under ``heads``, like ``name | >size``: the second column is aligned at the
-        right. On a terminal that is too narrow for it each row is folded, a line a value.
+        right. A table that is too wide for the terminal, or for any, is printed with a line for each
+        value.
         """
         from rich.box import SIMPLE_HEAD
         from rich.console import Console
@@ -144,7 +145,7 @@ class Output:
                 console = Console(file=self._real, highlight=False)
                 at_hand = console.width if self._real.isatty() else _PLAIN_WIDTH
                 least = _least_width([columns, *cells])
-                if at_hand < least and self._real.isatty():
+                if least > (at_hand if self._real.isatty() else _WIDEST):
                     self.text(_folded(columns, cells, at_hand))
                 else:
                     console.width = max(at_hand, least)

@@ -101,7 +101,7 @@ def show_compaction(output: Output, report: CompactionReport) -> None:
                 _change(in_words(p.bytes_before), in_words(p.bytes_after)),
                 counted(p.tombstones_dropped) if p.tombstones_dropped else "",
                 f"{p.dirty_ratio:.2f}",
-                in_local_time((p.reason or "").removesuffix(f"; {p.remedy}")),
+                in_local_time(_why(p)),
             )
             for p in report.partitions
         ],
@@ -121,6 +121,13 @@ def show_compaction(output: Output, report: CompactionReport) -> None:
     )
     output.text(set_aside_lines(report.partitions))
     output.text(outvoted_lines(report.notes))
+
+
+def _why(partition: PartitionReport) -> str:
+    """The reason without its remedy, where that is printed below the table."""
+    reason = (partition.reason or "").removesuffix(f"; {partition.remedy}")
+    is_below = partition.status is Status.DAMAGED and partition.problems
+    return reason.partition(" — ")[0] if is_below else reason
 
 
 def _request_lines(report: CompactionReport) -> Iterator[str]:

@@ -22,9 +22,12 @@ class SetAside(Protocol):
 
 
 def problem_lines(problems: list[Problem]) -> Iterator[str]:
-    """A line a problem, damage first; of logs that a broker has open one line."""
+    """One line for each distinct problem, damage first; one line for all logs that a broker has
+    open.
+    """
     if problems:
         yield ""
+    problems = list(dict.fromkeys(problems))
     open = [problem for problem in problems if problem.kind is ProblemKind.OPEN]
     for problem in sorted(problems, key=lambda problem: problem.kind):
         if len(open) == 1 or problem.kind is not ProblemKind.OPEN:

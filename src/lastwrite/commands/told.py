@@ -39,13 +39,24 @@ def paths_of(path: str | Sequence[str]) -> list[str]:
 
 
 def overrides(topic_config: TopicConfig | None) -> tuple[Override, ...]:
-    """What a caller says of single topics, in the order in which it was said."""
+    """The settings of single topics, in the order in which they were given.
+
+    Raises:
+        InvalidConfig: neither a dictionary for each topic nor triples.
+    """
     if isinstance(topic_config, Mapping):
         return tuple(
             Override(topic, name, v)
             for topic, inside in topic_config.items()
             for name, v in inside.items()
         )
+    for each in topic_config or ():
+        if isinstance(each, str) or len(each) != 3:
+            raise InvalidConfig(
+                f"topic_config has {each!r}",
+                remedy="give {'orders': {'cleanup.policy': 'compact'}}, or triples such as "
+                "('orders', 'cleanup.policy', 'compact')",
+            )
     return tuple(Override(*each) for each in topic_config or ())
 
 

@@ -51,6 +51,8 @@ _LZ4_COMMON_HEADER = LZ4_MAGIC + bytes.fromhex("604082")  # what Kafka writes
 _ZSTD_COMMON_HEADER = bytes.fromhex("28b52ffd00")
 _ZSTD_WINDOW_BYTES = 8 << 20  # that a context may hold on to; level 3 has 2 MiB
 
+_GZIP_MAGIC = b"\x1f\x8b\x08"
+_GZIP_WINDOW = 31  # zlib: 32 KiB, with a gzip header and trailer
 _FIRST_GUESS_BYTES = 64 * 1024
 
 
@@ -120,7 +122,7 @@ def decompress_into(codec: Codec, data: Buffer, out: npt.NDArray[np.uint8]) -> i
         return _decoded(codec, cramjam.lz4.decompress_into, view, out)
     if codec is Codec.ZSTD:
         return _decoded(codec, cramjam.zstd.decompress_into, view, out)
-    return _decoded(codec, cramjam.gzip.decompress_into, view, out)
+    return _decompress_gzip(view, out)
 
 
 def decompress(codec: Codec, data: Buffer, limit_bytes: int) -> memoryview:
@@ -282,8 +284,34 @@ def _decoded(codec: Codec, decode: object, data: memoryview, out: npt.NDArray[np
         or "unexpected end of file" in problem
         or "truncated" in problem
     ):
-        raise TruncatedLog(f"{codec.label} data stop early: {problem}", 0)
+        raise TruncatedLog(f"{codec.label} data end early: {problem}", 0)
     raise CorruptLog(f"broken {codec.label} data: {problem}", 0)
+
+
+def _decompress_gzip(data: memoryview, out: npt.NDArray[np.uint8]) -> int:
+    """Decompress gzip members as Java's GZIPInputStream does: bytes behind a member that are not
+    the header of another one are ignored.
+    """
+    try:
+        return _decoded(Codec.GZIP, cramjam.gzip.decompress_into, data, out)
+    except CorruptLog:
+        pass  # cramjam refuses such bytes
+    size = 0
+    while True:
+        member = zlib.decompressobj(_GZIP_WINDOW)
+        try:
+            plain = member.decompress(data, len(out) - size + 1)
+        except zlib.error as error:
+            raise CorruptLog(f"broken gzip data: {error}", 0) from error
+        if len(plain) > len(out) - size:
+            raise OutputTooSmall
+        out[size : size + len(plain)] = np.frombuffer(plain, np.uint8)
+        size += len(plain)
+        if not member.eof:
+            raise TruncatedLog("gzip data end early: the last member is cut short", 0)
+        data = memoryview(member.unused_data)
+        if data[:3] != _GZIP_MAGIC:
+            return size
 
 
 def _is_common_zstd_frame(data: memoryview) -> bool:

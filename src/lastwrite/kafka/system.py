@@ -218,6 +218,9 @@ class KafkaSystem(System):
         return self.settings(folder, config).outvoted
 
     def leaves_alone(self, folder: str, config: Mapping[str, object]) -> LeftAlone | None:
+        if partitions.why_disowned(folder) is not None:
+            error = self._disowned(folder)
+            return LeftAlone(error.problem, error.remedy or "")
         if self.settings(folder, config).is_policy_known:
             return None
         topic = self.name_of(folder).topic
@@ -241,6 +244,15 @@ class KafkaSystem(System):
             "or by --metadata PATH",
         )
 
+    def _disowned(self, folder: str) -> LogError:
+        """Why no round cleans a folder that is not a live partition."""
+        return LogError(
+            f"{partitions.why_disowned(folder)}: no round cleans it",
+            path=folder,
+            remedy="nothing was changed; inspect, dump, read, verify and fetch read it; to compact "
+            f"it, copy it to a folder named {self.name_of(folder)} outside of the log root",
+        )
+
     def is_policy_known(self, folder: str, config: Mapping[str, object]) -> bool:
         return self.settings(folder, config).is_policy_known
 
@@ -256,6 +268,8 @@ class KafkaSystem(System):
         settings = told.config
         found = cleanable_range(log, settings, now_ms, include_active)
         reason = found.reason
+        if partitions.why_disowned(log.folder) is not None:
+            raise self._disowned(log.folder)
         alone = None if told.is_policy_known else self.leaves_alone(log.folder, config)
         if alone is not None:
             reason = alone.reason

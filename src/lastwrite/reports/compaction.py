@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import field
 
-from lastwrite.model.log import Problem, TopicPartition
+from lastwrite.model.log import Problem, ProblemKind, TopicPartition
 from lastwrite.reports.document import UNPRINTED, As, Document, FrozenDocument, figure
 from lastwrite.reports.holding import HeldFor
 from lastwrite.reports.settings import Outvoted, Setting, effective
@@ -192,9 +192,20 @@ class CompactionReport(Document, kw_only=True):
         return any(p.status is Status.FAILED for p in self.partitions)
 
     @property
+    def unsupported(self) -> bool:
+        """Whether a partition was skipped since this release cannot read its format."""
+        return any(
+            problem.kind is ProblemKind.UNSUPPORTED
+            for p in self.partitions
+            for problem in p.problems
+        )
+
+    @property
     def exit_status(self) -> int:
         is_unread = any(held.reason is not None for p in self.partitions for held in p.held_for)
-        return 1 if self.failed else 3 if self.damaged or is_unread else 0
+        if not self.failed and (self.damaged or is_unread):
+            return 3
+        return int(self.failed or self.unsupported)
 
     def add_times(self, repeated: CompactionReport) -> None:
         """Add the times of a round that repeated some of the partitions."""

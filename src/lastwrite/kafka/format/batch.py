@@ -37,7 +37,7 @@ import google_crc32c
 from lastwrite.encoding.compression import Codec, compress, decompress
 from lastwrite.encoding.layout import Buffer
 from lastwrite.encoding.varint import decode_varint, decode_varlong, encode_varint, encode_varlong
-from lastwrite.errors import CorruptLog, LogError, TruncatedLog
+from lastwrite.errors import CorruptLog, LogError, TruncatedLog, UnsupportedFormat
 from lastwrite.kafka.format.batch_layout import (
     BATCH_HEADER,
     CRC_START,
@@ -46,6 +46,7 @@ from lastwrite.kafka.format.batch_layout import (
     MAGIC,
     SHORTEST_ENTRY_BYTES,
     SHORTEST_RECORD_BYTES,
+    UNKNOWN_MAGIC,
     Batch,
     BatchAttributes,
     BatchHeader,
@@ -99,7 +100,8 @@ def decode_batch_header(segment: Buffer, at: int) -> BatchHeader:
 
     Raises:
         TruncatedLog: the segment ends inside the header.
-        CorruptLog: no such magic, or the fields contradict each other.
+        UnsupportedFormat: the magic is none of 0, 1, 2.
+        CorruptLog: the fields contradict each other.
     """
     left = len(segment) - at
     if left < 17:  # the first 17 bytes mean the same in all formats
@@ -111,7 +113,7 @@ def decode_batch_header(segment: Buffer, at: int) -> BatchHeader:
     if magic in (0, 1):
         return decode_old_header(segment, at)
     if magic != MAGIC:
-        raise CorruptLog(f"batch of magic {magic}", at + 16)
+        raise UnsupportedFormat(f"{UNKNOWN_MAGIC} (magic {magic})", at + 16)
     if length < BATCH_HEADER.size - LENGTH_END:
         raise CorruptLog(f"batch of length {length}, shorter than its header", at + 8)
     if left < BATCH_HEADER.size:

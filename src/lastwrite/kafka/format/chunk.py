@@ -21,8 +21,9 @@ import numpy as np
 
 from lastwrite.encoding.checksum import check_against_library
 from lastwrite.encoding.compression import Codec, Codecs, OutputTooSmall
-from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget
+from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, UnsupportedFormat
 from lastwrite.kafka.format import kernels, packed_kernels, remedy
+from lastwrite.kafka.format.batch_layout import UNKNOWN_MAGIC
 from lastwrite.kafka.format.versions import versions
 from lastwrite.kafka.old_format.chunk import OldConverter
 from lastwrite.model.columns import (
@@ -39,11 +40,11 @@ from lastwrite.model.policy import Policy, Strategy
 
 _WORDS = {
     kernels.BAD_SIZE: "batch length is too small for a batch",
-    kernels.BAD_MAGIC: "no batch begins here: magic is none of 0, 1, 2",
+    kernels.BAD_MAGIC: UNKNOWN_MAGIC,
     kernels.BAD_CRC: "checksum does not match the batch",
     kernels.BAD_COUNT: "record count does not fit the batch",
     kernels.BAD_OFFSET: "offsets do not rise, or leave the batch or its segment",
-    kernels.BAD_CODEC: "unknown compression codec",
+    kernels.BAD_CODEC: "the batch has a compression codec that this release cannot read",
     kernels.BAD_RECORD: "a record's lengths do not fit its batch",
     kernels.TRAILING: "bytes are left behind the batch's last record",
     kernels.BAD_CONTROL: "a control record has no type",
@@ -435,4 +436,6 @@ def record_error(code: int, row: np.void, at: int) -> LogError:
 
 
 def _error(code: int, at: int) -> LogError:
+    if code in (kernels.BAD_MAGIC, kernels.BAD_CODEC):
+        return UnsupportedFormat(_WORDS[code], int(at))
     return CorruptLog(_WORDS[code], int(at), remedy=remedy.RESTORE)

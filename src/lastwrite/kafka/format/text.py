@@ -207,7 +207,8 @@ def _entries(text: bytes, width: int) -> Iterator[tuple[int, list[bytes]]]:
     for at, line in lines[2:]:
         fields = _SPACES.split(line)
         if len(fields) != width or not all(fields):
-            raise CorruptLog(f"{line!r} has not {width} fields", at)
+            shown = line.decode("utf-8", "replace")
+            raise CorruptLog(f"the line {shown!r} does not have {width} fields", at)
         yield at, fields
 
 
@@ -218,7 +219,8 @@ def _framed(entries: Iterable[str]) -> bytes:
 
 def _number(digits: bytes, at: int, limit: int) -> int:
     if not _NUMBER.fullmatch(digits) or int(digits) > limit:
-        raise CorruptLog(f"{digits!r} is not a number of 0 to {limit}", at)
+        shown = digits.decode("utf-8", "replace")
+        raise CorruptLog(f"{shown!r} is not a number from 0 to {limit}", at)
     return int(digits)
 
 

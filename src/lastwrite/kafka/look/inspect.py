@@ -27,6 +27,7 @@ from lastwrite.kafka.look.survey import Surveyor
 from lastwrite.kafka.rules.producers import active
 from lastwrite.kafka.store import lock, partitions, tiered
 from lastwrite.kafka.store import log_dir as store
+from lastwrite.kafka.store.checkpoints import read_offsets
 from lastwrite.kafka.system import KAFKA, KafkaSystem
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
@@ -263,20 +264,18 @@ class _Notebook:
 
 
 def root_problems(root: str) -> list[Problem]:
-    """What is wrong with the checkpoint files of a log root."""
-    problems = []
+    """The damage of a log root's checkpoint files."""
+    problems: list[Problem] = []
     for name in (
         names.CLEANER_OFFSETS,
         names.HIGH_WATERMARKS,
         names.LOG_STARTS,
         names.RECOVERY_POINTS,
     ):
-        path = os.path.join(root, name)
-        if os.path.exists(path):
-            try:
-                list(side_file_rows(identify(path)))
-            except LogError as error:
-                problems.append(kafka_problem_of(error, path))
+        try:
+            read_offsets(root, name)
+        except LogError as error:
+            problems.append(kafka_problem_of(error, os.path.join(root, name)))
     return problems
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 from msgspec import field
 from msgspec.structs import fields
 
-from lastwrite.model.log import Problem, any_damaged
+from lastwrite.model.log import Problem, ProblemKind, any_damaged
 from lastwrite.reports.compaction import Quarantined
 from lastwrite.reports.document import (
     SPREAD,
@@ -135,6 +135,11 @@ class PartitionInspection(Document, kw_only=True):
         return self.end_offset is None
 
     @property
+    def is_unsupported(self) -> bool:
+        """Whether this release cannot read the format of some of its batches or files."""
+        return any(problem.kind is ProblemKind.UNSUPPORTED for problem in self.problems)
+
+    @property
     def is_damaged(self) -> bool:
         return any_damaged(self.problems)
 
@@ -194,7 +199,9 @@ class InspectReport(Document, kw_only=True):
 
     @property
     def exit_status(self) -> int:
-        return 3 if self.damaged else int(any(each.is_unread for each in self.partitions))
+        if self.damaged:
+            return 3
+        return int(any(each.is_unread or each.is_unsupported for each in self.partitions))
 
     def sums(self) -> InspectTotals:
         contents = Contents()

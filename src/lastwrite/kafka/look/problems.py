@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget
+from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, UnsupportedFormat
 from lastwrite.kafka.format.batch import decode_batch_header
 from lastwrite.kafka.format.batch_layout import LENGTH_END, SHORTEST_ENTRY_BYTES, BatchHeader
 from lastwrite.kafka.format.names import FileKind, classify
@@ -82,7 +82,7 @@ def whole_batches(
                 return
             try:
                 header = decode_batch_header(data, 0)
-            except CorruptLog as error:
+            except (CorruptLog, UnsupportedFormat) as error:
                 if 0 < size - position < frame_bytes(data):
                     note(torn_tail(path, position, size - position, frame_bytes(data)))
                 else:

@@ -15,7 +15,13 @@ import numpy.typing as npt
 
 from lastwrite.encoding.compression import Codec
 from lastwrite.encoding.fingerprint import SECRET_WORDS, secret_from
-from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, RemoteFailed
+from lastwrite.errors import (
+    CorruptLog,
+    LogError,
+    OutOfMemoryBudget,
+    RemoteFailed,
+    UnsupportedFormat,
+)
 from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.kafka.format.names import FileKind
 from lastwrite.kafka.look.inspection import Contents, OpenTransaction, SegmentInspection
@@ -254,7 +260,7 @@ class _SegmentWalk:
                     table, consumed, wanted, held = format.split(
                         data, 0, len(data), self.next_offset
                     )
-                except (CorruptLog, OutOfMemoryBudget) as error:
+                except (CorruptLog, UnsupportedFormat, OutOfMemoryBudget) as error:
                     step = self._past(error, position, data)
                     self._advance(step)
                     if not step:
@@ -302,14 +308,14 @@ class _SegmentWalk:
         self._indexes.check(table, position)
         try:
             self._surveyor.count(data, held, table, self._contents)
-        except (CorruptLog, OutOfMemoryBudget) as error:
+        except (CorruptLog, UnsupportedFormat, OutOfMemoryBudget) as error:
             if len(table) == 1:
                 self.note(kafka_problem_of(error, self._segment.path, position))
                 return
             for row in range(len(table)):
                 try:
                     self._surveyor.count(data, held, table[row : row + 1], self._contents)
-                except (CorruptLog, OutOfMemoryBudget) as narrow:
+                except (CorruptLog, UnsupportedFormat, OutOfMemoryBudget) as narrow:
                     self.note(kafka_problem_of(narrow, self._segment.path, position))
 
 

@@ -18,15 +18,16 @@ from lastwrite.encoding.compression import (
     with_lz4_header_checksum,
 )
 from lastwrite.encoding.layout import Buffer
-from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget
+from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, UnsupportedFormat
 from lastwrite.kafka.format import kernels
+from lastwrite.kafka.format.batch_layout import UNKNOWN_MAGIC
 from lastwrite.kafka.format.remedy import RESTORE
 from lastwrite.kafka.old_format import kernels as old_kernels
 from lastwrite.model.columns import BatchTable, ByteArray
 
 _WORDS = {
     kernels.BAD_SIZE: "message size is too small, or leaves its wrapper",
-    kernels.BAD_MAGIC: "no message begins here: magic is none of 0, 1, 2",
+    kernels.BAD_MAGIC: UNKNOWN_MAGIC,
     kernels.BAD_CRC: "checksum does not match the message",
     kernels.BAD_OFFSET: "offsets do not rise, or leave the segment",
     kernels.BAD_CODEC: "a compression codec that message formats v0 and v1 do not know",
@@ -188,5 +189,7 @@ def _too_large(problem: str, at: int) -> OutOfMemoryBudget:
     return OutOfMemoryBudget(problem, at, remedy="raise --memory")
 
 
-def _error(code: int, at: int) -> CorruptLog:
+def _error(code: int, at: int) -> LogError:
+    if code in (kernels.BAD_MAGIC, kernels.BAD_CODEC):
+        return UnsupportedFormat(_WORDS[code], int(at))
     return CorruptLog(_WORDS[code], int(at), remedy=RESTORE)

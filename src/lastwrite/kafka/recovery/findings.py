@@ -166,6 +166,8 @@ class Findings:
             return
         words = f"the log ends at offset {end_offset}: {missing(end_offset, witness)}"
         remedy = where_a_start_goes_on(end_offset, self._log_start)
+        if witness.if_stale:
+            remedy += f"; {witness.if_stale}"
         path, position = (self._folder, None) if last is None else (last.path, last.size_bytes)
         self.damaged(words, path, position, remedy)
 

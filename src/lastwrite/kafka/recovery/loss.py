@@ -28,10 +28,11 @@ from lastwrite.kafka.format.names import FileKind, segment_file_name
 
 
 class Witness(NamedTuple):
-    """Something that knows of all records below an offset."""
+    """Evidence that a log once had all records below an offset."""
 
     end_offset: int
     words: str
+    if_stale: str = ""  # what to do if the evidence is not of this log
 
 
 def missing(end_offset: int, witness: Witness, *, is_file_at_end: bool = True) -> str:

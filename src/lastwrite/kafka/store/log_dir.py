@@ -57,7 +57,7 @@ from lastwrite.kafka.store import lock
 from lastwrite.kafka.store.archived import is_archived, read_archived
 from lastwrite.kafka.store.checkpoints import write_offset
 from lastwrite.kafka.store.index_files import read_file
-from lastwrite.kafka.store.partitions import name_in_root, partition_name, root_of
+from lastwrite.kafka.store.partitions import name_in_root, partition_name, root_of, why_disowned
 from lastwrite.kafka.store.root_state import RootState
 from lastwrite.kafka.store.tiered import is_tier, read_tier
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Problem, ProblemKind, Segment
@@ -70,6 +70,10 @@ _MOVE_AWAY = "move it out of this folder: it is no part of the log"
 _BRING_BACK = "bring back the file from a backup of this folder, or from a replica in sync"
 _LOOKS, _LOOK_AGAIN_S = 500, 0.06  # in which a broker notes some new high watermarks
 _NOTING_NS = 1_000_000_000  # a note takes less, from the first watermark to the file's time
+_STALE_CHECKPOINT = (
+    "where that line is older than this log (the topic was created again, or the folder was "
+    "restored), remove the line while no broker runs: the next round starts at the log's start"
+)
 _MARKS = {
     HIGH_WATERMARKS: "the high watermark",
     CLEANER_OFFSETS: "the first dirty offset",
@@ -195,6 +199,9 @@ class _Reading:
         self.moving: str | None = None
         self._folder = os.path.abspath(folder)
         self._name = name_in_root(self._folder)
+        self._is_disowned = why_disowned(self._folder) is not None
+        if self._is_disowned:
+            below = None  # the broker appends to the live folder only
         self._root = root
         self._aborted: dict[int, tuple[AbortedTransaction, ...]] = {}  # by segment
         # Segments whose transaction index may not be what the broker meant.
@@ -210,7 +217,7 @@ class _Reading:
             file: self._offset(file, problems)
             for file in (LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS)
         }
-        flushed_to = root.recovery_point(self._name)
+        flushed_to = 0 if self._is_disowned else root.recovery_point(self._name)
         names = _names(folder)
         self._state = crash_state(folder, names)
         self._live = self._state.live(names)
@@ -234,7 +241,11 @@ class _Reading:
         self._found.problems += problems
         self._found.witnesses += [
             *(
-                Witness(at, f"{words} is {at} ({file})")
+                Witness(
+                    at,
+                    f"{words} is {at} ({file}, line '{self._name.topic} {self._name.partition} {at}')",
+                    _STALE_CHECKPOINT if file == CLEANER_OFFSETS else "",
+                )
                 for file, words in _MARKS.items()
                 if (at := self._offsets[file])
             ),
@@ -429,7 +440,11 @@ class _Reading:
     # ------------------------------------------------------------------ side files
 
     def _offset(self, file: str, problems: list[Problem]) -> int | None:
-        """What a checkpoint of the root says of the partition; damage of it goes to ``problems``."""
+        """The partition's entry in a checkpoint of the root. None if there is none, or if the
+        folder is not the live one. A damaged file goes to ``problems``.
+        """
+        if self._is_disowned:
+            return None
         try:
             return self._root.offsets(file).get(self._name)
         except (CorruptLog, UnsupportedFormat) as error:

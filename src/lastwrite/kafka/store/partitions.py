@@ -19,6 +19,12 @@ from lastwrite.storage.choice import Topics, choose
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.objects.address import is_address
 
+_DISOWNED = {
+    FolderState.DELETED: "the broker is deleting this partition",
+    FolderState.FUTURE: "the broker is moving this partition here from another disk",
+    FolderState.STRAY: "the partition is not assigned to this broker any more",
+}
+
 
 def find_partitions(path: str, topic: Topics = None, partition: int | None = None) -> list[str]:
     """The folders of the live partitions at ``path``, by topic and number.
@@ -179,14 +185,22 @@ def name_in_root(path: str) -> TopicPartition:
             path=path,
             remedy="rename it to <topic>-<partition>, such as orders-0",
         )
-    words = None
-    if name.state is not FolderState.LIVE:
-        words = "a broker is deleting, moving or has disowned this partition"
-    elif name.partition.topic == METADATA_TOPIC:
-        words = "the cluster's own metadata log, which is never compacted so"
-    if words is not None:
-        raise NotALog(words, path=path, remedy="leave it alone")
+    if name.partition.topic == METADATA_TOPIC:
+        raise NotALog(
+            "the cluster's metadata log, which brokers compact by snapshots",
+            path=path,
+            remedy="leave it as it is; lastwrite dump --topic __cluster_metadata prints it",
+        )
     return name.partition
+
+
+def why_disowned(folder: str) -> str | None:
+    """Why the folder is not a live partition of its log root. None if it is one, or if it is in an
+    archive or a tier. Such a folder can be read; rounds skip it, and the entries of the root's
+    checkpoints are not its own.
+    """
+    name = decode_folder_name(os.path.basename(os.path.abspath(folder)))
+    return None if name is None else _DISOWNED.get(name.state)
 
 
 def root_of(folder: str) -> str:
