@@ -218,8 +218,9 @@ class KafkaSystem(System):
         return self.settings(folder, config).outvoted
 
     def leaves_alone(self, folder: str, config: Mapping[str, object]) -> LeftAlone | None:
-        if partitions.why_disowned(folder) is not None:
-            error = self._disowned(folder)
+        try:
+            self._refuse_disowned(folder)
+        except LogError as error:
             return LeftAlone(error.problem, error.remedy or "")
         if self.settings(folder, config).is_policy_known:
             return None
@@ -244,14 +245,19 @@ class KafkaSystem(System):
             "or by --metadata PATH",
         )
 
-    def _disowned(self, folder: str) -> LogError:
-        """Why no round cleans a folder that is not a live partition."""
-        return LogError(
-            f"{partitions.why_disowned(folder)}: no round cleans it",
-            path=folder,
-            remedy="nothing was changed; inspect, dump, read, verify and fetch read it; to compact "
-            f"it, copy it to a folder named {self.name_of(folder)} outside of the log root",
-        )
+    def _refuse_disowned(self, folder: str) -> None:
+        """
+        Raises:
+            LogError: the folder is not a live partition of its root, so no round cleans it.
+        """
+        why = partitions.why_disowned(folder)
+        if why is not None:
+            raise LogError(
+                f"{why}: no round cleans it",
+                path=folder,
+                remedy="nothing was changed; inspect, dump, read, verify and fetch read it; to "
+                f"compact it, copy it to a folder named {self.name_of(folder)} outside of the log root",
+            )
 
     def is_policy_known(self, folder: str, config: Mapping[str, object]) -> bool:
         return self.settings(folder, config).is_policy_known
@@ -268,8 +274,7 @@ class KafkaSystem(System):
         settings = told.config
         found = cleanable_range(log, settings, now_ms, include_active)
         reason = found.reason
-        if partitions.why_disowned(log.folder) is not None:
-            raise self._disowned(log.folder)
+        self._refuse_disowned(log.folder)
         alone = None if told.is_policy_known else self.leaves_alone(log.folder, config)
         if alone is not None:
             reason = alone.reason
