@@ -159,7 +159,9 @@ def called(what: str, call: Callable[[], object]) -> Step:
 
 
 def rounds(path: Path, config: dict[str, str], now_ms: int, **options: Any) -> Step:
-    """A round into a copy, and the proof of it; once more in place, and the rows of what is left."""
+    """A round into a copy, and the proof of it; once more in place, and the rows of what is
+    left.
+    """
 
     allowed = {name: value for name, value in options.items() if name == "drop_keyless"}
 

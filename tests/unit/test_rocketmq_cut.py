@@ -221,8 +221,8 @@ def test_what_knows_of_offsets_that_go_is_brought_back(tmp_path: Path) -> None:
 
 
 def timer_files(broker: Broker, file_units: int = 10) -> list[Files]:
-    """Messages for the timer, its log, its wheel and its checkpoint, as a broker leaves them: of the
-    nth message the unit is the nth. Returns the files of a broker that came as far as each.
+    """Messages for the timer, its log, its wheel and its checkpoint, as a broker leaves them: of
+    the nth message the unit is the nth. Returns the files of a broker that came as far as each.
     """
     step = 52 * file_units + 16
     log, states = bytearray(), []

@@ -1,4 +1,6 @@
-"""One place has one table: what a run finds there, what others did to it, and what a remedy does."""
+"""One place has one table: what a run finds there, what others did to it, and what a remedy
+does.
+"""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ MOST_PARAMETERS, MOST_LINES, MOST_COLUMNS = 8, 60, 100
 LIMITS = {  #                                   src  elsewhere
     "functions of more than 8 parameters":       (0,   4),
     "functions of more than 60 lines of code":   (0,  26),
-    "lines of more than 100 columns":          (455, 225),
-    "switch-offs of the formatter":             (45,   3),
+    "lines of more than 100 columns":          (436, 229),
+    "switch-offs of the formatter":             (47,   3),
     "modules without a docstring":               (0,   0),
     "references to files that do not exist":     (0,   0),
     "references to spec/":                       (0,   0),

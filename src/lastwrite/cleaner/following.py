@@ -76,7 +76,8 @@ def follow(
     Args:
         sources: urls of one cluster, ``kafka://HOST:PORT[,HOST:PORT…]``.
         to: the archive, a folder or ``s3://bucket/prefix``.
-        topic, partition, memory, rate, sets_aside, accepts_gap, topic_config, config: as of ``fetch``;
+        topic, partition, memory, rate, sets_aside, accepts_gap, topic_config, config: as of
+        ``fetch``;
             topics that come later and match are taken in at the next turn.
         every_s: seconds between two turns; longer ones, up to five minutes, while nothing answers.
         metrics_port, metrics_host, tell: as of ``clean``.

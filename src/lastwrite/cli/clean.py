@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -139,9 +139,8 @@ def clean(
     import lastwrite
 
     output: Output = context.obj
-    follow, given = _follow(
-        roots or (), source, to, topic, partition, every, rate, set_aside, accept_gap
-    )
+    flags = {"--set-aside": set_aside, "--accept-gap": accept_gap}
+    follow, given = _follow(roots or (), source, to, topic, partition, every, rate, flags)
     return lastwrite.clean(
         given,
         config=lambda: options.settings(output, config, config_file),
@@ -185,10 +184,11 @@ def _follow(
     partition: int | None,
     every: float | None,
     rate: str | None,
-    set_aside: bool,
-    accept_gap: bool,
+    flags: Mapping[str, bool],
 ) -> tuple[Follow | None, Sequence[str]]:
-    """What is to be followed, and the roots."""
+    """The sources to follow, if there are any, and the roots to clean. ``flags``: the options
+    ``--set-aside`` and ``--accept-gap``.
+    """
     if source:
         from lastwrite.cleaner.following import Follow
         from lastwrite.cleaner.pauses import EVERY_S
@@ -202,8 +202,8 @@ def _follow(
             partition=partition,
             every_s=every_s,
             rate=rate,
-            sets_aside=set_aside,
-            accepts_gap=accept_gap,
+            sets_aside=flags["--set-aside"],
+            accepts_gap=flags["--accept-gap"],
         )
         return follow, [to]
     if not roots:
@@ -214,8 +214,7 @@ def _follow(
         ("--partition", partition),
         ("--every", every),
         ("--rate", rate),
-        ("--set-aside", set_aside or None),
-        ("--accept-gap", accept_gap or None),
+        *((name, is_given or None) for name, is_given in flags.items()),
     ):
         if value is not None:
             raise InvalidConfig(f"{name} is for --source", remedy="leave it out")

@@ -116,8 +116,8 @@ class Output:
 
     def table(self, heads: str, rows: Iterable[Sequence[object]]) -> None:
         """Print a table under ``heads``, like ``name | >size``: the second column is aligned at the
-        right. A table that is too wide for the terminal, or for any, is printed with a line for each
-        value.
+        right. A table that is too wide for the terminal, or for any, is printed with a line for
+        each value.
         """
         from rich.box import SIMPLE_HEAD
         from rich.console import Console

@@ -115,7 +115,8 @@ class _Compiler:
             self._readable(writer, reader, slot, where)
         except _Unreadable:
             raise InvalidConfig(
-                f"{where}: the reader's schema has {_said(reader)}, and the value's {_said(writer)}",
+                f"{where}: the reader's schema has {_said(reader)}, and the value's "
+                f"{_said(writer)}",
                 remedy="give a reader's schema to which the values' can be promoted",
             ) from None
 

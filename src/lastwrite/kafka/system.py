@@ -256,7 +256,8 @@ class KafkaSystem(System):
                 f"{why}: no round cleans it",
                 path=folder,
                 remedy="nothing was changed; inspect, dump, read, verify and fetch read it; to "
-                f"compact it, copy it to a folder named {self.name_of(folder)} outside of the log root",
+                f"compact it, copy it to a folder named {self.name_of(folder)} outside of the "
+                "log root",
             )
 
     def is_policy_known(self, folder: str, config: Mapping[str, object]) -> bool:

@@ -362,10 +362,13 @@ class _Live:
         for ledger in mirror.raw_ledgers:
             if ledger not in known and (horizon is None or ledger > horizon.ledger):
                 raise InvalidConfig(
-                    f"the folder has ledger {ledger} of {self.topic}, which the topic's ledger list "
-                    "does not have: retention deleted it, or the topic was deleted and created again",
+                    f"the folder has ledger {ledger} of {self.topic}, which the topic's ledger "
+                    "list "
+                    "does not have: retention deleted it, or the topic was deleted and created "
+                    "again",
                     path=mirror.folder,
-                    remedy="nothing was changed. Give a new folder: --archive of compact, --to of fetch",
+                    remedy="nothing was changed. Give a new folder: --archive of compact, --to "
+                    "of fetch",
                 )
 
     # ------------------------------------------------------------------ publish

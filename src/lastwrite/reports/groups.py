@@ -61,7 +61,9 @@ class UnreadPosition(FrozenDocument, frozen=True, kw_only=True):
 def unread_because(
     error: LogError | OSError, source: str, group: str | None = None
 ) -> UnreadPosition:
-    """What an error at ``source`` takes away: the positions of ``group``, or of all groups there."""
+    """What an error at ``source`` takes away: the positions of ``group``, or of all groups
+    there.
+    """
     is_damaged = isinstance(error, CorruptLog)
     if not isinstance(error, LogError):
         return UnreadPosition(source=source, group=group, reason=str(error), is_damaged=False)

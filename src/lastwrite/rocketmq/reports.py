@@ -184,7 +184,9 @@ class LoweredOffset(FrozenDocument, frozen=True):
 
 
 class LoweredDelay(FrozenDocument, frozen=True):
-    """How far the delayed messages of a level count as delivered, by ``config/delayOffset.json``."""
+    """How far the delayed messages of a level count as delivered, by
+    ``config/delayOffset.json``.
+    """
 
     level: int
     before: int

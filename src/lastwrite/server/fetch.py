@@ -8,8 +8,9 @@ version, with ``tags`` where 12 or newer, names up to 12 and ids from 13 on::
         aborted transactions: producer, first offset; null where all are wanted ·
         [preferred replica -1] · records
 
-Sessions are not kept: the answer has id 0, and clients then name all partitions each time (KIP-227).
-A request that goes on in a session is refused as a broker refuses one of a session it has dropped.
+Sessions are not kept: the answer has id 0, and clients then name all partitions each time
+(KIP-227). A request that goes on in a session is refused as a broker refuses one of a session it
+has dropped.
 
 Source: Kafka 4.4 ``FetchResponse.json``, ``ReplicaManager.readFromLog``; KIP-74, KIP-98, KIP-227,
 KIP-320, KIP-516; docs/decisions/serving.md.

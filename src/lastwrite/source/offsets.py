@@ -38,7 +38,9 @@ def encode_offsets(
 
 
 def decode_topic_ids(shown: Mapping[str, Mapping[str, Any]]) -> TopicIds:
-    """The topic ids beside offsets that ``decode_offsets`` accepts; none in those of old releases."""
+    """The topic ids beside offsets that ``decode_offsets`` accepts; none in those of old
+    releases.
+    """
     known = shown.get(_IDS, {})
     return {name: known[str(name)] for name in decode_offsets(shown) if str(name) in known}
 

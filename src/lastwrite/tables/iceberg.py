@@ -247,7 +247,8 @@ class IcebergFormat:
                     f"snapshot {at.snapshot_id} of another program changed the table's rows; "
                     "nothing was changed",
                     path=self.address,
-                    remedy=f"roll the table back to snapshot{before or 's of lastwrite'}, or {ANEW}",
+                    remedy=f"roll the table back to snapshot{before or 's of lastwrite'}, or "
+                    f"{ANEW}",
                 )
             parent = at.parent_snapshot_id
             at = None if parent is None else table.metadata.snapshot_by_id(parent)

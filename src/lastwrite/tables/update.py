@@ -63,7 +63,8 @@ class Wish(NamedTuple):
     """What a table is to be.
 
     Attributes:
-        settings: as ``TableState`` keeps them. Those of ``FIXED`` are the table's, unless it is made
+        settings: as ``TableState`` keeps them. Those of ``FIXED`` are the table's, unless it is
+        made
             anew.
         buckets: None: by the log's size, or as the table has them.
         anew: whether all rows are written again, whatever the table says.

@@ -132,6 +132,7 @@ def _about_versions() -> _Cases:
     yield "sasl_authenticate", (), [{"auth_bytes": b"\0a\0b"}]
 
 
+# A list of cases, read from top to bottom.
 def _about_records(topic_id: uuid.UUID) -> _Cases:
     def fetch(**more: Any) -> dict[str, Any]:
         part = {"fetch_offset": 3, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1}
@@ -307,6 +308,7 @@ def _about_positions(topic_id: uuid.UUID) -> _Cases:
     )
 
 
+# A list of cases, read from top to bottom.
 def _about_members() -> _Cases:
     keys = ("g", "", "g:AAAAAAAAAAAAAAAAAAAAAA:0")
     yield "find_coordinator", (0, 1, 3), [{"key": key} for key in keys[:2]]

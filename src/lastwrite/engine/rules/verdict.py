@@ -13,11 +13,11 @@ order:
   that keeps it stamps the horizon; a round at or after the horizon drops it. A horizon is never
   moved, and stays when the tombstone has left. A retention that reaches beyond the last moment
   that a batch can hold gives no horizon: the tombstone stays. A horizon below 0, which such a sum
-  leaves where it wraps, counts as none, and a round replaces it. A tombstone of an old format, which has no place for
-  a horizon, ages by its file instead, and comes out stamped, since it comes out in the new format;
-  where batches say instead when they were written, a tombstone ages from there, and nothing is
-  stamped; one that a reader has not come to, for whom they are held, goes later by the policy's
-  limit;
+  leaves where it wraps, counts as none, and a round replaces it. A tombstone of an old format,
+  which has no place for a horizon, ages by its file instead, and comes out stamped, since it comes
+  out in the new format; where batches say instead when they were written, a tombstone ages from
+  there, and nothing is stamped; one that a reader has not come to, for whom they are held, goes
+  later by the policy's limit;
 - where nothing but records tells where a log ends, the last one stays, whatever it is;
 - a batch that loses all its records goes, save two: the last of an active producer, by which a
   broker tells a duplicate, and the one that ends where the log's replicated part ends, so that the

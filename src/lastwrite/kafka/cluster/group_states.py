@@ -4,12 +4,14 @@ A broker expires a position ``offsets.retention.minutes`` after
 
 - its commit, in a group that never had members, or of the newer protocol in a topic that no member
   subscribes to;
-- the moment its classic group became empty, where the group's record has that moment, or its commit.
+- the moment its classic group became empty, where the group's record has that moment, or its
+commit.
 
 Positions of a classic group with members do not expire. A record of version 1 has its own time.
 
-Source: Kafka 4.4 ``OffsetMetadataManager.cleanupExpiredOffsets``, ``OffsetExpirationConditionImpl``,
-``ClassicGroup.offsetExpirationCondition``, ``ConsumerGroup.isSubscribedToTopic``; KIP-211.
+Source: Kafka 4.4 ``OffsetMetadataManager.cleanupExpiredOffsets``,
+``OffsetExpirationConditionImpl``, ``ClassicGroup.offsetExpirationCondition``,
+``ConsumerGroup.isSubscribedToTopic``; KIP-211.
 """
 
 from __future__ import annotations

@@ -15,7 +15,10 @@ from lastwrite.encoding.compression import Codec
 from lastwrite.encoding.layout import I8, I16, I32, I64, U32, At, layout
 
 MAGIC = 2
-UNKNOWN_MAGIC = "the magic of a record batch is none of 0, 1, 2: a newer release wrote it, or the byte is damaged"
+UNKNOWN_MAGIC = (
+    "the magic of a record batch is none of 0, 1, 2: a newer release wrote it, or "
+    "the byte is damaged"
+)
 LENGTH_END = 12  # what batch_length does not count: itself and the base offset
 CRC_START = 21  # the first byte that the crc covers
 SHORTEST_ENTRY_BYTES = 14  # what the length of any entry, of any magic, must be at least

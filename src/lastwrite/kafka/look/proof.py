@@ -301,7 +301,8 @@ class KafkaPieceProof(KafkaIndexProof):
         self.problems.append(
             Problem(
                 ProblemKind.DAMAGED,
-                f"the batch at offset {row['base_offset']} has a delete horizon below 0: a broker's "
+                f"the batch at offset {row['base_offset']} has a delete horizon below 0: a "
+                "broker's "
                 "own cleaner drops its deletes before consumers have read them",
                 self._log_path,
                 int(row["origin"]) + shift,

@@ -243,7 +243,8 @@ class _Reading:
             *(
                 Witness(
                     at,
-                    f"{words} is {at} ({file}, line '{self._name.topic} {self._name.partition} {at}')",
+                    f"{words} is {at} ({file}, line '{self._name.topic} {self._name.partition} "
+                    f"{at}')",
                     _STALE_CHECKPOINT if file == CLEANER_OFFSETS else "",
                 )
                 for file, words in _MARKS.items()

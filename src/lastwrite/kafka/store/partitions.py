@@ -111,7 +111,8 @@ def _partitions_below(root: str) -> dict[TopicPartition, str]:
             path=root,
             remedy=f"give the log root below it: {' or '.join(below)}"
             if below
-            else "give a log root (a folder of <topic>-<partition> folders), one of these folders, or a segment",
+            else "give a log root (a folder of <topic>-<partition> folders), one of these "
+            "folders, or a segment",
         )
     return found
 

@@ -1,13 +1,13 @@
 """A topic of a live cluster on its way to a disk: what its brokers say of it, and its ledgers from
 their bookies.
 
-No ledger is fenced, closed or changed. The broker reports the end of the open ledger, because readers
-of the bookies learn it an entry or more later. A closed ledger ends where its own metadata end it.
-The topic's ledger list also has a count, but brokers never read by it, and it can be too low: a write
-that failed makes a broker close the list's count while the ledger keeps the entry.
+No ledger is fenced, closed or changed. The broker reports the end of the open ledger, because
+readers of the bookies learn it an entry or more later. A closed ledger ends where its own metadata
+end it. The topic's ledger list also has a count, but brokers never read by it, and it can be too
+low: a write that failed makes a broker close the list's count while the ledger keeps the entry.
 
-Source: Pulsar 4.2.4 ``ManagedLedgerImpl`` (``internalReadFromLedger``), ``CompactedTopicImpl``; docs/formats/pulsar.md,
-"Managed ledger"; docs/formats/pulsar-compaction.md, "The commit".
+Source: Pulsar 4.2.4 ``ManagedLedgerImpl`` (``internalReadFromLedger``), ``CompactedTopicImpl``;
+docs/formats/pulsar.md, "Managed ledger"; docs/formats/pulsar-compaction.md, "The commit".
 """
 
 from __future__ import annotations

@@ -98,8 +98,8 @@ def base64_of(data: bytes | None) -> str | None:
 
 
 def has_key(key: bytes | None, is_b64: bool, wanted: bytes) -> bool:
-    """Whether a message has the key ``wanted``: text, or the bytes of which it bears the Base64. The
-    Base64 itself, which Java's ``getKey`` gives, finds it too.
+    """Whether a message has the key ``wanted``: text, or the bytes of which it bears the Base64.
+    The Base64 itself, which Java's ``getKey`` gives, finds it too.
     """
     return key is not None and (key == wanted or (is_b64 and key == base64.b64encode(wanted)))
 

@@ -197,7 +197,8 @@ class Incoming:
         return (
             Held.ANOTHER,
             f"it has ledger {others[0]}, which the topic's ledger list does not have, and was made "
-            "without a list: retention deleted the ledger, or the topic was deleted and created again",
+            "without a list: retention deleted the ledger, or the topic was deleted and created "
+            "again",
         )
 
     def commit(

@@ -136,7 +136,8 @@ def without_list(ledgers: Sequence[int], folder: str) -> Problem:
         "deleted or an earlier topic of this name left: deleted values may come back"
     )
     remedy = (
-        "fetch into a new folder with --topic and --metadata: what pulsar-admin topics stats-internal TOPIC "
+        "fetch into a new folder with --topic and --metadata: what pulsar-admin topics "
+        "stats-internal TOPIC "
         "prints has the list"
     )
     return Problem(ProblemKind.RECOVERED, words, folder, None, remedy)

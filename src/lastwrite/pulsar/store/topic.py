@@ -460,7 +460,10 @@ class _Listing:
                     words += ": it has grown since the topic's metadata were fetched"
                     self._note(words, ledger.path)
                 else:
-                    words += f", and the topic's ledger list counts {info.entries}: all of them are read, as by brokers"
+                    words += (
+                        f", and the topic's ledger list counts {info.entries}: all of them "
+                        "are read, as by brokers"
+                    )
                     self._note(words, ledger.path)
             yield ledger
 

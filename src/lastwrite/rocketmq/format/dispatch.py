@@ -207,7 +207,9 @@ def _begins_with(source, at, end, wanted):
 
 @njit(cache=True, nogil=True)
 def _without_commas(source, at, end):
-    """Where the text ends without the commas at its end: Java's ``split`` drops empty parts there."""
+    """Where the text ends without the commas at its end: Java's ``split`` drops empty parts
+    there.
+    """
     while end > at and load8(source, end - 1) == _COMMA:
         end -= 1
     return end

@@ -119,8 +119,8 @@ CODES = {
 }
 
 # A DLedger commit log has a header before each record: magic i32, size i32 with this header,
-# index i64, term i64, position i64, channel i32, CRCs of chain and body i32, body length i32. At the
-# end of a file a blank entry has the magic -1 and the room that is left. Source: DLedger 0.3.2.
+# index i64, term i64, position i64, channel i32, CRCs of chain and body i32, body length i32. At
+# the end of a file a blank entry has the magic -1 and the room that is left. Source: DLedger 0.3.2.
 DLEDGER_HEADER_BYTES = 48
 _DLEDGER_MESSAGE = 1
 _DLEDGER_BLANK = -1

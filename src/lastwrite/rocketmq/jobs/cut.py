@@ -68,7 +68,8 @@ def cut(
         raise InvalidConfig(
             f"the commit log is in {elsewhere}, and a cut changes only files of the store",
             path=root,
-            remedy="on a copy of the store, put the log's files into its folder commitlog, and cut there",
+            remedy="on a copy of the store, put the log's files into its folder commitlog, and "
+            "cut there",
         )
     with lock.hold(root, {*reading.list_queues(root, Part.COMPACTION_LOG), _ALL}):
         if undo:

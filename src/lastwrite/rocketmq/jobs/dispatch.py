@@ -272,7 +272,8 @@ class _Dispatch:
         if reading.list_queues(self.root, Part.EXTENSION):
             wrong = "consume queue extensions: dispatch adds none for the messages that it files"
             remedy = (
-                "nothing to do: the units hold the tags code, and filters by SQL read the messages; "
+                "nothing to do: the units hold the tags code, and filters by SQL read the "
+                "messages; "
                 "a broker with enableConsumeQueueExt adds extensions for later messages"
             )
             path = os.path.join(self.root, Part.EXTENSION)
@@ -898,7 +899,10 @@ def _common_size(sizes: Mapping[str, T], remedy: str) -> T:
     ((common, count), *others) = Counter(sizes.values()).most_common()
     if others:
         path = next(path for path, size in sizes.items() if size != common)
-        wrong = f"files of {_bytes(sizes[path])} bytes, and those of {count} queues have {_bytes(common)}"
+        wrong = (
+            f"files of {_bytes(sizes[path])} bytes, and those of {count} queues have "
+            f"{_bytes(common)}"
+        )
         raise CorruptLog(wrong, None, path, remedy)
     return common
 

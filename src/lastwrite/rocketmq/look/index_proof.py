@@ -91,7 +91,8 @@ class QueueProof:
             self._judge(stretch, there, there["size"] <= 0)
 
     def compare_light(self, table: kernels.MessageTable) -> None:
-        """The next records of other topics that name this queue; their queue offsets are those here.
+        """The next records of other topics that name this queue; their queue offsets are those
+        here.
 
         Units are found by address: a record that names a queue twice takes two offsets of it and
         has one unit, so that the units after it have lower numbers than their records state.

@@ -55,7 +55,10 @@ INDEX_REMEDY = (
     f"{names.RESTORE_QUEUE}; or, where the commit log still has all of it, move both folders of "
     "the queue out of the store, keep them, and let lastwrite dispatch make the queue anew"
 )
-_UNDECODABLE = f"{names.RESTORE_QUEUE}; if it may stay as it is, say so with --config undecodable.messages=keep"
+_UNDECODABLE = (
+    f"{names.RESTORE_QUEUE}; if it may stay as it is, say so with --config "
+    "undecodable.messages=keep"
+)
 _MOST_PROBLEMS = 20  # that are named of a piece
 _UNITS_AT_ONCE = 4096
 _ROW = struct.Struct("<5Q")

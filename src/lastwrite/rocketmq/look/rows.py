@@ -263,7 +263,8 @@ def remedy_of(kind: FileKind) -> str:
         return POSITIONS_REMEDY
     if kind is FileKind.CHECKPOINT:
         return (
-            "move it out of the store and keep it: the broker's next start makes one, and goes over "
+            "move it out of the store and keep it: the broker's next start makes one, and goes "
+            "over "
             "more of the commit log"
         )
     return "put its .bak in its place, or restore it from a replica or a backup"

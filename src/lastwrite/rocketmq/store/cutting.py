@@ -2,8 +2,8 @@
 
 A broker that starts ends its log by itself at a record that is not whole, and what was there is
 gone. A cut does it where it is told to, says before what goes, and keeps everything. A tree is
-``commitlog``, ``consumequeue``, ``batchconsumequeue``, ``index``, ``compaction`` or ``timerlog``. Of
-each that changes::
+``commitlog``, ``consumequeue``, ``batchconsumequeue``, ``index``, ``compaction`` or ``timerlog``.
+Of each that changes::
 
     commitlog.cut           its successor: files that stay by a second name, the last one a copy
                             that ends at the cut

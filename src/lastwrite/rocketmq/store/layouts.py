@@ -1,8 +1,8 @@
 """Store layouts other than the default one: DLedger, consume queues in RocksDB, tiered storage.
 
-DLedger writes the commit log as entries of 48 bytes and a record, to ``dledger-NAME/data`` below the
-store. Their records state their own addresses, so readers skip the headers. RocksDB holds the units
-of all queues in one database. Tiered storage keeps older messages in another place.
+DLedger writes the commit log as entries of 48 bytes and a record, to ``dledger-NAME/data`` below
+the store. Their records state their own addresses, so readers skip the headers. RocksDB holds the
+units of all queues in one database. Tiered storage keeps older messages in another place.
 
 Source: RocketMQ 5.5.0 ``DLedgerCommitLog``, ``StorePathConfigHelper``, ``DefaultMetadataStore`` of
 tiered storage; DLedger 0.3.2 ``DLedgerConfig``, ``DLedgerEntryCoder``.

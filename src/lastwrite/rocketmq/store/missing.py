@@ -3,7 +3,8 @@
 A commit log that lacks its last files, or all of them, looks like a shorter one. Consume queues,
 index files and the checkpoint tell that there was more.
 
-Source: RocketMQ 5.5.0 ``ConsumeQueue``, ``IndexHeader``, ``StoreCheckpoint``; docs/formats/rocketmq.md.
+Source: RocketMQ 5.5.0 ``ConsumeQueue``, ``IndexHeader``, ``StoreCheckpoint``;
+docs/formats/rocketmq.md.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from lastwrite.storage.problems import damaged
 from lastwrite.storage.reading import read_small
 
 _ELSEWHERE = (
-    "restore the missing files from a replica or a backup; if the broker keeps its commit log elsewhere, "
+    "restore the missing files from a replica or a backup; if the broker keeps its commit log "
+    "elsewhere, "
     "give --config storePathCommitLog=FOLDER"
 )
 

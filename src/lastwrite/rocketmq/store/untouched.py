@@ -89,7 +89,9 @@ def list_untouched(
 
 
 def _reason(path: str, known: Mapping[str, str]) -> str:
-    """The reason for a path, also where it is a backup or a snapshot: ``NAME.bak``, ``NAME.312``."""
+    """The reason for a path, also where it is a backup or a snapshot: ``NAME.bak``,
+    ``NAME.312``.
+    """
     if os.path.basename(path).startswith("lastwrite-"):
         return "written by Lastwrite"
     stem = path
