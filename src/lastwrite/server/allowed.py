@@ -53,6 +53,25 @@ NEEDS: Mapping[str, Need] = {
     "describe_log_dirs": Need(),
     "describe_producers": Need(Operation.READ),
     "list_partition_reassignments": Need(),
+    "describe_quorum": Need(),
+    "describe_client_quotas": Need(),
+    "list_config_resources": Need(),
+    "list_transactions": Need(),
+    "describe_transactions": Need(),
+    # Refused to everybody, so that no rule matters.
+    "create_topics": Need(),
+    "delete_topics": Need(),
+    "delete_records": Need(),
+    "create_acls": Need(),
+    "delete_acls": Need(),
+    "alter_configs": Need(),
+    "create_partitions": Need(),
+    "elect_leaders": Need(),
+    "incremental_alter_configs": Need(),
+    "alter_partition_reassignments": Need(),
+    "alter_client_quotas": Need(),
+    "alter_user_scram_credentials": Need(),
+    "update_features": Need(),
 }
 _OF_TOPICS = (Operation.READ, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS)
 _OF_GROUPS = (Operation.READ, Operation.DELETE, Operation.DESCRIBE)
@@ -115,6 +134,12 @@ class Allowed:
         """What is wrong with asking so for a group."""
         may = self._client.may(self._need.group, Kind.GROUP, name)
         return Code.NONE if may else Code.GROUP_AUTHORIZATION_FAILED
+
+    def may_describe_group_settings(self, name: str) -> bool:
+        return self._client.may(Operation.DESCRIBE_CONFIGS, Kind.GROUP, name)
+
+    def may_describe_transaction(self, transactional_id: str) -> bool:
+        return self._client.may(Operation.DESCRIBE, Kind.TRANSACTIONAL_ID, transactional_id)
 
     def of_cluster(self, operation: Operation) -> bool:
         """Whether the client may do so with the cluster."""

@@ -17,6 +17,7 @@ from itertools import count
 from typing import Any
 
 from lastwrite.errors import LogError
+from lastwrite.kafka.cluster.cluster_state import CLIENT_METRICS, GROUP
 from lastwrite.kafka.look.served import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -29,13 +30,15 @@ from lastwrite.kafka.system import KafkaSystem
 from lastwrite.reports.settings import Setting
 from lastwrite.server.allowed import Allowed
 from lastwrite.server.catalog import Partition, Topic, is_name, name_problem
+from lastwrite.server.cluster_files import ClusterFiles
 from lastwrite.server.errors import Code
 from lastwrite.server.fetch import epoch_error
 from lastwrite.server.messages import APIS, Request, decode_body, encode_answer, part
 from lastwrite.server.rights import CLUSTER, Kind, Operation
 
 NODE = 1
-_TOPIC, _BROKER = 2, 4  # types of resources
+TOPIC, BROKER, LOGGER = 2, 4, 8  # types of resources
+READ_ONLY = "This server is read-only: lastwrite serve accepts no changes."
 _DYNAMIC_TOPIC, _DEFAULT = 1, 5  # sources of a setting
 _PRODUCERS = count()  # ids; nothing is ever written under one
 UNASKED = -(1 << 31)
@@ -65,11 +68,12 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What answers are made of. ``system``: tells topics' settings."""
+    """What answers are made of. ``system``: tells topics' settings; ``files``: the cluster's."""
 
     catalog: Allowed
     identity: Identity
     system: KafkaSystem
+    files: ClusterFiles
 
 
 # ---------------------------------------------------------------------- versions
@@ -325,7 +329,7 @@ def describe_cluster(place: Place, request: Request, body: Any) -> bytes:
 
 
 def describe_configs(place: Place, request: Request, body: Any) -> bytes:
-    """Topics' settings, with who says them; of the broker itself none."""
+    """Topics' settings, with who says them; of the broker, loggers and groups none."""
     return encode_answer(
         request, results=tuple(_settings(place, request, each) for each in body.resources)
     )
@@ -335,7 +339,7 @@ def _settings(place: Place, request: Request, asked: Any) -> Any:
     error: int = Code.NONE
     message: str | None = None
     found: list[Setting] = []
-    if asked.resource_type == _TOPIC:
+    if asked.resource_type == TOPIC:
         topic = place.catalog.topic(asked.resource_name)
         if topic is None:
             message = name_problem(asked.resource_name)
@@ -349,13 +353,8 @@ def _settings(place: Place, request: Request, asked: Any) -> Any:
                 found = list(place.system.settings_of(first.settings_folder, {}))
             except LogError as failed:
                 error, message = Code.KAFKA_STORAGE_ERROR, str(failed)
-    elif asked.resource_type == _BROKER:
-        if not place.catalog.of_cluster(Operation.DESCRIBE_CONFIGS):
-            error, message = Code.CLUSTER_AUTHORIZATION_FAILED, _NO_CLUSTER
-        elif asked.resource_name not in ("", str(NODE)):
-            error = Code.INVALID_REQUEST
-            message = f"Unexpected broker id, expected {NODE} or empty string, but received "
-            message += asked.resource_name
+    elif asked.resource_type in (BROKER, LOGGER, CLIENT_METRICS, GROUP):
+        error, message = _settings_error(place.catalog, asked.resource_type, asked.resource_name)
     else:
         error, message = Code.INVALID_REQUEST, MALFORMED
     keys = asked.configuration_keys
@@ -372,6 +371,25 @@ def _settings(place: Place, request: Request, asked: Any) -> Any:
             if each.value is not None and (not keys or each.name in keys)
         ),
     )
+
+
+def _settings_error(catalog: Allowed, kind: int, name: str) -> tuple[int, str | None]:
+    """What is wrong with asking for the settings of something other than a topic."""
+    if kind == GROUP:
+        if not catalog.may_describe_group_settings(name):
+            return Code.GROUP_AUTHORIZATION_FAILED, "Group authorization failed."
+        return (Code.NONE, None) if name else (Code.INVALID_REQUEST, "Group name must not be empty")
+    if not catalog.of_cluster(Operation.DESCRIBE_CONFIGS):
+        return Code.CLUSTER_AUTHORIZATION_FAILED, _NO_CLUSTER
+    if kind == CLIENT_METRICS and not name:
+        return Code.INVALID_REQUEST, "Client metrics subscription name must not be empty"
+    if kind == LOGGER and not name:
+        return Code.INVALID_REQUEST, "Broker id must not be empty"
+    if kind in (BROKER, LOGGER) and name not in ("", str(NODE)):
+        expected = f"{NODE} or empty string" if kind == BROKER else f"{NODE}"
+        text = f"Unexpected broker id, expected {expected}, but received {name}"
+        return Code.INVALID_REQUEST, text
+    return Code.NONE, None
 
 
 def _setting(request: Request, each: Setting) -> Any:
@@ -533,7 +551,7 @@ def produce(place: Place, request: Request, body: Any) -> bytes | None:
                         base_offset=-1,
                         log_append_time=None,
                         record_errors=(),
-                        error_message="This server only gives records to read.",
+                        error_message=READ_ONLY,
                     )
                     for each in topic.partition_data
                 ),

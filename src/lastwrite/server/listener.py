@@ -26,6 +26,7 @@ from lastwrite.errors import CommitConflict, CorruptLog
 from lastwrite.kafka.look.served import Stretch
 from lastwrite.server.admin_handlers import ADMIN_HANDLERS
 from lastwrite.server.allowed import Allowed
+from lastwrite.server.cluster_handlers import CLUSTER_HANDLERS
 from lastwrite.server.door import Door, name_of
 from lastwrite.server.fetch import Planned, encode_fetched, found_for, planned, refused
 from lastwrite.server.files import Files, open_files_limit, reserved_descriptors
@@ -34,11 +35,12 @@ from lastwrite.server.growth import Growth
 from lastwrite.server.handlers import HANDLERS, Place, versions_error
 from lastwrite.server.messages import Request, decode_body, decode_request, encode_versions
 from lastwrite.server.metrics import Metrics
+from lastwrite.server.refused_writes import REFUSED_WRITES
 from lastwrite.server.rights import Client
 from lastwrite.server.room import Room
 from lastwrite.server.session import Session
 
-_ANSWERS = HANDLERS | ADMIN_HANDLERS
+_ANSWERS = HANDLERS | ADMIN_HANDLERS | CLUSTER_HANDLERS | REFUSED_WRITES
 _SIZE = struct.Struct(">i")
 _ROOM_BYTES = 64 << 10
 _AHEAD_BYTES = 4 << 10  # that are taken with a frame's size: most requests are whole in them
@@ -263,7 +265,8 @@ class Server:
         self, request: Request, session: Session, host: str
     ) -> list[bytes | Stretch] | None:
         if request.name == "api_versions":
-            return [encode_versions(request, versions_error(self._place, request))]
+            error = versions_error(self._place, request)
+            return [encode_versions(request, error, self._place.files.features())]
         return self.answer(request, session.client(), host)
 
     def answer(self, request: Request, client: Client, host: str) -> list[bytes | Stretch] | None:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from lastwrite.encoding.layout import Buffer
 from lastwrite.errors import CorruptLog
+from lastwrite.kafka.cluster.cluster_state import ClusterState
 from lastwrite.kafka.network.claims import checked
 from lastwrite.kafka.network.messages import made, schema, skip_tags
 
@@ -47,19 +48,37 @@ APIS: Mapping[str, Served] = {
     "list_groups": Served(16, 0, 5, 3),
     "sasl_handshake": Served(17, 0, 1, 2),
     "api_versions": Served(18, 0, 5, 3),
+    "create_topics": Served(19, 2, 7, 5),  # refused, as all that change a cluster
+    "delete_topics": Served(20, 1, 6, 4),
+    "delete_records": Served(21, 0, 2, 2),
     "init_producer_id": Served(22, 0, 5, 2),  # so that whoever writes gets as far as being refused
     "offset_for_leader_epoch": Served(23, 2, 4, 4),
     "describe_acls": Served(29, 1, 3, 2),
+    "create_acls": Served(30, 1, 3, 2),
+    "delete_acls": Served(31, 1, 3, 2),
     "describe_configs": Served(32, 1, 4, 4),
+    "alter_configs": Served(33, 0, 2, 2),
     "describe_log_dirs": Served(35, 1, 5, 2),
     "sasl_authenticate": Served(36, 0, 2, 2),
+    "create_partitions": Served(37, 0, 3, 2),
     "delete_groups": Served(42, 0, 3, 2),
+    "elect_leaders": Served(43, 0, 2, 2),
+    "incremental_alter_configs": Served(44, 0, 1, 1),
+    "alter_partition_reassignments": Served(45, 0, 1, 0),
     "list_partition_reassignments": Served(46, 0, 0, 0),
     "offset_delete": Served(47, 0, 0, 1),
+    "describe_client_quotas": Served(48, 0, 1, 1),
+    "alter_client_quotas": Served(49, 0, 1, 1),
+    "alter_user_scram_credentials": Served(51, 0, 0, 0),
+    "describe_quorum": Served(55, 0, 2, 0),
+    "update_features": Served(57, 0, 2, 0),
     "describe_cluster": Served(60, 0, 2, 0),
     "describe_producers": Served(61, 0, 0, 0),
+    "describe_transactions": Served(65, 0, 0, 0),
+    "list_transactions": Served(66, 0, 2, 0),
     "consumer_group_heartbeat": Served(68, 0, 1, 0),
     "consumer_group_describe": Served(69, 0, 1, 0),
+    "list_config_resources": Served(74, 0, 1, 0),
     "describe_topic_partitions": Served(75, 0, 0, 0),
 }
 _BY_KEY = {api.key: name for name, api in APIS.items()}
@@ -151,9 +170,9 @@ def answer_parts(request: Request) -> Any:
     return schema(request.name, request.version, "response")
 
 
-def encode_versions(request: Request, error: int) -> bytes:
-    """What we speak: version 5 is as 4 is, and of a version that we do not know the oldest body
-    says so (KIP-511).
+def encode_versions(request: Request, error: int, cluster: ClusterState | None = None) -> bytes:
+    """The versions that are served: version 5 is as 4 is, and of a version that we do not know the
+    oldest body says so (KIP-511). From version 3 on with the features of ``cluster`` (KIP-584).
     """
     head = answer_head(request)
     unknown = not 0 <= request.version <= APIS["api_versions"].newest
@@ -166,7 +185,43 @@ def encode_versions(request: Request, error: int) -> bytes:
         return head + body + (b"" if unknown or request.version < 1 else struct.pack(">i", 0))
     body += bytes([len(ranges) + 1])  # a varint of one byte: fewer than 127 keys
     body += b"".join(struct.pack(">hhh", *each) + b"\0" for each in ranges)
-    return head + body + struct.pack(">i", 0) + b"\0"
+    return head + body + struct.pack(">i", 0) + _features(request.version, error, cluster)
+
+
+def _features(version: int, error: int, cluster: ClusterState | None) -> bytes:
+    """The tagged fields of an answer about versions: 0, 1 and 2.
+
+    Before version 4 a least level of 0 is written as 1, as older clients read no 0.
+    """
+    if cluster is None or error:
+        return b"\0"
+    least = 0 if version >= 4 else 1
+    fields = [
+        (0, _levels({name: (max(a, least), b) for name, (a, b) in cluster.supported.items()})),
+        (1, struct.pack(">q", cluster.end.offset - 1)),
+        # the highest level, then the least, which is the same
+        (2, _levels({name: (level, level) for name, level in cluster.finalized.items()})),
+    ]
+    # Java writes no field that is as by default
+    written = [(tag, data) for tag, data in fields if data not in (b"\x01", b"\xff" * 8)]
+    tags = b"".join(bytes([tag]) + _varint(len(data)) + data for tag, data in written)
+    return bytes([len(written)]) + tags
+
+
+def _levels(levels: Mapping[str, tuple[int, int]]) -> bytes:
+    """Names, each with two levels, as a compact array."""
+    return _varint(len(levels) + 1) + b"".join(
+        _varint(len(name) + 1) + name.encode() + struct.pack(">hh", *both) + b"\0"
+        for name, both in levels.items()
+    )
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes(out) + bytes([value])
 
 
 def _kio_values(values: dict[str, object]) -> dict[str, object]:

@@ -38,6 +38,7 @@ class Kind(IntEnum):
     TOPIC = 2
     GROUP = 3
     CLUSTER = 4
+    TRANSACTIONAL_ID = 5
 
 
 CLUSTER = "kafka-cluster"  # the one name of its kind

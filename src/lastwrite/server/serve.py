@@ -30,6 +30,7 @@ from lastwrite.kafka.store.positions import Retention, positions_in
 from lastwrite.kafka.system import KafkaSystem
 from lastwrite.server.allowed import Allowed
 from lastwrite.server.catalog import Catalog, Source, cluster_id_of
+from lastwrite.server.cluster_files import ClusterFiles
 from lastwrite.server.copies import Copies
 from lastwrite.server.door import Door, kept_tls, kept_users
 from lastwrite.server.files import Files
@@ -189,7 +190,7 @@ def serve(
         server = Server(
             listener,
             door,
-            Place(allowed, identity, KafkaSystem(told)),
+            Place(allowed, identity, KafkaSystem(told), ClusterFiles(told.roots, metadata)),
             Coordinator(allowed, identity, groups, offsets),
             files,
             _limits(settings),

@@ -68,7 +68,7 @@ def cluster_configs(folder: str) -> ClusterConfigs | None:
     if not os.path.isdir(folder):
         return None
     topics = _Topics()
-    records: Iterator[MetadataRecord] = _records(folder, decode_metadata_record)
+    records: Iterator[MetadataRecord] = records_of(folder, decode_metadata_record)
     for record in records:
         topics.apply(record)
     return topics.found
@@ -100,7 +100,7 @@ def cluster_topics(folder: str) -> dict[str, ClusterTopic]:
     names: dict[str, str] = {}  # by id
     topics: dict[str, ClusterTopic] = {}  # likewise
     pending: list[tuple[int, dict[str, Any]]] | None = None  # of an open transaction
-    for number, fields in _records(folder, _decode_placement):
+    for number, fields in records_of(folder, _decode_placement):
         if number in (each.value for each in Transaction):
             for held in (pending or ()) if number == Transaction.END.value else ():
                 _place(topics, names, *held)
@@ -120,7 +120,7 @@ def broker_addresses(folder: str) -> dict[int, str]:
         CorruptLog, UnsupportedFormat, LogError: as ``cluster_topics``.
     """
     found: dict[int, str] = {}
-    for fields in _records(folder, _decode_registration):
+    for fields in records_of(folder, _decode_registration):
         points = sorted(
             fields["endPoints"], key=lambda each: each["securityProtocol"] != _PLAINTEXT
         )
@@ -221,7 +221,7 @@ class _Topics:
 Decode: TypeAlias = Callable[[bytes], RecordT | None]
 
 
-def _records(folder: str, decode: Decode[RecordT]) -> Iterator[RecordT]:
+def records_of(folder: str, decode: Decode[RecordT]) -> Iterator[RecordT]:
     """The records that count: the newest snapshot's, then those of the log behind it."""
     names = sorted(os.listdir(folder))
     files = [(name, classify(name)) for name in names]

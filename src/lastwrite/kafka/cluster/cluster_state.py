@@ -1,0 +1,142 @@
+"""Features, quotas and settings of groups that a cluster's metadata log contains.
+
+Source: Kafka 4.4 ``FeaturesDelta``, ``ClientQuotasDelta``, ``ConfigurationsDelta``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lastwrite.errors import TruncatedLog, UnsupportedFormat
+from lastwrite.kafka.cluster.message import MessageReader
+from lastwrite.kafka.cluster.metadata_log import records_of
+from lastwrite.kafka.cluster.metadata_record import Transaction
+from lastwrite.kafka.cluster.metadata_tables import FRAME_VERSION, METADATA_RECORDS
+from lastwrite.kafka.format.batch import decode_batch_header
+from lastwrite.kafka.format.names import FileKind, Suffix, classify
+
+_REGISTRATION, _CONFIG, _FEATURE, _QUOTA = 0, 4, 12, 14
+_NUMBERS = (_REGISTRATION, _CONFIG, _FEATURE, _QUOTA)
+_METADATA_VERSION = "metadata.version"
+CLIENT_METRICS, GROUP = 16, 32  # types of resources
+
+# Types and names of what a quota is for; the name None stands for the default.
+QuotaEntity = tuple[tuple[str, str | None], ...]
+
+
+class LogEnd(NamedTuple):
+    """The end of the metadata log."""
+
+    offset: int = 0
+    leader_epoch: int = 0
+
+
+@dataclass(slots=True)
+class ClusterState:
+    """The state that a metadata log leaves behind."""
+
+    end: LogEnd = field(default_factory=LogEnd)
+    finalized: dict[str, int] = field(default_factory=dict)  # features' levels
+    supported: dict[str, tuple[int, int]] = field(default_factory=dict)  # least and highest level
+    quotas: dict[QuotaEntity, dict[str, float]] = field(default_factory=dict)
+    configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)  # by resource
+
+    def apply(self, number: int, fields: Mapping[str, Any]) -> None:
+        """Apply the record of type ``number``."""
+        if number == _REGISTRATION:
+            self.supported = {
+                each["name"]: (each["minSupportedVersion"], each["maxSupportedVersion"])
+                for each in fields["features"]
+            }
+        elif number == _FEATURE:
+            _set(self.finalized, fields["name"], fields["featureLevel"] or None)
+        elif number == _CONFIG:
+            resource = fields["resourceType"], fields["resourceName"]
+            settings = self.configs.setdefault(resource, {})
+            _set(settings, fields["name"], fields["value"])
+            if not settings:
+                del self.configs[resource]
+        else:
+            entity = tuple((each["entityType"], each["entityName"]) for each in fields["entity"])
+            entity = tuple(sorted(entity, key=lambda each: each[0]))
+            quotas = self.quotas.setdefault(entity, {})
+            _set(quotas, fields["key"], None if fields["remove"] else fields["value"])
+            if not quotas:
+                del self.quotas[entity]
+
+
+def _set(values: dict[str, Any], name: str, value: Any) -> None:
+    """Set a value; None removes it."""
+    if value is None:
+        values.pop(name, None)
+    else:
+        values[name] = value
+
+
+def read_cluster_state(folder: str) -> ClusterState:
+    """The state by the metadata log in ``folder``.
+
+    Raises:
+        CorruptLog, UnsupportedFormat: the metadata log is damaged or of a later version.
+        LogError: it cannot be read.
+    """
+    state = ClusterState(_end_of(folder))
+    pending: list[tuple[int, Mapping[str, Any]]] | None = None  # of an open transaction
+    for number, fields in records_of(folder, _decode):
+        if number in _TRANSACTION:
+            for each in (pending or ()) if number == Transaction.END.value else ():
+                state.apply(*each)
+            pending = [] if number == Transaction.BEGIN.value else None
+        elif pending is not None:
+            pending.append((number, fields))
+        else:
+            state.apply(number, fields)
+    return state
+
+
+_TRANSACTION = tuple(each.value for each in Transaction)
+
+
+def _decode(value: bytes) -> tuple[int, Mapping[str, Any]] | None:
+    reader = MessageReader(value)
+    frame = reader.unsigned()
+    if frame != FRAME_VERSION:
+        raise UnsupportedFormat(f"metadata record in a frame of version {frame}", 0)
+    number, version = reader.unsigned(), reader.unsigned()
+    if number in _NUMBERS:
+        return number, METADATA_RECORDS[number].decode(value, version, reader.position)[0]
+    return (number, {}) if number in _TRANSACTION else None
+
+
+def _end_of(folder: str) -> LogEnd:
+    """The end of the last snapshot, or of the log behind it."""
+    end = LogEnd()
+    for name in sorted(os.listdir(folder)):
+        file = classify(name)
+        if file.suffix is not Suffix.LIVE:
+            continue
+        if file.kind is FileKind.METADATA_SNAPSHOT:
+            end = max(end, LogEnd(file.offset or 0, int(name.split("-")[1].partition(".")[0])))
+        elif file.kind is FileKind.LOG:
+            end = max(end, _end_of_segment(os.path.join(folder, name)))
+    return end
+
+
+def _end_of_segment(path: str) -> LogEnd:
+    with Path(path).open("rb") as file:
+        view = memoryview(file.read())
+    at, end = 0, LogEnd()
+    while at < len(view):
+        try:
+            header = decode_batch_header(view, at)
+        except TruncatedLog:  # a torn tail, as a broker cuts it
+            break
+        at += header.size_bytes
+        if at > len(view):
+            break
+        end = LogEnd(header.last_offset + 1, header.partition_leader_epoch)
+    return end

@@ -1,0 +1,64 @@
+"""What a stopped cluster's files say of the cluster itself, read again when they change."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lastwrite.errors import LogError
+from lastwrite.kafka.cluster import metadata_log
+from lastwrite.kafka.cluster.cluster_state import ClusterState, read_cluster_state
+from lastwrite.kafka.cluster.roots import Clusters
+from lastwrite.kafka.store.transaction_log import transactions_in
+
+
+class ClusterFiles:
+    """The metadata log and the transaction logs of log roots. Archives have neither."""
+
+    def __init__(self, roots: Sequence[str] = (), metadata: str | None = None) -> None:
+        self._roots = tuple(roots)
+        self._clusters = Clusters(roots, metadata)
+        self._lock = threading.Lock()
+        self._read: tuple[object, ClusterState] | None = None
+
+    def state(self) -> ClusterState:
+        """The state of the metadata log; empty without one.
+
+        Raises:
+            LogError: it cannot be read.
+        """
+        folder = next(filter(None, map(self._metadata_of, self._roots)), None)
+        if folder is None:
+            return ClusterState()
+        with self._lock:
+            files = folder, metadata_log.state(folder)
+            if self._read is None or self._read[0] != files:
+                self._read = files, read_cluster_state(folder)
+            return self._read[1]
+
+    def features(self) -> ClusterState:
+        """The state that was read last: each connection asks for features.
+
+        An unreadable metadata log has none.
+        """
+        if self._read is None:
+            try:
+                return self.state()
+            except (LogError, OSError):
+                self._read = None, ClusterState()
+        return self._read[1]
+
+    def transactions(self) -> Mapping[str, Mapping[str, Any]]:
+        """The state of each transactional id, as ``TransactionLogValue`` has it.
+
+        Raises:
+            LogError: a transaction log cannot be read.
+        """
+        found: dict[str, Mapping[str, Any]] = {}
+        for root in self._roots:
+            found |= transactions_in(root)
+        return found
+
+    def _metadata_of(self, root: str) -> str | None:
+        return self._clusters.spokesman(root).folder
