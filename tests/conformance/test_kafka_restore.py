@@ -5,6 +5,7 @@ files that a broker loads without a recovery.
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -275,7 +276,11 @@ def test_what_is_given_back_is_what_was_brought(life: Life, data: st.DataObject)
         assert starts == ({NAME: begin} if begin > bases(folder)[0] else {})
         if cleaned is not None:
             assert read_checkpoint(target, CLEANER_OFFSETS) == {NAME: min(cleaned, stop)}
-        assert lastwrite.verify(str(target), spark=INLINE).exit_status == 0
+        got = batches_of(read_segments(folder))
+        has_gap = any(a.next_offset != b.base_offset for a, b in itertools.pairwise(got))
+        verified = lastwrite.verify(str(target), spark=INLINE).exit_status
+        # No cleaner is known to have taken offsets from between two segments.
+        assert verified == 0 or (verified == 3 and has_gap and cleaned is None)
         again = restored(archive.to, target, **options)
         assert not again.is_written and again.end_offset == stop
 

@@ -310,11 +310,11 @@ def test_the_last_entry_of_an_open_ledger_damaged_and_never_confirmed(
     node = said("odd", "managed-ledger")
     report = fetch(bad, tmp_path / "a", "odd", node)
     assert report.exit_status == 3
-    check_damaged(folder_of(report), "entry 54:1: a fetch found no copy that is whole")
+    check_damaged(folder_of(report), "entry 54:1: a fetch found no whole copy")
     both = damaged_copies(bookies, tmp_path / "both", raw[54, 0], raw[54, 1])
     report = fetch(both, tmp_path / "b", "odd", node)
     assert report.exit_status == 3, "nothing at all is whole of it"
-    check_damaged(folder_of(report), "entries 54:0 to 54:1: a fetch found no copy that is whole")
+    check_damaged(folder_of(report), "entries 54:0 to 54:1: a fetch found no whole copy")
     report = fetch(bookies, tmp_path / "b", "odd", node, recover=True)
     assert report.exit_status == 0
     check_whole(folder_of(report), has_table=False)
@@ -546,7 +546,7 @@ def test_a_ledger_of_which_the_source_cannot_say_anything_is_remembered(
     report = lastwrite.fetch([str(bucket)], str(tmp_path / "a"))
     assert report.exit_status == 3
     folder = next(Path(topic.folder) for topic in report.topics if topic.topic == TOPICS[name])
-    check_damaged(folder, f"entry {ledger}:0: a fetch found no copy that is whole")
+    check_damaged(folder, f"entry {ledger}:0: a fetch found no whole copy")
     report = lastwrite.fetch([str(CORPUS / source)], str(tmp_path / "a"), topic=TOPICS[name])
     assert report.exit_status == 0
     assert {status for _, (status, _) in said_of(folder, has_table=False)} == {0}

@@ -106,7 +106,9 @@ def test_each_is_found_by_everything_that_is_known_of_it(store: Path) -> None:
             if key:
                 some = dumped(store, topic=row["topic"], key=key.encode())
                 assert here[0] in [one["physical_offset"] for one in some]
-                assert {one["found_by"] for one in some} == {"index file"}
+                # A broker does not index the members of inner batches: these are scanned for.
+                how = {one["found_by"] for one in some}
+                assert "index file" in how and how <= {"index file", "commit log (no index)"}
         unique = row["properties"].get("UNIQ_KEY")
         if unique:
             assert here[0] in found(unique_key=unique)
