@@ -67,7 +67,7 @@ class PulsarExplainer(Explainer):
         return RangeReasons(clean, None, list(_reasons(log, decision, threshold)))
 
     def stored_keys(self, key: bytes) -> Sequence[bytes]:
-        return key, base64.b64encode(key)
+        return tuple({key, base64.b64encode(key)})  # the empty key is its own Base64
 
     def has_key(self, record: KeyRecord, key: bytes) -> bool:
         entry = _entry(record)
