@@ -235,7 +235,7 @@ def test_a_transaction_commits_positions_with_its_marker() -> None:
 
 def test_positions_of_all_versions_are_read() -> None:
     v1 = b"\0\1" + (7).to_bytes(8, "big") + b"\0\2hi" + (1).to_bytes(8, "big") * 2
-    assert commit_of(v1) == Commit(7, -1, "hi", 1)
+    assert commit_of(v1) == Commit(7, -1, "hi", 1, expires_ms=1)
     whole = value_of(Commit(9, 2, "é", NOW_MS))
     assert commit_of(whole) == Commit(9, 2, "é", NOW_MS)
     for size in range(len(whole)):

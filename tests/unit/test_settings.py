@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from lastwrite.config.declaration import LONG_MAX
 from lastwrite.config.properties import decode_properties
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
+from lastwrite.model.policy import LONG_MAX
 
 
 def test_without_names_the_defaults_are_kafkas_but_for_the_policy() -> None:

@@ -648,7 +648,6 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str, int | None, str]] = {
         SECOND + 8,
         "length",
     ),
-    "magic 9": (lambda r: poke(r, LOG, SECOND + 16, b"\x09"), LOG, SECOND + 16, "magic"),
     "offset back": (lambda r: poke(r, LOG, SECOND, struct.pack(">q", 2)), LOG, SECOND, "rise"),
     "offset beyond": (
         lambda r: poke(r, LOG, sum(SIZES[:3]), struct.pack(">q", 11)),

@@ -14,12 +14,11 @@ from functools import cache
 from typing import Any, Self, cast
 
 from lastwrite.errors import InvalidConfig
+from lastwrite.model.policy import LONG_MAX, LONG_MIN
 from lastwrite.reports.settings import Setting as Effective
 from lastwrite.reports.settings import Word
 
 INT_MAX = 2**31 - 1
-LONG_MAX = 2**63 - 1
-LONG_MIN = -(2**63)
 HELD = "hold.tombstones."  # ours, of Kafka's topics: see ``kafka.rules.holds``
 
 

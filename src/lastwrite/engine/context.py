@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lastwrite.config.declaration import LONG_MAX, LONG_MIN
 from lastwrite.engine.system import Decision, System
 from lastwrite.errors import InvalidConfig
 from lastwrite.model.log import KeptScan, PartitionLog
+from lastwrite.model.policy import LONG_MAX, LONG_MIN
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import (
     Begun,

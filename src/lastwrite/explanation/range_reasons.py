@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from lastwrite.config.declaration import LONG_MAX
 from lastwrite.engine.rules.ranges import Hold, Range, RangeSettings
 from lastwrite.model.log import PartitionLog
+from lastwrite.model.policy import LONG_MAX
 from lastwrite.reports.explanation import Reason, Rule
 
 

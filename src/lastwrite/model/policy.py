@@ -9,7 +9,7 @@ import numpy as np
 
 from lastwrite.model.columns import Int64Array
 
-LONG_MAX = 2**63 - 1
+LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 NOT_HELD = LONG_MAX
 FOR_EVER_MS = 2**62
 

@@ -18,12 +18,11 @@ from functools import lru_cache
 from msgspec import structs
 
 from lastwrite.archive.rounds import partition_and_round
-from lastwrite.config.declaration import LONG_MAX
 from lastwrite.config.system import Sources, no_topics_of_kafka
 from lastwrite.engine.system import CommitPlan, Decision, Format, Parts, SegmentAppender, System
 from lastwrite.errors import InvalidConfig, LogError
 from lastwrite.model.log import PartitionLog, TopicPartition
-from lastwrite.model.policy import Policy, Strategy
+from lastwrite.model.policy import LONG_MAX, Policy, Strategy
 from lastwrite.model.work import RewriteUnit, SegmentOutput
 from lastwrite.pulsar.format.chunk import KEEPS_PREFIX, LIKE_BROKER, TELLS_GROUPS, PulsarFormat
 from lastwrite.pulsar.format.position import Position

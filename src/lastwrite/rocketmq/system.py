@@ -19,13 +19,12 @@ from dataclasses import replace
 from functools import lru_cache, partial
 
 from lastwrite.archive.rounds import partition_and_round
-from lastwrite.config.declaration import LONG_MAX
 from lastwrite.config.system import Sources
 from lastwrite.engine.rules.ranges import Range, cleanable_range, is_at_rest
 from lastwrite.engine.system import CommitPlan, Decision, Format, SegmentAppender, System
 from lastwrite.errors import InvalidConfig, LogError
 from lastwrite.model.log import PartitionLog, TopicPartition
-from lastwrite.model.policy import Policy
+from lastwrite.model.policy import LONG_MAX, Policy
 from lastwrite.model.work import RewriteUnit, SegmentOutput
 from lastwrite.reports.settings import Setting
 from lastwrite.rocketmq.format.chunk import RocketmqFormat

@@ -25,8 +25,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
-from lastwrite.config.declaration import LONG_MAX
 from lastwrite.model.log import PartitionLog, Segment
+from lastwrite.model.policy import LONG_MAX
 
 
 class RangeSettings(Protocol):

@@ -33,7 +33,6 @@ from enum import IntEnum
 
 import numpy as np
 
-from lastwrite.config.declaration import LONG_MAX, LONG_MIN
 from lastwrite.encoding.kernel import njit
 from lastwrite.model.columns import (
     ABORTED,
@@ -57,7 +56,7 @@ from lastwrite.model.columns import (
     ByteArray,
     Int64Array,
 )
-from lastwrite.model.policy import Policy
+from lastwrite.model.policy import LONG_MAX, LONG_MIN, Policy
 
 
 class Verdict(IntEnum):

@@ -53,6 +53,7 @@ from lastwrite.kafka.format.batch_layout import (
     Record,
     decode_attributes,
 )
+from lastwrite.kafka.format.remedy import UPGRADE
 from lastwrite.kafka.old_format.entries import decode_old_batch, decode_old_header
 
 _MAX_I32 = (1 << 31) - 1
@@ -113,7 +114,7 @@ def decode_batch_header(segment: Buffer, at: int) -> BatchHeader:
     if magic in (0, 1):
         return decode_old_header(segment, at)
     if magic != MAGIC:
-        raise UnsupportedFormat(f"{UNKNOWN_MAGIC} (magic {magic})", at + 16)
+        raise UnsupportedFormat(f"{UNKNOWN_MAGIC} (magic {magic})", at + 16, remedy=UPGRADE)
     if length < BATCH_HEADER.size - LENGTH_END:
         raise CorruptLog(f"batch of length {length}, shorter than its header", at + 8)
     if left < BATCH_HEADER.size:

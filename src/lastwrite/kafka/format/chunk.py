@@ -437,5 +437,5 @@ def record_error(code: int, row: np.void, at: int) -> LogError:
 
 def _error(code: int, at: int) -> LogError:
     if code in (kernels.BAD_MAGIC, kernels.BAD_CODEC):
-        return UnsupportedFormat(_WORDS[code], int(at))
+        return UnsupportedFormat(_WORDS[code], int(at), remedy=remedy.UPGRADE)
     return CorruptLog(_WORDS[code], int(at), remedy=remedy.RESTORE)

@@ -7,6 +7,10 @@ file deleted of which another replica or a copy may still be needed.
 Source: Kafka 4.4 ``LogLoader`` (what a broker's start cuts and makes anew), ``UnifiedLog.roll``.
 """
 
+UPGRADE = (
+    "nothing was changed; use a newer release of Lastwrite; if no newer broker wrote this log, "
+    "compare the segment with another replica's"
+)
 RESTORE = (
     "nothing was changed; where other replicas are in sync, move the partition's folder out of the log root before you "
     "start the broker: it fetches the whole partition from them; where this is the only copy, copy the folder first, "

@@ -21,7 +21,7 @@ from lastwrite.encoding.layout import Buffer
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, UnsupportedFormat
 from lastwrite.kafka.format import kernels
 from lastwrite.kafka.format.batch_layout import UNKNOWN_MAGIC
-from lastwrite.kafka.format.remedy import RESTORE
+from lastwrite.kafka.format.remedy import RESTORE, UPGRADE
 from lastwrite.kafka.old_format import kernels as old_kernels
 from lastwrite.model.columns import BatchTable, ByteArray
 
@@ -191,5 +191,5 @@ def _too_large(problem: str, at: int) -> OutOfMemoryBudget:
 
 def _error(code: int, at: int) -> LogError:
     if code in (kernels.BAD_MAGIC, kernels.BAD_CODEC):
-        return UnsupportedFormat(_WORDS[code], int(at))
+        return UnsupportedFormat(_WORDS[code], int(at), remedy=UPGRADE)
     return CorruptLog(_WORDS[code], int(at), remedy=RESTORE)

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lastwrite.config.declaration import LONG_MAX
 from lastwrite.engine.rules.ranges import Hold, Range
 from lastwrite.explanation.fates import Answer, Fates, RecordFacts
 from lastwrite.explanation.range_reasons import lag_reasons, range_reasons
 from lastwrite.kafka.rules import joining
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.model.log import PartitionLog
+from lastwrite.model.policy import LONG_MAX
 from lastwrite.reports.explanation import Fate, Reason, Rule
 
 

@@ -26,9 +26,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from lastwrite.config.declaration import LONG_MAX
 from lastwrite.model.columns import Int64Array
 from lastwrite.model.log import AbortedTransaction, Producer
+from lastwrite.model.policy import LONG_MAX
 
 
 class ProducerStates:

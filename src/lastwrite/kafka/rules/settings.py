@@ -14,7 +14,6 @@ from difflib import get_close_matches
 
 from lastwrite.config.declaration import (
     INT_MAX,
-    LONG_MAX,
     SettingsTable,
     lower_text,
     parse_list,
@@ -23,6 +22,7 @@ from lastwrite.config.declaration import (
 )
 from lastwrite.config.stores import STORE_NAMES
 from lastwrite.errors import InvalidConfig
+from lastwrite.model.policy import LONG_MAX
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
 _POLICIES = ("compact", "delete")

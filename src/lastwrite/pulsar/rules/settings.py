@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from lastwrite.config.cleaner import CLEANER_NAMES
 from lastwrite.config.declaration import (
     INT_MAX,
-    LONG_MAX,
     SettingsTable,
     parse_number,
     setting,
 )
 from lastwrite.config.stores import STORE_NAMES
 from lastwrite.errors import InvalidConfig
+from lastwrite.model.policy import LONG_MAX
 from lastwrite.pulsar.rules.broker_names import BROKER_NAMES, BROKER_PREFIXES, CLIENT_NAMES
 
 _PUBLISHING = "org.apache.pulsar.compaction.PulsarCompactionServiceFactory"

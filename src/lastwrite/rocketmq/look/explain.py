@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from lastwrite.config.declaration import LONG_MAX
 from lastwrite.engine.context import Context
 from lastwrite.engine.rules.ranges import Hold, Range
 from lastwrite.engine.system import Decision
@@ -19,6 +18,7 @@ from lastwrite.explanation.range_reasons import lag_reasons, range_reasons
 from lastwrite.explanation.records import KeyRecord
 from lastwrite.model.columns import TOMBSTONE
 from lastwrite.model.log import PartitionLog
+from lastwrite.model.policy import LONG_MAX
 from lastwrite.reports.explanation import Fate, Reason, Rule
 from lastwrite.reports.table import BODY_LIMIT_BYTES
 from lastwrite.rocketmq.format.record import body_of, decode_message

@@ -20,10 +20,10 @@ from functools import partial
 
 import numpy as np
 
-from lastwrite.config.declaration import LONG_MAX
 from lastwrite.errors import LogError
 from lastwrite.model.columns import Int64Array
 from lastwrite.model.log import Problem, ProblemKind, TopicPartition, any_damaged
+from lastwrite.model.policy import LONG_MAX
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.rocketmq.format import kernels, names, record, sides, units
 from lastwrite.rocketmq.format.index_file import IndexFile

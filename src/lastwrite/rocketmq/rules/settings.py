@@ -16,9 +16,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lastwrite.config.cleaner import CLEANER_NAMES
-from lastwrite.config.declaration import LONG_MAX, SettingsTable, lower_text, setting
+from lastwrite.config.declaration import SettingsTable, lower_text, setting
 from lastwrite.config.stores import STORE_NAMES
 from lastwrite.errors import InvalidConfig
+from lastwrite.model.policy import LONG_MAX
 from lastwrite.rocketmq.rules.broker_names import BROKER_NAMES
 
 _DAY = 86_400_000
