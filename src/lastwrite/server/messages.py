@@ -191,13 +191,13 @@ def encode_versions(request: Request, error: int, cluster: ClusterState | None =
 def _features(version: int, error: int, cluster: ClusterState | None) -> bytes:
     """The tagged fields of an answer about versions: 0, 1 and 2.
 
-    Before version 4 a least level of 0 is written as 1, as older clients read no 0.
+    Before version 4 without features whose least level is 0: older clients read no 0 (KAFKA-17492).
     """
     if cluster is None or error:
         return b"\0"
-    least = 0 if version >= 4 else 1
+    supported = {name: each for name, each in cluster.supported.items() if version >= 4 or each[0]}
     fields = [
-        (0, _levels({name: (max(a, least), b) for name, (a, b) in cluster.supported.items()})),
+        (0, _levels(supported)),
         (1, struct.pack(">q", cluster.end.offset - 1)),
         # the highest level, then the least, which is the same
         (2, _levels({name: (level, level) for name, level in cluster.finalized.items()})),
