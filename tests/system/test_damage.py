@@ -87,10 +87,6 @@ def length_beyond_the_file(folder: Path) -> Path:
     return patched(closed(folder), 8, (2**31 - 1).to_bytes(4, "big"))
 
 
-def wrong_magic(folder: Path) -> Path:
-    return patched(closed(folder), 16, b"\x07")
-
-
 def index_that_lies(folder: Path) -> Path:
     file = closed(folder).with_suffix(".index")
     position = int.from_bytes(file.read_bytes()[12:16], "big")
@@ -138,7 +134,6 @@ DAMAGES: list[Callable[[Path], Path]] = [
     flipped_byte_in_the_active_segment,
     wrong_length,
     length_beyond_the_file,
-    wrong_magic,
     index_that_lies,
     time_index_that_lies,
     index_of_an_odd_size,
