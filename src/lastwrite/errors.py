@@ -8,6 +8,7 @@ LogError
 ├── InvalidConfig         a setting out of range or an unknown name: fix it, start again
 ├── NotALog               nothing that we know lies at the path: point us elsewhere
 ├── LogHeld               a broker or another run holds the log: stop it, or wait
+│   └── TableConflict     another writer changed the table first: run again
 ├── CommitConflict        the log changed while we worked: nothing was swapped, start again
 ├── VerificationFailed    a promise of compaction does not hold: keep both logs, report it
 ├── OutOfMemoryBudget     one batch needs more than the memory setting allows: raise it
@@ -138,6 +139,10 @@ class LogHeld(LogError):
     """A broker or another run holds the log."""
 
     exit_status = 4
+
+
+class TableConflict(LogHeld):
+    """Another writer changed the table first; nothing of this run was committed."""
 
 
 class CommitConflict(LogError):

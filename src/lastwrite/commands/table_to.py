@@ -17,7 +17,7 @@ from lastwrite.commands.systems import system_of
 from lastwrite.commands.table import MEMORY, steady, whole_topic
 from lastwrite.config.stores import store_settings
 from lastwrite.decoding.options import ASIDE, DecodingConfig, DecodingOptions
-from lastwrite.errors import EnvironmentUnfit, InvalidConfig, LogError, NotALog
+from lastwrite.errors import EnvironmentUnfit, InvalidConfig, LogError, NotALog, TableConflict
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.reports.table_round import TableRound
@@ -38,6 +38,7 @@ FORMATS = {
     "parquet": ("lastwrite.tables.parquet", "ParquetTable", "pyarrow"),
 }
 
+_ATTEMPTS = 5  # of a run whose table other writers change meanwhile
 _LIBRARIES_BYTES = 320 << 20  # Arrow, Numba, a format's library, and what they keep
 
 
@@ -98,7 +99,7 @@ def table_to(
             where there is another table than this one.
         CommitConflict: changes are missing: the log begins above the table's offsets, or it is
             another topic of that name. ``anew`` is the way.
-        LogHeld: another run changed the table meanwhile.
+        TableConflict: other writers changed the table first, five times.
         BadValue: a key or value is bad.
         EnvironmentUnfit: a package is missing.
     """
@@ -135,7 +136,13 @@ def table_to(
             return structs.replace(report, untidy=str(error))
         return structs.replace(report, tidied=tidied)
 
-    return steady(source, listed, made)
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            return structs.replace(steady(source, listed, made), attempts=attempt)
+        except TableConflict:
+            if attempt == _ATTEMPTS:
+                raise
+    raise AssertionError("the last attempt returns or raises")
 
 
 def settings_after(

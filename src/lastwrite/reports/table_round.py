@@ -38,3 +38,4 @@ class TableRound(FrozenDocument, frozen=True, kw_only=True):
     # rows that this round read whose time is before the year 1 or after 9999: theirs is null
     odd_times: int = 0
     first_odd_time: RecordTime | None = None
+    attempts: int = 1  # more than one where another writer changed the table first

@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Iterator
 
-from lastwrite.errors import LogHeld, RemoteFailed
+from lastwrite.errors import RemoteFailed, TableConflict
 from lastwrite.storage.objects.store import Store, Version
 
 
@@ -54,9 +54,9 @@ def was_put(store: Store, key: str, content: bytes, seen: Version | None) -> boo
     )
 
 
-def lost(path: str, seen: str) -> LogHeld:
+def lost(path: str, seen: str) -> TableConflict:
     """The error of a writer who was not the first."""
-    return LogHeld(
+    return TableConflict(
         f"somebody else has written the table since {seen} was read",
         path=path,
         remedy="nothing was changed: let one writer keep the table, and run again",

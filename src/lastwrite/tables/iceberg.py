@@ -68,8 +68,8 @@ from pyiceberg.typedef import Identifier
 from lastwrite.errors import (
     InvalidConfig,
     LogError,
-    LogHeld,
     RemoteFailed,
+    TableConflict,
     UnsupportedFormat,
 )
 from lastwrite.model.columns import Int64Array
@@ -333,7 +333,9 @@ class IcebergFormat:
 
     def deleted(self, head: Head, bucket: int) -> Mapping[str, Int64Array]:
         if self._deletes.token != head.token:
-            raise LogHeld("the table has another head now", path=self.address, remedy="run again")
+            raise TableConflict(
+                "the table has another head now", path=self.address, remedy="run again"
+            )
         return positions_of(self._deletes.in_bucket.get(bucket, ()), self.address)
 
     # ------------------------------------------------------------------ files
@@ -435,8 +437,8 @@ class IcebergFormat:
             raise self._moved()
         return found
 
-    def _moved(self) -> LogHeld:
-        return LogHeld(
+    def _moved(self) -> TableConflict:
+        return TableConflict(
             "the table has another head now", path=self.address, remedy="run again when it rests"
         )
 
