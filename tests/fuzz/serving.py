@@ -29,6 +29,7 @@ from lastwrite.kafka.system import KafkaSystem
 from lastwrite.server import messages
 from lastwrite.server.allowed import Allowed
 from lastwrite.server.catalog import Catalog, Source
+from lastwrite.server.cluster_files import ClusterFiles
 from lastwrite.server.door import Door
 from lastwrite.server.files import Files
 from lastwrite.server.group_handlers import Coordinator
@@ -158,7 +159,8 @@ class _Served:
             Groups(lambda: float(next(clock)), allowed.numbers),
             Offsets(f"{folder}/state"),
         )
-        place = Place(allowed, who, KafkaSystem(Sources(roots=(str(CORPUS),), metadata=None)))
+        system = KafkaSystem(Sources(roots=(str(CORPUS),), metadata=None))
+        place = Place(allowed, who, system, ClusterFiles((str(CORPUS),)))
         told: list[str] = []
         self.server = Server(
             None,  # type: ignore[arg-type]
