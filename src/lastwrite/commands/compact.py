@@ -410,13 +410,13 @@ def _run_rounds(context: Context, folders: Sequence[str]) -> CompactionReport:
     that a broker replaces while a plan or a copy reads them. Every attempt starts from the log as
     it is by then.
     """
-    before = {folder: _state(folder) for folder in folders}
+    before = {} if context.is_in_place else {folder: _state(folder) for folder in folders}
     report = run_round(context, folders)
     for attempt in range(2, _ATTEMPTS + 1):
         places = [
             place
             for place, folder in enumerate(folders)
-            if _has_changed(context, folder, report.partitions[place], before[folder])
+            if _has_changed(context, folder, report.partitions[place], before.get(folder))
         ]
         if not places:
             break
@@ -425,7 +425,7 @@ def _run_rounds(context: Context, folders: Sequence[str]) -> CompactionReport:
             f"attempt {attempt} of {_ATTEMPTS} starts from the changed log"
         )
         again = [folders[place] for place in places]
-        before.update((folder, _state(folder)) for folder in again)
+        before.update((folder, _state(folder)) for folder in again if folder in before)
         repeated = run_round(context, again)
         for place, partition in zip(places, repeated.partitions, strict=True):
             report.partitions[place] = structs.replace(partition, attempts=attempt)
@@ -437,7 +437,8 @@ def _has_changed(
     context: Context, folder: str, partition: PartitionReport, before: tuple[int, int] | None
 ) -> bool:
     """Whether a partition failed because another writer changed its log, so that a round that
-    starts from the changed log may succeed. ``before``: the folder's state before the round.
+    starts from the changed log may succeed. ``before``: the folder's state before a round that
+    writes elsewhere or nothing; a round in place is not judged by it.
     """
     if partition.lost_commit:
         return True

@@ -206,8 +206,7 @@ class _Stream(DataSourceStreamReader):
     def _lose_topic(self, log: PartitionLog, was: str | None, now: str | None) -> None:
         self._lose(
             f"{log.name} is of another topic: its topic id was {was} and is {now}, so the topic "
-            "was "
-            "deleted and created again",
+            "was deleted and created again",
             log,
             "start the query with a new checkpoint, or set failOnDataLoss=false to read the new "
             "topic from its first record",

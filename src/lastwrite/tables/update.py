@@ -64,8 +64,7 @@ class Wish(NamedTuple):
 
     Attributes:
         settings: as ``TableState`` keeps them. Those of ``FIXED`` are the table's, unless it is
-        made
-            anew.
+            made anew.
         buckets: None: by the log's size, or as the table has them.
         anew: whether all rows are written again, whatever the table says.
     """

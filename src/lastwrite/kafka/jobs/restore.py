@@ -182,8 +182,7 @@ class _Cluster:
             elif has_groups and self._lacks_groups_topic(each):
                 notes.append(
                     f"{GROUPS_TOPIC} is left out: the cluster has no such topic yet, and groups "
-                    "are "
-                    "set after the start"
+                    "are set after the start"
                 )
             else:
                 left.append(each)

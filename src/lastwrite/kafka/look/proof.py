@@ -302,8 +302,7 @@ class KafkaPieceProof(KafkaIndexProof):
             Problem(
                 ProblemKind.DAMAGED,
                 f"the batch at offset {row['base_offset']} has a delete horizon below 0: a "
-                "broker's "
-                "own cleaner drops its deletes before consumers have read them",
+                "broker's own cleaner drops its deletes before consumers have read them",
                 self._log_path,
                 int(row["origin"]) + shift,
                 "run lastwrite compact with --drop-expired-deletes, which replaces the horizon and "

@@ -77,8 +77,7 @@ from lastwrite.pulsar.store.topic import list_topic
 _NEED_LIST = "give the topic's metadata: pulsar-admin topics stats-internal TOPIC, or the metadata store's node"
 _NEED_END = (
     "fetch again with --metadata of what pulsar-admin topics stats-internal --metadata TOPIC "
-    "prints: "
-    "that has each ledger's end. If the cluster is lost, --recover takes these entries"
+    "prints: that has each ledger's end. If the cluster is lost, --recover takes these entries"
 )
 _OTHER_SOURCE = "name further sources: the bucket's folder, the bookies' folders and their journals"
 

@@ -273,8 +273,7 @@ class _Dispatch:
             wrong = "consume queue extensions: dispatch adds none for the messages that it files"
             remedy = (
                 "nothing to do: the units hold the tags code, and filters by SQL read the "
-                "messages; "
-                "a broker with enableConsumeQueueExt adds extensions for later messages"
+                "messages; a broker with enableConsumeQueueExt adds extensions for later messages"
             )
             path = os.path.join(self.root, Part.EXTENSION)
             problem = Problem(ProblemKind.UNSUPPORTED, wrong, path, None, remedy)

@@ -264,8 +264,7 @@ def remedy_of(kind: FileKind) -> str:
     if kind is FileKind.CHECKPOINT:
         return (
             "move it out of the store and keep it: the broker's next start makes one, and goes "
-            "over "
-            "more of the commit log"
+            "over more of the commit log"
         )
     return "put its .bak in its place, or restore it from a replica or a backup"
 

@@ -34,8 +34,7 @@ MAKE_ANEW = (
 # What a compaction log has may be all that there is: the commit log forgets.
 MAKE_LOG_ANEW = (
     f"{names.RESTORE_QUEUE}; or, where the commit log still has all of the queue, move both "
-    "folders "
-    "of it out of the store, keep them, and run lastwrite dispatch with --whole-log"
+    "folders of it out of the store, keep them, and run lastwrite dispatch with --whole-log"
 )
 
 

@@ -24,8 +24,7 @@ from lastwrite.storage.reading import read_small
 
 _ELSEWHERE = (
     "restore the missing files from a replica or a backup; if the broker keeps its commit log "
-    "elsewhere, "
-    "give --config storePathCommitLog=FOLDER"
+    "elsewhere, give --config storePathCommitLog=FOLDER"
 )
 
 
