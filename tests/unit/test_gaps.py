@@ -10,10 +10,15 @@ import pytest
 
 import lastwrite
 from lastwrite import cli
+from lastwrite.archive.gaps import RecordsLost
+from lastwrite.cleaner.events import Event, Note
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.reports.fetching import FetchedLog, Held
+from lastwrite.spark.inline import INLINE
+from tests.conformance.test_kafka_restore import log_root
+from tests.support.jars import free_ports
 from tests.support.kafka.logs import write_segment
 
 NOW_MS = 1_700_000_000_000
@@ -67,6 +72,91 @@ def test_commands_name_the_gap(
     name, *options = command
     more = ["--json"] if json else []
     assert GAP in said(capfd, name, str(archive), "--topic", "t", *options, *more)
+
+
+def test_a_fetch_that_accepts_a_gap_names_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    root, to = tmp_path / "root", tmp_path / "archive"
+    fetch(write(root, range(4)), to)
+    shutil.rmtree(root)
+    write(root, range(9, 12))
+    options = ["--include-active", "--accept-gap", "--to", str(to)]
+    assert GAP in said(capfd, "fetch", str(root), *options)
+    assert GAP not in said(capfd, "fetch", str(root), *options)  # it was accepted before
+
+
+def test_a_gap_with_nothing_behind_it_is_noted(tmp_path: Path) -> None:
+    root, to = tmp_path / "root", tmp_path / "archive"
+    fetch(write(root, range(4)), to)
+    shutil.rmtree(root)
+    write_segment(root / "t-0", 9, [], mtime_ms=NOW_MS)
+    found = fetch(root, to, accepts_gap=True)
+    assert found.gap is not None and GAP in found.gap
+    assert (found.end_offset, fetch(root, to).reason) == (9, None)
+
+
+def test_rounds_of_the_daemon_name_the_gap(archive: Path) -> None:
+    events: list[Event] = []
+    config = {"min.cleanable.dirty.ratio": 0, "cleanup.policy": "compact"}
+    assert lastwrite.clean([str(archive)], config, once=True, spark=INLINE, tell=events.append) == 0
+    named = [event.text for event in events if isinstance(event, Note) and GAP in event.text]
+    assert len(named) == 1
+
+
+def test_serve_names_the_gap_once(archive: Path, tmp_path: Path) -> None:
+    lines: list[str] = []
+    where = f"127.0.0.1:{free_ports(1)[0]}"
+    with lastwrite.serve(str(archive), listen=where, state=str(tmp_path / "s"), tell=lines.append):
+        for to in ("one", "two"):
+            found = lastwrite.fetch(f"kafka://{where}", str(tmp_path / to))
+            assert found.exit_status == 0
+    assert [GAP in line for line in lines].count(True) == 1
+
+
+@pytest.mark.parametrize("json", [False, True])
+def test_a_table_and_its_proof_name_the_gap(
+    archive: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], json: bool
+) -> None:
+    more = ["--json"] if json else []
+    to = str(tmp_path / "table")
+    made = said(capfd, "table", str(archive), "--to", to, "--as", "parquet", *more)
+    assert made.count(GAP) == 1
+    assert said(capfd, "table", str(archive), "--verify", to, *more).count(GAP) == 1
+
+
+def test_last_writes_have_the_gap_as_a_note_and_a_warning(archive: Path) -> None:
+    with pytest.warns(RecordsLost, match=GAP):
+        found = lastwrite.latest(str(archive), "t")
+    assert [GAP in note.message for note in found.notes] == [True]
+    with pytest.warns(RecordsLost, match=GAP) as warned:
+        table = lastwrite.table(str(archive), "t")
+        assert list(table.follow(poll_s=None)) == []
+        assert list(table.follow(poll_s=None)) == []
+    assert (len(warned), len(table.notes)) == (1, 1)
+
+
+def test_the_spark_source_warns_of_the_gap(archive: Path) -> None:
+    pytest.importorskip("pyspark.sql.streaming.datasource", reason="limits came with PySpark 4.2")
+    from lastwrite.source.reader import DefaultSource  # not before it is known to be there
+    from tests.unit.test_source_filters import SCHEMA
+
+    options = {"path": str(archive), "subscribe": "t", "startingOffsets": "earliest"}
+    source = DefaultSource(options)
+    reader = source.reader(SCHEMA)
+    with pytest.warns(RecordsLost, match=GAP):
+        assert reader.partitions()
+    stream = source.streamReader(SCHEMA)
+    with pytest.warns(RecordsLost, match=GAP) as warned:
+        stream.initialOffset()
+        stream.initialOffset()
+    assert len(warned) == 1
+
+
+def test_restore_names_the_gap(archive: Path, tmp_path: Path) -> None:
+    root = log_root(tmp_path / "back")
+    report = lastwrite.restore(str(archive), to=str(root))
+    assert [GAP in note for note in report.notes].count(True) == 1
 
 
 def test_the_next_fetch_and_a_copy_have_it_too(archive: Path, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ class Fetched:
     bytes: int
     is_new: bool  # the partition was not in the archive
     foreign_bytes: int = 0  # of what it names where it lies
+    gap: str | None = None  # what was accepted as lost before it
 
     def of(self, found: FetchedLog) -> FetchedLog:
         """The partition's report with it."""
@@ -47,6 +48,7 @@ class Fetched:
             size_bytes=self.bytes,
             foreign_bytes=self.foreign_bytes,
             is_new=self.is_new,
+            gap=self.gap,
         )
 
 

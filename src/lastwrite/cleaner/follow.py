@@ -152,6 +152,8 @@ class Follower:
         held: dict[str, Held] = {}
         for each in logs:
             log = each.log
+            if log.gap is not None:
+                self._events.note(f"{log.folder}: gap accepted: {log.gap}")
             if log.held is None:
                 continue
             held[log.folder] = log.held

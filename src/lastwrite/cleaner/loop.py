@@ -29,6 +29,7 @@ from lastwrite.cleaner.watch import Watch
 from lastwrite.commands.sweep import sweep_partitions
 from lastwrite.engine.system import System
 from lastwrite.errors import CorruptLog, LogError, LogHeld, RemoteFailed
+from lastwrite.model.log import ProblemKind
 from lastwrite.reports.compaction import CompactionReport, PartitionReport, Quarantined, Status
 from lastwrite.storage.quarantine import read_quarantine, release, set_aside
 
@@ -330,6 +331,9 @@ class Cleaner(Daemon[_Outcome | Turn]):
         now_ms: int,
     ) -> None:
         assert outcome.report is not None
+        for problem in report.problems:
+            if problem.kind is ProblemKind.GAP:
+                self._events.say_once(str(problem), str(problem))
         wrong = [problem for problem in report.problems if not problem.is_note]
         is_wrong = bool(report.status in _FAILED or wrong or candidate.trouble)
         if report.is_keyless:  # to find that out the whole range was read: not again at every look

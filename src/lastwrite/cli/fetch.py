@@ -206,6 +206,7 @@ def _what(log: FetchedLog) -> str:
     if log.aside is not None:
         return f"added; set aside what the log has not: {log.aside}"
     stay = f"; {in_words(log.foreign_bytes)} stay in the tier" if log.foreign_bytes else ""
+    stay += "" if log.gap is None else f"; accepted: {log.gap}"
     if log.is_new:
         return f"new{stay}"
     return f"added{stay}" if log.segments else "nothing new"

@@ -6,10 +6,12 @@ import itertools
 from typing import Annotated
 
 import typer
+from msgspec import structs
 
 from lastwrite.cli import options
 from lastwrite.cli.clean import stops_by_signals
 from lastwrite.cli.output import Output, in_words
+from lastwrite.cli.problems import problem_lines
 from lastwrite.errors import InvalidConfig, VerificationFailed
 from lastwrite.reports.table_proof import TableProof
 from lastwrite.reports.table_round import TableRound
@@ -149,7 +151,12 @@ def table(
             **given,
         )
 
+    named: set[str] = set()
+
     def told(report: TableRound) -> None:
+        new = [each for each in report.notes if str(each) not in named]
+        named.update(map(str, new))
+        report = structs.replace(report, notes=new)
         if output.as_json:
             output.document(report)
         else:
@@ -184,6 +191,7 @@ def _lines(report: TableRound) -> list[str]:
             f"1 or after 9999, first {report.topic}-{first.partition}, offset {first.offset}, "
             f"{first.timestamp_ms} ms"
         )
+    lines += problem_lines(report.notes)
     if report.untidy:
         lines.append(f"old files stay until the next round: {report.untidy}")
     return lines
@@ -203,6 +211,7 @@ def _proof_lines(proof: TableProof) -> list[str]:
         )
     if not proof.is_state_right:
         lines.append("the rows are not those that the table's last commit counted")
+    lines += problem_lines(proof.notes)
     lines += [f"{count} keys differ: {kind}" for kind, count in proof.counts.items()]
     lines += [
         f"  {each.key!r} ({each.kind}): the table has offset {each.row_offset}, the log "

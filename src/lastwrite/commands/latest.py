@@ -19,12 +19,13 @@ import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
+from lastwrite.archive.gaps import gaps_in, warn_of
 from lastwrite.commands.systems import KAFKA, PULSAR, ROCKETMQ, system_of
 from lastwrite.commands.table import MEMORY, KeyedTable, steady, whole_topic
 from lastwrite.config.stores import store_settings
 from lastwrite.decoding.options import ASIDE, DecodingConfig, DecodingOptions
 from lastwrite.errors import InvalidConfig, OutOfMemoryBudget
-from lastwrite.model.log import PartitionLog
+from lastwrite.model.log import PartitionLog, Problem
 from lastwrite.pulsar.format.position import Position
 from lastwrite.rocketmq.format.java_hash import decode
 from lastwrite.rows.requirements import require_arrow
@@ -44,7 +45,8 @@ End = int | str
 class Table(dict[Any, Any]):
     """The last writes, and up to where they are: ``end_offsets``, partition (RocketMQ: queue, Pulsar:
     -1 where the topic has none) to the first offset that is not in the table; in Pulsar a message
-    id, ``LEDGER:ENTRY``, as ``read`` takes it for ``start``.
+    id, ``LEDGER:ENTRY``, as ``read`` takes it for ``start``. ``notes``: gaps of the topic's archive
+    that were accepted as lost.
 
     A key may be looked up as text or as bytes, whichever the table has. Of Pulsar the bytes of a
     key that was sent as Base64 find it, too.
@@ -53,6 +55,7 @@ class Table(dict[Any, Any]):
     def __init__(self, writes: Mapping[Any, Any], end_offsets: Mapping[int, End]) -> None:
         super().__init__(writes)
         self.end_offsets = dict(end_offsets)
+        self.notes: list[Problem] = []
         self._system: str | None = None
 
     @classmethod
@@ -167,11 +170,16 @@ def latest(
         with KeyedTable(rows, logs, budget, raw_keys=True) as found:
             writes = _held(found.items(), _KEYS[system], limit_bytes)
             table = Table.of(system, writes, ends_of(found))
+            table.notes = gaps_in(logs)
             headers = found.to_arrow(["headers"])["headers"] if has_headers else None
             return table, logs[0].name.topic if logs else "", headers
 
+    named: set[str] = set()
+
     def listed() -> list[PartitionLog]:
-        return whole_topic(rows, path, topic)
+        logs = whole_topic(rows, path, topic)
+        warn_of(gaps_in(logs), named)
+        return logs
 
     if spark is None:
         table, name, headers = steady(rows, listed, held)
@@ -180,7 +188,10 @@ def latest(
         require_arrow()
         from lastwrite.rows.messages import decoded_values  # not before it is needed
 
-        return Table.of(system, decoded_values(table, wanted, name, headers), table.end_offsets)
+        decoded = decoded_values(table, wanted, name, headers)
+        made = Table.of(system, decoded, table.end_offsets)
+        made.notes = table.notes
+        return made
     session = spark
     from lastwrite.commands.rows import frame_of, refuse_without_arrow
 

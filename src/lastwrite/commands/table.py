@@ -21,6 +21,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
+from lastwrite.archive.gaps import gaps_in, warn_of
 from lastwrite.commands.systems import system_of
 from lastwrite.config.stores import store_settings
 from lastwrite.decoding.options import DecodingConfig, DecodingOptions
@@ -29,7 +30,7 @@ from lastwrite.engine.system import system_named
 from lastwrite.errors import CommitConflict, InvalidConfig
 from lastwrite.kafka.beside_a_broker import one_try
 from lastwrite.model.columns import RecordColumns
-from lastwrite.model.log import PartitionLog
+from lastwrite.model.log import PartitionLog, Problem
 from lastwrite.rows.last_writes import LastWrites, Unseen
 from lastwrite.rows.reading import RowUnit, read_records, read_rows
 from lastwrite.rows.requirements import require_arrow
@@ -83,9 +84,13 @@ def table(
     rows = rows_of(system_of(path, system))
     wanted = DecodingConfig.of(decoding)
 
+    named: set[str] = set()
+
     def listed() -> list[PartitionLog]:
         address.use(store_settings(config))
-        return whole_topic(rows, path, topic)
+        logs = whole_topic(rows, path, topic)
+        warn_of(gaps_in(logs), named)
+        return logs
 
     def made(logs: Sequence[PartitionLog]) -> KeyedTable:
         return KeyedTable(rows, logs, parse_bytes(memory), listed, decoding=wanted)
@@ -172,6 +177,11 @@ class KeyedTable(Mapping[bytes, Any]):
     def logs(self) -> Sequence[PartitionLog]:
         """The partitions as they were listed last."""
         return self._last.logs
+
+    @property
+    def notes(self) -> list[Problem]:
+        """Gaps of the topic's archive that were accepted as lost."""
+        return gaps_in(self.logs)
 
     # ------------------------------------------------------------------ a mapping
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec import structs
 
+from lastwrite.archive.gaps import gaps_in
 from lastwrite.commands.systems import system_of
 from lastwrite.commands.table import MEMORY, steady, whole_topic
 from lastwrite.config.stores import store_settings
@@ -129,6 +130,7 @@ def table_to(
         rows = Rows(wanted, name, settings["headers"] == "true")
         wish = Wish(rows, settings, _left(parse_bytes(memory)), buckets, anew)
         report = bring_up(table, head, source, logs, wish, progress or NoProgress())
+        report = structs.replace(report, notes=gaps_in(logs))
         now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         try:
             tidied = tidy(table, now)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec import structs
+
+from lastwrite.archive.gaps import gaps_in
 from lastwrite.commands.systems import system_of
 from lastwrite.commands.table import MEMORY, steady, whole_topic
 from lastwrite.commands.table_to import check_format, format_at
@@ -68,7 +71,7 @@ def verify_table(
         return whole_topic(source, path, state.topic)
 
     def made(logs: Sequence[PartitionLog]) -> TableProof:
-        return verify(
+        proof = verify(
             table,
             found,
             source,
@@ -77,5 +80,6 @@ def verify_table(
             limit=limit,
             progress=progress,
         )
+        return structs.replace(proof, notes=gaps_in(logs))
 
     return steady(source, listed, made)

@@ -39,6 +39,7 @@ class FetchedLog(FrozenDocument, frozen=True, kw_only=True):
     reason: str | None = None  # why nothing more of it was brought
     is_damaged: bool = field(default=False, name="damaged")
     held: Held | None = None  # the same in a word
+    gap: str | None = None  # what was accepted as lost before it, see ``--accept-gap``
     aside: str | None = None  # the archive in which lies what could not be continued
 
 

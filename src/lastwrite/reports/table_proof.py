@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lastwrite.model.log import Problem
 from lastwrite.reports.document import FrozenDocument
 
 
@@ -38,6 +39,7 @@ class TableProof(FrozenDocument, frozen=True, kw_only=True):
     is_state_right: bool  # whether rows and checksum are those that the table's commit says
     counts: dict[str, int]  # of differences, by kind
     differences: list[Difference]  # the first
+    notes: list[Problem] = []  # gaps of the topic's archive that were accepted as lost
 
     @property
     def is_proven(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lastwrite.model.log import Problem
 from lastwrite.reports.document import FrozenDocument
 
 
@@ -38,4 +39,5 @@ class TableRound(FrozenDocument, frozen=True, kw_only=True):
     # rows that this round read whose time is before the year 1 or after 9999: theirs is null
     odd_times: int = 0
     first_odd_time: RecordTime | None = None
+    notes: list[Problem] = []  # gaps of the topic's archive that were accepted as lost
     attempts: int = 1  # more than one where another writer changed the table first

@@ -20,6 +20,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
+from lastwrite.archive.gaps import gaps_in
 from lastwrite.archive.place import MANIFEST
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog
 from lastwrite.kafka import beside_a_broker
@@ -59,6 +60,7 @@ class Partition:
         self._files = files
         self._tell = tell
         self._told = ""
+        self._gaps_told: set[str] = set()
         self._has_folder = not is_address(folder) and os.path.isdir(folder)
         self._is_there, self._checked_s = True, time.monotonic()
         self._lock = threading.Lock()
@@ -146,6 +148,13 @@ class Partition:
         self._state, self.changed_s = state, time.monotonic()
         return self._log
 
+    def _tell_gaps(self, log: PartitionLog) -> None:
+        """Name each gap of an archive to the operator, once."""
+        for gap in gaps_in([log]):
+            if gap.message not in self._gaps_told:
+                self._gaps_told.add(gap.message)
+                self._tell(f"{self.name}: {gap}")
+
     def is_there(self) -> bool:
         """Whether its folder exists, or did within the last 50 ms. Of a bucket: always."""
         if self._has_folder and time.monotonic() - self._checked_s > FILES_S:
@@ -173,6 +182,7 @@ class Partition:
         for problem in log.problems:
             if loses_records(problem, log):
                 raise CorruptLog(problem.message, problem.position, problem.path, problem.remedy)
+        self._tell_gaps(log)
         return log
 
     def fresh(self) -> ServedLog:

@@ -131,6 +131,7 @@ class Encoded(Made):
 
     def _copied(self) -> PartitionLog:
         (log,) = self._rows.logs_of(self.folder, is_compacted=True)
+        self._tell_gaps(log)
         copies = self._making.copies
         place = copies.place(_FORM, self._rows.name, self._making.codec.label, *_history(log))
         folder = partition_address(place, SYSTEM, self.name.topic, self.name.partition)

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
+from lastwrite.archive.gaps import gaps_in, warn_of
 from lastwrite.commands.rows import last_writes, one_topic, planned_rows
 from lastwrite.commands.systems import KAFKA
 from lastwrite.errors import InvalidConfig
@@ -92,6 +93,7 @@ class _Reader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         options, columns, narrowed = self._options, self._rows.raw_columns, self._narrowed
         logs = listed(options)
+        warn_of(gaps_in(logs), set())
         if options.is_compacted:
             # Which write is the last one does not depend on what is asked for.
             units = last_writes(system_at(options.paths), logs, columns)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from lastwrite.archive.gaps import gaps_in, warn_of
 from lastwrite.commands.rows import planned_rows
 from lastwrite.errors import CommitConflict, InvalidConfig, LogHeld
 from lastwrite.model.log import PartitionLog, TopicPartition
@@ -110,7 +111,9 @@ class _Stream(DataSourceStreamReader):
     # ------------------------------------------------------------------ how far
 
     def _listed(self) -> _Logs:
-        return {log.name: log for log in listed(self._options)}
+        logs = listed(self._options)
+        warn_of(gaps_in(logs), self._warned)
+        return {log.name: log for log in logs}
 
     def _ends_of(self, logs: _Logs) -> Offsets:
         return {name: end_of(log, self._options) for name, log in logs.items()}

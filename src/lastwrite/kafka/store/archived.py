@@ -46,6 +46,7 @@ from functools import lru_cache
 import msgspec
 from msgspec import structs
 
+from lastwrite.archive.gaps import gap_at, words_of
 from lastwrite.archive.layout import manifests_at, partition_address, partitions_at
 from lastwrite.archive.manifest import DataObject, Manifest
 from lastwrite.archive.place import MANIFEST, read_seen
@@ -70,7 +71,6 @@ from lastwrite.model.log import (
     KeptScan,
     PartitionLog,
     Problem,
-    ProblemKind,
     Producer,
     Segment,
     TopicPartition,
@@ -327,16 +327,12 @@ def log_of(manifest: Manifest, folder: str) -> PartitionLog:
 
 def gaps_of(log: ArchivedLog, path: str) -> tuple[Problem, ...]:
     """A note for each gap that the log still spans."""
-    return tuple(
-        Problem(
-            ProblemKind.GAP,
-            f"offsets {first} to {end - 1} were lost before they were fetched: keys that were "
-            "written or deleted there have the value from before",
-            path,
-        )
-        for first, end in log.gaps
-        if end > log.log_start
-    )
+    return tuple(gap_at(path, gap_words(*gap)) for gap in log.gaps if gap[1] > log.log_start)
+
+
+def gap_words(first: int, end: int) -> str:
+    """A sentence about a gap."""
+    return words_of(f"offsets {first} to {end - 1}")
 
 
 def segment_of(stored: StoredSegment, folder: str) -> Segment:

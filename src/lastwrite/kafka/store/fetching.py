@@ -111,6 +111,7 @@ def fetch(
     said = _of_cluster(log, now_ms)
     seen = place.read()
     before = _begin(log) if seen is None else archived.contents_of(seen.manifest, folder)
+    stored, gap = before, None
     if not log.segments:
         raise NotALog("the log has no segment", path=log.folder, remedy="check the path")
     end = log.high_watermark
@@ -124,6 +125,7 @@ def fetch(
         is_gap = accepts_gap and why is not None and why.held is Held.GAP
         if is_gap:
             why, before = None, before.with_gap(log.log_start)
+            gap = archived.gap_words(*before.gaps[-1])
         why = why or fork(before, epochs, end, None in (topic_id, before.topic_id))
         if not is_gap:  # else deletes may be lost as well, and that is accepted
             why = why or _lost_deletes(log, before, now_ms, config.delete_retention_ms)
@@ -134,10 +136,10 @@ def fetch(
         is_older = archived.is_archived(log.folder) and end < before.end_offset  # it is behind
         after = structs.replace(before, known=known or before.known, **({} if is_older else said))
         is_due = after.brought_ms - before.brought_ms > config.delete_retention_ms // 2
-        if is_due or after != structs.replace(before, brought_ms=after.brought_ms):
+        if is_due or after != structs.replace(stored, brought_ms=after.brought_ms):
             place.commit(place.begin(seen), manifest_of(seen, after, folder))
         end = before.end_offset
-        return Fetched(first_offset=end, end_offset=end, segments=0, bytes=0, is_new=False)
+        return Fetched(first_offset=end, end_offset=end, segments=0, bytes=0, is_new=False, gap=gap)
     end, first = max(end, before.end_offset), before.end_offset
     begun = place.begin(seen)
     with place.abandoned_if_broken_off(begun):
@@ -162,6 +164,7 @@ def fetch(
         bytes=sum(each.bytes for each in made if not each.address),
         foreign_bytes=sum(each.bytes for each in made if each.address),
         is_new=seen is None,
+        gap=gap,
     )
 
 

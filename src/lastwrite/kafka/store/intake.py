@@ -90,7 +90,7 @@ class Intake:
         self._place = place_at(folder)
         self._seen = self._place.read()
         self._is_new = self._seen is None
-        self._is_behind_gap = False
+        self._gap: str | None = None
         if self._seen is not None:
             self._log = archived.contents_of(self._seen.manifest, folder)
             self._is_new = self._log.is_blank
@@ -101,7 +101,7 @@ class Intake:
             why = another(source.log_start, self._log, source.topic_id)
             if source.accepts_gap and why is not None and why.held is Held.GAP:
                 self._log, why = self._log.with_gap(source.log_start), None
-                self._is_behind_gap = True
+                self._gap = archived.gap_words(*self._log.gaps[-1])
             self._refuse(why)
         self.epoch = max(dict(self._log.epochs), default=-1)  # the last that is known
         self._lineage = source.lineage(self.epoch)
@@ -214,7 +214,7 @@ class Intake:
     def _lost_deletes(self, table: BatchTable, at: int) -> Why | None:
         """Why a delete may be missing; None: none can be. Only a cleaner leaves holes."""
         config = self._source.config
-        if self._is_behind_gap:  # some may be lost, and that is accepted
+        if self._gap is not None:  # some may be lost, and that is accepted
             return None
         since_ms = time.time_ns() // 1_000_000 - self._brought_ms
         if since_ms <= config.delete_retention_ms or not config.compacts:
@@ -292,7 +292,7 @@ class Intake:
         ``coming``: of those that nothing has cleaned yet, and of who follows of the active one.
         """
         before, config = self._log, self._source.config
-        if self._made or self._at != before.end_offset or self._is_behind_gap:
+        if self._made or self._at != before.end_offset or self._gap is not None:
             return ()
         begin = before.checkpoint or 0
         if self._source.follows:
@@ -385,7 +385,7 @@ class Intake:
         is_other = source.known not in (None, before.known)
         is_other = is_other or self._groups(before) != before.groups
         is_other = is_other or (not source.follows and before.active_from is not None)
-        if self._begun or self._is_new or is_due or is_other or self._is_behind_gap:
+        if self._begun or self._is_new or is_due or is_other or self._gap:
             self._commit()
 
     def keep(self) -> bool:
@@ -419,6 +419,7 @@ class Intake:
             segments=self._segments,
             bytes=self._bytes,
             is_new=self._is_new,
+            gap=self._gap,
         )
 
     def abandon(self) -> None:

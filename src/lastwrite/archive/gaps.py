@@ -1,0 +1,40 @@
+"""Gaps of an archive: records that were lost between two fetches, and that ``--accept-gap`` has
+accepted as lost. The manifest of a partition notes them, and each command that reads it names them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+
+from lastwrite.model.log import PartitionLog, Problem, ProblemKind
+
+
+def words_of(what: str) -> str:
+    """A sentence about a gap; ``what``: the records, in the plural."""
+    return (
+        f"{what} were lost before they were fetched: keys that were written or deleted there have "
+        "the value from before"
+    )
+
+
+def gap_at(path: str, words: str) -> Problem:
+    """The note about a gap of the partition at ``path``."""
+    return Problem(ProblemKind.GAP, words, path)
+
+
+class RecordsLost(UserWarning):
+    """An archive lacks records that were lost before they were fetched."""
+
+
+def warn_of(gaps: Iterable[Problem], named: set[str]) -> None:
+    """Warn of each gap that is not in ``named`` yet, which then has it."""
+    for gap in gaps:
+        if str(gap) not in named:
+            named.add(str(gap))
+            warnings.warn(str(gap), RecordsLost, stacklevel=3)
+
+
+def gaps_in(logs: Iterable[PartitionLog]) -> list[Problem]:
+    """The notes about all gaps of these logs."""
+    return [each for log in logs for each in log.problems if each.kind is ProblemKind.GAP]
