@@ -179,7 +179,7 @@ def test_with_the_active_segment_the_log_is_cleaned_to_its_end() -> None:
     again = cleanable_range(
         log(archive.segments, 25, checkpoint=25), KafkaTopicConfig(), NOW, include_active=True
     )
-    assert not again.eligible and again.reason == "all 25 offsets were cleaned before"
+    assert not again.eligible and again.reason == "all 25 offsets are already clean"
     behind = cleanable_range(
         log(archive.segments, 25, high_watermark=24), KafkaTopicConfig(), NOW, include_active=True
     )

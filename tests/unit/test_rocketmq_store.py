@@ -326,7 +326,9 @@ def test_the_ratio_decides(root: Path) -> None:
         str(root), topic=TOPIC, partition=0, config=settings, now_ms=START_MS, spark=INLINE
     )
     assert told.partitions[0].status is Status.SKIPPED
-    assert "min.cleanable.dirty.ratio asks for more than 0.5" in str(told.partitions[0].reason)
+    assert "a round needs more than min.cleanable.dirty.ratio, 0.5" in str(
+        told.partitions[0].reason
+    )
     lag = {"min.cleanable.dirty.ratio": 0.5, "max.compaction.lag.ms": 1}
     told = lastwrite.compact(
         str(root), topic=TOPIC, partition=0, config=lag, now_ms=START_MS + 999, spark=INLINE

@@ -1,1 +1,1 @@
-"""One round over many partitions: plan, scan, elect, rewrite, commit. It names no system."""
+"""One round over many partitions: plan, scan, elect, rewrite, commit. Independent of the system."""

@@ -1,4 +1,4 @@
-"""The figures of a partition that a round has rewritten, from the verdicts that workers counted."""
+"""The figures of a rewritten partition, from the verdicts that workers counted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lastwrite.reports.compaction import PartitionReport, Status
 
 
 def account_round(partition: RewrittenPartition) -> PartitionReport:
-    """The partition's report with what the round read, wrote and dropped, or would."""
+    """The partition's report with the figures of what the round read, wrote and dropped, or would."""
     before, plan = partition.report, partition.plan
     written = [*partition.written]
     counts = [
@@ -48,15 +48,15 @@ def account_round(partition: RewrittenPartition) -> PartitionReport:
 
 
 def _segments_of(parts: Sequence[SegmentOutput]) -> int:
-    """How many segments the parts of a new one are."""
+    """The number of segments that the parts of a new segment form."""
     further = sum(len(part.further) for part in parts)
-    if any(part.stored is not None for part in parts):  # each is one by itself
+    if any(part.stored is not None for part in parts):  # each part is a segment
         return further + sum(not part.is_gone for part in parts)
     return further + (not all(part.is_gone for part in parts))
 
 
 def records_by_segment(partition: RewrittenPartition) -> list[int]:
-    """How many records each segment of the log had before the round."""
+    """The number of records of each segment before the round."""
     records = [0] * len(partition.plan.log.segments)
     for piece, scan in zip(partition.plan.pieces, partition.scans, strict=True):
         records[piece.segment] += scan.records

@@ -1,7 +1,6 @@
-"""Arrays that a worker uses again, unit after unit.
+"""Arrays that a worker reuses from unit to unit.
 
-Fresh memory costs a page fault for every four kilobytes: for a partition of a megabyte more than
-its records do.
+Fresh memory costs a page fault per 4 KB. For a partition of 1 MB these cost more than its records.
 """
 
 from __future__ import annotations
@@ -15,9 +14,7 @@ from lastwrite.engine.system import Format, system_named
 
 
 class Buffers:
-    """What the units of one task share, one after the other: named arrays, and a format with its
-    own.
-    """
+    """Named arrays and formats that the units of one task share, one after the other."""
 
     def __init__(self) -> None:
         self._held: dict[str, np.ndarray[Any, Any]] = {}
@@ -26,7 +23,7 @@ class Buffers:
     def room(
         self, name: str, rows: int, dtype: DTypeLike, columns: int | None = None
     ) -> np.ndarray[Any, Any]:
-        """``rows`` rows of the array ``name``; what stands in them is of no meaning."""
+        """``rows`` rows of the array ``name``, not initialized."""
         shape = (rows,) if columns is None else (rows, columns)
         held = self._held.get(name)
         if held is None or len(held) < rows or held.shape[1:] != shape[1:] or held.dtype != dtype:
@@ -34,7 +31,7 @@ class Buffers:
         return held[:rows]
 
     def format(self, system: str, plain_bytes: int, reading: int = 0) -> Format:
-        """The system's format; ``reading`` as ``Policy.reading``."""
+        """The system's format; ``reading`` is ``Policy.reading``."""
         wanted = (system, plain_bytes, reading)
         if wanted not in self._formats:
             self._formats[wanted] = system_named(system).new_format(plain_bytes, reading)

@@ -1,8 +1,8 @@
 """Read a piece chunk by chunk, as whole batches.
 
-One buffer a worker is read into again and again, so that a chunk is still in the processor's cache
-when its records are walked. It grows only for a batch that is larger than it, never because a
-length says so beyond the piece.
+A worker reads into one buffer repeatedly, so that a chunk is still in the processor's cache when
+its records are visited. The buffer grows only for a batch that is larger than it. A length that
+reaches beyond the piece never makes it grow.
 """
 
 from __future__ import annotations
@@ -25,25 +25,27 @@ from lastwrite.storage.throttle import spender
 
 
 class Chunk(NamedTuple):
-    """Whole batches in a buffer; ``shift`` is what their origins lack to a file position."""
+    """Whole batches in a buffer; ``shift`` is added to their origins to get file positions."""
 
     buffer: ByteArray
     table: BatchTable
     shift: int
-    records: int  # how many the batches say they have, together
-    fewest: int  # that one of them has
-    origin_bytes: int  # that they took before they were converted
-    flags: int  # those that any of them has
+    records: int  # in all batches, as their headers state
+    fewest: int  # the smallest record count of a batch
+    origin_bytes: int  # bytes before conversion
+    flags: int  # all flags that occur
 
     @classmethod
     def of(cls, buffer: ByteArray, table: BatchTable, shift: int) -> Chunk:
-        """The chunk of these batches, of which there is one at least."""
+        """The chunk of these batches; there must be at least one."""
         return cls(buffer, table, shift, *map(int, sums_of(table)))
 
 
 class Chunks:
-    """The worker's buffer, and the walk over a piece through it. ``is_proven``: every batch of it was
-    proven by its checksum before; what goes is not proven once more where a format can tell.
+    """Reads pieces through the worker's buffer.
+
+    With ``is_proven``, the checksum of every batch was checked before. If the format can, it then
+    does not check batches that are dropped.
     """
 
     def __init__(
@@ -51,18 +53,18 @@ class Chunks:
     ) -> None:
         self._limits = limits
         self._is_proven = is_proven
-        if limits.stores is not None:  # side files go by what this process knows
+        if limits.stores is not None:  # the lookup of side files depends on this process's state
             use(limits.stores)
         self._spend = spender(limits.reading)
         self._buffers = buffers or Buffers()
         self._buffer: ByteArray = self._buffers.room("chunk", limits.chunk_bytes, np.uint8)
 
     def of(self, format: Format, piece: Piece) -> Iterator[Chunk]:
-        """The chunks of ``piece``; each is valid until the next is asked for.
+        """Yield the chunks of ``piece``; each is valid until the next is requested.
 
         Raises:
-            CorruptLog: as the format says, with file and position; also where the piece does not
-                end at a batch's end, so that the offset index it was cut by lies.
+            CorruptLog: a batch is damaged, with file and position. Or the piece does not end at a
+                batch's end, so the offset index that it was cut by is wrong.
             CommitConflict: the file is not the one that was planned.
         """
         split = format.split_proven if self._is_proven else format.split
@@ -87,7 +89,7 @@ class Chunks:
                         if lowest > piece.end_offset:
                             row = table[int(np.argmax(table["next_offset"] > piece.end_offset))]
                             raise CorruptLog(
-                                f"offset {int(row['next_offset']) - 1} lies beyond the segment's end, "
+                                f"offset {int(row['next_offset']) - 1} is beyond the segment's end, "
                                 f"{piece.end_offset}",
                                 position + int(row["origin"]),
                                 piece.path,
@@ -96,7 +98,7 @@ class Chunks:
                         yield chunk
                     start = start_of_rest
                     if wanted < 0 and start < end:
-                        continue  # the table was full, or what comes next is at fault
+                        continue  # the table is full, or the next batch is damaged
                 left = piece.end - (position + end)
                 if (not left and start < end) or wanted > piece.end - (position + start):
                     self._cut_short(format, piece, position + start, wanted)
@@ -112,18 +114,20 @@ class Chunks:
             reader.check_unchanged()
 
     def _fitting(self, table: BatchTable) -> int:
-        """How many of the batches are taken at once: not by their bytes alone, since buffers follow
-        records, too.
+        """The number of batches that fit in one chunk.
+
+        Records limit a chunk as well as bytes, since buffers grow with records.
         """
         behind = np.cumsum(table["records"], dtype=np.int64)
         return max(1, int(np.searchsorted(behind, self._limits.block_entries, side="right")))
 
     def _make_room(self, start: int, end: int, wanted: int, path: str, position: int) -> None:
-        """Move what is left to the buffer's begin; a larger buffer if the next batch needs one."""
+        """Move the unread bytes to the buffer's start, and enlarge it if the next batch needs that."""
         if wanted > len(self._buffer):
             if wanted > self._limits.plain_bytes:
                 raise OutOfMemoryBudget(
-                    f"a batch of {wanted} bytes is larger than the {self._limits.plain_bytes} that memory allows",
+                    f"a batch of {wanted} bytes is larger than the {self._limits.plain_bytes} "
+                    "that memory allows",
                     position + start,
                     path,
                     "raise --memory",
@@ -142,7 +146,7 @@ class Chunks:
     def _cut_short(format: Format, piece: Piece, position: int, wanted: int) -> None:
         if piece.end < piece.size_bytes:
             raise CorruptLog(
-                f"no batch ends at byte {piece.end}, where the offset index says that one begins",
+                f"no batch ends at byte {piece.end}, but the offset index has one that begins there",
                 position,
                 piece.path,
                 format.cut_remedy,

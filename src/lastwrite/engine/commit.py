@@ -1,12 +1,12 @@
-"""Step five, commit: what was written aside takes its place, and what has expired goes.
+"""Step five, commit: staged segments replace the old ones, and expired segments are deleted.
 
     in place   swap ─ checkpoint ─ tidy ─ retention     every partition is swapped before a root's
-                                                        checkpoint is written, and only then is
-                                                        anything cleared away
+                                                        checkpoint is written, and only then are
+                                                        old segments deleted
     a copy     publish                                  of all partitions, cleaned or not
-    a dry run                                           nothing but the figures
+    a dry run                                           only the figures
 
-A partition that fails at any point is reported so; the others go on.
+A partition that fails at any point is reported as failed; the others continue.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Commit:
-    """One partition's commit, and how far it has come."""
+    """The commit of one partition, and its state."""
 
     partition: RewrittenPartition | Ended
-    new: CommitPlan | None = None  # what the log, or its copy, shall be
-    after: PartitionLog | None = None  # as the round leaves it
-    retention: Retention | None = None  # of that
+    new: CommitPlan | None = None  # the new content of the log, or of its copy
+    after: PartitionLog | None = None  # the log after the round
+    retention: Retention | None = None  # for that log
     error: Exception | None = None
 
     @property
     def open(self) -> RewrittenPartition | None:
-        """The partition, if there was a round and nothing has failed since."""
+        """The partition, if there was a round and nothing has failed since; else None."""
         is_open = isinstance(self.partition, RewrittenPartition) and self.error is None
         return self.partition if is_open else None  # type: ignore[return-value]
 
@@ -65,7 +65,7 @@ class _Commit:
 def commit(
     context: Context, partitions: Sequence[RewrittenPartition | Ended]
 ) -> list[PartitionReport]:
-    """Commit a wave; a report of each, in their order."""
+    """Commit a wave, and return a report for each partition, in their order."""
     wave = [_Commit(partition) for partition in partitions]
     weights = [sum(part.bytes_written for part in each.partition.written) for each in wave]
     context.progress.stage("commit", sum(weights))
@@ -83,7 +83,7 @@ def commit(
 
 
 def _prepare(context: Context, each: _Commit) -> None:
-    """Say what the log, or its copy, shall be."""
+    """Plan the new content of the log, or of its copy."""
     last = each.partition
     try:
         if isinstance(last, RewrittenPartition):
@@ -108,7 +108,7 @@ def _expired(context: Context, log: PartitionLog) -> Retention:
 
 
 def _joined(context: Context, partition: RewrittenPartition, retention: Retention) -> CommitPlan:
-    """Join what is in parts, and say what the log shall be."""
+    """Join segments that were written in parts, and plan the new content of the log."""
     plan, system = partition.plan, context.system
     sources: list[Sequence[Segment]] = []
     made: list[SegmentOutput] = []
@@ -135,7 +135,7 @@ def _joined(context: Context, partition: RewrittenPartition, retention: Retentio
 
 
 def _keep(context: Context, some: Sequence[_Commit]) -> None:
-    """Write what manifests will name beside the segments."""
+    """Write the scans that manifests will name beside the segments."""
     pairs = [(each, each.open, each.new) for each in some if each.open and each.new is not None]
     if context.scan_cache is None or not pairs:
         return
@@ -146,7 +146,7 @@ def _keep(context: Context, some: Sequence[_Commit]) -> None:
 
 
 def _publish(context: Context, some: Sequence[_Commit]) -> None:
-    """Swap new segments in (the old ones stay until the checkpoint is written), or make copies."""
+    """Swap new segments in (the old ones stay until the checkpoint is written), or publish copies."""
     system = context.system
     if context.is_in_place:
         new = [(each, each.new) for each in some if each.open and each.new is not None]
@@ -161,14 +161,14 @@ def _for_all(
     work: Callable[[list[T]], Sequence[Exception | None]],
     some: Sequence[tuple[_Commit, T]],
 ) -> None:
-    """Do the work for all partitions together; whose part of it fails has failed."""
+    """Do the work for all partitions together, and mark those for which it fails."""
     for (each, _), error in zip(some, work([value for _, value in some]), strict=True):
         if error is not None:
             each.fail(system, error)
 
 
 def _finish_in_place(context: Context, wave: Sequence[_Commit]) -> None:
-    """After the swap of all: checkpoints, what is left of the swaps, retention."""
+    """After every swap: write checkpoints, remove the remains of the swaps, apply retention."""
     system = context.system
     _record(system, wave)
     cache = context.scan_cache
@@ -176,7 +176,7 @@ def _finish_in_place(context: Context, wave: Sequence[_Commit]) -> None:
         cache.write(context, [each.open for each in wave if each.open])
     swapped = [(each, each.open.plan.log) for each in wave if each.open and each.open.replacements]
     _for_all(system, system.tidy, swapped)
-    # All partitions together: they share the checkpoint of log starts.
+    # All partitions together, because they share the checkpoint of log starts.
     judged = [
         (each, (each.after, each.retention))
         for each in wave
@@ -189,8 +189,9 @@ def _finish_in_place(context: Context, wave: Sequence[_Commit]) -> None:
 
 
 def _record(system: System, wave: Sequence[_Commit]) -> None:
-    """Write each root's checkpoint once, after the swap of all: the other way round it would hide
-    dirty records.
+    """Write each root's checkpoint once, after every swap.
+
+    A checkpoint written before the swap would hide dirty records.
     """
     by_root: dict[str, list[tuple[_Commit, RewrittenPartition]]] = {}
     for each in wave:
@@ -207,7 +208,7 @@ def _record(system: System, wave: Sequence[_Commit]) -> None:
 
 
 def _report(context: Context, each: _Commit) -> PartitionReport:
-    """How the partition came out of the round."""
+    """The partition's report at the end of the round."""
     last = each.partition
     report = structs.replace(last.report)
     if each.error is not None:
@@ -231,6 +232,6 @@ def _account_backlog(
     context: Context, report: PartitionReport, log: PartitionLog, horizon: int
 ) -> None:
     options = context.options
-    # Whoever changed the log since is none of the round's concern.
+    # An error here means that another program changed the log after the commit.
     with contextlib.suppress(LogError, OSError):
         report.backlog = context.system.backlog(log, horizon, options.config, options.now_ms)

@@ -1,4 +1,4 @@
-"""What all steps of a round share, and what none of them changes."""
+"""The context that all steps of a round share; no step changes it."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 class Exchange(Protocol):
-    """Runs units of the three middle steps and carries entries and losers between them.
+    """Runs the units of the three middle steps, and carries entries and losers between them.
 
-    ``elect`` and ``rewrite`` are of the last call of ``scan``.
+    ``elect`` and ``rewrite`` refer to the last call of ``scan``.
     """
 
     @property
@@ -40,13 +40,15 @@ class Exchange(Protocol):
 
     @property
     def whole_bytes(self) -> int:
-        """A partition of no more is better taken whole: two stages cost what sharing it would
-        spare. 0: none is taken so.
+        """The size up to which a partition is best processed whole, in one task.
+
+        Sharing a smaller one between workers costs two stages and saves less than that. 0 means
+        that no partition is processed whole.
         """
         ...
 
     def clear(self) -> None:
-        """Let go of what waves left that are through."""
+        """Drop what finished waves left behind."""
 
     def scan(
         self, units: Sequence[ScanUnit], progress: Progress
@@ -66,8 +68,9 @@ class Exchange(Protocol):
         work: WholeWork,
         progress: Progress,
     ) -> Begun[list[RewrittenPartition | Ended | Failed[PartitionPlan]]]:
-        """Begin to take each partition through the three steps in one task. ``work`` goes to the
-        workers, and is given an exchange of that worker alone, and the plans of a task.
+        """Start to take each partition through the three steps in one task.
+
+        Workers receive ``work`` and call it with their own exchange and the plans of a task.
         """
         ...
 
@@ -77,14 +80,16 @@ class Exchange(Protocol):
         work: Callable[..., KeptScan],
         progress: Progress,
     ) -> list[KeptScan | Failed[Any]]:
-        """Write what is kept of scans. ``work`` is given a unit, and by piece what its scan found
-        (``ScannedEntries``), unless that lies where the results say.
+        """Write the scans that are to be kept.
+
+        ``work`` is called with a unit and, by piece, the result of its scan (``ScannedEntries``),
+        unless that is in the file that the results name.
         """
         ...
 
 
 class WholeWork(Protocol):
-    """What a task does that takes its partitions through the three steps."""
+    """The work of a task that takes its partitions through the three steps."""
 
     def __call__(
         self, exchange: Exchange, plans: Sequence[PartitionPlan], /
@@ -92,66 +97,70 @@ class WholeWork(Protocol):
 
 
 class CachedLog(Protocol):
-    """What is known of a partition's segments from earlier scans."""
+    """The results of earlier scans of a partition's segments."""
 
-    secret: bytes  # the round takes this secret, and as many bits
+    secret: bytes  # the round uses this secret and this number of bits
     bits: int
 
     def cuts(self, segment: int) -> list[int] | None:
-        """Where the segment is to be cut; None: anywhere."""
+        """The positions at which to cut the segment. None means anywhere."""
         ...
 
     def scan_of(self, segment: int, start: int, end_offset: int) -> CachedScan | None:
-        """What stands in for the scan of the piece that begins at ``start``."""
+        """The cached scan of the piece that begins at ``start``, or None."""
         ...
 
 
 class ScanCache(Protocol):
-    """What rounds leave for later ones, so that these need not scan all again: ``scan_cache``."""
+    """Keeps the results of scans for later rounds, so that these scan less: see ``scan_cache``."""
 
     def open(
         self, context: Context, number: int, log: PartitionLog, decision: Decision, bits: int
     ) -> CachedLog | None:
-        """What is known of the partition ``number``; None: it is read as if nothing were."""
+        """The cached scans of partition ``number``. None means that it is scanned as if there were
+        none.
+        """
         ...
 
     def keep(
         self, context: Context, partitions: Sequence[RewrittenPartition]
     ) -> Sequence[Mapping[int, KeptScan | None]]:
-        """Of archives, before the commit: for each partition what its manifest shall name; see
-        ``CommitPlan.kept``.
+        """Store the scans of archives before the commit; return, by partition, the scans for its
+        manifest.
+
+        See ``CommitPlan.kept``.
         """
         ...
 
     def write(self, context: Context, partitions: Sequence[RewrittenPartition]) -> None:
-        """Of files, after the swap, and before the old segments go."""
+        """Write the scans of files, after the swap and before the old segments are deleted."""
         ...
 
     def place(self, context: Context, partition: RewrittenPartition) -> None:
-        """Once nothing renames or links a segment any more."""
+        """Move the scans to their final names, once no segment is renamed or linked any more."""
         ...
 
 
 def go_on() -> None:
-    """Stop nothing."""
+    """Never stop the work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a caller asks of a compaction."""
+    """The options of a compaction."""
 
     config: Mapping[str, object]
     now_ms: int
     exact: bool = False
     include_active: bool = False
     like_broker: bool = False
-    drop_expired_deletes: bool = False  # in a log of which nothing is dirty, too
+    drop_expired_deletes: bool = False  # even in a log without dirty records
     dry_run: bool = False
-    # of a dry run: it takes every step, on stores that only count what would be written
+    # in a dry run: take every step, with stores that only count what they would write
     is_counted: bool = False
     to: str | None = None
     keep_scans: bool = False  # see ``scan_cache``
-    # Raises where the work is to stop: nothing more is begun or swapped.
+    # Raises if the work must stop: nothing more is started or swapped.
     check: Callable[[], None] = go_on
 
     def __post_init__(self) -> None:
@@ -161,7 +170,7 @@ class Options:
             )
 
 
-LOOKING = Options(config={}, now_ms=0, dry_run=True)  # of a command that runs no round
+LOOKING = Options(config={}, now_ms=0, dry_run=True)  # for commands that run no round
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +187,10 @@ class Context:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the round changes the log itself, or would."""
+        """Whether the round changes the log itself, or would in a dry run."""
         return self.writes and self.options.to is None
 
     @property
     def writes(self) -> bool:
-        """Whether new segments are written, be it that they are only counted."""
+        """Whether new segments are written, or counted as if they were."""
         return not self.options.dry_run or self.options.is_counted

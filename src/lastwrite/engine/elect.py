@@ -1,12 +1,12 @@
-"""Stage three, elect: some buckets of one partition, and which of their entries are shadowed.
+"""Stage three, elect: find the shadowed entries in some buckets of one partition.
 
-A task maps the files that its buckets' stretches of entries lie in, elects, and marks the losers in
-the pieces' state files, mapped too. What it touches at once is ``slice_bytes`` of entries; a single
-bucket that is larger is taken alone.
+A task maps the files that contain its buckets' entries, elects, and marks the losers in the pieces'
+state files, which are mapped too. It touches ``slice_bytes`` of entries at a time; a larger bucket
+is processed alone.
 
-Of a file that is in memory anyway, the system maps 64 KiB around each byte touched, and what is
-mapped counts as this process's memory. Many short stretches would so take many times their bytes:
-these are copied, and their pages let go.
+A page fault maps 64 KiB of a cached file around each byte touched, and mapped pages count as this
+process's memory. So many short ranges would count many times their bytes: they are copied, and
+their pages dropped.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from lastwrite.model.policy import Strategy
 from lastwrite.model.work import Block, Elected, ElectUnit, Limits
 from lastwrite.storage.scratch import PAGE_BYTES, ScratchMap
 
-_AROUND_BYTES = 128 << 10  # mapped beyond a stretch, at its two ends
+_AROUND_BYTES = 128 << 10  # mapped beyond a range, at its two ends
 
 NO_KEYS: tuple[Int64Array, ByteArray] = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint8)
 
 
 class Marks:
-    """The scratch files of a task's units, each mapped once, and the losers that are to be marked.
+    """The scratch files of a task's units, each mapped once, and the losers still to be marked.
 
-    Losers are spread over all states, and each page of these costs a fault. So they are marked when
-    there are many, piece for piece. ``close`` ends the maps.
+    Losers are spread over all states, and each page of states costs a page fault. So losers are
+    marked piece by piece once there are many. ``close`` unmaps the files.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -40,13 +40,12 @@ class Marks:
         self._slice_bytes = limits.slice_bytes
         self._most_bytes = limits.plain_bytes // 4  # nothing is decompressed meanwhile
         self._states: dict[str, ScratchMap] = {}
-        # by the place of a piece's states: how many there are, and the losers' ordinals
+        # by the file and position of a piece's states: their number, and the losers' ordinals
         self._lost: dict[tuple[str, int], tuple[int, list[np.ndarray]]] = {}
         self._held_bytes = 0
         self.entries: dict[str, ScratchMap] = {}
 
     def map(self, unit: ElectUnit) -> None:
-        """Map what the unit needs."""
         for block, (path, _) in zip(unit.blocks, unit.states, strict=True):
             if block.path not in self.entries:
                 self.entries[block.path] = self._map(block.path)
@@ -57,20 +56,20 @@ class Marks:
         return self._stack.enter_context(closing(ScratchMap(path, writable)))
 
     def add(self, unit: ElectUnit, losers: Sequence[np.ndarray]) -> None:
-        """The losers of a unit, by block."""
+        """Add the losers of a unit, by block."""
         for place, last, lost in zip(unit.states, unit.last_records, losers, strict=True):
             if len(lost):
                 self._lost.setdefault(place, (last + 1, []))[1].append(lost)
-        self._held_bytes += unit.entry_bytes // 4  # four bytes for each that might have lost
+        self._held_bytes += unit.entry_bytes // 4  # four bytes for each entry that may lose
         if self._held_bytes > self._most_bytes:
             self.mark()
 
     def mark(self) -> None:
-        """Mark those that are not marked yet."""
+        """Mark the losers that were added since the last call."""
         touched = 0
         for (path, at), (records, losers) in self._lost.items():
             states = self._states[path]
-            if PAGE_BYTES * sum(map(len, losers)) > records:  # one a page, or more
+            if PAGE_BYTES * sum(map(len, losers)) > records:  # one per page, or more
                 states.populate(at, records)
             for lost in losers:
                 election.mark(states.bytes[at:], lost)
@@ -86,7 +85,7 @@ class Marks:
 
 
 def elect(marks: Marks, unit: ElectUnit) -> Elected:
-    """Elect in the unit's buckets; the losers are to be marked by ``marks`` when all is elected."""
+    """Elect in the unit's buckets; ``marks`` collects the losers, to be marked after all elections."""
     if not unit.blocks:
         return Elected(unit.partition, 0, {})
     marks.map(unit)
@@ -106,17 +105,17 @@ def tally(
     last_records: Sequence[int],
     losers: Sequence[np.ndarray],
 ) -> Elected:
-    """What an election found, of its losers by block.
+    """The result of an election, whose losers are given by block.
 
-    ``unit``: its partition and strategy. ``pieces``, and ``last_records`` (the ordinals of their
-    last records), are by block too.
+    ``unit`` is its partition and strategy. ``pieces`` and ``last_records`` (the ordinals of their
+    last records) are by block too.
     """
     partition, strategy = unit
     by_piece: dict[int, int] = {}
     lost_last = []
     for piece, last, lost in zip(pieces, last_records, losers, strict=True):
         by_piece[piece] = by_piece.get(piece, 0) + len(lost)
-        # Only by another order than that of offsets can the log's last record lose.
+        # By offset the log's last record cannot lose, only by another order.
         if strategy.has_versions and np.any(lost == last):
             lost_last.append(piece)
     return Elected(partition, winners, by_piece, tuple(lost_last))
@@ -162,7 +161,7 @@ def _elect(unit: ElectUnit, entries: dict[str, ScratchMap]) -> tuple[int, list[n
 
 
 def _let_go(maps: dict[str, ScratchMap]) -> int:
-    """Give back what was touched: 0 bytes are then."""
+    """Drop the mapped pages from memory, and return 0, the bytes that are then touched."""
     for file in maps.values():
         file.let_go()
     return 0
@@ -177,9 +176,7 @@ def losers_among(
     keys: ByteArray,
     strategy: Strategy,
 ) -> tuple[int, list[np.ndarray]]:
-    """``election.elect``, or the strategy's own, with its buffers: the winners' count, and each
-    block's losers.
-    """
+    """Run the strategy's election kernel; return the winners' count, and each block's losers."""
     starts = election.first_rows(ends)
     losers: Int64Array = np.zeros(len(starts), dtype=np.int64)
     lost = np.empty(int(starts[-1]) + int(ends[-1, -1]), dtype=np.uint32)
@@ -205,12 +202,12 @@ def losers_among(
 
 
 def _rows_at(block: Block, unit: ElectUnit) -> int:
-    """Where a block's rows begin in its file: see ``exchange`` for the layout."""
+    """The position of a block's rows in its file: see ``exchange`` for the layout."""
     return block.position + (4 << unit.bits + block.finer)
 
 
 def _stretch(file: ScratchMap, block: Block, unit: ElectUnit) -> tuple[int, np.ndarray]:
-    """The block's first row in the unit's buckets, and these buckets' ends, counted from there."""
+    """The block's first row in the unit's buckets, and these buckets' ends, counted from that row."""
     ends = file.bytes[block.position : _rows_at(block, unit)].view(np.uint32)
     ends = ends[(1 << block.finer) - 1 :: 1 << block.finer]
     start = int(ends[unit.first_bucket - 1]) if unit.first_bucket else 0
@@ -220,7 +217,7 @@ def _stretch(file: ScratchMap, block: Block, unit: ElectUnit) -> tuple[int, np.n
 def _keys(
     entries: dict[str, ScratchMap], unit: ElectUnit, starts: Sequence[int], ends: np.ndarray
 ) -> tuple[Int64Array, ByteArray]:
-    """With exact comparison: where each entry's key lies, and the keys, through all blocks."""
+    """For exact comparison: the position of each entry's key, and the keys, through all blocks."""
     lengths, keys = [], []
     touched = 0
     for block, start, last in zip(unit.blocks, starts, ends[:, -1].tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""Step three, elect, as the driver sees it: buckets in slices that fit memory, losers by piece.
+"""Step three, elect, on the driver: slices of buckets that fit memory, and losers by piece.
 
 ``engine.elect`` is the workers' side.
 """
@@ -26,8 +26,7 @@ _SMALL_ELECTION_BYTES = 4 << 20
 def elect_partitions(
     context: Context, partitions: Sequence[ScannedPartition]
 ) -> list[ElectedPartition | Ended]:
-    """Elect the last write of every key; the losers are marked in the exchange."""
-    # As much as half a worker's share is worth a slice, and no less: of many partitions each is one.
+    # A slice is at least half a worker's share. With many partitions each is one slice.
     share = -(-sum(map(_size_of, partitions)) // (2 * context.workers))
     units = [unit for each in partitions for unit in elect_units(context, each, share)]
     results, errors = by_partition(context.exchange.elect(units, context.progress))
@@ -40,18 +39,20 @@ def elect_partitions(
 
 
 def _size_of(partition: ScannedPartition) -> int:
-    """How many bytes its election goes over."""
+    """The bytes that its election reads."""
     blocks = [block for scan in partition.scans for block in scan.blocks]
     size = sum(
         ENTRY_BYTES * block.columns // 2 * block.count + 2 * block.key_bytes for block in blocks
     )
-    # where each bucket ends in each block, twice
+    # each bucket's end in each block, twice
     return size + (8 << partition.plan.bits) * len(blocks)
 
 
 def elect_units(context: Context, partition: ScannedPartition, share: int) -> Iterator[ElectUnit]:
-    """Cut a partition's buckets into slices that fit memory, and where there is much to do, all
-    workers: each about ``share`` bytes.
+    """Cut a partition's buckets into slices that fit memory.
+
+    A large partition is cut further, into slices of about ``share`` bytes, so that all workers take
+    part.
     """
     plan, limits = partition.plan, context.limits
     blocks = [(scan, block) for scan in partition.scans for block in scan.blocks]
@@ -63,8 +64,7 @@ def elect_units(context: Context, partition: ScannedPartition, share: int) -> It
     if size > _SMALL_ELECTION_BYTES:
         slices = max(slices, -(-size // max(1, share)))
     slices = min(slices, buckets)
-    # All units have the same tuples: in a task they are pickled once, however many of its units
-    # there are.
+    # All units share these tuples, so a task pickles them once for all its units.
     every = tuple(block for _, block in blocks)
     dirty_from = tuple(scan.dirty_from for scan, _ in blocks)
     last_records = tuple(scan.records - 1 for scan, _ in blocks)
@@ -112,7 +112,11 @@ def _elected(partition: ScannedPartition, results: Sequence[Elected]) -> Elected
 
 
 def _policy_after(policy: Policy, scans: Sequence[PieceScan]) -> Policy:
-    """The log's last record stays though it lost: so must a tombstone that it may have lost to."""
+    """The policy after the election.
+
+    If the log's last record lost, it stays all the same. So a tombstone that may have shadowed it
+    must stay too.
+    """
     if any(scan.lost_last and scan.next_offset == policy.pinned_offset for scan in scans):
         return replace(policy, keep_tombstones=True)
     return policy

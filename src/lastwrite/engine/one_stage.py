@@ -1,9 +1,8 @@
 """Small partitions: scan, elect and rewrite in one stage, each partition in one task.
 
-A stage costs 40 ms whatever it does, or a few where tasks stay (``spark.standing_job``). Where no
-partition is more than a worker's share, or more than is scanned and rewritten in that time, a task
-takes its partitions through all three steps: what one worker found of them no other needs, so
-nothing is exchanged.
+A stage costs 40 ms, or a few if tasks stay alive (``spark.standing_job``), however little it does.
+If no partition exceeds a worker's share, or the size that takes that time, a task takes its
+partitions through all three steps. No other worker needs its results, so nothing is exchanged.
 """
 
 from __future__ import annotations
@@ -21,13 +20,11 @@ from lastwrite.engine.system import system_named
 from lastwrite.model.progress import NoProgress
 from lastwrite.model.work import Begun, Failed, Limits
 
-_SHARES = 4  # of a worker: with so many partitions in each the last to end keeps few waiting
+_SHARES = 4  # per worker: with so many partitions per worker, waiting for the last one costs little
 
 
 @dataclass(frozen=True, slots=True)
 class _Steps(WholeWork):
-    """Scan, elect, rewrite."""
-
     system: str
     limits: Limits
     options: Options
@@ -45,8 +42,8 @@ def take_steps(
     wave: Sequence[PartitionPlan | Ended],
     timed: Callable[[str], AbstractContextManager[None]],
 ) -> list[RewrittenPartition | Ended]:
-    """Take a wave through scan, elect and rewrite, one step after the other; ``timed`` takes the
-    time of each.
+    """Take a wave through scan, elect and rewrite, one step after the other; ``timed`` measures
+    each.
     """
     with timed("scan"):
         scanned = advance(wave, lambda open: scan_partitions(context, open))
@@ -57,15 +54,16 @@ def take_steps(
 
 
 def fits_one_stage(context: Context, plans: Sequence[PartitionPlan | Ended]) -> bool:
-    """Whether a wave is done in one stage."""
+    """Whether a wave can be processed in one stage."""
     open = [each for each in plans if isinstance(each, PartitionPlan)]
     system, options = context.system, context.options
     if not open or not context.exchange.whole_bytes:
         return False
-    # Kept scans are written from the exchange, later; a worker knows a system by its name.
+    # Kept scans are written later, from the exchange. A worker finds a system by its name.
     if options.keep_scans or type(system) is not type(system_named(system.name)):
         return False
-    # The driver makes the folders of copies, and begins rounds on archives, once it knows of which.
+    # Only the driver creates the folders of copies and begins rounds on archives, and the list of
+    # partitions to write is known to it only after the election.
     if context.writes and (
         options.to is not None or any(system.begins_writing(each.log, None) for each in open)
     ):
@@ -78,7 +76,7 @@ def fits_one_stage(context: Context, plans: Sequence[PartitionPlan | Ended]) -> 
 def begin_whole(
     context: Context, wave: Sequence[PartitionPlan | Ended]
 ) -> Begun[list[RewrittenPartition | Ended]]:
-    """Begin to take a wave through scan, elect and rewrite."""
+    """Start to take a wave through scan, elect and rewrite."""
     options = replace(context.options, check=go_on)
     work = _Steps(context.system.name, context.limits, options)
     plans = [each for each in wave if isinstance(each, PartitionPlan)]

@@ -1,12 +1,12 @@
-"""One partition on its way through a round: a value for each step to take, one for it to give.
+"""One partition during a round: one class for the state after each step.
 
     PartitionPlan ──► ScannedPartition ──► ElectedPartition ──► RewrittenPartition ──► report
          │ plan              │ scan               │ elect               │ rewrite        commit
          └───────────────────┴────────► Ended ◄───┴─────────────────────┘
 
-None of them is changed once it is made. A partition that is not cleaned, is damaged or fails is
-``Ended``: it waits for the commit, which removes what was written for it and, where a copy is made,
-copies it as it is.
+The objects are immutable. A partition that is not cleaned, is damaged or fails becomes ``Ended``
+and waits for the commit. The commit removes what was written for it; if a copy is made, it copies
+the partition unchanged.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ from lastwrite.reports.compaction import PartitionReport, Status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlan:
-    """A partition that a round cleans, as it is before its records are read."""
+    """A partition that a round will clean, before its records are read."""
 
     number: int  # in its wave
-    started: float  # by the clock of ``perf_counter``, seconds
-    report: PartitionReport  # what is known by now
+    started: float  # by ``perf_counter``, in seconds
+    report: PartitionReport  # as far as it is known
     log: PartitionLog
     decision: Decision
     pieces: Sequence[Piece]
-    aborted: Sequence[AbortedTransaction]  # transactions: as the log's index says, or the log
-    bits: int  # of a fingerprint that tell its bucket
+    # from the log's transaction index, or from the log itself
+    aborted: Sequence[AbortedTransaction]
+    bits: int  # the fingerprint bits that choose the bucket
     secret: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScannedPartition:
-    """A partition whose pieces are all whole, with their entries in the exchange."""
+    """A partition whose pieces are all valid, with their entries in the exchange."""
 
     plan: PartitionPlan
     report: PartitionReport
@@ -55,48 +56,48 @@ class ScannedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectedPartition:
-    """A partition of which it is known how many records of each piece are shadowed."""
+    """A partition with the number of shadowed records in each piece."""
 
     plan: PartitionPlan
     report: PartitionReport
     scans: Sequence[PieceScan]  # by piece, with all its losers
     transactions: Merged
     winners: int
-    policy: Policy  # by which its records are judged
+    policy: Policy  # the policy that judges its records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewrittenPartition:
-    """A partition whose new segments are written aside, or measured."""
+    """A partition whose new segments are staged, or only measured."""
 
     plan: PartitionPlan
     report: PartitionReport
-    scans: Sequence[PieceScan]  # as election left them
+    scans: Sequence[PieceScan]  # with the losers of the election
     winners: int
     policy: Policy
     replacements: Sequence[Replacement]
 
     @property
     def replaced(self) -> set[int]:
-        """The places of the segments that new ones replace."""
+        """The indexes of the segments that are replaced."""
         return {place for each in self.replacements for place in each.places}
 
     @property
     def written(self) -> Iterator[SegmentOutput]:
-        """What was written aside."""
+        """The staged segments, or parts of segments."""
         return (part for each in self.replacements for part in each.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """A partition that no round cleans, or that this one cannot."""
+    """A partition that this round does not clean, or cannot."""
 
     started: float
     report: PartitionReport
-    log: PartitionLog | None  # None: it could not be read
-    resting: Decision | None = None  # it is whole, and by this decision no round is due
-    written: Sequence[SegmentOutput] = ()  # aside
-    error: Exception | None = None  # that stopped its work
+    log: PartitionLog | None  # None if it could not be read
+    resting: Decision | None = None  # the decision that no round is due, if the partition is valid
+    written: Sequence[SegmentOutput] = ()  # staged
+    error: Exception | None = None  # the error that stopped its work
 
 
 Open: TypeAlias = PartitionPlan | ScannedPartition | ElectedPartition | RewrittenPartition
@@ -109,7 +110,7 @@ R = TypeVar("R", PieceScan, Elected, SegmentOutput)
 def advance(
     wave: Sequence[A | Ended], step: Callable[[Sequence[A]], Sequence[B | Ended]]
 ) -> list[B | Ended]:
-    """Take the partitions of a wave that go on through a step, all together, in their order."""
+    """Take the open partitions of a wave through one step together; the order stays."""
     answers = iter(step([each for each in wave if not isinstance(each, Ended)]))
     return [each if isinstance(each, Ended) else next(answers) for each in wave]
 
@@ -117,7 +118,7 @@ def advance(
 def by_partition(
     answers: Iterable[R | Failed[Any]],
 ) -> tuple[Mapping[int, list[R]], Mapping[int, Exception]]:
-    """What came of a step's units, and what stopped the first that failed, by partition."""
+    """A step's results, and the first error of a failed unit, both by partition."""
     results: dict[int, list[R]] = defaultdict(list)
     errors: dict[int, Exception] = {}
     for answer in answers:
@@ -134,7 +135,7 @@ def ended(
     written: Sequence[SegmentOutput] = (),
     error: Exception | None = None,
 ) -> Ended:
-    """The partition with this report, its last; ``error``, if one stopped it, is told in that."""
+    """End the partition with ``report``, which then includes ``error`` if there is one."""
     plan = last if isinstance(last, PartitionPlan) else last.plan
     if error is not None:
         report = failed(report, error)
@@ -142,7 +143,7 @@ def ended(
 
 
 def failed(report: PartitionReport, error: Exception) -> PartitionReport:
-    """The report of a partition that this error stops: damaged, or failed."""
+    """The report of a partition that ``error`` stops: damaged or failed."""
     is_damaged = isinstance(error, LogError) and error.exit_status == 3
     return structs.replace(
         report,

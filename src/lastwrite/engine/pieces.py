@@ -1,4 +1,4 @@
-"""Pieces: stretches of segments that a task scans or rewrites, cut at batch borders."""
+"""Pieces: ranges of segments that a task scans or rewrites, cut at batch borders."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ _LEAST_SHARED_BYTES = 4 << 20
 
 
 def piece_bytes_of(limits: Limits, log_bytes: int, records: int) -> int:
-    """How many bytes of a log of about so many records may be one piece: of well compressed ones
-    fewer.
+    """The largest piece of a log with about ``records`` records, in bytes.
+
+    Well compressed records get smaller pieces.
     """
     return max(
         _LEAST_PIECE_BYTES,
@@ -26,7 +27,7 @@ def piece_bytes_of(limits: Limits, log_bytes: int, records: int) -> int:
 
 
 def shared_piece_bytes(log_bytes: int, workers: int) -> int:
-    """How many bytes of a log may be one piece, if workers are to have equal shares of it."""
+    """The largest piece, in bytes, that still gives workers equal shares of a log."""
     return _PIECE_BYTES if workers == 1 else max(_LEAST_SHARED_BYTES, log_bytes // (32 * workers))
 
 
@@ -37,9 +38,7 @@ def cut_into_pieces(
     cached: CachedLog | None = None,
     piece_bytes: int = _PIECE_BYTES,
 ) -> list[Piece]:
-    """Cut every segment at batch borders; the pieces of those that begin at or above ``end`` are
-    only checked.
-    """
+    """Cut every segment at batch borders; pieces of segments at or above ``end`` are only checked."""
     pieces: list[Piece] = []
     for n, segment in enumerate(log.segments):
         cuts = None if cached is None else cached.cuts(n)
@@ -63,7 +62,7 @@ def cut_into_pieces(
 
 
 def split_by_bytes(pieces: Sequence[Piece], target: int) -> Iterator[list[Piece]]:
-    """Neighbouring pieces in lists whose scan goes over about ``target`` bytes."""
+    """Group neighbouring pieces in lists whose scan reads about ``target`` bytes."""
     held: list[Piece] = []
     size = 0
     for piece in pieces:

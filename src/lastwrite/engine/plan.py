@@ -1,4 +1,4 @@
-"""Step one, plan: from names, headers and checkpoints alone, whether a partition is cleaned."""
+"""Step one, plan: decide from names, headers and checkpoints whether a partition is cleaned."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ _ENDING_PROBLEMS = (
 
 
 def new_secret() -> bytes:
-    """The secret of a round, drawn afresh."""
+    """A random secret for a round's fingerprints."""
     return secrets.token_bytes(8 * SECRET_WORDS)
 
 
 def plan_partition(context: Context, folder: str, number: int) -> PartitionPlan | Ended:
-    """Read the partition's bounds and decide whether it is cleaned; ``number`` is its own in the
-    wave.
+    """Read the partition's bounds and decide whether it is cleaned.
+
+    ``number`` is unique in the wave.
     """
     started = time.perf_counter()
     name = context.system.name_of(folder)
@@ -65,13 +66,13 @@ def _read(context: Context, folder: str) -> PartitionLog:
         system.recover(folder)
     log = system.read(folder, spender(context.limits.reading))
     if log.open_as is not None and context.options.to is not None:
-        # A copy with the begin of a transaction would never see it end.
+        # A copy that contains the start of a transaction would never contain its end.
         return system.read_below(folder, log.last_stable_offset)
     return log
 
 
 def _with_log(report: PartitionReport, log: PartitionLog) -> PartitionReport:
-    """The report with what the log's files say, ended where they cannot be cleaned."""
+    """The report with the log's figures, with another status if its files cannot be cleaned."""
     count = len(log.segments)
     report = structs.replace(
         report,
@@ -98,14 +99,15 @@ def _decide(context: Context, log: PartitionLog) -> Decision:
         log, options.config, options.now_ms, include_active, options.like_broker
     )
     if options.drop_expired_deletes:
-        # All keys are compared, whatever the checkpoint says: what a delete hides goes before it.
+        # All keys are compared, regardless of the checkpoint, so that the records hidden by a
+        # delete are dropped before the delete itself.
         reason = None if decision.is_at_rest else decision.reason
         decision = replace(decision, reason=reason, elect_from=0)
     return decision
 
 
 def _with_decision(report: PartitionReport, decision: Decision) -> PartitionReport:
-    """The report with the range, ended where no round is due."""
+    """The report with the range, with the status SKIPPED if no round is due."""
     report = structs.replace(
         report,
         first_dirty_offset=decision.first_dirty,
@@ -126,7 +128,7 @@ def _plan(
     report: PartitionReport,
     place: tuple[int, float],
 ) -> PartitionPlan:
-    """Cut the log into pieces; ``place``: the partition's number, and when its work began."""
+    """Cut the log into pieces; ``place`` is the partition's number and when its work began."""
     system = context.system
     if context.is_in_place:
         system.refuse_unwritable(log, decision.end)
@@ -152,7 +154,7 @@ def _plan(
 
 
 def plan_whole(context: Context, log: PartitionLog, decision: Decision, end: int) -> PartitionPlan:
-    """A plan to look at all records of ``log`` that lie below ``end``, whatever is due."""
+    """A plan to read all records of ``log`` below ``end``, regardless of what is due."""
     name = log.name
     pieces = cut_into_pieces(context.system, log, end)
     return PartitionPlan(

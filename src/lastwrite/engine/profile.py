@@ -1,12 +1,12 @@
-"""Where a task's time goes: seconds by step.
+"""Time profile of a task: seconds by step.
 
-Steps are taken in the task's worker, by chunk or block and never by record, and travel back with
-its results (``spark.profile``)::
+Steps are measured in the task's worker, by chunk or block and never by record. They return with its
+results (``spark.profile``)::
 
     with step("walk"):
         ...
 
-What a task did not spend in steps is Python between them. Steps do not nest.
+The rest of a task's time is spent in Python between steps. Steps do not nest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-taken: dict[str, float] = {}  # seconds by step, of the task that this process works at
+taken: dict[str, float] = {}  # seconds by step, for the current task of this process
 
 
 class _Step:
@@ -38,7 +38,7 @@ _known: dict[str, _Step] = {}
 
 
 def step(name: str) -> _Step:
-    """A context whose time counts as ``name``; for the thread that does the task's work."""
+    """A context whose time counts as ``name``; only for the thread that does the task's work."""
     found = _known.get(name)
     if found is None:
         found = _known[name] = _Step(name)
@@ -46,7 +46,7 @@ def step(name: str) -> _Step:
 
 
 def steps(name: str, items: Iterable[T]) -> Iterator[T]:
-    """The items; the time in which each is made counts as ``name``."""
+    """Yield the items; the time to produce each counts as ``name``."""
     source = iter(items)
     while True:
         with step(name):

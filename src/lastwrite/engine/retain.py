@@ -1,8 +1,7 @@
-"""Retention, which comes after the round: what the log is then, what of it has expired, and the
-report's figures.
+"""Retention, which follows the round: the log after the round, its expired segments, the figures.
 
-What a round leaves is known before it is committed, from what was written aside or only measured;
-so ``plan`` and ``compact`` ask the same question.
+The log after a round is known before the commit, from what was staged or only measured. So ``plan``
+and ``compact`` use the same code.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from lastwrite.reports.compaction import PartitionReport, Status
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Neighbouring segments of a log, and the parts of the one that takes their place."""
+    """Neighbouring segments of a log, and the parts of the segment that replaces them."""
 
     places: tuple[int, ...]
     parts: tuple[SegmentOutput, ...]
@@ -29,9 +28,7 @@ class Replacement:
 def after_round(
     system: System, log: PartitionLog, replacements: Sequence[Replacement]
 ) -> PartitionLog:
-    """The log as a round with these ``replacements`` leaves it, its new segments under their final
-    names.
-    """
+    """The log after a round with these ``replacements``, new segments under their final names."""
     if not replacements:
         return log
     by_place = {replacement.places[0]: replacement for replacement in replacements}
@@ -47,8 +44,7 @@ def after_round(
 
 def _new_segments(system: System, log: PartitionLog, replacement: Replacement) -> Iterator[Segment]:
     base_offset = log.segments[replacement.places[0]].base_offset
-    # The last source's time is that of the new segments too, and counts where they have no
-    # timestamp.
+    # New segments get the last source's time, which counts if they have no timestamp.
     mtime_ns = log.segments[replacement.places[-1]].mtime_ns
     sizes = {base_offset: sum(part.bytes_written for part in replacement.parts)}
     stamps = {
@@ -71,9 +67,10 @@ def account_retention(
     replacements: Sequence[Replacement] = (),
     records: Sequence[int] = (),
 ) -> None:
-    """Add what retention takes to the figures of the round, which made ``replacements``.
+    """Add the effect of retention to the figures of the round, which made ``replacements``.
 
-    ``records`` are those of each segment of ``log``, as it was before; none: there was no round.
+    ``records`` are the record counts of each segment of ``log`` before the round; empty if there
+    was none.
     """
     report.log_start_before, report.log_start_after = log.log_start, retention.log_start
     if not retention.segments:
@@ -99,7 +96,7 @@ def account_retention(
     for replacement in replacements:
         further = [new.base_offset for part in replacement.parts for new in part.further]
         whole = sum(part.records for part in replacement.parts)
-        # How many of them are in which of several new segments nobody counted.
+        # The records are not counted separately for each of several new segments.
         counts[log.segments[replacement.places[0]].base_offset] = None if further else whole
         counts |= dict.fromkeys(further)
     lost = [counts[base] for base in gone]
@@ -110,8 +107,10 @@ def account_retention(
 def end_without_round(
     report: PartitionReport, retention: Retention, compacts: bool, reason: str | None
 ) -> None:
-    """Say how a partition came out of which only expired segments could go; ``reason``: why there
-    was no round.
+    """Set the status of a partition that had no round, in which only expired segments can be
+    deleted.
+
+    ``reason`` is why there was no round.
     """
     if retention.segments:
         report.status = Status.CLEANED

@@ -1,8 +1,8 @@
-"""Stage four, rewrite: copy what survives into a new segment, written aside.
+"""Stage four, rewrite: copy the surviving records into a new segment, which is staged.
 
-A task takes the pieces of one new segment, or a part of them when one segment is large; it judges
-each chunk with the states that election left, lets the format thin it, and appends what comes out.
-Without a folder it does all this and writes nothing: that is how ``plan`` knows exact sizes.
+A task takes the pieces of one new segment, or some of them if the segment is large. It judges each
+chunk with the states from the election, lets the format remove records, and appends the result.
+Without a folder it does all this but writes nothing: so ``plan`` reports exact sizes.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from lastwrite.storage.throttle import spender
 def rewrite(
     unit: RewriteUnit, states: tuple[ByteArray, ...] | None = None, buffers: Buffers | None = None
 ) -> SegmentOutput:
-    """Rewrite the unit's pieces. ``states`` (by piece) spares reading them from scratch files;
-    ``buffers`` are the task's.
+    """Rewrite the unit's pieces.
 
-    Errors come back in the result, so that other partitions' work goes on. What was written is not
-    synced yet: see ``fsync_outputs``.
+    ``states`` (by piece) are read from scratch files if they are not given. ``buffers`` are shared
+    by the units of a task. Errors are part of the result, so that the work on other partitions
+    continues. The output is not synced yet: see ``fsync_outputs``.
     """
     result = SegmentOutput(unit.partition, unit.group, unit.part)
     system = system_named(unit.system)
@@ -73,8 +73,9 @@ def rewrite(
 
 
 def fsync_outputs(made: Sequence[SegmentOutput]) -> None:
-    """Make what was written aside durable, for all units of a task together; parts of a segment are
-    only read again.
+    """Make the staged segments of a task durable, together.
+
+    Parts of a segment are not synced, because they are only read again when they are joined.
     """
     with step("sync"):
         whole = (each for each in made if each.error is None and each.problem is None)
@@ -82,7 +83,7 @@ def fsync_outputs(made: Sequence[SegmentOutput]) -> None:
 
 
 class _Rewriter:
-    """A unit's way through the worker's buffers, chunk for chunk."""
+    """Rewrites a unit's pieces with the worker's buffers, chunk by chunk."""
 
     def __init__(self, unit: RewriteUnit, system: System, format: Format, buffers: Buffers) -> None:
         self._unit = unit
@@ -98,11 +99,11 @@ class _Rewriter:
         self._out: ByteArray = buffers.room("out", 0, np.uint8)
         self._keep: ByteArray = buffers.room("keep", 0, np.uint8)
         self._hold(4096)
-        self._size = 0  # of what was written
+        self._size = 0  # bytes written
         self.left = PieceLeft(-1, 0, 0)
 
     def _hold(self, batches: int) -> None:
-        """Make room for what is said of so many batches at once."""
+        """Allocate the columns for ``batches`` batches."""
         self._rows: Int64Array = self._buffers.room("rows", batches, np.int64, ROW_COLUMNS)
         self._actions: ByteArray = self._buffers.room("actions", batches, np.uint8)
         self._horizons: Int64Array = self._buffers.room("horizons", batches, np.int64)
@@ -115,7 +116,9 @@ class _Rewriter:
             batches = len(table)
             records = chunk.records
             if at + records > len(states):
-                raise CorruptLog("more records than the scan saw", chunk.shift, piece.path)
+                raise CorruptLog(
+                    "the file has more records than the scan read", chunk.shift, piece.path
+                )
             if records > len(self._keep):
                 self._keep = self._buffers.room("keep", 2 * records, np.uint8)
             if batches > len(self._actions):
@@ -153,7 +156,7 @@ class _Rewriter:
                 self._spend(size)
             result.bytes_read += chunk.origin_bytes
         if at != len(states):
-            raise CorruptLog("fewer records than the scan saw", piece.end, piece.path)
+            raise CorruptLog("the file has fewer records than the scan read", piece.end, piece.path)
 
     def _note_left(
         self,
@@ -163,7 +166,7 @@ class _Rewriter:
         states: ByteArray,
         rows: Int64Array,
     ) -> None:
-        """Note in ``left`` what stays of a chunk; ``rows`` are its batches as they are written."""
+        """Add the remaining records of a chunk to ``left``; ``rows`` are its batches as written."""
         left, kept = self.left, int(np.count_nonzero(keep))
         if len(rows):
             left.first_offset = (
@@ -172,8 +175,7 @@ class _Rewriter:
             left.next_offset = int(rows[-1, ROW_NEXT_OFFSET])
         left.records += kept
         left.batches += len(rows)
-        # A plain record always stays: with any other that does there would be more that stay than
-        # are plain.
+        # A plain record always stays. So if any other record stays, more stay than are plain.
         all_plain = kept == len(states) - int(np.count_nonzero(states))
         if left.is_plain and len(rows):
             _, fewest, _, flags = sums_of(table[actions != DROP])
@@ -184,8 +186,8 @@ class _Rewriter:
         self._outputs.append((base_offset, self._system.appender(base_offset, self._unit)))
 
     def _append(self, data: ByteArray, rows: Int64Array) -> None:
-        """Append batches; where an offset lies too far from the segment's base, a further segment
-        begins.
+        """Append batches, and start a further segment if an offset is too far from the segment's
+        base.
         """
         while len(rows):
             base, appender = self._outputs[-1]
@@ -203,7 +205,7 @@ class _Rewriter:
             rows[:, ROW_POSITION] -= cut
 
     def finish(self, result: SegmentOutput) -> None:
-        """Finish the new segment, and those behind it, as ``result`` and its ``further`` ones."""
+        """Finish the new segment as ``result``, and the segments behind it as its ``further`` ones."""
         bases = [base for base, _ in self._outputs]
         ends = [*bases[1:], None]
         made = [
@@ -222,6 +224,6 @@ class _Rewriter:
         result.further = (*result.further, *behind)
 
     def abandon(self) -> None:
-        """Remove what was written."""
+        """Remove the staged files."""
         for _, appender in self._outputs:
             appender.abandon()

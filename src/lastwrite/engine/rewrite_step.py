@@ -1,4 +1,5 @@
-"""Step four, rewrite, as the driver sees it: which segments become one, and who writes what of it.
+"""Step four, rewrite, on the driver: which segments are joined into one, and which task writes
+what.
 
 ``engine.rewrite`` is the workers' side.
 """
@@ -32,9 +33,7 @@ from lastwrite.reports.compaction import Status
 def rewrite_partitions(
     context: Context, partitions: Sequence[ElectedPartition]
 ) -> list[RewrittenPartition | Ended]:
-    """Write the new segments aside, or measure them; of a partition of which one is damaged all
-    are given up.
-    """
+    """Stage the new segments, or measure them; if one is damaged, its partition ends."""
     chosen = [_choose_runs(context, each) for each in partitions]
     costs = [
         cost for each, runs in zip(partitions, chosen, strict=True) for cost in _costs(each, runs)
@@ -66,7 +65,7 @@ def rewrite_partitions(
 
 
 def _choose_runs(context: Context, partition: ElectedPartition) -> list[tuple[int, ...]]:
-    """Which segments are rewritten, by their places, and which of them together."""
+    """The runs of segments to rewrite, by their indexes; each run becomes one segment."""
     segments = partition.plan.log.segments
     records, lost = [0] * len(segments), [0] * len(segments)
     for piece, scan in zip(partition.plan.pieces, partition.scans, strict=True):
@@ -93,14 +92,14 @@ def _choose_runs(context: Context, partition: ElectedPartition) -> list[tuple[in
 
 
 def _changes(context: Context, partition: ElectedPartition) -> list[int]:
-    """By segment, how much in it changes; 0: nothing."""
+    """How much changes in each segment; 0 means nothing."""
     plan, transactions = partition.plan, partition.transactions
     segments = plan.log.segments
     changes = [0] * len(segments)
     for piece, scan, spent in zip(plan.pieces, partition.scans, transactions.spent, strict=True):
         changes[piece.segment] += scan.losers + scan.changed_batches
         changes[piece.segment] += sum(spent_changes(marker, partition.policy) for marker in spent)
-    # Where log and index disagree the index is made anew.
+    # If the transaction index disagrees with the log, it is rebuilt.
     told = {entry.last_offset for entry in plan.log.aborted}
     known = {entry.last_offset for entry in plan.aborted}
     for offset in (told - known) | (known & transactions.aborting) - told:
@@ -109,7 +108,7 @@ def _changes(context: Context, partition: ElectedPartition) -> list[int]:
 
 
 def _costs(partition: ElectedPartition, runs: Sequence[tuple[int, ...]]) -> list[int]:
-    """What rewriting each of the ``runs`` costs."""
+    """The cost of rewriting each of the ``runs``."""
     costs = [0] * len(partition.plan.log.segments)
     for piece, scan in zip(partition.plan.pieces, partition.scans, strict=True):
         costs[piece.segment] += rewrite_cost(piece, scan)
@@ -123,8 +122,10 @@ def _units(
     shares: Shares,
     folder: str | None,
 ) -> Iterator[RewriteUnit]:
-    """The units of one new segment; ``numbered``: its number in the partition, and the places of
-    its sources; ``folder``: where it is written aside, if it is written.
+    """The units of one new segment.
+
+    ``numbered`` is its number in the partition, and the indexes of its sources. ``folder`` is where
+    it is staged, or None.
     """
     group, run = numbered
     plan, scans, spent = partition.plan, partition.scans, partition.transactions.spent

@@ -3,11 +3,11 @@
     plan ──► scan ──► elect ──► rewrite ──► commit
          └─────────── compact ───────────┘
 
-The driver plans and commits; scan, elect and rewrite are units of work that a runner takes to
-workers, or all three are one (``one_stage``). Partitions go in waves, so that what the driver and
-the scratch folder hold does not grow with their number, and the driver works while workers do. A
-partition that turns out damaged, or fails, leaves the wave; the others go on.
-``partition`` has the values that one step gives and the next takes.
+The driver plans and commits. Scan, elect and rewrite are units of work that a runner sends to
+workers; ``one_stage`` joins the three. Partitions are processed in waves, which limits the memory
+of the driver and the size of the scratch folder, and lets the driver work while workers do. A
+partition that is damaged or fails leaves the wave; the others continue. ``partition`` defines the
+values between the steps.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from lastwrite.model.work import Begun
 from lastwrite.reports.compaction import STAGES, CompactionReport, PartitionReport
 from lastwrite.reports.settings import Outvoted
 
-_WAVE_BYTES = 64 << 30  # at least; a worker is given less than a gigabyte by no wave
+_WAVE_BYTES = 64 << 30  # at least; no wave gives a worker less than a gigabyte
 _WAVE_PARTITIONS = 4096
 _FEW_PARTITIONS = 256  # enough for two workers in one stage, whose start costs 40 ms
 _NO_MORE: list[PartitionPlan | Ended] = []
 
 
 def run_round(context: Context, folders: Sequence[str]) -> CompactionReport:
-    """Compact the partitions in ``folders``; the report has them in this order."""
+    """Compact the partitions in ``folders``, and report them in this order."""
     began = time.perf_counter()
     clock = _StageClock()
     tell_of_compiling(context.progress.note, context.system.scan_kernel)
@@ -61,12 +61,13 @@ def _waves(
     clock: _StageClock,
     notes: dict[tuple[str, str], Outvoted],
 ) -> Iterator[list[PartitionReport]]:
-    """The reports of one wave after the other. While workers are at a wave that is done in one
-    stage, the next is planned, and a thread commits the one before: most of that waits for the
-    disk.
+    """Yield the reports wave by wave.
+
+    While workers process a wave in one stage, the driver plans the next. A thread commits the
+    previous wave, since most of a commit waits for the disk.
     """
     begun: Begun[list[RewrittenPartition | Ended]] | None = None
-    quiet = replace(context, progress=NoProgress())  # beside what workers tell of
+    quiet = replace(context, progress=NoProgress())  # for commits beside the workers' progress
     with _Commits(clock) as commits:
         try:
             for wave in chain(_planned(context, folders, clock, notes), [_NO_MORE]):
@@ -97,8 +98,9 @@ def _committed(
 
 
 class _Commits:
-    """A thread that commits, one wave at a time. Ctrl-C waits for it: whoever holds the partitions
-    lets go of them when this context has ended.
+    """A thread that commits one wave at a time.
+
+    Ctrl-C waits for it, because the locks on the partitions are released when this context ends.
     """
 
     def __init__(self, clock: _StageClock) -> None:
@@ -110,7 +112,7 @@ class _Commits:
         self._begun = self._thread.submit(commit, context, wave)
 
     def ended(self) -> Iterator[list[PartitionReport]]:
-        """The reports of the wave that was begun, if one was, when it has ended."""
+        """Wait for the wave that was begun, if any, and yield its reports."""
         if self._begun is not None:
             with self._clock.of("commit"):
                 reports = self._begun.result()
@@ -138,7 +140,7 @@ def _planned(
     clock: _StageClock,
     notes: dict[tuple[str, str], Outvoted],
 ) -> Iterator[list[PartitionPlan | Ended]]:
-    """Waves; what of the settings that were given does not hold comes into ``notes``, by topic and
+    """Yield the waves, and add the given settings that have no effect to ``notes``, by topic and
     name.
     """
     wave: list[PartitionPlan | Ended] = []
@@ -148,7 +150,7 @@ def _planned(
     for folder in folders:
         with clock.of("plan"):
             planned = plan_partition(context, folder, len(wave))
-            with contextlib.suppress(LogError, OSError):  # the partition's report says so
+            with contextlib.suppress(LogError, OSError):  # the partition's report has the error
                 for note in context.system.outvoted(folder, context.options.config):
                     notes[note.topic, note.name] = note
         wave.append(planned)
@@ -165,7 +167,7 @@ def _planned(
 
 
 class _StageClock:
-    """How many seconds each step took, through all waves."""
+    """The seconds that each step took, over all waves."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(STAGES, 0.0)

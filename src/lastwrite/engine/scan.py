@@ -1,9 +1,9 @@
-"""Stage two, scan: check what lies in a piece, and hand up a fingerprint for each keyed record.
+"""Stage two, scan: check the batches of a piece, and emit a fingerprint for each keyed record.
 
-A task takes pieces of one partition. Every batch is proven by its checksum while it is in cache,
-every record is visited once; what goes up is 16 bytes a keyed record, in blocks sorted by bucket,
-and a state byte a record. A block whose keys repeat is thinned before it is handed on: its own
-losers are marked here.
+A task takes pieces of one partition. It checks every batch's checksum while the batch is in the
+processor's cache, and visits every record once. The output is 16 bytes per keyed record, in blocks
+sorted by bucket, and one state byte per record. If many keys of a block repeat, the block's own
+losers are marked here and dropped from it.
 """
 
 from __future__ import annotations
@@ -42,31 +42,31 @@ from lastwrite.model.policy import Strategy
 from lastwrite.model.work import Piece, PieceScan, ScanUnit
 from lastwrite.storage.problems import problem_of
 
-_MOST_NOTES = 100  # a piece
-_SAMPLE_SHARE = 16  # one bucket in so many tells whether a block's keys repeat
-_LEAST_SAMPLED = 4096  # entries; to find out would cost as much as to do it
+_MOST_NOTES = 100  # per piece
+_SAMPLE_SHARE = 16  # one in so many buckets is a sample that shows whether a block's keys repeat
+_LEAST_SAMPLED = 4096  # entries; in a smaller block the sample would cost as much as the election
 
 
 class EntryBlock(NamedTuple):
-    """Entries of one piece, sorted by bucket, ready to travel. Valid until the next is made."""
+    """Entries of one piece, sorted by bucket, ready to be sent. Valid until the next block."""
 
     piece: int
     rows: UInt64Array
-    ends: np.ndarray  # uint32 a bucket
-    lengths: np.ndarray | None  # with exact comparison: uint32 an entry, and the keys
+    ends: np.ndarray  # uint32 per bucket
+    lengths: np.ndarray | None  # with exact comparison: uint32 per entry, and the keys
     keys: ByteArray | None
 
 
 def scan(
     unit: ScanUnit, hand_on: Callable[[EntryBlock], None], buffers: Buffers | None = None
 ) -> Iterator[tuple[PieceScan, ByteArray]]:
-    """Scan the unit's pieces; each gives its result and its states (valid until the next is asked
-    for).
+    """Scan the unit's pieces; yield each piece's result and states, valid until the next is
+    requested.
 
-    ``hand_on`` takes each block of entries as it fills. What is kept of a piece stands in for its
-    scan; its blocks are handed on too, or stay where they are. A piece that is damaged or of a format we
-    do not clean gives a result with its problem; the other pieces are scanned all the same.
-    ``buffers`` are those of the task.
+    ``hand_on`` receives each block of entries as it fills. A cached scan replaces the scan of a
+    piece; its blocks are handed on too, or stay in their file. A piece that is damaged or of an
+    unsupported format yields a result with its problem, and the other pieces are still scanned.
+    ``buffers`` are shared by the units of a task.
     """
     buffers = buffers or Buffers()
     worker = _Scanner(
@@ -90,7 +90,7 @@ def scan(
 
 
 class _Scanner:
-    """A unit's way through the worker's buffers, piece for piece."""
+    """Scans a unit's pieces with the worker's buffers, one after the other."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class _Scanner:
         self._secret = secret_from(unit.secret)
         self.states: ByteArray = buffers.room("states", 1 << 18, np.uint8)
         self._columns = 3 if unit.policy.strategy.has_versions else 2
-        words = 4 if unit.exact else self._columns  # whole keys take as much again
+        words = 4 if unit.exact else self._columns  # whole keys take about as much again
         self._hold(2 * unit.limits.block_entries // words)
         self._filled = 0
         self._follower = Follower()
@@ -115,7 +115,7 @@ class _Scanner:
         self._keys = _KeyBytes(len(self._entries)) if unit.exact else None
 
     def _hold(self, entries: int) -> None:
-        """Make room for the entries of a block, and for a sorted copy."""
+        """Allocate the entries of a block, and a sorted copy."""
         self._entries: UInt64Array = self._buffers.room(
             "entries", entries, np.uint64, self._columns
         )
@@ -153,7 +153,7 @@ class _Scanner:
         if is_transactional:
             flag_aborted(table, self._unit.aborted)
         with located(piece.path, chunk.shift):
-            # Whatever opens, each batch is in one of the runs.
+            # Each batch is in one of the runs, whichever way it was decompressed.
             for run in steps("decompress", self._format.opened(buffer, table)):
                 is_all = run.last - run.first == len(table)
                 records = table["records"][run.first : run.last]
@@ -172,8 +172,8 @@ class _Scanner:
             self._follower.follow(table, states, first_record)
         are_live = chunk.fewest > 0 and not states.any()
         result.is_plain &= are_live and are_plain(chunk.fewest, chunk.flags)
-        # Where all records are live and have keys no batch changes by itself, whatever the clock
-        # says, save one with a bad horizon.
+        # If all records are live and have keys, no batch changes by itself at any time, except one
+        # with a bad horizon.
         if not are_live or chunk.flags & BAD_HORIZON:
             self._judge(table, states, piece.mtime_ns // 1_000_000, result)
 
@@ -185,8 +185,9 @@ class _Scanner:
         numbered: tuple[int, int],
         result: PieceScan,
     ) -> None:
-        """Take states and entries of the run's records; ``numbered``: the first one's number, and
-        how many there are.
+        """Add the states and entries of the run's records.
+
+        ``numbered`` is the first record's number, and the number of records.
         """
         ordinal, in_run = numbered
         is_full = self._keys is not None and self._keys.is_full
@@ -196,7 +197,7 @@ class _Scanner:
                 self._hold(in_run)
         if ordinal + in_run > election.ORDINAL_MASK:
             raise CorruptLog("more than 2^32 records in one piece", int(table["origin"][run.first]))
-        # Not before: until a batch is decompressed its record count is a claim.
+        # Not earlier: until a batch is decompressed its record count is unproven.
         self._make_room(ordinal + in_run)
         before = self._filled
         positions = None if self._keys is None else self._keys.room(len(self._entries))
@@ -214,7 +215,7 @@ class _Scanner:
         self._find_keyless(run, table, ordinal, in_run, result)
 
     def _judge(self, table: BatchTable, states: ByteArray, file_ms: int, result: PieceScan) -> None:
-        """Count what changes whatever election says."""
+        """Count the changes that do not depend on the election."""
         counts = np.zeros(len(Verdict), dtype=np.int64)
         with step("judge"):
             result.changed_batches += judge(
@@ -234,7 +235,7 @@ class _Scanner:
         result.hidden += int(np.count_nonzero(states & (CONTROL | ABORTED)))
 
     def _find_border(self, run: Run, table: BatchTable, ordinal: int, result: PieceScan) -> None:
-        """Move ``dirty_from`` behind the run's records that lie below the first dirty offset."""
+        """Move ``dirty_from`` past the run's records that are below the first dirty offset."""
         border = self._unit.first_dirty
         first, last = run.first, run.last
         if int(table["base_offset"][first]) >= border:
@@ -249,7 +250,9 @@ class _Scanner:
     def _find_keyless(
         self, run: Run, table: BatchTable, ordinal: int, in_run: int, result: PieceScan
     ) -> None:
-        """Note the offset of the piece's first record without a key, where such are to go."""
+        """Set the offset of the piece's first record without a key, if the policy drops such
+        records.
+        """
         if result.first_keyless >= 0 or self._unit.policy.keep_keyless:
             return
         states = self.states[ordinal : ordinal + in_run]
@@ -263,7 +266,7 @@ class _Scanner:
         row = table[run.first + int(np.searchsorted(ends, place, side="right"))]
         place -= int(ends[ends <= place][-1]) if (ends <= place).any() else 0
         low, high = int(row["base_offset"]), int(row["next_offset"]) - 1
-        # the greatest offset below which lie no more than ``place`` records of the batch
+        # the greatest offset with at most ``place`` of the batch's records below it
         while low < high:
             middle = (low + high + 1) // 2
             if self._format.records_below(run, row, middle) <= place:
@@ -279,7 +282,7 @@ class _Scanner:
             self.states = grown
 
     def _flush(self, result: PieceScan) -> None:
-        """Sort the entries by bucket, mark what repeats where it pays, and hand the block on."""
+        """Sort the entries by bucket, mark losers if many keys repeat, and hand the block on."""
         count, self._filled = self._filled, 0
         if not count:
             return
@@ -293,7 +296,7 @@ class _Scanner:
                 election.partition_order(self._entries, count, self._unit.bits, order, ends)
                 np.take(self._entries, order, axis=0, out=rows)
                 lengths, keys = self._keys.ordered(order)
-            # whose records meet in the log's order alone
+            # With EVENT_TIME a key's records may only be compared in the log's order.
             if self._unit.thins and self._unit.policy.strategy is not Strategy.EVENT_TIME:
                 rows, lengths, keys = self._thin(rows, ends, lengths, keys, result)
         result.keyed += count
@@ -307,8 +310,10 @@ class _Scanner:
         keys: ByteArray | None,
         result: PieceScan,
     ) -> tuple[UInt64Array, np.ndarray | None, ByteArray | None]:
-        """Drop the block's own losers where it is small, or a sample or one overfull bucket says
-        that many keys repeat.
+        """Drop the block's own losers if many keys repeat.
+
+        A small block is always thinned. Otherwise a sample of the buckets, or one overfull bucket,
+        decides.
         """
         buckets = len(ends)
         sample = max(1, buckets // _SAMPLE_SHARE)
@@ -343,8 +348,8 @@ class _Scanner:
         keys: ByteArray,
         result: PieceScan,
     ) -> tuple[int, np.ndarray]:
-        """The winners' count and the losers' ordinals in the block's first buckets, up to the last
-        of ``ends``.
+        """The winners' count and the losers' ordinals in the block's first buckets, one per item of
+        ``ends``.
         """
         winners, losers = losers_among(
             [rows.ctypes.data],
@@ -371,7 +376,7 @@ class _KeyBytes:
 
     @property
     def is_full(self) -> bool:
-        """So many bytes are held that the block had better be handed on."""
+        """Whether the key bytes exceed the limit, so that the block should be handed on."""
         return self._size > self._limit
 
     def room(self, entries: int) -> Int64Array:
@@ -382,7 +387,7 @@ class _KeyBytes:
         return self._place
 
     def take(self, plain: ByteArray, first: int, last: int) -> None:
-        """Copy the keys of entries ``first`` to ``last`` out of the run's bytes."""
+        """Copy the keys of entries ``first`` to ``last`` from the run's bytes."""
         starts, lengths = map(np.ascontiguousarray, self._place[first:last].T)
         ends = np.cumsum(lengths)
         self._lengths[first:last] = lengths
@@ -394,7 +399,7 @@ class _KeyBytes:
         self._size += total
 
     def ordered(self, order: Int64Array) -> tuple[np.ndarray, ByteArray]:
-        """Lengths and key bytes in the order of a sorted block; forgets them."""
+        """The lengths and key bytes in the order of a sorted block; they are then dropped here."""
         lengths = self._lengths[: len(order)][order]
         whole = np.concatenate(self._parts) if self._parts else np.empty(0, dtype=np.uint8)
         self._parts = []

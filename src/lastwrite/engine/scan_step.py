@@ -1,5 +1,4 @@
-"""Step two, scan, as the driver sees it: which units there are, and what their results say of a
-partition.
+"""Step two, scan, on the driver: make the units, and combine their results by partition.
 
 ``engine.scan`` is the workers' side.
 """
@@ -37,19 +36,17 @@ _LEAST_TASK_BYTES = 8 << 20
 def scan_partitions(
     context: Context, plans: Sequence[PartitionPlan]
 ) -> list[ScannedPartition | Ended]:
-    """Scan all pieces, and end the partitions that are damaged or hold too many records without a
-    key.
-    """
+    """Scan all pieces, and end partitions that are damaged or have too many records without a key."""
     wave = scan_pieces(context, plans)
     return advance(wave, lambda open: [_count_records(context, each) for each in open])
 
 
 def scan_pieces(context: Context, plans: Sequence[PartitionPlan]) -> list[ScannedPartition | Ended]:
-    """Scan all pieces, and end the partitions that are damaged or contradict themselves."""
+    """Scan all pieces, and end partitions that are damaged or contradict themselves."""
     wave = _scan_once(context, plans)
     if any(_contradicts(each) for each in wave):
-        # A transaction index contradicts its log. The log is right: scan again by what it says.
-        # All are scanned again, since an exchange holds the entries of one scan.
+        # A transaction index contradicts its log, which is right: scan again with the log's
+        # transactions. All are scanned again, since an exchange holds the entries of one scan.
         wave = advance(wave, lambda open: _scan_by_log(context, open))
     return wave
 
@@ -63,7 +60,7 @@ def _contradicts(partition: ScannedPartition | Ended) -> bool:
 def _scan_by_log(
     context: Context, partitions: Sequence[ScannedPartition]
 ) -> list[ScannedPartition | Ended]:
-    """Scan again, with the aborted transactions as the logs themselves tell them."""
+    """Scan again, with the aborted transactions that the logs themselves contain."""
     plans: list[PartitionPlan | Ended] = []
     for each in partitions:
         plan = each.plan
@@ -81,7 +78,7 @@ def _refuse_contradiction(partition: ScannedPartition) -> ScannedPartition | End
     offset = partition.transactions.contradiction
     if offset is None:
         return partition
-    reason = f"the transaction that ends at offset {offset} is aborted and not aborted"
+    reason = f"the transaction that ends at offset {offset} is both aborted and not aborted"
     return ended(partition, structs.replace(partition.report, status=Status.DAMAGED, reason=reason))
 
 
@@ -127,9 +124,7 @@ def scan_unit(context: Context, plan: PartitionPlan, pieces: Sequence[Piece]) ->
 
 
 def policy_of(policy: Policy, pieces: Sequence[Piece]) -> Policy:
-    """The policy as far as it concerns ``pieces``: of many producers most wrote their last batch
-    elsewhere.
-    """
+    """The policy reduced to ``pieces``: most of many producers wrote their last batch elsewhere."""
     if not pieces or not len(policy.last_offsets):  # a group of empty segments, or no producers
         return policy
     low, high = np.searchsorted(
@@ -141,7 +136,7 @@ def policy_of(policy: Policy, pieces: Sequence[Piece]) -> Policy:
 def _scanned(
     plan: PartitionPlan, scans: Sequence[PieceScan], error: Exception | None, remedy: str
 ) -> ScannedPartition | Ended:
-    """The partition with its scans, ended where a piece is damaged or of no format of ours."""
+    """The partition with its scans, ended if a piece is damaged or of an unsupported format."""
     problems = [*_falling_offsets(plan.pieces, scans, remedy)]
     problems += [scan.problem for scan in scans if scan.problem is not None]
     damage = [problem for problem in problems if problem.kind is ProblemKind.DAMAGED]
@@ -168,12 +163,14 @@ def _scanned(
 def _falling_offsets(
     pieces: Sequence[Piece], scans: Sequence[PieceScan], remedy: str
 ) -> Iterator[Problem]:
-    """Pieces whose offsets do not begin above those of the one before: no single scan sees that."""
+    """Yield the pieces whose offsets do not continue above the piece before, which no single scan
+    sees.
+    """
     for (piece, scan), (following, later) in pairwise(zip(pieces, scans, strict=False)):
         if piece.segment == following.segment and 0 <= later.first_offset < scan.next_offset:
             yield Problem(
                 ProblemKind.DAMAGED,
-                f"offset {later.first_offset} comes after {scan.next_offset - 1}",
+                f"offset {later.first_offset} follows offset {scan.next_offset - 1}",
                 following.path,
                 following.start,
                 remedy,
@@ -181,9 +178,7 @@ def _falling_offsets(
 
 
 def _count_records(context: Context, partition: ScannedPartition) -> ScannedPartition | Ended:
-    """Report the records, and those in range that have no key; end the partition where these are
-    too many.
-    """
+    """Add the record counts to the report, and end the partition if too many have no key."""
     plan = partition.plan
     records = sum(scan.records for scan in partition.scans)
     report = structs.replace(partition.report, records_before=records, records_after=records)

@@ -1,4 +1,4 @@
-"""How the work of rewriting is shared out to workers."""
+"""The distribution of rewriting over the workers."""
 
 from __future__ import annotations
 
@@ -8,38 +8,37 @@ from collections.abc import Mapping, Sequence
 from lastwrite.model.work import Piece, PieceScan
 
 _LEAST_PART_BYTES = 8 << 20
-# How much longer than its share the busiest worker may work before a segment is cut: parts are read
-# and written once more when they are joined, by one processor.
+# How far the busiest worker may exceed its share before a segment is cut. Cutting costs something
+# too: one processor reads and writes the parts once more to join them.
 _UNEVEN = 1.1
 
 
 def rewrite_cost(piece: Piece, scan: PieceScan) -> int:
-    """What rewriting a piece costs, in bytes read: a byte that stays costs two and a half more than
-    one that goes.
+    """The cost of rewriting a piece, in bytes read.
 
-    It is compressed or written, and a batch of which nothing stays is not even decompressed. Later
-    segments keep more.
+    A byte that stays costs two and a half bytes more than one that is dropped. It is compressed or
+    written, while a batch that is dropped whole is not even decompressed. Later segments keep more.
     """
     left = scan.records - scan.losers
     return piece.bytes + piece.bytes * 5 * left // (2 * max(1, scan.records))
 
 
 class Shares:
-    """About equal shares of what rewriting costs, one a worker.
+    """Shares of about equal rewriting cost, one per worker.
 
-    ``costs``: of each new segment. Where whole segments make shares that are equal enough none is
-    cut. Else shares are filled one after the other, and a segment that lies across the end of one
-    is cut there, at the next piece; its parts have to be joined. What fills a share is the end of
-    a segment: all but its first part are copied when they are joined.
+    ``costs`` are those of each new segment. If whole segments give shares that are equal enough,
+    none is cut. Otherwise shares are filled one after the other. A segment across the end of a
+    share is cut there, at the next piece, and its parts are joined later. The end of a segment
+    fills up a share, since all but its first part are copied when they are joined.
     """
 
     def __init__(self, costs: Sequence[int], workers: int) -> None:
         self._share = max(1.0, sum(costs) / workers)
         self._cuts = _longest(costs, workers) > _UNEVEN * self._share
-        self._filled = 0.0  # of the share that is being filled
+        self._filled = 0.0  # of the current share
 
     def take(self, costs: Mapping[Piece, int], may_cut: bool) -> list[list[Piece]]:
-        """The pieces of the next new segment, of these costs, in one list a part."""
+        """The pieces of the next new segment, whose costs are given, in one list per part."""
         may_cut = may_cut and self._cuts
         parts: list[list[Piece]] = [[]]
         left = sum(piece.bytes for piece in costs)
@@ -60,7 +59,7 @@ class Shares:
 
 
 def _longest(costs: Sequence[int], workers: int) -> int:
-    """What the busiest of the workers does where each takes the costliest segment that is left."""
+    """The load of the busiest worker if each takes the costliest segment that is left."""
     loads = [0] * workers
     for cost in sorted(costs, reverse=True):
         heapq.heapreplace(loads, loads[0] + cost)

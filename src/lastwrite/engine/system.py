@@ -1,8 +1,8 @@
-"""What a system brings to the engine: where its logs lie, its rules, its store and its format.
+"""The interface of a system to the engine: its layout, its rules, its store and its format.
 
-The steps know these classes and no system. A new system is a package beside ``kafka`` whose
-``system.py`` has a ``System`` under its name in capitals, and a name in ``commands/systems.py``. It
-states what differs: what most systems have in common is done here.
+The steps use these classes and name no system. A new system is a package beside ``kafka`` and a
+name in ``commands/systems.py``. The package's ``system.py`` defines a ``System`` under its name in
+capitals. It defines only what differs; these base classes implement what most systems share.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from lastwrite.storage.throttle import Spend
 
 
 class Format(Protocol):
-    """Bytes to columns and back; see ``kafka.format.chunk`` for the meaning of each call."""
+    """Converts between bytes and columns; ``kafka.format.chunk`` documents each method."""
 
-    cut_remedy: str  # what to do where an index names a place at which no batch begins or ends
-    damage_remedy: str  # what to do where a file of records is damaged
+    cut_remedy: str  # the remedy if no batch begins or ends at a position that an index names
+    damage_remedy: str  # the remedy if a file of records is damaged
 
     def split(
         self, buffer: ByteArray, start: int, end: int, lowest_offset: int
@@ -92,42 +92,42 @@ class Format(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What the system's rules say of one partition before its records are read."""
+    """The decision of a system's rules on one partition, before its records are read."""
 
     first_dirty: int
-    end: int  # exclusive; no segment at or above is cleaned
+    end: int  # exclusive; segments whose base is at or above it are not cleaned
     dirty_ratio: float
-    reason: str | None  # why it is skipped; None: it is cleaned
+    reason: str | None  # why it is skipped; None if it is cleaned
     policy: Policy
-    remedy: str | None = None  # what to state so that it is cleaned
-    # the reason is only that too little is dirty: a round for expired deletes can run
+    remedy: str | None = None  # what to configure so that it is cleaned
+    # the only reason is that too little is dirty: a round for expired deletes can run
     is_at_rest: bool = False
-    # why the daemon leaves it alone, though a round that somebody asks for would run
+    # why the daemon skips it, though a round on request would run
     waits: str | None = None
-    elect_from: int = 0  # records below it were compared with each other in earlier rounds
-    compacts: bool = True  # False: only what has expired goes
+    elect_from: int = 0  # earlier rounds compared the records below it with each other
+    compacts: bool = True  # False if only expired segments are deleted
     cleanable_bytes: int = 0
-    overdue_ms: int = 0  # how long it has waited for more than it may
+    overdue_ms: int = 0  # how long it has waited beyond its limit
     index_interval_bytes: int = 4096
-    # of the records in range: with more that have no key nothing is cleaned
+    # share of the records in range: if more have no key, nothing is cleaned
     max_keyless_ratio: float = 1.0
-    held_for: tuple[HeldFor, ...] = ()  # readers for whom the policy holds deletes
+    held_for: tuple[HeldFor, ...] = ()  # the readers for which the policy holds deletes
 
 
 class IndexChecker(Protocol):
-    """Holds a piece's index entries against the batches that are really there."""
+    """Compares a piece's index entries with the actual batches."""
 
     def check(self, table: BatchTable, shift: int) -> None:
-        """The next batches; ``shift`` is what their origins lack to file positions."""
+        """Check the next batches; ``shift`` is added to their origins to get file positions."""
         ...
 
     def ends(self) -> None:
-        """There are no more batches in the piece."""
+        """The piece has no more batches."""
         ...
 
 
 class SegmentAppender(Protocol):
-    """Writes one new segment aside, with its indexes."""
+    """Writes one new segment to a staged file, with its indexes."""
 
     def append(self, data: ByteArray, rows: Int64Array) -> None: ...
     def finish(
@@ -138,31 +138,31 @@ class SegmentAppender(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CommitPlan:
-    """What a log, or its copy, shall be: ``log`` with each of ``made`` in the place of its
+    """The new content of a log, or of its copy: ``log`` with each of ``made`` in place of its
     ``sources``.
     """
 
     log: PartitionLog
     sources: Sequence[Sequence[Segment]] = ()
     made: Sequence[SegmentOutput] = ()
-    first_dirty: int | None = None  # None: as it is
-    retention: Retention | None = None  # what it takes is not in a copy
-    policy: Policy | None = None  # by which its records were judged; None: there was no round
-    # the entries of the transaction indexes of what was made
+    first_dirty: int | None = None  # None means that it stays as it is
+    retention: Retention | None = None  # a copy leaves out the segments that it deletes
+    policy: Policy | None = None  # the policy that judged its records; None if there was no round
+    # the entries of the transaction indexes of ``made``
     aborted: Sequence[AbortedTransaction] = ()
-    # of segments of an archive as they will be, by base offset: what a scan of them finds; None:
-    # what was known is forgotten; absent: as it is
+    # The scans of an archive's segments, by base offset. None drops the known scan; a segment that
+    # is absent keeps its scan.
     kept: Mapping[int, KeptScan | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of one new segment, all written aside, and what it takes to join them."""
+    """The staged parts of one new segment, and the arguments for joining them."""
 
     log: PartitionLog
-    sources: Sequence[Segment]  # that it replaces
+    sources: Sequence[Segment]  # the segments that it replaces
     parts: Sequence[SegmentOutput]
-    folder: str  # where the whole is written aside
+    folder: str  # where the whole segment is staged
     index_interval_bytes: int
     limits: Limits
     aborted: Sequence[AbortedTransaction]  # the entries of its transaction index
@@ -177,10 +177,10 @@ class Parts:
 
 
 class Rules(ABC):
-    """What the settings say of a partition."""
+    """The settings' effect on a partition."""
 
     no_retention: str = ""  # why nothing expires
-    no_deletes: str = ""  # why no delete is kept that could be dropped later
+    no_deletes: str = ""  # why no delete is kept to be dropped later
 
     @abstractmethod
     def decide(
@@ -196,12 +196,13 @@ class Rules(ABC):
     def group(
         self, log: PartitionLog, end: int, config: Config, like_broker: bool = False
     ) -> list[list[int]]:
-        """The places of the segments below ``end``, in groups that may become one segment each, or
-        more if need be.
+        """The indexes of the segments below ``end``, in groups that may each become one segment.
+
+        A group becomes more than one segment if one is not enough.
         """
 
     def expired(self, log: PartitionLog, config: Config, now_ms: int) -> Retention:
-        """What of ``log`` no longer has to be kept; by default all has."""
+        """The part of ``log`` that retention deletes; by default nothing."""
         return Retention(
             segments=(),
             rolls=False,
@@ -213,51 +214,54 @@ class Rules(ABC):
     def backlog(
         self, log: PartitionLog, horizon: int, config: Config, now_ms: int
     ) -> Backlog | None:
-        """What the log costs that stays as it is when all below ``horizon`` is compacted; None, by
-        default: compaction changes the log itself.
+        """The bytes of the log that compaction leaves in place, when all below ``horizon`` is
+        compacted.
+
+        None, the default, means that compaction changes the log itself.
         """
         return None
 
 
 class Store(ABC):
-    """How a partition is read, written and committed."""
+    """Reads, writes and commits a partition."""
 
-    offset_span: int  # how far an offset may lie from its segment's base
-    joins_parts: bool = True  # a new segment may be written in parts that are joined
-    keeps_scans: bool = False  # what was scanned may be kept beside the log
-    recover_finishes: bool = False  # what was half done; else it is cleared away
-    # a round makes one segment of all that it cleans, changed or not
+    offset_span: int  # the largest distance of an offset from its segment's base
+    joins_parts: bool = True  # whether a new segment may be written in parts that are joined
+    keeps_scans: bool = False  # whether scans may be kept beside the log
+    # whether recovery finishes an interrupted commit; if not, it undoes it
+    recover_finishes: bool = False
+    # whether a round makes one segment of all that it cleans, changed or not
     makes_one_segment: bool = False
-    damage_remedy: str  # what to do where a file of records is damaged
-    copies_beside_a_broker: bool = True  # ``compact`` with ``to``, of a log that one has open
+    damage_remedy: str  # the remedy if a file of records is damaged
+    # whether ``compact`` with ``to`` works on a log that a broker has open
+    copies_beside_a_broker: bool = True
 
     @abstractmethod
     def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
-        """``reading``: as ``Policy.reading``."""
+        """Return a new format; ``reading`` is ``Policy.reading``."""
 
     @abstractmethod
     def recover(self, folder: str, /) -> None:
-        """Finish or undo what a crash left half done."""
+        """Finish or undo what a crash interrupted."""
 
     @abstractmethod
     def refuse_unwritable(self, log: PartitionLog, end: int, /) -> None:
-        """Say no before anything is written where a file of the log below ``end`` could not be
-        replaced.
+        """Check, before anything is written, that the log's files below ``end`` can be replaced.
 
         Raises:
-            LogError: it names the file or folder, and what stops it.
+            LogError: a file cannot be replaced; the error names the file or folder and the cause.
         """
 
     @abstractmethod
     def read(self, folder: str, spend: Spend | None = None, /) -> PartitionLog:
-        """``spend`` is told of the bytes of records that are read for that."""
+        """Read the log; ``spend`` is called with the bytes of records that are read for that."""
 
     def read_below(self, folder: str, end: int, /) -> PartitionLog:
-        """The same, of a log that a broker has open: as if it ended at the offset ``end``."""
+        """Read a log that a broker has open as if it ended at offset ``end``."""
         return self.read(folder)
 
     def check_unmoved(self, log: PartitionLog, /) -> None:
-        """Hold a log that a broker has open against what was read of it.
+        """Check that a log that a broker has open is still as it was read.
 
         Raises:
             CommitConflict: the broker has changed it since.
@@ -266,12 +270,12 @@ class Store(ABC):
 
     @abstractmethod
     def cut(self, log: PartitionLog, segment: int, piece_bytes: int, /) -> list[int]:
-        """Positions in the file, the first and the last the segment's own, at which it may be cut
-        into pieces.
+        """The positions in the file at which a segment may be cut into pieces, its own two ends
+        included.
         """
 
     def aborted_by_log(self, log: PartitionLog, /) -> tuple[AbortedTransaction, ...]:
-        """The aborted transactions as the log itself tells them, where its transaction index
+        """The aborted transactions according to the log itself, if its transaction index
         contradicts it.
         """
         return log.aborted
@@ -284,85 +288,93 @@ class Store(ABC):
 
     @abstractmethod
     def appender(self, base_offset: int, unit: RewriteUnit, /) -> SegmentAppender:
-        """A new segment of the unit, from this offset on; of a unit that is one of several parts,
-        without indexes.
+        """A writer of a new segment of the unit, from this offset on.
+
+        It writes no indexes if the unit is one of several parts.
         """
 
     @abstractmethod
     def output_folder(self, log: PartitionLog, to: str | None, /) -> str:
-        """Where new segments are written aside: in the partition, or for a copy below ``to``."""
+        """The folder in which new segments are staged: in the partition, or below ``to`` for a
+        copy.
+        """
 
     def archive_of(self, folder: str, to: str | None = None, /) -> str | None:
-        """The archive in which a round leaves a partition; None, by default: it does not."""
+        """The archive to which a round writes a partition. None, the default, means that it does
+        not.
+        """
         return None
 
     def begins_writing(self, log: PartitionLog, to: str | None, /) -> bool:
-        """Whether ``begin_writing`` is asked before something of the log is written aside; by
-        default not.
+        """Whether ``begin_writing`` must be called before anything of the log is staged; by default
+        not.
         """
         return False
 
     def begin_writing(self, logs: Sequence[PartitionLog], to: str | None, /) -> None:
-        """What the driver has to do for all these logs together before something of them is written
-        aside.
-        """
+        """Prepare all these logs together, on the driver, before anything of them is staged."""
         raise NotImplementedError
 
     def join_parts(self, parts: Parts, /) -> SegmentOutput:
-        """One segment of its parts; by default there is one, which is the segment already."""
+        """Join the parts to one segment; by default there is one part, which is the segment
+        already.
+        """
         (whole,) = parts.parts
         return whole
 
     def discard(self, part: SegmentOutput, /) -> None:
-        """Remove what was written aside."""
+        """Remove the staged files."""
         for new in (part, *part.further):
             remove_staged(new.paths)
 
     @abstractmethod
     def swap(self, wave: Sequence[CommitPlan], /) -> list[LogError | OSError | None]:
-        """Swap new segments in; a crash before ``tidy`` leaves what ``recover`` finishes. Log for
-        log why it failed.
+        """Swap new segments in, and return an error or None for each log.
+
+        After a crash before ``tidy``, ``recover`` finishes the swap.
         """
 
     def record(self, root: str, first_dirty: Mapping[TopicPartition, int], /) -> None:
-        """Set the checkpoint of partitions of ``root`` that were swapped, all at once; by default
-        ``swap`` does it.
+        """Set the checkpoints of partitions of ``root`` that were swapped, all at once.
+
+        By default ``swap`` does this.
         """
         return None
 
     @abstractmethod
     def tidy(self, logs: Sequence[PartitionLog], /) -> list[LogError | OSError | None]:
-        """Remove what ``swap`` left, after ``record``. Log for log why it failed."""
+        """Remove the remains of ``swap``, after ``record``; return an error or None for each log."""
 
     @abstractmethod
     def publish_copies(
         self, copies: Sequence[CommitPlan], to: str
     ) -> list[LogError | OSError | None]:
-        """Make copies below ``to``; copy for copy why that failed."""
+        """Publish copies below ``to``, and return an error or None for each copy."""
 
     def segment_path(self, log: PartitionLog, base_offset: int, /) -> str:
-        """Where the segment lies, or will lie once a round is committed."""
+        """The path of the segment, now or after the round is committed."""
         return log.path_of(base_offset)
 
     def retain(
         self, wave: Sequence[tuple[PartitionLog, Retention]], /
     ) -> list[LogError | OSError | None]:
-        """Take out what the retentions say; log for log why that failed. By default they take
-        nothing.
+        """Delete the segments that the retentions name, and return an error or None for each log.
+
+        By default there are none.
         """
         return [None] * len(wave)
 
 
 class System(Layout, SystemSettings, Rules, Store):
-    """One system's share in every step, and in what stands around a round."""
+    """One system's part in every step, and in the commands around a round."""
 
     name: str
-    scan_kernel: str  # the largest that only a round's scan needs: see ``kernel_cache.is_compiled``
-    notes: QuarantineFile  # how the daemon remembers what it has set aside
-    look_ms: int = 15_000  # how long the daemon rests where nothing is due, by default
+    scan_kernel: str  # the largest kernel that only a scan needs: see ``kernel_cache.is_compiled``
+    notes: QuarantineFile  # where the daemon stores what it has set aside
+    look_ms: int = 15_000  # how long the daemon waits if nothing is due, by default
 
 
 def system_named(name: str) -> System:
-    """The system of that name, which is known to exist; loaded when it is first asked for."""
+    """The system of that name, which must exist; its module is imported at the first call."""
     system: System = getattr(import_module(f"lastwrite.{name}.system"), name.upper())
     return system

@@ -1,27 +1,25 @@
 """Find the last write of every key: entries into buckets, buckets into winners.
 
-The smallest case: the log holds ``a@0 b@1 a@2``. Read from its end, the first sight of a key is its
-last write: ``a@2`` wins, ``b@1`` wins, ``a@0`` has been seen and loses. So a set will do where
-others keep a map, nothing is ever updated, and offsets need not be stored.
+The smallest case: the log holds ``a@0 b@1 a@2``. Read it from its end. The first record seen with a
+key is its last write: ``a@2`` wins, ``b@1`` wins, and ``a@0`` loses, because its key was seen. So a
+set is enough where others keep a map. Nothing is ever updated, and offsets need not be stored.
 
-An *entry* is two uint64: a fingerprint lane; 32 bits of the other lane above the record's ordinal
-in its piece. Entries are cut into buckets by the top bits of the first lane, so that all entries of
-a key meet in one bucket and a bucket's set fits the processor's cache; inside a bucket they keep
-the log's order.
+An *entry* is two uint64. The first is a fingerprint lane; the second is 32 bits of the other lane
+above the record's ordinal in its piece. The top bits of the first lane choose an entry's bucket. So
+all entries of a key are in one bucket, and a bucket's set fits the processor's cache. Inside a
+bucket, entries keep the log's order.
 
-*Clean* records (below the first dirty offset) were compared with each other in earlier rounds: they
-are looked up and never entered, as Kafka does. In a piece they are those below an ordinal.
+*Clean* records (below the first dirty offset) were compared with each other in earlier rounds. As
+in Kafka, they are looked up and never entered. In a piece they are the records below an ordinal.
 
-With another strategy than the offset an entry has a third word, the record's version. Where the
-greatest version wins, the latest of equals (KIP-280), the way is the same. Where times decide and a
-delete lets its key's time be forgotten (``Strategy.EVENT_TIME``) it matters in which order the
-records of a key meet: ``fold`` reads from the log's begin.
+With a strategy other than the offset, an entry has a third word, the record's version. If the
+greatest version wins, and the latest of equals (KIP-280), the method is the same. With
+``Strategy.EVENT_TIME`` times decide, and a delete resets its key's time. So the order of a key's
+records matters, and ``fold`` reads from the log's start.
 
-With ``exact`` the entries' whole keys travel beside them and equal fingerprints are compared by
-key.
+With ``exact`` the whole keys travel beside the entries, and equal fingerprints are compared by key.
 
-Entries stay where they lie, in a mapped file or an array: ``elect`` is given addresses, so that
-nothing is copied.
+Entries are not copied: ``elect`` takes their addresses, in a mapped file or an array.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, assignment"
 
@@ -44,32 +42,34 @@ from lastwrite.model.columns import (
 )
 
 ENTRY_BYTES = 16  # 24 with a version
-_ENTRIES_A_BUCKET = 16_384  # with a table of 32,768 slots of 16 bytes: half a second-level cache
+_ENTRIES_A_BUCKET = 16_384  # a table of 32,768 slots of 16 bytes is half of a second-level cache
 _MOST_BITS = 16
 
-ORDINAL_MASK = 0xFFFFFFFF  # of an entry's second word: the record's ordinal in its piece
+# the part of an entry's second word that is the record's ordinal in its piece
+ORDINAL_MASK = 0xFFFFFFFF
 
-# A slot of the set, by words: with a version or whole keys there are two more.
-_LANE = 0  # the first fingerprint lane; 0: the slot is free
+# The words of a slot of the set. The last two exist only with a version or whole keys.
+_LANE = 0  # the first fingerprint lane; 0 if the slot is free
 _OTHER_LANE = 1
-_ROW = 2  # of the entry that holds the key, counted through all blocks
-_HOLDER = 3  # its block; with groups the record's group; of ``fold`` 1 + its block, or 0
+_ROW = 2  # the row of the entry that has the key, counted through all blocks
+_HOLDER = 3  # its block; with groups, the record's group; in ``fold`` 1 + its block, or 0
 
-# Where an entry's words lie in it, in bytes.
+# The byte positions of an entry's words.
 _SECOND_AT = 8
 _VERSION_AT = 16
 
 
 def bucket_bits(entries: int) -> int:
-    """How many top bits choose the bucket for about so many entries; 2**bits buckets."""
+    """The number of top bits that choose the bucket, for about ``entries`` entries.
+
+    There are 2**bits buckets.
+    """
     return min(_MOST_BITS, max(0, (entries // _ENTRIES_A_BUCKET).bit_length()))
 
 
 @njit(cache=True, nogil=True)
 def _begin_buckets(entries, count, bits, ends):
-    """Write to ``ends`` where each bucket begins; returns how far a lane is shifted to give its
-    bucket.
-    """
+    """Write the start of each bucket to ``ends``, and return the shift from a lane to its bucket."""
     buckets = 1 << bits
     shift = np.uint64(63 - bits)
     for b in range(buckets):
@@ -86,8 +86,8 @@ def _begin_buckets(entries, count, bits, ends):
 
 @njit(cache=True, nogil=True)
 def partition(entries, count, bits, out, ends):
-    """Sort ``entries[:count]`` into ``out`` by bucket, keeping order inside; ``ends`` takes the
-    buckets' ends.
+    """Sort ``entries[:count]`` into ``out`` by bucket, in stable order, and write the buckets' ends
+    to ``ends``.
     """
     shift = _begin_buckets(entries, count, bits, ends)
     for i in range(count):
@@ -102,7 +102,9 @@ def partition(entries, count, bits, out, ends):
 
 @njit(cache=True, nogil=True)
 def partition_order(entries, count, bits, order, ends):
-    """As ``partition``, but writes which entry comes where: for entries with keys beside them."""
+    """Write the order that ``partition`` would produce to ``order``: for entries with keys beside
+    them.
+    """
     shift = _begin_buckets(entries, count, bits, ends)
     for i in range(count):
         b = (entries[i, 0] >> np.uint64(1)) >> shift
@@ -112,7 +114,7 @@ def partition_order(entries, count, bits, order, ends):
 
 @njit(cache=True, nogil=True)
 def fullest(ends):
-    """Entries of the bucket that has most. ``ends``: (blocks, buckets)."""
+    """The number of entries in the fullest bucket. ``ends`` has the shape (blocks, buckets)."""
     most = 0
     for b in range(ends.shape[1]):
         most = max(most, _entries_in(ends, b))
@@ -129,7 +131,7 @@ def _entries_in(ends, b):
 
 @njit(cache=True, nogil=True)
 def table_slots(entries):
-    """Slots that a bucket of so many entries needs: a power of two, at most half full."""
+    """The slots for a bucket of ``entries`` entries: a power of two, at most half full."""
     slots = 16
     while slots < 2 * entries:
         slots *= 2
@@ -137,20 +139,22 @@ def table_slots(entries):
 
 
 def first_rows(ends: np.ndarray) -> Int64Array:
-    """By block: how many entries the blocks before it have in these buckets."""
+    """For each block, the number of entries that the blocks before it have in these buckets."""
     return np.array([0, *accumulate(ends[:-1, -1].tolist())], dtype=np.int64)
 
 
 def new_table(ends: np.ndarray, has_more: bool) -> UInt64Array:
-    """Room for the set of ``elect`` or ``fold``: two words a slot; with a version or whole keys
-    (``has_more``) four.
+    """An uninitialized table for the set of ``elect`` or ``fold``.
+
+    A slot has two words, or four with a version or whole keys (``has_more``).
     """
     slots = int(table_slots(fullest(ends)))
     return np.empty((slots, 4 if has_more else 2), dtype=np.uint64)
 
 
-# Its arguments are columns of the entries and scratch, which a kernel cannot take as one value. The
-# search of the set stands in both: a call, inlined or not, makes Numba count references per entry.
+# The arguments are columns of the entries and scratch arrays, which a kernel cannot take as one
+# value. ``elect`` and ``fold`` repeat the search of the set, because a call, inlined or not, makes
+# Numba count references for each entry.
 @njit(cache=True, nogil=True)
 def elect(
     rows_at,
@@ -165,23 +169,23 @@ def elect(
     keys,
     has_groups=False,
 ):
-    """Tell winners from losers in some buckets of one partition.
+    """Find the losers in some buckets of one partition, and return the number of winners.
 
-    ``rows_at[k]`` is the address of block ``k``'s entries in these buckets, ``columns`` words each;
-    its bucket ``b`` goes up to ``ends[k, b]``, counted from there; ``first_row`` is of
-    ``first_rows(ends)``. Blocks go from the log's oldest to its newest. Entries of block ``k``
-    below ordinal ``dirty_from[k]`` are clean. ``table`` is scratch: see ``new_table``. ``key_at``
-    (a row more than there are entries; empty: fingerprints suffice) says where each entry's key
-    lies in ``keys``, entries counted through all blocks.
+    ``rows_at[k]`` is the address of block ``k``'s entries in these buckets, ``columns`` words each.
+    Its bucket ``b`` ends at ``ends[k, b]``, counted from that address. ``first_row`` is
+    ``first_rows(ends)``. Blocks are ordered from the log's oldest to its newest. Entries of block
+    ``k`` below ordinal ``dirty_from[k]`` are clean. ``table`` is scratch: see ``new_table``.
+    ``key_at`` has the position of each entry's key in ``keys``, counted through all blocks, and one
+    position more at the end. It is empty if fingerprints are enough.
 
-    With ``has_groups`` some records are parts of a larger one, which has its key's place at its
-    last part. A version then is a number that the parts of one record have in common, 0 for none,
-    and the bit IN_GROUP on all but the last. Such a part never wins: what came before it has the
-    key until the last part is there. It loses where a later record has its key, unless that is its
+    With ``has_groups`` some records are parts of a larger record, whose position is that of its
+    last part. A version is then a number that the parts of one record share, 0 for none. All parts
+    but the last have the bit IN_GROUP. Such a part never wins: the earlier record keeps the key
+    until the last part arrives. It loses if a later record has its key, unless that record is its
     own last part.
 
-    ``lost`` (uint32, a row an entry) takes the losers' ordinals: block ``k``'s from the row on that
-    its first entry has, ``losers[k]`` of them, which must be 0 before. Returns the winners' count.
+    ``lost`` (uint32, one row per entry) receives the losers' ordinals: ``losers[k]`` of block
+    ``k``, from the row of its first entry on. ``losers`` must be 0 before the call.
     """
     winners = 0
     exact = len(key_at) > 0
@@ -215,7 +219,8 @@ def elect(
                 version = load64(rows, i * stride + _VERSION_AT) if columns > 2 else np.uint64(0)
                 group = version & ~np.uint64(IN_GROUP)
                 if has_groups and version & np.uint64(IN_GROUP) != 0:
-                    # Before any record of its key, or its own last part: neither wins nor loses.
+                    # No record of its key follows, or only its own last part: it neither wins nor
+                    # loses.
                     if not seen or (group != 0 and group == table[slot, _HOLDER]):
                         continue
                 if not seen:
@@ -248,15 +253,15 @@ def elect(
 
 @njit(cache=True, nogil=True)
 def fold(rows_at, columns, ends, first_row, dirty_from, lost, losers, table, key_at, keys):
-    """As ``elect``, by event times in the log's order: a key's records meet as they were written,
-    clean ones too.
+    """Elect by event time: compare a key's records in the log's order, clean ones too.
 
-    A version is ``time << TIME_SHIFT`` with the bits ``IS_SINGLE`` and ``IS_DELETE``. A record is
-    *newer* where its key has no time, or one that is less, or for a single record (not of a batch)
-    the same. Of a newer record that lives the key takes the time, and who held the key loses; after
-    a newer delete nobody holds it and its time is forgotten, so that an older write may come after
-    it. Who is not newer loses, deletes too. A newer delete neither wins nor loses: that it is a
-    delete decides. So no two records of a key may be compared before their turn.
+    The arguments are those of ``elect``. A version is ``time << TIME_SHIFT`` with the bits
+    ``IS_SINGLE`` and ``IS_DELETE``. A record is *newer* if its key has no time, or an earlier time,
+    or the same time and the record is not in a batch. A newer record with a value takes the key,
+    and the record that had the key loses. After a newer delete no record has the key and its time
+    is forgotten, so a later record with an earlier time can take it. A record that is not newer
+    loses, and so does a delete. A newer delete neither wins nor loses: its verdict depends on being
+    a delete. So no two records of a key may be compared out of order.
 
     Source: Pulsar 4.2.4 EventTimeOrderCompactor; docs/formats/pulsar-compaction.md, "Event time".
     """
@@ -287,7 +292,7 @@ def fold(rows_at, columns, ends, first_row, dirty_from, lost, losers, table, key
                     table[slot, _LANE] = one
                     table[slot, _OTHER_LANE] = lane
                     table[slot, _ROW] = np.uint64(row)
-                    table[slot, _HOLDER] = 0  # nobody
+                    table[slot, _HOLDER] = 0  # no record
                 loser, of, is_newer = two, k, True
                 is_held = table[slot, _HOLDER] != 0
                 if is_held:
@@ -333,8 +338,9 @@ def _same_key(key_at, keys, i, j):
 
 @njit(cache=True, nogil=True)
 def drop_losers(rows, ends, states):
-    """Move the winners among a block's ``rows`` to the front, by ``states``, and set ``ends`` anew;
-    their count.
+    """Move the winners among a block's ``rows`` to the front, and return their number.
+
+    ``states`` marks the losers; ``ends`` is updated.
     """
     kept = 0
     start = np.uint32(0)
@@ -352,9 +358,7 @@ def drop_losers(rows, ends, states):
 
 @njit(cache=True, nogil=True)
 def gather(source, starts, lengths, out):
-    """Copy many stretches of bytes to ``out``, one behind the other: with exact comparison, whole
-    keys.
-    """
+    """Copy byte ranges to ``out``, one behind the other: for exact comparison, whole keys."""
     at = 0
     for i in range(len(starts)):
         start = starts[i]

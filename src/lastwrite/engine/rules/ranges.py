@@ -1,21 +1,21 @@
-"""What a round may clean, whether it is worth it, and why not.
+"""Which offsets a round may clean, whether the round is due, and if not, why.
 
-A log of segments 0, 10, 20 and the active 30, cleaned up to 10 before: the *clean* part is segment
-0, the *dirty* part starts at offset 10, the *first dirty offset*, which a checkpoint remembers. A
-round learns the keys of the dirty part and rewrites everything up to its end, the *first
-uncleanable offset*. That end is held by the first of:
+A log has the segments 0, 10, 20 and the active 30, and was cleaned up to offset 10. The *clean*
+part is segment 0. The *dirty* part starts at offset 10, the *first dirty offset*, which a
+checkpoint stores. A round reads the keys of the dirty part and rewrites everything up to its end,
+the *first uncleanable offset*. The lowest of these limits determines that end:
 
-- what is not replicated: nothing at or above the high watermark is touched;
-- the earliest transaction that is open, or whose marker is not replicated: nothing at or above its
-  first offset;
+- the high watermark: nothing that is not replicated is touched;
+- the first offset of the earliest transaction that is open, or whose marker is not replicated;
 - the active segment, since a broker appends to it;
 - ``min.compaction.lag.ms``: the first closed segment with a record younger than that.
 
-It is rounded down to a segment's base, because segments are cleaned whole. The first dirty offset
-is not rounded: it may lie inside a segment, whose bytes then count as clean *and* as cleanable.
+The end is rounded down to a segment's base, because segments are cleaned whole. The first dirty
+offset is not rounded. If it is inside a segment, that segment's bytes count as clean *and* as
+cleanable.
 
-A round is due when the cleanable share of the bytes is *above* ``min.cleanable.dirty.ratio``, or
-when the oldest closed dirty segment has waited longer than ``max.compaction.lag.ms``.
+A round is due if the cleanable share of the bytes is *above* ``min.cleanable.dirty.ratio``, or if
+the oldest closed dirty segment has waited longer than ``max.compaction.lag.ms``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lastwrite.model.policy import LONG_MAX
 
 
 class RangeSettings(Protocol):
-    """What a range depends on; see ``KafkaTopicConfig`` for the meaning of each."""
+    """The settings that determine a range; ``KafkaTopicConfig`` describes each."""
 
     @property
     def cleanup_policy(self) -> tuple[str, ...]: ...
@@ -49,7 +49,7 @@ class RangeSettings(Protocol):
 
 
 class Hold(StrEnum):
-    """What keeps a round from reaching further."""
+    """The limit that ends a round's range."""
 
     HIGH_WATERMARK = "the high watermark"
     TRANSACTION = "an open transaction"
@@ -64,21 +64,22 @@ class Range:
 
     first_dirty: int
     first_uncleanable: int  # a segment's base, or the log's end
-    clean_bytes: int  # of segments that start below first_dirty
-    cleanable_bytes: int  # of segments from the one that holds first_dirty up to first_uncleanable
-    overdue_ms: int  # how long max.compaction.lag.ms has passed; 0: it has not
+    clean_bytes: int  # of segments whose base is below first_dirty
+    # of segments from the one that contains first_dirty up to first_uncleanable
+    cleanable_bytes: int
+    overdue_ms: int  # how far max.compaction.lag.ms is exceeded; 0 if it is not
     held_by: Hold
-    checkpoint_corrected: bool  # the checkpoint lay outside the log and counts as the log's start
+    checkpoint_corrected: bool  # the checkpoint is outside the log; the log's start counts instead
     eligible: bool
-    reason: str | None  # why not, with the figures; None where it is eligible
-    # all that keep a round from reaching further, and from which offset on
+    reason: str | None  # why the round is not due, with the figures; None if ``eligible``
+    # every limit of the range, and its offset
     holds: tuple[tuple[int, Hold], ...] = ()
-    # when max.compaction.lag.ms has passed; None: nothing is waiting, or for ever
+    # when max.compaction.lag.ms is exceeded; None if nothing is waiting, or never
     overdue_at_ms: int | None = None
 
     @property
     def ratio(self) -> float:
-        """The cleanable share of the bytes; 0 in a log without bytes."""
+        """The cleanable share of the bytes; 0 if the log has no bytes."""
         total = self.clean_bytes + self.cleanable_bytes
         return self.cleanable_bytes / total if total else 0.0
 
@@ -86,10 +87,10 @@ class Range:
 def cleanable_range(
     log: PartitionLog, config: RangeSettings, now_ms: int, include_active: bool = False
 ) -> Range:
-    """The range of the next round of ``log``, and whether Kafka would run it at ``now_ms``.
+    """The range of the next round of ``log``, and whether Kafka would run the round at ``now_ms``.
 
-    With ``include_active`` the active segment counts as closed: a log that nobody appends to is
-    cleaned up to its end, if all of it is replicated.
+    With ``include_active`` the active segment counts as closed: a log without a writer is cleaned
+    up to its end if all of it is replicated.
 
     ``log`` has at least one segment.
 
@@ -97,7 +98,6 @@ def cleanable_range(
     KIP-58, KIP-354; docs/formats/kafka-cleaning.md, "Which partitions" and "The range".
     """
     first_dirty, corrected = _first_dirty(log)
-    # The closed segments, and where they end.
     include_active = include_active or (log.is_closed and log.closed_end >= log.end_offset)
     closed_end = log.end_offset if include_active else log.closed_end
     closed = tuple(segment for segment in log.segments if segment.base_offset < closed_end)
@@ -114,7 +114,7 @@ def cleanable_range(
         young = next((s for s in dirty if s.largest_timestamp_ms > youngest_allowed), None)
         if young is not None:
             holds.append((young.base_offset, Hold.MIN_LAG))
-    # Equal offsets: what lies further right in the list is the more telling answer.
+    # At equal offsets, the limit further right in the list explains more.
     held_at = min(offset for offset, _ in holds)
     held_by = next(hold for offset, hold in reversed(holds) if offset == held_at)
     first_uncleanable = _rounded_down(closed, max(first_dirty, held_at), closed_end)
@@ -142,16 +142,17 @@ def cleanable_range(
 
 
 def is_at_rest(found: Range, log: PartitionLog, config: RangeSettings) -> bool:
-    """Whether a round is not due for one reason alone, that too little is dirty: what lies below
-    the range's end was cleaned, and can be once more.
+    """Whether a round is not due only because too little is dirty.
+
+    The records below the range's end are clean then, and can be cleaned once more.
     """
-    reaches_dirty = found.first_dirty <= found.first_uncleanable  # the checkpoint never goes back
+    reaches_dirty = found.first_dirty <= found.first_uncleanable  # the checkpoint never moves back
     below = (s.size_bytes for s in log.segments if s.base_offset < found.first_uncleanable)
     return config.compacts and not found.eligible and reaches_dirty and any(below)
 
 
 def _first_dirty(log: PartitionLog) -> tuple[int, bool]:
-    """The first dirty offset, and whether the checkpoint had to be put right for it."""
+    """The first dirty offset, and whether the checkpoint was outside the log."""
     if log.checkpoint is None:
         return log.log_start, False
     if log.checkpoint < log.log_start or log.checkpoint > log.end_offset:
@@ -162,7 +163,7 @@ def _first_dirty(log: PartitionLog) -> tuple[int, bool]:
 def _segments_from(
     closed: tuple[Segment, ...], offset: int, closed_end: int
 ) -> tuple[Segment, ...]:
-    """The closed segments from the one that holds ``offset``."""
+    """The closed segments from the one that contains ``offset``."""
     if offset >= closed_end:
         return ()
     at = bisect.bisect_right(closed, offset, key=lambda s: s.base_offset) - 1
@@ -170,7 +171,7 @@ def _segments_from(
 
 
 def _rounded_down(closed: tuple[Segment, ...], offset: int, closed_end: int) -> int:
-    """The base of the closed segment that holds ``offset``, else the end of the closed ones."""
+    """The base of the closed segment that contains ``offset``, or the end of the closed segments."""
     holding = _segments_from(closed, offset, closed_end)
     return holding[0].base_offset if holding else closed_end
 
@@ -185,7 +186,7 @@ def _overdue_at_ms(dirty: tuple[Segment, ...], config: RangeSettings) -> int | N
 def _reason_against(
     found: Range, log: PartitionLog, config: RangeSettings, now_ms: int
 ) -> str | None:
-    """Why a cleaner would pass the log by; the first reason in Kafka's own order."""
+    """Why Kafka would not clean the log, or None: the first reason in Kafka's own order."""
     if not config.compacts:
         return f"cleanup.policy is {','.join(config.cleanup_policy) or 'empty'}, without compact"
     if found.clean_bytes + found.cleanable_bytes == 0 and log.size_bytes == 0:
@@ -197,20 +198,23 @@ def _reason_against(
     total = found.clean_bytes + found.cleanable_bytes
     return (
         f"{found.cleanable_bytes} of {total} bytes are dirty, a share of {found.ratio:.4g}; "
-        f"min.cleanable.dirty.ratio asks for more than {config.min_cleanable_dirty_ratio:g}"
+        f"a round needs more than min.cleanable.dirty.ratio, {config.min_cleanable_dirty_ratio:g}"
     )
 
 
 def _nothing_cleanable(found: Range, log: PartitionLog, config: RangeSettings, now_ms: int) -> str:
     start = f"nothing to clean from offset {found.first_dirty}"
     if found.first_dirty >= log.end_offset:
-        return f"all {log.end_offset} offsets were cleaned before"
+        return f"all {log.end_offset} offsets are already clean"
     if found.held_by is Hold.HIGH_WATERMARK:
         return (
             f"{start}: the high watermark is {log.high_watermark}, within that segment or below it"
         )
     if found.held_by is Hold.TRANSACTION:
-        return f"{start}: a transaction that began at offset {log.last_stable_offset} is not decided, or not replicated"
+        return (
+            f"{start}: the transaction that began at offset {log.last_stable_offset} is still open, "
+            "or its marker is not replicated"
+        )
     if found.held_by is Hold.MIN_LAG:
         return (
             f"{start}: that segment has a record younger than min.compaction.lag.ms, "

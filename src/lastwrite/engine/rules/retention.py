@@ -1,4 +1,4 @@
-"""What retention takes from the old end of a log, as values; each system has its own rule."""
+"""The result of a retention rule, as a value; each system has its own rule."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from lastwrite.reports.compaction import Expired
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What goes from the old end of a log: a prefix of its segments, oldest first."""
+    """The segments that retention deletes: a prefix of the log, oldest first."""
 
     segments: tuple[Expired, ...]
-    rolls: bool  # all go: an empty segment is made at the log's end first
-    first_base: int  # of the first segment that is there afterwards
+    rolls: bool  # retention deletes every segment, after an empty one is created at the log's end
+    first_base: int  # base of the first segment that remains
     log_start: int  # afterwards
-    stays: str | None  # why the first of the others stays, with the figures; None: there is none
+    # why the first remaining segment stays, with the figures; None if none remains
+    stays: str | None
 
     @property
     def size_bytes(self) -> int:

@@ -1,5 +1,6 @@
-"""What a table of batches comes to, in one look at each: a reduction of NumPy over one column takes
-as long as this takes for all of them.
+"""The sums over a table of batches, in one pass.
+
+A NumPy reduction of one column takes as long as this pass takes for all columns.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -12,8 +13,9 @@ from lastwrite.encoding.kernel import njit
 
 @njit(cache=True, nogil=True)
 def sums_of(table):
-    """Of a BATCH table with a row at least: (records, the fewest of a batch, bytes before they were
-    converted, flags that any has).
+    """Return (records, the fewest records of a batch, bytes before conversion, flags that occur).
+
+    ``table`` is a BATCH table with at least one row.
     """
     records = np.int64(0)
     origin_bytes = np.int64(0)

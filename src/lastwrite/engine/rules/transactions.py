@@ -1,14 +1,14 @@
-"""Transactions of a round: which data were aborted, and of which markers nothing is left.
+"""The transactions of a round: the aborted data, and the markers without data.
 
 The smallest case: producer 7 writes ``a@0 b@1`` and aborts at 2. The transaction index has (7, 0,
-2): a batch of producer 7 that ends at 0 <= offset < 2 is *aborted*. Its records go in this round.
+2): a batch of producer 7 whose last offset is in [0, 2) is *aborted*. This round drops its records.
 The marker at 2 is not *spent*: this round still read a batch of its transaction. The next round
-reads none; it finds the marker spent and stamps it.
+reads none, finds the marker spent and stamps it.
 
-A piece of a log can tell that of a marker if the producer wrote, or ended a transaction, before it
-in the same piece. What it cannot tell goes up, and ``merge`` answers it from the pieces before. The
-same pass holds the index against the log: data that nobody says were aborted, before a marker that
-aborts them, or the reverse.
+A piece of a log decides a marker alone if the producer wrote, or ended a transaction, earlier in
+the same piece. Other markers are *pending*, and ``merge`` decides them from the pieces before. The
+same pass checks the index against the log. The two contradict each other if a marker aborts data
+that the index does not list, or commits data that it lists.
 
 Source: Kafka 4.4.0 CleanedTransactionMetadata; docs/formats/kafka-cleaning.md, "Transactions".
 """
@@ -38,15 +38,16 @@ from lastwrite.model.log import AbortedTransaction
 from lastwrite.model.policy import Policy
 from lastwrite.model.work import PendingMarker, PieceTransactions
 
-# What a producer did since its last marker in the piece, and before: bits.
-_DATA = 1  # data since the last marker, or the piece's begin
-_UNFLAGGED = 2  # some of it not said to be aborted
-_FLAGGED = 4  # some of it said to be
-_ENDED = 8  # a marker was met: what was before the piece is of no matter any more
+# The bits of a producer: its data since its last marker in the piece, and whether it has one.
+_DATA = 1  # data since the last marker, or the piece's start
+_UNFLAGGED = 2  # some of it is not flagged as aborted
+_FLAGGED = 4  # some of it is flagged as aborted
+_ENDED = 8  # the piece has a marker of it: the data before the piece no longer matter
 
-# In place of a marker's ordinal: it is not spent, because the piece has data of its transaction,
-_BEGUN = -1  # and there may be more before the piece, which must have been flagged alike
-_WHOLE = -2  # and there is nothing of it before the piece
+# Values in place of a marker's ordinal: it is not spent, because the piece has data of its
+# transaction.
+_BEGUN = -1  # more data may precede the piece, which must be flagged alike
+_WHOLE = -2  # no data of it precede the piece
 
 # A row of ``aborted_table``.
 _PRODUCER = 0
@@ -54,18 +55,18 @@ _MARKER_OFFSET = 1
 _FIRST_OFFSET = 2
 _ABORTED_COLUMNS = 3
 
-# A pending marker, as the kernel hands it up.
+# A row of pending markers, as the kernel writes it.
 _OF_PRODUCER = 0
 _OFFSET = 1
-_ORDINAL = 2  # of its record, or one of the two above
+_ORDINAL = 2  # of its record, or _BEGUN or _WHOLE
 _ABORTS = 3
 _HORIZON = 4
 _MARKER_COLUMNS = 5
 
 
 def aborted_table(aborted: Iterable[AbortedTransaction], first: int, end: int) -> Int64Array:
-    """Rows (producer, marker's offset, first offset), ascending, of the transactions that touch
-    [first, end).
+    """Rows (producer, marker's offset, first offset) of the transactions that overlap [first, end),
+    sorted.
     """
     rows = sorted(
         (entry.producer_id, entry.last_offset, entry.first_offset)
@@ -77,9 +78,7 @@ def aborted_table(aborted: Iterable[AbortedTransaction], first: int, end: int) -
 
 @njit(cache=True, nogil=True)
 def flag_aborted(table, aborted):
-    """Set IS_ABORTED on the data batches in ``table`` that lie in a transaction of
-    ``aborted_table``.
-    """
+    """Set IS_ABORTED on the data batches in ``table`` that are in a transaction of ``aborted``."""
     for b in range(len(table)):
         row = table[b]
         if not row.flags & IS_TRANSACTIONAL or row.flags & IS_CONTROL:
@@ -115,8 +114,10 @@ def _slot(pids, pid):
 
 @njit(cache=True, nogil=True)
 def _follow(table, first, states, ordinal, pids, seen, used, markers, filled):
-    """See ``Follower.follow``. Returns (batches done, slots used, markers filled, the offset of a
-    marker that contradicts the index or -1).
+    """See ``Follower.follow``.
+
+    Returns (batches done, slots used, markers filled, the offset of a marker that contradicts the
+    index or -1).
     """
     at = 0
     for b in range(first):
@@ -171,10 +172,11 @@ class Follower:
         self.contradiction: int | None = None  # offset of a marker that contradicts the index
 
     def follow(self, table: BatchTable, states: ByteArray, ordinal: int) -> None:
-        """The next batches; ``states`` of their records, the first of which is number ``ordinal``
-        of the piece.
+        """Process the next batches, and set SPENT in the states of markers that are known to be
+        spent.
 
-        Sets SPENT in the states of markers that are known to be.
+        ``states`` has the states of their records. The first of these has the number ``ordinal`` in
+        the piece.
         """
         b = 0
         while True:
@@ -207,7 +209,7 @@ class Follower:
                 self._pids[slot], self._seen[slot] = pid, bits
 
     def result(self) -> PieceTransactions | None:
-        """What the piece cannot tell by itself; None where it has no transactions."""
+        """The decisions that need other pieces. None if the piece has no transactions."""
         if not self._used:
             return None
         known = self._pids >= 0
@@ -226,17 +228,17 @@ class Follower:
 
 @dataclass(slots=True)
 class Merged:
-    """What the pieces of a log say together."""
+    """The decisions over all pieces of a log."""
 
-    # by piece: pending markers that are spent
+    # by piece: the pending markers that are spent
     spent: list[list[PendingMarker]] = field(default_factory=list)
-    # offsets of the markers whose aborted data are still there
+    # offsets of the markers whose aborted data remain
     aborting: set[int] = field(default_factory=set)
     contradiction: int | None = None  # offset of a marker that contradicts the transaction index
 
 
 def merge(pieces: Sequence[PieceTransactions | None]) -> Merged:
-    """Answer the pending markers of each piece, from the first piece of the log on."""
+    """Decide the pending markers of each piece, from the first piece of the log on."""
     merged = Merged()
     before: dict[int, int] = {}
     for piece in pieces:
@@ -260,7 +262,7 @@ def merge(pieces: Sequence[PieceTransactions | None]) -> Merged:
 
 
 def spent_changes(marker: PendingMarker, policy: Policy) -> bool:
-    """Whether a spent marker's batch changes in a round: it is stamped, or goes."""
+    """Whether a round changes a spent marker's batch: it stamps it or drops it."""
     if marker.horizon_ms is None:
         return policy.new_horizon_ms is not None
     return policy.now_ms >= marker.horizon_ms

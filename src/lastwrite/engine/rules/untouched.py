@@ -1,12 +1,12 @@
-"""Which segments of a group are rewritten, and which are left as they are.
+"""Which segments of a group are rewritten, and which stay as they are.
 
-Kafka rewrites every segment of a round, changed or not. A segment that loses nothing and is stamped
-with nothing need not be: leaving it costs no byte. Yet leftovers of earlier rounds must not stay
-crumbs for ever. So an unchanged neighbour joins a rewrite when it is no larger than what that
-rewrite keeps: the bytes written at most double, and crumbs double in size until they are segments.
+Kafka rewrites every segment of a round, changed or not. Here a segment that loses nothing and gets
+no stamp may stay, which costs nothing. But small leftovers of earlier rounds must not stay for
+ever. So an unchanged neighbour joins a rewrite if it is no larger than what that rewrite keeps. The
+bytes written at most double, and leftovers double in size until they are full segments.
 
-For example, of five segments of a group with 90 MB, 100 MB, 0, 100 MB and 2 MB, of which the second
-keeps 30 of its 100 MB: the second, third (empty) are rewritten as one; the others stay.
+For example, a group has five segments of 90 MB, 100 MB, 0, 100 MB and 2 MB, and the second keeps 30
+of its 100 MB. The second and the empty third are rewritten as one; the others stay.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def rewritten_runs(
 ) -> list[tuple[int, int]]:
     """The runs [first, end) of a group's segments that become one new segment each.
 
-    ``sizes``: bytes now; ``kept``: bytes that survive, about; ``changed``: whether a byte must
-    change.
+    ``sizes`` are the bytes now, ``kept`` the bytes that survive, about. ``changed`` is whether a
+    byte must change.
     """
     runs: list[list[int]] = []  # first, end, bytes kept
     for i, is_changed in enumerate(changed):

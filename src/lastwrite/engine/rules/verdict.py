@@ -1,27 +1,34 @@
-"""What becomes of each record and each batch: one decision, from which all counts follow.
+"""The fate of each record and each batch: one decision, from which all counts follow.
 
-The smallest case: ``a@1``, ``a@2``. Election has marked ``a@1`` SHADOWED, so it goes. Then, in
-order:
+The smallest case: ``a@1``, ``a@2``. Election has marked ``a@1`` SHADOWED, so it is dropped. The
+rules, in order:
 
-- a record of an aborted transaction goes at once, whatever it is;
-- a transaction's marker stays as long as any batch of its transaction does. The first round that
-  finds none stamps a *delete horizon*, now + retention, into the marker's batch; a round at or
-  after it drops the marker;
-- a record without a key cannot be kept as anybody's last write: it goes, where the policy says so;
-- a shadowed record goes at once, tombstone or not;
-- a tombstone that is its key's last write stays until its batch's delete horizon. The first round
-  that keeps it stamps the horizon; a round at or after the horizon drops it. A horizon is never
-  moved, and stays when the tombstone has left. A retention that reaches beyond the last moment
-  that a batch can hold gives no horizon: the tombstone stays. A horizon below 0, which such a sum
-  leaves where it wraps, counts as none, and a round replaces it. A tombstone of an old format,
-  which has no place for a horizon, ages by its file instead, and comes out stamped, since it comes
-  out in the new format; where batches say instead when they were written, a tombstone ages from
-  there, and nothing is stamped; one that a reader has not come to, for whom they are held, goes
-  later by the policy's limit;
-- where nothing but records tells where a log ends, the last one stays, whatever it is;
-- a batch that loses all its records goes, save two: the last of an active producer, by which a
-  broker tells a duplicate, and the one that ends where the log's replicated part ends, so that the
-  log's end can still be found. They stay as empty shells.
+- A record of an aborted transaction is dropped at once.
+- A transaction's marker stays as long as any batch of its transaction does. The first round that
+  finds none stamps a *delete horizon*, now + retention, into the marker's batch. A round at or
+  after the horizon drops the marker.
+- A record without a key is no key's last write: it is dropped if the policy demands it.
+- A shadowed record is dropped at once, tombstone or not.
+- A tombstone that is its key's last write stays until its batch's delete horizon. The first round
+  that keeps it stamps the horizon; a round at or after the horizon drops it.
+- Where only records show where a log ends, the last record always stays.
+- A batch that loses all its records is dropped, with two exceptions that stay as empty shells. One
+  is the last batch of an active producer, by which a broker recognizes a duplicate. The other is
+  the batch that ends where the log's replicated part ends, so that the log's end can still be
+  found.
+
+Delete horizons have special cases:
+
+- A horizon is never moved, and stays after the tombstone is dropped.
+- If now + retention is later than the last moment that a batch can hold, there is no horizon and
+  the tombstone stays.
+- A horizon below 0, the result of such a sum when it overflows, counts as none, and a round
+  replaces it.
+- An old format has no field for a horizon, so its tombstones age by their file. A round that keeps
+  one stamps it, since it writes the batch in the new format.
+- If batches hold their write time instead, a tombstone ages from that time, and nothing is stamped.
+- A tombstone that is held for a reader who has not reached it is dropped later, by the policy's
+  limit.
 
 Source: Kafka 4.4.0 cleaner; docs/formats/kafka-cleaning.md.
 """
@@ -60,21 +67,21 @@ from lastwrite.model.policy import LONG_MAX, LONG_MIN, Policy
 
 
 class Verdict(IntEnum):
-    """Why a record stays or goes; the first that holds decides."""
+    """Why a record stays or is dropped; the first reason that applies decides."""
 
     KEEP = 0
     KEYLESS = 1  # no key to compact by
     SHADOWED = 2  # a later record has its key
     EXPIRED = 3  # a delete past its horizon
-    ABORTED = 4  # of a transaction that was aborted
-    MARKER = 5  # the end of a transaction of which nothing is left, past its horizon
+    ABORTED = 4  # in a transaction that was aborted
+    MARKER = 5  # the marker of a transaction without remaining data, past its horizon
 
     @property
     def label(self) -> str:
         return self.name.lower()
 
 
-# For the kernel, which knows no enum.
+# Plain numbers, because the kernel cannot use an enum.
 _KEEP = int(Verdict.KEEP)
 _KEYLESS = int(Verdict.KEYLESS)
 _SHADOWED = int(Verdict.SHADOWED)
@@ -82,7 +89,7 @@ _EXPIRED = int(Verdict.EXPIRED)
 _ABORTED = int(Verdict.ABORTED)
 _MARKER = int(Verdict.MARKER)
 
-# What the kernel takes of a policy, and whether its file's age lets old tombstones go.
+# The policy fields that the kernel reads. The rest depends on the file's age as well.
 _OF_POLICY = (
     "now_ms tombstone_retention_ms keep_keyless keep_empty shell_offset end_offset pinned_offset "
     "keep_tombstones ages_by_write_time kept_end_offset held_from"
@@ -101,34 +108,34 @@ def judge(
     horizons: Int64Array,
     counts: Int64Array,
 ) -> int:
-    """Judge the records of the batches in ``table``; ``states`` has a byte a record, in order.
+    """Judge the records of the batches in ``table``, and return the number of batches that change.
 
-    ``file_ms`` is the modification time of the segment's file. Fills ``keep`` (a record: 1 stays),
-    ``actions`` and ``horizons`` (a batch: the horizon it shall carry, or NO_HORIZON), and adds to
-    ``counts`` (records by Verdict). Returns the batches that change; that an old batch would be
-    converted is no change by itself.
+    ``states`` has one byte per record, in order. ``file_ms`` is the modification time of the
+    segment's file. Fills ``keep`` (per record: 1 if it stays), ``actions`` and ``horizons`` (per
+    batch: its new horizon, or NO_HORIZON). Adds the records by Verdict to ``counts``. Converting an
+    old batch is by itself no change.
     """
     numbers = _numbers_of(policy, file_ms)
     producers = policy.last_offsets, policy.marker_producers
     return int(_judge(table, states, numbers, producers, keep, actions, horizons, counts))
 
 
-_last: tuple[Policy, int, np.ndarray] | None = None  # what ``_numbers_of`` gave
+_last: tuple[Policy, int, np.ndarray] | None = None  # the last result of ``_numbers_of``
 
 
 def _numbers_of(policy: Policy, file_ms: int) -> np.ndarray:
-    """The row of ``_NUMBERS``; chunk for chunk it is the same."""
+    """The row of ``_NUMBERS``, cached because it is the same for each chunk of a file."""
     global _last
     last = _last
     if last is not None and last[0] is policy and last[1] == file_ms:
         return last[2]
-    if last is not None and last[0] is policy:  # of another file
+    if last is not None and last[0] is policy:  # only the file differs
         numbers = last[2].copy()
     else:
         numbers = np.empty(1, dtype=_NUMBERS)
         for name in _OF_POLICY:
             numbers[name] = getattr(policy, name)
-        # Not added to a horizon, which can lie and be huge.
+        # Subtracted from now rather than added to a horizon, which can be wrong and huge.
         written_ms = policy.tombstone_retention_ms if policy.ages_by_write_time else 0
         numbers["due_ms"] = policy.now_ms - written_ms
         numbers["held_due_ms"] = max(policy.now_ms - written_ms - policy.hold_ms, LONG_MIN)
@@ -141,8 +148,10 @@ def _numbers_of(policy: Policy, file_ms: int) -> np.ndarray:
 
 
 def last_held_ms(table: BatchTable, states: ByteArray, policy: Policy) -> int:
-    """The latest horizon of a tombstone among these records that the policy holds, be it that it
-    gets one now; -1: there is none. LONG_MAX: one of them never gets a horizon.
+    """The latest horizon of a tombstone among these records that the policy holds for a reader.
+
+    A horizon that this round stamps counts too. Returns -1 if there is none, and LONG_MAX if one of
+    them never gets a horizon.
     """
     rows = np.flatnonzero(table["next_offset"] > policy.held_from)
     if not len(rows):
@@ -157,8 +166,10 @@ def last_held_ms(table: BatchTable, states: ByteArray, policy: Policy) -> int:
 
 
 def are_plain(fewest: int, flags: int) -> bool:
-    """Whether all batches have records, ``fewest`` at least, are in no transaction and of the
-    format that we write; ``flags``: those that any has.
+    """Whether each batch has records, is in no transaction and is in the format that Lastwrite
+    writes.
+
+    ``fewest`` is the smallest record count of a batch; ``flags`` are all flags that occur.
     """
     return fewest > 0 and not flags & (IS_CONTROL | IS_TRANSACTIONAL | IS_OLD | BAD_HORIZON)
 
@@ -179,12 +190,12 @@ def _is_pair_among(pairs, one, two):
     return False
 
 
-# It is one loop, so that each record is looked at once.
+# One loop, so that each record is read once.
 @njit(cache=True, nogil=True)
 def _judge(table, states, numbers, producers, keep, actions, horizons, counts):
     policy = numbers[0]
     new_horizon = policy.new_horizon
-    # Read once, since the arrays that are written might hide a change of them.
+    # Read once, because Numba cannot exclude that writes to the arrays change them.
     last_due_ms, held_due_ms = policy.due_ms, policy.held_due_ms
     ages_by_write_time, kept_end_offset = policy.ages_by_write_time, policy.kept_end_offset
     keep_keyless, keep_tombstones = policy.keep_keyless, policy.keep_tombstones
@@ -208,7 +219,7 @@ def _judge(table, states, numbers, producers, keep, actions, horizons, counts):
         for i in range(at, end):
             seen |= states[i]
         if seen & ~np.uint8(SHADOWED) == 0 and row.next_offset != pinned_offset:
-            # The usual batch: every record has a key and a value, and some have been written again.
+            # The usual batch: every record has a key and a value, and some are shadowed.
             for i in range(at, end):
                 keep[i] = states[i] == 0
                 kept += states[i] == 0
@@ -249,9 +260,9 @@ def _judge(table, states, numbers, producers, keep, actions, horizons, counts):
         bad = (row.flags & BAD_HORIZON) != 0
         if kept == row.records and kept > 0:
             action = REBUILD if stamp or bad else COPY
-            # Old tombstones are stamped where they are converted, which by itself is no reason to
-            # convert them. Where there is no horizon to give, Kafka rebuilds the batch all the
-            # same: its base timestamp may differ afterwards, and nothing else.
+            # Old tombstones are stamped when they are converted, which by itself is no reason to
+            # convert them. If there is no horizon to stamp, Kafka rebuilds the batch all the same:
+            # only its base timestamp may differ afterwards.
             changed += (bad or (stamp and horizon != NO_HORIZON)) and not old
         elif kept > 0:
             action = REBUILD
