@@ -89,33 +89,48 @@ def test_resources_with_settings(raw: Raw) -> None:
     assert raw.ask("list_config_resources", 0).config_resources == ()
 
 
+def _settings(raw: Raw, kind: int, name: str, has_synonyms: bool = True) -> Any:
+    api = "describe_configs"
+    keys = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
+    asked = part(api, 4, "DescribeConfigsResource", **keys)
+    said = {"include_synonyms": has_synonyms, "include_documentation": False}
+    (answer,) = raw.ask(api, 4, resources=(asked,), **said).results
+    return answer
+
+
 @pytest.mark.parametrize(
-    ("kind", "name", "error"),
+    ("kind", "name", "error", "count"),
     [
-        (GROUP, "readers", Code.NONE),
-        (LOGGER, "1", Code.NONE),
-        (CLIENT_METRICS, "all", Code.NONE),
-        (GROUP, "", Code.INVALID_REQUEST),
-        (LOGGER, "7", Code.INVALID_REQUEST),
+        (BROKER, "1", Code.NONE, 351),
+        (BROKER, "", Code.NONE, 1),
+        (GROUP, "readers", Code.NONE, 21),
+        (CLIENT_METRICS, "all", Code.NONE, 3),
+        (LOGGER, "1", Code.NONE, 0),
+        (GROUP, "", Code.INVALID_REQUEST, 0),
+        (LOGGER, "7", Code.INVALID_REQUEST, 0),
+        (BROKER, "7", Code.INVALID_REQUEST, 0),
+        (BROKER, "x", Code.INVALID_REQUEST, 0),
     ],
 )
-def test_no_settings(raw: Raw, kind: int, name: str, error: Code) -> None:
-    asked = part(
-        "describe_configs",
-        4,
-        "DescribeConfigsResource",
-        resource_type=kind,
-        resource_name=name,
-        configuration_keys=None,
-    )
-    answer = raw.ask(
-        "describe_configs",
-        4,
-        resources=(asked,),
-        include_synonyms=True,
-        include_documentation=False,
-    )
-    assert [(each.error_code, each.configs) for each in answer.results] == [(error, ())]
+def test_count_of_settings(raw: Raw, kind: int, name: str, error: Code, count: int) -> None:
+    answer = _settings(raw, kind, name)
+    assert (answer.error_code, len(answer.configs)) == (error, count)
+
+
+def test_sources_and_synonyms_of_settings(raw: Raw) -> None:
+    def found(kind: int, resource: str, setting: str, has_synonyms: bool = True) -> Any:
+        configs = _settings(raw, kind, resource, has_synonyms).configs
+        (each,) = (each for each in configs if each.name == setting)
+        synonyms = [(one.name, one.value, one.source) for one in each.synonyms]
+        return each.value, each.config_source, each.read_only, synonyms
+
+    assert found(BROKER, "1", "node.id") == ("1", 4, True, [("node.id", "1", 4)])
+    replicas = [("min.insync.replicas", "1", 3), ("min.insync.replicas", "1", 5)]
+    assert found(BROKER, "1", "min.insync.replicas") == ("1", 3, False, replicas)
+    assert found(TOPIC, "keyless", "min.insync.replicas") == ("1", 3, False, replicas)
+    policy = [("cleanup.policy", "compact", 1), ("log.cleanup.policy", "delete", 5)]
+    assert found(TOPIC, "keyless", "cleanup.policy") == ("compact", 1, False, policy)
+    assert found(TOPIC, "keyless", "cleanup.policy", False) == ("compact", 1, False, [])
 
 
 def test_no_quotas_and_no_transactions(raw: Raw) -> None:

@@ -49,6 +49,11 @@ class ClusterFiles:
                 self._read = None, ClusterState()
         return self._read[1]
 
+    def node(self) -> str | None:
+        """The id of the broker whose log roots these are. None: unknown, or there are several."""
+        nodes = {self._clusters.spokesman(root).node for root in self._roots}
+        return nodes.pop() if len(nodes) == 1 else None
+
     def transactions(self) -> Mapping[str, Mapping[str, Any]]:
         """The state of each transactional id, as ``TransactionLogValue`` has it.
 

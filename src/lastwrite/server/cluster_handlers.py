@@ -15,11 +15,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from lastwrite.errors import LogError
-from lastwrite.kafka.cluster.cluster_state import CLIENT_METRICS, GROUP, QuotaEntity
+from lastwrite.kafka.cluster.cluster_state import BROKER, CLIENT_METRICS, GROUP, QuotaEntity
 from lastwrite.kafka.cluster.internal_topics import TRANSACTION_STATES
 from lastwrite.kafka.format.names import METADATA_TOPIC
+from lastwrite.server.config_handlers import LOGGER, TOPIC
 from lastwrite.server.errors import Code
-from lastwrite.server.handlers import BROKER, LOGGER, NODE, TOPIC, Place
+from lastwrite.server.handlers import NODE, Place
 from lastwrite.server.messages import Request, encode_answer, part
 from lastwrite.server.rights import Operation
 

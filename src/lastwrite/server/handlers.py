@@ -11,13 +11,12 @@ from __future__ import annotations
 import re
 import uuid
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 from lastwrite.errors import LogError
-from lastwrite.kafka.cluster.cluster_state import CLIENT_METRICS, GROUP
 from lastwrite.kafka.look.served import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -27,9 +26,8 @@ from lastwrite.kafka.look.served import (
     MAX_TIMESTAMP,
 )
 from lastwrite.kafka.system import KafkaSystem
-from lastwrite.reports.settings import Setting
 from lastwrite.server.allowed import Allowed
-from lastwrite.server.catalog import Partition, Topic, is_name, name_problem
+from lastwrite.server.catalog import Partition, Topic, is_name
 from lastwrite.server.cluster_files import ClusterFiles
 from lastwrite.server.errors import Code
 from lastwrite.server.fetch import epoch_error
@@ -37,9 +35,7 @@ from lastwrite.server.messages import APIS, Request, decode_body, encode_answer,
 from lastwrite.server.rights import CLUSTER, Kind, Operation
 
 NODE = 1
-TOPIC, BROKER, LOGGER = 2, 4, 8  # types of resources
 READ_ONLY = "This server is read-only: lastwrite serve accepts no changes."
-_DYNAMIC_TOPIC, _DEFAULT = 1, 5  # sources of a setting
 _PRODUCERS = count()  # ids; nothing is ever written under one
 UNASKED = -(1 << 31)
 _BROKERS, _CONTROLLERS = 1, 2  # types of endpoints
@@ -53,8 +49,6 @@ MALFORMED = (  # the text of Kafka's INVALID_REQUEST
     "This most likely occurs because of a request being malformed by the client library or the "
     "message was sent to an incompatible broker. See the broker logs for more details."
 )
-_NO_TOPIC = "Topic authorization failed."
-_NO_CLUSTER = "Cluster authorization failed."
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +62,15 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What answers are made of. ``system``: tells topics' settings; ``files``: the cluster's."""
+    """What answers are made of. ``system``: tells topics' settings; ``files``: the cluster's;
+    ``broker_file``: settings of the stopped broker's properties file, as far as they were given.
+    """
 
     catalog: Allowed
     identity: Identity
     system: KafkaSystem
     files: ClusterFiles
+    broker_file: Mapping[str, str] = field(default_factory=dict)
 
 
 # ---------------------------------------------------------------------- versions
@@ -328,86 +325,6 @@ def describe_cluster(place: Place, request: Request, body: Any) -> bytes:
     )
 
 
-def describe_configs(place: Place, request: Request, body: Any) -> bytes:
-    """Topics' settings, with who says them; of the broker, loggers and groups none."""
-    return encode_answer(
-        request, results=tuple(_settings(place, request, each) for each in body.resources)
-    )
-
-
-def _settings(place: Place, request: Request, asked: Any) -> Any:
-    error: int = Code.NONE
-    message: str | None = None
-    found: list[Setting] = []
-    if asked.resource_type == TOPIC:
-        topic = place.catalog.topic(asked.resource_name)
-        if topic is None:
-            message = name_problem(asked.resource_name)
-            code = Code.INVALID_TOPIC if message else Code.UNKNOWN_TOPIC_OR_PARTITION
-            error = place.catalog.unknown(asked.resource_name, code)
-            if error == Code.TOPIC_AUTHORIZATION_FAILED:
-                message = _NO_TOPIC
-        else:
-            first = topic.partitions[min(topic.partitions)]
-            try:
-                found = list(place.system.settings_of(first.settings_folder, {}))
-            except LogError as failed:
-                error, message = Code.KAFKA_STORAGE_ERROR, str(failed)
-    elif asked.resource_type in (BROKER, LOGGER, CLIENT_METRICS, GROUP):
-        error, message = _settings_error(place.catalog, asked.resource_type, asked.resource_name)
-    else:
-        error, message = Code.INVALID_REQUEST, MALFORMED
-    keys = asked.configuration_keys
-    return part(
-        request,
-        "DescribeConfigsResult",
-        error_code=error,
-        error_message=message,
-        resource_type=asked.resource_type,
-        resource_name=asked.resource_name,
-        configs=tuple(
-            _setting(request, each)
-            for each in found
-            if each.value is not None and (not keys or each.name in keys)
-        ),
-    )
-
-
-def _settings_error(catalog: Allowed, kind: int, name: str) -> tuple[int, str | None]:
-    """What is wrong with asking for the settings of something other than a topic."""
-    if kind == GROUP:
-        if not catalog.may_describe_group_settings(name):
-            return Code.GROUP_AUTHORIZATION_FAILED, "Group authorization failed."
-        return (Code.NONE, None) if name else (Code.INVALID_REQUEST, "Group name must not be empty")
-    if not catalog.of_cluster(Operation.DESCRIBE_CONFIGS):
-        return Code.CLUSTER_AUTHORIZATION_FAILED, _NO_CLUSTER
-    if kind == CLIENT_METRICS and not name:
-        return Code.INVALID_REQUEST, "Client metrics subscription name must not be empty"
-    if kind == LOGGER and not name:
-        return Code.INVALID_REQUEST, "Broker id must not be empty"
-    if kind in (BROKER, LOGGER) and name not in ("", str(NODE)):
-        expected = f"{NODE} or empty string" if kind == BROKER else f"{NODE}"
-        text = f"Unexpected broker id, expected {expected}, but received {name}"
-        return Code.INVALID_REQUEST, text
-    return Code.NONE, None
-
-
-def _setting(request: Request, each: Setting) -> Any:
-    return part(
-        request,
-        "DescribeConfigsResourceResult",
-        name=each.name,
-        value=each.value,
-        read_only=False,
-        config_source=_DEFAULT if each.source == "default" else _DYNAMIC_TOPIC,
-        is_default=each.source == "default",
-        is_sensitive=False,
-        synonyms=(),
-        config_type=0,
-        documentation=None,
-    )
-
-
 # ---------------------------------------------------------------------- offsets of a log
 
 
@@ -566,7 +483,6 @@ HANDLERS: dict[str, Handler] = {
     "metadata": metadata,
     "describe_topic_partitions": describe_topic_partitions,
     "describe_cluster": describe_cluster,
-    "describe_configs": describe_configs,
     "list_offsets": list_offsets,
     "offset_for_leader_epoch": offset_for_leader_epoch,
     "init_producer_id": init_producer_id,

@@ -27,6 +27,7 @@ from lastwrite.kafka.look.served import Stretch
 from lastwrite.server.admin_handlers import ADMIN_HANDLERS
 from lastwrite.server.allowed import Allowed
 from lastwrite.server.cluster_handlers import CLUSTER_HANDLERS
+from lastwrite.server.config_handlers import CONFIG_HANDLERS
 from lastwrite.server.door import Door, name_of
 from lastwrite.server.fetch import Planned, encode_fetched, found_for, planned, refused
 from lastwrite.server.files import Files, open_files_limit, reserved_descriptors
@@ -40,7 +41,7 @@ from lastwrite.server.rights import Client
 from lastwrite.server.room import Room
 from lastwrite.server.session import Session
 
-_ANSWERS = HANDLERS | ADMIN_HANDLERS | CLUSTER_HANDLERS | REFUSED_WRITES
+_ANSWERS = HANDLERS | ADMIN_HANDLERS | CLUSTER_HANDLERS | CONFIG_HANDLERS | REFUSED_WRITES
 _SIZE = struct.Struct(">i")
 _ROOM_BYTES = 64 << 10
 _AHEAD_BYTES = 4 << 10  # that are taken with a frame's size: most requests are whole in them

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from lastwrite.server.config_handlers import TOPIC
 from lastwrite.server.errors import Code
-from lastwrite.server.handlers import READ_ONLY, TOPIC, Handler, Place
+from lastwrite.server.handlers import READ_ONLY, Handler, Place
 from lastwrite.server.messages import Request, encode_answer, part
 
 _OF_TOPIC: dict[str, object] = {

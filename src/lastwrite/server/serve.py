@@ -31,6 +31,7 @@ from lastwrite.kafka.system import KafkaSystem
 from lastwrite.server.allowed import Allowed
 from lastwrite.server.catalog import Catalog, Source, cluster_id_of
 from lastwrite.server.cluster_files import ClusterFiles
+from lastwrite.server.config_handlers import given_settings
 from lastwrite.server.copies import Copies
 from lastwrite.server.door import Door, kept_tls, kept_users
 from lastwrite.server.files import Files
@@ -190,7 +191,13 @@ def serve(
         server = Server(
             listener,
             door,
-            Place(allowed, identity, KafkaSystem(told), ClusterFiles(told.roots, metadata)),
+            Place(
+                allowed,
+                identity,
+                KafkaSystem(told),
+                ClusterFiles(told.roots, metadata),
+                given_settings(config or {}, told.roots),
+            ),
             Coordinator(allowed, identity, groups, offsets),
             files,
             _limits(settings),

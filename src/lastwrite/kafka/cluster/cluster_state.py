@@ -1,4 +1,4 @@
-"""Features, quotas and settings of groups that a cluster's metadata log contains.
+"""Features, quotas and settings that a cluster's metadata log contains.
 
 Source: Kafka 4.4 ``FeaturesDelta``, ``ClientQuotasDelta``, ``ConfigurationsDelta``.
 """
@@ -22,7 +22,7 @@ from lastwrite.kafka.format.names import FileKind, Suffix, classify
 _REGISTRATION, _CONFIG, _FEATURE, _QUOTA = 0, 4, 12, 14
 _NUMBERS = (_REGISTRATION, _CONFIG, _FEATURE, _QUOTA)
 _METADATA_VERSION = "metadata.version"
-CLIENT_METRICS, GROUP = 16, 32  # types of resources
+BROKER, CLIENT_METRICS, GROUP = 4, 16, 32  # types of resources
 
 # Types and names of what a quota is for; the name None stands for the default.
 QuotaEntity = tuple[tuple[str, str | None], ...]
