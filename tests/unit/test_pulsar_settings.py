@@ -51,7 +51,7 @@ def test_the_topics_own_name_is_the_stronger_one() -> None:
     ("name", "value", "said"),
     [
         ("topicCompactionRetainNulKey", "true", "did you mean topicCompactionRetainNullKey"),
-        ("zzz", "1", "those that have an effect"),
+        ("zzz", "1", "settings that have an effect"),
         ("topicCompactionRetainNullKey", "yes", "true or false"),
         ("compactionThreshold", "-1", "at least 0"),
         ("compactionThreshold", "10X", "whole number"),

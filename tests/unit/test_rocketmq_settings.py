@@ -39,10 +39,10 @@ def test_text_and_values() -> None:
     ("name", "value", "said"),
     [
         ("compactionMapedFileSize", "1", "did you mean compactionMappedFileSize"),
-        ("zzz", "1", "those that have an effect"),
+        ("zzz", "1", "settings that have an effect"),
         ("delete.retention.ms", "-1", "at least 0"),
         ("delete.retention.ms", "soon", "whole number"),
-        ("keyless.messages", "maybe", "knows drop, keep"),
+        ("keyless.messages", "maybe", "one of drop, keep"),
         ("unclean", "yes", "true or false"),
         ("min.cleanable.dirty.ratio", "2", "at most 1"),
     ],

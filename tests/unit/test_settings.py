@@ -109,10 +109,13 @@ def test_a_name_sets_its_field(names: dict[str, object], field: str, expected: o
         ({"log.cleaner.min.cleanable.ratio": "x"}, "log.cleaner.min.cleanable.ratio is a number"),
         ({"segment.bytes": 13}, "at least 14"),
         ({"segment.bytes": 2**31}, "at most 2147483647"),
-        ({"cleanup.policy": "compress"}, "cleanup.policy knows compact, delete, not 'compress'"),
-        ({"cleanup.policy": "compact+"}, "cleanup.policy knows compact, delete, not ''"),
+        (
+            {"cleanup.policy": "compress"},
+            "cleanup.policy is one of compact, delete, not 'compress'",
+        ),
+        ({"cleanup.policy": "compact+"}, "cleanup.policy is one of compact, delete, not ''"),
         ({"cleanup.policy": 3}, "list with commas"),
-        ({"message.timestamp.type": "now"}, "knows CreateTime, LogAppendTime"),
+        ({"message.timestamp.type": "now"}, "is one of CreateTime, LogAppendTime"),
         ({"max.compaction.lag.ms": 0}, "at least 1"),
         (
             {"min.compaction.lag.ms": 9, "max.compaction.lag.ms": 8},

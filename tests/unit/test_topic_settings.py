@@ -209,7 +209,7 @@ def test_a_file_of_overrides() -> None:
     ("line", "message"),
     [
         ("t:no.such=1", "no setting is named"),
-        ("t:cleanup.policy=compress", "knows compact, delete"),
+        ("t:cleanup.policy=compress", "is one of compact, delete"),
         ("t:log.cleanup.policy=compact", "a broker's setting"),
         ("t:log.dirs=/x", "a broker's setting"),
         ("t:retention.ms=soon", "a whole number"),

@@ -1,1 +1,1 @@
-"""How a setting is declared, parsed and explained; each system keeps its own table of names."""
+"""Declares, parses and explains settings; each system has its own table of names."""

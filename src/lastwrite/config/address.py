@@ -1,4 +1,4 @@
-"""An address as people write it."""
+"""Addresses as users write them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from lastwrite.errors import InvalidConfig
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Host and port of ``HOST:PORT``, ``[IPV6]:PORT`` or ``IPV6:PORT``.
+    """The host and port of ``HOST:PORT``, ``[IPV6]:PORT`` or ``IPV6:PORT``.
 
     Raises:
-        InvalidConfig: neither.
+        InvalidConfig: the text has none of these forms.
     """
     host, colon, port = address.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")

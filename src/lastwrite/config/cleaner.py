@@ -1,4 +1,4 @@
-"""The settings of the cleaner itself: how many rounds at once, how fast, how often."""
+"""The settings of the cleaner itself: the number of parallel rounds, rates, intervals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lastwrite.model.work import Rates
 
 
 def _rate(name: str, value: object) -> float:
-    """Bytes a second; Kafka's default, the largest double, means no limit."""
+    """Bytes per second; Kafka's default, the largest double, means no limit."""
     try:
         rate = float(str(value).strip())
     except ValueError:
@@ -25,17 +25,17 @@ def _rate(name: str, value: object) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class CleanerConfig(SettingsTable):
-    """Kafka's broker settings ``log.cleaner.*`` and ``log.retention.check.interval.ms``, Pulsar's monitor interval,
-    and two rates of ours.
+    """Kafka's broker settings ``log.cleaner.*`` and ``log.retention.check.interval.ms``, Pulsar's
+    monitor interval, and two rates that only Lastwrite has.
 
-    Source: Kafka 4.4.0 CleanerConfig, ServerLogConfigs. Its buffers and load factor have no effect: ``--memory``
-    sizes everything.
+    Source: Kafka 4.4.0 CleanerConfig, ServerLogConfigs. Kafka's buffer sizes and load factor have
+    no effect: ``--memory`` sizes everything.
     """
 
     # fmt: off
     enable: bool = setting(True, "log.cleaner.enable")
     threads: int = setting(1, "log.cleaner.threads", 1)
-    backoff_ms: int = setting(  # the sleep when there was nothing to clean
+    backoff_ms: int = setting(  # the sleep if there was nothing to clean
         15_000, "log.cleaner.backoff.ms brokerServiceCompactionMonitorIntervalInSeconds*1000", 0)
     rate: float = setting(math.inf, "log.cleaner.io.max.bytes.per.second", 1, math.inf, parse=_rate)
     reading_rate: float = setting(math.inf, "compactionReadMaxBytesPerSecond", 1, math.inf, parse=_rate)
@@ -50,12 +50,12 @@ class CleanerConfig(SettingsTable):
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        """Settings of topics and of brokers are given together."""
+        """Always True: these settings are given together with those of topics and brokers."""
         return True
 
     @classmethod
     def from_names(cls, names: Mapping[str, object], look_ms: int | None = None) -> Self:
-        """As ``SettingsTable.from_names``. ``look_ms``: the sleep where nobody says how long."""
+        """As ``SettingsTable.from_names``; ``look_ms`` is the default of the sleep."""
         given = (
             {}
             if look_ms is None
@@ -64,7 +64,7 @@ class CleanerConfig(SettingsTable):
         return super().from_names({**given, **names})
 
 
-CLEANER_NAMES = frozenset(CleanerConfig.field_of())  # they may stand beside any system's settings
+CLEANER_NAMES = frozenset(CleanerConfig.field_of())  # allowed beside any system's settings
 
 _IN_PLACE_OF = dict.fromkeys(
     (
@@ -77,7 +77,7 @@ _IN_PLACE_OF = dict.fromkeys(
 
 
 def replaced_settings(names: Mapping[str, object]) -> str | None:
-    """Which of the settings have no effect here, and what takes their place; None: none of them."""
+    """The settings that have no effect here, and what to use instead. None if there are none."""
     said = [
         f"{name} has no effect: use {_IN_PLACE_OF[name]}" for name in names if name in _IN_PLACE_OF
     ]

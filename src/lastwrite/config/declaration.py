@@ -1,7 +1,7 @@
-"""How settings are declared, parsed and explained: one way for all systems.
+"""Declares, parses and explains settings, in one way for all systems.
 
-A table of settings is a frozen dataclass below ``SettingsTable`` whose fields ``setting`` makes: upstream names,
-default, range. ``from_names`` turns names and values that somebody gave into it.
+A table of settings is a frozen subclass of ``SettingsTable``. Its fields are made by ``setting``,
+with upstream names, default and range. ``from_names`` builds it from given names and values.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from lastwrite.reports.settings import Setting as Effective
 from lastwrite.reports.settings import Word
 
 INT_MAX = 2**31 - 1
-HELD = "hold.tombstones."  # ours, of Kafka's topics: see ``kafka.rules.holds``
+HELD = "hold.tombstones."  # Lastwrite's own prefix for Kafka's topics: see ``kafka.rules.holds``
 
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """How one field is named upstream and what its values are."""
+    """One field: its upstream names and its allowed values."""
 
-    names: tuple[tuple[str, int], ...]  # with the factor to our unit, the strongest first
+    # with the factor to the field's unit, in order of precedence
+    names: tuple[tuple[str, int], ...]
     low: float
     high: float
     choices: tuple[str, ...]
     default: Any
-    parse: Callable[[str, object], Any] | None  # instead of by the default's type
+    parse: Callable[[str, object], Any] | None  # used instead of the default's type
 
 
 def setting(
@@ -42,9 +43,10 @@ def setting(
     choices: tuple[str, ...] = (),
     parse: Callable[[str, object], Any] | None = None,
 ) -> Any:
-    """A field with its upstream ``names``, the strongest first; ``name*60000`` is in a coarser unit.
+    """A field with its upstream ``names``, in order of precedence.
 
-    ``default`` None: a whole number that may be missing. ``parse``: name and value to the field's value.
+    ``name*60000`` is in a unit that is coarser by that factor. ``default`` None means an optional
+    integer. ``parse`` converts name and value to the field's value.
     """
     parsed = []
     for name in names.split():
@@ -55,7 +57,7 @@ def setting(
 
 
 class SettingsTable:
-    """The settings of one purpose. A subclass says which names it accepts without effect."""
+    """The settings of one purpose. A subclass defines which names it accepts without effect."""
 
     __slots__ = ()
 
@@ -80,26 +82,26 @@ class SettingsTable:
 
     @classmethod
     def similar(cls) -> Iterable[str]:
-        """The names that a mistyped one may have meant."""
+        """The names that may be suggested for a mistyped one."""
         return cls.field_of()
 
     @classmethod
     def unknown(cls, name: str) -> InvalidConfig:
         if name.startswith(HELD):
             return InvalidConfig(
-                f"{name} is a setting of Kafka's topics alone", remedy="leave it out"
+                f"{name} is a setting for topics of Kafka only", remedy="leave it out"
             )
         nearest = difflib.get_close_matches(name, list(cls.similar()), 1, 0.6)
         remedy = (
             f"did you mean {nearest[0]}?"
             if nearest
-            else f"those that have an effect: {', '.join(cls.field_of())}"
+            else f"settings that have an effect: {', '.join(cls.field_of())}"
         )
         return InvalidConfig(f"no setting is named {name!r}", remedy=remedy)
 
     @classmethod
     def parse(cls, name: str, value: object) -> Any:
-        """``value`` as the type of the setting; of one without effect, as it is.
+        """``value`` as the type of the setting, or unchanged if the setting has no effect.
 
         Raises:
             InvalidConfig: no setting has the name, or the value is of another type or out of range.
@@ -119,7 +121,7 @@ class SettingsTable:
 
     @classmethod
     def from_names(cls, names: Mapping[str, object]) -> Self:
-        """The settings that upstream's ``names`` and values (text, or already of the right type) make.
+        """The settings given by upstream ``names`` and values (text, or already of the right type).
 
         Raises:
             InvalidConfig: no setting has the name, or the value is of another type or out of range.
@@ -129,13 +131,13 @@ class SettingsTable:
                 raise cls.unknown(name)
         values: dict[str, Any] = {}
         for field_name, known in cls.table().items():
-            for name, _ in reversed(known.names):  # the strongest comes last
+            for name, _ in reversed(known.names):  # the first name is applied last
                 if name in names:
                     values[field_name] = cls.parse(name, names[name])
         return cls(**values)
 
     def listed(self, names: Mapping[str, object]) -> tuple[Effective, ...]:
-        """Every setting under its first name, and whether ``names`` state it."""
+        """Every setting under its first name, with the values that ``names`` give for it."""
         found = []
         for field_name, known in self.table().items():
             first, factor = known.names[0]
@@ -185,7 +187,7 @@ def _parsed(known: Declaration, name: str, value: object) -> Any:
 
 
 def lower_text(name: str, value: object) -> str:
-    """Text in which capitals do not count."""
+    """Text in lower case, without surrounding blanks."""
     return str(value).strip().lower()
 
 
@@ -202,14 +204,14 @@ def parse_list(name: str, value: object) -> tuple[str, ...]:
 def parse_number(
     name: str, value: object, *, whole: bool, low: float = LONG_MIN, high: float = LONG_MAX
 ) -> int | float:
-    """A number that a long holds; ``low`` and ``high`` are named where it does not fit."""
+    """A number within 64 bits; if it is not, the error names ``low`` and ``high``."""
     try:
         number = Decimal(str(value).strip())
     except InvalidOperation:
         number = Decimal("nan")
     if isinstance(value, bool) or not number.is_finite():
         raise InvalidConfig(f"{name} is {'a whole number' if whole else 'a number'}, not {value!r}")
-    # Before it is converted: a huge exponent must not become a huge integer.
+    # Checked before the conversion, so that a huge exponent does not become a huge integer.
     if not LONG_MIN <= number <= LONG_MAX:
         raise InvalidConfig(
             f"{name} is {str(value).strip()}; it has to be at least {low} and at most {high}"
@@ -227,17 +229,17 @@ def parse_flag(name: str, value: object) -> bool:
 
 
 def check(known: Declaration, value: Any, name: str) -> None:
-    """Hold a parsed value against its setting's choices or range.
+    """Check a parsed value against its setting's choices or range.
 
     Raises:
-        InvalidConfig: it is outside.
+        InvalidConfig: the value is not allowed.
     """
     if value is None:
         return
     if known.choices:
         for item in value if isinstance(value, tuple) else (value,):
             if item not in known.choices:
-                raise InvalidConfig(f"{name} knows {', '.join(known.choices)}, not {item!r}")
+                raise InvalidConfig(f"{name} is one of {', '.join(known.choices)}, not {item!r}")
     elif not isinstance(value, (str, tuple)) and not known.low <= value <= known.high:
         low = "" if known.low == LONG_MIN else f" at least {known.low}"
         high = "" if known.high == LONG_MAX else f" at most {known.high}"

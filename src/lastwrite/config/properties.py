@@ -1,4 +1,4 @@
-"""Java's properties text, the form of ``server.properties`` and of ``--config-file``."""
+"""Java's properties format, used by ``server.properties`` and ``--config-file``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def decode_properties(text: str) -> dict[str, str]:
-    r"""The names and values of a properties text; the last value of a name stands.
+    r"""The names and values of a properties text; the last value of a name counts.
 
-    ``#`` and ``!`` start comment lines; ``=``, ``:`` or blanks part name from value; a backslash at
-    a line's end joins the next line; ``\t \n \r \f \uXXXX`` are escapes, any other escaped
-    character is itself.
+    ``#`` and ``!`` start comment lines. ``=``, ``:`` or blanks separate name and value. A backslash
+    at a line's end joins the next line. ``\t \n \r \f \uXXXX`` are escapes; any other escaped
+    character stands for itself.
 
     Raises:
         InvalidConfig: a ``\u`` is not followed by four hexadecimal digits.
@@ -40,7 +40,7 @@ def decode_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with a name in them, joined over backslashes, with the number of their first line."""
+    """The lines that contain a name, joined over backslashes, with the number of their first line."""
     joined: str | None = None
     first = 0
     for number, natural in enumerate(re.split(r"\r\n|\r|\n", text), 1):

@@ -1,4 +1,4 @@
-"""The settings by which buckets are reached; they may stand beside any system's."""
+"""The settings for reaching buckets, allowed beside any system's settings."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ def _items(text: str) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class StoreConfig(SettingsTable):
-    """Where buckets are, and how long a request may take. Credentials are no settings: each process
-    finds its own, as the providers' tools do.
+    """The location of buckets, and the limits of requests.
+
+    Credentials are not settings: each process finds its own, as the providers' tools do.
     """
 
     # fmt: off
@@ -54,9 +55,10 @@ class StoreConfig(SettingsTable):
     allow_http: bool = setting(False, "storage.allowHttp")
     timeout_ms: int  = setting(30_000, "storage.timeoutMs", 100, INT_MAX)  # of one request
     retries:    int  = setting(4, "storage.retries", 0, 100)  # of one request
-    # of a generation's objects, for who reads it while another replaces it
+    # of a generation's objects, for readers that use them while a new generation replaces it
     keep_replaced_ms: int = setting(3_600_000, "storage.keepReplacedMs", 0)
-    secret_file: str = setting("", "storage.secretFile")  # under which kept scans are made
+    # from which the secret of kept scans is derived
+    secret_file: str = setting("", "storage.secretFile")
     # ID:FILE,…: encryption.key.pairs.ID.private.key.file of a tier's brokers
     encryption_keys: str = setting("", "storage.encryptionKeys", parse=_key_files)
     # fmt: on
@@ -82,7 +84,7 @@ class StoreConfig(SettingsTable):
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        """A system's settings are given together with these."""
+        """A system's settings may be given together with these."""
         return not name.startswith(_PREFIX)
 
 
@@ -90,12 +92,12 @@ STORE_NAMES = frozenset(StoreConfig.field_of())
 
 
 def is_of_stores(name: str) -> bool:
-    """Whether a setting says how a bucket is reached."""
+    """Whether the setting is about reaching buckets."""
     return name.startswith(_PREFIX)
 
 
 def store_settings(config: Mapping[str, object] | None) -> StoreSettings:
-    """How buckets are reached by these settings, among which may be a system's.
+    """The settings of buckets, from ``config``, which may contain a system's settings too.
 
     Raises:
         InvalidConfig: one of ``storage.*`` is unknown or out of range.
@@ -104,5 +106,5 @@ def store_settings(config: Mapping[str, object] | None) -> StoreSettings:
 
 
 def stated_stores(config: Mapping[str, object]) -> dict[str, object]:
-    """The settings of buckets among others."""
+    """The subset of settings that are about buckets."""
     return {name: value for name, value in config.items() if name.startswith(_PREFIX)}

@@ -1,4 +1,4 @@
-"""By which settings the partitions of a system are cleaned: each system's ``system.py`` says."""
+"""The settings that control how a system's partitions are cleaned; each ``system.py`` defines them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import NamedTuple, Self, TypeAlias
 from lastwrite.errors import InvalidConfig
 from lastwrite.reports.settings import Outvoted, Override, Setting
 
-Config: TypeAlias = Mapping[str, object]  # settings under upstream's names
+Config: TypeAlias = Mapping[str, object]  # settings by upstream name
 
 
 class LeftAlone(NamedTuple):
-    """Why nothing at all is done to a partition, and what to state so that something is."""
+    """Why a partition is skipped entirely, and what to configure to change that."""
 
     reason: str
     remedy: str
@@ -25,72 +25,73 @@ class LeftAlone(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """Where topics' settings may be learned from, beside ``config``
-    (docs/decisions/explicit-compact.md).
-    """
+    """Sources of topic settings in addition to ``config`` (docs/decisions/explicit-compact.md)."""
 
     overrides: tuple[Override, ...] = ()
-    roots: tuple[str, ...] = ()  # log roots that were named together
-    metadata: str | None = None  # where the cluster's metadata lies
-    are_archives: bool = False  # the roots, even where nothing is in them so far
-    # the folders of partitions that the caller named, not their root alone
+    roots: tuple[str, ...] = ()  # log roots that were given together
+    metadata: str | None = None  # the path of the cluster's metadata
+    are_archives: bool = False  # the roots are archives, even if they are still empty
+    # folders of partitions that the caller named, rather than only their root
     named: frozenset[str] = frozenset()
 
 
 class SystemSettings(ABC):
-    """What holds for a partition, and who says it."""
+    """The settings that apply to a partition, and where each comes from."""
 
-    kind_of_path: str  # what lies at a path of it, in words
-    governs_keyless: str  # the setting, in the system's words, of records without a key
-    policy_remedy: str  # what to do where nobody has said which logs the daemon shall compact
+    kind_of_path: str  # a description of what a path of this system contains
+    governs_keyless: str  # the system's own setting for records without a key
+    policy_remedy: str  # what to do if it is unknown which logs the daemon should compact
 
     @abstractmethod
     def check_config(self, config: Config, /) -> None: ...
 
     @abstractmethod
     def settings_of(self, folder: str, config: Config, /) -> tuple[Setting, ...]:
-        """All settings that hold for the partition, and who says them."""
+        """All settings that apply to the partition, and where each comes from."""
 
     def outvoted(self, folder: str, config: Config, /) -> tuple[Outvoted, ...]:
-        """What of ``config`` does not hold for the partition, since its cluster says otherwise."""
+        """The settings in ``config`` that do not apply, because the partition's cluster overrides
+        them.
+        """
         return ()
 
     def leaves_alone(self, folder: str, config: Config, /) -> LeftAlone | None:
-        """Why nothing at all is done to the partition, and what would have to be stated; None: it
-        is worked on.
+        """Why the partition is skipped entirely, and what to configure. None means that it is not
+        skipped.
         """
         return None
 
     def is_policy_known(self, folder: str, config: Config, /) -> bool:
-        """Whether anybody has said that the partition's topic is compacted, or that it is not."""
+        """Whether the cleanup policy of the partition's topic is known."""
         return True
 
     def told(self, sources: Sources) -> Self:
-        """The same system, which learns topics' settings from ``sources`` too; by default it needs
+        """The same system, which also reads topic settings from ``sources``; by default it needs
         none.
 
         Raises:
-            InvalidConfig: they say what this system does not know.
-            NotALog: nothing lies where they point.
+            InvalidConfig: the sources contain settings that this system does not have.
+            NotALog: a source does not exist.
         """
         no_topics_of_kafka(self.kind_of_path, sources)
         return self
 
     def check_told(self, folders: Sequence[str], /) -> None:
-        """See that what speaks for the partitions can be read for one of them at least; by default
-        nothing speaks for them.
+        """Check that the source of settings is readable for at least one of the partitions.
+
+        By default there is no such source.
 
         Raises:
-            CorruptLog: for none: it is one error, not one a partition.
+            CorruptLog: it is readable for none; raised once, not for each partition.
         """
         return None
 
 
 def no_topics_of_kafka(system: str, sources: Sources) -> None:
-    """Refuse what only Kafka's topics have.
+    """Refuse options that only Kafka's topics have.
 
     Raises:
-        InvalidConfig: an override, or metadata of a cluster.
+        InvalidConfig: an override, or a cluster's metadata, is given.
     """
     if sources.overrides:
         raise InvalidConfig(

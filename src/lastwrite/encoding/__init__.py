@@ -1,6 +1,4 @@
-"""Bytes and numbers, whatever system they are of: layout tables, varints, checksums, codecs,
-fingerprints.
-"""
+"""Bytes and numbers, independent of the system: layouts, varints, checksums, codecs, fingerprints."""
 
 from lastwrite.encoding.kernel_cache import drop_stale_kernels
 

@@ -1,5 +1,6 @@
-"""Big-endian integers out of bytes, for kernels. ``data``: by its address
-(``encoding.intrinsics``), bounds checked before.
+"""Kernels that read big-endian integers.
+
+``data`` is given by its address (``encoding.intrinsics``); the caller has checked the bounds.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 

@@ -1,14 +1,14 @@
 """CRC-32C and CRC-32 at the speed of memory, for use inside kernels.
 
-*CRC-32C*: the processor's instruction takes three cycles for 8 bytes but can begin one each cycle,
-so three lanes run side by side over neighbouring stretches; their results are joined by tables that
-push a checksum through a stretch of zero bytes (CRC is linear). *CRC-32* has no instruction: 64
-bytes at a time are folded onto the next 64 by products without carries, until 16 are left.
-Processors without these use eight tables at once. Outside kernels, use the libraries
-``google_crc32c`` and ``zlib``; before a format is used, one is checked against the other.
+*CRC-32C*: the processor's instruction takes three cycles for 8 bytes, but one can start each cycle.
+So three lanes process neighbouring ranges in parallel. Tables that push a checksum through a range
+of zero bytes join their results, because CRC is linear. *CRC-32* has no instruction. Carry-less
+products fold 64 bytes at a time onto the next 64, until 16 are left. Processors without these
+instructions use eight tables at once. Outside kernels, use the libraries ``google_crc32c`` and
+``zlib``. Before a format is used, the kernel is checked against the library.
 
-Source: Kafka record batches, docs/formats/kafka.md, "Record batch", check value E3069283;
-CRC-32 (IEEE) for message formats v0 and v1.
+Source: Kafka record batches, docs/formats/kafka.md, "Record batch", check value E3069283; CRC-32
+(IEEE) for message formats v0 and v1.
 """
 # mypy: disable-error-code="untyped-decorator, no-any-return, return-value"
 
@@ -36,7 +36,7 @@ from lastwrite.model.columns import ByteArray
 
 _CASTAGNOLI = 0x82F63B78
 _IEEE = 0xEDB88320
-_LONG = 2048  # bytes a lane
+_LONG = 2048  # bytes per lane
 _SHORT = 128
 
 _U32 = npt.NDArray[np.uint32]
@@ -92,7 +92,7 @@ def _shift(tables, crc):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, inline="always")
 def _step(tables, word, count):  # type: ignore[no-untyped-def]
-    """The checksum of the ``count`` low bytes of ``word``, which the one before went into."""
+    """The checksum of the ``count`` low bytes of ``word``, into which the previous one is mixed."""
     crc = np.uint64(0)
     for k in range(count):
         crc ^= np.uint64(tables[count - 1 - k, (word >> np.uint64(8 * k)) & np.uint64(255)])
@@ -101,7 +101,7 @@ def _step(tables, word, count):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _by_tables(tables, data, start, end, crc):  # type: ignore[no-untyped-def]
-    """The checksum of ``data[start:end]`` behind ``crc``, eight bytes a step."""
+    """The checksum of ``data[start:end]`` after ``crc``, eight bytes per step."""
     at = np.int64(start)
     while end - at >= 8:
         crc = _step(tables, load64(data, at) ^ crc, 8)
@@ -117,7 +117,7 @@ def _by_tables(tables, data, start, end, crc):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def crc32(data: ByteArray, start: int, end: int) -> int:
-    """CRC-32 of ``data[start:end]``, as zlib and Ethernet have it, as a uint64 below 2**32."""
+    """CRC-32 of ``data[start:end]``, as in zlib and Ethernet, as a uint64 below 2**32."""
     crc = np.uint64(0xFFFFFFFF)
     if has_crc32_fold() and end - start >= 64:
         whole = start + (end - start & -16)
@@ -152,11 +152,12 @@ def crc32c(data: ByteArray, start: int, end: int) -> int:
 
 @cache
 def check_against_library() -> None:
-    """Compare, once a process, the kernel with ``google_crc32c`` on lengths around every lane
-    border.
+    """Compare the kernel with ``google_crc32c``, once per process.
+
+    The lengths include those around every lane border.
 
     Raises:
-        AssertionError: the processor or the compiler computes something else.
+        AssertionError: the results differ, because of the processor or the compiler.
     """
     data = np.frombuffer(bytes(i * 37 % 251 for i in range(3 * _LONG * 2 + 777)), dtype=np.uint8)
     for end in (0, 1, 7, 8, 9, 3 * _SHORT - 1, 3 * _SHORT, 3 * _LONG + 5, len(data)):
@@ -166,10 +167,11 @@ def check_against_library() -> None:
 
 @cache
 def check_crc32_against_library() -> None:
-    """The same for CRC-32 and ``zlib``: once a process, before its first batch of an old format.
+    """Compare the CRC-32 kernel with ``zlib``, once per process, before the first batch of an old
+    format.
 
     Raises:
-        AssertionError: the processor or the compiler computes something else.
+        AssertionError: the results differ, because of the processor or the compiler.
     """
     data = np.frombuffer(bytes(i * 37 % 251 for i in range(777)), dtype=np.uint8)
     for end in (0, 1, 7, 8, 9, 63, 64, 80, 143, 144, len(data)):

@@ -1,9 +1,9 @@
-"""The functions of the codecs' C libraries, where kernels can call them.
+"""The functions of the codecs' C libraries, for calls from kernels.
 
-A call through Python costs 5 to 15 µs beside the 10 to 50 that a library takes for a small batch.
-The packages of Python that carry these libraries show their functions: ``lz4`` in its own module,
-``zstandard`` in the one that it has for cffi. Where one does not, its words are 0, the kernels
-refuse whatever is of it, and ``compression`` does it batch for batch.
+A call through Python costs 5 to 15 µs, beside the 10 to 50 µs that a library takes for a small
+batch. The Python packages that contain these libraries export their functions: ``lz4`` in its own
+module, ``zstandard`` in its cffi module. If a package does not, its words are 0 and the kernels
+refuse its data; ``compression`` then processes it batch by batch.
 
 Source: zstd 1.5 ``zstd.h``; lz4 1.9 ``lz4frame.h``.
 """
@@ -21,7 +21,7 @@ import numpy as np
 
 from lastwrite.model.columns import Int64Array
 
-# The words of ``Contexts``: addresses of functions, of their contexts, and of settings.
+# The words of ``Contexts``: the addresses of functions, of their contexts, and of settings.
 ZSTD_OPEN = 0  # ZSTD_decompressDCtx
 ZSTD_BEGIN = 1  # ZSTD_compressBegin
 ZSTD_PACK = 2  # ZSTD_compressContinue
@@ -32,22 +32,22 @@ LZ4_PACK = 6  # LZ4F_compressFrame
 LZ4_SETTINGS = 7
 _WORDS = 8
 
-# RTLD_DEEPBIND: a library's own functions come before those of another version in the process.
+# RTLD_DEEPBIND: a library's own functions take precedence over another version's in the process.
 _DEEPBIND = 8 if sys.platform == "linux" else 0
 
 _ZSTD = "ZSTD_decompressDCtx", "ZSTD_compressBegin", "ZSTD_compressContinue", "ZSTD_compressEnd"
 _ZSTD_MAKE = "ZSTD_createDCtx", "ZSTD_createCCtx"
 _ZSTD_FREE = "ZSTD_freeDCtx", "ZSTD_freeCCtx"
 _LZ4_PACK = ("LZ4F_compressFrame",)
-# LZ4F_preferences_t, 56 bytes: u32 the blocks' size (4: 64 KiB), u32 whether they are independent;
-# the rest 0: no checksums, no size, the default level.
+# LZ4F_preferences_t, 56 bytes: u32 block size (4: 64 KiB), u32 whether blocks are independent. The
+# rest is 0: no checksums, no content size, the default level.
 _LZ4_SETTINGS = np.array([4 | 1 << 32, *[0] * 6], dtype=np.int64)
 
 
 class Contexts:
-    """A worker's contexts of the libraries; not for two threads.
+    """A worker's contexts of the libraries; not thread-safe.
 
-    ``words`` is what kernels take, valid as long as this lives.
+    ``words`` is passed to kernels, and valid as long as this object exists.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Contexts:
             contexts = [getattr(zstd, make)() for make in _ZSTD_MAKE]
             for free, context in zip(_ZSTD_FREE, contexts, strict=True):
                 finalize(self, getattr(zstd, free), ctypes.c_void_p(context)).atexit = False
-            if all(contexts):  # else there is no memory for them
+            if all(contexts):  # otherwise there was not enough memory
                 self.words[: ZSTD_PACKER + 1] = [*_addresses(zstd, _ZSTD), *contexts]
         lz4 = _library("lz4.frame._frame", _LZ4_PACK)
         if lz4 is not None:
@@ -66,7 +66,7 @@ class Contexts:
 
 @cache
 def _library(module: str, names: tuple[str, ...]) -> ctypes.CDLL | None:
-    """A package's module as a library; None where it is not there or does not show all these
+    """A package's module as a library. None if it is missing or does not export all these
     functions.
     """
     spec = find_spec(module)

@@ -1,21 +1,21 @@
 """The codecs of Kafka's record batches, in the framings that Kafka's own clients and brokers use.
 
-The smallest case is codec 0: the bytes as they are.  Then, one framing a codec:
+The smallest case is codec 0, which leaves the bytes unchanged. The other codecs have one framing
+each:
 
-- gzip: RFC 1952.  We write the header that Java 17 writes.
-- snappy: a *xerial* stream, a header and chunks of raw snappy.  librdkafka writes one raw block
-  without any header, and Kafka reads that too, so both are read; we write xerial.
-- lz4: an LZ4 frame with independent blocks.  Kafka refuses dependent blocks, so we do.  In message
-  format v0 the header's checksum is a wrong one; see ``with_lz4_header_checksum``.
+- gzip: RFC 1952. Lastwrite writes the header that Java 17 writes.
+- snappy: a *xerial* stream, a header and chunks of raw snappy. librdkafka writes one raw block
+  without any header, and Kafka reads that too. So both are read, and xerial is written.
+- lz4: an LZ4 frame with independent blocks. Kafka refuses dependent blocks, and so does Lastwrite.
+  In message format v0 the header's checksum is wrong; see ``with_lz4_header_checksum``.
 - zstd: frames without a content size.
 
-Whatever a blob says of its own size is a claim.  No buffer is made to such a size:
-``decompress_into`` fills the buffer that it is given, ``decompress`` grows one in steps up to a
-limit of the caller's.
+The size that a blob states for itself is unproven, and no buffer is allocated to such a size.
+``decompress_into`` fills the given buffer. ``decompress`` grows one in steps, up to the caller's
+limit.
 
 Source: Kafka 4.4 ``org.apache.kafka.common.compress``; snappy-java ``SnappyInputStream``; the LZ4
-frame
-format 1.6.2; RFC 1952; RFC 8878.
+frame format 1.6.2; RFC 1952; RFC 8878.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from lastwrite.encoding.zstd_frame import LEVEL
 from lastwrite.errors import CorruptLog, OutOfMemoryBudget, TruncatedLog, UnsupportedFormat
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
-XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, lowest version that can read it
+XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, lowest version of a reader
 XERIAL_CHUNK_BYTES = 32 * 1024  # of input
 _XERIAL_HEAD_AS_LENGTH = int.from_bytes(XERIAL_MAGIC[:4], "big", signed=True)
 
@@ -45,11 +45,11 @@ _XERIAL_HEAD_AS_LENGTH = int.from_bytes(XERIAL_MAGIC[:4], "big", signed=True)
 GZIP_HEADER = bytes.fromhex("1f8b08000000000000ff")
 
 LZ4_MAGIC = bytes.fromhex("04224d18")
-_LZ4_COMMON_HEADER = LZ4_MAGIC + bytes.fromhex("604082")  # what Kafka writes
+_LZ4_COMMON_HEADER = LZ4_MAGIC + bytes.fromhex("604082")  # as Kafka writes it
 
-# neither content size, checksum nor dictionary: as Kafka writes it
+# without content size, checksum and dictionary: as Kafka writes it
 _ZSTD_COMMON_HEADER = bytes.fromhex("28b52ffd00")
-_ZSTD_WINDOW_BYTES = 8 << 20  # that a context may hold on to; level 3 has 2 MiB
+_ZSTD_WINDOW_BYTES = 8 << 20  # the largest window that a context may keep; level 3 uses 2 MiB
 
 _GZIP_MAGIC = b"\x1f\x8b\x08"
 _GZIP_WINDOW = 31  # zlib: 32 KiB, with a gzip header and trailer
@@ -72,10 +72,10 @@ class Codec(IntEnum):
 
     @classmethod
     def of(cls, number: int, at: int | None = None) -> Codec:
-        """The codec of an attribute's bits.
+        """The codec for an attribute's bits.
 
         Raises:
-            UnsupportedFormat: 5, 6 and 7 mean nothing yet; ``at`` is named in the error.
+            UnsupportedFormat: 5, 6 and 7 are not assigned; the error has the position ``at``.
         """
         try:
             return cls(number)
@@ -84,10 +84,10 @@ class Codec(IntEnum):
 
 
 class OutputTooSmall(Exception):
-    """The output buffer is too small.  Nobody but callers of ``decompress_into`` sees this.
+    """The output buffer is too small. Only callers of ``decompress_into`` see this.
 
-    ``needed_bytes`` is what the data claims to need, a lie perhaps, or None where it makes no
-    claim.
+    ``needed_bytes`` is the size that the data states, which may be wrong. None means that it states
+    none.
     """
 
     def __init__(self, needed_bytes: int | None = None) -> None:
@@ -96,16 +96,15 @@ class OutputTooSmall(Exception):
 
 
 def decompress_into(codec: Codec, data: Buffer, out: npt.NDArray[np.uint8]) -> int:
-    """Decompress all of ``data`` to the front of ``out`` and return how many bytes that gave.
+    """Decompress all of ``data`` to the front of ``out``, and return the number of bytes written.
 
-    ``out`` is contiguous and writable.  Its content is undefined after an error.
+    ``out`` is contiguous and writable. Its content is undefined after an error.
 
     Raises:
-        OutputTooSmall: there is more output than ``out`` holds.
-        CorruptLog: the data breaks its framing, or something follows its end; positions are in
+        OutputTooSmall: the output does not fit ``out``.
+        CorruptLog: the data violates its framing, or bytes follow its end; positions are in
             ``data``.
-        UnsupportedFormat: well formed lz4 of a kind that Kafka refuses: dependent blocks, a
-            dictionary.
+        UnsupportedFormat: valid lz4 that Kafka refuses: dependent blocks, a dictionary.
     """
     view = memoryview(data)
     if codec is Codec.NONE:
@@ -126,12 +125,12 @@ def decompress_into(codec: Codec, data: Buffer, out: npt.NDArray[np.uint8]) -> i
 
 
 def decompress(codec: Codec, data: Buffer, limit_bytes: int) -> memoryview:
-    """Decompress all of ``data``, to ``limit_bytes`` at most.
+    """Decompress all of ``data``, to at most ``limit_bytes``.
 
-    Holds no more than four times the output, or 64 KiB, whatever the data claims.
+    Allocates at most four times the output, or 64 KiB, regardless of the size that the data states.
 
     Raises:
-        OutOfMemoryBudget: the output passes ``limit_bytes``.
+        OutOfMemoryBudget: the output exceeds ``limit_bytes``.
         CorruptLog, UnsupportedFormat: as ``decompress_into``.
     """
     view = memoryview(data)
@@ -151,10 +150,10 @@ def decompress(codec: Codec, data: Buffer, limit_bytes: int) -> memoryview:
 
 
 def compress(codec: Codec, data: Buffer) -> bytes:
-    """Compress ``data`` as Kafka does at each codec's default level.
+    """Compress ``data`` as Kafka does, at each codec's default level.
 
-    gzip gives Kafka's very bytes (on Java 17 with the stock zlib); the others give its framing and
-    settings, while their blocks depend on the library's version.
+    For gzip the bytes are identical to Kafka's (on Java 17 with the stock zlib). The other codecs
+    have Kafka's framing and settings, but their blocks depend on the library's version.
     """
     if codec is Codec.NONE:
         return bytes(data)
@@ -177,19 +176,17 @@ def compress(codec: Codec, data: Buffer) -> bytes:
             store_size=False,
         )
         return framed
-    # A stream does not know its length when it begins: that is what keeps the content size out of
-    # the frame.
+    # A stream does not have its length at the start. This keeps the content size out of the frame.
     stream = cramjam.zstd.Compressor(level=LEVEL)
     stream.compress(bytes(memoryview(data)))
     return bytes(stream.finish())
 
 
 class Codecs:
-    """``decompress_into`` and ``compress`` with what they need made once: a worker's, not to be
-    shared by threads.
+    """``decompress_into`` and ``compress`` with reused contexts, for one worker; not thread-safe.
 
-    The same bytes and the same errors; zstd is a quarter faster, which otherwise makes a context a
-    batch.
+    Bytes and errors are the same. zstd is a quarter faster, because the functions make a context
+    for each batch.
     """
 
     def __init__(self) -> None:
@@ -198,11 +195,11 @@ class Codecs:
 
     @cached_property
     def contexts(self) -> Contexts:
-        """For kernels that open and pack many batches in one call."""
+        """For kernels that decompress or compress many batches in one call."""
         return Contexts()
 
     def decompress_into(self, codec: Codec, data: Buffer, out: npt.NDArray[np.uint8]) -> int:
-        """As the function."""
+        """Same as the function ``decompress_into``."""
         view = memoryview(data)
         if codec is Codec.ZSTD and _is_common_zstd_frame(view):
             if self._opener is None:
@@ -212,29 +209,30 @@ class Codecs:
                     size = int(stream.readinto(out))
             except zstandard.ZstdError:
                 size = len(out)
-            # A full buffer may mean that there is more. The function knows, and has the words for
-            # what is broken.
+            # A full buffer may mean that there is more output. The function finds out, and has the
+            # error messages for broken data.
             if size < len(out):
                 return size
         return decompress_into(codec, view, out)
 
     def compress(self, codec: Codec, data: Buffer) -> bytes:
-        """As the function."""
+        """Same as the function ``compress``."""
         if codec is not Codec.ZSTD:
             return compress(codec, data)
         if self._packer is None:
             self._packer = zstandard.ZstdCompressor(level=LEVEL, write_content_size=False)
-        # A stream, as in the function: told of the size the library would choose other parameters.
+        # A stream, as in the function: if the library had the size, it would choose other
+        # parameters.
         stream = self._packer.compressobj()
         return stream.compress(memoryview(data)) + stream.flush()
 
 
 def with_lz4_header_checksum(frame: Buffer, *, covers_magic: bool = False) -> bytes:
-    """``frame`` with the checksum of its header (HC) made anew; as it is where it is no LZ4 frame.
+    """``frame`` with a new checksum of its header (HC); unchanged if it is no LZ4 frame.
 
     HC is the second-lowest byte of xxHash32 over the header behind the magic. The first Kafka
-    clients hashed the magic, too (``covers_magic``), and so it stayed for message format v0, where
-    nobody looks at it.
+    clients hashed the magic as well (``covers_magic``). Message format v0 kept that, and there no
+    reader checks it.
     """
     data = bytearray(memoryview(frame))
     place = 14 if len(data) > 4 and data[4] & 0x08 else 6  # behind the content size
@@ -277,7 +275,7 @@ def _decoded(codec: Codec, decode: object, data: memoryview, out: npt.NDArray[np
         return int(decode(data, out))  # type: ignore[operator]
     except cramjam.DecompressionError as error:
         problem = str(error)
-    if "whole buffer" in problem:  # Rust's words for an output that is full
+    if "whole buffer" in problem:  # Rust's message for an output buffer that is full
         raise OutputTooSmall
     if (
         "incomplete frame" in problem
@@ -289,8 +287,9 @@ def _decoded(codec: Codec, decode: object, data: memoryview, out: npt.NDArray[np
 
 
 def _decompress_gzip(data: memoryview, out: npt.NDArray[np.uint8]) -> int:
-    """Decompress gzip members as Java's GZIPInputStream does: bytes behind a member that are not
-    the header of another one are ignored.
+    """Decompress gzip members as Java's GZIPInputStream does.
+
+    Bytes after a member that are not the header of another member are ignored.
     """
     try:
         return _decoded(Codec.GZIP, cramjam.gzip.decompress_into, data, out)
@@ -315,15 +314,16 @@ def _decompress_gzip(data: memoryview, out: npt.NDArray[np.uint8]) -> int:
 
 
 def _is_common_zstd_frame(data: memoryview) -> bool:
-    """Whether the bytes are one frame like Kafka's, from its magic to the end of its last block.
+    """Whether the bytes are exactly one frame like Kafka's, from its magic to the end of its last
+    block.
 
-    A stream gives no sign where its input stops early or where something follows, hence the walk;
-    most frames are one block. A block: u24 little-endian (bit 0: the last; bits 1 and 2: 1 is a
-    byte repeated; the rest its size).
+    A stream does not report that its input stops early or that bytes follow, so the blocks are
+    counted; most frames have one. A block has a u24 little-endian header. Bit 0 marks the last
+    block; bits 1 and 2 are 1 if one byte is repeated; the rest is the size.
     """
     if data[:5] != _ZSTD_COMMON_HEADER:
         return False
-    at, head = 6, 0  # behind the window's size
+    at, head = 6, 0  # after the window size
     while not head & 1:
         if at + 3 > len(data):
             return False
@@ -333,7 +333,7 @@ def _is_common_zstd_frame(data: memoryview) -> bool:
 
 
 def _snappy_into(data: memoryview, out: npt.NDArray[np.uint8]) -> int:
-    """Decode xerial chunks, or one raw block where the magic is not there, as snappy-java does."""
+    """Decode xerial chunks, or one raw block if the magic is missing, as snappy-java does."""
     if data[: len(XERIAL_MAGIC)] != XERIAL_MAGIC:
         return _snappy_block_into(data, 0, out)
     at = written = 0
@@ -341,7 +341,7 @@ def _snappy_into(data: memoryview, out: npt.NDArray[np.uint8]) -> int:
         if len(data) - at < 4:
             raise TruncatedLog("snappy chunk length cut short", at)
         length = int.from_bytes(data[at : at + 4], "big", signed=True)
-        # at the start, or where streams were put one behind another
+        # at the start, or where streams were concatenated
         if length == _XERIAL_HEAD_AS_LENGTH:
             at = _after_xerial_header(data, at)
             continue
@@ -369,8 +369,7 @@ def _after_xerial_header(data: memoryview, at: int) -> int:
 def _snappy_block_into(block: memoryview, at: int, out: npt.NDArray[np.uint8]) -> int:
     try:
         claim = cramjam.snappy.decompress_raw_len(block)
-        # Three bytes of snappy stand for 64 at most, so a larger claim needs no buffer to be
-        # refuted.
+        # Three bytes of snappy expand to 64 at most, so a larger claim is refused without a buffer.
         if claim > 22 * len(block) + 64:
             raise CorruptLog(f"snappy block of {len(block)} bytes claims to hold {claim}", at)
         if claim > len(out):
@@ -381,18 +380,18 @@ def _snappy_block_into(block: memoryview, at: int, out: npt.NDArray[np.uint8]) -
 
 
 def _check_lz4_frame(data: memoryview) -> None:
-    """Hold the frame to what Kafka reads: one frame of independent blocks that ends where the data
-    ends.
+    """Check that the data is one lz4 frame of independent blocks, as Kafka requires.
 
-    byte 0  magic 04 22 4d 18
-    byte 4  FLG: bits 7-6 version 01, 5 independent blocks, 4 block checksums, 3 content size,
-            2 content checksum, 1 reserved, 0 dictionary id
-    byte 5  BD: bits 6-4 block size 4 to 7 (64 KiB to 4 MiB), the others reserved
-    byte 6  content size, u64, if flagged; then the header checksum, one byte
-    then    blocks: u32 little-endian size (bit 31: stored as it is), bytes, u32 checksum if flagged
-    last    u32 0; then the content checksum, u32, if flagged
+        byte 0  magic 04 22 4d 18
+        byte 4  FLG: bits 7-6 version 01, 5 independent blocks, 4 block checksums, 3 content size,
+                2 content checksum, 1 reserved, 0 dictionary id
+        byte 5  BD: bits 6-4 block size 4 to 7 (64 KiB to 4 MiB), the others reserved
+        byte 6  content size, u64, if flagged; then the header checksum, one byte
+        then    blocks: u32 little-endian size (bit 31: not compressed), bytes, u32 checksum if
+        flagged
+        last    u32 0; then the content checksum, u32, if flagged
 
-    The decoder behind this verifies the checksums.
+    The decoder that runs next verifies the checksums.
     """
     if len(data) < 7:
         raise TruncatedLog("lz4 frame header cut short", 0)

@@ -1,13 +1,14 @@
-"""Keyed fingerprints of keys: 96 bits that nobody can collide on purpose.
+"""Keyed fingerprints of keys: 96 bits for which clients cannot construct collisions.
 
-Two lanes with secrets of their own each fold wide products of the key's words; a last mix that
-loses nothing spreads the bits, since the top ones choose the bucket. Keys of up to 16 bytes, the
-usual case, take one product a lane, from two loads that may overlap; each such length has secrets
-of its own, so that ``a`` and ``a\\0`` are as unlike as any two keys. Longer keys take a product a
-lane for every 16 bytes and one for the length.
+Two lanes with separate secrets each fold wide products of the key's words. A final bijective mix
+spreads the bits, since the top ones choose the bucket. Keys of up to 16 bytes, the usual case, take
+one product per lane, from two loads that may overlap. Each such length has its own secrets, so
+``a`` and ``a\\0`` are as different as any two keys. Longer keys take a product per lane for every
+16 bytes and one for the length.
 
-The secret is drawn afresh each round and never leaves it: a client cannot aim at a collision, and
-one that happened by chance (below 1e-11 for a billion keys in a partition) does not happen again.
+The secret is new for each round and never leaves it, so a client cannot aim at a collision. A
+collision by chance (below 1e-11 for a billion keys in a partition) does not repeat in the next
+round.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -23,7 +24,7 @@ SECRET_WORDS = 17 * 4 + 8
 
 
 def secret_from(seed: bytes) -> UInt64Array:
-    """The secret of a round: ``SECRET_WORDS`` uint64 from as many random bytes, none of them zero."""
+    """The secret of a round: ``SECRET_WORDS`` uint64 from as many random words, none of them zero."""
     words = np.frombuffer(seed, dtype="<u8").astype(np.uint64)
     if len(words) != SECRET_WORDS:
         raise ValueError(f"a secret takes {SECRET_WORDS * 8} bytes")
@@ -43,7 +44,7 @@ def _spread(value):
 def fingerprint(data, at, length, secret):
     """The two uint64 lanes of the key ``data[at:at + length]``; the first is never 0.
 
-    ``data``: the bytes, or their address.
+    ``data`` is the bytes, or their address.
     """
     if length <= 16:
         if length >= 8:

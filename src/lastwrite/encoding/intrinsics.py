@@ -1,13 +1,14 @@
-"""What the processor does in one instruction and Python cannot say: Numba intrinsics.
+"""Numba intrinsics for operations that take one instruction but have no form in Python.
 
-Unaligned loads and stores, byte swaps, the 64 x 64 -> 128 bit product, block copies, the CRC-32C
-instruction, folds for CRC-32, and calls of a C library's functions. Byte-by-byte loops cost three
-to five times as much (docs/decisions). No bounds are checked here: every caller has proven that the
-bytes are there.
+These are unaligned loads and stores, byte swaps, the 64 x 64 -> 128 bit product, block copies, the
+CRC-32C instruction, folds for CRC-32, and calls of a C library's functions. Byte-by-byte loops cost
+three to five times as much (docs/decisions). No bounds are checked here: every caller has checked
+them.
 
-Bytes are given as an array or as its ``address``. What a kernel calls for every record takes the
-address: Numba counts references to an array at each such call, by two locked instructions that cost
-more than decoding the record. Whoever takes an address keeps the array alive while it is used.
+Bytes are given as an array or as its ``address``. Functions that a kernel calls for every record
+take the address. For an array, Numba counts references at each such call, with two locked
+instructions that cost more than decoding the record. The caller keeps the array alive while its
+address is used.
 """
 # mypy: disable-error-code="no-untyped-def, misc, no-untyped-call, untyped-decorator"
 
@@ -91,7 +92,9 @@ swap16 = _swapper(16)
 
 @intrinsic
 def address(typing_context, array):
-    """Where the array's first byte lies, as an int64 that stands for the array in what is below."""
+    """The address of the array's first byte, as an int64 that the functions below accept as the
+    array.
+    """
 
     def codegen(context, builder, signature, args):
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
@@ -102,7 +105,7 @@ def address(typing_context, array):
 
 @intrinsic
 def folded_product(typing_context, a, b):
-    """High half xor low half of the 128-bit product of two uint64."""
+    """The high half xor the low half of the 128-bit product of two uint64."""
 
     def codegen(context, builder, signature, args):
         wide, narrow = ir.IntType(128), ir.IntType(64)
@@ -115,7 +118,7 @@ def folded_product(typing_context, a, b):
 
 @intrinsic
 def trailing_zeros(typing_context, word):
-    """How many bits of a uint64 that is not 0 are 0 below its lowest set bit."""
+    """The number of 0 bits below the lowest set bit of a uint64 that is not 0."""
 
     def codegen(context, builder, signature, args):
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
@@ -159,19 +162,19 @@ def _call(context: Any, builder: Any, signature: Any, args: Any) -> Any:
 
 @intrinsic
 def call2(typing_context, function, first, second):
-    """What the C function at this address says to two whole numbers or addresses."""
+    """Call the C function at this address with two integers or addresses, and return its result."""
     return types.int64(*[types.int64] * 3), _call
 
 
 @intrinsic
 def call5(typing_context, function, first, second, third, fourth, fifth):
-    """The same with five."""
+    """The same with five arguments."""
     return types.int64(*[types.int64] * 6), _call
 
 
 @cache
 def _crc_instruction() -> str | None:
-    """The processor's CRC-32C over 8 bytes as an LLVM name, None where it has none."""
+    """The LLVM name of the processor's CRC-32C over 8 bytes. None if it has no such instruction."""
     features = binding.get_host_cpu_features()
     architecture = binding.get_process_triple().split("-")[0]
     if architecture == "x86_64" and features.get("sse4.2"):
@@ -193,7 +196,7 @@ def has_crc32c_step(typing_context):
 
 @intrinsic
 def crc32c_step(typing_context, crc, word):
-    """One CRC-32C step over 8 bytes; of no meaning without ``has_crc32c_step``."""
+    """One CRC-32C step over 8 bytes; undefined without ``has_crc32c_step``."""
 
     def codegen(context, builder, signature, args):
         wide, narrow = ir.IntType(64), ir.IntType(32)
@@ -225,7 +228,7 @@ def _has_carryless_product() -> bool:
 
 @intrinsic
 def has_crc32_fold(typing_context):
-    """Whether the processor multiplies without carries: a constant of the compiled kernel."""
+    """Whether the processor has carry-less products: a constant of the compiled kernel."""
 
     def codegen(context, builder, signature, args):
         return context.get_constant(types.boolean, _has_carryless_product())
@@ -235,9 +238,10 @@ def has_crc32_fold(typing_context):
 
 @intrinsic
 def crc32_fold(typing_context, place, end, crc):
-    """Fold the bytes from the address ``place`` to ``end``, 64 or more and a multiple of 16, to 16
-    bytes of the same CRC-32: (the first 8, the last 8); ``crc`` goes into them. Of no meaning
-    without ``has_crc32_fold``.
+    """Fold the bytes from address ``place`` to ``end`` to 16 bytes with the same CRC-32.
+
+    There must be at least 64 bytes, and a multiple of 16. Returns (the first 8, the last 8), with
+    ``crc`` mixed in. Undefined without ``has_crc32_fold``.
 
     Source: Gopal and others, "Fast CRC computation for generic polynomials using PCLMULQDQ", Intel
     2009; its constants for the bit-reflected CRC-32.

@@ -1,8 +1,8 @@
-"""JSON to msgspec's structs, in any thread.
+"""JSON to msgspec structs, safe in any thread.
 
-msgspec learns a class when it first decodes one, and a second thread that comes at that moment uses
-what is half learned and ends the process (seen of 0.22.0: a segmentation fault). So a class is
-learned by one thread; what is known is decoded by all.
+msgspec analyses a class when it first decodes one. A second thread that decodes the same class at
+that moment uses the unfinished result and crashes the process (a segmentation fault in 0.22.0). So
+one thread at a time makes decoders; all threads use finished ones.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
 
 
 def decode_struct(text: bytes | bytearray | memoryview | str, kind: type[T]) -> T:
-    """
+    """The struct ``kind`` that the JSON text contains.
+
     Raises:
-        msgspec.MsgspecError: it is no JSON, or of another form.
+        msgspec.MsgspecError: the text is not JSON, or has another form.
     """
     decoded: T = _decoder_of(kind).decode(text)
     return decoded
 
 
 def convert_struct(fields: object, kind: type[T]) -> T:
-    """The same of what JSON has become already: dicts, lists, strings and numbers."""
+    """The struct ``kind`` from parsed JSON: dicts, lists, strings and numbers."""
     _decoder_of(kind)
     return msgspec.convert(fields, kind)  # noqa: TID251
 
 
 def _decoder_of(kind: type[T]) -> msgspec.json.Decoder[T]:
-    """A decoder that any thread may use; ``kind`` and the classes of its fields are known then."""
+    """A decoder that any thread may use; ``kind`` and the classes of its fields are analysed then."""
     known = _decoders.get(kind)
     if known is None:
         with _learning:

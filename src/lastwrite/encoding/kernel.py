@@ -1,8 +1,8 @@
-"""``njit``: a kernel that Numba compiles when it is first called, not when its module is imported.
+"""``njit``: a kernel that is compiled at its first call rather than at the import of its module.
 
 Numba costs a third of a second of processor time to import, as much again before the first kernel
-runs, and 45 MiB in each process. So a module with kernels imports no Numba, and what runs is their
-machine code, which ``machine_code`` keeps beside Numba's own cache.
+runs, and 45 MiB in each process. So a module with kernels does not import Numba. What runs is the
+kernels' machine code, which ``machine_code`` stores beside Numba's own cache.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from typing import Any
 from lastwrite.encoding.kernel_cache import may_keep_code
 
 _PACKAGE = __name__.partition(".")[0]
-# Whoever makes a kernel is alone: another thread would call it before it knows what it calls. Its
-# own thread comes again, where a kernel calls itself.
+# One thread at a time makes kernels: another would call a kernel before the functions that it calls
+# exist. The lock is reentrant, because a kernel may call itself.
 making = RLock()
 
 
 def njit(**options: Any) -> Callable[[Any], Any]:
-    """Numba's decorator of that name, with its options, for functions of a module: as late as can
-    be.
+    """Numba's decorator of that name, with its options, for a module's functions; it runs at the
+    first call.
     """
     return lambda function: Kernel(function, options)
 
 
 def intrinsic(function: Any) -> Any:
-    """Numba's ``numba.extending.intrinsic``: made when the first kernel that uses it is."""
+    """Numba's ``numba.extending.intrinsic``; it runs with the first kernel that uses the function."""
     return Intrinsic(function)
 
 
 class Late:
-    """A module that is imported when something of it is first asked for."""
+    """A module that is imported when one of its attributes is first read."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -75,7 +75,9 @@ class Kernel:
 
     @property
     def for_numba(self) -> Any:
-        """Numba's dispatcher. What it calls are Numba's own, too: it knows no class of ours."""
+        """Numba's dispatcher, whose callees are Numba's own too, because it does not accept these
+        classes.
+        """
         with making:
             if self._made is None:
                 known = {"__name__": self.function.__module__}
@@ -88,7 +90,7 @@ class Kernel:
                 )
                 twin.__qualname__ = self.function.__qualname__
                 self._made = import_module("numba").njit(**self._options)(twin)
-                # after it is made: a kernel may call itself
+                # after it is made, because a kernel may call itself
                 known |= _for_numba(self.function.__globals__, set(_names(self.function.__code__)))
             return self._made
 
@@ -101,7 +103,9 @@ class Kernel:
 
 
 def _for_numba(given: dict[str, Any], names: set[str]) -> dict[str, Any]:
-    """Of what is ``given`` these names, as Numba knows them, those of our modules too."""
+    """The ``names`` in ``given``, with kernels and intrinsics as Numba's objects, also inside
+    modules.
+    """
     found: dict[str, Any] = {}
     for name in names & given.keys():
         value = found[name] = given[name]
@@ -114,7 +118,7 @@ def _for_numba(given: dict[str, Any], names: set[str]) -> dict[str, Any]:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """The global names that a function asks for, those of functions inside it, too."""
+    """The global names that a function uses, including those of functions inside it."""
     yield from code.co_names
     for inner in code.co_consts:
         if isinstance(inner, CodeType):

@@ -1,9 +1,9 @@
-"""Compiled kernels that are out of date go before they are used.
+"""Removes outdated compiled kernels before they are used.
 
-Numba keeps what it compiled beside the sources and looks, for each kernel, only at its own file: a
-kernel that has another file's function compiled into it would be taken from the cache after that
-other file changed. An upgrade could so run half of two releases. Hence a digest of all our sources
-lies beside the cache, and when it no longer matches, what was compiled is removed.
+Numba stores compiled code beside the sources and checks, for each kernel, only the kernel's own
+file. After a change in another file whose function is compiled into the kernel, Numba would still
+use its cache. An upgrade could thus run half of two releases. So a digest of all sources is stored
+beside the cache, and if it no longer matches, the compiled code is removed.
 """
 
 from __future__ import annotations
@@ -44,18 +44,15 @@ _is_told = False
 
 
 def kernel_folders() -> list[Path]:
-    """The folders whose modules hold kernels, or code and constants that are compiled into kernels
-    of others.
-    """
+    """The folders whose modules contain kernels, or code and constants compiled into other kernels."""
     return [_PACKAGE / name for name in _FOLDERS]
 
 
 def drop_stale_kernels(folders: Iterable[Path] | None = None) -> bool:
-    """Remove kernels that other sources were compiled into; returns whether any had to go.
+    """Remove kernels that were compiled from other sources, and return whether there were any.
 
-    ``folders``: those of all kernels, if none are named.
-    Where the folders cannot be written, Numba keeps its cache elsewhere and by the sources' times;
-    nothing is done then.
+    ``folders`` are by default those of all kernels. If the folders cannot be written, Numba stores
+    its cache elsewhere and checks the sources' times, so nothing is done.
     """
     now = _digest() if folders is None else _digest_of(folders := tuple(folders))
     folders = kernel_folders() if folders is None else folders
@@ -76,7 +73,7 @@ def drop_stale_kernels(folders: Iterable[Path] | None = None) -> bool:
 
 @cache
 def _digest() -> str:
-    """Of all sources that kernels are made of, as they were when this process first looked."""
+    """The digest of all sources of kernels, as they were when this process first read them."""
     return _digest_of(kernel_folders())
 
 
@@ -88,9 +85,7 @@ def _digest_of(folders: Iterable[Path]) -> str:
 
 
 def maker() -> str:
-    """What the machine code of kernels is made of and by: our sources, Numba and Python as they
-    are here.
-    """
+    """The origin of the kernels' machine code: the sources, Numba and Python."""
     numba = find_spec("numba")
     made = numba.origin if numba is not None and numba.origin is not None else ""
     written_ns = os.stat(made).st_mtime_ns if made else 0
@@ -99,9 +94,10 @@ def maker() -> str:
 
 @cache
 def may_keep_code() -> bool:
-    """Whether machine code is kept beside the sources: not where that folder cannot be written, nor
-    where Numba is told how to compile or where to keep it, nor by a Python whose objects look
-    otherwise.
+    """Whether machine code may be stored beside the sources.
+
+    It may not if that folder cannot be written, if the environment configures Numba, or if this
+    Python has another object layout.
     """
     is_told = any(name.startswith("NUMBA_") for name in os.environ)
     is_known = sys.implementation.name == "cpython" and object.__basicsize__ == 16
@@ -109,8 +105,9 @@ def may_keep_code() -> bool:
 
 
 def code_files(kernel: str) -> list[Path]:
-    """The files of machine code kept for a kernel, given as ``lastwrite.module:name``, usable or
-    not. Empty where the folder cannot be read, as after a process has given up its user's rights.
+    """The files of machine code for a kernel, given as ``lastwrite.module:name``, usable or not.
+
+    Empty if the folder cannot be read, for example after the process has dropped its user's rights.
     """
     module, name = kernel.split(":")
     pattern = _code_file(module, f"{name}-*")
@@ -120,14 +117,14 @@ def code_files(kernel: str) -> list[Path]:
 
 
 def kept_code(module: str, name: str) -> bytes:
-    """What ``keep_code`` kept; empty where there is nothing."""
+    """The code stored by ``keep_code``; empty if there is none."""
     with contextlib.suppress(OSError):
         return _code_file(module, name).read_bytes()
     return b""
 
 
 def keep_code(module: str, name: str, code: bytes) -> None:
-    """Keep machine code beside its module's source, where that folder can be written."""
+    """Store machine code beside its module's source, if that folder can be written."""
     file = _code_file(module, name)
     with contextlib.suppress(OSError):
         aside = file.with_name(f"{file.name}.{os.getpid()}")
@@ -141,8 +138,9 @@ def _code_file(module: str, name: str) -> Path:
 
 
 def is_compiled(kernel: str) -> bool:
-    """Whether the kernel, given as ``lastwrite.module:name``, is compiled; its module is loaded only
-    where that is Numba's affair.
+    """Whether the kernel, given as ``lastwrite.module:name``, is compiled.
+
+    Its module is loaded only if Numba stores the code.
     """
     if may_keep_code():
         return bool(code_files(kernel))
@@ -151,21 +149,19 @@ def is_compiled(kernel: str) -> bool:
 
 
 def is_in_numbas_cache(kernel: Any) -> bool:
-    """Whether Numba's cache has the jitted function as it is now; also where it cannot be kept
-    anywhere.
-    """
+    """Whether Numba's cache has the function in its current version, or cannot store anything."""
     cache = getattr(kernel.for_numba._cache, "_cache_file", None)
     return cache is None or bool(cache._load_index())
 
 
 def tell_of_compiling(say: Callable[[str], None], *kernels: str) -> None:
-    """Say why work that needs ``kernels``, and others beside them, takes long to begin this time."""
+    """Report that work will start late if ``kernels`` and others must be compiled first."""
     if not all(map(is_compiled, kernels)):
         say_compiling(say)
 
 
 def say_compiling(say: Callable[[str], None]) -> None:
-    """Say that kernels are compiled, once a process: a command may need some in each of its steps."""
+    """Report that kernels are being compiled, once per process, since each step may need some."""
     global _is_told
     if not _is_told:
         _is_told = True

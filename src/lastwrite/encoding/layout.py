@@ -1,6 +1,6 @@
-"""Binary layouts as tables that run.
+"""Binary layouts as executable tables.
 
-A class lists its fields with their place and type::
+A class lists its fields with their position and type::
 
     class Entry(NamedTuple):
         relative_offset: Annotated[int, At(0, I32)]
@@ -8,8 +8,8 @@ A class lists its fields with their place and type::
 
     ENTRY = layout(Entry, byte_order=">", size=8)
 
-and ``layout`` proves on import that the places, the types and the size agree: fields lie one behind
-another without a gap, and the last ends at ``size``.
+On import, ``layout`` checks that positions, types and size agree: the fields have no gaps, and the
+last ends at ``size``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Buffer = bytes | bytearray | memoryview | npt.NDArray[np.uint8]  # of single byt
 
 @dataclass(frozen=True, slots=True)
 class Integer:
-    """An integer as it lies on disk; ``code`` is its letter in ``struct``."""
+    """An integer on disk; ``code`` is its letter in ``struct``."""
 
     code: str
     size: int
@@ -47,7 +47,7 @@ U64 = Integer("Q", 8, "u8")
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """Where a field lies: its first byte in the structure, and its type."""
+    """The position of a field: its first byte in the structure, and its type."""
 
     offset: int
     type: Integer
@@ -62,7 +62,7 @@ class Field(NamedTuple):
 
 
 class Layout:
-    """A structure of fixed size; made by ``layout``.  ``fields`` is its table."""
+    """A structure of fixed size, made by ``layout``; ``fields`` is its table."""
 
     __slots__ = ("_struct", "byte_order", "fields", "size")
 
@@ -73,15 +73,13 @@ class Layout:
         self._struct = struct.Struct(byte_order + "".join(field.type.code for field in fields))
 
     def unpack_from(self, buffer: Buffer, at: int = 0) -> tuple[int, ...]:
-        """The fields' values in the table's order.  The caller has checked that ``size`` bytes are
-        there.
+        """The fields' values in the table's order. The caller has checked that ``size`` bytes are
+        present.
         """
         return self._struct.unpack_from(buffer, at)
 
     def iter_unpack(self, buffer: Buffer) -> Iterator[tuple[int, ...]]:
-        """The values of structures that lie one behind another; the length is a multiple of
-        ``size``.
-        """
+        """The values of consecutive structures; the buffer's length must be a multiple of ``size``."""
         return self._struct.iter_unpack(buffer)
 
     def pack(self, *values: int) -> bytes:
@@ -98,10 +96,10 @@ class Layout:
 
 
 def layout(table: type[Any], *, byte_order: str, size: int) -> Layout:
-    """Turn the annotations of ``table`` into a ``Layout``.
+    """Convert the annotations of ``table`` to a ``Layout``; ``byte_order`` is ">" or "<".
 
-    ``byte_order`` is ">" or "<".  A table that contradicts itself is a mistake in our own code, and
-    so a ``TypeError`` on import.
+    Raises:
+        TypeError: the table contradicts itself, which is a mistake in the source code.
     """
     if byte_order not in (">", "<"):
         raise TypeError(f"{table.__name__}: byte order {byte_order!r}")
@@ -115,7 +113,7 @@ def layout(table: type[Any], *, byte_order: str, size: int) -> Layout:
             else []
         )
         if len(places) != 1:
-            raise TypeError(f"{table.__name__}.{name} does not say where it lies")
+            raise TypeError(f"{table.__name__}.{name} has no single At annotation")
         place = places[0]
         if place.offset != end:
             raise TypeError(

@@ -1,20 +1,20 @@
-"""LZ4 frames of the common kind, decoded where they lie, and packed by the library's own function:
-kernels, so that a whole chunk of batches is one call.
+"""Kernels for common LZ4 frames: decoding in place, and compression by the library's own function.
 
-The common kind is what Kafka itself writes: independent blocks of 64 KiB at most, no checksums, no
-content size. A block is a chain of sequences, and the smallest shows everything:
+As kernels they process a whole chunk of batches in one call. A common frame is what Kafka itself
+writes: independent blocks of at most 64 KiB, no checksums, no content size. A block is a chain of
+sequences, and the smallest shows everything:
 
-    0x35  a b c  0x03 0x00  …     token: 3 literals, a match of 5 + 4 bytes; the literals; how far
-                                  back it begins
+    0x35  a b c  0x03 0x00  …     token: 3 literals, a match of 5 + 4 bytes; the literals; the
+                                  distance back to the match
 
-A length of 15 goes on in bytes that are added to it, up to the first that is not 255. A match may
-reach into what it writes itself: "abc", 3 back, 9 long is "abcabcabc". The last sequence ends
-behind its literals.
+A length of 15 continues in bytes that are added to it, up to the first that is not 255. A match may
+overlap its own output: "abc", distance 3, length 9 is "abcabcabc". The last sequence ends after its
+literals.
 
-The kernel answers only where it is sure. What is broken, unusual or too large it *refuses*, and the
-library decides, finds the words and the place: so nothing is accepted here that the library would
-not accept. The rules on a block's last bytes are those of the library's decoder: 5 literals at the
-end, no match in the last 12 bytes of output.
+The kernel decodes only data that is surely valid. It *refuses* data that is broken, unusual or too
+large, and then the library decides, with its error message and position. So the kernel accepts
+nothing that the library would refuse. The rules on a block's last bytes follow the library's
+decoder: 5 literals at the end, and no match in the last 12 bytes of output.
 
 Source: LZ4 block format and frame format 1.6.2; ``LZ4_decompress_safe``.
 """
@@ -42,13 +42,14 @@ REFUSED = -1
 _MAGIC = 0x184D2204
 _FLAGS = 0x824060  # version 1 and independent blocks; 64 KiB; the header's checksum
 _BLOCK_BYTES = 65536
-_SLACK = 32  # bytes behind a copy that may be overwritten
+_SLACK = 32  # bytes after a copy that may be overwritten
 
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _copy(target, to, source, at, count):
-    """Copy ``count`` bytes in steps of 16; up to 16 more are read and written. Source and target
-    lie 16 apart.
+    """Copy ``count`` bytes in steps of 16; up to 16 more are read and written.
+
+    Source and target are at least 16 bytes apart.
     """
     copy16(target, to, source, at)
     copy16(target, to + 16, source, at + 16)
@@ -78,8 +79,9 @@ def _repeat(target, to, offset, count):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _length(source, at, end):
-    """The rest of a length of 15 or more: (what is added, position behind; -1: it does not end
-    before ``end``).
+    """The rest of a length of 15 or more: (value to add, position after it).
+
+    The position is -1 if the length does not end before ``end``.
     """
     total = np.int64(0)
     while at < end:
@@ -93,11 +95,10 @@ def _length(source, at, end):
 
 @njit(cache=True, nogil=True)
 def decode_block(source, at, end, readable, target, to, room, limit):
-    """Decode the block ``source[at:end]`` to ``target[to:]``; returns the position behind, or
-    REFUSED.
+    """Decode the block ``source[at:end]`` to ``target[to:]``; return the end position, or REFUSED.
 
-    ``source`` and ``target`` are addresses. Bytes of ``source`` below ``readable`` may be read, of
-    ``target`` below ``room`` written; the block has ``limit`` bytes at most.
+    ``source`` and ``target`` are addresses. Bytes of ``source`` below ``readable`` may be read, and
+    bytes of ``target`` below ``room`` written. The decoded block has at most ``limit`` bytes.
     """
     begin = to
     most = min(room, begin + limit)
@@ -152,11 +153,10 @@ def decode_block(source, at, end, readable, target, to, room, limit):
 
 @njit(cache=True, nogil=True)
 def decode_frame(source, at, end, readable, target, to, room):
-    """Decode the frame ``source[at:end]`` to ``target[to:]``; returns the position behind, or
-    REFUSED.
+    """Decode the frame ``source[at:end]`` to ``target[to:]``; return the end position, or REFUSED.
 
-    ``source`` and ``target`` are addresses: of bytes of which ``readable`` may be read and ``room``
-    written.
+    ``source`` and ``target`` are addresses. Bytes of ``source`` below ``readable`` may be read, and
+    bytes of ``target`` below ``room`` written.
     """
     if end - at < 11 or load32(source, at) != np.uint64(_MAGIC):
         return np.int64(REFUSED)
@@ -186,8 +186,9 @@ def decode_frame(source, at, end, readable, target, to, room):
 
 @njit(cache=True, nogil=True)
 def encode_frame(library, source, at, end, target, to, room):
-    """Pack ``source[at:end]`` as one frame to ``target[to:room]``, as ``compression`` does; returns
-    the position behind, or REFUSED. ``library``: the words of ``codec_libraries.Contexts``.
+    """Compress ``source[at:end]`` as one frame to ``target[to:room]``, as ``compression`` does.
+
+    ``library`` are the words of ``codec_libraries.Contexts``. Returns the end position, or REFUSED.
     """
     if library[LZ4_PACK] == 0:
         return np.int64(REFUSED)

@@ -1,15 +1,16 @@
-"""The machine code of kernels, kept and called without Numba.
+"""The machine code of kernels, stored and called without Numba.
 
-Numba's own cache needs all of Numba to be loaded. What it compiled does not: a kernel takes numbers
-and arrays, gives numbers, and calls nothing but other kernels, which are compiled into it. So its
-code is a few kilobytes that LLVM's loader puts into memory in a millisecond.
+Numba's own cache needs all of Numba to be loaded, but the compiled code does not. A kernel takes
+numbers and arrays and returns numbers. It calls only other kernels, which are compiled into it. So
+its code is a few kilobytes, which LLVM's loader puts into memory in a millisecond.
 
-An array is passed as Numba passes one: the object that counts its references (none: the caller
-holds it), its owner, its items, their size, where they lie, its shape and its strides. The little
-that unpacks these from NumPy's array is compiled in front of the kernel.
+An array is passed as Numba passes one: the object that counts its references (null, because the
+caller keeps it alive), its owner, the number of its items, their size, the address of the data, its
+shape and its strides. A short function that unpacks these from NumPy's array is compiled with the
+kernel.
 
-What is not of this kind (a kernel that allocates, an array that is not contiguous, a call with
-names) is Numba's affair, as is the exception of a kernel that raises one.
+Numba itself runs everything else: a kernel that allocates, an array that is not contiguous, a call
+with keyword arguments. It also raises the exception of a kernel that fails.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from lastwrite.encoding.kernel_cache import (
     may_keep_code,
 )
 
-# NumPy's flags: contiguous as in C, aligned, writable; where an array's fields lie, by its ABI.
+# NumPy's flags: C-contiguous, aligned, writable; then the positions of an array's fields in its
+# ABI.
 _CONTIGUOUS, _LAYOUT = 0x1, 0x1 | 0x100 | 0x400
 _DATA_AT, _SHAPE_AT, _STRIDES_AT = 16, 32, 40
 _LEAST, _END = -(1 << 63), 1 << 63
@@ -61,18 +63,18 @@ _C_TYPES: dict[Any, Any] = {
 }
 _RESULTS = {"int64": "q", "uint64": "Q", "float64": "d", "none": ""}  # Numba's names
 _SINGLE_RESULTS = {**_RESULTS, "bool": "?", "int32": "i", "uint32": "I", "uint8": "B"}
-# What a kernel's code may ask of others. The first is for an array whose last reference goes: ours
-# have none that is counted.
+# The external symbols that a kernel's code may use. The first frees an array after its last
+# reference, which never happens: references to these arrays are not counted.
 _NEVER_CALLED = "NRT_MemInfo_call_dtor"
 _CALLED = {_NEVER_CALLED, "memcpy", "memmove", "memset"}
 
 
 class _NotKept(Exception):
-    """This is Numba's to do."""
+    """Raised if Numba must run the call."""
 
 
 def is_kept(kernel: Kernel) -> bool:
-    """Whether the kernel is compiled, for whatever arguments, by what is here and for this
+    """Whether the kernel is compiled for any arguments, by this installation and for this
     processor.
     """
     if not may_keep_code():
@@ -82,7 +84,7 @@ def is_kept(kernel: Kernel) -> bool:
 
 
 class CodeOf:
-    """A kernel's machine code, by the kinds of its arguments."""
+    """A kernel's machine code, by the types of its arguments."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -100,7 +102,7 @@ class CodeOf:
             kinds = tuple(map(_kind, arguments))
             code = self._found.get(kinds)
             if code is None:
-                with making:  # the loader takes each symbol once
+                with making:  # the loader accepts each symbol once
                     code = self._found.get(kinds) or self._code_or_numba(arguments, kinds)
                     self._found[kinds] = code
                     if self._usual is _not_these and isinstance(code, _Code):
@@ -110,10 +112,10 @@ class CodeOf:
             return self._kernel.for_numba(*arguments)
 
     def _whole(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments with the defaults of those that are left out.
+        """The arguments, with the defaults of missing ones.
 
         Raises:
-            _NotKept: too few or too many: Numba has the words for it.
+            _NotKept: there are too few or too many; Numba then raises the error.
         """
         function = self._kernel.function
         missing = function.__code__.co_argcount - len(arguments)
@@ -127,11 +129,11 @@ class CodeOf:
     ) -> Callable[[tuple[Any, ...]], Any]:
         try:
             return self._code(arguments, kinds)
-        except _NotKept:  # found out once: to look takes milliseconds
+        except _NotKept:  # remembered, because finding out takes milliseconds
             return lambda arguments: self._kernel.for_numba(*arguments)
 
     def _code(self, arguments: tuple[Any, ...], kinds: tuple[Any, ...]) -> _Code:
-        """Load it, or have it compiled and keep it."""
+        """Load the code, or compile and store it."""
         function = self._kernel.function
         module = function.__module__
         digest = hashlib.blake2b(repr(kinds).encode(), digest_size=8).hexdigest()
@@ -147,8 +149,9 @@ class CodeOf:
 
 
 def _parted(kept: bytes) -> tuple[str, bytes] | None:
-    """What the kernel gives, and its machine code, out of what is kept; None: it is not whole, or
-    another's.
+    """The kernel's result type and machine code from a stored file.
+
+    None means that the file is incomplete, or was made by another installation.
     """
     head, _, machine_code = kept.partition(b"\n")
     proof, _, result = head.decode("latin-1").partition(" ")
@@ -174,7 +177,8 @@ class _Code:
         self._room = ctypes.c_char * max(self._result.size, 8)
 
     def __call__(self, arguments: tuple[Any, ...]) -> Any:
-        """
+        """Call the code with these arguments, and return its result.
+
         Raises:
             _NotKept: the kernel raises an exception.
         """
@@ -185,8 +189,10 @@ class _Code:
         return found if self._is_tuple else found[0] if found else None
 
     def usual(self, kinds: tuple[Any, ...]) -> Callable[..., Any]:
-        """The call for arguments of exactly these kinds, which answers NotImplemented to others:
-        spelled out, since to find out what each of a dozen arguments is takes as long as a call.
+        """A function for arguments of exactly these types, which returns NotImplemented for others.
+
+        Its source is generated, because checking the types of a dozen arguments in a loop takes as
+        long as a call.
         """
         names = [f"a{number}" for number in range(len(kinds))]
         known: dict[str, Any] = {
@@ -232,10 +238,10 @@ class _Code:
 
 
 def _kind(value: Any) -> Any:
-    """What Numba distinguishes of an argument.
+    """The type of an argument, as far as Numba distinguishes it.
 
     Raises:
-        _NotKept: it is of another kind.
+        _NotKept: the type is not supported here.
     """
     kind = type(value)
     if kind is np.ndarray:
@@ -257,7 +263,7 @@ def _is_array(kind: Any) -> bool:
 
 
 def _flat(kinds: tuple[Any, ...]) -> list[Any]:
-    """The kinds, those in tuples one by one."""
+    """The types, with those in tuples listed one by one."""
     flat: list[Any] = []
     for kind in kinds:
         flat += [kind] if isinstance(kind, str) or _is_array(kind) else _flat(kind)
@@ -265,7 +271,7 @@ def _flat(kinds: tuple[Any, ...]) -> list[Any]:
 
 
 def _values(arguments: tuple[Any, ...]) -> list[Any]:
-    """The arguments as C takes them, those in tuples one by one."""
+    """The arguments as C takes them, with tuples flattened."""
     flat: list[Any] = []
     for value in arguments:
         if type(value) is tuple:
@@ -276,7 +282,9 @@ def _values(arguments: tuple[Any, ...]) -> list[Any]:
 
 
 def _proof(result: str, machine_code: bytes) -> str:
-    """That these are whole, and made by what is here, for this processor."""
+    """A digest that proves that the code is complete, and made by this installation for this
+    processor.
+    """
     said = _maker() + result.encode() + b"\n" + machine_code
     return hashlib.blake2b(said, digest_size=16).hexdigest()
 
@@ -298,16 +306,16 @@ def _loader() -> Any:
     return binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
 
 
-# ---------------------------------------------------------------------- what is kept
+# ---------------------------------------------------------------------- compiling
 
 
 def _compiled(
     kernel: Kernel, arguments: tuple[Any, ...], kinds: tuple[Any, ...], symbol: str
 ) -> tuple[str, bytes]:
-    """What the kernel gives, and its machine code, which begins at ``symbol``.
+    """The kernel's result type and its machine code, whose entry point is ``symbol``.
 
     Raises:
-        _NotKept: it gives something else than numbers, or calls what only Numba has.
+        _NotKept: the result is more than numbers, or the code calls functions that only Numba has.
     """
     from numba import typeof
 
@@ -340,10 +348,10 @@ def _compiled(
 
 
 def _result_of(kind: Any) -> str:
-    """The result as ``struct`` says it, after a bracket where it is a tuple.
+    """The result's format for ``struct``, with a leading bracket if it is a tuple.
 
     Raises:
-        _NotKept: there is something else than numbers in it.
+        _NotKept: it contains something other than numbers.
     """
     inner = getattr(kind, "types", None)
     try:
@@ -355,9 +363,10 @@ def _result_of(kind: Any) -> str:
 
 
 def _entry(symbol: str, name: str, places: list[str], kinds: list[Any]) -> str:
-    """What unpacks the arguments for the kernel ``name``, in LLVM's language.
+    """The LLVM source of a function that unpacks the arguments and calls the kernel ``name``.
 
-    ``places``: the types of what the kernel takes; the first two are for its result and exception.
+    ``places`` are the types of the kernel's parameters; the first two are for its result and
+    exception.
     """
     rest = iter(places[2:])
     lines: list[str] = []

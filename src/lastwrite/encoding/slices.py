@@ -1,6 +1,4 @@
-"""Slices of a buffer, laid one behind another as a column: bytes, and where each value of a column
-ends.
-"""
+"""Slices of a buffer joined to a column: bytes, and the end of each value."""
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
 from __future__ import annotations
@@ -18,10 +16,10 @@ from lastwrite.model.columns import ByteArray, Int64Array
 def gathered(
     data: ByteArray, starts: Int64Array, lengths: Int64Array
 ) -> tuple[ByteArray, npt.NDArray[np.int32]]:
-    """The slices ``data[start : start + length]`` joined, and int32 offsets: value i is
-    ``[offsets[i], offsets[i + 1])``.
+    """Return the joined slices ``data[start : start + length]``, and int32 offsets.
 
-    A negative length counts as 0. Slices lie within ``data``, and all together are below 2 GiB.
+    Value i is ``joined[offsets[i] : offsets[i + 1]]``. A negative length counts as 0. Slices are
+    inside ``data``, and together smaller than 2 GiB.
     """
     offsets = np.empty(len(lengths) + 1, np.int32)
     joined: ByteArray = np.empty(_total(np.ascontiguousarray(lengths), offsets), np.uint8)
@@ -30,7 +28,7 @@ def gathered(
 
 
 def bytes_of(data: ByteArray, starts: Int64Array, lengths: Int64Array) -> list[bytes]:
-    """The same slices, each as an object of its own."""
+    """The same slices, as separate bytes objects."""
     joined, offsets = gathered(data, starts, lengths)
     whole = joined.tobytes()
     return [whole[start:end] for start, end in pairwise(offsets.tolist())]
@@ -38,7 +36,7 @@ def bytes_of(data: ByteArray, starts: Int64Array, lengths: Int64Array) -> list[b
 
 @njit(cache=True, nogil=True)
 def _total(lengths, offsets):
-    """Fill in the offsets; returns the last one."""
+    """Fill in the offsets, and return the last one."""
     end = np.int64(0)
     offsets[0] = 0
     for i in range(len(lengths)):

@@ -1,10 +1,9 @@
 """Zig-zag varints: small numbers of either sign in few bytes.
 
-Zig-zag turns the sign into the lowest bit (0, -1, 1, -2 become 0, 1, 2, 3); the result follows in
-groups of seven bits, the lowest first, with bit 7 set on every byte but the last.  So 0 is ``00``,
--1 is ``01``, 1 is ``02``, 64 is ``80 01``.  A 32-bit number takes five bytes at most, a 64-bit one
-ten; bits that such a last byte could still carry above the number's width are cut off, as Java
-does.
+Zig-zag turns the sign into the lowest bit (0, -1, 1, -2 become 0, 1, 2, 3). The result follows in
+groups of seven bits, the lowest first, with bit 7 set on every byte but the last. So 0 is ``00``,
+-1 is ``01``, 1 is ``02``, 64 is ``80 01``. A 32-bit number takes at most five bytes, a 64-bit one
+ten. Bits of such a last byte that exceed the number's width are cut off, as Java does.
 
 Source: Kafka 4.4 ``ByteUtils.readVarint`` and ``readVarlong``; docs/formats/kafka.md, "Record
 batch".
@@ -17,40 +16,41 @@ from lastwrite.errors import CorruptLog, TruncatedLog
 
 
 def decode_varint(buffer: Buffer, at: int, end: int | None = None) -> tuple[int, int]:
-    """The 32-bit number that starts at byte ``at``, and the position behind it.
+    """The 32-bit number that starts at byte ``at``, and the position after it.
 
-    ``end`` is where the readable bytes end, by default the buffer's end.
+    ``end`` is the end of the readable bytes, by default the buffer's end.
 
     Raises:
-        TruncatedLog: ``end`` comes before the last byte.
-        CorruptLog: a fifth byte that says that a sixth follows.
+        TruncatedLog: the number is not complete before ``end``.
+        CorruptLog: the fifth byte announces a sixth.
     """
     return _decode(buffer, at, len(buffer) if end is None else end, 32, 5)
 
 
 def decode_varlong(buffer: Buffer, at: int, end: int | None = None) -> tuple[int, int]:
-    """The 64-bit number that starts at byte ``at``, and the position behind it; errors as
-    ``decode_varint``.
+    """The 64-bit number that starts at byte ``at``, and the position after it.
+
+    Raises the errors of ``decode_varint``.
     """
     return _decode(buffer, at, len(buffer) if end is None else end, 64, 10)
 
 
 def encode_varint(number: int) -> bytes:
-    """The bytes of a number of -2^31 to 2^31 - 1; any other is a ``ValueError``."""
+    """The bytes of a number from -2^31 to 2^31 - 1; any other raises ``ValueError``."""
     if not -(1 << 31) <= number < 1 << 31:
         raise ValueError(f"{number} does not fit 32 bits")
     return _encode(number)
 
 
 def encode_varlong(number: int) -> bytes:
-    """The bytes of a number of -2^63 to 2^63 - 1; any other is a ``ValueError``."""
+    """The bytes of a number from -2^63 to 2^63 - 1; any other raises ``ValueError``."""
     if not -(1 << 63) <= number < 1 << 63:
         raise ValueError(f"{number} does not fit 64 bits")
     return _encode(number)
 
 
 def encode_unsigned(number: int) -> bytes:
-    """The bytes of a number of 0 or more, without zig-zag: the lengths of Kafka's messages."""
+    """The bytes of a non-negative number, without zig-zag: the lengths of Kafka's messages."""
     out = bytearray()
     while number >= 0x80:
         out.append(number & 0x7F | 0x80)
@@ -60,7 +60,7 @@ def encode_unsigned(number: int) -> bytes:
 
 
 def varint_bytes(number: int) -> int:
-    """How many bytes ``number`` takes, as a varint or a varlong."""
+    """The number of bytes of ``number`` as a varint or a varlong."""
     return max(1, -(-(2 * number if number >= 0 else -2 * number - 1).bit_length() // 7))
 
 

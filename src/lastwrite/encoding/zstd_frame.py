@@ -1,20 +1,20 @@
-"""Zstandard frames of the common kind, by the library's own functions: called from kernels, so that
-a whole chunk of batches is one call.
+"""Kernels for common Zstandard frames, which call the library's own functions.
 
-The common kind is what Kafka's clients write: no content size, no checksum, no dictionary.
+As kernels they process a whole chunk of batches in one call. A common frame is what Kafka's clients
+write: no content size, no checksum, no dictionary.
 
-| byte | what |
+| byte | content |
 |---|---|
 | 0 | magic 28 b5 2f fd |
 | 4 | descriptor, 0 |
 | 5 | window: bits 7 to 3 are its exponent over 10, the others a mantissa |
 | 6 | blocks, each: u24 little-endian, its bytes |
 
-Of the u24 bit 0 says that it is the last, 1 in bits 1 and 2 that one byte stands for all; the rest
-is its size.
+Bit 0 of the u24 marks the last block. Bits 1 and 2 are 1 if one byte is repeated. The rest is the
+size.
 
-What is broken, unusual or too large is *refused*, as in ``lz4_frame``, and so is everything where
-the library does not show its functions.
+Data that is broken, unusual or too large is *refused*, as in ``lz4_frame``. If the library does not
+export its functions, all data is refused.
 
 Source: RFC 8878; zstd 1.5 ``zstd.h``.
 """
@@ -40,22 +40,21 @@ LEVEL = 3  # Kafka's default
 _MAGIC = 0xFD2FB528
 _BLOCK_BYTES = 128 << 10
 _GREATEST_WINDOW = 13 << 3  # 8 MiB
-_WINDOW_BYTES = 2 << 20  # level 3's
+_WINDOW_BYTES = 2 << 20  # of level 3
 
 
 @njit(cache=True, nogil=True)
 def decode_frame(library, source, at, end, target, to, room):
-    """Decode the frame ``source[at:end]`` to ``target[to:room]``; returns the position behind, or
+    """Decode the frame ``source[at:end]`` to ``target[to:room]``; return the end position, or
     REFUSED.
 
-    ``source`` and ``target`` are addresses, ``library`` the words of
-    ``codec_libraries.Contexts``.
+    ``source`` and ``target`` are addresses, ``library`` the words of ``codec_libraries.Contexts``.
     """
     if library[ZSTD_OPEN] == 0 or end - at < 9 or load32(source, at) != np.uint64(_MAGIC):
         return np.int64(REFUSED)
     if load8(source, at + 4) != 0 or load8(source, at + 5) > np.uint64(_GREATEST_WINDOW):
         return np.int64(REFUSED)
-    # The function would take what follows for a further frame, and a block larger than the window.
+    # The library's function would also accept a further frame, and a block larger than the window.
     window = np.int64(load8(source, at + 5))
     most = (8 + (window & 7)) << 7 + (window >> 3)
     block = at + 6
@@ -77,13 +76,15 @@ def decode_frame(library, source, at, end, target, to, room):
 
 @njit(cache=True, nogil=True)
 def encode_frame(library, source, at, end, target, to, room):
-    """Pack ``source[at:end]`` as one frame to ``target[to:room]``, as ``compression`` does; returns
-    the position behind, or REFUSED.
+    """Compress ``source[at:end]`` as one frame to ``target[to:room]``, as ``compression`` does.
+
+    Returns the end position, or REFUSED.
     """
     if library[ZSTD_PACK] == 0 or not 0 < end - at <= _WINDOW_BYTES:
         return np.int64(REFUSED)
-    # A begin of its own: told of the size the library would choose other parameters, and write it.
-    # And block by block, as a stream takes them: what it has at once it would part elsewhere.
+    # The one-call function is not used: given the size, it would choose other parameters and write
+    # the size. The data is passed block by block, as in a stream: passed at once, it would be cut
+    # differently.
     size = call2(library[ZSTD_BEGIN], library[ZSTD_PACKER], LEVEL)
     while size >= 0 and end - at >= _BLOCK_BYTES:
         size = call5(

@@ -1,1 +1,1 @@
-"""Values that the layers share; no behaviour beyond what a value can say of itself."""
+"""Values that the layers share; they contain no logic beyond their own fields."""

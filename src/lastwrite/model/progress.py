@@ -1,4 +1,4 @@
-"""How long work tells of itself, without knowing whether a person, a file or nobody listens."""
+"""Progress reports of long work, independent of where they are shown."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Receives what a long command does; a terminal shows bars, a log file lines, a library
-    nothing.
+    """Receives the progress of a long command: shown as bars on a terminal, lines in a log file, or
+    not at all.
     """
 
     def stage(self, name: str, total_bytes: int) -> None:
-        """A new stage begins; ``total_bytes`` is its whole work."""
+        """Start a new stage, whose whole work is ``total_bytes``."""
 
     def advance(self, done_bytes: int) -> None:
-        """``done_bytes`` more of the stage's work are done."""
+        """Add ``done_bytes`` to the stage's finished work."""
 
     def note(self, text: str) -> None:
-        """A sentence worth reading."""
+        """Show a sentence to the user."""
 
 
 class NoProgress:
-    """Tells nobody."""
+    """Discards all progress."""
 
     def stage(self, name: str, total_bytes: int) -> None:
         pass

@@ -1,4 +1,4 @@
-"""How stores are reached, as a value that travels to workers. Nothing in it is secret."""
+"""How to reach stores, as a value that is sent to workers. It contains no secret."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """Where a bucket answers and how long it may take. Who we are, each process finds itself."""
+    """How to reach a bucket, and the limits of a request.
 
-    endpoint: str = ""  # empty: the provider's own, or what the environment says
-    region: str = ""  # empty: what the environment says
+    Credentials are not included: each process finds its own.
+    """
+
+    endpoint: str = ""  # empty: the provider's own, or the one in the environment
+    region: str = ""  # empty: the one in the environment
     is_path_style: bool = True  # HOST/BUCKET/KEY, not BUCKET.HOST/KEY
     allows_http: bool = False
-    timeout_ms: int = 30_000  # of one request, its body included
-    retries: int = 4  # of one request, where another try may help
-    is_dry: bool = False  # what would be written is only counted
-    keep_replaced_ms: int = 3_600_000  # of the driver, as the next
-    secret_file: str = ""  # of the driver alone: see ``scan_cache.secret``
-    encryption_keys: tuple[tuple[str, str], ...] = ()  # ids, files: see ``storage.encryption``
+    timeout_ms: int = 30_000  # of one request, including its body
+    retries: int = 4  # of one request, if a retry may help
+    is_dry: bool = False  # writes are only counted
+    keep_replaced_ms: int = 3_600_000  # used by the driver only, as is the next field
+    secret_file: str = ""  # see ``scan_cache.secret``
+    # pairs of id and file: see ``storage.encryption``
+    encryption_keys: tuple[tuple[str, str], ...] = ()

@@ -1,7 +1,6 @@
-"""Units of work and what comes back: the small values that travel between the driver and the
-workers.
+"""Units of work and their results: the small values sent between the driver and the workers.
 
-Everything here is plain and pickles small; bytes of records never ride along.
+They are plain data and small when pickled; they never contain the bytes of records.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ U = TypeVar("U")
 
 @dataclass(frozen=True, slots=True)
 class Begun(Generic[T]):
-    """Work that goes on elsewhere."""
+    """Work in progress elsewhere."""
 
-    result: Callable[[], T]  # what came of it; waits for its end
-    cancel: Callable[[], None] = lambda: None  # gives it up: nobody asks for its result
+    result: Callable[[], T]  # waits for the end of the work and returns its result
+    cancel: Callable[[], None] = lambda: None  # stops the work: its result is not needed
 
     def then(self, make: Callable[[T], R]) -> Begun[R]:
-        """The same work, and what is made of its result."""
+        """The same work, with ``make`` applied to its result."""
         return Begun(lambda: make(self.result()), self.cancel)
 
 
 class Failed(Generic[U]):
-    """A unit that raised: what a caller gets in place of its result."""
+    """A unit that raised an exception; takes the place of its result."""
 
     def __init__(self, unit: U, error: Exception) -> None:
         self.unit = unit
@@ -46,20 +45,20 @@ class Failed(Generic[U]):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of a segment, from one batch's begin to another's."""
+    """A range of a segment, from the start of one batch to the start of another."""
 
     number: int  # in the partition, oldest first
-    segment: int  # place in the partition's list
+    segment: int  # index in the partition's list
     path: str
     start: int
     end: int
-    size_bytes: int  # of the whole file, with the next field its identity
+    size_bytes: int  # of the whole file; identifies it, together with ``mtime_ns``
     mtime_ns: int
-    lowest_offset: int  # nothing in the segment lies below
+    lowest_offset: int  # the segment has no offset below
     end_offset: int  # nor at or above
-    keyed: bool  # False: outside the range; checked and counted, no more
-    is_indexed: bool = True  # False: a crash left indexes that nobody may look into
-    cached: CachedScan | None = None  # what an earlier round found in it
+    keyed: bool  # False if it is outside the range, and only checked and counted
+    is_indexed: bool = True  # False if a crash left wrong indexes, which must not be read
+    cached: CachedScan | None = None  # the scan of an earlier round
     growing: int = 0  # as ``Segment.growing``
     etag: str = ""  # as ``Segment.etag``
 
@@ -76,7 +75,9 @@ class Piece:
         keyed: bool,
         cached: CachedScan | None = None,
     ) -> Piece:
-        """A stretch of a segment that stands at ``place`` in its log, by the segment's identity."""
+        """A range of ``segment``, which has the index ``place`` in its log, with the segment's
+        identity.
+        """
         return cls(
             number=number,
             segment=place,
@@ -100,12 +101,12 @@ class Piece:
 
     @property
     def scan_bytes(self) -> int:
-        """About how many bytes a scan goes over."""
+        """About how many bytes a scan reads."""
         return self.bytes if self.cached is None else self.cached.read_bytes
 
 
 class CachedScan(Protocol):
-    """Stands in for the scan of a piece; see ``scan_cache``."""
+    """Replaces the scan of a piece; see ``scan_cache``."""
 
     @property
     def read_bytes(self) -> int: ...
@@ -113,13 +114,15 @@ class CachedScan(Protocol):
     def scanned(
         self, unit: ScanUnit, piece: Piece, hand_on: Callable[[Any], None]
     ) -> PieceScan | None:
-        """The piece's result, all but its states, which are all 0; None: it is to be scanned.
-        Blocks that do not lie where others find them are given to ``hand_on``.
+        """The piece's result, except its states, which are all 0. None means that it must be
+        scanned.
+
+        Blocks that are not in a file that other workers can read are passed to ``hand_on``.
         """
 
 
 class Rates(NamedTuple):
-    """Bytes a second, over all workers together; infinity: as fast as it goes."""
+    """Bytes per second, over all workers together; infinity means no limit."""
 
     both: float = math.inf  # read plus written
     reading: float = math.inf
@@ -128,30 +131,30 @@ class Rates(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """How fast all workers together may go; see ``storage.throttle``."""
+    """A rate limit over all workers together; see ``storage.throttle``."""
 
-    # of the file that the workers of this machine share; empty: each keeps to the rate by itself
+    # the file that the workers of this machine share; empty if each worker limits itself
     path: str
-    bytes_per_second: float  # infinity: as fast as it goes
-    what: str = ""  # is counted; tells throttles without a file apart
+    bytes_per_second: float  # infinity means no limit
+    what: str = ""  # what is counted; distinguishes throttles without a file
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much memory a worker may take for what, and how fast it may go."""
+    """The memory that a worker may use for each purpose, and its rate limits."""
 
-    # of a segment, read at once; grows to the largest batch, up to plain_bytes
+    # bytes of a segment read at once; grows to the largest batch, up to plain_bytes
     chunk_bytes: int = 1 << 20
     plain_bytes: int = 64 << 20  # a batch, decompressed
-    block_entries: int = 1 << 18  # entries held before they are handed on
+    block_entries: int = 1 << 18  # entries collected before they are handed on
     slice_bytes: int = 16 << 20  # entries elected at once
-    piece_bytes: int = 32 << 20  # of a segment, whose records' states are held at once
-    piece_records: int = 1 << 25  # about so many of them
-    reading: tuple[Throttle, ...] = ()  # what is read is counted by each of these
-    writing: tuple[Throttle, ...] = ()  # and what is written by these
-    # of an object, asked for at once; three of these while the next is on its way
+    piece_bytes: int = 32 << 20  # of a segment; the states of its records are in memory at once
+    piece_records: int = 1 << 25  # about so many records in a piece
+    reading: tuple[Throttle, ...] = ()  # each of these counts the bytes read
+    writing: tuple[Throttle, ...] = ()  # each of these counts the bytes written
+    # bytes of an object requested at once; up to three such while the next is on its way
     ahead_bytes: int = 8 << 20
-    stores: StoreSettings | None = None  # None: as this process reaches buckets
+    stores: StoreSettings | None = None  # None: the settings of this process
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +165,9 @@ class Block:
     path: str
     position: int
     count: int
-    key_bytes: int = 0  # with exact comparison: the keys behind the entries
-    columns: int = 2  # words of an entry
-    finer: int = 0  # bits by which it is sorted finer than the round asks: an earlier one made it
+    key_bytes: int = 0  # of the keys behind the entries, with exact comparison
+    columns: int = 2  # words per entry
+    finer: int = 0  # additional bits by which it is sorted, if an earlier round made it
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,40 +182,41 @@ class ScanUnit:
     exact: bool
     secret: bytes = field(repr=False)
     policy: Policy
-    aborted: Int64Array  # see compaction.transactions.aborted_table
+    aborted: Int64Array  # see engine.rules.transactions.aborted_table
     limits: Limits
     scratch: str
-    memory_scratch: str = ""  # a folder that is memory, of which this unit may use ``memory_bytes``
+    memory_scratch: str = ""  # a folder in memory, of which this unit may use ``memory_bytes``
     memory_bytes: int = 0
-    thins: bool = True  # what a block's own records shadow need not be handed on
+    thins: bool = True  # a block's own losers need not be handed on
 
 
 @dataclass(frozen=True, slots=True)
 class PendingMarker:
-    """A transaction marker of which a piece alone cannot tell all."""
+    """A transaction marker that a piece cannot decide alone."""
 
     producer_id: int
     offset: int
-    ordinal: int  # of its record in the piece; below 0: the piece has data of the transaction
+    ordinal: int  # of its record in the piece; negative if the piece has data of the transaction
     aborts: bool
     horizon_ms: int | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PieceTransactions:
-    """What a piece says of transactions that may have begun before it; see
-    ``engine.rules.transactions``.
+    """A piece's facts about transactions that may have begun before it.
+
+    See ``engine.rules.transactions``.
     """
 
     producers: Int64Array
-    seen: npt.NDArray[np.uint8]  # bits, by producer
+    seen: npt.NDArray[np.uint8]  # bits, one byte per producer
     markers: tuple[PendingMarker, ...]
     contradiction: int | None  # offset of a marker that contradicts the transaction index
 
 
 @dataclass(slots=True)
 class PieceScan:
-    """What a scan found in one piece."""
+    """The result of scanning one piece."""
 
     partition: int
     piece: int
@@ -220,31 +224,32 @@ class PieceScan:
     batches: int = 0
     keyed: int = 0
     tombstones: int = 0
-    changed_batches: int = 0  # that change whatever election says
+    changed_batches: int = 0  # batches that change regardless of the election
     dirty_from: int = 0  # ordinal of the first dirty record
-    first_offset: int = -1  # base of the first batch; -1: there is none
-    next_offset: int = -1  # behind the last batch
-    states: str = ""  # scratch file of state bytes, and where this piece's begin in it
+    first_offset: int = -1  # base of the first batch; -1 if there is none
+    next_offset: int = -1  # end of the last batch
+    states: str = ""  # scratch file of state bytes, and the position of this piece's
     states_at: int = 0
     blocks: list[Block] = field(default_factory=list)
     losers: int = 0
-    lost_last: bool = False  # the block that holds its last record marked that one a loser
+    lost_last: bool = False  # the block with its last record marked that record as a loser
     transactions: PieceTransactions | None = None
     problem: Problem | None = None
-    # of records that cannot be read and are kept
+    # about records that cannot be read and are kept
     notes: list[Problem] = field(default_factory=list)
     keyless: int = 0  # records without a key that the policy drops
-    first_keyless: int = -1  # the offset of the first of them
-    # the latest horizon of a tombstone that is held; -1: none is
+    first_keyless: int = -1  # the offset of the first of these
+    # the latest horizon of a tombstone that is held; -1 if none is
     held_until_ms: int = -1
-    hidden: int = 0  # control records, and those of aborted transactions
-    # all its records are plain: live, keyed, in no transaction, no batch empty or of an old format
+    hidden: int = 0  # control records, and records of aborted transactions
+    # all its records are plain: live, keyed, in no transaction, in batches that are neither empty
+    # nor of an old format
     is_plain: bool = False
-    is_cached: bool = False  # it was not read: an earlier round knew this
+    is_cached: bool = False  # an earlier round scanned it, and it was not read
 
     @property
     def place_of_states(self) -> tuple[str, int, int]:
-        """Where the states of its records lie: scratch file, position, records."""
+        """The states of its records: scratch file, position, number of records."""
         return self.states, self.states_at, self.records
 
 
@@ -267,14 +272,14 @@ class ElectUnit:
 
     @property
     def entry_bytes(self) -> int:
-        """About how many bytes of entries lie in these buckets."""
+        """About how many bytes of entries are in these buckets."""
         buckets = self.end_bucket - self.first_bucket
         return 16 * sum(block.count for block in self.blocks) * buckets >> self.bits
 
 
 @dataclass(frozen=True, slots=True)
 class Elected:
-    """What an election found: losers by piece."""
+    """The result of an election: losers by piece."""
 
     partition: int
     winners: int
@@ -294,30 +299,30 @@ class RewriteUnit:
     base_offset: int
     pieces: tuple[Piece, ...]
     states: tuple[tuple[str, int, int], ...]  # by piece: scratch file, position, records
-    # by piece: ordinals of markers that are spent, beside those in the states
+    # by piece: ordinals of markers that are spent, in addition to those in the states
     spent: tuple[tuple[int, ...], ...]
     policy: Policy
     index_interval_bytes: int
     limits: Limits
-    folder: str | None  # where the outputs are written aside; None: measure only
+    folder: str | None  # where the outputs are staged; None to measure only
     mtime_ns: int = 0  # of the new files: that of the last source
     aborted: tuple[AbortedTransaction, ...] = ()  # the entries of the new transaction index
-    tells_left: bool = False  # what is left of each piece: see ``PieceLeft``
+    tells_left: bool = False  # report the rest of each piece: see ``PieceLeft``
     cost: int = 0  # in bytes read
-    like_broker: bool = False  # the new segment is laid out as the system's own cleaner would
-    # the segment that it replaces, the first of them: whose owner and rights it takes
+    like_broker: bool = False  # lay out the new segment as the system's own cleaner would
+    # the first segment that it replaces, whose owner and permissions it gets
     source: str | None = None
 
 
 class ScannedEntries(NamedTuple):
-    """What a piece's scan found, where no file has it."""
+    """The result of a piece's scan, if it is in no file."""
 
-    blocks: list[npt.NDArray[np.uint8]]  # as in a scratch file, in their order
-    states: npt.NDArray[np.uint8]  # as election left them
+    blocks: list[npt.NDArray[np.uint8]]  # in order, as in a scratch file
+    states: npt.NDArray[np.uint8]  # after the election
 
 
 class KeepUnit(Protocol):
-    """A segment of which it is to be kept what its scan found."""
+    """A segment whose scan is to be kept."""
 
     @property
     def partition(self) -> int: ...
@@ -329,7 +334,7 @@ class KeepUnit(Protocol):
 
 @dataclass(slots=True)
 class PieceLeft:
-    """What a rewrite left of a piece, as a scan of it would find it."""
+    """The rest of a piece after a rewrite, in the terms of a scan."""
 
     piece: int
     start: int  # in the new segment, or in its part
@@ -338,12 +343,12 @@ class PieceLeft:
     batches: int = 0
     first_offset: int = -1
     next_offset: int = -1
-    is_plain: bool = True  # as PieceScan
+    is_plain: bool = True  # as ``PieceScan.is_plain``
 
 
 @dataclass(slots=True)
 class SegmentOutput:
-    """A new segment, or a part of one, written aside."""
+    """A new segment, or a part of one, that is staged."""
 
     partition: int
     group: int
@@ -355,21 +360,21 @@ class SegmentOutput:
     log_path: str = ""
     index_path: str = ""
     time_index_path: str = ""
-    transaction_index_path: str = ""  # empty: the new segment has none
-    largest_timestamp_ms: int = -1  # of its batches; -1: none
-    # segments behind this one, where offsets outgrow its base
+    transaction_index_path: str = ""  # empty if the new segment has none
+    largest_timestamp_ms: int = -1  # of its batches; -1 if there is none
+    # segments behind this one, needed if offsets are too far from its base
     further: tuple[SegmentOutput, ...] = ()
     base_offset: int = -1
-    is_gone: bool = False  # nothing was left, and the system keeps no segment without records
+    is_gone: bool = False  # nothing is left, and the system has no segments without records
     problem: Problem | None = None
     error: Exception | None = None
-    left: tuple[PieceLeft, ...] = ()  # of each piece
-    indexer: Any = None  # of the first of several parts: what the others' batches are indexed by
-    # of an archive: what its manifest will say of the segment; parts are segments there
+    left: tuple[PieceLeft, ...] = ()  # one per piece
+    indexer: Any = None  # of the first of several parts: indexes the batches of the others
+    # in an archive: its entry in the manifest; parts are segments there
     stored: object = None
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files of this segment, of a part of one its log."""
+        """The files of this segment; only the log of a part."""
         named = (self.log_path, self.index_path, self.time_index_path, self.transaction_index_path)
         return tuple(path for path in named if path)
