@@ -305,7 +305,7 @@ def test_runs_are_cut_where_memory_ends() -> None:
     buffer, table = split_whole(form, data_object([SINGLE, body]))
     runs = form.opened(buffer, table)
     assert next(runs).last == 1
-    with pytest.raises(OutOfMemoryBudget, match="opens to"):
+    with pytest.raises(OutOfMemoryBudget, match="decompresses to"):
         next(runs)
 
 

@@ -102,7 +102,7 @@ def test_a_ledger_s_node() -> None:
     for cut in range(len(node)):
         with pytest.raises(CorruptLog if cut < begin else TruncatedLog):
             LedgerMetadata.decode_node(node[:cut])
-    with pytest.raises(CorruptLog, match="behind"):
+    with pytest.raises(CorruptLog, match="bytes after"):
         LedgerMetadata.decode_node(node + b"\0")
 
 

@@ -56,7 +56,7 @@ def test_the_topics_own_name_is_the_stronger_one() -> None:
         ("compactionThreshold", "-1", "at least 0"),
         ("compactionThreshold", "10X", "whole number"),
         ("compactionServiceFactoryClassName", "com.acme.Own", "are not known"),
-        ("managedLedgerDefaultAckQuorum", "3", "do not go together"),
+        ("managedLedgerDefaultAckQuorum", "3", "contradict each other"),
     ],
 )
 def test_what_is_refused(name: str, value: object, said: str) -> None:

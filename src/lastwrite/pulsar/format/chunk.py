@@ -1,28 +1,28 @@
-"""Pulsar's entries, chunk by chunk: what the engine asks of a format.
+"""Pulsar's entries, chunk by chunk: Pulsar's implementation of the engine's format interface.
 
-A chunk is a stretch of a data object in the object-store offloader's layout, from the begin of an
-entry, of a block or of padding on. An entry is a batch: ``split`` cuts a chunk into entries and
-proves each by its checksum, ``opened`` lays payloads in the clear, ``walk`` visits the messages,
-``rebuild`` writes framed entries of what stays. Raw ledgers and compacted ones are read alike: an
-entry tells what it is. How it is laid out in the new ledger is the appender's matter.
+A chunk is a range of a data object in the object-store offloader's layout. It begins with an entry,
+a block or padding. An entry is a batch: ``split`` cuts a chunk into entries and verifies each
+checksum, ``opened`` decompresses payloads, ``walk`` visits the messages, and ``rebuild`` writes
+framed entries of what is kept. Raw and compacted ledgers are read in the same way, because an
+entry's bytes show its kind. The appender lays the entries out in the new ledger.
 
-- A batch that can be read has a record for each message that is present; placeholders are none.
-  What is dropped of it leaves a placeholder, so every other message keeps its index. What is kept
-  carries ``compacted_batch_indexes`` and ``uncompressed_size``, from which a broker answers the
-  last message id, also where all messages stay: then the payload is copied. All other metadata are
-  copied byte for byte.
-- An older compactor lists no ``compacted_batch_indexes``: placeholders of its batches count as
-  records that lost.
-- A single message, an encrypted batch (by the key in clear) and a batch that cannot be read are one
-  record each, or of the last kind as many as its metadata can rightly claim; of these none
-  competes: the entry stays.
-- Of a message in chunks the last chunk competes by the key, and the others stay; ``TELLS_GROUPS``:
-  they stay and go with it (``Strategy.GROUPS``); ``LIKE_BROKER``: each competes, of which a broker
-  keeps the last.
-- A marker has no record. Transactional entries carry the transaction's number as their producer.
+- A readable batch has a record for each message that is present; placeholders do not count. A
+  dropped message leaves a placeholder, so every other message keeps its index. The rebuilt batch
+  has ``compacted_batch_indexes`` and ``uncompressed_size``, from which a broker answers the last
+  message id. It has them even if all messages stay; then the payload is copied. All other metadata
+  are copied byte for byte.
+- An older compactor lists no ``compacted_batch_indexes``. The placeholders of its batches count as
+  superseded records.
+- A single message, an encrypted batch (by its clear-text key) and an unreadable batch are one
+  record each. An unreadable batch has more if its metadata can validly claim more. Its records do
+  not compete, so the entry stays.
+- The last chunk of a chunked message competes by the key, and the others stay. With
+  ``TELLS_GROUPS`` they stay and go with it (``Strategy.GROUPS``). With ``LIKE_BROKER`` each chunk
+  competes, and the last one is kept, as in a broker.
+- A marker has no record. Transactional entries have the transaction's number as their producer.
 
-What ``split`` finds out of each entry beyond a batch's columns stays in this instance until the
-next ``split``; the other calls are about that table.
+The facts about each entry that ``split`` finds beyond a batch's columns stay in this instance until
+the next ``split``. The other calls refer to that table.
 
 Source: Pulsar 4.2.4 TwoPhaseCompactor, RawBatchConverter; docs/formats/pulsar.md, "Entry";
 docs/formats/pulsar-compaction.md.
@@ -62,26 +62,26 @@ _WORDS = {
     kernels.BAD_BORDER: "neither an entry nor a block nor padding begins here",
     kernels.BAD_BLOCK: "the block header contradicts the format or the entry ids",
     kernels.BAD_PADDING: "padding ends where no block begins",
-    kernels.BAD_ORDER: "entry ids have a gap, do not rise, or lie below what comes here",
+    kernels.BAD_ORDER: "entry ids have a gap, do not rise, or are lower than expected here",
     kernels.BAD_SIZE: "the entry is too small to be one",
     kernels.BAD_FRAME: "the entry's lengths do not fit it",
     kernels.BAD_CRC: "checksum does not match the entry",
     kernels.BAD_METADATA: "the message metadata are broken",
     kernels.BAD_RECORD: "the compacted ledger's record is broken",
-    kernels.TOO_FAR: "a ledger id of 2^31 or an entry id of 2^32 and more is not handled",
-    kernels.BAD_TRANSACTION: "a transaction id of this size is not handled",
-    kernels.CHANGED: "the batch is not what the scan saw",
+    kernels.TOO_FAR: "ledger ids from 2^31 and entry ids from 2^32 on are not supported",
+    kernels.BAD_TRANSACTION: "a transaction id of this size is not supported",
+    kernels.CHANGED: "the batch changed after the scan",
 }
 _UNSUPPORTED = (kernels.TOO_FAR, kernels.BAD_TRANSACTION)
 _CODECS = tuple(Codec)
 _NO_KEYS = np.empty((0, 2), dtype=np.int64)
-_PLAIN_BYTES = 1 << 20  # of the buffer for opened payloads, until one needs more
-# What is opened before it is walked: it shall still be in the second-level cache then.
+_PLAIN_BYTES = 1 << 20  # size of the buffer for decompressed payloads, until one needs more
+# Bytes decompressed before they are walked. They should still be in the second-level cache then.
 _RUN_BYTES = 1 << 19
 
 
 class _Fault(NamedTuple):
-    """What is wrong behind the entries that ``split`` gave last; the next call says it."""
+    """The damage after the entries that ``split`` returned last. The next call raises it."""
 
     buffer: ByteArray
     start: int
@@ -90,12 +90,11 @@ class _Fault(NamedTuple):
 
 
 class PulsarFormat:
-    """Entries of raw and compacted ledgers. Holds reusable buffers: one instance a worker, no
-    sharing.
+    """Entries of raw and compacted ledgers. Has reusable buffers, so use one instance per worker.
 
-    ``plain_limit`` bounds the bytes of payloads that are open at once. ``reading``: LIKE_BROKER,
-    KEEPS_PREFIX and TELLS_GROUPS as bits, which a System hands on as ``Policy.reading``. Without
-    ``checks`` no checksum is looked at.
+    ``plain_limit`` bounds the bytes of payloads decompressed at once. ``reading`` has the bits
+    LIKE_BROKER, KEEPS_PREFIX and TELLS_GROUPS, which a System passes as ``Policy.reading``. Without
+    ``checks`` no checksum is verified.
     """
 
     name = "pulsar"
@@ -114,29 +113,30 @@ class PulsarFormat:
         self._indexes = np.empty(1024, dtype=np.int64)
         self._notes = np.empty((64, kernels.THINNED), dtype=np.int64)
         self._codecs = Codecs()
-        self._held = self._plain  # what was split last
+        self._held = self._plain  # the buffer of the last ``split``
         self._fault: _Fault | None = None
 
     @property
     def entries(self) -> kernels.EntryTable:
-        """What each entry is (``kernels.ENTRY``), row for row with the last table, and longer."""
+        """The facts about each entry (``kernels.ENTRY``), row for row with the last table. It may
+        have more rows.
+        """
         return self._entries
 
     def split(
         self, buffer: ByteArray, start: int, end: int, lowest_offset: int
     ) -> tuple[BatchTable, int, int, ByteArray]:
-        """Cut ``buffer[start:end]`` into whole entries, each proven by its CRC-32C where it has
-        one.
+        """Cut ``buffer[start:end]`` into whole entries, each verified by its CRC-32C if it has one.
 
-        Returns the table, valid until the next call; where its entries end, block headers and
-        padding behind them included; how many bytes the entry needs that is cut short there (-1:
-        none is); ``buffer``. A row's position and size are those of the framed entry, its origin is
-        where the entry begins in the object.
+        Returns (table, end, wanted, buffer). The table is valid until the next call. ``end`` is the
+        position after its entries, block headers and padding. ``wanted`` is the size of the next,
+        incomplete entry, or -1 if all are complete. Position and size of a row refer to the framed
+        entry; its origin is where the entry begins in the object.
 
         Raises:
             CorruptLog: lengths, ids, metadata or a checksum contradict the format, or an entry is
                 missing.
-            UnsupportedFormat: a ledger, entry or transaction id is larger than we handle.
+            UnsupportedFormat: a ledger, entry or transaction id is too large.
         """
         fault, self._fault = self._fault, None
         if fault is not None and fault.buffer is buffer:
@@ -158,20 +158,20 @@ class PulsarFormat:
     split_proven = split
 
     def kept(self) -> list[tuple[int, str]]:
-        """No record that cannot be read is kept."""
+        """An empty list: no unreadable record is kept."""
         return []
 
     def opened(
         self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None
     ) -> Iterator[Run]:
-        """What is walked of the entries of ``table`` (those with a non-zero byte in ``wanted``), in
+        """The decompressed entries of ``table``, or those with a non-zero byte in ``wanted``, in
         runs.
 
-        Sets ``plain_start`` and ``plain_end``. A run is valid until the next is asked for. A batch
-        that does not open, or not to the size it names, becomes one that is kept whole.
+        Sets ``plain_start`` and ``plain_end``. A run is valid until the next one is requested. A
+        batch that does not decompress to the size it states is kept whole.
 
         Raises:
-            OutOfMemoryBudget: one batch opens to more than the limit.
+            OutOfMemoryBudget: one batch decompresses to more than the limit.
         """
         entries = self._entries[: len(table)]
         packed = (entries["kind"] == kernels.BATCH) & (table["codec"] != 0)
@@ -192,11 +192,11 @@ class PulsarFormat:
                 yield Run(first, last, buffer)
 
     def _open(self, buffer: ByteArray, table: BatchTable, first: int, last: int) -> int:
-        """Open entries from ``table[first]`` on, ``last`` at most, as many as make a run; returns
-        where it ends.
+        """Decompress a run of entries from ``table[first]`` to at most ``last``. Returns the run's
+        end.
 
         Raises:
-            OutOfMemoryBudget: as ``opened``, of the first entry; a later one begins the next run.
+            OutOfMemoryBudget: as ``opened``, for the first entry. A later one begins the next run.
         """
         if not len(self._plain):
             self._plain = np.empty(max(1, min(self._limit, _PLAIN_BYTES)), dtype=np.uint8)
@@ -217,7 +217,7 @@ class PulsarFormat:
                 if b > first:
                     break
                 raise
-            if size < 0:  # the buffer is full: hand out what is there
+            if size < 0:  # the buffer is full: return what is there
                 break
             used += size
             b += 1
@@ -226,8 +226,10 @@ class PulsarFormat:
     def _open_by_library(
         self, buffer: ByteArray, table: BatchTable, first: int, last: int, used: int
     ) -> tuple[int, int]:
-        """Open neighbouring batches from ``first`` on that a kernel cannot, behind ``used`` bytes,
-        as many as fit; returns where they end, and the bytes used."""
+        """Decompress adjacent batches from ``first`` on that need a library, after ``used`` bytes.
+
+        Returns the end of those that fit, and the bytes used.
+        """
         last = int(kernels.library_end(table, self._entries, first, last))
         part, entries = table[first:last], self._entries[first:last]
         held, plain, most = memoryview(buffer), memoryview(self._plain), len(self._plain)
@@ -245,7 +247,7 @@ class PulsarFormat:
             if used + size > most or used >= _RUN_BYTES:
                 break
             try:
-                if size:  # else it is dropped
+                if size:  # otherwise it is dropped
                     room = plain[used : used + size]
                     self._codecs.open_into(_CODECS[codec], held[start:stop], size, room)
                 used += size
@@ -258,8 +260,8 @@ class PulsarFormat:
         return first + done, used
 
     def _open_one(self, buffer: ByteArray, row: np.void, entry: np.void, used: int) -> int:
-        """Open what ``open_many`` left, behind ``used`` bytes; the bytes it takes, -1 where there
-        is no room.
+        """Decompress an entry that ``open_many`` left, after ``used`` bytes. Returns its size, or
+        -1 if it does not fit.
         """
         if entry["kind"] != kernels.BATCH or not row["codec"]:
             start, size = int(entry["key_at"]), max(int(entry["key_length"]), 0)
@@ -286,7 +288,7 @@ class PulsarFormat:
                 return -1
             if len(self._plain) >= min(self._limit, size):
                 raise OutOfMemoryBudget(
-                    f"a batch opens to {size} bytes, more than {self._limit}",
+                    f"a batch decompresses to {size} bytes, more than {self._limit}",
                     int(row["origin"]),
                     remedy="raise --memory",
                 )
@@ -307,12 +309,12 @@ class PulsarFormat:
         filled: int,
         keys: Int64Array | None = None,
     ) -> int:
-        """Visit the run's records: a byte of ``states`` each, a row of ``entries`` each that
-        competes for its key.
+        """Visit the run's records: a byte of ``states`` per record, a row of ``entries`` per
+        competing record.
 
-        Returns the rows of ``entries`` that are filled now. Where a row has a third word it takes
-        the version (see ``add_versions``). ``keys`` takes (position in ``run.plain``, length) row
-        for row with ``entries``.
+        Returns the number of filled rows of ``entries``. A row with a third word gets the version
+        (see ``add_versions``). ``keys`` gets (position in ``run.plain``, length), row for row with
+        ``entries``.
         """
         chunk = kernels.SplitChunk(self._held, table, self._entries)
         keyed = kernels.Keyed(entries, _NO_KEYS if keys is None else keys)
@@ -329,15 +331,15 @@ class PulsarFormat:
         start: int,
         filled: int,
     ) -> None:
-        """Check them: ``walk`` passes by the event times and has written the versions.
+        """Check the versions, which ``walk`` has written.
 
-        A version is the event time above the bits IS_SINGLE (no member of a batch) and IS_DELETE.
-        An event time that is absent, or below 0 to Java, is 0. With TELLS_GROUPS it is a
-        fingerprint of the uuid that the chunks of one message have in common, with the bit IN_GROUP
-        on all but the last; 0 for others.
+        A version is the event time above the bits IS_SINGLE (not a member of a batch) and
+        IS_DELETE. An event time that is absent, or negative in Java, is 0. With TELLS_GROUPS the
+        version is a fingerprint of the uuid that the chunks of one message share, with the bit
+        IN_GROUP on all but the last chunk. It is 0 for other messages.
 
         Raises:
-            UnsupportedFormat: an event time that a version cannot hold.
+            UnsupportedFormat: a version cannot hold the event time.
         """
         if policy.strategy is not Strategy.EVENT_TIME or start == filled:
             return
@@ -345,16 +347,18 @@ class PulsarFormat:
             raise UnsupportedFormat(
                 f"a message has an event time of {kernels.MOST_TIME} ms or later, which cannot be "
                 "compared",
-                remedy="the topic was left unchanged; compact it without the setting "
-                "compactionServiceFactoryClassName, by the order in which it was written",
+                remedy="the topic was left unchanged; compact it in log order, without the setting "
+                "compactionServiceFactoryClassName",
             )
 
     def records_below(self, run: Run, row: np.void, offset: int) -> int:
-        """How many records of one entry of ``run`` lie below ``offset``: all or none."""
+        """The number of records of one entry of ``run`` that are below ``offset``: all or none."""
         return int(row["records"]) if row["base_offset"] < offset else 0
 
     def rebuilt_size(self, table: BatchTable, records: int) -> int:
-        """Bytes that ``rebuild`` may need at most for ``table``, save for batches that grow."""
+        """The most bytes that ``rebuild`` may need for ``table``, not counting
+        batches that grow.
+        """
         return int(kernels.rebuilt_size(table, self._entries, len(table)))
 
     def rebuild(
@@ -369,12 +373,12 @@ class PulsarFormat:
     ) -> tuple[ByteArray, int, int]:
         """Carry out ``actions`` on the entries of ``table``.
 
-        Writes framed entries to ``out`` (from its begin), one behind the other, and a row
-        (position, size, next offset, publish time, base offset, records left) to ``rows`` for each.
-        Returns (the output buffer, grown if it had to be; bytes written; rows filled).
+        Writes adjacent framed entries to ``out``, from its start. For each it writes a row
+        (position, size, next offset, publish time, base offset, records left) to ``rows``. Returns
+        (the output buffer, which may have been enlarged; bytes written; rows filled).
 
         Raises:
-            CorruptLog: a batch that must be thinned cannot be read: it is not what the scan saw.
+            CorruptLog: a batch with records to drop cannot be read: it changed after the scan.
             OutOfMemoryBudget: as ``opened``.
         """
         chunk = kernels.SplitChunk(buffer, table, self._entries)
@@ -397,7 +401,7 @@ class PulsarFormat:
         return kernels.Scratch(self._plain, self._thin, self._indexes, self._heads, self._notes)
 
     def _grow(self, row: np.void, entry: np.void, out: ByteArray, at: int) -> ByteArray:
-        """Make room for one entry in ``out``, of which ``at`` bytes are used, and in the scratch."""
+        """Enlarge ``out``, with ``at`` bytes in use, and the scratch so that one entry fits."""
         payload = int(row["position"] + row["size"] - entry["payload_at"])
         plain = int(entry["plain_size"]) if row["codec"] else payload
         if row["codec"] and len(self._plain) < plain:
@@ -423,9 +427,10 @@ class PulsarFormat:
         out: ByteArray,
         rows: Int64Array,
     ) -> tuple[kernels.Done, ByteArray]:
-        """Thin the next run of compressed batches, and compress what changed of them.
+        """Remove records from the next run of compressed batches, and compress the batches that
+        changed.
 
-        Returns (how far the rebuild has come, the output buffer, grown if it had to be).
+        Returns (progress of the rebuild, the output buffer, which may have been enlarged).
         """
         buffer, table, entries = chunk
         first, keep_at, at, filled = done
@@ -454,17 +459,18 @@ class PulsarFormat:
         out: ByteArray,
         at: int,
     ) -> tuple[ByteArray, int, Int64Array]:
-        """Write the payloads of batches that ``thin_many`` thinned to ``out`` from ``at`` on, with
+        """Write the payloads of batches that ``thin_many`` rewrote to ``out`` from ``at`` on, with
         room for heads.
 
-        Returns (``out``, grown if it had to be; position behind; the size of each with its head).
+        Returns (``out``, which may have been enlarged; the end position; the size of each with its
+        head).
         """
         part, entries = table[first:last], self._entries[first:last]
         notes = self._notes[: last - first]
         thin, held, view, stop = memoryview(self._thin), memoryview(buffer), memoryview(out), at
         begins = entries["framed_at"] if not self._reading & KEEPS_PREFIX else part["position"]
         heads = np.diff(notes[:, kernels.HEAD], prepend=0)
-        # Where all stay and lie as they lay, what is packed is copied.
+        # If all messages stay unmoved, the compressed payload is copied.
         thinned = notes[:, kernels.END] - notes[:, kernels.START]
         same = (actions[first:last] == COPY) & (thinned == part["plain_end"] - part["plain_start"])
         behinds = part["position"] + part["size"]
@@ -489,7 +495,7 @@ class PulsarFormat:
                 packed = self._codecs.compress(_CODECS[codec], thin[start:end])
             begin = stop + head
             stop = begin + len(packed)
-            slack = len(view) - begin - size  # room promised to the entries behind this one
+            slack = len(view) - begin - size  # room reserved for the following entries
             if stop + max(slack, 0) > len(view):
                 out = _grown(out, begin, stop + max(slack, 0))
                 view = memoryview(out)
@@ -499,7 +505,7 @@ class PulsarFormat:
 
 
 def _grown(out: ByteArray, used: int, need: int) -> ByteArray:
-    """A larger buffer with the first ``used`` bytes, as far as there are so many."""
+    """A larger buffer with the first ``used`` bytes of ``out``, or all if it is shorter."""
     grown: ByteArray = np.empty(max(need, len(out) + len(out) // 4) + (1 << 16), dtype=np.uint8)
     held = out[:used]
     grown[: len(held)] = held

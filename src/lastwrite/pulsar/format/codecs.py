@@ -1,14 +1,14 @@
 """The codecs of Pulsar's payloads, in the framings that its clients use.
 
-- NONE: the bytes as they are.
+- NONE: the bytes unchanged.
 - LZ4: one raw block, without frame and without size.
 - ZLIB: a zlib stream that ends with a sync flush, ``00 00 FF FF``: no last block, no checksum.
-- ZSTD: a frame; its content size may be there or not.
+- ZSTD: a frame, with or without its content size.
 - SNAPPY: one raw block.
 
-A payload opens to exactly the bytes that its metadata name, or it is broken. That number is a
-claim: no buffer is made to it before the codec's greatest ratio says that it can be true, and none
-above the caller's limit.
+A payload must decompress to exactly the number of bytes in its metadata; otherwise it is broken.
+That number may be false. So no buffer of that size is allocated before the codec's greatest ratio
+shows that the number is possible, and never one above the caller's limit.
 
 Source: docs/formats/pulsar-compaction.md, "Codecs"; Pulsar 4.2.4
 ``org.apache.pulsar.common.compression``.
@@ -29,7 +29,7 @@ from lastwrite.encoding.layout import Buffer
 from lastwrite.errors import CorruptLog, OutOfMemoryBudget, UnsupportedFormat
 
 _ZSTD_LEVEL = 3
-_ZSTD_WINDOW_BYTES = 8 << 20  # that a context may hold on to; level 3 has 2 MiB
+_ZSTD_WINDOW_BYTES = 8 << 20  # the most that a context may keep; level 3 uses 2 MiB
 _FIRST_GUESS_BYTES = 64 * 1024
 _SLACK = 64
 _LIKELY_RATIO = 64
@@ -46,15 +46,16 @@ class Codec(IntEnum):
 
     @property
     def label(self) -> str:
-        """Pulsar's name of the codec, in small letters."""
+        """Pulsar's name of the codec, in lower case."""
         return self.name.lower()
 
     @classmethod
     def of(cls, number: int, at: int | None = None) -> Codec:
-        """The codec of this number.
+        """The codec with this number.
 
         Raises:
-            UnsupportedFormat: 5 and above mean nothing yet; ``at`` is named in the error.
+            UnsupportedFormat: the number is not 0 to 4. The error has
+                ``at``.
         """
         try:
             return cls(number)
@@ -62,12 +63,12 @@ class Codec(IntEnum):
             raise UnsupportedFormat(f"unknown compression codec {number}", at) from None
 
 
-# How many bytes a byte of input can become; ZSTD has no bound.
+# The most bytes that one compressed byte can become. ZSTD has no bound.
 GREATEST_RATIO = {Codec.NONE: 1, Codec.LZ4: 255, Codec.ZLIB: 1032, Codec.SNAPPY: 22}
 
 
 class Codecs:
-    """Opens and packs payloads with contexts that are made once. Not for two threads."""
+    """Compresses and decompresses payloads with reusable contexts. Use one instance per thread."""
 
     def __init__(self) -> None:
         self._zstd_opener = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
@@ -76,35 +77,38 @@ class Codecs:
     def open_into(
         self, codec: Codec, data: Buffer, size: int, out: npt.NDArray[np.uint8] | memoryview
     ) -> bool:
-        """Decompress ``data``, which is to give ``size`` bytes, to the front of ``out``.
+        """Decompress ``data`` to the front of ``out``; the result must have ``size`` bytes.
 
-        False where ``out`` is too small and it is not known yet whether the claim is true; its
-        content is undefined then, and after an error.
+        Returns False if ``out`` is too small to find out whether ``size`` is true. The content of
+        ``out`` is undefined after False and after an error.
 
         Raises:
-            CorruptLog: the data are broken, or do not give ``size`` bytes; positions are in
+            CorruptLog: the data are broken or do not give ``size`` bytes. Positions are in
                 ``data``.
         """
         view = memoryview(data)
         most = GREATEST_RATIO.get(codec)
         if size < 0 or (most is not None and size > most * len(view) + _SLACK):
-            raise CorruptLog(f"{len(view)} bytes of {codec.label} data claim to hold {size}", 0)
+            raise CorruptLog(
+                f"{len(view)} bytes of {codec.label} data cannot hold {size} bytes",
+                0,
+            )
         if codec is Codec.ZSTD:
             return self._open_zstd(view, size, out)
         if size > len(out):
             return False
         opened = _opened(codec, view, size)
         if len(opened) != size:
-            raise CorruptLog(f"{codec.label} data of {len(opened)} bytes claim to hold {size}", 0)
+            raise CorruptLog(f"{codec.label} data hold {len(opened)} bytes, not {size}", 0)
         memoryview(out)[:size] = opened
         return True
 
     def decompress(self, codec: Codec, data: Buffer, size: int, limit_bytes: int) -> bytes:
-        """The ``size`` bytes that ``data`` hold.
+        """Decompress ``data`` to ``size`` bytes.
 
         Raises:
             CorruptLog: as ``open_into``.
-            OutOfMemoryBudget: there are more than ``limit_bytes``, or may be.
+            OutOfMemoryBudget: the result has, or may have, more than ``limit_bytes``.
         """
         room = min(limit_bytes, max(_FIRST_GUESS_BYTES, 4 * len(memoryview(data))))
         while True:
@@ -113,7 +117,7 @@ class Codecs:
                 return out[:size].tobytes()
             if room >= min(size, limit_bytes):
                 raise OutOfMemoryBudget(
-                    f"a payload claims to hold {size} bytes, more than {limit_bytes}",
+                    f"a payload states a size of {size} bytes, more than {limit_bytes}",
                     0,
                     remedy="raise --memory",
                 )
@@ -140,16 +144,16 @@ class Codecs:
         try:
             said = zstandard.frame_content_size(data)
         except zstandard.ZstdError:
-            said = -1  # what is wrong, if anything is, the stream says
-        if said not in (-1, size):  # a stream that is read in part would not notice
-            raise CorruptLog(f"zstd data that say {said} bytes claim to hold {size}", 0)
+            said = -1  # the stream below reports what is wrong
+        if said not in (-1, size):  # a partial read would not notice it
+            raise CorruptLog(f"zstd data state {said} bytes, and the metadata {size}", 0)
         if said > 0 and size <= min(len(out), max(_FIRST_GUESS_BYTES, _LIKELY_RATIO * len(data))):
             try:
                 memoryview(out)[:size] = self._zstd_opener.decompress(data, allow_extra_data=False)
                 return True
             except zstandard.ZstdError as error:
                 raise CorruptLog(f"broken zstd data: {error}", 0) from None
-        # A stream writes where it is told, whatever its frame says of its size.
+        # A stream writes at most the given buffer, even if its frame states another size.
         try:
             with self._zstd_opener.stream_reader(data) as stream:
                 room = memoryview(out)[: min(size, len(out))]
@@ -165,10 +169,8 @@ class Codecs:
         if held == len(room) < size and more:
             return False
         if held != size or more:
-            raise CorruptLog(
-                f"zstd data claim to hold {size} bytes and hold {'more' if more else held}", 0
-            )
-        # The stream does not tell whether the frame ends; clients refuse one that does not.
+            raise CorruptLog(f"zstd data hold {'more' if more else held} bytes, not {size}", 0)
+        # The stream does not report whether the frame ends. Clients refuse a frame that does not.
         whole = self._zstd_opener.decompressobj()
         if size and not (whole.decompress(data) and whole.eof):
             raise CorruptLog("zstd data end inside their frame", len(data))
@@ -176,17 +178,18 @@ class Codecs:
 
 
 def _opened(codec: Codec, data: memoryview, size: int) -> bytes | memoryview:
-    """What ``data`` of any codec but ZSTD hold, which should be ``size`` bytes."""
+    """Decompress ``data`` of any codec but ZSTD. The result should have ``size`` bytes."""
     try:
         if codec is Codec.LZ4:
             return bytes(lz4.block.decompress(data, uncompressed_size=size))
         if codec is Codec.ZLIB:
-            # Java's inflater stops when it has what it was asked for; 0 would mean no bound here.
+            # Java's inflater stops once it has the requested bytes. A limit of 0 means no limit in
+            # zlib.
             return zlib.decompressobj().decompress(data, size) if size else b""
         if codec is Codec.SNAPPY:
             claim = int(cramjam.snappy.decompress_raw_len(data))
             if claim != size:
-                raise CorruptLog(f"snappy data of {claim} bytes claim to hold {size}", 0)
+                raise CorruptLog(f"snappy data state {claim} bytes, and the metadata {size}", 0)
             return bytes(cramjam.snappy.decompress_raw(data))
         return data
     except (lz4.block.LZ4BlockError, zlib.error, cramjam.DecompressionError) as error:

@@ -1,12 +1,12 @@
-"""An entry of a compacted ledger: the id of the entry that it was, and that entry.
+"""An entry of a compacted ledger: the id of the original entry, and that entry.
 
 ``u32 id length, MessageIdData, u32 body length, body``. The body is a framed entry (``entry.py``),
-copied or rebuilt; its id has no batch index. ``0000000f 080a 1004 18ffffffffffffffffff01 0000004e
+copied or rebuilt. Its id has no batch index. ``0000000f 080a 1004 18ffffffffffffffffff01 0000004e
 0e01…`` was entry 4 of ledger 10 of a topic without partitions. The lengths add up exactly.
 
-What tells it from a raw entry: raw ones begin with ``0e01`` or ``0e02``, or, of very old producers,
-with the length of their metadata, whose first field is a name (tag ``0a``). A MessageIdData begins
-with its ledger (tag ``08``).
+The first bytes distinguish it from a raw entry. Raw entries begin with ``0e01`` or ``0e02``; those
+of very old producers begin with the length of their metadata, whose first field is a name (tag
+``0a``). A MessageIdData begins with its ledger (tag ``08``).
 
 Source: Pulsar 4.2.4 ``RawMessageImpl``, ``AbstractTwoPhaseCompactor``; docs/formats/pulsar.md,
 "Compacted ledger".
@@ -30,9 +30,9 @@ from lastwrite.pulsar.format.protobuf import (
     signed,
 )
 
-SMALLEST_RECORD_BYTES = 4 + 4 + 4  # lengths, and an id of two fields
+SMALLEST_RECORD_BYTES = 4 + 4 + 4  # two lengths, and an id of two fields
 
-# A compacted ledger's custom metadata, by which orphans are told.
+# Custom metadata of a compacted ledger. They identify orphaned ledgers.
 APPLICATION = "application"
 APPLICATION_PULSAR = b"pulsar"
 COMPONENT = "component"
@@ -64,14 +64,16 @@ class MessageId(ProtoMessage):
 
 
 def is_record(data: Buffer) -> bool:
-    """Whether the bytes are a compacted ledger's record, not a raw entry; either may be damaged."""
+    """Whether the bytes are a record of a compacted ledger and not a raw entry. Both may be
+    damaged.
+    """
     return len(data) > 4 and data[4] == _LEDGER_TAG and data[0] != _FRAME_MARK
 
 
 def encode_record(position: Position, partition: int | None, body: bytes) -> bytes:
-    """The record of the entry ``body`` that lies at ``position``.
+    """The record of the entry ``body`` from ``position``.
 
-    A broker gives -1 as the partition of a topic without partitions; None leaves it out.
+    A broker writes -1 as the partition of a topic without partitions. None omits the partition.
     """
     found = MessageId(
         ledger_id=position.ledger, entry_id=position.entry, partition=partition
@@ -80,11 +82,11 @@ def encode_record(position: Position, partition: int | None, body: bytes) -> byt
 
 
 def decode_record(data: Buffer) -> tuple[Position, int | None, bytes]:
-    """The position, the partition (None where absent) and the framed entry of a record.
+    """The position, the partition (None if absent) and the framed entry of a record.
 
     Raises:
-        TruncatedLog: the bytes end before the lengths say so.
-        CorruptLog: bytes behind the body, an id below 0 or none.
+        TruncatedLog: the bytes end before the stated lengths.
+        CorruptLog: bytes follow the body, or the id is missing or below 0.
     """
     if len(data) < 4:
         raise TruncatedLog(f"compacted record of {len(data)} bytes", 0)
@@ -94,21 +96,21 @@ def decode_record(data: Buffer) -> tuple[Position, int | None, bytes]:
     found = MessageId.decode(data, 4, 4 + id_bytes)
     position = found.position
     if min(position) < 0:
-        raise CorruptLog(f"compacted record of entry {position}", 4)
+        raise CorruptLog(f"compacted record with the invalid entry id {position}", 4)
     at = 8 + id_bytes
     body_bytes = int.from_bytes(bytes(data[at - 4 : at]), "big")
     if body_bytes > len(data) - at:
         raise TruncatedLog(f"body of {body_bytes} bytes, {len(data) - at} are left", at - 4)
     if body_bytes < len(data) - at:
-        raise CorruptLog(f"{len(data) - at - body_bytes} bytes behind the body", at + body_bytes)
+        raise CorruptLog(f"{len(data) - at - body_bytes} bytes after the body", at + body_bytes)
     return position, found.partition, bytes(data[at:])
 
 
 def ledger_custom_metadata(topic: str, to: Position, partition: int = -1) -> dict[str, bytes]:
-    """A compacted ledger's custom metadata, as a broker writes it.
+    """The custom metadata of a compacted ledger, as a broker writes them.
 
-    ``topic`` is the full name, ``to`` the last id of phase one that was not deleted; a topic
-    without partitions has partition -1, which is left out.
+    ``topic`` is the full name; ``to`` is the last id of phase one that was not deleted. Partition
+    -1, for a topic without partitions, is omitted.
     """
     last = MessageId(
         ledger_id=to.ledger,

@@ -1,22 +1,23 @@
-"""An entry of a ledger, field by field: what one producer sent at once. The readable twin of
-``kernels``.
+"""An entry of a ledger, field by field: what one producer sent in one piece. The readable version
+of ``kernels``.
 
-One message, the smallest case: ``0e01``, CRC-32C, length of the metadata, metadata, payload. Then:
+The smallest case is one message: ``0e01``, CRC-32C, length of the metadata, metadata, payload.
+Then:
 
-- A broker may put ``0e02``, a length and its own metadata before all that; the checksum does not
-  cover it. Very old producers have no ``0e01`` and no checksum.
-- A *batch* says how many messages it has (``num_messages_in_batch``, of which 1 is one too). Its
-  payload is, for each, ``u32 length, SingleMessageMetadata, value``; it is compressed as a whole.
-  The key in the metadata of a batch is only its first message's.
-- An *encrypted* payload is nobody's to open: single or batch, it is one thing with one key.
-- A *marker* is no message.
-- Compaction leaves a batch its indexes: what is gone becomes a placeholder, ``00000004 18002001``,
-  and ``compacted_batch_indexes`` lists who stayed. A denser layout without placeholders is
-  described upstream; it is read here and written by nobody.
+- A broker may put ``0e02``, a length and its own metadata in front; the checksum does not cover
+  them. Entries of very old producers have no ``0e01`` and no checksum.
+- A *batch* states its number of messages in ``num_messages_in_batch``; 1 is a batch too. Its
+  payload has ``u32 length, SingleMessageMetadata, value`` for each message and is compressed as a
+  whole. The key in the metadata of a batch is only its first message's.
+- An *encrypted* payload cannot be read: single or batch, it is one record with one key.
+- A *marker* is not a message.
+- Compaction keeps the indexes of a batch. A removed message becomes a placeholder, ``00000004
+  18002001``, and ``compacted_batch_indexes`` lists the kept ones. Upstream describes a denser
+  layout without placeholders. It is read here, but no writer of it is known.
 
-Strict where a broker is: a required field that is missing, a length that does not add up. Metadata
-is never encoded anew when a batch is rebuilt: two fields are cut out and put in at their places, so
-unknown ones stay byte for byte.
+Decoding is as strict as a broker: a required field that is missing or a length that does not add up
+is an error. Rebuilding a batch never encodes its metadata from decoded fields. Two fields are
+removed and inserted at their places, so unknown fields stay byte for byte.
 
 Source: Pulsar 4.2.4 ``Commands``, ``RawBatchConverter``, ``MessageMetadata`` in PulsarApi.proto;
 docs/formats/pulsar.md, "Entry"; docs/formats/pulsar-compaction.md, "Batches" and "Order, keys,
@@ -53,24 +54,24 @@ from lastwrite.pulsar.format.protobuf import (
 MAGIC_CHECKSUM = b"\x0e\x01"
 MAGIC_BROKER = b"\x0e\x02"
 
-# Numbers of the fields that rebuilding touches.
+# Field numbers that rebuilding changes.
 UNCOMPRESSED_SIZE = 9
 COMPACTED_BATCH_INDEXES = 31
 
 PLACEHOLDER = bytes.fromhex("0000000418002001")
-SMALLEST_MESSAGE_BYTES = 4 + 2  # of a batch: a length, and payload_size
-MOST_DENSE = 1 << 14  # places of a batch that holds only its kept messages
+SMALLEST_MESSAGE_BYTES = 4 + 2  # in a batch: a length, and payload_size
+MOST_DENSE = 1 << 14  # most indexes of a batch that has only its kept messages
 
 # marker_type
 TXN_COMMIT = 21
 TXN_ABORT = 22
 
-DEFAULT_LIMIT_BYTES = 64 << 20  # of a payload, once decompressed
+DEFAULT_LIMIT_BYTES = 64 << 20  # of a decompressed payload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerMetadata(ProtoMessage):
-    """BrokerEntryMetadata; ``index`` is the number of the entry's last message in the topic."""
+    """BrokerEntryMetadata. ``index`` is the number of the entry's last message in the topic."""
 
     broker_timestamp: Annotated[int | None, ProtoField(1, UINT64)] = None
     index: Annotated[int | None, ProtoField(2, UINT64)] = None
@@ -86,7 +87,7 @@ class KeyValue(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncryptionKey(ProtoMessage):
-    """EncryptionKeys: a data key, wrapped with the key of that name."""
+    """EncryptionKeys: a data key, encrypted with the named key."""
 
     key: Annotated[str, ProtoField(1, STRING, required=True)]
     value: Annotated[bytes, ProtoField(2, BYTES, required=True)]
@@ -95,22 +96,24 @@ class EncryptionKey(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata(ProtoMessage):
-    """MessageMetadata. ``property_fields`` and ``encryption_keys`` are decoded when asked for."""
+    """MessageMetadata. ``property_fields`` and ``encryption_keys`` stay encoded until they are
+    used.
+    """
 
     # fmt: off
     producer_name:             Annotated[str, ProtoField(1, STRING, required=True)]
-    # of a batch its first message's
+    # in a batch: its first message's
     sequence_id:               Annotated[int, ProtoField(2, UINT64, required=True)]
-    # ms, the producer's clock
+    # ms, by the producer's clock
     publish_time:              Annotated[int, ProtoField(3, UINT64, required=True)]
     property_fields:           Annotated[tuple[bytes, ...], ProtoField(4, BYTES, repeated=True)] = ()
     replicated_from:           Annotated[str | None, ProtoField(5, STRING)] = None
-    # text; of bytes their Base64
+    # text; bytes are sent as Base64
     partition_key:             Annotated[bytes | None, ProtoField(6, BYTES)] = None
     replicate_to:              Annotated[tuple[str, ...], ProtoField(7, STRING, repeated=True)] = ()
     compression:               Annotated[int | None, ProtoField(8, INT32)] = None  # see Codec
     uncompressed_size:         Annotated[int | None, ProtoField(9, UINT32)] = None
-    # its presence makes a batch
+    # makes the entry a batch
     num_messages_in_batch:     Annotated[int | None, ProtoField(11, INT32)] = None
     event_time:                Annotated[int | None, ProtoField(12, UINT64)] = None
     encryption_keys:           Annotated[tuple[bytes, ...], ProtoField(13, BYTES, repeated=True)] = ()
@@ -120,11 +123,11 @@ class Metadata(ProtoMessage):
     partition_key_b64_encoded: Annotated[bool | None, ProtoField(17, BOOL)] = None
     ordering_key:              Annotated[bytes | None, ProtoField(18, BYTES)] = None
     deliver_at_time:           Annotated[int | None, ProtoField(19, INT64)] = None
-    # its presence makes a marker
+    # makes the entry a marker
     marker_type:               Annotated[int | None, ProtoField(20, INT32)] = None
     txnid_least_bits:          Annotated[int | None, ProtoField(22, UINT64)] = None
     txnid_most_bits:           Annotated[int | None, ProtoField(23, UINT64)] = None
-    # of a batch its last message's
+    # in a batch: its last message's
     highest_sequence_id:       Annotated[int | None, ProtoField(24, UINT64)] = None
     null_value:                Annotated[bool | None, ProtoField(25, BOOL)] = None
     # of a chunked message
@@ -139,7 +142,9 @@ class Metadata(ProtoMessage):
 
     @property
     def properties(self) -> tuple[tuple[str, str], ...]:
-        """Names and values in their order; ``CorruptLog`` where one is none, at a byte of its own."""
+        """Names and values in their order. ``CorruptLog`` if one is broken, with a position in that
+        property.
+        """
         return decode_properties(self.property_fields)
 
     @property
@@ -156,17 +161,17 @@ class Metadata(ProtoMessage):
 
     @property
     def is_chunk(self) -> bool:
-        """Whether it is a part of a message that was too large for one entry."""
+        """Whether the entry is a chunk of a message that was too large for one entry."""
         return (self.num_chunks_from_msg or 1) > 1
 
     @property
     def is_last_chunk(self) -> bool:
-        """Whether it is the part that a reader waits for."""
+        """Whether the entry is the last chunk, with which a reader completes the message."""
         return self.is_chunk and (self.chunk_id or 0) >= (self.num_chunks_from_msg or 1) - 1
 
     @property
     def transaction(self) -> tuple[int, int] | None:
-        """Most and least significant bits of the transaction's id, None where the entry is in none."""
+        """Most and least significant bits of the transaction's id. None outside of transactions."""
         if self.txnid_most_bits is None or self.txnid_least_bits is None:
             return None
         return self.txnid_most_bits, self.txnid_least_bits
@@ -174,7 +179,7 @@ class Metadata(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SingleMetadata(ProtoMessage):
-    """SingleMessageMetadata: of one message in a batch."""
+    """SingleMessageMetadata: the metadata of one message in a batch."""
 
     # fmt: off
     property_fields:           Annotated[tuple[bytes, ...], ProtoField(1, BYTES, repeated=True)] = ()
@@ -192,22 +197,23 @@ class SingleMetadata(ProtoMessage):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry as it lies in its ledger."""
+    """An entry as stored in its ledger."""
 
     ledger: int
     entry: int
-    prefix: bytes  # 0e02, length and BrokerMetadata, or nothing
+    prefix: bytes  # 0e02, length and BrokerMetadata; or empty
     checksum: int | None
-    crc_holds: bool | None  # None: the entry has no checksum
+    crc_holds: bool | None  # None if the entry has no checksum
     metadata_bytes: bytes
     metadata: Metadata
-    payload: bytes  # compressed, encrypted, as it lies
+    payload: bytes  # as stored: compressed and encrypted
 
     @property
     def broker(self) -> BrokerMetadata | None:
-        """What the broker put in front, None where it put nothing, or nothing that can be read.
+        """The broker's metadata. None if there are none, or if they cannot be read.
 
-        Neither a compactor nor the checksum cares, so a broken one is no damage of the entry.
+        Neither a compactor nor the checksum uses them, so broken ones do not make the entry
+        damaged.
         """
         try:
             return BrokerMetadata.decode(self.prefix, 6) if self.prefix else None
@@ -228,13 +234,14 @@ class Entry:
 
     @property
     def is_readable_batch(self) -> bool:
-        """Whether compaction looks at its messages one by one."""
+        """Whether compaction reads its messages one by one."""
         return self.is_batch and not self.is_encrypted and not self.is_marker
 
     @property
     def value_bytes(self) -> int:
-        """The length by which a message that is no batch deletes its key, where it is 0
-        (docs/formats/pulsar-compaction.md, "Order, keys, deletes").
+        """The value length of a single message; 0 makes it a tombstone.
+
+        See docs/formats/pulsar-compaction.md, "Order, keys, deletes".
         """
         if self.metadata.null_value:
             return 0
@@ -244,7 +251,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One message as a consumer gets it; ``index`` is its place in a batch, None where it is alone."""
+    """One message as a consumer receives it. ``index`` is its index in a batch, or None for a
+    single message.
+    """
 
     index: int | None = None
     key: bytes | None = None
@@ -260,29 +269,30 @@ class Message:
     producer_name: str = ""
     null_key: bool = False
     compacted_out: bool = False
-    is_encrypted: bool = False  # then the value is what lies there
+    is_encrypted: bool = False  # the value is then the encrypted payload
 
 
 def decode_properties(encoded: Sequence[bytes]) -> tuple[tuple[str, str], ...]:
-    """The names and values of KeyValue messages, in their order; ``CorruptLog`` where one is none."""
+    """The names and values of KeyValue messages, in their order. ``CorruptLog`` if
+    one is broken.
+    """
     pairs = (KeyValue.decode(item) for item in encoded)
     return tuple((pair.key, pair.value) for pair in pairs)
 
 
 def encode_properties(properties: Sequence[tuple[str, str]]) -> tuple[bytes, ...]:
-    """The same the other way."""
+    """Encode names and values as KeyValue messages."""
     return tuple(KeyValue(key=key, value=value).encode() for key, value in properties)
 
 
 def decode_entry(data: Buffer, ledger: int, entry: int) -> Entry:
-    """Decode the framed entry that ``data`` is, whole: broker metadata, checksum, metadata,
-    payload.
+    """Decode ``data``, a whole framed entry: broker metadata, checksum, metadata, payload.
 
-    A checksum that does not hold is said (``crc_holds``), not raised.
+    A wrong checksum is reported in ``crc_holds``, not raised.
 
     Raises:
-        TruncatedLog: a length beyond the entry's end.
-        CorruptLog: metadata that is no message, or lacks a required field. Positions are bytes of
+        TruncatedLog: a length exceeds the entry.
+        CorruptLog: the metadata are broken, or lack a required field. Positions are bytes of
             ``data``.
     """
     raw = bytes(data)
@@ -313,7 +323,7 @@ def decode_entry(data: Buffer, ledger: int, entry: int) -> Entry:
 
 
 def _length(raw: bytes, at: int, what: str) -> int:
-    """The u32 at ``at``, held against what is left behind it."""
+    """The u32 at ``at``, checked against the bytes that follow it."""
     left = len(raw) - at - 4
     if left < 0:
         raise TruncatedLog(f"length of the {what} cut short", at)
@@ -324,18 +334,18 @@ def _length(raw: bytes, at: int, what: str) -> int:
 
 
 def messages_of(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> list[Message]:
-    """The messages of an entry: none of a marker, one of a single or an encrypted entry, else a
-    batch's, placeholders included.
+    """The messages of an entry: none for a marker, one for a single or an encrypted entry,
+    otherwise the batch's.
 
-    The value of an encrypted entry is its payload as it lies, its key the metadata's. A message in
-    several parts was compressed as a whole, so its parts are to be put together first.
+    Placeholders are included. The value of an encrypted entry is its stored payload, and its key is
+    from the metadata. A chunked message is compressed as a whole, so join its chunks first.
 
     Raises:
-        CorruptLog: the payload does not decompress to what its metadata say, or is not that many
-            messages; positions are bytes of the payload once decompressed. A compactor keeps such a
+        CorruptLog: the payload does not decompress to the stated size, or has another number of
+            messages. Positions are bytes of the decompressed payload. A compactor keeps such a
             batch whole.
         UnsupportedFormat: an unknown codec.
-        OutOfMemoryBudget: more than ``limit_bytes`` come out.
+        OutOfMemoryBudget: the payload decompresses to more than ``limit_bytes``.
     """
     meta = entry.metadata
     if meta.is_marker:
@@ -354,7 +364,7 @@ def messages_of(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> list[Me
 def _message(
     meta: Metadata, own: Metadata | SingleMetadata, value: bytes, **others: Any
 ) -> Message:
-    """A message of an entry with these metadata; ``own``: what it says of itself."""
+    """A message of an entry with the metadata ``meta``. ``own`` has the message's own metadata."""
     return Message(
         key=own.partition_key,
         is_b64=bool(own.partition_key_b64_encoded),
@@ -373,26 +383,26 @@ def _message(
 
 
 def plain_payload(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes:
-    """The payload, decompressed; of an entry that is not encrypted. Errors as ``messages_of``."""
+    """The decompressed payload of an entry that is not encrypted. Errors as ``messages_of``."""
     meta = entry.metadata
     codec = Codec.of(meta.compression or 0)
     if codec is Codec.NONE:
-        return entry.payload  # whatever its size says, as in a broker
+        return entry.payload  # a broker ignores the stated size here
     return Codecs().decompress(codec, entry.payload, meta.uncompressed_size or 0, limit_bytes)
 
 
 def batch_parts(meta: Metadata, plain: bytes) -> list[tuple[int, SingleMetadata, bytes, bytes]]:
-    """Index, metadata, value and all bytes (length, metadata, value) of each message of a batch's
+    """Index, metadata, value and all bytes (length, metadata, value) of each message in a batch's
     plain payload.
 
     Raises:
-        CorruptLog: more or fewer messages than the batch says, or bytes behind them; in the denser
-            layout indexes that do not rise, or a batch that had more messages than any that is
-            read.
+        CorruptLog: more or fewer messages than stated, or bytes after them. In the denser layout
+            also
+            indexes that do not rise, or a batch of more messages than any that is read.
     """
     count = meta.num_messages_in_batch or 0
     kept = meta.compacted_batch_indexes
-    # Before a list of that many is thought of: each message takes a few bytes.
+    # Checked before a list of that size is made. Each message takes a few bytes.
     most = len(plain) // SMALLEST_MESSAGE_BYTES
     if not 0 <= count <= (max(most, MOST_DENSE) if kept else most) or len(kept) > min(count, most):
         raise CorruptLog(
@@ -414,7 +424,7 @@ def batch_parts(meta: Metadata, plain: bytes) -> list[tuple[int, SingleMetadata,
     if len(found) != count:
         indexes = kept
         if not kept or len(found) != len(kept):
-            raise CorruptLog(f"batch of {count} messages holds {len(found)}", 0)
+            raise CorruptLog(f"batch of {count} messages contains {len(found)}", 0)
         if not all(low < high for low, high in pairwise((-1, *kept, count))):
             raise CorruptLog(f"batch of {count} messages with indexes that do not rise", 0)
     return [(index, *parts) for index, parts in zip(indexes, found, strict=True)]
@@ -427,7 +437,7 @@ def encode_entry(
     broker: BrokerMetadata | None = None,
     checksum: bool = True,
 ) -> bytes:
-    """A framed entry; ``payload`` as it shall lie, compressed and encrypted already."""
+    """A framed entry. ``payload`` must be compressed and encrypted already."""
     prefix = b""
     if broker is not None:
         encoded = broker.encode()
@@ -438,7 +448,7 @@ def encode_entry(
 
 
 def framed(metadata: bytes, payload: bytes, *, checksum: bool = True) -> bytes:
-    """Metadata and payload with length and checksum before them."""
+    """Metadata and payload, preceded by length and checksum."""
     body = len(metadata).to_bytes(4, "big") + metadata + payload
     if not checksum:
         return body
@@ -452,9 +462,9 @@ def encode_single(
     states_size: bool = True,
     producer_name: str = "p-1",
 ) -> tuple[Metadata, bytes]:
-    """Metadata and payload of a message that is sent alone, as the Java client makes them.
+    """Metadata and payload of a single message, as the Java client creates them.
 
-    The C++ client does not state the size of what it does not compress (``states_size=False``).
+    The C++ client does not state the size of an uncompressed value (``states_size=False``).
     """
     meta = Metadata(
         producer_name=message.producer_name or producer_name,
@@ -477,7 +487,7 @@ def encode_single(
 def encode_batch(
     messages: Sequence[Message], *, codec: Codec = Codec.NONE, producer_name: str = "p-1"
 ) -> tuple[Metadata, bytes]:
-    """Metadata and payload of a batch, as the Java client makes them from its first message."""
+    """Metadata and payload of a batch, as the Java client creates them from its first message."""
     first, last = messages[0], messages[-1]
     plain = b"".join(encode_part(message) for message in messages)
     meta = Metadata(
@@ -497,7 +507,9 @@ def encode_batch(
 
 
 def encode_part(message: Message) -> bytes:
-    """A message as it lies in a batch's plain payload; a placeholder where it is ``compacted_out``."""
+    """A message as stored in a batch's plain payload. A ``compacted_out`` message becomes a
+    placeholder.
+    """
     if message.compacted_out:
         return PLACEHOLDER
     single = SingleMetadata(
@@ -517,12 +529,11 @@ def encode_part(message: Message) -> bytes:
 def rebatched(
     entry: Entry, keeps: Callable[[int], bool], limit_bytes: int = DEFAULT_LIMIT_BYTES
 ) -> bytes | None:
-    """The framed entry of a readable batch of which the messages stay that ``keeps`` says, by
-    index; None if none does.
+    """The framed entry of a readable batch with only the messages whose index satisfies ``keeps``.
 
-    Every index stays: a message that goes becomes a placeholder, and one that was gone remains one.
-    A broker's prefix stays. Errors as ``messages_of``; a batch that cannot be read is kept whole by
-    who calls this.
+    Returns None if no message is kept. Every index stays: a removed message becomes a placeholder,
+    and placeholders remain. The broker's prefix stays. Errors as ``messages_of``; the caller keeps
+    a batch that cannot be read whole.
     """
     parts = batch_parts(entry.metadata, plain_payload(entry, limit_bytes))
     held = {
@@ -538,7 +549,9 @@ def rebatched(
 
 
 def patched(metadata: bytes, indexes: Sequence[int], uncompressed_size: int) -> bytes:
-    """A batch's metadata with these indexes and this size of the payload, else byte for byte."""
+    """A batch's metadata with these indexes and this payload size, otherwise byte for byte the
+    same.
+    """
     rest = without(metadata, UNCOMPRESSED_SIZE, COMPACTED_BATCH_INDEXES)
     rest = inserted(rest, UNCOMPRESSED_SIZE, put(UNCOMPRESSED_SIZE, uncompressed_size))
     return inserted(
@@ -549,19 +562,21 @@ def patched(metadata: bytes, indexes: Sequence[int], uncompressed_size: int) -> 
 
 
 def checked(entry: Entry) -> Entry:
-    """The entry, whose checksum holds or which has none.
+    """The entry, if its checksum matches or it has none.
 
     Raises:
-        CorruptLog: it does not hold.
+        CorruptLog: the checksum does not match.
     """
     if entry.crc_holds is False:
         name = f"entry {entry.ledger}:{entry.entry}"
-        raise CorruptLog(f"{name} has checksum {entry.checksum:08x}, which does not hold", 0)
+        raise CorruptLog(f"{name} has checksum {entry.checksum:08x}, which does not match", 0)
     return entry
 
 
 def is_undecodable(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bool:
-    """Whether it is a batch that a compactor keeps whole because it cannot look into it."""
+    """Whether the entry is a batch that a compactor keeps whole because its messages cannot be
+    read.
+    """
     if not entry.is_readable_batch:
         return False
     try:

@@ -1,25 +1,25 @@
-"""An entry log of a bookie: entries of all its ledgers as they came, and its journal, which has
-them first.
+"""A bookie's entry log: the entries of all its ledgers in order of arrival. Also its journal, which
+gets them first.
 
-A log begins with 1024 bytes: ``BKLO``, a version, where the map of its ledgers lies (0: it was not
-closed for its size) and how many there are. Then records: ``i32 size``, and so many bytes: ledger,
-entry, the last entry known to be confirmed when this one came, bytes of the ledger up to it, a
-digest of these four and the payload, the payload. For example ``00000044 …0a …00 …ffff …20 705f6c99
-0e01…``: entry 0 of ledger 10, CRC-32C. Then:
+A log begins with 1024 bytes: ``BKLO``, a version, the position of the map of its ledgers (0 if the
+log was not closed for its size) and their number. Then records: ``i32 size``, and so many bytes.
+These are ledger, entry, the last entry confirmed when this one was written, the bytes of the ledger
+up to it, a digest of these four and the payload, and the payload. For example ``00000044 …0a …00
+…ffff …20 705f6c99 0e01…`` is entry 0 of ledger 10 with CRC-32C. Then:
 
-- Which digest, the record does not say: the ledger's metadata do. Without these it is tried,
-  CRC-32C first; a wrong one fits by chance once in 4 billion records.
-- Records of a negative ledger or entry are the bookie's own: the map, padding of the writer for
-  direct I/O.
-- Between records there may be padding: a size of 0 or below. ``f0`` bytes reach up to the next
-  multiple of 4096; zeros to the end mean that nothing was written there. Behind any other gap a
-  record counts only if its digest holds.
-- A bookie that is killed leaves a torn record at the end. Several bookies, and collection of
-  garbage, leave an entry several times: equal ids, equal payloads. Deleted ledgers stay until they
-  are collected.
+- The record does not name its digest; the ledger's metadata do. Without metadata both are tried,
+  CRC-32C first. A wrong one matches by chance once in 4 billion records.
+- Records of a negative ledger or entry are the bookie's own: the map, or padding of the direct I/O
+  writer.
+- Between records there may be padding: a size of 0 or below. ``f0`` bytes fill up to the next
+  multiple of 4096; zeros to the end mean that nothing was written there. After any other gap a
+  record counts only if its digest matches.
+- A bookie that is killed leaves a torn record at the end. Replication and garbage collection can
+  leave an entry several times, with equal ids and equal payloads. Deleted ledgers remain until
+  garbage collection.
 
-The next log lies there with 0 bytes. A journal (``BKLG``, records from byte 512) has the same bytes
-behind each size, the size of -256 for padding, zeros behind the last record.
+The next log already exists, with 0 bytes. A journal (``BKLG``, records from byte 512) has the same
+bytes after each size, the size -256 for padding, and zeros after the last record.
 
 Source: BookKeeper 4.17.3 ``DefaultEntryLogger``, ``LogReaderScan``, ``DigestManager``, ``Journal``;
 docs/formats/pulsar.md, "Entry log".
@@ -59,18 +59,18 @@ _IDS_BYTES = 16
 
 
 class LogHeader(NamedTuple):
-    """What an entry log begins with."""
+    """The first bytes of an entry log."""
 
     # fmt: off
     magic:   Annotated[int, At(0,  U32)]
     version: Annotated[int, At(4,  I32)]
-    map_at:  Annotated[int, At(8,  I64)]  # 0: there is none
+    map_at:  Annotated[int, At(8,  I64)]  # 0 if there is none
     ledgers: Annotated[int, At(16, I32)]  # in the map
     # fmt: on
 
 
 class RecordHead(NamedTuple):
-    """What a record's digest covers before the payload; behind the record's size."""
+    """The bytes after a record's size that the digest covers, besides the payload."""
 
     # fmt: off
     ledger:         Annotated[int, At(0,  I64)]
@@ -86,31 +86,32 @@ RECORD_HEAD = layout(RecordHead, byte_order=">", size=32)
 
 
 class LogRecord(NamedTuple):
-    """An entry in a log; its payload is the ``size`` bytes at ``at``."""
+    """An entry of a log. Its payload is the ``size`` bytes at ``at``."""
 
     record_at: int  # of the record's size
     ledger: int
     entry: int
     last_confirmed: int
     length: int
-    digest: Digest | None  # that holds; None: neither CRC-32C nor CRC-32, and none was named
+    # the one that matches; None if no digest was given and neither CRC matches
+    digest: Digest | None
     at: int
     size: int
 
 
 def decode_header(data: Buffer) -> LogHeader:
-    """The header of an entry log.
+    """Decode the header of an entry log.
 
     Raises:
-        TruncatedLog: fewer than 1024 bytes; a log of 0 bytes was made ahead and holds nothing.
-        CorruptLog: another magic, a map outside the log.
+        TruncatedLog: fewer than 1024 bytes. A log of 0 bytes was created ahead and is empty.
+        CorruptLog: another magic, or a map outside the log.
         UnsupportedFormat: a version above 1.
     """
     if len(data) < HEADER_BYTES:
         raise TruncatedLog(f"entry log of {len(data)} bytes", 0)
     header = LogHeader._make(HEADER.unpack_from(data))
     if header.magic != MAGIC:
-        raise CorruptLog(f"no entry log: magic {header.magic:08x}", 0)
+        raise CorruptLog(f"not an entry log: magic {header.magic:08x}", 0)
     if not 0 <= header.version <= _MAX_VERSION:
         raise UnsupportedFormat(f"entry log of version {header.version}", 4)
     if header.map_at and not HEADER_BYTES <= header.map_at <= len(data):
@@ -123,15 +124,15 @@ def walk_entry_log(
     digests: Mapping[int, Digest] | None = None,
     passwords: Mapping[int, bytes] | None = None,
 ) -> Iterator[LogRecord]:
-    """The entries of a log in the order in which they were written; a log of 0 bytes has none.
+    """The entries of a log in the order of writing. A log of 0 bytes has none.
 
-    ``digests`` names those of ledgers whose metadata are known; ``passwords`` are those of ledgers
-    with HMAC, else empty.
+    ``digests`` has the digest of each ledger with known metadata. ``passwords`` has those of
+    ledgers with HMAC.
 
     Raises:
-        TruncatedLog, CorruptLog, UnsupportedFormat: as ``decode_header``. ``TruncatedLog``, too,
-            where a record reaches beyond the log's end: the torn end of a log that was not closed.
-        CorruptLog: a record that cannot be one, or an entry whose known digest does not hold.
+        TruncatedLog, CorruptLog, UnsupportedFormat: as ``decode_header``.
+        TruncatedLog: a record exceeds the log's end, the torn end of a log that was not closed.
+        CorruptLog: an impossible record, or an entry whose known digest does not match.
     """
     if not len(data):
         return
@@ -156,7 +157,9 @@ def walk_entry_log(
 
 
 def _behind_padding(data: Buffer, at: int, end: int, behind_gap: bool) -> tuple[int, bool]:
-    """Where to look for a record next, and whether one there has to prove itself."""
+    """The position where to look for the next record, and whether a record there
+    must prove itself.
+    """
     if int(data[at]) == PADDING_BYTE:
         return min(end, at + ALIGNMENT - at % ALIGNMENT), behind_gap
     if not any(bytes(data[at : min(end, at + ALIGNMENT)])) and end - at > ALIGNMENT:
@@ -184,8 +187,8 @@ def _is_record(
 def _record(
     data: Buffer, at: int, size: int, digests: Mapping[int, Digest], passwords: Mapping[int, bytes]
 ) -> LogRecord | None:
-    """The record whose size stands at ``at``, None where it is the bookie's own; its bytes are
-    there.
+    """The record whose size is at ``at``, or None for the bookie's own. The caller has checked the
+    length.
     """
     if size < _IDS_BYTES:
         raise CorruptLog(f"record of {size} bytes", at)
@@ -200,20 +203,22 @@ def _record(
     tried = (known,) if known is not None else (Digest.CRC32C, Digest.CRC32)
     found = next((one for one in tried if _holds(one, body, passwords.get(ledger, b""))), None)
     if known is not None and found is None:
-        raise CorruptLog(f"entry {ledger}:{entry} does not agree with its digest, {known.name}", at)
+        raise CorruptLog(f"entry {ledger}:{entry} does not match its digest, {known.name}", at)
     skipped = RECORD_HEAD.size + (0 if found is None else DIGEST_BYTES[found])
     return LogRecord(at, *head, found, at + 4 + skipped, size - skipped)
 
 
 def _holds(digest: Digest, body: bytes, password: bytes) -> bool:
-    """Whether the digest in a record's body, which has its head at least, is that of the rest."""
+    """Whether the stored digest matches the rest of a record's body, which has at
+    least its head.
+    """
     size = DIGEST_BYTES[digest]
     head, stored, payload = body[:32], body[32 : 32 + size], body[32 + size :]
     return len(stored) == size and stored == digest_of(digest, head, payload, password)
 
 
 def digest_of(digest: Digest, head: bytes, payload: bytes, password: bytes = b"") -> bytes:
-    """The digest's bytes of a record's 32 bytes of head and its payload."""
+    """The digest of a record's 32-byte head and its payload."""
     if digest is Digest.CRC32C:
         return int(google_crc32c.extend(google_crc32c.value(head), payload)).to_bytes(4, "big")
     if digest is Digest.CRC32:
@@ -224,11 +229,11 @@ def digest_of(digest: Digest, head: bytes, payload: bytes, password: bytes = b""
 
 
 def decode_map(data: Buffer) -> dict[int, int]:
-    """Bytes by ledger, of a log that was closed for its size; records' sizes included. Empty where
-    there is no map.
+    """Bytes by ledger, record sizes included, from a log that was closed for its size. Empty
+    without a map.
 
     Raises:
-        TruncatedLog, CorruptLog, UnsupportedFormat: as ``decode_header``; a map that is none.
+        TruncatedLog, CorruptLog, UnsupportedFormat: as ``decode_header``, or a broken map.
     """
     header = decode_header(data)
     found: dict[int, int] = {}
@@ -242,19 +247,19 @@ def decode_map(data: Buffer) -> dict[int, int]:
             raise TruncatedLog(f"map of {size} bytes, {left} are left", at)
         ledger, entry, count = struct.unpack_from(">qqi", data, at + 4)
         if (ledger, entry) != (MAP_LEDGER, MAP_ENTRY) or size != 20 + 16 * count:
-            raise CorruptLog(f"no map of {count} ledgers in {size} bytes", at)
+            raise CorruptLog(f"a map of {count} ledgers does not have {size} bytes", at)
         found |= dict(struct.iter_unpack(">qq", bytes(data[at + 24 : at + 4 + size])))
         at += 4 + size
     return found
 
 
 def encode_header(map_at: int = 0, ledgers: int = 0) -> bytes:
-    """The 1024 bytes that a log begins with."""
+    """The first 1024 bytes of a log."""
     return HEADER.pack(MAGIC, _MAX_VERSION, map_at, ledgers).ljust(HEADER_BYTES, b"\0")
 
 
 def encode_map(sizes: Mapping[int, int]) -> bytes:
-    """The map at a closed log's end, of at most 10,000 ledgers."""
+    """The map at the end of a closed log, of at most 10,000 ledgers."""
     body = struct.pack(">qqi", MAP_LEDGER, MAP_ENTRY, len(sizes))
     body += b"".join(struct.pack(">qq", ledger, size) for ledger, size in sizes.items())
     return len(body).to_bytes(4, "big") + body
@@ -270,7 +275,9 @@ def encode_record(
     digest: Digest = Digest.CRC32C,
     password: bytes = b"",
 ) -> bytes:
-    """An entry's record; by default entry - 1 was confirmed, and the ledger held nothing."""
+    """The record of an entry. By default entry - 1 was confirmed, and the ledger had no other
+    bytes.
+    """
     head = RECORD_HEAD.pack(
         ledger,
         entry,
@@ -282,19 +289,18 @@ def encode_record(
 
 
 def walk_journal(data: Buffer, digests: Mapping[int, Digest] | None = None) -> Iterator[LogRecord]:
-    """The entries of a journal, in the order in which they came; those that a bookie keeps for
-    itself are passed over.
+    """The entries of a journal in order of arrival, without the bookie's own records.
 
     Raises:
-        TruncatedLog: a header cut short, a record beyond the end: torn when the bookie was killed.
-        CorruptLog: another magic, a record that cannot be one.
+        TruncatedLog: the header is cut short, or a record exceeds the end: the bookie was killed.
+        CorruptLog: another magic, or an impossible record.
         UnsupportedFormat: a version below 5 or above 6.
     """
     if len(data) < JOURNAL_HEADER_BYTES:
         raise TruncatedLog(f"journal of {len(data)} bytes", 0)
     magic, version = struct.unpack_from(">Ii", data, 0)
     if magic != JOURNAL_MAGIC:
-        raise CorruptLog(f"no journal: magic {magic:08x}", 0)
+        raise CorruptLog(f"not a journal: magic {magic:08x}", 0)
     if not _FIRST_JOURNAL_WITH_PADDING <= version <= _LAST_JOURNAL_VERSION:
         raise UnsupportedFormat(f"journal of version {version}", 4)
     at, end = JOURNAL_HEADER_BYTES, len(data)

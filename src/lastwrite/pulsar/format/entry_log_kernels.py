@@ -1,9 +1,9 @@
-"""Kernels over a bookie's files: find the records of some ledgers, frame their entries for a data
-object.
+"""Kernels over a bookie's files: find the records of some ledgers, and frame their entries for a
+data object.
 
-An entry log mixes all ledgers of all topics; of each record only its first 16 bytes are looked at
-until its ledger is one of those wanted. ``tests/unit/test_pulsar_entry_log_kernels.py`` holds them
-against the slow reader in ``entry_log``, which has the table:
+An entry log mixes all ledgers of all topics. Only the first 16 bytes of a record are read unless
+its ledger is wanted. ``tests/unit/test_pulsar_entry_log_kernels.py`` compares the kernels with the
+slow reader in ``entry_log``, which has the table:
 
     0 size i32 · then: 0 ledger i64 · 8 entry i64 · 16 last add confirmed i64 · 24 length i64 · 32
     digest · payload
@@ -34,12 +34,12 @@ STORED = np.dtype(
     [
         ("ledger", np.int64),
         ("entry", np.int64),
-        ("confirmed", np.int64),  # up to it all were safe when the writer added this one; -1: none
-        ("length", np.int64),  # payload bytes of the ledger up to and with this entry
+        ("confirmed", np.int64),  # last entry known to be safe when this one was written; -1: none
+        ("length", np.int64),  # payload bytes of the ledger, this entry included
         ("at", np.int64),  # of the payload, in the file
         ("size", np.int64),
-        ("digest", np.int64),  # which one held, see below
-        ("file", np.int64),  # the caller's
+        ("digest", np.int64),  # which digest matched, see below
+        ("file", np.int64),  # number that the caller assigns
     ]
 )
 
@@ -48,32 +48,32 @@ NO_DIGEST_HELD = 0
 CRC32C_HELD = 1
 CRC32_HELD = 2
 
-# Why a walk stopped.
+# Why ``walk`` stopped.
 AT_END = 0
-TABLE_FULL = 1  # go on from the position that came back
-SCRATCH_FULL = 2  # the record there needs more scratch
-TORN = 3  # its size reaches beyond the file, or is no record's
-WRITTEN_END = 4  # of a journal: what follows was never written
+TABLE_FULL = 1  # continue from the returned position
+SCRATCH_FULL = 2  # the next record needs more scratch
+TORN = 3  # the size exceeds the file, or cannot be a record's
+WRITTEN_END = 4  # of a journal: nothing was written after it
 
 FRAME_BYTES = 12  # before an entry in a data object: its size and its id
-_HEAD_BYTES = 32  # what a digest covers besides the payload
-# Ledger and entry: a bookie's own records may have no more; a size below is padding.
+_HEAD_BYTES = 32  # bytes that a digest covers besides the payload
+# Ledger and entry. A bookie's own records may have no more than that; a smaller size is padding.
 _SMALLEST_BYTES = 16
-_PADDING_BYTE = 0xF0  # of the writer for direct I/O, up to the next multiple
+_PADDING_BYTE = 0xF0  # written by the direct I/O writer, up to the next multiple of the alignment
 _ALIGNMENT = 4096
 _MOST_TO_PROVE = 64 << 20
 _PADDING_MARK = -256  # of a journal
 
 
-# Seven lines too long: a part of the loop would have as many parameters as the function.
+# Longer than other functions: a part of the loop would have as many parameters as the function.
 @njit(cache=True, nogil=True)
 def walk(data, at, must_prove, wanted, is_journal, table, scratch):
-    """Find records of the ``wanted`` ledgers (ascending) from byte ``at`` on; fill ``table``
-    (STORED) with them.
+    """Find records of the ``wanted`` ledgers (ascending) from byte ``at`` on, and fill ``table``
+    (STORED).
 
-    ``must_prove``: behind a gap that nobody wrote on purpose; four bytes that happen to be a size
-    are no record there unless a digest holds. False at a log's begin.
-    Returns rows filled, the position reached, ``must_prove`` there, why it stopped (above).
+    ``must_prove`` is true after a gap that no writer leaves on purpose. Four bytes that look like a
+    size are then a record only if a digest matches. It is false at the begin of a log. Returns the
+    rows filled, the position reached, ``must_prove`` there, and why it stopped (see above).
     """
     rows = 0
     end = len(data)
@@ -138,7 +138,9 @@ def walk(data, at, must_prove, wanted, is_journal, table, scratch):
 
 @njit(cache=True, nogil=True)
 def _digest(where, body, size, scratch):
-    """Which digest holds, and where the payload lies then. No record names its digest: try both."""
+    """The digest that matches, and the payload's position. No record names its digest, so both are
+    tried.
+    """
     if size >= _HEAD_BYTES + 4:
         payload = size - _HEAD_BYTES - 4
         copy_bytes(scratch, 0, where, body, _HEAD_BYTES)
@@ -155,11 +157,10 @@ def _digest(where, body, size, scratch):
 
 @njit(cache=True, nogil=True)
 def frame(data, rows, places, out):
-    """Write the entries of ``rows`` (STORED), which lie in ``data``, into ``out`` as a data object
-    has them.
+    """Write the entries of ``rows`` (STORED) from ``data`` to ``out`` in the form of a data object.
 
-    ``places``: where each begins in ``out``: int32 size, int64 entry, bytes. The caller has made
-    the room.
+    ``places`` has the position of each in ``out``: int32 size, int64 entry, bytes. The caller
+    ensures that they fit.
     """
     where, target = address(data), address(out)
     for n in range(len(rows)):

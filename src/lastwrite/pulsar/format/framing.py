@@ -1,9 +1,9 @@
-"""Kernels over the bytes of a compacted ledger's data object: entries framed as records, and
-records renumbered.
+"""Kernels over the bytes of a compacted ledger's data object: frame entries as records, and
+renumber records.
 
 An entry of the object is ``i32 size | i64 entry id``, then the record: ``u32 id size |
-MessageIdData | u32 body size | body`` (``compacted.py`` is the slow twin, ``offload.py`` has the
-blocks around the entries).
+MessageIdData | u32 body size | body``. ``compacted.py`` is the readable version of this code;
+``offload.py`` describes the blocks around the entries.
 
 Source: Pulsar 4.2.4; docs/formats/pulsar.md, "Compacted ledger" and "Offloaded ledger".
 """
@@ -33,7 +33,7 @@ _LEDGER_TAG, _ENTRY_TAG, _PARTITION = 0x08, 0x10, 3
 
 
 def id_tail(partition: int) -> ByteArray:
-    """The end of all ids of a topic: its partition, or -1, as a broker writes it."""
+    """The last bytes of each message id of a topic: its partition, or -1, as a broker writes it."""
     return np.frombuffer(put(_PARTITION, partition), dtype=np.uint8)
 
 
@@ -48,10 +48,10 @@ def _varint_bytes(value):
 
 @njit(cache=True, nogil=True)
 def framed_sizes(rows, tail_bytes, sizes):
-    """The bytes that each row's entry will take in the object, its head included, to ``sizes``.
+    """Store in ``sizes`` the bytes that each row's entry takes in the object, including its head.
 
-    ``rows`` are those of ``rebuild``: position, size, next offset, timestamp, base offset (``ledger
-    << 32 | entry``).
+    ``rows`` has the columns of ``rebuild``: position, size, next offset, timestamp, base offset
+    (``ledger << 32 | entry``).
     """
     for i in range(len(rows)):
         ledger = rows[i, ROW_BASE_OFFSET] >> 32
@@ -62,7 +62,9 @@ def framed_sizes(rows, tail_bytes, sizes):
 
 @njit(cache=True, nogil=True)
 def frame(data, rows, first, last, tail, entry_id, out, at):
-    """Frame ``rows[first:last]`` at ``out[at]``, numbered from ``entry_id``; where they end."""
+    """Frame ``rows[first:last]`` at ``out[at]``, numbered from ``entry_id``. Returns the end
+    position.
+    """
     source, target, end = address(data), address(out), address(tail)
     for i in range(first, last):
         ledger = rows[i, ROW_BASE_OFFSET] >> 32
@@ -86,7 +88,9 @@ def frame(data, rows, first, last, tail, entry_id, out, at):
 
 @njit(cache=True, nogil=True)
 def renumber(data, at, end, shift):
-    """Add ``shift`` to the ids in ``data[at:end]``; how many, -1: the entries are not whole."""
+    """Add ``shift`` to the entry ids in ``data[at:end]``. Returns the count, or -1 if an entry is
+    incomplete.
+    """
     target = address(data)
     count = 0
     while at < end:

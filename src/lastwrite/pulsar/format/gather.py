@@ -1,9 +1,11 @@
-"""Where the parts of many messages lie: keys, values and properties as columns of positions, with
-no Python statement a message. ``tests/unit/test_other_rows.py`` holds it against
-``pulsar.format.entry``.
+"""The positions of keys, values and properties of many messages, as columns, with no Python
+statement per message.
 
-A message's offset is its entry's, so those of a batch share one; ``orders`` tells them apart, as
-the entry's place in the file, then the place that it had in the batch when it was sent.
+``tests/unit/test_other_rows.py`` compares it with ``pulsar.format.entry``.
+
+The offset of a message is its entry's, so the messages of a batch share one. ``orders``
+distinguishes them: the entry's position in the file, then the message's index in the batch when it
+was sent.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -47,15 +49,15 @@ from lastwrite.pulsar.format.kernels import (
 from lastwrite.pulsar.format.remedy import RESTORE
 
 CREATE_TIME = 0
-INDEX_BITS = 20  # of an order: the place in a batch
-IN_PARTS = -3  # the length of a value that lies in several entries
+INDEX_BITS = 20  # of an order: the index in a batch
+IN_PARTS = -3  # the length of a value that is split over several entries
 NULL = -1
 
 _OK, _ENCRYPTED, _UNREADABLE, _HUGE, _TOO_MANY = range(5)
 _WORDS = {
-    _ENCRYPTED: "an encrypted message",
+    _ENCRYPTED: "an encrypted message, which cannot be read",
     _UNREADABLE: "a batch whose messages cannot be read",
-    _HUGE: "a payload opens to more bytes than memory allows",
+    _HUGE: "a payload decompresses to more bytes than memory allows",
     _TOO_MANY: f"a batch of more than {1 << INDEX_BITS} messages",
 }
 _REMEDIES = {
@@ -66,13 +68,13 @@ _REMEDIES = {
 _KINDS: dict[int, type[LogError]] = {_HUGE: OutOfMemoryBudget, _UNREADABLE: CorruptLog}
 _COLUMNS = 9
 _OFFSET, _TIME, _KEY_AT, _KEY, _VALUE_AT, _VALUE, _PROPERTIES_AT, _PROPERTIES, _AT = range(_COLUMNS)
-# Tags of fields, of a message's own metadata and of those in a batch.
+# Field tags, in a message's own metadata and in a batch.
 _OF_ENTRY = np.array([136, 200, 34], np.int64)  # 17, 25, 4
 _OF_MEMBER = np.array([48, 72, 10], np.int64)  # 6, 9, 1
 
 
 class Given(NamedTuple):
-    """What ``split`` made of a chunk, row for row; see ``kernels.SplitChunk``."""
+    """The result of ``split`` for a chunk, row for row; see ``kernels.SplitChunk``."""
 
     buffer: ByteArray
     table: BatchTable
@@ -80,10 +82,12 @@ class Given(NamedTuple):
 
 
 def open_singles(given: Given, wanted: ByteArray | None, limit_bytes: int) -> None:
-    """Have the payloads of single messages that are compressed opened as those of batches are.
+    """Mark compressed single messages as batches, so that their payloads are decompressed like a
+    batch's.
 
     Raises:
-        CorruptLog, UnsupportedFormat: one does not say to how many bytes, or by which codec.
+        CorruptLog, UnsupportedFormat: the decompressed size is absent or wrong, or the codec
+            unknown.
     """
     table, entries = given.table, given.entries[: len(given.table)]
     packed = (entries["kind"] == SINGLE) & (table["codec"] != 0)
@@ -96,9 +100,9 @@ def open_singles(given: Given, wanted: ByteArray | None, limit_bytes: int) -> No
     bad = packed & ((codecs < 0) | (codecs >= len(Codec)))
     if bad.any():
         row = int(np.argmax(bad))
-        wrong = f"codec {int(codecs[row])} is not known"
+        wrong = f"unknown compression codec {int(codecs[row])}"
         raise UnsupportedFormat(wrong, int(table["origin"][row]))
-    # A size that is absent is 0 to a client.
+    # Clients read an absent size as 0.
     entries["plain_size"] = np.where(packed, np.maximum(sizes, 0), sizes)
     entries["kind"] = np.where(packed, BATCH, entries["kind"])
     huge = packed & (sizes > limit_bytes)
@@ -108,18 +112,20 @@ def open_singles(given: Given, wanted: ByteArray | None, limit_bytes: int) -> No
 def gather(
     given: Given, run: Run, span: tuple[int, int], *, is_committed: bool, raw_keys: bool, shift: int
 ) -> RecordColumns:
-    """The messages of ``run`` whose entries' offsets lie in ``span``, the second exclusive; of one
-    in parts the last part, with the length IN_PARTS for its value.
+    """The messages of ``run`` whose entries' offsets are in ``span``, end exclusive.
+
+    A message in several chunks is represented by its last chunk, with IN_PARTS as the value's
+    length.
 
     Args:
-        is_committed: without those of aborted transactions, which ``table`` says.
-        raw_keys: a key of bytes stays the Base64 that it was sent as.
-        shift: what origins in the buffer lack to positions in the file.
+        is_committed: leave out messages of aborted transactions, according to ``table``. raw_keys:
+            keep a key of bytes as the Base64 that was sent. shift: added to an origin in the
+            buffer, it gives the position in the file.
 
     Raises:
         CorruptLog: a batch cannot be read.
-        UnsupportedFormat: an encrypted message, which nobody can look into.
-        OutOfMemoryBudget: a batch opens to more than the limit.
+        UnsupportedFormat: a message is encrypted.
+        OutOfMemoryBudget: a batch decompresses to more than the limit.
     """
     buffer, table, entries = given
     data, base = buffer, 0
@@ -157,7 +163,7 @@ def with_properties(records: RecordColumns) -> RecordColumns:
     """The same records, with their properties as headers.
 
     Raises:
-        CorruptLog: one is no pair of texts.
+        CorruptLog: a property is not a pair of texts.
     """
     starts, counts = records.headers
     found = np.zeros((4, int(counts.sum())), dtype=np.int64)
@@ -167,7 +173,9 @@ def with_properties(records: RecordColumns) -> RecordColumns:
 
 
 def _with_keys(data: ByteArray, rows: Int64Array, which: npt.NDArray[np.int64]) -> ByteArray:
-    """The data with keys behind that are no Base64 any more; what is none stays as it is."""
+    """The data with the decoded Base64 keys appended. A key that is not valid Base64 stays
+    unchanged.
+    """
     room = np.empty(int(rows[_KEY][which].sum()), dtype=np.uint8)
     used = _decode_keys(data, rows[_KEY_AT], rows[_KEY], which, room)
     return np.concatenate((data, room[:used]))
@@ -175,8 +183,8 @@ def _with_keys(data: ByteArray, rows: Int64Array, which: npt.NDArray[np.int64]) 
 
 @njit(cache=True, nogil=True)
 def _facts(data, at, end, tags):
-    """Of metadata that were proven: whether the key is Base64, whether the value is null, and how
-    many properties there are.
+    """Facts from metadata that were validated: whether the key is Base64, whether the value is
+    null, and the number of properties.
     """
     is_b64 = False
     is_null = False
@@ -196,7 +204,7 @@ def _facts(data, at, end, tags):
     return is_b64, is_null, count
 
 
-# One function of a loop a batch: what it needs of the loop around it would be fifteen parameters.
+# One function with a loop per batch: a part of the loop would have fifteen parameters.
 @njit(cache=True, nogil=True)
 def _locate(
     joined,
@@ -213,9 +221,9 @@ def _locate(
     orders,
     is_b64,
 ):
-    """Fill a column of ``rows`` a message; returns (messages, code, entry at fault).
+    """Fill a column of ``rows`` per message. Returns (messages, code, entry at fault).
 
-    ``joined``: opened payloads up to ``base``, behind them the chunk.
+    ``joined`` has the decompressed payloads up to ``base``, then the chunk.
     """
     filled = 0
     data = address(joined)
@@ -238,7 +246,7 @@ def _locate(
             coded, is_null, count = _facts(data, begin, base + entry.payload_at, _OF_ENTRY)
             size = row.position + row.size - entry.payload_at
             rows[_VALUE_AT, filled] = base + entry.payload_at
-            if entry.kind == BATCH:  # it was opened
+            if entry.kind == BATCH:  # it was decompressed
                 rows[_VALUE_AT, filled] = row.plain_start
                 size = row.plain_end - row.plain_start
             if entry.marks & IS_CHUNKED:
@@ -248,7 +256,7 @@ def _locate(
             rows[_TIME, filled] = row.max_timestamp
             rows[_KEY_AT, filled] = base + entry.key_at
             rows[_KEY, filled] = entry.key_length
-            # Inverted: metadata of an entry.
+            # Inverted, to mark the metadata of an entry.
             rows[_PROPERTIES_AT, filled] = ~begin
             rows[_PROPERTIES, filled] = count
             rows[_AT, filled] = row.origin
@@ -256,7 +264,7 @@ def _locate(
             is_b64[filled] = coded and entry.key_length >= 0
             filled += 1
             continue
-        # In place the payload lies in the chunk itself, of which ``base`` is then 0.
+        # If nothing was decompressed, the payload is in the chunk itself, and ``base`` is 0.
         at = row.plain_start
         end = row.plain_end
         dense = _is_dense(data, at, end, data + base, entry)
@@ -302,7 +310,9 @@ def _locate(
 
 @njit(cache=True, nogil=True)
 def _locate_properties(joined, starts, counts, found):
-    """Where name and value of each property lie, and how long they are; whether all have both."""
+    """Locate name and value of each property, with their lengths. Returns whether each property has
+    both.
+    """
     filled = 0
     data = address(joined)
     whole = np.int64(len(joined))
@@ -344,7 +354,7 @@ def _locate_properties(joined, starts, counts, found):
 
 @njit(cache=True, nogil=True)
 def _sextet(byte):
-    """The six bits of a letter of Base64; -1: it is none."""
+    """The six bits of a Base64 letter, or -1 for any other byte."""
     if 65 <= byte <= 90:
         return np.int64(byte) - 65
     if 97 <= byte <= 122:
@@ -358,8 +368,9 @@ def _sextet(byte):
 
 @njit(cache=True, nogil=True)
 def _decode_keys(data, starts, lengths, which, room):
-    """Write the bytes of Base64 keys to ``room``, and let their places be behind ``data``; returns
-    how many bytes there are."""
+    """Write the decoded Base64 keys to ``room``, and set their positions after ``data``. Returns
+    the bytes written.
+    """
     used = 0
     for n in which:
         at = starts[n]

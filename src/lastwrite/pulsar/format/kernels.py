@@ -1,30 +1,32 @@
 """Kernels over Pulsar's entries: split, open, walk, thin, seal.
 
-Each works on whole chunks, checks every length and count before it trusts one, and reports what it
-found as a code and a position instead of raising. What is called for every message is given the
-bytes by their address (see ``encoding.intrinsics``). ``tests/unit/test_pulsar_kernels.py`` holds
-each against the slow twin in ``pulsar.format.entry``.
+Each works on whole chunks, checks every length and count before using it, and returns a code and a
+position instead of raising. A function that is called for every message gets the bytes by their
+address (see ``encoding.intrinsics``). ``tests/unit/test_pulsar_kernels.py`` compares each with its
+slow version in ``pulsar.format.entry``.
 
-A data object, big-endian, is blocks of a header and entries, then padding (docs/formats/pulsar.md,
-"Offloaded ledger"):
+A data object, big-endian, is a sequence of blocks: a header, entries, then padding
+(docs/formats/pulsar.md, "Offloaded ledger"):
 
-    0 magic FBDBABCB · 4 header length i64, 128 · 12 block length i64 · 20 first entry id i64 · 28
-    zeros · 128 entries
-    entry: 0 length i32 · 4 entry id i64 · 12 bytes                     padding: FE DC DE AD, again
-                                                                        and again
+    0 magic FBDBABCB · 4 header length i64, 128 · 12 block length i64 · 20 first entry id i64 ·
+    28 zeros · 128 entries
+    entry: 0 length i32 · 4 entry id i64 · 12 bytes
+    padding: FE DC DE AD, repeated
 
-The first byte tells which of the three begins: below 80 an entry, FB a header, else padding. So a
-chunk may begin with any of them, and nothing has to be remembered between chunks.
+The first byte shows which of the three begins: below 80 an entry, FB a header, otherwise padding.
+So a chunk may begin with any of them, and no state is kept between chunks.
 
-An entry's bytes are framed, or a record of a compacted ledger around the same:
+An entry's bytes are framed, or a record of a compacted ledger around a framed entry:
 
-    [0E 02 · size u32 · broker metadata] [0E 01 · crc-32c u32 of all behind] size u32 · metadata ·
-    payload size u32 · MessageIdData · size u32 · framed entry
+    [0E 02 · size u32 · broker metadata] [0E 01 · crc-32c u32 of all that follows]
+    size u32 · metadata · payload
 
-A MessageIdData begins with field 1 as a varint, byte 08; a MessageMetadata, whose field 1 is a
+    size u32 · MessageIdData · size u32 · framed entry
+
+A MessageIdData begins with field 1 as a varint, byte 08. A MessageMetadata, whose field 1 is a
 string, never does.
 
-A batch's payload, in the clear, is messages: size u32, SingleMessageMetadata, value.
+A batch's decompressed payload is a sequence of messages: size u32, SingleMessageMetadata, value.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -75,27 +77,27 @@ from lastwrite.model.columns import (
     UInt64Array,
 )
 
-# What ``split`` finds of each entry beyond a batch's columns. ``…_at``: a position in the chunk's
-# buffer.
+# The facts about each entry that ``split`` finds beyond a batch's columns. ``…_at`` is a position
+# in the chunk's buffer.
 ENTRY = np.dtype(
     [
         (name, np.int64)
         for name in (
             "kind",  # below
             "marks",  # the bits below
-            "framed_at",  # behind the broker's metadata
+            "framed_at",  # after the broker's metadata
             "metadata_at",
-            "payload_at",  # behind the metadata
-            "key_at",  # of a single; of an encrypted batch its first message's
+            "payload_at",  # after the metadata
+            "key_at",  # of a single message; in an encrypted batch its first message's
             "key_length",  # -1: none
-            "value_length",  # of a single, by the rule that makes it a delete or not
+            "value_length",  # of a single message, by the rule that makes it a tombstone
             "event_time",
-            "messages",  # num_messages_in_batch, 1 where it is absent
-            "kept",  # how many compacted_batch_indexes there are
-            "kept_at",  # the first of them, with its tag
-            "plain_size",  # uncompressed_size; -1: absent
-            "marker",  # marker_type; -1: none
-            "uuid_at",  # of a message in chunks
+            "messages",  # num_messages_in_batch, or 1 if absent
+            "kept",  # number of compacted_batch_indexes
+            "kept_at",  # the first of them, at its tag
+            "plain_size",  # uncompressed_size, or -1 if absent
+            "marker",  # marker_type, or -1
+            "uuid_at",  # of a chunked message
             "uuid_length",  # -1: none
         )
     ]
@@ -105,7 +107,9 @@ EntryTable = npt.NDArray[np.void]
 
 
 class SplitChunk(NamedTuple):
-    """What ``split`` made of a chunk: a row of each table an entry, ``entries`` may be longer."""
+    """The result of ``split`` for a chunk: a row per entry in each table. ``entries`` may have more
+    rows.
+    """
 
     buffer: ByteArray
     table: BatchTable
@@ -113,64 +117,64 @@ class SplitChunk(NamedTuple):
 
 
 class Keyed(NamedTuple):
-    """What ``walk`` fills, a row for each record that competes for its key: see there."""
+    """The tables that ``walk`` fills, with a row for each record that competes for its key."""
 
     entries: UInt64Array
-    places: Int64Array  # no rows: nobody asks
+    places: Int64Array  # no rows if not needed
 
 
 class Orders(NamedTuple):
-    """What becomes of the entries of a chunk."""
+    """The actions for the entries and records of a chunk."""
 
-    actions: ByteArray  # an entry
-    keep: ByteArray  # a record
-    keeps_prefix: bool  # a broker's metadata stay
+    actions: ByteArray  # per entry
+    keep: ByteArray  # per record
+    keeps_prefix: bool  # broker metadata are kept
 
 
 class Scratch(NamedTuple):
-    """Room for the largest batch that is rebuilt, or for a run of them."""
+    """Buffers for the largest batch that is rebuilt, or for a run of batches."""
 
-    plain: ByteArray  # payloads in the clear
-    thinned: ByteArray  # the same without what goes
+    plain: ByteArray  # decompressed payloads
+    thinned: ByteArray  # payloads without the dropped messages
     indexes: Int64Array
     heads: ByteArray
     notes: Int64Array  # THINNED columns
 
 
 class Done(NamedTuple):
-    """How far a rebuild has come."""
+    """The progress of a rebuild."""
 
     entries: int
     keep_at: int  # in ``Orders.keep``
-    at: int  # in what is written
+    at: int  # in the output
     rows: int
 
 
 # Kinds of entries.
-MARKER = 0  # of the server's: no message
-SINGLE = 1  # judged as one: a message, a chunk of one, or an encrypted batch
-BATCH = 2  # of messages that can be read
-WHOLE = 3  # a batch that cannot be: it stays as it is
+MARKER = 0  # from the broker, not a message
+SINGLE = 1  # judged as one record: a message, a chunk of one, or an encrypted batch
+BATCH = 2  # a batch with readable messages
+WHOLE = 3  # an unreadable batch, which is kept whole
 
 # Marks of entries.
 IS_PART = 1  # a chunk of a message, not its last
 IS_ENCRYPTED = 2
 IS_COMPACTED = 4  # a record of a compacted ledger
 IS_BATCHED = 8  # has num_messages_in_batch
-IS_HUGE = 16  # claims to open to more than may be held at once
+IS_HUGE = 16  # claims to decompress to more than the limit
 HAS_CHECKSUM = 32
 HAS_TRANSACTION = 64
-IS_CHUNKED = 128  # a chunk of a message that has more
-IS_DROPPED = 256  # nothing of it is asked for
+IS_CHUNKED = 128  # a chunk of a message of several chunks
+IS_DROPPED = 256  # not needed: all its records are dropped
 
-# How entries are read, as bits (``Policy.reading``).
-# As release 4.2.4 counts: each chunk competes, and a value is empty by its length alone.
+# Ways to read entries, as bits (``Policy.reading``).
+# As release 4.2.4: each chunk competes, and only the length decides whether a value is empty.
 LIKE_BROKER = 1
-KEEPS_PREFIX = 2  # a broker's metadata stay in front of an entry
-TELLS_GROUPS = 4  # a record's version says which message in chunks it is of
-SKIPS_CHECKSUMS = 8  # they are not held against the bytes
+KEEPS_PREFIX = 2  # broker metadata are kept before an entry
+TELLS_GROUPS = 4  # a record's version identifies the chunked message that it belongs to
+SKIPS_CHECKSUMS = 8  # checksums are not verified
 
-# Codes that kernels report; ``chunk`` has the words for them.
+# Codes that kernels return; ``chunk`` has their texts.
 OK = 0
 NEED_MORE = 1  # the chunk ends inside an entry
 BAD_BORDER = 2
@@ -190,10 +194,10 @@ PACKED = 15
 
 BLOCK_HEADER_BYTES = 128
 ENTRY_HEADER_BYTES = 12
-SMALLEST_MESSAGE = 6  # its length, and a payload_size
+SMALLEST_MESSAGE = 6  # the length, and a payload_size
 PLACEHOLDER_BYTES = 8
-MOST_DENSE = 1 << 14  # places of a batch that holds only its kept messages
-TRANSACTION_BITS = 48  # of a transaction's own number; the coordinator's stands above
+MOST_DENSE = 1 << 14  # most indexes of a batch that has only its kept messages
+TRANSACTION_BITS = 48  # of a transaction's own number; the coordinator's number is above
 
 _MAGIC = 0xFBDBABCB
 _PADDING = np.array([0xFE, 0xDC, 0xDE, 0xAD], dtype=np.uint8)
@@ -204,13 +208,13 @@ _MOST_ENTRY = 1 << 32
 MOST_TIME = (1 << 61) - 1
 _LZ4 = 1
 _CODECS = 5
-# Bytes that a byte can become, by codec; see ``codecs``.
+# The most bytes that one compressed byte can become, by codec; see ``codecs``.
 _RATIOS = np.array([1, 255, 1032, 1 << 62, 22], dtype=np.int64)
 
 
 @njit(cache=True, nogil=True)
 def _long_varint(data, at, end):
-    """The rest of a varint of two bytes or more: (value, position behind; -1: bad)."""
+    """The value and the end of a varint of two bytes or more. The end is -1 if it is broken."""
     value = np.uint64(0)
     shift = np.uint64(0)
     while at < end and shift < np.uint64(70):
@@ -225,7 +229,9 @@ def _long_varint(data, at, end):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _varint(data, at, end):
-    """A varint that begins at ``at``, as an int64; those of one byte, nearly all, take no loop."""
+    """The varint at ``at`` as an int64, and its end. Those of one byte, nearly all,
+    need no loop.
+    """
     if at < end:
         byte = np.int64(load8(data, at))
         if byte < 128:
@@ -235,7 +241,7 @@ def _varint(data, at, end):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _skip(data, wire, at, end):
-    """The position behind a value of this wire type, or -1."""
+    """The position after a value of this wire type, or -1."""
     if wire == 0:
         value, at = _varint(data, at, end)
         return at
@@ -251,14 +257,13 @@ def _skip(data, wire, at, end):
     return at + size
 
 
-# As long as the message has fields: a branch each.
+# Long because it has a branch per field of the message.
 @njit(cache=True, nogil=True)
 def _metadata(data, at, end, row, entry):
-    """Read the MessageMetadata in ``data[at:end]`` into the two rows. Returns (whether it is one,
-    position at fault).
+    """Read the MessageMetadata in ``data[at:end]`` into the two rows.
 
-    ``row.codec`` takes field 8, ``row.producer_id`` the transaction's number, -2 where it has none
-    of ours.
+    Returns (whether they are valid, position at fault). ``row.codec`` gets field 8.
+    ``row.producer_id`` gets the transaction's number, or -2 if that number does not fit.
     """
     seen = np.int64(0)
     codec = np.int64(0)
@@ -363,9 +368,9 @@ def _metadata(data, at, end, row, entry):
 
 @njit(cache=True, nogil=True)
 def _classify(row, entry, stop, limit, reading):
-    """Say of an entry that ends at ``stop`` what it is, and how many records it has."""
+    """Set the kind and the number of records of an entry that ends at ``stop``."""
     payload = stop - entry.payload_at
-    # A null value: -2; no uncompressed_size: -1.
+    # -2 for a null value, -1 without uncompressed_size
     if entry.value_length == -2:
         entry.value_length = 0 if reading & LIKE_BROKER == 0 else entry.plain_size
     if entry.value_length < 0:
@@ -404,7 +409,7 @@ def _classify(row, entry, stop, limit, reading):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _message_id(data, at, end):
-    """(ledger, entry) of a MessageIdData; (-1, -1): it is none."""
+    """(ledger, entry) of a MessageIdData, or (-1, -1) if it is broken."""
     ledger = np.int64(-1)
     number = np.int64(-1)
     while at < end:
@@ -426,10 +431,10 @@ def _message_id(data, at, end):
 
 @njit(cache=True, nogil=True)
 def _between(buffer, data, at, end, is_first, expected):
-    """Pass one block header or stretch of padding, at a byte of 80 or above.
+    """Skip one block header or run of padding, whose first byte is 80 or above.
 
-    ``is_first``: it begins a chunk, so padding may have begun before. Returns (code, position
-    behind, expected entry id, bytes wanted).
+    ``is_first`` is true at the begin of a chunk, where padding may have begun earlier. Returns
+    (code, position after it, expected entry id, bytes needed).
     """
     byte = load8(data, at)
     if byte == np.uint64(0xFB):
@@ -454,18 +459,18 @@ def _between(buffer, data, at, end, is_first, expected):
     return OK, at, expected, 0
 
 
-# One pass over an entry's frame from front to back: every length is held against what is left before
-# the next is read, and a function a part would hand all of its state on.
+# One pass over an entry's frame from front to back, checking every length before the next read.
+# Smaller functions would have to pass all of its state.
 @njit(cache=True, nogil=True)
 def split(buffer, start, end, table, entries, lowest_offset, limit, reading):
     """Cut ``buffer[start:end]`` into whole entries, one row of ``table`` and ``entries`` each.
 
-    ``lowest_offset`` is the least offset that the first may have; of raw entries its upper half
-    names the ledger. Offsets rise: of raw entries one by one. ``limit``: bytes of a payload that
-    can be opened.
+    ``lowest_offset`` is the lowest offset that the first entry may have; for raw entries its upper
+    half is the ledger. Offsets rise, for raw entries by 1. ``limit`` is the
+    largest payload, in bytes, that may be decompressed.
 
-    Returns (rows, position behind the last whole entry, code, position the code speaks of, bytes
-    that what is at fault or cut short there takes, 0 where unknown).
+    Returns (rows, position after the last whole entry, code, position at fault, bytes of the
+    damaged or incomplete part there, 0 if unknown).
     """
     data = address(buffer)
     rows = 0
@@ -574,11 +579,12 @@ def split(buffer, start, end, table, entries, lowest_offset, limit, reading):
 
 @njit(cache=True, nogil=True)
 def open_many(buffer, table, entries, first, last, plain, used, enough):
-    """Lay what is walked of the entries ``table[first:last]`` in the clear to ``plain`` from
-    ``used`` on, until ``enough`` bytes are there: of batches their payloads, of others their keys.
+    """Decompress to ``plain``, from ``used`` on, the batches' payloads, and copy the keys of other
+    entries.
 
-    Stops in front of what does not fit and of a payload that it cannot open, or not surely. Sets
-    ``plain_start`` and ``plain_end``; returns (entries done, bytes used).
+    Works on ``table[first:last]`` until ``enough`` bytes are used. Stops before an entry that does
+    not fit or that only a library can decompress reliably. Sets ``plain_start`` and ``plain_end``.
+    Returns (end of the entries done, bytes used).
     """
     source = address(buffer)
     target = address(plain)
@@ -617,7 +623,7 @@ def open_many(buffer, table, entries, first, last, plain, used, enough):
 
 @njit(cache=True, nogil=True)
 def library_end(table, entries, first, last):
-    """Where the neighbouring batches from ``first`` on end that a library has to open."""
+    """The end of the adjacent batches from ``first`` on that a library must decompress."""
     b = first
     while b < last:
         codec = table[b].codec
@@ -632,8 +638,11 @@ def library_end(table, entries, first, last):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _message(data, at, end):
-    """One message of a batch: (end or -1, key position, key length or -1, value length, event time,
-    whether it is a placeholder, whether its value is null)."""
+    """Parse one message of a batch.
+
+    Returns (end or -1, key position, key length or -1, value length, event time, whether it is a
+    placeholder, whether its value is null).
+    """
     bad = np.int64(-1)
     key_at = np.int64(0)
     key_length = np.int64(-1)
@@ -677,7 +686,7 @@ def _message(data, at, end):
 
 @njit(cache=True, nogil=True)
 def _next_index(data, at, end, packed_end):
-    """The next compacted_batch_index: (index or -1, position behind, end of a packed field)."""
+    """The next compacted_batch_index: (index or -1, position after it, end of a packed field)."""
     while at < end:
         if at < packed_end:
             value, at = _varint(data, at, packed_end)
@@ -696,8 +705,10 @@ def _next_index(data, at, end, packed_end):
 
 @njit(cache=True, nogil=True)
 def _is_dense(plain, at, end, data, entry):
-    """Whether a payload, ``plain[at:end]``, holds the kept messages alone, whose indexes rise. One
-    that holds as many as the batch never does."""
+    """Whether the payload ``plain[at:end]`` contains only the kept messages, with rising indexes.
+
+    A payload with as many messages as the batch never counts as one.
+    """
     if entry.kept == 0 or entry.kept == entry.messages:
         return False
     count = 0
@@ -716,7 +727,7 @@ def _is_dense(plain, at, end, data, entry):
 
 @njit(cache=True, nogil=True)
 def _group(data, entry, secret):
-    """The version of a single entry where groups are told: see ``PulsarFormat.add_versions``."""
+    """The version of a single entry with TELLS_GROUPS: see ``PulsarFormat.add_versions``."""
     if entry.marks & IS_CHUNKED == 0 or entry.uuid_length < 0:
         return np.uint64(IN_GROUP if entry.marks & IS_PART else 0)
     one, two = fingerprint(data, entry.uuid_at, entry.uuid_length, secret)
@@ -734,7 +745,7 @@ def _version(event_time, is_single, is_tombstone):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _enter(found, keys, filled, plain, key_at, key_length, secret, ordinal):
-    """Fill a row of ``Keyed``, but for its version."""
+    """Fill a row of ``Keyed``, except its version."""
     one, two = fingerprint(plain, key_at, key_length, secret)
     found[filled, 0] = one
     found[filled, 1] = (two & np.uint64(0xFFFFFFFF00000000)) | np.uint64(ordinal)
@@ -743,18 +754,16 @@ def _enter(found, keys, filled, plain, key_at, key_length, secret, ordinal):
         keys[filled, 1] = key_length
 
 
-# One function of 80 lines: what a batch needs of the loop around it would be fifteen parameters.
+# One function of 80 lines: a part of the loop would have fifteen parameters.
 @njit(cache=True, nogil=True)
 def walk(run, chunk, reading, secret, ordinal, states, keyed, filled):
-    """Visit every record of the run's entries, whose keys or messages lie in ``run.plain``.
+    """Visit every record of the run's entries, whose keys or messages are in ``run.plain``.
 
-    Writes a state byte a record from ``states[0]`` on, and for each that competes for its key a row
-    of ``keyed.entries`` from ``filled`` on: first lane; high half of the second lane and the
-    ordinal; where rows have a third word, the version. Where ``keyed.places`` has rows they take
-    the key's position in ``run.plain`` and its length. A batch whose messages contradict its
-    metadata becomes WHOLE.
-
-    Returns the rows that are filled.
+    Writes a state byte per record from ``states[0]`` on. For each record that competes for its key
+    it writes a row of ``keyed.entries`` from ``filled`` on. A row has the first lane; the high half
+    of the second lane with the ordinal; and, if rows have a third word, the version. If
+    ``keyed.places`` has rows, they get the key's position in ``run.plain`` and its length. A batch
+    whose messages contradict its metadata becomes WHOLE. Returns the number of filled rows.
     """
     seen = 0
     first, last, plain = run
@@ -808,7 +817,7 @@ def walk(run, chunk, reading, secret, ordinal, states, keyed, filled):
                 at = np.int64(-1)
                 break
             if is_out:
-                # Nothing says how many of them there are: it counts as a record that lost long ago.
+                # Their number is not stored. It counts as a record that was superseded long ago.
                 states[seen] = SHADOWED
             elif key_length < 0:
                 states[seen] = KEYLESS
@@ -852,7 +861,9 @@ def _placeholders(out, at, count):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _flushed(out, to, plain, run, end):
-    """Copy the messages ``plain[run:end]`` that wait to be copied, -1: none; the position behind."""
+    """Copy the pending messages ``plain[run:end]``; ``run`` is -1 if there are none. Returns the
+    end position.
+    """
     if run >= 0:
         copy_bytes(out, to, plain, run, end - run)
         to += end - run
@@ -861,13 +872,13 @@ def _flushed(out, to, plain, run, end):
 
 @njit(cache=True, nogil=True)
 def thin(plain, end, data, row, entry, keep, out, indexes):
-    """Write a batch's messages to ``out``: those kept as they are, a placeholder for each other.
+    """Write a batch's messages to ``out``: kept ones unchanged, a placeholder for each other one.
 
-    ``plain[:end]`` holds the messages, ``data`` the entry's metadata; all of these, and ``out``,
-    are addresses. ``keep`` has a byte for each of the records that are present. ``indexes`` takes
-    the batch indexes of the kept ones. ``out`` must hold ``thin_room``.
+    ``plain[:end]`` has the messages and ``data`` the entry's metadata; these and ``out`` are
+    addresses. ``keep`` has a byte for each record that is present. ``indexes`` receives the batch
+    indexes of the kept messages. ``out`` must have ``thin_room`` bytes.
 
-    Returns (bytes written, or -1 where the batch contradicts itself; how many are kept).
+    Returns (bytes written, or -1 if the batch contradicts itself; number of kept messages).
     """
     bad = np.int64(-1)
     at = np.int64(0)
@@ -880,7 +891,7 @@ def thin(plain, end, data, row, entry, keep, out, indexes):
     slot = 0
     kept = 0
     index = np.int64(-1)
-    run = bad  # where the messages begin that are not copied yet
+    run = bad  # start of the messages that are not copied yet, or -1
     for i in range(count):
         begin = at
         at, key_at, key_length, size, event_time, is_out, is_null = _message(plain, at, end)
@@ -920,13 +931,13 @@ def thin(plain, end, data, row, entry, keep, out, indexes):
 
 @njit(cache=True, nogil=True)
 def thin_room(entry, size):
-    """Bytes that ``thin`` may need for a payload of ``size`` bytes."""
+    """The bytes that ``thin`` may need for a payload of ``size`` bytes."""
     return size + (PLACEHOLDER_BYTES if entry.kept > 0 else 2) * entry.messages
 
 
 @njit(cache=True, nogil=True)
 def head_room(row, entry):
-    """Bytes that ``put_head`` may need."""
+    """The bytes that ``put_head`` may need."""
     return entry.payload_at - row.position + 16 + 7 * row.records
 
 
@@ -940,12 +951,11 @@ def _put_indexes(out, at, kept):
 
 @njit(cache=True, nogil=True)
 def put_head(data, row, entry, size, kept, keeps_prefix, out, at):
-    """Write all of an entry that lies before its payload: the metadata with the indexes that are
-    kept and this size of the payload in the clear, all other fields as they are. The checksum is
-    left open. Addresses as in ``thin``.
+    """Write the part of an entry before its payload, without the checksum.
 
-    Returns (where the frame begins, the position after it). Source:
-    docs/formats/pulsar-compaction.md, "Batches".
+    The metadata get the indexes of the kept messages and ``size``, the size of the decompressed
+    payload. All other fields are copied. Addresses as in ``thin``. Returns (start of the frame,
+    position after the head). Source: docs/formats/pulsar-compaction.md, "Batches".
     """
     if keeps_prefix:
         copy_bytes(out, at, data, row.position, entry.framed_at - row.position)
@@ -988,7 +998,7 @@ def put_head(data, row, entry, size, kept, keeps_prefix, out, at):
 
 @njit(cache=True, nogil=True)
 def put_checksum(out, frame, end):
-    """Close the framed entry ``out[frame:end]``."""
+    """Write the checksum of the framed entry ``out[frame:end]``."""
     store32(out, frame + 2, swap32(np.uint64(crc32c(out, frame + 6, end))))
 
 
@@ -1004,7 +1014,9 @@ def _note(rows, filled, begin, at, row, kept):
 
 @njit(cache=True, nogil=True)
 def stays_as_it_is(row, entry, action):
-    """Whether an entry is copied: no batch, or one that says already what is kept."""
+    """Whether an entry is copied unchanged: it is not a readable batch, or its metadata already
+    list all kept indexes.
+    """
     if entry.kind != BATCH or entry.marks & IS_HUGE:
         return True
     return action == COPY and entry.kept > 0 and entry.plain_size >= 0
@@ -1012,16 +1024,18 @@ def stays_as_it_is(row, entry, action):
 
 @njit(cache=True, nogil=True)
 def _put_batch(chunk, orders, scratch, b, keep_at, out, at):
-    """Write the batch ``b`` without what goes; of a packed one all must stay.
+    """Write batch ``b`` without its dropped messages. A compressed batch is written only if all
+    messages stay.
 
-    Returns (position behind, how many messages are kept, code). PACKED: it must be opened or packed
-    elsewhere; CHANGED: it contradicts itself.
+    Returns (position after it, number of kept messages, code). PACKED: it must be decompressed or
+    compressed elsewhere. CHANGED: it contradicts itself.
     """
     row = chunk.table[b]
     entry = chunk.entries[b]
     data = address(chunk.buffer)
     stop = row.position + row.size
-    # Where all stay it is enough to know that they can be read: what is packed stays so.
+    # If all messages stay, it is enough to check that they can be read: the compressed payload is
+    # copied.
     packed = row.codec != 0
     if packed and (row.codec != _LZ4 or orders.actions[b] != COPY):
         return at, 0, PACKED
@@ -1062,13 +1076,12 @@ def _put_batch(chunk, orders, scratch, b, keep_at, out, at):
 
 @njit(cache=True, nogil=True)
 def rebuild(chunk, orders, scratch, done, out, rows):
-    """Carry out the orders on the chunk's entries from where ``done`` is, up to the first batch that
-    must be opened or packed elsewhere (PACKED).
+    """Carry out the orders on the chunk's entries from ``done`` on.
 
-    Writes to ``out``, and to ``rows`` a row an entry (see ROW_COLUMNS; the sixth is how many
-    records are left). NEED_ROOM: the next entry does not fit ``out`` or the scratch.
-
-    Returns (a new ``done``, code).
+    Stops at the first batch that must be decompressed or compressed elsewhere (PACKED). Writes to
+    ``out``, and a row per entry to ``rows`` (see ROW_COLUMNS; the sixth is the number of records
+    left). NEED_ROOM means that the next entry does not fit ``out`` or the scratch. Returns (a new
+    ``done``, code).
     """
     table, entries, actions = chunk.table, chunk.entries, orders.actions
     data = address(chunk.buffer)
@@ -1106,23 +1119,24 @@ def rebuild(chunk, orders, scratch, done, out, rows):
     return Done(b, keep_at, at, filled), OK
 
 
-# Columns of what ``thin_many`` says of a batch.
-HEAD = 0  # where its head ends in ``heads``
-FRAME = 1  # where its frame begins there
-START = 2  # of its messages, in ``out``
+# Columns of the notes of ``thin_many`` on a batch.
+HEAD = 0  # end of its head, in ``heads``
+FRAME = 1  # start of its frame, in ``heads``
+START = 2  # of its messages, in ``thinned``
 END = 3
 KEPT = 4
-THINNED = 5  # columns
+THINNED = 5  # number of columns
 
 
 @njit(cache=True, nogil=True)
 def thin_many(chunk, orders, scratch, first, last, keep_at):
-    """Write what stays of the batches ``first`` to ``last``, opened in ``scratch.plain``, one behind
-    the other to ``scratch.thinned``, and what shall stand before each payload to ``scratch.heads``;
-    ``scratch.notes`` takes a row a batch.
+    """Write the kept messages of the batches ``first`` to ``last`` to ``scratch.thinned``, one
+    after the other.
 
-    A batch that contradicts itself becomes WHOLE. Returns (batches done, keep_at, code): it ends in
-    front of such a one that is not to be copied.
+    The batches are decompressed in ``scratch.plain``. The head of each payload is written to
+    ``scratch.heads``, and a row per batch to ``scratch.notes``. A batch that contradicts itself
+    becomes WHOLE if it is to be copied; otherwise the loop ends before it. Returns (end of the
+    batches done, keep_at, code).
     """
     buffer, table, entries = chunk
     actions, keep, keeps_prefix = orders
@@ -1167,12 +1181,12 @@ def thin_many(chunk, orders, scratch, first, last, keep_at):
 
 @njit(cache=True, nogil=True)
 def seal_many(table, scratch, first, sizes, out, at, rows, filled):
-    """Put the heads of ``thin_many`` in front of payloads that lie in ``out``, with their
-    checksums.
+    """Write the heads of ``thin_many``, with checksums, before payloads in ``out``.
 
-    ``sizes``: of each entry from ``first`` on, head included; they lie one behind the other from
-    ``out[at]`` on, with room for the heads. One without a head is left as it is. A row each, but of
-    what is dropped, to ``rows`` from ``filled`` on, as ``rebuild`` does; returns the rows filled.
+    ``sizes`` has the size of each entry from ``first`` on, head included. The entries are adjacent
+    from ``out[at]`` on, with room for the heads. An entry without a head is left unchanged. Each
+    entry that is not dropped gets a row in ``rows`` from ``filled`` on, as in ``rebuild``. Returns
+    the number of filled rows.
     """
     plain, thinned, indexes, heads, notes = scratch
     target = address(out)
@@ -1195,8 +1209,10 @@ def seal_many(table, scratch, first, sizes, out, at, rows, filled):
 
 @njit(cache=True, nogil=True)
 def packed_end(table, entries, first, actions):
-    """Where the neighbouring batches from ``first`` on end that must be opened to be rebuilt; what
-    is dropped between them is marked so."""
+    """The end of the adjacent batches from ``first`` on that must be decompressed for a rebuild.
+
+    Dropped entries between them are marked IS_DROPPED.
+    """
     end = first
     for b in range(first, len(table)):
         row = table[b]
@@ -1213,9 +1229,10 @@ def packed_end(table, entries, first, actions):
 
 @njit(cache=True, nogil=True)
 def rooms(table, entries, first, last, enough):
-    """What scratch the batches of ``table[first:last]`` need to be thinned together, as many as
-    ``enough`` bytes will do for: (where they end, payloads, heads, records of the largest).
-    ``plain_start`` and ``plain_end`` are set.
+    """The scratch needed to thin the batches of ``table[first:last]`` together.
+
+    Returns (end of the batches that ``enough`` bytes suffice for, payloads, heads, records of the
+    largest). ``plain_start`` and ``plain_end`` must be set.
     """
     payloads = np.int64(0)
     heads = np.int64(0)
@@ -1236,7 +1253,9 @@ def rooms(table, entries, first, last, enough):
 
 @njit(cache=True, nogil=True)
 def rebuilt_size(table, entries, count):
-    """Bytes that the first ``count`` entries need once rebuilt, save for batches that grow."""
+    """The bytes that the first ``count`` entries need once rebuilt, not counting
+    batches that grow.
+    """
     size = np.int64(0)
     for b in range(count):
         size += table[b].size

@@ -1,9 +1,9 @@
-"""What BookKeeper's metadata store says of a ledger.
+"""The metadata of a ledger in BookKeeper's metadata store.
 
-The node ``/ledgers/00/0000/L0010`` of ledger 10 holds a line of text,
-``BookieMetadataFormatVersion<tab>3<newline>``, and the message with its length, a varint, before
-it. Version 2 has the message as text instead. In an offloaded ledger's index, and under key -1 of a
-MapFile, it lies bare.
+The node ``/ledgers/00/0000/L0010`` of ledger 10 contains a line of text,
+``BookieMetadataFormatVersion<tab>3<newline>``, the message's length as a varint, and the message.
+Version 2 has the message in text form. The index of an offloaded ledger and key -1 of a MapFile
+contain the bare message.
 
 Source: BookKeeper 4.17.3 ``LedgerMetadataSerDe``, ``DbLedgerMetadata.proto``; Pulsar 4.2.4
 ``OffloadIndexBlockImpl``; docs/formats/pulsar.md, "Ledger metadata".
@@ -35,7 +35,7 @@ _TEXT_VERSION = 2
 
 
 class LedgerState(IntEnum):
-    """Whether a ledger grows."""
+    """The state of a ledger. Only an open ledger grows."""
 
     OPEN = 1
     IN_RECOVERY = 2
@@ -43,7 +43,7 @@ class LedgerState(IntEnum):
 
 
 class Digest(IntEnum):
-    """What proves an entry of a ledger."""
+    """The kind of checksum in each entry of a ledger."""
 
     CRC32 = 1
     HMAC = 2
@@ -53,7 +53,7 @@ class Digest(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ensemble(ProtoMessage):
-    """Segment: the bookies that hold the entries from ``first_entry`` on."""
+    """Segment: the bookies that store the entries from ``first_entry`` on."""
 
     bookies: Annotated[tuple[str, ...], ProtoField(1, STRING, repeated=True)] = ()
     first_entry: Annotated[int, ProtoField(2, INT64, required=True)]
@@ -72,11 +72,12 @@ class LedgerMetadata(ProtoMessage):
     """LedgerMetadataFormat."""
 
     # fmt: off
-    quorum:        Annotated[int, ProtoField(1, INT32, required=True)]   # bookies that get an entry
+    # bookies that store an entry
+    quorum:        Annotated[int, ProtoField(1, INT32, required=True)]
     ensemble:      Annotated[int, ProtoField(2, INT32, required=True)]
-    # bytes of all entries, of a closed ledger
+    # bytes of all entries, set once the ledger is closed
     length:        Annotated[int, ProtoField(3, INT64, required=True)]
-    last_entry:    Annotated[int | None, ProtoField(4, INT64)] = None    # -1: none
+    last_entry:    Annotated[int | None, ProtoField(4, INT64)] = None  # -1 if empty
     state:         Annotated[int, ProtoField(5, INT32, required=True)]   # see LedgerState
     ensembles:     Annotated[tuple[Ensemble, ...], ProtoField(6, Ensemble, repeated=True)] = ()
     digest:        Annotated[int | None, ProtoField(7, INT32)] = None    # see Digest
@@ -98,7 +99,7 @@ class LedgerMetadata(ProtoMessage):
 
     @property
     def compacted_topic(self) -> str | None:
-        """The full name of the topic whose compacted ledger this is, None of any other ledger."""
+        """The full name of the topic whose compacted ledger this is. None for any other ledger."""
         custom = self.custom
         if custom.get(COMPONENT) != COMPONENT_COMPACTED:
             return None
@@ -106,17 +107,18 @@ class LedgerMetadata(ProtoMessage):
 
     @classmethod
     def decode_node(cls, data: bytes) -> LedgerMetadata:
-        """Decode what the metadata store's node holds, of version 3 or 2.
+        """Decode a node of the metadata store, version 2 or 3.
 
         Raises:
-            CorruptLog: another beginning, a length that is not what follows, a message that is
-                none.
+            CorruptLog: the beginning is not BookKeeper's, the length differs from the bytes that
+                follow, or
+                the message is broken.
             UnsupportedFormat: version 1, which releases before 4.2 wrote.
         """
         line, _, rest = data.partition(b"\n")
         version = line[len(NODE_HEAD) :]
         if not line.startswith(NODE_HEAD) or not version.isdigit() or len(version) > 9:
-            raise CorruptLog("no ledger's metadata: it does not begin as BookKeeper's do", 0)
+            raise CorruptLog("not ledger metadata: the first line is not BookKeeper's", 0)
         begin = len(line) + 1
         if int(version) == _TEXT_VERSION:
             return cls(**_of_text(rest.decode(errors="replace"), begin))
@@ -124,23 +126,23 @@ class LedgerMetadata(ProtoMessage):
             raise UnsupportedFormat(
                 f"ledger metadata of version {int(version)}",
                 0,
-                remedy="versions 2 and 3 are read; export it as JSON",
+                remedy="only versions 2 and 3 can be read; export the topic as JSON instead",
             )
         size, at = decode_varint(data, begin, len(data))
         if size > len(data) - at:
             raise TruncatedLog(f"ledger metadata of {size} bytes, {len(data) - at} are left", begin)
         if size < len(data) - at:
-            raise CorruptLog(f"{len(data) - at - size} bytes behind a ledger's metadata", at + size)
+            raise CorruptLog(f"{len(data) - at - size} bytes after a ledger's metadata", at + size)
         return cls.decode(data, at)
 
     def encode_node(self) -> bytes:
-        """What the node holds, version 3."""
+        """The bytes of the node, version 3."""
         message = self.encode()
         return NODE_HEAD + b"%d\n" % NODE_VERSION + put_varint(len(message)) + message
 
 
 def custom_items(custom: dict[str, bytes]) -> tuple[CustomMetadata, ...]:
-    """Custom metadata as the message has them, in the dictionary's order."""
+    """Custom metadata as message fields, in the dictionary's order."""
     return tuple(CustomMetadata(key=key, value=value) for key, value in custom.items())
 
 
@@ -164,7 +166,7 @@ _NAMES = {
 
 
 def _of_text(text: str, begin: int) -> dict[str, Any]:
-    """The fields of a message in protobuf's text form; ``begin`` is its first byte, for errors."""
+    """The fields of a message in protobuf's text form. ``begin`` is its first byte, for errors."""
     found: dict[str, Any] = {}
     ensembles: list[Ensemble] = []
     custom: list[CustomMetadata] = []
@@ -192,7 +194,7 @@ def _of_text(text: str, begin: int) -> dict[str, Any]:
 
 
 def _text_items(text: str, begin: int) -> list[tuple[str, Any]]:
-    """Names with values (text as it stands) or, one level deep, with lists of the same."""
+    """Names with their values: text, or, one level deep, a list of the same pairs."""
     items: list[tuple[str, Any]] = []
     inner: list[tuple[str, str]] | None = None
     name = ""
@@ -200,7 +202,7 @@ def _text_items(text: str, begin: int) -> list[tuple[str, Any]]:
     while text[at:].strip():
         token = _TOKEN.match(text, at)
         if token is None or (name and token[4] is None) or (not name and token[4] is not None):
-            raise CorruptLog("ledger metadata that are no text of a message", begin + at)
+            raise CorruptLog("ledger metadata that are not a message in text form", begin + at)
         at = token.end()
         if token[2] == "{" and inner is None:
             inner = []
@@ -223,12 +225,12 @@ def _text_number(value: str, begin: int) -> int:
     try:
         return int(value)
     except ValueError:
-        words = f"ledger metadata with {value[:40]!r} where a number belongs"
+        words = f"ledger metadata with {value[:40]!r} instead of a number"
         raise CorruptLog(words, begin) from None
 
 
 def _text_bytes(value: str) -> bytes:
-    """What a quoted text stands for; escapes are bytes, octal mostly."""
+    """The bytes that a quoted text stands for. Escapes are bytes, mostly octal."""
 
     def plain(found: re.Match[str]) -> str:
         code = found[1]

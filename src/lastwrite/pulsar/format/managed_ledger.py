@@ -1,16 +1,16 @@
-"""A managed ledger: which ledgers a topic is made of, and where its cursors stand.
+"""A managed ledger: the ledgers of a topic and the positions of its cursors.
 
 ``/managed-ledgers/public/default/persistent/orders`` of the metadata store is a ManagedLedgerInfo:
 ledgers 10, 12 and 15, 15 open (no entries stated), 10 offloaded under a uuid.
-``…/orders/__compaction`` is a ManagedCursorInfo; while a broker serves the topic it only names a
-ledger of its own (``cursors_ledger``) whose last entry, a PositionInfo, is the truth. A cursor at
-10:5 with property CompactedTopicLedger = 77 says: up to 10:5 read ledger 77.
+``…/orders/__compaction`` is a ManagedCursorInfo. While a broker serves the topic, it only names a
+ledger of its own (``cursors_ledger``), whose last entry, a PositionInfo, is valid instead. A cursor
+at 10:5 with property CompactedTopicLedger = 77 means: up to 10:5, read ledger 77.
 
 Either node, and a PositionInfo, may be compressed: ``4778``, i32 length, a message with codec and
-size, then the rest.
+size, then the compressed bytes.
 
-The same is to be had as JSON: by the field names of the messages, as ``pulsar-admin topics
-info-internal`` prints it, or as ``pulsar-admin topics stats-internal`` does, which knows no uuids.
+The same data exist as JSON in two forms. ``pulsar-admin topics info-internal`` prints the messages
+with their field names. ``pulsar-admin topics stats-internal`` prints another form, without uuids.
 
 Source: Pulsar 4.2.4 ``MLDataFormats.proto``, ``MetaStoreImpl``, ``ManagedCursorImpl``,
 ``ManagedLedgerInternalStats``; docs/formats/pulsar.md, "Managed ledger".
@@ -40,9 +40,9 @@ from lastwrite.pulsar.format.protobuf import (
 )
 
 COMPRESSED = b"\x47\x78"
-_LIMIT_BYTES = 256 << 20  # of one node: a metadata store holds far less
+_LIMIT_BYTES = 256 << 20  # of one node; a metadata store contains far less
 _U64 = (1 << 64) - 1
-# Of a ledger's own metadata, as ``stats-internal --metadata`` prints them.
+# A ledger's own metadata, as ``stats-internal --metadata`` prints them.
 _ENDED = re.compile(r"state=CLOSED, length=(?P<length>\d+), lastEntryId=(?P<last>-?\d+),")
 
 
@@ -55,11 +55,10 @@ class CompressionInfo(ProtoMessage):
 
 
 def unwrapped(data: bytes) -> bytes:
-    """The message's bytes of a node that may be compressed.
+    """The message's bytes from a node that may be compressed.
 
     Raises:
-        TruncatedLog, CorruptLog, UnsupportedFormat, OutOfMemoryBudget: a head that lies, broken
-            data.
+        TruncatedLog, CorruptLog, UnsupportedFormat, OutOfMemoryBudget: a wrong head or broken data.
     """
     if data[:2] != COMPRESSED:
         return data
@@ -75,7 +74,9 @@ def unwrapped(data: bytes) -> bytes:
 
 
 def wrapped(message: bytes, codec: Codec) -> bytes:
-    """The node of a message with this codec; of NONE the message itself, as upstream has it."""
+    """The node of a message, compressed with this codec. With NONE it is the bare message, as
+    upstream.
+    """
     if codec is Codec.NONE:
         return message
     head = CompressionInfo(codec=int(codec), uncompressed_size=len(message)).encode()
@@ -112,7 +113,9 @@ class NestedPosition(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverMetadata(ProtoMessage):
-    """OffloadDriverMetadata: which store, and what its driver wants to know again."""
+    """OffloadDriverMetadata: the store, and the properties that its driver needs to read the
+    ledger.
+    """
 
     name: Annotated[str, ProtoField(1, STRING, required=True)]
     properties: Annotated[tuple[Property, ...], ProtoField(2, Property, repeated=True)] = ()
@@ -120,7 +123,7 @@ class DriverMetadata(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadSegment(ProtoMessage):
-    """Part of a ledger that a streaming offloader wrote, up to ``end_entry``."""
+    """The part of a ledger up to ``end_entry``, written by a streaming offloader."""
 
     # fmt: off
     uid_msb:         Annotated[int | None, ProtoField(1, INT64)] = None
@@ -139,7 +142,7 @@ class OffloadSegment(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadContext(ProtoMessage):
-    """Where a ledger was offloaded to, and whether all of it was."""
+    """The object that a ledger was offloaded to, and whether the offload is complete."""
 
     # fmt: off
     uid_msb:            Annotated[int | None, ProtoField(1, INT64)] = None
@@ -157,7 +160,7 @@ class OffloadContext(ProtoMessage):
 
     @classmethod
     def of_uuid(cls, uuid: UUID, *, complete: bool = True) -> OffloadContext:
-        """The context of a ledger whose objects have that uuid in their names."""
+        """The context of a ledger whose objects have this uuid in their names."""
         return cls(
             uid_msb=signed(uuid.int >> 64), uid_lsb=signed(uuid.int & _U64), complete=complete
         )
@@ -165,7 +168,7 @@ class OffloadContext(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerInfo(ProtoMessage):
-    """One ledger of a topic. The open one has neither entries nor size nor a time."""
+    """One ledger of a topic. The open one has no entries, no size and no time."""
 
     # fmt: off
     ledger:     Annotated[int, ProtoField(1, INT64, required=True)]
@@ -178,18 +181,18 @@ class LedgerInfo(ProtoMessage):
 
     @property
     def is_closed(self) -> bool:
-        """Whether it grows no more: its entries are stated, and the time is not 0."""
+        """Whether the ledger no longer grows: its entries are stated, and the time is not 0."""
         return bool(self.closed_ms) or (self.closed_ms is None and self.entries is not None)
 
     @property
     def offloaded_as(self) -> UUID | None:
-        """The uuid in the names of its objects, None where it was not offloaded whole."""
+        """The uuid in the names of its objects. None if the ledger was not completely offloaded."""
         return self.offload.uuid if self.offload is not None and self.offload.complete else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedLedgerInfo(ProtoMessage):
-    """The ledgers of a topic, in no order; ``decode_node`` sorts them by their ids."""
+    """The ledgers of a topic, unsorted; ``decode_node`` sorts them by id."""
 
     # fmt: off
     ledgers:    Annotated[tuple[LedgerInfo, ...], ProtoField(1, LedgerInfo, repeated=True)] = ()
@@ -199,18 +202,20 @@ class ManagedLedgerInfo(ProtoMessage):
 
     @classmethod
     def decode_node(cls, data: bytes) -> ManagedLedgerInfo:
-        """Decode a node of the metadata store; errors as ``decode`` and ``unwrapped``."""
+        """Decode a node of the metadata store. Errors as ``decode`` and ``unwrapped``."""
         return cls.decode(unwrapped(data)).in_order
 
     @property
     def in_order(self) -> ManagedLedgerInfo:
-        """The same with its ledgers by ascending id."""
+        """The same with its ledgers sorted by id."""
         return replace(self, ledgers=tuple(sorted(self.ledgers, key=lambda one: one.ledger)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorInfo(ProtoMessage):
-    """ManagedCursorInfo. ``cursors_ledger`` -1: the rest counts, else that ledger's last entry."""
+    """ManagedCursorInfo. If ``cursors_ledger`` is -1, its other fields are valid, otherwise that
+    ledger's last entry.
+    """
 
     # fmt: off
     cursors_ledger:     Annotated[int, ProtoField(1, INT64, required=True)]
@@ -225,14 +230,14 @@ class CursorInfo(ProtoMessage):
 
     @property
     def horizon(self) -> Position | None:
-        """The mark-delete position, None where the node does not say it."""
+        """The mark-delete position. None if the node has none."""
         if self.mark_delete_ledger is None or self.mark_delete_entry is None:
             return None
         return Position(self.mark_delete_ledger, self.mark_delete_entry)
 
     @property
     def compacted_ledger(self) -> int | None:
-        """The compacted ledger's id, None where the cursor has none."""
+        """The compacted ledger's id. None if the cursor has none."""
         return _ledger_of(self.properties)
 
     @classmethod
@@ -243,7 +248,7 @@ class CursorInfo(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionInfo(ProtoMessage):
-    """An entry of a cursor's ledger; the last one counts."""
+    """An entry of a cursor's ledger. Only the last entry is valid."""
 
     # fmt: off
     ledger:                    Annotated[int, ProtoField(1, INT64, required=True)]
@@ -261,7 +266,7 @@ class PositionInfo(ProtoMessage):
 
     @property
     def compacted_ledger(self) -> int | None:
-        """The compacted ledger's id, None where the cursor has none."""
+        """The compacted ledger's id. None if the cursor has none."""
         return _ledger_of(self.properties)
 
     @classmethod
@@ -285,32 +290,31 @@ def _uuid(msb: int | None, lsb: int | None) -> UUID | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What an export in JSON says of a topic; what it does not say is None."""
+    """The content of a topic's JSON export. A fact that the export lacks is None."""
 
     info: ManagedLedgerInfo
     horizon: Position | None = None  # of the cursor __compaction
     compacted_ledger: int | None = None
     compacted_entries: int | None = None  # of that ledger
-    last_confirmed: Position | None = None  # the last entry; entry -1 of a ledger without any
-    ended: frozenset[int] = frozenset()  # ledgers whose count is their own metadata's
+    last_confirmed: Position | None = None  # the last entry; entry -1 in an empty ledger
+    ended: frozenset[int] = frozenset()  # ledgers whose entry count is from their own metadata
 
 
 def from_json(text: str) -> Exported:
-    """The managed ledger of an exported JSON document; a list of ledgers is in it under one of two
-    names.
+    """Parse the managed ledger of an exported JSON document.
 
-    ``ledgerInfo``: the messages' own fields. ``ledgers``: what ``info-internal`` or
-    ``stats-internal`` prints; the former states the uuid of an offloaded ledger, the latter the
-    compaction's horizon and ledger.
+    The document has a list of ledgers. Under ``ledgerInfo`` it has the fields of the messages.
+    Under ``ledgers`` it has the output of ``info-internal`` or ``stats-internal``. The former has
+    the uuid of an offloaded ledger, the latter the compaction's horizon and ledger.
 
     Raises:
-        CorruptLog: no JSON, or a field of another type.
-        InvalidConfig: JSON of something else.
+        CorruptLog: not JSON, or a field of another type.
+        InvalidConfig: JSON of another kind.
     """
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise CorruptLog(f"no JSON: {error}") from None
+        raise CorruptLog(f"not JSON: {error}") from None
     if not isinstance(document, dict) or not ({"ledgerInfo", "ledgers"} & document.keys()):
         raise InvalidConfig(
             "JSON without a list of ledgers",
@@ -369,14 +373,16 @@ def _ledger_of_messages(item: dict[str, Any]) -> LedgerInfo:
 
 
 def _of_admin(document: dict[str, Any]) -> Exported:
-    """Both forms: one states times and uuids, the other entries of every ledger but the open one."""
+    """Both forms of pulsar-admin. One has times and uuids, the other the entries of all closed
+    ledgers.
+    """
     is_stats = "state" in document or "lastConfirmedEntry" in document
     count = len(document["ledgers"])
     ledgers, ended = [], set()
     for n, item in enumerate(document["ledgers"]):
         uuid = item.get("offloadedContextUuid")
         entries, size = _number(item.get("entries")), _number(item.get("size"))
-        # Statistics print no times; the last ledger of a topic that is not closed is the open one.
+        # Statistics have no times. The last ledger is the open one unless the topic is closed.
         is_last = n == count - 1 and not entries
         if is_stats and is_last and document.get("state") != "ClosedLedger":
             entries, size = None, None
@@ -404,7 +410,7 @@ def _of_admin(document: dict[str, Any]) -> Exported:
 
 
 def _exported(document: dict[str, Any], ledgers: list[LedgerInfo]) -> Exported:
-    """The same with what both forms say of the topic and of its cursor."""
+    """Add the topic's and the cursor's fields, which both forms have."""
     terminated = document.get("terminatedPosition")
     info = ManagedLedgerInfo(
         ledgers=tuple(ledgers),
@@ -439,28 +445,28 @@ def _nested(item: dict[str, Any]) -> NestedPosition:
 def _id(value: Any) -> int:
     number = _number(value)
     if number is None:
-        raise TypeError("an id that is null")
+        raise TypeError("an id is null")
     return number
 
 
 def _number(value: Any) -> int | None:
-    """An integer, also as text, as protobuf's JSON has 64-bit numbers."""
+    """An integer. Also accepts text, since protobuf's JSON has 64-bit numbers as text."""
     if value is None or isinstance(value, bool):
         return None
     number = int(value)
     if not -(1 << 63) <= number < 1 << 63 or number != value and not isinstance(value, str):
-        raise ValueError(f"{value} where a 64-bit integer belongs")
+        raise ValueError(f"{value} is not a 64-bit integer")
     return number
 
 
 def _flag(value: Any) -> bool | None:
     if value is not None and not isinstance(value, bool):
-        raise TypeError(f"{value!r} where true or false belongs")
+        raise TypeError(f"{value!r} is not true or false")
     return value
 
 
 def _properties(value: Any) -> tuple[Property, ...]:
-    """Properties as a map, or as a list of key and value."""
+    """Properties, from a map or a list of key and value."""
     if value is None:
         return ()
     if isinstance(value, dict):

@@ -1,13 +1,13 @@
-"""Entries that a ledger has and its data object lacks: ranges of entry ids, noted in the object's
+"""Entries that a ledger has and its data object lacks: ranges of entry ids, stored in the object's
 own index.
 
-``fetch`` brings what is whole of a ledger whose entry 7 is damaged in every copy. The object then
-holds entries 0 to 6 in one block and 8 to 89 in the next, and the custom metadata of its index say
-``lastwrite/missing`` = ``7``. Several ranges are ``7,12-15``, rising and apart. A block begins
-after each of them, so every reader finds its way by the index. The pair is for archives: no broker
-reads a ledger with a gap.
+If entry 7 of a ledger is damaged in every copy, ``fetch`` stores the others. The object then has
+entries 0 to 6 in one block and 8 to 89 in the next. The custom metadata of its index contain
+``lastwrite/missing`` = ``7``. Several ranges are ``7,12-15``: ascending, with at least one entry
+between two ranges. A block begins after each range, so a reader of the index skips them without
+further code. Only archives have this pair: no broker reads a ledger with a gap.
 
-The form is ours; the rest of the index is Pulsar 4.2.4 ``OffloadIndexBlockImpl``.
+The pair is Lastwrite's own; the rest of the index is Pulsar 4.2.4 ``OffloadIndexBlockImpl``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lastwrite.errors import CorruptLog
 from lastwrite.model.columns import Int64Array
 from lastwrite.pulsar.format.position import MAX_ENTRY
 
-MISSING = "lastwrite/missing"  # a custom metadatum of the index
+MISSING = "lastwrite/missing"  # a key of the index's custom metadata
 
 _RANGES = re.compile(rb"[0-9]{1,10}(-[0-9]{1,10})?(,[0-9]{1,10}(-[0-9]{1,10})?)*")
 _MOST_NAMED = 5
@@ -40,14 +40,14 @@ class EntryRange(NamedTuple):
 
 
 def missing_in(entries: Int64Array, end: int) -> tuple[EntryRange, ...]:
-    """The ids from 0 to before ``end`` that are not among ``entries``, which rise."""
+    """The ids below ``end`` that are not in ``entries``, which must ascend."""
     known = np.concatenate(([-1], entries[entries < end], [end])).astype(np.int64)
     before = np.flatnonzero(np.diff(known) > 1)
     return tuple(EntryRange(int(known[n]) + 1, int(known[n + 1]) - 1) for n in before)
 
 
 def ranges_of(entries: Sequence[int]) -> tuple[EntryRange, ...]:
-    """The ranges that these ids, which rise, make."""
+    """The ranges formed by these ascending ids."""
     found: list[EntryRange] = []
     for entry in entries:
         if found and entry == found[-1].last + 1:
@@ -58,7 +58,7 @@ def ranges_of(entries: Sequence[int]) -> tuple[EntryRange, ...]:
 
 
 def between(ranges: Iterable[EntryRange], first: int, end: int) -> tuple[EntryRange, ...]:
-    """What of the ranges lies from entry ``first`` on and before entry ``end``."""
+    """The parts of the ranges from entry ``first`` to before entry ``end``."""
     return tuple(
         EntryRange(max(each.first, first), min(each.last, end - 1))
         for each in ranges
@@ -67,44 +67,46 @@ def between(ranges: Iterable[EntryRange], first: int, end: int) -> tuple[EntryRa
 
 
 def entries_in(ranges: Iterable[EntryRange]) -> int:
-    """How many entries the ranges have."""
+    """The number of entries in the ranges."""
     return sum(each.entries for each in ranges)
 
 
 def encode_ranges(ranges: Sequence[EntryRange]) -> bytes:
-    """The text of ranges that rise."""
+    """The text of ascending ranges."""
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges).encode()
 
 
 def decode_ranges(text: bytes) -> tuple[EntryRange, ...]:
-    """The ranges of a text.
+    """Parse the text of ranges.
 
     Raises:
-        CorruptLog: it is none, or they do not rise.
+        CorruptLog: the text has another form, or the ranges do not ascend.
     """
     if not _RANGES.fullmatch(text):
-        raise CorruptLog(f"{text[:40]!r} names no missing entries")
+        raise CorruptLog(f"{text[:40]!r} is not a list of missing entries")
     found = []
     for part in text.decode().split(","):
         first, _, last = part.partition("-")
         found.append(EntryRange(int(first), int(last or first)))
-    end = -2  # two ranges that touch were one
+    end = -2  # adjacent ranges would have been one range
     for first_entry, last_entry in found:
         if not end + 2 <= first_entry <= last_entry <= MAX_ENTRY:
-            raise CorruptLog(f"the missing entries {text[:40]!r} do not rise")
+            raise CorruptLog(f"the missing entries {text[:40]!r} are not in ascending order")
         end = last_entry
     return tuple(found)
 
 
 def in_words(ledger: int, ranges: Sequence[EntryRange]) -> str:
-    """The ids, the first few by name: ``entry 80:7``, ``entries 80:0 to 80:4 and 80:9, 90 in all``."""
+    """The ids in words, the first few by number: ``entry 80:7``, or ``entries 80:0 to 80:4 and
+    80:9, 6 in all``.
+    """
     count = entries_in(ranges)
     named = [
         f"{ledger}:{a}" if a == b else f"{ledger}:{a} to {ledger}:{b}"
         for a, b in ranges[:_MOST_NAMED]
     ]
     if len(ranges) > _MOST_NAMED:
-        named.append(f"{len(ranges) - _MOST_NAMED} more stretches")
+        named.append(f"{len(ranges) - _MOST_NAMED} more ranges")
     told = named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
     total = f", {count} in all" if len(ranges) > 1 else ""
     return f"{'entry' if count == 1 else 'entries'} {told}{total}"

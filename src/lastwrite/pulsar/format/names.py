@@ -1,12 +1,12 @@
-"""Names of topics, of what holds them in a metadata store or a bucket, and of files in a topic
+"""Names of topics, of their objects in a metadata store or a bucket, and of files in a topic
 folder.
 
 ``persistent://public/default/orders`` is a topic; ``orders`` alone means the same. Partition 3 of a
 partitioned topic is a topic of its own, ``persistent://public/default/orders-partition-3``. Its
-*managed ledger* is ``public/default/persistent/orders-partition-3``, the local name encoded as in a
-web form; a topic folder lies under that path in an archive. ``<uuid>-ledger-10`` is the object of
-ledger 10 in a bucket, ``<uuid>-ledger-10-index`` its index; the uuid is drawn anew for each
-attempt, and the managed ledger's metadata says which one counts.
+*managed ledger* is ``public/default/persistent/orders-partition-3``, with the local name encoded as
+in a web form. An archive stores the topic folder under that path. ``<uuid>-ledger-10`` is the
+object of ledger 10 in a bucket, and ``<uuid>-ledger-10-index`` its index. Each attempt has a new
+random uuid; the managed ledger's metadata contain the uuid that counts.
 
 Source: Pulsar 4.2.4 ``TopicName``, ``Codec``, ``DataBlockUtils``,
 ``FileSystemManagedLedgerOffloader``; docs/formats/pulsar.md.
@@ -28,7 +28,7 @@ DEFAULT_NAMESPACE = "default"
 PARTITION_MARK = "-partition-"
 
 COMPACTION_CURSOR = "__compaction"
-LEDGER_PROPERTY = "CompactedTopicLedger"  # of that cursor: the compacted ledger's id
+LEDGER_PROPERTY = "CompactedTopicLedger"  # property of that cursor: the compacted ledger's id
 
 # In a topic folder.
 MANAGED_LEDGER = "managed-ledger"
@@ -56,10 +56,10 @@ _ENTRY_LOG = re.compile(r"(0|[1-9a-f][0-9a-f]{0,15})\.log", re.ASCII)
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicName:
-    """A persistent topic, or one partition of a partitioned one; ``partition`` is -1 where it is
-    not partitioned.
+    """A persistent topic, or one partition of a partitioned topic.
 
-    ``local`` is without the partition and not encoded.
+    ``local`` is the decoded name without the partition. ``partition`` is -1 for a topic that is not
+    a partition.
     """
 
     tenant: str
@@ -69,18 +69,19 @@ class TopicName:
 
     @classmethod
     def parse(cls, text: str) -> TopicName:
-        """The topic of a full URL, of ``tenant/namespace/name``, or of ``name`` in public/default.
+        """Parse a full URL, ``tenant/namespace/name``, or ``name`` in public/default.
 
         Raises:
-            InvalidConfig: not persistent, of the old form with a cluster, an empty or a forbidden
-                part.
+            InvalidConfig: the topic is not persistent, has the old form with a cluster, or has an
+                empty or
+                a forbidden part.
         """
         rest = text
         if "://" in text:
             if not text.startswith(SCHEME):
                 raise InvalidConfig(
                     f"topic {text!r} is not persistent",
-                    remedy=f"only {SCHEME}tenant/namespace/name has a log",
+                    remedy=f"give a persistent topic: {SCHEME}tenant/namespace/name",
                 )
             rest = text[len(SCHEME) :]
             if rest.count("/") != 2:
@@ -97,22 +98,22 @@ class TopicName:
         """The topic of a managed ledger's name, ``tenant/namespace/persistent/encoded-name``.
 
         Raises:
-            InvalidConfig: another form.
+            InvalidConfig: the name has another form.
         """
         parts = name.strip("/").split("/")
         if len(parts) != 4 or parts[2] != PERSISTENT:
             raise InvalidConfig(
-                f"{name!r} is no managed ledger of a persistent topic",
-                remedy="its form is tenant/namespace/persistent/name",
+                f"{name!r} is not the managed ledger of a persistent topic",
+                remedy="give tenant/namespace/persistent/name",
             )
         return cls._of_parts(name, parts[0], parts[1], unquote_plus(parts[3]))
 
     @classmethod
     def of_folder(cls, path: str) -> TopicName:
-        """The topic that a folder is named after, by the last four parts of its whole path.
+        """The topic that a folder is named after: the last four parts of its absolute path.
 
         Raises:
-            InvalidConfig: they are no managed ledger's name.
+            InvalidConfig: the four parts are not a managed ledger's name.
         """
         return cls.of_managed_ledger("/".join(path.split("/")[-4:]))
 
@@ -132,7 +133,7 @@ class TopicName:
 
     @property
     def full(self) -> str:
-        """The topic's URL, a partition's own."""
+        """The topic's URL, with the partition."""
         return self.base if self.partition < 0 else f"{self.base}{PARTITION_MARK}{self.partition}"
 
     @property
@@ -142,7 +143,7 @@ class TopicName:
 
     @property
     def managed_ledger(self) -> str:
-        """The managed ledger's name, also the topic folder's path in an archive."""
+        """The managed ledger's name, which is also the topic folder's path in an archive."""
         local = (
             self.local if self.partition < 0 else f"{self.local}{PARTITION_MARK}{self.partition}"
         )
@@ -153,7 +154,7 @@ class TopicName:
         return self.partition >= 0
 
     def with_partition(self, partition: int) -> TopicName:
-        """The topic of that partition, -1 for the whole."""
+        """The topic of that partition. -1 gives the whole topic."""
         return TopicName(self.tenant, self.namespace, self.local, partition)
 
     def __str__(self) -> str:
@@ -166,23 +167,27 @@ def _is_entity(name: str) -> bool:
 
 def _no_topic(text: str) -> InvalidConfig:
     return InvalidConfig(
-        f"{text!r} names no topic",
+        f"{text!r} is not a topic's name",
         remedy=f"give {SCHEME}tenant/namespace/name, tenant/namespace/name, or a name alone",
     )
 
 
 def encode_local(local: str) -> str:
-    """A local name as part of a managed ledger's, in UTF-8 as Java's ``URLEncoder`` does it."""
+    """A local name as part of a managed ledger's name: UTF-8, encoded as
+    by Java's ``URLEncoder``.
+    """
     return quote_plus(local, safe="*").replace("~", "%7E")
 
 
 def object_name(uuid: UUID, ledger: int) -> str:
-    """The name of a ledger's data object, layout V1; ``+ INDEX_SUFFIX`` names its index."""
+    """The name of a ledger's data object, layout V1. ``+ INDEX_SUFFIX`` names its index."""
     return f"{uuid}-ledger-{ledger}"
 
 
 def parse_object_name(name: str) -> tuple[UUID, int] | None:
-    """Uuid and ledger of a data object's name; None: no such name, or an index object's."""
+    """Uuid and ledger of a data object's name. None for any other name, including an index
+    object's.
+    """
     found = _OBJECT.fullmatch(name)
     if found is None or int(found[2]) > _MAX_I64:
         return None
@@ -190,17 +195,17 @@ def parse_object_name(name: str) -> tuple[UUID, int] | None:
 
 
 def parse_streamed_name(name: str) -> UUID | None:
-    """The uuid of a data object of several ledgers, layout V2, None where it is no such name."""
+    """The uuid of a data object of several ledgers, layout V2. None for any other name."""
     return UUID(name) if _STREAMED.fullmatch(name) else None
 
 
 def map_file_name(ledger: int, uuid: UUID) -> str:
-    """The folder that the file-system offloader writes a ledger to."""
+    """The name of the folder that the file-system offloader writes a ledger to."""
     return f"{ledger}-{uuid}"
 
 
 def parse_map_file_name(name: str) -> tuple[int, UUID] | None:
-    """The ledger and the uuid of such a folder's name, None where it is no such name."""
+    """Ledger and uuid of the name of such a folder. None for any other name."""
     found = _MAP_FILE.fullmatch(name)
     if found is None or int(found[1]) > _MAX_I64:
         return None
@@ -208,11 +213,11 @@ def parse_map_file_name(name: str) -> tuple[int, UUID] | None:
 
 
 def entry_log_name(log_id: int) -> str:
-    """The file of a bookie's entry log."""
+    """The name of a bookie's entry log file."""
     return f"{log_id:x}{ENTRY_LOG_SUFFIX}"
 
 
 def parse_entry_log_name(name: str) -> int | None:
-    """The id of an entry log from its file's name, None where it is no such name."""
+    """The id of an entry log from its file name. None for any other name."""
     found = _ENTRY_LOG.fullmatch(name)
     return int(found[1], 16) if found and int(found[1], 16) <= _MAX_I64 else None

@@ -1,16 +1,18 @@
-"""An offloaded ledger: the data object and the index object that the object-store offloader writes.
+"""An offloaded ledger: the data object and the index object of the object-store offloader.
 
-A data object is *blocks* one behind another, each of which was one part of the upload. A block: 128
-bytes of header, then entries, each ``i32 length, i64 entry id, bytes``; where the next one did not
-fit, ``fedcdead`` again and again up to the block's length, cut off anywhere. An entry lies in one
-block whole. Padding read as a length is negative, so a reader needs no more than that sign.
+A data object is a sequence of *blocks*; each was one part of the upload. A block has 128 bytes of
+header, then entries, each ``i32 length, i64 entry id, bytes``. If the next entry does not fit, the
+block is filled with ``fedcdead``, repeated and cut off anywhere. An entry never crosses the end of
+a block. Padding read as a length is negative, so the sign alone identifies it.
 
-The index says where blocks begin and holds the ledger's metadata, bare. To find entry e take the
-last block whose first entry is at most e and go on from its header.
+The index has the position of each block and the ledger's bare metadata. To find entry e, take the
+last block whose first entry is at most e and read on from its header.
 
-Layout V2 (streaming, rare) has several ledgers in one object; it is told by its index and refused.
+Layout V2 (streaming, rare) has several ledgers in one object. Its index identifies it, and it is
+refused.
 
-Bytes are given, files are opened elsewhere; every length is held against what is there.
+The functions take bytes; files are opened elsewhere. Every length is checked against the bytes that
+are present.
 
 Source: Pulsar 4.2.4 ``DataBlockHeaderImpl``, ``BlockAwareSegmentInputStreamImpl``,
 ``OffloadIndexBlockImpl``, ``…V2Impl``; docs/formats/pulsar.md, "Offloaded ledger".
@@ -43,25 +45,25 @@ _MAX_I32 = (1 << 31) - 1
 
 
 class BlockHeader(NamedTuple):
-    """What a block begins with; zeros follow up to byte 128."""
+    """The first bytes of a block. Zeros follow up to byte 128."""
 
     # fmt: off
     magic:        Annotated[int, At(0,  U32)]
     header_bytes: Annotated[int, At(4,  I64)]  # 128
-    block_bytes:  Annotated[int, At(12, I64)]  # header and padding included
+    block_bytes:  Annotated[int, At(12, I64)]  # with header and padding
     first_entry:  Annotated[int, At(20, I64)]
     # fmt: on
 
 
 class EntryHead(NamedTuple):
-    """What an entry begins with."""
+    """The 12 bytes before an entry."""
 
-    size: Annotated[int, At(0, I32)]  # of the bytes behind; negative: padding
+    size: Annotated[int, At(0, I32)]  # of the bytes that follow; negative: padding
     entry: Annotated[int, At(4, I64)]
 
 
 class IndexHead(NamedTuple):
-    """What an index object begins with; the ledger's metadata follow, then the blocks."""
+    """The first bytes of an index object. The ledger's metadata follow, then the blocks."""
 
     # fmt: off
     magic:          Annotated[int, At(0,  U32)]
@@ -74,12 +76,12 @@ class IndexHead(NamedTuple):
 
 
 class IndexEntry(NamedTuple):
-    """Where a block lies."""
+    """The position of a block."""
 
     # fmt: off
     first_entry: Annotated[int, At(0,  I64)]
-    part:        Annotated[int, At(8,  I32)]  # of the upload, from 1
-    offset:      Annotated[int, At(12, I64)]  # of the block's header in the data object
+    part:        Annotated[int, At(8,  I32)]  # number in the upload, from 1
+    offset:      Annotated[int, At(12, I64)]  # of the block's header, in the data object
     # fmt: on
 
 
@@ -99,18 +101,19 @@ def block_header(block_bytes: int, first_entry: int) -> bytes:
 
 
 def parse_block_header(data: Buffer, at: int, end: int) -> BlockHeader:
-    """The header of the V1 block at byte ``at``; the block lies before ``end``.
+    """Decode the header of the V1 block at byte ``at``. The block must end at or before ``end``.
 
     Raises:
-        TruncatedLog: the header or the block reaches beyond ``end``.
-        CorruptLog: another magic, another length of the header, a block shorter than its header, an
+        TruncatedLog: the header or the block exceeds ``end``.
+        CorruptLog: another magic, another header length, a block shorter than its header, or a
+            first
             entry below 0.
     """
     if end - at < BLOCK_HEADER_BYTES:
         raise TruncatedLog(f"block header in {end - at} bytes", at)
     found = BlockHeader._make(BLOCK.unpack_from(data, at))
     if found.magic != BLOCK_MAGIC:
-        raise CorruptLog(f"no block of an offloaded ledger: magic {found.magic:08x}", at)
+        raise CorruptLog(f"not a block of an offloaded ledger: magic {found.magic:08x}", at)
     if found.header_bytes != BLOCK_HEADER_BYTES:
         raise CorruptLog(f"block with a header of {found.header_bytes} bytes", at + 4)
     if found.block_bytes < BLOCK_HEADER_BYTES:
@@ -123,21 +126,20 @@ def parse_block_header(data: Buffer, at: int, end: int) -> BlockHeader:
 
 
 def is_padding(data: Buffer, at: int, end: int) -> bool:
-    """Whether the bytes are what fills a block: the pattern from its start, cut off anywhere."""
+    """Whether the bytes are a block's padding: the pattern from its start, cut off anywhere."""
     found = bytes(data[at:end])
     return found == (PADDING * (len(found) // len(PADDING) + 1))[: len(found)]
 
 
 def walk_data(data: Buffer, has_gaps: bool = False) -> Iterator[tuple[int, int, int]]:
-    """The entries of a V1 data object, or of whole blocks of one: entry id, where its bytes begin,
-    how many they are.
+    """The entries of a V1 data object, or of whole blocks of one: entry id, first byte, size.
 
-    Ids rise by 1, within a block and from block to block; ``has_gaps``: a block may begin with a
-    later one.
+    Ids rise by 1, within a block and from block to block. With ``has_gaps``, a block may begin with
+    a later id.
 
     Raises:
-        TruncatedLog, CorruptLog: as ``parse_block_header``; an entry beyond its block, an id out of
-            turn, a block's end that is no padding. Positions are bytes of ``data``.
+        TruncatedLog, CorruptLog: as ``parse_block_header``; also an entry that exceeds its block, a
+            wrong id, or a block's end that is not padding. Positions are bytes of ``data``.
     """
     at = 0
     expected: int | None = None
@@ -156,8 +158,10 @@ def walk_data(data: Buffer, has_gaps: bool = False) -> Iterator[tuple[int, int, 
 def block_entries(
     data: Buffer, block: int, block_bytes: int, expected: int
 ) -> Iterator[tuple[int, int, int]]:
-    """The entries of the block at byte ``block``, from id ``expected`` on, as ``walk_data`` gives
-    and refuses them; its header is not looked at.
+    """The entries of the block at byte ``block``, from id ``expected`` on. Its header is not
+    checked.
+
+    Results and errors are as in ``walk_data``.
     """
     at, end = block + BLOCK_HEADER_BYTES, block + block_bytes
     while end - at >= ENTRY_HEAD_BYTES:
@@ -166,14 +170,14 @@ def block_entries(
             break
         left = end - at - ENTRY_HEAD_BYTES
         if head.size > left:
-            raise CorruptLog(f"entry of {head.size} bytes, its block has {left} left", at)
+            raise CorruptLog(f"entry of {head.size} bytes, {left} are left in its block", at)
         if head.entry != expected:
-            raise CorruptLog(f"entry {head.entry} where {expected} belongs", at + 4)
+            raise CorruptLog(f"entry {head.entry} instead of {expected}", at + 4)
         yield head.entry, at + ENTRY_HEAD_BYTES, head.size
         at += ENTRY_HEAD_BYTES + head.size
         expected += 1
     if not is_padding(data, at, end):
-        raise CorruptLog("neither an entry nor the padding of a block", at)
+        raise CorruptLog("neither an entry nor the block's padding", at)
 
 
 # ---------------------------------------------------------------- index objects
@@ -181,7 +185,9 @@ def block_entries(
 
 @dataclass(frozen=True, slots=True)
 class IndexObject:
-    """The index of a V1 data object: the ledger's metadata as it lies, and where its blocks begin."""
+    """The index of a V1 data object: the ledger's metadata, still encoded, and the positions of its
+    blocks.
+    """
 
     data_bytes: int
     metadata_bytes: bytes
@@ -192,8 +198,9 @@ class IndexObject:
         """The ledger's metadata.
 
         Raises:
-            CorruptLog: they are none; or the blocks, the bytes of the data or the missing entries
-                contradict their last entry.
+            CorruptLog: the metadata are broken; or the blocks, the size of the data or the missing
+                entries
+                contradict the last entry.
         """
         found = LedgerMetadata.decode(self.metadata_bytes)
         last = -1 if found.last_entry is None else found.last_entry
@@ -207,7 +214,7 @@ class IndexObject:
             raise CorruptLog(f"{words}: {len(begins)} blocks, {self.data_bytes} bytes")
         behind = {each.last + 1 for each in missing}
         if missing and (missing[-1].last >= last or not behind.issubset(begins)):
-            raise CorruptLog(f"{words}, whose blocks contradict what is said to be missing")
+            raise CorruptLog(f"{words}, whose blocks contradict its list of missing entries")
         first = missing[0].last + 1 if missing and not missing[0].first else 0
         if begins and (begins[0] != first or begins[-1] > last):
             words += f", whose blocks begin with entries {begins[0]} to {begins[-1]}"
@@ -216,17 +223,17 @@ class IndexObject:
 
     @property
     def missing(self) -> tuple[EntryRange, ...]:
-        """The entries before the last that the data object lacks; errors as ``metadata``."""
+        """The entries before the last that the data object lacks. Errors as ``metadata``."""
         text = self.metadata.custom.get(MISSING)
         return () if text is None else decode_ranges(text)
 
     def block_of(self, entry: int) -> IndexEntry | None:
-        """The block that holds ``entry`` if any does; None below the first."""
+        """The block with ``entry``, if any has it. None for an entry below the first block."""
         n = bisect_right(self.blocks, entry, key=lambda block: block.first_entry)
         return self.blocks[n - 1] if n else None
 
     def block_end(self, block: IndexEntry) -> int:
-        """Where the block ends in the data object."""
+        """The byte of the data object where the block ends."""
         n = bisect_right(self.blocks, block.offset, key=lambda other: other.offset)
         return self.blocks[n].offset if n < len(self.blocks) else self.data_bytes
 
@@ -235,9 +242,10 @@ class IndexObject:
         """Decode a whole index object.
 
         Raises:
-            TruncatedLog: fewer bytes than it says.
-            CorruptLog: another magic, lengths that do not add up, blocks that do not rise or lie
-                outside the data.
+            TruncatedLog: fewer bytes than the stated length.
+            CorruptLog: another magic, lengths that do not add up, or blocks that do not rise or are
+                outside
+                the data.
             UnsupportedFormat: an index of layout V2.
         """
         if len(data) < INDEX_HEAD.size:
@@ -246,12 +254,12 @@ class IndexObject:
         if head.magic == STREAMED_INDEX_MAGIC:
             raise UnsupportedFormat("an index of layout V2", 0)
         if head.magic != INDEX_MAGIC:
-            raise CorruptLog(f"no index of an offloaded ledger: magic {head.magic:08x}", 0)
+            raise CorruptLog(f"not an index of an offloaded ledger: magic {head.magic:08x}", 0)
         if head.index_bytes != len(data):
             kind = TruncatedLog if head.index_bytes > len(data) else CorruptLog
             raise kind(f"index of {head.index_bytes} bytes, {len(data)} are there", 4)
         if head.data_bytes < 0:
-            raise CorruptLog(f"index of {head.data_bytes} bytes of data", 8)
+            raise CorruptLog(f"index that states {head.data_bytes} bytes of data", 8)
         if head.header_bytes != BLOCK_HEADER_BYTES:
             raise CorruptLog(f"index of blocks with headers of {head.header_bytes} bytes", 16)
         blocks_at = INDEX_HEAD.size + head.metadata_bytes
@@ -266,7 +274,7 @@ class IndexObject:
         )
 
     def encode(self) -> bytes:
-        """The index object's bytes."""
+        """The bytes of the index object."""
         size = INDEX_HEAD.size + len(self.metadata_bytes) + len(self.blocks) * INDEX_ENTRY.size
         if size > _MAX_I32:
             raise ValueError(f"an index of {size} bytes")
@@ -277,7 +285,7 @@ class IndexObject:
 
 
 def _blocks(data: Buffer, at: int, count: int, data_bytes: int) -> tuple[IndexEntry, ...]:
-    """The blocks listed at ``at``, whose room the caller has checked."""
+    """The blocks listed at ``at``. The caller has checked that the bytes are present."""
     found = bytes(data[at : at + count * INDEX_ENTRY.size])
     blocks = tuple(IndexEntry._make(values) for values in INDEX_ENTRY.iter_unpack(found))
     for n, block in enumerate(blocks):

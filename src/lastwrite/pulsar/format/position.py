@@ -1,10 +1,10 @@
-"""Where an entry lies: ledger and entry, and the two as one offset.
+"""The position of an entry: ledger id and entry id, and both as one offset.
 
-Ledger ids of a topic rise, entries of a ledger are 0, 1, 2 …; so ``ledger << 32 | entry`` rises
-through a topic, and entry 5 of ledger 10 is offset 42949672965. An entry is a record batch: its
-messages share the offset.
+Ledger ids of a topic rise, and entries of a ledger are numbered 0, 1, 2 …. So ``ledger << 32 |
+entry`` rises through a topic: entry 5 of ledger 10 has offset 42949672965. An entry is a record
+batch, and its messages share the offset.
 
-``10:-1`` is the place before ledger 10's first entry, as cursors have it; its offset comes before
+``10:-1`` is the position before ledger 10's first entry, as cursors use it. Its offset sorts before
 that entry's.
 
 Source: Pulsar 4.2.4 ``PositionImpl``; docs/formats/pulsar.md, "Positions".
@@ -18,54 +18,61 @@ from typing import NamedTuple
 from lastwrite.errors import InvalidConfig, UnsupportedFormat
 
 ENTRY_BITS = 32
-MAX_LEDGER = (1 << 31) - 2  # the offset behind its last entry is an int64, too
+MAX_LEDGER = (1 << 31) - 2  # so that the offset after its last entry fits an int64
 MAX_ENTRY = (1 << 32) - 1
-# The compacted ledger's base offset: it stands before entry 0:0, which a raw ledger may begin with.
+# The base offset of the compacted ledger. It sorts before entry 0:0, the first that a raw ledger
+# may have.
 COMPACTED = -1
 
 _TEXT = re.compile(r"(-1|[0-9]{1,19}):(-1|[0-9]{1,19})", re.ASCII)
 
 
 class Position(NamedTuple):
-    """The id of an entry; ordered as the log is."""
+    """The id of an entry, ordered as in the log."""
 
     ledger: int
     entry: int
 
     @property
     def offset(self) -> int:
-        """Both numbers as one, int64.
+        """Both numbers as one int64.
 
         Raises:
-            UnsupportedFormat: a ledger beyond 2^31 - 2, an entry beyond 2^32 - 1, or one below -1.
+            UnsupportedFormat: the ledger is above 2^31 - 2, the entry above 2^32 - 1, or one is
+                below -1.
         """
         if not (-1 <= self.ledger <= MAX_LEDGER and -1 <= self.entry <= MAX_ENTRY):
             raise UnsupportedFormat(
                 f"entry {self} does not fit an offset",
-                remedy=f"ledgers up to {MAX_LEDGER} can be compacted",
+                remedy=f"only topics with ledger ids up to {MAX_LEDGER} can be compacted",
             )
         return (self.ledger << ENTRY_BITS) + self.entry
 
     @property
     def next(self) -> Position:
-        """The place behind the entry, in the same ledger."""
+        """The position after this entry, in the same ledger."""
         return Position(self.ledger, self.entry + 1)
 
     @classmethod
     def of(cls, offset: int) -> Position:
-        """The entry of an offset; of one that ``10:-1`` gave, the last that ledger 9 could have."""
+        """The entry of an offset. The offset of ``10:-1`` gives the last entry that ledger 9 could
+        have.
+        """
         return cls(offset >> ENTRY_BITS, offset & MAX_ENTRY)
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """The position of ``ledger:entry``; further parts (partition, batch index) are not ours.
+        """Parse ``ledger:entry``. Message ids with further parts (partition, batch index) are
+        refused.
 
         Raises:
-            InvalidConfig: another form.
+            InvalidConfig: the text has another form.
         """
         found = _TEXT.fullmatch(text.strip())
         if found is None:
-            raise InvalidConfig(f"{text!r} is no message id", remedy="give LEDGER:ENTRY, like 10:5")
+            raise InvalidConfig(
+                f"{text!r} is not a message id", remedy="give LEDGER:ENTRY, like 10:5"
+            )
         return cls(int(found[1]), int(found[2]))
 
     def __str__(self) -> str:

@@ -1,19 +1,17 @@
-"""Protocol Buffers' wire format, and messages as tables that run.
+"""Protocol Buffers' wire format, and messages defined as tables of fields.
 
-A message is fields one behind another, each a *tag* and a value. The tag is a varint: field number
-<< 3 | wire type. ``08 0a`` is field 1, wire type 0 (varint), 10; ``12 02 6b 31`` is field 2, wire
-type 2 (length, then bytes), "k1". Then:
+A message is a sequence of fields, each a *tag* and a value. The tag is a varint: field number << 3
+| wire type. ``08 0a`` is field 1, wire type 0 (varint), 10; ``12 02 6b 31`` is field 2, wire type 2
+(length, then bytes), "k1". Then:
 
-- A varint has seven bits a byte, the lowest first, bit 7 on all but the last; ten bytes at most, of
-  which 64 bits count. Negative numbers of type int32 and int64 are 64-bit two's complement, and so
-  take ten bytes.
-- Wire types 1 and 5 are 8 and 4 bytes as they lie; nothing of Pulsar's has them today, so they are
+- A varint has seven bits a byte, the lowest first. Bit 7 is set on all bytes but the last. It has
+  at most ten bytes, and only the low 64 bits count. Negative numbers of type int32 and int64 are
+  64-bit two's complement and so take ten bytes.
+- Wire types 1 and 5 are 8 and 4 plain bytes. No message of Pulsar uses them today, so they are
   unknown fields. Types 3, 4, 6, 7 and field number 0 are damage.
-- Of a field that is there twice the last counts, unless it is *repeated*; then all do, in their
-  order. Repeated numbers lie one by one, or *packed*: one value of wire type 2 that is varints one
-  behind another.
-- A field whose number we know, of a wire type that is not its own, is an unknown field, as in
-  Pulsar's own reader.
+- If a field occurs twice, the last one counts. All values of a *repeated* field count, in order.
+  Repeated numbers are separate fields or *packed*: one value of wire type 2 with all the varints.
+- A known field number with an unexpected wire type is an unknown field, as in Pulsar's own reader.
 
 A class lists its fields with their number and kind::
 
@@ -21,9 +19,9 @@ A class lists its fields with their number and kind::
         key:   Annotated[str, Field(1, STRING, required=True)]
         value: Annotated[str, Field(2, STRING, required=True)]
 
-and decodes, encodes and keeps what it does not know. Absent is None, or () where repeated. Lengths
-are claims: bounds come first, and nothing is allocated by a claim. This is the slow reader; the
-kernels read what compaction needs.
+It decodes, encodes, and keeps unknown fields. An absent field is None, or () if repeated. Lengths
+may be false: bounds are checked first, and no memory is allocated by a stated length. This is the
+slow reader; the kernels read what compaction needs.
 
 Source: Protocol Buffers' encoding guide; Pulsar 4.2.4, LightProto; docs/formats/pulsar.md,
 "Protocol Buffers".
@@ -50,7 +48,7 @@ _U64 = (1 << 64) - 1
 
 
 class Span(NamedTuple):
-    """Where a field lies: ``start`` of its tag, ``value``, and ``end`` of the value."""
+    """The position of a field: ``start`` of its tag, ``value``, and ``end`` of the value."""
 
     number: int
     wire_type: int
@@ -60,12 +58,12 @@ class Span(NamedTuple):
 
 
 def decode_varint(data: Buffer, at: int, end: int) -> tuple[int, int]:
-    """The unsigned 64-bit number at byte ``at``, and the position behind it; ``end`` is where
-    readable bytes end.
+    """The unsigned 64-bit number at byte ``at``, and the position after it. Reads no byte from
+    ``end`` on.
 
     Raises:
-        TruncatedLog: ``end`` comes before the last byte.
-        CorruptLog: a tenth byte that says that one more follows.
+        TruncatedLog: ``end`` is before the last byte.
+        CorruptLog: the tenth byte announces another one.
     """
     value = 0
     for place in range(MAX_VARINT_BYTES):
@@ -79,7 +77,7 @@ def decode_varint(data: Buffer, at: int, end: int) -> tuple[int, int]:
 
 
 def put_varint(value: int) -> bytes:
-    """The bytes of a number of -2^63 to 2^64 - 1; any other is a ``ValueError``."""
+    """Encode a number from -2^63 to 2^64 - 1 as a varint. Any other number is a ``ValueError``."""
     if not -(1 << 63) <= value <= _U64:
         raise ValueError(f"{value} does not fit 64 bits")
     value &= _U64
@@ -92,16 +90,16 @@ def put_varint(value: int) -> bytes:
 
 
 def signed(value: int) -> int:
-    """An unsigned 64-bit number, as a varint gives it, as a signed one."""
+    """Convert the unsigned 64-bit number of a varint to a signed number."""
     return value - (1 << 64) if value >> 63 else value
 
 
 def spans(data: Buffer, at: int = 0, end: int | None = None) -> list[Span]:
-    """Where the fields of the message ``data[at:end]`` lie, one behind another without a gap.
+    """The positions of the fields of the message ``data[at:end]``, adjacent and in order.
 
     Raises:
-        TruncatedLog: a field reaches beyond ``end``.
-        CorruptLog: field number 0, or one that no message may have; a wire type that nobody writes.
+        TruncatedLog: a field exceeds ``end``.
+        CorruptLog: field number 0 or above the maximum, or an unused wire type.
     """
     end = len(data) if end is None else end
     found: list[Span] = []
@@ -129,21 +127,21 @@ def spans(data: Buffer, at: int = 0, end: int | None = None) -> list[Span]:
 
 
 def put(number: int, value: int | bytes) -> bytes:
-    """One field: a varint of a number, length and bytes of bytes."""
+    """Encode one field: a number as a varint, bytes with their length."""
     if isinstance(value, int):
         return put_varint(number << 3 | VARINT) + put_varint(value)
     return put_varint(number << 3 | BYTES_OF_LENGTH) + put_varint(len(value)) + value
 
 
 class ProtoKind(Enum):
-    """What a field's bytes mean."""
+    """The meaning of a field's bytes."""
 
     UINT64 = "uint64"
     INT64 = "int64"
     UINT32 = "uint32"
     INT32 = "int32"
     BOOL = "bool"
-    STRING = "string"  # what is no UTF-8 becomes U+FFFD
+    STRING = "string"  # invalid UTF-8 becomes U+FFFD
     BYTES = "bytes"
 
     @property
@@ -156,7 +154,9 @@ UINT64, INT64, UINT32, INT32, BOOL, STRING, BYTES = ProtoKind
 
 @dataclass(frozen=True, slots=True)
 class ProtoField:
-    """One row of a message's table: the field's number, its kind or the message that it holds."""
+    """One row of a message's table: the field's number, and its kind or the class of the nested
+    message.
+    """
 
     number: int
     kind: ProtoKind | type[ProtoMessage]
@@ -168,7 +168,7 @@ class ProtoField:
         return isinstance(self.kind, ProtoKind) and self.kind.is_varint
 
     def decode(self, data: Buffer, span: Span) -> Any:
-        """The value of one field of the wire type that is the field's own."""
+        """The value of one field. Its wire type must be the field's own."""
         if not isinstance(self.kind, ProtoKind):
             return self.kind.decode(data, span.value, span.end)
         if self.kind is ProtoKind.BYTES:
@@ -178,7 +178,7 @@ class ProtoField:
         return self.of_varint(decode_varint(data, span.value, span.end)[0])
 
     def of_varint(self, value: int) -> int | bool:
-        """What a varint means as this field; 32-bit kinds keep the low half, as Java does."""
+        """The value of a varint for this field. 32-bit kinds keep the low half, as Java does."""
         if self.kind is ProtoKind.BOOL:
             return value != 0
         if self.kind is ProtoKind.INT64:
@@ -189,7 +189,7 @@ class ProtoField:
         return value - (1 << 32) if self.kind is ProtoKind.INT32 and value >> 31 else value
 
     def encode(self, value: Any) -> bytes:
-        """The field's bytes, tag first."""
+        """The bytes of the field, with its tag."""
         if not isinstance(self.kind, ProtoKind):
             value = value.encode()
         elif self.kind is ProtoKind.STRING:
@@ -199,11 +199,11 @@ class ProtoField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtoMessage:
-    """A message whose class is its table; ``unknown`` holds the fields that the table does not
-    know, byte for byte.
+    """A message; the class is its table. ``unknown`` keeps the fields that are not in the table,
+    byte for byte.
 
-    ``encode`` writes known fields by ascending number, then the unknown ones. Bytes that must stay
-    as they are are therefore patched (``without``, ``inserted``), never encoded anew.
+    ``encode`` writes the known fields by ascending number, then the unknown ones. So bytes that
+    must not change are patched (``without``, ``inserted``), never decoded and encoded again.
     """
 
     unknown: bytes = b""
@@ -213,8 +213,9 @@ class ProtoMessage:
         """Decode the message ``data[at:end]``.
 
         Raises:
-            TruncatedLog, CorruptLog: as ``spans``; also a required field that is missing. With the
-                byte of ``data``.
+            TruncatedLog, CorruptLog: as ``spans``, or a required field is missing. Positions are
+                bytes of
+                ``data``.
         """
         table = _table(cls)
         values: dict[str, Any] = {}
@@ -239,7 +240,7 @@ class ProtoMessage:
         return cls(**values, unknown=b"".join(unknown))
 
     def encode(self) -> bytes:
-        """The message's bytes; a None is absent."""
+        """The bytes of the message. Fields that are None are omitted."""
         out = []
         for _, (name, field) in sorted(_table(type(self)).items()):
             value = getattr(self, name)
@@ -254,7 +255,7 @@ _TABLES: dict[type[ProtoMessage], dict[int, tuple[str, ProtoField]]] = {}
 
 
 def _table(message: type[ProtoMessage]) -> dict[int, tuple[str, ProtoField]]:
-    """The fields by number; a table that contradicts itself is a ``TypeError``."""
+    """The fields by number. A table that contradicts itself is a ``TypeError``."""
     if message in _TABLES:
         return _TABLES[message]
     hints = get_type_hints(message, include_extras=True)
@@ -267,7 +268,7 @@ def _table(message: type[ProtoMessage]) -> dict[int, tuple[str, ProtoField]]:
         places = [each for each in told if isinstance(each, ProtoField)]
         if len(places) != 1 or places[0].number in table:
             name = f"{message.__name__}.{field.name}"
-            raise TypeError(f"{name} does not say which field it is, or one that is taken")
+            raise TypeError(f"{name} has no field number, or one that another field has")
         table[places[0].number] = field.name, places[0]
     _TABLES[message] = table
     return table
@@ -283,17 +284,17 @@ def _packed(field: ProtoField, data: Buffer, span: Span) -> list[int | bool]:
 
 
 def without(data: Buffer, *numbers: int) -> bytes:
-    """The message without the fields of these numbers, all else byte for byte; errors as ``spans``."""
+    """The message without the fields of these numbers, otherwise unchanged. Errors as ``spans``."""
     return b"".join(
         bytes(data[span.start : span.end]) for span in spans(data) if span.number not in numbers
     )
 
 
 def inserted(data: Buffer, number: int, field: bytes) -> bytes:
-    """The message with ``field``, tag and value or several of them, before its first field of a
-    higher number.
+    """The message with ``field`` (one or more encoded fields) before its first field of a higher
+    number.
 
-    Where fields lie by ascending number, as every generated writer puts them, that is the place of
+    If fields are in ascending order, as every generated writer writes them, that is the place of
     field ``number``. Errors as ``spans``.
     """
     place = next((span.start for span in spans(data) if span.number > number), len(data))

@@ -1,13 +1,12 @@
-"""What to do with a damaged object of an archive, in words that lose nothing when they are
-followed.
+"""The remedy for a damaged object of an archive. Following it loses no data.
 
-``fetch`` takes an object for present whose index fits and has the ledger's length: it reads no data
-for that. So a damaged object has to go before it is brought anew; and it goes only where somebody
-else has the ledger, since most of a damaged one can still be read.
+``fetch`` skips a ledger whose index matches the ledger's length, without reading the data object.
+So a damaged object must be deleted before ``fetch`` copies the ledger again. Delete it only if
+another copy of the ledger exists, since most of a damaged object can still be read.
 """
 
 RESTORE = (
-    "nothing was changed; if a bucket, bookies or the cluster still have this ledger, it is enough "
-    "to delete this object and fetch the topic again: that brings it anew; else restore it from a "
-    "backup"
+    "nothing was changed; if a bucket, bookies or the cluster still have this ledger, delete this "
+    "object and fetch the topic again, which copies the ledger again; otherwise restore the object "
+    "from a backup"
 )

@@ -1,17 +1,18 @@
-"""Member ``data`` of a Hadoop MapFile, as the file-system offloader writes a ledger: a
-SequenceFile.
+"""The ``data`` file of a Hadoop MapFile: a SequenceFile, to which the file-system offloader writes
+a ledger.
 
-``SEQ``, version 6, the names of two classes, whether values are compressed and whether in blocks,
-the codec's name, pairs of text, 16 drawn bytes (*sync*). Then records: ``i32`` of key and value
-together, ``i32`` of the key, key, value; every few thousand bytes ``ffffffff`` and the sync. The
-key is an entry's id in 8 bytes, -1 with the ledger's metadata for its value; the value is ``i32``
-length and bytes, and by Hadoop's default each is compressed by itself, with zlib.
+Header: ``SEQ``, version 6, two class names, whether values are compressed and whether in blocks,
+the codec's name, pairs of text, 16 random bytes (*sync*). Then records: ``i32`` size of key and
+value together, ``i32`` size of the key, key, value. Every few thousand bytes ``ffffffff`` and the
+sync follow. The key is an entry id in 8 bytes; the value of key -1 is the ledger's metadata. A
+value is ``i32`` length and bytes. By Hadoop's default each value is compressed by itself, with
+zlib.
 
-Compressed in blocks, keys and values lie apart: behind each sync a count, then lengths of keys,
-keys, lengths of values and values, each compressed as a whole.
+Compressed in blocks, keys and values are separate. After each sync come a count, the lengths of the
+keys, the keys, the lengths of the values and the values, each of the four compressed as a whole.
 
-Numbers of classes' names and counts are Hadoop's own: one byte from -112 to 127, else a byte that
-says sign and length.
+Lengths of class names and counts are Hadoop's variable-length numbers: one byte from -112 to 127,
+or a byte that encodes sign and length, and that many bytes.
 
 Source: Hadoop 3.4 ``SequenceFile``, ``WritableUtils.readVLong``; Pulsar's offloaders 4.0.8
 ``FileSystemManagedLedgerOffloader``; docs/formats/pulsar.md, "MapFile".
@@ -46,7 +47,7 @@ _LONGEST_NAME = 1 << 16
 
 
 class MapPair(NamedTuple):
-    """One entry: its id, or -1, and its bytes; ``at`` is its record's or its block's first byte."""
+    """One entry: its id or -1, its bytes, and ``at``, the first byte of its record or block."""
 
     key: int
     value: bytes
@@ -55,12 +56,12 @@ class MapPair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SequenceHeader:
-    """What a SequenceFile begins with; records begin at byte ``size_bytes``."""
+    """The header of a SequenceFile. Records begin at byte ``size_bytes``."""
 
     version: int
     key_class: str
     value_class: str
-    codec: str | None  # None: not compressed
+    codec: str | None  # None if not compressed
     has_blocks: bool
     metadata: tuple[tuple[str, str], ...]
     sync: bytes
@@ -68,7 +69,7 @@ class SequenceHeader:
 
 
 class _Reader:
-    """A place in a buffer; what it reads is there, or it says so."""
+    """A position in a buffer. Reading beyond the end raises TruncatedLog."""
 
     def __init__(self, data: Buffer, at: int, end: int) -> None:
         self.data, self.at, self.end = data, at, end
@@ -98,16 +99,16 @@ class _Reader:
 
 
 def decode_header(data: Buffer) -> SequenceHeader:
-    """The header of a SequenceFile.
+    """Decode the header of a SequenceFile.
 
     Raises:
-        TruncatedLog: the bytes end inside it.
+        TruncatedLog: the bytes end inside the header.
         CorruptLog: another magic.
         UnsupportedFormat: a version below 5 or above 6.
     """
     reader = _Reader(data, 0, len(data))
     if reader.take(3, "magic") != MAGIC:
-        raise CorruptLog("no SequenceFile", 0)
+        raise CorruptLog("not a SequenceFile", 0)
     version = reader.take(1, "version")[0]
     if version not in (5, VERSION):
         raise UnsupportedFormat(f"SequenceFile of version {version}", 3)
@@ -129,17 +130,18 @@ def walk_sequence_file(
     limit_bytes: int = DEFAULT_LIMIT_BYTES,
     skip: Callable[[CorruptLog], None] | None = None,
 ) -> Iterator[MapPair]:
-    """The entries of a file that maps a LongWritable to a BytesWritable, in the file's order.
+    """The entries of a file that maps LongWritable to BytesWritable, in the file's order.
 
-    ``skip``: is told of a damaged record or block instead of its being raised; it goes on with the
-    next one, or where that cannot be found at the next sync, as Hadoop's readers do. Nothing proves
-    the ids then.
+    With ``skip``, a damaged record or block is passed to it instead of being raised. Reading
+    continues with the next record, or, if that cannot be located, at the next sync, as in Hadoop's
+    readers. The ids are then unproven.
 
     Raises:
-        TruncatedLog, CorruptLog: as ``decode_header``; a record or a block that does not add up,
-            another sync, data that do not decompress.
-        UnsupportedFormat: other classes, a codec other than Hadoop's zlib and gzip.
-        OutOfMemoryBudget: a value, or the values of a block, of more than ``limit_bytes``.
+        TruncatedLog, CorruptLog: as ``decode_header``; also lengths of a record or a block that do
+            not
+            add up, a wrong sync, or data that do not decompress.
+        UnsupportedFormat: other classes, or a codec other than Hadoop's zlib and gzip.
+        OutOfMemoryBudget: a value, or the values of a block, exceed ``limit_bytes``.
     """
     header = decode_header(data)
     if (header.key_class, header.value_class) != (LONG_WRITABLE, BYTES_WRITABLE):
@@ -166,12 +168,12 @@ def walk_sequence_file(
 
 
 def _next(reader: _Reader, header: SequenceHeader, limit_bytes: int) -> Iterator[MapPair]:
-    """The next record, or the next block's; none of a sync alone."""
+    """The next record, or those of the next block. Yields nothing for a sync without a block."""
     at = reader.at
     size = reader.int32("record")
     if size == _SYNC_ESCAPE:
         if reader.take(_SYNC_BYTES, "sync") != header.sync:
-            raise CorruptLog("a sync that is not the file's", at + 4)
+            raise CorruptLog("a sync that differs from the header's", at + 4)
         if header.has_blocks:
             yield from _block(reader, header, at, limit_bytes)
         return
@@ -197,7 +199,7 @@ def _block(reader: _Reader, header: SequenceHeader, at: int, limit_bytes: int) -
     try:
         for _ in range(count):
             if key_sizes.vlong("length of a key") != _KEY_BYTES:
-                raise CorruptLog("a key that is no entry's id", at)
+                raise CorruptLog("a key that is not an entry id", at)
             key = int.from_bytes(keys.take(_KEY_BYTES, "key"), "big", signed=True)
             yield MapPair(
                 key, _value(values.take(value_sizes.vlong("length of a value"), "value"), at), at

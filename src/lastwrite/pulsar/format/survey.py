@@ -1,8 +1,8 @@
-"""What a ledger's entries are, by their metadata alone: no checksum is looked at and no payload is
-opened.
+"""The kind of each entry of a ledger, from its metadata alone: no checksum is verified and no
+payload is opened.
 
-A store surveys each ledger once, to know before a round how many records there are, which
-transactions were decided, and how far compaction may go.
+A store surveys each ledger once. Before a round it then has the number of records, the decided
+transactions, and the position up to which compaction may go.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -19,13 +19,14 @@ from lastwrite.pulsar.format.chunk import PulsarFormat
 SURVEYED = np.dtype(
     [
         ("offset", np.int64),  # ledger and entry
-        ("position", np.int64),  # where the entry begins in the buffer
+        ("position", np.int64),  # of the entry's first byte, in the buffer
         ("records", np.int64),  # as a round counts them
-        ("messages", np.int64),  # as the entry itself does, placeholders left out
-        ("marker", np.int64),  # marker_type; -1: none
-        ("transaction", np.int64),  # of data and markers, as a batch's ``producer_id``; -1: none
+        ("messages", np.int64),  # as the entry's metadata count them, without placeholders
+        ("marker", np.int64),  # marker_type, or -1
+        # of data and markers, as ``producer_id`` of a batch; -1 outside of transactions
+        ("transaction", np.int64),
         ("publish_time", np.int64),
-        ("is_part", np.int64),  # 1: a chunk of a message, not its last
+        ("is_part", np.int64),  # 1 for a chunk of a message that is not its last
     ]
 )
 
@@ -36,7 +37,7 @@ ABORT_MARKER = 22
 
 
 class EntrySurveyor:
-    """Reads entries' metadata chunk by chunk. Holds reusable buffers: one instance a thread."""
+    """Reads entries' metadata chunk by chunk. Has reusable buffers, so use one per thread."""
 
     def __init__(self, plain_limit: int = 64 << 20) -> None:
         self._format = PulsarFormat(plain_limit, checks=False)
@@ -45,12 +46,13 @@ class EntrySurveyor:
     def take(
         self, buffer: ByteArray, start: int, end: int, lowest_offset: int
     ) -> tuple[SurveyTable, int, int]:
-        """The entries of ``buffer[start:end]``, a row each, valid until the next call; then as
-        ``PulsarFormat.split``: where they end, and how many bytes the entry needs that is cut short
-        there.
+        """Survey the entries of ``buffer[start:end]``.
+
+        Returns a row per entry, valid until the next call; then, as ``PulsarFormat.split``, the
+        position where the whole entries end and the bytes that the next, incomplete entry needs.
 
         Raises:
-            CorruptLog, UnsupportedFormat: as ``PulsarFormat.split``, but for a wrong checksum.
+            CorruptLog, UnsupportedFormat: as ``PulsarFormat.split``, but not for a wrong checksum.
         """
         table, consumed, wanted, _ = self._format.split(buffer, start, end, lowest_offset)
         if len(self._found) < len(table):

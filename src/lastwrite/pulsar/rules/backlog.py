@@ -1,12 +1,13 @@
-"""What of a backlog compaction has passed, and what of that its retention lets go.
+"""The part of a backlog below the compaction horizon, and the part of that which retention lets
+expire.
 
 The smallest case: ledgers 10 (2 MB), 12 (3 MB), and 15, which is still written; the horizon is the
-last entry of 12. Both 10 and 12 lie below it. Retention goes from the oldest up, and a ledger goes
-where *either* rule takes it: its age, or that without it the topic still has as many bytes as
-retention wants. So by a retention of 4 MB ledger 10 stays if 15 has no byte yet, and goes once 15
-has one MB. The first that neither takes ends it: a younger one behind it stays too.
+last entry of 12. Both 10 and 12 are below it. Retention goes from the oldest ledger up. A ledger
+expires if *either* rule expires it: its age, or the size of the rest, which must be at least the
+retention size. With a retention of 4 MB, ledger 10 stays while 15 is empty and expires once 15 has
+1 MB. The first ledger that neither rule expires ends the walk: a younger one after it stays too.
 
-A limit below 0 is none: by itself that rule takes nothing. A limit of 0 holds nothing.
+A negative limit switches the rule off. A limit of 0 retains nothing.
 
 Source: Pulsar 4.2.4 ManagedLedgerImpl.internalTrimLedgers, hasLedgerRetentionExpired,
 isLedgerRetentionOverSizeQuota; docs/formats/pulsar-compaction.md, "Retention and thresholds".
@@ -24,10 +25,10 @@ class RawSegment(NamedTuple):
     """A segment of a backlog."""
 
     name: str
-    end_offset: int  # behind its last entry
+    end_offset: int  # after its last entry
     size_bytes: int
-    closed_ms: int | None  # when it was closed; None: nobody says
-    is_open: bool = False  # it is still written
+    closed_ms: int | None  # when it was closed; None if unknown
+    is_open: bool = False  # whether it is still written
 
 
 def backlog_of(
@@ -37,7 +38,7 @@ def backlog_of(
     retention_bytes: int,
     now_ms: int,
 ) -> Backlog:
-    """The figures of ``segments``, oldest first, when everything below offset ``horizon_end`` is
+    """The figures of ``segments``, oldest first, if everything below offset ``horizon_end`` is
     compacted.
     """
     below = 0
@@ -71,7 +72,10 @@ def backlog_of(
 def _held(
     segment: RawSegment, bytes_left: int, retention_ms: int, retention_bytes: int, now_ms: int
 ) -> str | None:
-    """Why retention keeps a segment without which ``bytes_left`` stay; None: it does not."""
+    """The reason why retention keeps the segment, or None if it expires.
+
+    Without the segment, ``bytes_left`` bytes remain.
+    """
     if retention_bytes >= 0 and bytes_left >= retention_bytes:
         return None
     reasons = []

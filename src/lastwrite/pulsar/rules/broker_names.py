@@ -1,8 +1,10 @@
-"""Names of a Pulsar broker's and a client's settings that change nothing in compaction, so that a
-``broker.conf`` or ``client.conf`` can be given as it is; a live topic's round obeys some of them.
+"""Settings of a Pulsar broker and client that have no effect on compaction.
 
-Source: Pulsar 4.2.4 ServiceConfiguration, whose fields they are, client.conf and
-ClientConfigurationData; offloaders read their own by prefix.
+With them a ``broker.conf`` or ``client.conf`` can be given unchanged. A round on a live topic uses
+some of them.
+
+Source: Pulsar 4.2.4 ServiceConfiguration, which has them as fields, client.conf and
+ClientConfigurationData. Offloaders read their own settings by prefix.
 """
 
 from __future__ import annotations
@@ -220,8 +222,8 @@ webserviceTlsProvider
 """.split()
 )
 
-# Of offloaders, of the broker's BookKeeper client and of its own Pulsar client: any name behind
-# these.
+# Any name with one of these prefixes is a setting of an offloader, of the broker's BookKeeper
+# client or of its own Pulsar client.
 BROKER_PREFIXES = (
     "bookkeeper_",
     "brokerClient_",

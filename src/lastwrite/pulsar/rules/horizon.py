@@ -1,20 +1,20 @@
-"""What a reader gets of a log that has a compacted part: where each read looks, where it goes on,
-what comes last.
+"""Reads from a log with a compacted part: where each read looks, where it continues, and the last
+message.
 
-A log holds ``a@1 b@2 a@3 b@4 c@7``, in which ``b@4`` is a delete, and was compacted up to its
-*horizon* 5: the compacted part is ``a@3``. A read at or below the horizon, 5 included, looks into
-the compacted part and gives what lies there at the position or behind it; a read above looks into
-the *backlog*, the log itself. So a reader from the begin gets ``a@3`` and goes on at 4. There,
-still below the horizon, the compacted part has nothing more, and the reader is moved behind the
-horizon, to 6, where the backlog gives ``c@7``. Nothing comes twice at the border, nothing is left
-out.
+A log contains ``a@1 b@2 a@3 b@4 c@7``, where ``b@4`` is a tombstone, and was compacted up to its
+*horizon* 5: the compacted part is ``a@3``. A read at or below the horizon, 5 included, uses the
+compacted part and returns the entries there at or after the position. A read above the horizon uses
+the *backlog*, the log itself. So a reader from the begin gets ``a@3`` and continues at 4. That is
+still below the horizon, and the compacted part has nothing more. So the reader moves beyond the
+horizon, to 6, where the backlog returns ``c@7``. No message at the border is returned twice or
+lost.
 
-A reader keeps nothing but its position. When a newer horizon appears between two reads, the next
-read asks the newer pair of horizon and compacted part; what a reader sees of a key still only
-rises. One thing it may miss: a delete between its position and the newer horizon, for deletes are
-in no compacted part.
+A reader keeps only its position. If a newer horizon appears between two reads, the next read uses
+the newer pair of horizon and compacted part. The versions of a key that a reader gets still only
+rise. It may miss one thing: a tombstone between its position and the newer horizon, because no
+compacted part contains tombstones.
 
-Offsets are places in the log. ``EARLIEST`` lies before all of them. A horizon need not be the
+Offsets are positions in the log. ``EARLIEST`` is before all of them. A horizon need not be the
 offset of a record.
 
 Source: Pulsar 4.2.4 ``CompactedTopicImpl``, ``ServerCnx.handleGetLastMessageId``;
@@ -29,11 +29,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 EARLIEST = -1
-NOT_BATCHED = -1  # the index of a record that is in no batch
+NOT_BATCHED = -1  # the index of a record outside of batches
 
 
 class LogPart(StrEnum):
-    """Which part of the log answers."""
+    """The part of the log that a read uses."""
 
     COMPACTED = "compacted"
     BACKLOG = "backlog"
@@ -41,9 +41,12 @@ class LogPart(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Where a read looks. ``first`` is the place in the compacted part at which it begins; None:
-    nothing is there for it, or the backlog answers. ``position`` is where the backlog is read from,
-    or where the reader goes on after a read that gave nothing."""
+    """The place where a read looks.
+
+    ``first`` is the index in the compacted part where the read begins. It is None if the compacted
+    part has nothing for the read, or if the backlog is used. ``position`` is where the backlog is
+    read, or where the reader continues after a read that returned nothing.
+    """
 
     source: LogPart
     position: int
@@ -53,12 +56,12 @@ class Step:
 def step(
     position: int, horizon: int | None, compacted: Sequence[int], borders: Sequence[int] = ()
 ) -> Step:
-    """Where a read at ``position`` looks, in a log whose compacted part has entries at the offsets
-    ``compacted``.
+    """The place where a read at ``position`` looks, given the offsets of the entries of the
+    compacted part.
 
-    ``horizon``: None for a log that was never compacted. ``compacted`` rises strictly; it is asked
-    for no more offsets than halving needs. ``borders``: places in it, rising, whose offsets are
-    cheaper to ask; those of others are asked between two borders only.
+    ``horizon`` is None for a log that was never compacted. ``compacted`` rises strictly; only the
+    offsets that a binary search needs are read. ``borders`` are ascending indexes of it whose
+    offsets are cheaper to read; other offsets are read only between two borders.
     """
     if horizon is None or position > horizon:
         return Step(LogPart.BACKLOG, position)
@@ -74,10 +77,9 @@ def step(
 def last_source(
     last_readable: int | None, horizon: int | None, reads_compacted: bool
 ) -> LogPart | None:
-    """Which part says what a reader's last message is; None: there is no message.
+    """The part of the log with a reader's last message. None means that there is no message.
 
-    ``last_readable``: the offset of the backlog's last entry that readers get, None where the
-    backlog has none.
+    ``last_readable`` is the offset of the backlog's last readable entry, or None without one.
     """
     if not reads_compacted or horizon is None:
         return None if last_readable is None else LogPart.BACKLOG
@@ -89,12 +91,12 @@ def last_source(
 def last_index(
     source: LogPart, record_count: int | None, survivors: Sequence[int], removed: Iterable[bool]
 ) -> int:
-    """The index of the last record of an entry, for who asks for the last message.
+    """The index of the last record of an entry, for a request for the last message.
 
-    ``record_count``: what the batch says that it holds; None: the entry is no batch. ``survivors``:
-    the indexes that it names as not removed, none where it does not name them. ``removed``: of each
-    record whether compaction took it, empty where nobody can look inside; asked for only where
-    neither of the others decides.
+    ``record_count`` is the number of messages that the batch states, or None for an entry that is
+    not a batch. ``survivors`` are the indexes that it lists as not removed, empty if it has no
+    list. ``removed`` has a flag per record: whether compaction removed it. It is empty if the entry
+    is unreadable, and is used only if neither of the others decides.
     """
     if source is LogPart.BACKLOG:
         return NOT_BATCHED if record_count is None else record_count - 1

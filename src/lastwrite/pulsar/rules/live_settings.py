@@ -1,9 +1,9 @@
-"""Where a live Pulsar cluster is, who we are there, and how a ledger is written there: settings
-under the names of a ``broker.conf`` or a ``client.conf``.
+"""Access to a live Pulsar cluster and the way ledgers are written there: settings under the names
+of a ``broker.conf`` or a ``client.conf``.
 
-A round on a live topic needs the metadata store, and finds bookies and brokers by it. Given a
-broker's whole ``broker.conf`` it knows all it must. Where both files name a thing, the broker's
-name counts, but for a key pair: a broker's own is no client's.
+A round on a live topic needs the metadata store, which has the addresses of bookies and brokers. A
+broker's whole ``broker.conf`` is sufficient. If both files name a setting, the broker's name
+counts. The exception is the key pair: a broker's own certificate is not a client's.
 
 Source: Pulsar 4.2.4 ServiceConfiguration, ClientConfigurationData, ``bin/pulsar compact-topic``,
 AuthenticationToken, AuthenticationTls, BookKeeperClientFactoryImpl;
@@ -24,9 +24,9 @@ SCHEME = "persistent://"
 
 _STORES = ("metadataStoreUrl", "zookeeperServers")
 _LEDGERS = "bookkeeperMetadataServiceUri"
-_BROKERS = "brokerServiceUrl"  # of a client.conf: a broker.conf has no use for it
+_BROKERS = "brokerServiceUrl"  # from a client.conf; a broker does not use it
 _ADMIN = "webServiceUrl"
-# of a broker.conf, else of a client.conf
+# from a broker.conf, otherwise from a client.conf
 _PARAMETERS = ("brokerClientAuthenticationParameters", "authParams")
 _PLUGINS = ("brokerClientAuthenticationPlugin", "authPlugin")
 _USES_TLS = ("brokerClientTlsEnabled", "useTls")
@@ -44,7 +44,8 @@ _BOOKIES_FILES = (
     "bookkeeperTLSKeyFilePath",
 )
 _BOOKIES_TYPES = ("bookkeeperTLSKeyFileType", "bookkeeperTLSTrustCertTypes")
-_STORE_AUTH = "metadataStoreAuth"  # ours: for ZooKeeper's access lists upstream has JAAS
+# Lastwrite's own: upstream uses JAAS for ZooKeeper's access lists
+_STORE_AUTH = "metadataStoreAuth"
 _RATE = "managedLedgerDefaultMarkDeleteRateLimit"
 _QUORUMS = (
     "managedLedgerDefaultEnsembleSize",
@@ -67,29 +68,32 @@ LIVE_NAMES = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """What a connection in TLS goes by: PEM files."""
+    """The PEM files and checks of a TLS connection."""
 
-    trusted: str = ""  # authorities; empty: those that this machine trusts
-    certificate: str = ""  # ours; empty: none
+    trusted: str = ""  # certificate authorities; empty means those that this machine trusts
+    certificate: str = ""  # the client's own; empty means no client certificate
     key: str = ""
     verifies_host: bool = False
-    is_insecure: bool = False  # whatever certificate the other side has
+    is_insecure: bool = False  # accepts any certificate of the other side
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """Who we are to a broker: nobody, the owner of a token or of a certificate."""
+    """The client's identity for a broker: none, a token, or a certificate."""
 
-    method: str | None = None  # as the protocol names it: token, tls
+    method: str | None = None  # the protocol's name: token, tls; None without authentication
     token: str = field(default="", repr=False)
-    token_file: str = ""  # read for every connection: tokens are renewed
+    token_file: str = ""  # read for every connection, since tokens are renewed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveConfig:
-    """``quorums``: ensemble, write and ack quorum; None: as the topic's own ledgers have them.
-    ``goes_on``: also where the compacted ledger is lost. ``bookies_tls`` None: bookies are spoken
-    to in the clear. ``store_auth``: ``digest:USER:PASSWORD`` or ``file:///PATH`` with that.
+    """The settings of a live cluster.
+
+    ``quorums`` are ensemble, write and ack quorum; None means those of the topic's own ledgers.
+    ``goes_on`` continues even if the compacted ledger is lost. ``bookies_tls`` None means
+    connections to bookies without TLS. ``store_auth`` is ``digest:USER:PASSWORD``, or
+    ``file:///PATH`` of a file with that text.
     """
 
     metadata_store: str
@@ -107,16 +111,16 @@ class LiveConfig:
 
     @classmethod
     def from_names(cls, names: Mapping[str, object]) -> LiveConfig:
-        """The config that the settings make; those that say nothing of a cluster are passed over.
+        """Read the settings of a live cluster from ``names``. Other settings are ignored.
 
         Raises:
-            InvalidConfig: no metadata store, or an access that we do not have.
+            InvalidConfig: the metadata store is missing, or a way of access is not supported.
         """
         _, store = _first(names, _STORES)
         if not store:
             raise InvalidConfig(
                 "the address of the cluster's metadata store is missing",
-                remedy="--config metadataStoreUrl=zk:HOST:PORT, or --config-file with a broker's broker.conf",
+                remedy="give --config metadataStoreUrl=zk:HOST:PORT, or a broker's broker.conf as --config-file",
             )
         rate = parse_number(_RATE, names.get(_RATE, 1.0), whole=False)
         quorums = [
@@ -124,7 +128,7 @@ class LiveConfig:
         ]
         if quorums and len(quorums) != len(_QUORUMS):
             raise InvalidConfig(
-                "a part of the quorums was given",
+                "only some of the quorums were given",
                 remedy=f"give {', '.join(_QUORUMS)}, or none of them",
             )
         brokers, admin = _text(names, _BROKERS), _text(names, _ADMIN)
@@ -146,7 +150,7 @@ class LiveConfig:
 
 
 def rules_of(names: Mapping[str, object]) -> dict[str, object]:
-    """The settings without those that a live cluster alone has and that no broker knows."""
+    """The settings without Lastwrite's own settings for a live cluster, which no broker accepts."""
     return {name: value for name, value in names.items() if name not in _OURS}
 
 
@@ -159,13 +163,15 @@ def _is_on(names: Mapping[str, object], *wanted: str) -> bool:
 
 
 def _first(names: Mapping[str, object], wanted: Sequence[str]) -> tuple[str, str]:
-    """The first of the ``wanted`` names that is set, and its text; else the first name and none."""
+    """The first of the ``wanted`` names that is set, with its text. Otherwise the first name and
+    "".
+    """
     found = ((name, _text(names, name)) for name in wanted)
     return next(((name, text) for name, text in found if text), (wanted[0], ""))
 
 
 def _ledgers(uri: str) -> str:
-    """The path of the ledgers in ``zk+hierarchical://HOST:PORT/ledgers`` or the like."""
+    """The path of the ledgers in ``zk+hierarchical://HOST:PORT/ledgers`` or a similar address."""
     text = uri.strip().removeprefix("metadata-store:")
     path = text.partition("://")[2] if "://" in text else text.partition(":")[2]
     slash = path.find("/")
@@ -173,15 +179,15 @@ def _ledgers(uri: str) -> str:
 
 
 def _login(names: Mapping[str, object]) -> tuple[Login, tuple[str, str]]:
-    """Who we are, and the certificate and key that the plugin's parameters name, if any."""
+    """The client's identity, and the certificate and key from the plugin's parameters, if any."""
     (plugin_name, plugin), (name, text) = _first(names, _PLUGINS), _first(names, _PARAMETERS)
     if plugin == _TLS_PLUGIN:
         told = _told(text)
         return Login(method="tls"), (told.get("tlsCertFile", ""), told.get("tlsKeyFile", ""))
     if plugin and plugin != _TOKEN_PLUGIN:
         raise InvalidConfig(
-            f"{plugin_name} is {plugin!r}",
-            remedy=f"only tokens and certificates are supported: {_TOKEN_PLUGIN}, {_TLS_PLUGIN}",
+            f"{plugin_name} is {plugin!r}, which is not supported",
+            remedy=f"use tokens or certificates: {_TOKEN_PLUGIN}, {_TLS_PLUGIN}",
         )
     if not text:
         return Login(), ("", "")
@@ -198,22 +204,22 @@ def path_of(uri: str) -> str:
 
 
 def checked_token(text: str, source: str) -> str:
-    """The token in ``text``, without its prefix. No error shows it.
+    """The token in ``text``, without its prefix. Errors do not contain the token.
 
     Raises:
-        InvalidConfig: it is none; ``source``: the setting or file that has it.
+        InvalidConfig: the text is not a token. ``source`` is the setting or file that contains it.
     """
     token = text.strip().removeprefix("token:").strip()
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise InvalidConfig(
-            f"{source} has no token: it is empty, or has blanks, lines or other than ASCII",
-            remedy='token:TEXT, file:///PATH or {"token": "TEXT"}',
+            f"{source} has no valid token: it is empty, or has blanks, line breaks or non-ASCII letters",
+            remedy='give token:TEXT, file:///PATH or {"token": "TEXT"}',
         )
     return token
 
 
 def _told(parameters: str) -> dict[str, str]:
-    """``name:value,name:value``, or an object of JSON."""
+    """Parse ``name:value,name:value`` or a JSON object."""
     if parameters.startswith("{"):
         try:
             known = json.loads(parameters)
@@ -229,11 +235,11 @@ def _tls(names: Mapping[str, object], pair: tuple[str, str]) -> TlsFiles:
         raise InvalidConfig(
             "Java's key stores cannot be read",
             remedy="give PEM files: tlsTrustCertsFilePath, tlsCertificateFilePath and tlsKeyFilePath; "
-            "of a store: keytool -exportcert -rfc, openssl pkcs12",
+            "convert a key store with keytool -exportcert -rfc and openssl pkcs12",
         )
     if not any(pair):
         is_brokers = any(name in names for name in _OF_A_BROKER)
-        # of a broker's file tlsCertificateFilePath is what it shows its clients
+        # In a broker's file tlsCertificateFilePath is its server certificate.
         wanted = (_BROKERS_PAIR,) if is_brokers else (_BROKERS_PAIR, _CLIENTS_PAIR)
         both = ((_text(names, each[0]), _text(names, each[1])) for each in wanted)
         pair = next((each for each in both if any(each)), ("", ""))
@@ -247,10 +253,13 @@ def _tls(names: Mapping[str, object], pair: tuple[str, str]) -> TlsFiles:
 
 
 def _bookies_tls(names: Mapping[str, object]) -> TlsFiles | None:
-    if not _is_on(names, _BOOKIES):  # as brokers: without it they have no TLS with bookies
+    if not _is_on(names, _BOOKIES):  # Without it brokers use no TLS with bookies either.
         return None
     for name in _BOOKIES_TYPES:
         if _text(names, name).upper() not in ("", "PEM"):
-            raise InvalidConfig(f"{name} is not PEM", remedy="only PEM files can be read")
+            raise InvalidConfig(
+                f"{name} is not PEM",
+                remedy="set it to PEM, the only supported type, and give PEM files",
+            )
     trusted, certificate, key = (_text(names, name) for name in _BOOKIES_FILES)
     return TlsFiles(trusted=trusted, certificate=certificate, key=key)

@@ -1,9 +1,8 @@
-"""The settings that decide what compaction of a Pulsar topic does, under Pulsar's names.
+"""The settings that affect compaction of a Pulsar topic, under Pulsar's names.
 
-A ``broker.conf`` or ``client.conf`` can be given as it is: what changes nothing here is accepted
-and passed over.
-Sizes may be written as ``pulsar-admin`` takes them (``10M``). Ours are the two throttles, for which
-Pulsar has no setting; see ``config.cleaner``.
+A ``broker.conf`` or ``client.conf`` can be given unchanged: settings without effect here are
+accepted and ignored. Sizes may be written as for ``pulsar-admin`` (``10M``). The two throttles are
+Lastwrite's own settings, because Pulsar has none for them; see ``config.cleaner``.
 
 Source: Pulsar 4.2.4 ServiceConfiguration; docs/formats/pulsar-compaction.md, "Event time" and
 "Retention and thresholds".
@@ -28,7 +27,7 @@ from lastwrite.pulsar.rules.broker_names import BROKER_NAMES, BROKER_PREFIXES, C
 
 _PUBLISHING = "org.apache.pulsar.compaction.PulsarCompactionServiceFactory"
 _EVENT_TIME = "org.apache.pulsar.compaction.EventTimeCompactionServiceFactory"
-# metadataStoreAuth is ours, of a live cluster: see ``live_settings``
+# metadataStoreAuth is Lastwrite's own, for a live cluster: see ``live_settings``.
 _WITHOUT_EFFECT = CLEANER_NAMES | STORE_NAMES | BROKER_NAMES | CLIENT_NAMES | {"metadataStoreAuth"}
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -37,8 +36,8 @@ def _service(name: str, value: object) -> str:
     text = str(value).strip()
     if text not in (_PUBLISHING, _EVENT_TIME):
         raise InvalidConfig(
-            f"the rules of {text!r} are not known",
-            remedy=f"{name}: {_PUBLISHING} or {_EVENT_TIME}",
+            f"the compaction rules of {text!r} are not known",
+            remedy=f"set {name} to {_PUBLISHING} or {_EVENT_TIME}",
         )
     return text
 
@@ -48,7 +47,7 @@ def _whole(name: str, value: object) -> int:
 
 
 def _plain(value: object) -> object:
-    """``10M`` as a number of bytes; anything else as it is."""
+    """``10M`` as a number of bytes. Any other value is returned unchanged."""
     text = str(value).strip()
     if text[-1:].upper() in _UNITS and text[:-1].strip().isdigit():
         return int(text[:-1]) * _UNITS[text[-1].upper()]
@@ -57,14 +56,13 @@ def _plain(value: object) -> object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulsarConfig(SettingsTable):
-    """What compaction obeys.
+    """The settings of compaction.
 
-    A broker takes its own metadata off an entry before a consumer, the compactor among them, gets
-    it, unless ``keeps_broker_metadata``.
-    ``compaction_threshold_bytes`` is what the daemon waits for: more backlog of compaction than
-    that; 0: it never compacts by itself. A round that somebody asks for does not wait. Retention is
-    of raw ledgers that compaction and all subscriptions have passed; 0: they may go at once, -1:
-    never.
+    A broker removes its own metadata from an entry before sending it to a consumer, the compactor
+    among them, unless ``keeps_broker_metadata``. The daemon compacts a topic once its compaction
+    backlog exceeds ``compaction_threshold_bytes``; 0 means never. A requested round does not wait.
+    Retention applies to raw ledgers below the compaction horizon and all subscriptions: 0 deletes
+    them at once, -1 never.
 
     Raises:
         InvalidConfig: a value is out of its range.
@@ -99,8 +97,9 @@ class PulsarConfig(SettingsTable):
         if not self.ensemble_size >= self.write_quorum >= self.ack_quorum:
             raise InvalidConfig(
                 f"an ensemble of {self.ensemble_size}, a write quorum of {self.write_quorum} and an ack quorum of "
-                f"{self.ack_quorum} do not go together",
-                remedy="each may be at most the one before",
+                f"{self.ack_quorum} contradict each other",
+                remedy="set the write quorum to at most the ensemble size, and the ack quorum to at most "
+                "the write quorum",
             )
 
     @property
@@ -113,8 +112,8 @@ class PulsarConfig(SettingsTable):
 
     @property
     def by_event_time(self) -> bool:
-        """The newest of a key is the one with the latest event time, not the last in the log
-        (PIP-352).
+        """Whether the newest record of a key is the one with the latest event time (PIP-352)
+        instead of the last in the log.
         """
         return self.service_factory == _EVENT_TIME
 
@@ -135,7 +134,7 @@ _RETENTION = frozenset(
 
 
 def states_retention(config: Iterable[str]) -> bool:
-    """Whether the settings of these names say anything of a topic's retention."""
+    """Whether any of these names sets a topic's retention."""
     return not _RETENTION.isdisjoint(config)
 
 
