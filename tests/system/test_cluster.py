@@ -96,7 +96,7 @@ def test_no_worker_at_all(cluster: Cluster, tmp_path: Path) -> None:
     assert "waiting for executors (0 of 2)" in done.stderr.splitlines()
     said = done.stderr.splitlines()[-1]
     assert said.startswith(
-        "lastwrite: the cluster gave no executor in 3 s (0 of 2) — nothing was swapped; "
+        "lastwrite: the cluster started no executor in 3 s (0 of 2) — nothing was swapped; "
     )
     assert "--conf spark.lastwrite.executor.timeout=SECONDS" in said and "--master local[*]" in said
     assert files(root) == before
@@ -155,7 +155,10 @@ def test_what_workers_lack_is_said_at_once(cluster: Cluster, tmp_path: Path) -> 
     assert "1 of 3 workers has lastwrite 0.0.9, this is 0.1.0; " in said
     assert "1 of 3 workers has lastwrite in a zip file" in said
     assert f"1 of 3 workers does not see {root}/{TOPIC}-0 — nothing was changed; " in said
-    assert "spark.archives=lastwrite.zip#lw" in said and "give an address that all see" in said
+    assert (
+        "spark.archives=lastwrite.zip#lw" in said
+        and "use an address that every worker can read" in said
+    )
     assert files(root) == before
 
 

@@ -83,7 +83,7 @@ def test_a_jvm_that_is_killed_for_memory(group: Path, tmp_path: Path, mark: str)
         pytest.skip(f"the kernel took the driver itself, or came too late, {TRIES} times")
     assert status == 1
     said = stderr.splitlines()[-1]
-    met = f"for memory: it met the limit of this control group, {LIMIT_MIB} MiB ("
+    met = f"for memory: it reached the limit of this control group, {LIMIT_MIB} MiB ("
     assert (
         f"the system killed Spark's JVM {met}" in said
         or f"the system killed a worker {met}" in said

@@ -54,7 +54,7 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
 
 
 def test_what_no_worker_sees() -> None:
-    unseen = answer(seen={"/data": ("not seen", "give an address that all see")})
+    unseen = answer(seen={"/data": ("not seen", "use an address that every worker can read")})
     assert said(unseen, unseen) == ["the workers of spark://m:7077 do not see /data"]
 
 

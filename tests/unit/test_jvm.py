@@ -95,7 +95,7 @@ def test_how_it_died(limit: str | None, monkeypatch: pytest.MonkeyPatch) -> None
     assert death is not None and death.for_memory == (limit is not None)
     killed = "Spark's JVM was killed by signal 9"
     assert death.problem == (
-        killed if limit is None else f"the system killed Spark's JVM for memory: it met {limit}"
+        killed if limit is None else f"the system killed Spark's JVM for memory: it reached {limit}"
     )
     for command, said in (
         ("exit 137", killed if limit is None else "for memory"),

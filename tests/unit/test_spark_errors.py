@@ -117,7 +117,7 @@ def test_what_spark_lost(text: str, said: str) -> None:
 
 def test_memory_is_blamed_where_the_system_says_so() -> None:
     limit = "the limit of this control group, 300 MiB (/x/memory.max)"
-    assert f"killed a worker for memory: it met {limit} — " in str(
+    assert f"killed a worker for memory: it reached {limit} — " in str(
         spark_error("scan", RuntimeError(CRASHED.format(4)), None, limit)
     )
     raised = RuntimeError(
@@ -160,7 +160,9 @@ def test_what_workers_do_not_see(tmp_path: Path) -> None:
     ]:
         for answer in answers(error):
             seen = str(seen_from_here(answer).error)
-            assert seen.startswith(f"{path}: the workers do not see this — nothing was swapped; ")
+            assert seen.startswith(
+                f"{path}: the workers cannot see this path — nothing was swapped; "
+            )
             assert "at the same path on every worker" in seen
     log.unlink()  # it has gone here, too
     for error in (missing, CommitConflict("the segment vanished while we worked", path=str(log))):

@@ -1,1 +1,1 @@
-"""The only package that imports pyspark: session, runner, the two exchanges."""
+"""The only package that imports pyspark: session, runner and the two exchanges."""

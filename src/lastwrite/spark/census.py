@@ -1,8 +1,7 @@
-"""What the workers of a cluster have, asked before a byte of a log is read: one small job, whose
-findings are one error.
+"""Checks the workers of a cluster before any log is read, in one small job that reports one error.
 
-Each executor is another machine: its Python, its packages, and what it may see are its own. What is
-asked travels by value, since ``lastwrite`` may be what a worker lacks.
+Each executor may be another machine with its own Python, packages and files. The check's function
+is sent by value, since a worker may lack ``lastwrite``.
 """
 
 from __future__ import annotations
@@ -32,23 +31,24 @@ if TYPE_CHECKING:
 
 _LIBRARIES = ("numpy", "numba", "obstore")
 _NOT_SEEN = "not seen"
-_SEEN_BY_ALL = (
-    "give an address that all see: a bucket's, or a folder at the same path on every worker"
-)
+_SEEN_BY_ALL = "use an address that every worker can read: a bucket, or a folder at the same path on every worker"
 
 
 def ask_workers(runner: Runner, folders: Sequence[str], progress: Progress) -> None:
-    """Ask each executor of a cluster for its packages, and whether it sees ``folders``: of
-    partitions, on a disk or (by their manifests) in a bucket. On this machine nobody is asked.
+    """Check each executor's packages, and whether it can read ``folders``.
+
+    The folders are of partitions, on a disk or (by their manifests) in a bucket. Nothing is checked
+    if the workers are on this machine.
 
     Raises:
-        EnvironmentUnfit: what is missing, all of it.
-        LogError: Spark could not ask.
+        EnvironmentUnfit: it lists everything that is missing.
+        LogError: the job failed.
     """
     if not isinstance(runner, SparkRunner) or runner.is_here:
         return
     ask = _question(tuple(folders), pickle.dumps(address.used()))
-    tasks = runner.workers  # all are free: each executor gets as many as it runs at once
+    # all workers are free, so each executor gets as many tasks as it runs at once
+    tasks = runner.workers
 
     def act(context: SparkContext) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = context.parallelize(range(tasks), tasks).map(ask).collect()
@@ -67,7 +67,8 @@ def ask_workers(runner: Runner, folders: Sequence[str], progress: Progress) -> N
 
 
 def _question(paths: Sequence[str], stores: bytes) -> Callable[[int], dict[str, Any]]:
-    def ask(_: int) -> dict[str, Any]:  # of the standard library alone, until we know more
+    # uses only the standard library until the packages are checked
+    def ask(_: int) -> dict[str, Any]:
         import importlib.metadata
         import importlib.util
         import os
@@ -89,7 +90,7 @@ def _question(paths: Sequence[str], stores: bytes) -> Callable[[int], dict[str, 
         if found["lastwrite"] and found["numpy"] and found["numba"] and not found["is_zipped"]:
             try:
                 from lastwrite.spark.census import look
-            except ImportError:  # another version: that is finding enough
+            except ImportError:  # another version, which is reported anyway
                 return found
             found["seen"] = look(paths, stores)
         return found
@@ -98,8 +99,9 @@ def _question(paths: Sequence[str], stores: bytes) -> Callable[[int], dict[str, 
 
 
 def look(paths: Sequence[str], stores: bytes) -> dict[str, tuple[str, str | None]]:
-    """What is wrong with each path, and with each private key that the settings name, as a worker
-    sees it, and what to do; nothing of those that are well.
+    """The problems of a worker with these paths and with the private keys in the settings.
+
+    Returns (problem, remedy) by path or file; one without a problem is left out.
     """
     settings: StoreSettings = pickle.loads(stores)
     address.use(settings)
@@ -135,8 +137,9 @@ def findings(
     *,
     needs_client: bool,
 ) -> list[tuple[str, str]]:
-    """What does not fit, as (problem, remedy), of an answer an executor. ``here``: versions of this
-    process.
+    """What does not fit, as (problem, remedy), with one answer per executor.
+
+    ``here`` has the versions of this process.
     """
     found: list[tuple[str, str]] = []
 
@@ -187,5 +190,5 @@ def _unseen(
             said = f"the workers of {master} do not see {path}"
         else:
             said = f"{who(count, 'does', 'do')} not see {path}"
-        found.append((said, remedy or "see to it on the workers"))
+        found.append((said, remedy or "fix it on the workers"))
     return found

@@ -1,6 +1,4 @@
-"""Waiting for a cluster's executors: a job without any waits for ever, and Spark says so only in a
-log.
-"""
+"""Waits for a cluster's executors: without one a job never ends, and Spark only logs that."""
 
 from __future__ import annotations
 
@@ -17,33 +15,32 @@ if TYPE_CHECKING:
 
     from lastwrite.spark.session import Spark
 
-# seconds without an executor after which a job is given up
+# seconds without an executor after which a job is cancelled
 TIMEOUT = "spark.lastwrite.executor.timeout"
 _TIMEOUT_S = 600.0
 _SECONDS_A_LOOK = 1.0
 _SECONDS_A_POLL = 0.1
 _SECONDS_A_NOTE = 30.0
-_SECONDS_QUIET = 2.0  # without a further executor after which no more are expected
+_SECONDS_QUIET = 2.0  # seconds without a further executor after which no more are expected
 _REMEDY = (
-    "nothing was swapped; the cluster's own page shows why: no free cores or memory (spark.executor.cores, "
+    "nothing was swapped; see the cluster's own page for the cause: no free cores or memory (spark.executor.cores, "
     "spark.executor.memory), or executors that do not start; to wait longer: --conf "
     f"{TIMEOUT}=SECONDS; to run here: --master local[*]"
 )
 
 
 class Executors:
-    """Looks, while a job runs, whether the cluster has given executors, and gives the job up after
-    a time.
-    """
+    """Checks, while a job runs, whether the cluster has started executors; cancels the job if not."""
 
     def __init__(
         self, spark: Spark, context: SparkContext, progress: Progress, cancel: Callable[[], None]
     ) -> None:
-        """
+        """Start to observe.
+
         Raises:
-            InvalidConfig: the setting is no number.
+            InvalidConfig: the timeout is not a number.
         """
-        self.error: EnvironmentUnfit | None = None  # why the job was given up
+        self.error: EnvironmentUnfit | None = None  # why the job was cancelled
         self._progress = progress
         self._cancel = cancel
         self._is_here = local_workers(spark.master) is not None
@@ -57,7 +54,7 @@ class Executors:
         self._noted = -_SECONDS_A_NOTE
 
     def look(self) -> None:
-        """Say so where there is none; to be called now and then."""
+        """Report if there is no executor, and cancel after the timeout; to be called regularly."""
         now = time.monotonic()
         if self._is_here or self.error is not None or now - self._looked < _SECONDS_A_LOOK:
             return
@@ -66,7 +63,7 @@ class Executors:
             self._alone_since = now
         elif now - self._alone_since >= self._timeout_s:
             self.error = EnvironmentUnfit(
-                f"the cluster gave no executor in {self._timeout_s:.0f} s (0 of {self._wanted})",
+                f"the cluster started no executor in {self._timeout_s:.0f} s (0 of {self._wanted})",
                 remedy=_REMEDY,
             )
             self._cancel()
@@ -75,16 +72,16 @@ class Executors:
             self._progress.note(f"waiting for executors (0 of {self._wanted})")
 
     def count(self) -> int:
-        """How many the cluster has given."""
-        # the driver is one
+        """The number of executors that the cluster has started."""
+        # the driver counts as one
         return int(self._context._jsc.sc().getExecutorMemoryStatus().size()) - 1
 
     def wait(self) -> None:
-        """Wait for the first one, and for others that come right after it.
+        """Wait for the first executor, and for others that start right after it.
 
         Raises:
-            EnvironmentUnfit: none came in time, or the cluster has ended the application, as it
-                does where executors fail again and again.
+            EnvironmentUnfit: none started in time, or the cluster ended the application, which it
+                does if executors fail repeatedly.
         """
         count, since = 0, time.monotonic()
         while True:
@@ -93,7 +90,7 @@ class Executors:
                 count = self.count()
             except Exception as error:
                 raise EnvironmentUnfit(
-                    "Spark ended before the cluster gave an executor", remedy=_REMEDY
+                    "Spark ended before the cluster started an executor", remedy=_REMEDY
                 ) from error
             if count != before:
                 since = now
@@ -106,14 +103,14 @@ class Executors:
 
 
 def worker_count(spark: Spark, progress: Progress) -> tuple[int, int]:
-    """How many tasks run at once, and how many of them in one executor (or, in local mode, here).
+    """The number of tasks that run at once, in total and per executor (or, in local mode, here).
 
-    A cluster is asked when its executors are there: before that Spark says 2. Where it gives them
-    with the work (dynamic allocation) none may come before the first job, so none is waited for.
+    On a cluster the number is read when executors are present: before that Spark reports 2. With
+    dynamic allocation there may be none before the first job, so there is no wait.
 
     Raises:
-        EnvironmentUnfit: Spark does not start, or the cluster gave no executor.
-        InvalidConfig: a setting is no number.
+        EnvironmentUnfit: Spark does not start, or the cluster starts no executor.
+        InvalidConfig: a setting is not a number.
     """
     here = local_workers(spark.master)
     if here is not None:
@@ -128,8 +125,9 @@ def worker_count(spark: Spark, progress: Progress) -> tuple[int, int]:
 
 
 def wanted_executors(setting: Callable[[str], str | None]) -> int:
-    """How many executors the settings ask for; 0: they do not say, and a standalone cluster gives
-    as many as it has.
+    """The number of executors that the settings request.
+
+    0 means that they name no number; a standalone cluster then gives as many as it has.
     """
 
     def number(name: str) -> int:

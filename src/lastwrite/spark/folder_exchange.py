@@ -1,13 +1,12 @@
-"""Between the stages: how entries reach the task that elects them, and losers the task that
-rewrites.
+"""Moves data between the stages with scratch files: entries to elections, losers to rewrites.
 
-``FolderExchange`` writes packed blocks to scratch files that every worker of this machine sees;
-only their places travel through Spark. It is the fast way on one machine. A block in a file:
+``FolderExchange`` writes packed blocks to scratch files that every worker of this machine can read.
+Only their positions travel through Spark. On one machine this is the fast way. A block in a file:
 
-    uint32 a bucket: where it ends, counted in entries · 16 bytes an entry (24 with a version), by
-    bucket and with exact comparison: uint32 an entry: its key's length · the keys
+    uint32 per bucket: its end, counted in entries · 16 bytes per entry (24 with a version), by
+    bucket and, with exact comparison: uint32 per entry, the key's length · the keys
 
-Both exchanges give the same results; tests hold them against each other.
+Both exchanges give the same results; tests compare them.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ from lastwrite.model.work import (
 from lastwrite.spark.work import InlineRunner, Runner, Task, each, is_repeated
 from lastwrite.storage.scratch import ScratchFolders, ScratchShare, ScratchWriter
 
-_ENTRY_SHARE = 16  # of scratch bytes about one in so many is a state
+_ENTRY_SHARE = 16  # about one in so many scratch bytes is a state
 _SYNC_BYTES = 256 << 20
 _SYNC_UNITS = 256
 
 
 def scan_to_folder(units: Sequence[ScanUnit]) -> Iterator[list[PieceScan] | Failed[ScanUnit]]:
-    """Scan the pieces of units of one wave; all entries go to one scratch file, all states to
-    another.
+    """Scan the pieces of a wave's units, with one scratch file for all entries and one for all
+    states.
     """
     if units:
         with (
@@ -64,7 +63,7 @@ def _scan_unit(
     entries: ScratchWriter, states: ScratchWriter, buffers: Buffers, unit: ScanUnit
 ) -> list[PieceScan]:
     blocks: list[Block] = []
-    # what the first attempt took of it is still there
+    # the first attempt's files still use it
     memory_bytes = 0 if is_repeated() else unit.memory_bytes
     entries.allow(unit.memory_scratch, memory_bytes * (_ENTRY_SHARE - 1) // _ENTRY_SHARE)
     states.allow(unit.memory_scratch, memory_bytes // _ENTRY_SHARE)
@@ -93,7 +92,7 @@ def _scan_unit(
 
 
 def elect_and_mark(units: Sequence[ElectUnit]) -> Iterator[Elected | Failed[ElectUnit]]:
-    """Elect in units, and mark their losers in the state files."""
+    """Elect in the units, and mark their losers in the state files."""
     if units:
         with closing(Marks(units[0].limits)) as marks:
             found = list(each(partial(elect, marks))(units))
@@ -103,7 +102,7 @@ def elect_and_mark(units: Sequence[ElectUnit]) -> Iterator[Elected | Failed[Elec
 
 
 def rewrite_staged(units: Sequence[RewriteUnit]) -> Iterator[SegmentOutput | Failed[RewriteUnit]]:
-    """Rewrite units, and make many new segments durable at once: a disk syncs them together."""
+    """Rewrite the units, and sync many new segments at once, which a disk does together."""
     work = partial(rewrite, buffers=Buffers())
     for some in _stretches(units):
         results = list(each(work)(some))
@@ -112,8 +111,9 @@ def rewrite_staged(units: Sequence[RewriteUnit]) -> Iterator[SegmentOutput | Fai
 
 
 def _stretches(units: Sequence[RewriteUnit]) -> Iterator[list[RewriteUnit]]:
-    """Units whose new segments wait for one sync: many, but not so many bytes that the disk would
-    stand still.
+    """Group the units whose new segments are synced together.
+
+    A group has many units, but not so many bytes that the disk stalls.
     """
     held: list[RewriteUnit] = []
     size = 0
@@ -134,8 +134,10 @@ def begin_whole(
     progress: Progress,
     scratch: ScratchShare | None = None,
 ) -> Begun[list[RewrittenPartition | Ended | Failed[PartitionPlan]]]:
-    """Let tasks begin to do ``work``. ``scratch``: in which folders they make theirs; None: in
-    those of their machine.
+    """Start tasks that do ``work``.
+
+    ``scratch`` has the folders in which tasks create their own. None means the default folders of
+    each machine.
     """
     weights = [_weight_of(plan) for plan in plans]
     task: Task[PartitionPlan, RewrittenPartition | Ended] = partial(
@@ -151,7 +153,7 @@ def _take_whole(
     if scratch is None:
         folders = ScratchFolders()
     else:
-        # what the first attempt took of it is still there
+        # the first attempt's files still use it
         part = 0 if is_repeated() else sum(map(_weight_of, plans))
         memory_bytes = scratch.memory_bytes * part // max(1, total)
         folders = ScratchFolders.within(scratch._replace(memory_bytes=memory_bytes))
@@ -169,7 +171,7 @@ def _weight_of(plan: PartitionPlan) -> int:
 
 
 class FolderExchange:
-    """By scratch files on this machine."""
+    """The exchange that uses scratch files on this machine."""
 
     def __init__(self, runner: Runner, folders: ScratchFolders, whole_bytes: int = 0) -> None:
         self._runner = runner

@@ -1,13 +1,13 @@
-"""Where work runs: in this process, on the caller's Spark session, or on one of our own.
+"""Chooses where work runs: in this process, on the caller's Spark session, or on a new one.
 
-The rule, by which a command takes its runner from ``spark.use.runner_for``:
+A command gets its runner from ``spark.use.runner_for``, by this rule:
 
-1. What the caller gives decides: a session of theirs, or ``INLINE``, which says none.
-2. Else work that changes nothing, of fewer bytes than Spark's start is worth, runs in this process:
-   ``place_of`` says so. A command that only looks names no bytes, and never starts Spark.
-3. All other work runs on Spark. So does all that changes a log, however small it is: a worker that
-   dies is replaced, and the driver lives on to clear up. Where only
-   expired segments go there is no such work: the daemon then starts no Spark.
+1. The caller decides, by passing a session or ``INLINE``, which means no Spark.
+2. Otherwise, work that changes nothing runs in this process if it is too small to be worth Spark's
+   start (``place_of``). A command that only reads passes no bytes, and never starts Spark.
+3. All other work runs on Spark, including every change to a log, however small. If a worker dies it
+   is replaced, and the driver survives and can clean up. If only expired segments are deleted there
+   is no such work, so the daemon then starts no Spark.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Inline:
-    """Stands where a Spark session is asked for and says: none."""
+    """Passed in place of a Spark session, to use none."""
 
     def __repr__(self) -> str:
         return "INLINE"
@@ -31,10 +31,10 @@ INLINE = Inline()
 def place_of(
     given: SparkSession | Inline | None, work_bytes: int = 0, spark_from_bytes: int = 1
 ) -> SparkSession | Inline | None:
-    """Where work runs that goes over ``work_bytes``; None: on a session of our own.
+    """Where to run work that reads ``work_bytes``; None means on a new session.
 
-    ``given`` is what the caller says. ``spark_from_bytes``: from so many on it takes longer than to
-    start Spark.
+    ``given`` is the caller's choice. From ``spark_from_bytes`` on, the work takes longer than the
+    start of Spark.
     """
     if given is not None:
         return given

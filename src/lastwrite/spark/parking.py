@@ -1,14 +1,13 @@
-"""Between two calls of a program: Spark of our own is parked when a call has ended, and the next
-one takes it, which saves the seconds of a start.
+"""Keeps a started Spark between two calls of a program, to save the seconds of the next start.
 
-One is parked at most: a JVM that has nothing to do, some 200 MB of memory, the fork server beside
-it, and for a minute more its Python workers. No lock is held and no scratch folder kept; there is
-the folder of the JVM's own. It ends with the process, however that ends; after ten minutes in which
-no call has come; and when a call comes that needs another: another ``master``, ``conf``,
-environment or working folder, or a caller who has a session of their own by then. A fork of the
-process leaves it alone. PySpark does not know of it: a caller's own session is another.
+At most one Spark is parked: an idle JVM of some 200 MB, its fork server, and for one more minute
+its Python workers. It holds no lock and no scratch folder, only the JVM's own folder. It ends with
+the process, however that ends, and after ten minutes without a call. It also ends if a call needs
+another ``master``, ``conf``, environment or working folder, or if the caller has a session by then.
+A fork of the process does not touch it. PySpark does not see it, so a caller's own session is a
+different one.
 
-A process can have one Spark of ours, so calls of several threads that need it take ``turn``.
+A process can have one Spark of this kind, so calls in several threads that need it take ``turn``.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ _SECONDS_A_LOOK = 0.5
 
 _lock = threading.Lock()
 _parked: tuple[Any, OwnSpark, threading.Timer] | None = None
-_turn = threading.RLock()  # what a call calls in its own thread uses its Spark
-_has_daemon = False  # the turn lasts until somebody stops it
-_of_parents: list[Any] = []  # kept, since what Python collects of them would be told to their JVM
+_turn = threading.RLock()  # reentrant: a nested call in the same thread uses the same Spark
+_has_daemon = False  # the turn lasts until the daemon is stopped
+_of_parents: list[Any] = []  # kept, because their finalizers would talk to the parent's JVM
 
 
 @contextlib.contextmanager
 def turn(progress: Progress, *, is_daemon: bool = False) -> Iterator[None]:
-    """Wait until no call of another thread uses Spark of ours; ``progress`` is told of that.
+    """Wait until no other thread uses the shared Spark; ``progress`` reports the wait.
 
     Raises:
-        EnvironmentUnfit: it is a daemon that uses it, which may do so for ever.
+        EnvironmentUnfit: a daemon uses it, which may do so for ever.
     """
     global _has_daemon
     if not _turn.acquire(blocking=False):
@@ -47,7 +46,7 @@ def turn(progress: Progress, *, is_daemon: bool = False) -> Iterator[None]:
         while not _turn.acquire(timeout=_SECONDS_A_LOOK):
             if _has_daemon:
                 raise EnvironmentUnfit(
-                    "clean runs in this process and has its Spark",
+                    "clean runs in this process and uses its Spark",
                     remedy="run clean in a process of its own, or pass both one session, spark=",
                 )
     try:
@@ -59,7 +58,9 @@ def turn(progress: Progress, *, is_daemon: bool = False) -> Iterator[None]:
 
 
 def take(master: str, conf: Mapping[str, str]) -> OwnSpark | None:
-    """The parked Spark, if it is as a new one would be and still lives; None: start one."""
+    """The parked Spark, if it is equivalent to a new one and alive. None means that a new one must
+    start.
+    """
     found = _take()
     if found is None:
         return None
@@ -71,24 +72,24 @@ def take(master: str, conf: Mapping[str, str]) -> OwnSpark | None:
 
 
 def park(spark: OwnSpark, master: str, conf: Mapping[str, str]) -> bool:
-    """Keep it for the next call; False: it cannot wait, and is to be closed."""
+    """Park it for the next call. Returns False if it cannot be parked and must be closed."""
     global _parked
     if not spark.can_wait:
         return False
     spark.step_aside()
-    end()  # of another thread's call
+    end()  # one that another thread's call has parked
     timer = threading.Timer(SECONDS_PARKED, end)
     timer.daemon = True
     with _lock:
         _parked = _key(master, conf), spark, timer
     timer.start()
     atexit.unregister(end)
-    atexit.register(end)  # before those of whatever it consists of
+    atexit.register(end)  # runs before the exit handlers of its parts
     return True
 
 
 def end() -> None:
-    """End what is parked."""
+    """End the parked Spark, if there is one."""
     found = _take()
     if found is not None:
         found[1].close()
@@ -106,16 +107,18 @@ def _take() -> tuple[Any, OwnSpark] | None:
 
 
 def _key(master: str, conf: Mapping[str, str]) -> Any:
-    """What two calls have in common that can use one Spark. Workers have the JVM's environment."""
+    """The properties that two calls must share to use one Spark; workers have the JVM's
+    environment.
+    """
     try:
         folder = os.getcwd()
-    except OSError:  # it is no more
+    except OSError:  # it was deleted
         folder = ""
     return master, dict(conf), folder, dict(os.environ)
 
 
 def _leave_alone() -> None:
-    """In a fork of the process."""
+    """Forget the parked Spark in a fork of the process."""
     global _parked, _lock, _turn, _has_daemon
     _lock, _turn, _has_daemon = threading.Lock(), threading.RLock(), False
     _of_parents.append(_parked)

@@ -1,6 +1,6 @@
-"""The profile of a stage: its tasks' seconds, by step, and what they asked of buckets.
+"""The profile of a stage: the seconds of its tasks, by step, and their requests to buckets.
 
-What a stage's workers did not spend in tasks is Spark's share and waiting
+The rest of the workers' time in a stage is Spark's overhead and waiting
 (``StageProfile.outside_seconds``).
 """
 
@@ -18,16 +18,16 @@ from lastwrite.storage.objects.store import Requests
 
 @dataclass(frozen=True, slots=True)
 class TaskProfile:
-    """One task: seconds from its first unit to its last, of a processor, and by step."""
+    """One task: seconds from its first unit to its last, processor seconds, and seconds by step."""
 
     seconds: float
     cpu_seconds: float
     steps: dict[str, float]
-    requests: Requests  # of buckets
+    requests: Requests  # to buckets
 
 
 class TaskClock:
-    """Takes the profile of the task that this process begins now, or of a part of one."""
+    """Measures the task that this process starts now, or a part of it."""
 
     def __init__(self) -> None:
         self._taken = dict(profile.taken)
@@ -49,10 +49,10 @@ class TaskClock:
 
 @dataclass(slots=True)
 class StageProfile:
-    """All tasks of one stage, of all waves."""
+    """All tasks of one stage, over all waves."""
 
-    seconds: float = 0.0  # as the driver waited
-    worker_seconds: float = 0.0  # that, times the workers
+    seconds: float = 0.0  # time that the driver waited
+    worker_seconds: float = 0.0  # that time, multiplied by the workers
     tasks: int = 0
     task_seconds: float = 0.0
     task_cpu_seconds: float = 0.0
@@ -72,13 +72,13 @@ class StageProfile:
 
     @property
     def outside_seconds(self) -> float:
-        """Worker seconds in which no task ran: Spark's own start and end of a stage, and waiting
-        for the last task.
+        """Worker seconds without a task: Spark's start and end of a stage, and waiting for the last
+        task.
         """
         return max(0.0, self.worker_seconds - self.task_seconds)
 
     def figures(self) -> StageFigures:
-        """As a report has them."""
+        """The profile in the form of a report."""
         return StageFigures(
             seconds=self.seconds,
             tasks=self.tasks,

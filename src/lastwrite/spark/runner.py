@@ -1,9 +1,9 @@
-"""How units of work reach their workers: on Spark, or one after the other in this process.
+"""Runs units of work on Spark.
 
-Spark carries small pickled units to the workers and small results back; blocks travel by the
-exchange. The RDD interface is all that this needs: no SQL, no pandas, three seconds less to start
-(docs/decisions). A unit's error comes back as a value, so that one partition's trouble leaves the
-others alone.
+Spark carries small pickled units to the workers and small results back; the exchange carries
+blocks. This needs only the RDD interface: without SQL and pandas the start is three seconds faster
+(docs/decisions). A unit's error is returned as a value, so that a problem in one partition does not
+affect the others.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TASK_BYTES = 1 << 30
 _WHOLE_BYTES, _WHOLE_STANDING_BYTES = 40 << 20, 8 << 20
 _SECONDS_TO_CANCEL = 5.0
 _SECONDS_A_LOOK = 0.5
-_STOPPED = "the log is as it was; start again when you like"
+_STOPPED = "the log is unchanged; run again to continue"
 
 T = TypeVar("T")
 _Answer: TypeAlias = tuple[list[Any], TaskProfile]  # a batch's results
@@ -50,10 +50,10 @@ _Run: TypeAlias = Callable[[list[Any]], _Answer]
 
 
 def seen_from_here(answer: T) -> T:
-    """The answer of a cluster's worker. Where it has an error, that says if the worker does not see
-    what lies here, or that it was a worker whom the system refused something.
+    """The answer of a cluster's worker, with an error adapted to what this machine sees.
 
-    An error comes in place of a result (``Failed``), or in it (``Rewritten``).
+    The error then states that the worker cannot see a path that exists here, or that the error
+    happened on a worker. An error replaces a result (``Failed``), or is part of it (``Rewritten``).
     """
     error = getattr(answer, "error", None)
     if error is None or (seen := _as_seen_from_here(error)) is error:
@@ -68,20 +68,20 @@ def seen_from_here(answer: T) -> T:
 def _as_seen_from_here(error: Exception) -> Exception:
     path = None
     if isinstance(error, CommitConflict) and "vanished" in error.problem:
-        # then its folder is not there
+        # its folder does not exist
         makes = error.problem.startswith(("could not create", "could not write"))
         path = os.path.dirname(error.path or "") if makes else error.path
     elif isinstance(error, FileNotFoundError):
         path = error.filename
     if path and os.path.exists(path):
-        return LogError("the workers do not see this", path=path, remedy=SAME_PATH)
+        return LogError("the workers cannot see this path", path=path, remedy=SAME_PATH)
     if type(error) is LogError and error.problem.startswith("could not"):
         return LogError(f"a worker {error.problem}", error.at, error.path, error.remedy)
     return error
 
 
 class _Stage(NamedTuple):
-    """Batches of units for workers, each of a size in bytes."""
+    """Batches of units for workers, each with its size in bytes."""
 
     name: str
     run: _Run
@@ -91,8 +91,9 @@ class _Stage(NamedTuple):
 
 
 class SparkRunner(Runner):
-    """Each unit, or some small ones together, in a task of Spark; waits for Spark when the first
-    stage comes.
+    """Runs each unit, or several small ones together, in a Spark task.
+
+    Waits for Spark at the first stage.
     """
 
     def __init__(self, spark: Spark, workers: int) -> None:
@@ -102,12 +103,12 @@ class SparkRunner(Runner):
         self.profile: dict[str, StageProfile] = {}
         self.has_failed = False  # a job, whose tasks may still run
         self._lock = threading.Lock()
-        self._groups: set[str] = set()  # of jobs that run now
+        self._groups: set[str] = set()  # of running jobs
         self.is_cancelled = False
 
     @property
     def context(self) -> SparkContext:
-        """Where jobs are given.
+        """The context for jobs.
 
         Raises:
             EnvironmentUnfit: Spark does not start.
@@ -124,7 +125,7 @@ class SparkRunner(Runner):
     ) -> Begun[list[R | Failed[U]]]:
         progress.stage(name, sum(weights))
         if not units:
-            return Begun(list)  # of nothing
+            return Begun(list)  # without units
         tasks = pack(weights, self.workers)
         batches = [[units[i] for i in places] for places in tasks]
         sizes = [sum(weights[i] for i in places) for places in tasks]
@@ -140,13 +141,13 @@ class SparkRunner(Runner):
             return results if self.is_here else list(map(seen_from_here, results))
 
         run: _Run = partial(_run_batch, task)
-        assert self.context is not None  # whose it is, is known when it is there
+        assert self.context is not None  # ``_stands`` is only certain once the context exists
         stage = _Stage(name, run, batches, sizes, progress)
         begun = self._begin_standing(stage) if self._stands else self._begin_batches(stage)
         return begun.then(made)
 
     def _begin_batches(self, stage: _Stage) -> Begun[tuple[float, list[_Answer]]]:
-        """A task a batch; the answers, and the seconds that they took."""
+        """Run one task per batch; the result is the answers, and the seconds that they took."""
 
         def act(context: SparkContext) -> list[_Answer]:
             rows = context.parallelize(stage.batches, len(stage.batches))
@@ -157,7 +158,7 @@ class SparkRunner(Runner):
         return Begun(job.result, job.cancel).then(lambda answers: (job.seconds, answers))
 
     def _begin_standing(self, stage: _Stage) -> Begun[tuple[float, list[_Answer]]]:
-        """The same, by the tasks of the standing job."""
+        """The same, with the tasks of the standing job."""
         from pyspark import cloudpickle
 
         began = time.perf_counter()
@@ -203,14 +204,15 @@ class SparkRunner(Runner):
         progress: Progress,
         task_bytes: Sequence[int] = (),
     ) -> T:
-        """What ``act`` gives, whose jobs bear the stage's name and a group of their own;
-        ``task_bytes``: of ``_watch``.
+        """Run ``act``; its jobs have the stage's name and their own group.
+
+        ``task_bytes`` are those of ``_watch``.
 
         Raises:
-            LogError: Spark could not do it, or ``cancel`` was called.
-            EnvironmentUnfit: Spark does not start, or a cluster gave no executor.
+            LogError: Spark failed, or ``cancel`` was called.
+            EnvironmentUnfit: Spark does not start, or a cluster starts no executor.
         """
-        self.spark.stand_down()  # its tasks have the workers
+        self.spark.stand_down()  # its tasks occupy the workers
         return self._begin_job(name, act, progress, task_bytes).result()
 
     def _begin_job(
@@ -222,9 +224,10 @@ class SparkRunner(Runner):
         *,
         is_watched: bool = True,
     ) -> _Job[T]:
-        """Its jobs are given by a thread of their own: the caller's job group, description and
-        other properties stay as they are, and an interrupt does not come between a question to the
-        JVM and its answer.
+        """Start ``act`` in a new thread.
+
+        So the caller's job group, description and other properties stay unchanged. And an interrupt
+        cannot come between a request to the JVM and its answer.
         """
         context = self.context
         group = f"lastwrite: {name} {secrets.token_hex(4)}"
@@ -235,7 +238,7 @@ class SparkRunner(Runner):
         job: _Job[T] = _Job(self, name, group, executors)
         try:
             properties = context._jsc.sc().getLocalProperties()
-        except Exception as error:  # a JVM that has gone: whoever asks for the result is told
+        except Exception as error:  # the JVM is gone; ``result`` raises this error
             job.outcome.set_exception(error)
             return job
         arguments = (context, properties, group, name, act, job.outcome)
@@ -250,7 +253,7 @@ class SparkRunner(Runner):
 
     @property
     def _stands(self) -> bool:
-        """Whether one job serves all stages."""
+        """Whether one standing job serves all stages."""
         return self.spark.is_ours and self.is_here
 
     @property
@@ -260,35 +263,34 @@ class SparkRunner(Runner):
 
     @property
     def is_alive(self) -> bool:
-        """Whether Spark still takes work."""
+        """Whether Spark still accepts work."""
         try:
             return self.context._jsc is not None and not self.context._jsc.sc().isStopped()
-        except Exception:  # no JVM to ask
+        except Exception:  # there is no JVM
             return False
 
     def cancel(self) -> None:
-        """End what this runner runs, and begin nothing more; the threads that wait for it get an
-        error.
-        """
+        """Cancel all work of this runner, and start no more; threads that wait for it get an error."""
         with self._lock:
             self.is_cancelled = self.has_failed = True
             groups = list(self._groups)
         self.cancel_groups(groups)
 
     def forget(self, group: str) -> None:
-        """A job of this group runs no more."""
+        """Remove a group whose job has ended."""
         with self._lock:
             self._groups.discard(group)
 
     def cancel_groups(
         self, groups: Sequence[str], wait_seconds: float = _SECONDS_TO_CANCEL
     ) -> None:
-        """End these jobs, by a thread of its own: an interrupt may have left this one's connection
-        in the middle of an answer.
+        """Cancel these jobs from a new thread.
+
+        An interrupt may have left this thread's connection in the middle of an answer.
         """
 
         def work() -> None:
-            with contextlib.suppress(Exception):  # a JVM that has gone runs nothing
+            with contextlib.suppress(Exception):  # a JVM that is gone runs nothing
                 for group in groups:
                     self.context.cancelJobGroup(group)
 
@@ -305,11 +307,11 @@ class SparkRunner(Runner):
         outcome: Future[Any],
         executors: Executors,
     ) -> None:
-        """Report finished tasks, by their bytes; Spark counts them, the largest start first."""
+        """Report the bytes of finished tasks; Spark only counts tasks, and the largest start first."""
         told = 0
         total = sum(task_bytes)
         while not wait([outcome], 0.25).done:
-            with contextlib.suppress(Exception):  # whoever waits for the outcome learns it
+            with contextlib.suppress(Exception):  # ``result`` raises the error
                 executors.look()
                 tracker = context.statusTracker()
                 finished = 0
@@ -327,14 +329,14 @@ class SparkRunner(Runner):
 
 
 class _Job(Generic[T]):
-    """A job that Spark is at."""
+    """A job that Spark runs."""
 
     def __init__(self, runner: SparkRunner, name: str, group: str, executors: Executors) -> None:
         self.runner, self.name, self.group = runner, name, group
         self._executors = executors
         self._kills = memory_kills()
         self._begin = time.perf_counter()
-        self.seconds = 0.0  # that it took, once it has ended
+        self.seconds = 0.0  # its duration, once it has ended
         self.watch: threading.Thread | None = None
         self.outcome: Future[T] = Future()
         self.outcome.add_done_callback(self._note_end)
@@ -351,11 +353,11 @@ class _Job(Generic[T]):
         runner = self.runner
         try:
             try:
-                # an interrupt may have come to another thread
+                # an interrupt may have reached another thread
                 while not wait([self.outcome], _SECONDS_A_LOOK).done:
                     pass
             except BaseException:
-                if not runner.spark.is_ours:  # ours is killed as it stands
+                if not runner.spark.is_ours:  # Lastwrite's own Spark is killed instead
                     self.cancel()
                 raise
             if self.watch is not None:
@@ -374,7 +376,9 @@ class _Job(Generic[T]):
             runner.forget(self.group)
 
     def cancel(self) -> None:
-        """End its tasks; of a session of ours, which may be killed already, nobody waits for it."""
+        """Cancel the job's tasks; do not wait if Spark is Lastwrite's own, which may be killed
+        already.
+        """
         runner = self.runner
         runner.has_failed = True
         seconds = 0.0 if runner.spark.is_ours else _SECONDS_TO_CANCEL
@@ -384,7 +388,7 @@ class _Job(Generic[T]):
 
 
 def _run_batch(task: Task[U, R], units: Sequence[U]) -> _Answer:
-    """What a worker does."""
+    """Run a batch on a worker."""
     clock = TaskClock()
     done = list(task(units))
     settle()
@@ -399,12 +403,11 @@ def _run_in_group(
     act: Callable[[SparkContext], T],
     outcome: Future[T],
 ) -> None:
-    """Let ``act`` give its jobs with the caller's properties, save group and description, which are
-    ours.
-    """
+    """Run ``act`` with the caller's properties, but with this job's own group and description."""
     try:
         scala = context._jsc.sc()
-        before = scala.getLocalProperties()  # of the JVM's thread, which may serve others after us
+        # of the JVM's thread, which may serve other calls later
+        before = scala.getLocalProperties()
         scala.setLocalProperties(properties.clone())
         try:
             context.setJobGroup(group, f"lastwrite: {name}", interruptOnCancel=True)
@@ -419,11 +422,11 @@ def _run_in_group(
 
 
 def pack(weights: Sequence[int], workers: int) -> list[list[int]]:
-    """The units' places in tasks of like weight, the heaviest first: one a worker, or two, or three
-    where tasks grow large, so that all workers end together.
+    """The units' indexes in tasks of similar weight, the heaviest first.
 
-    A task costs Spark as much as some 50 MB of work, so there are few; one of more than
-    ``_TASK_BYTES`` would keep progress standing still.
+    There is one task per worker, or two or three if tasks become large, so that all workers end
+    together. A task costs Spark as much as some 50 MB of work, so there are few. During a task of
+    more than ``_TASK_BYTES`` the progress would stand still.
     """
     tasks = min(len(weights), workers * max(1, -(-sum(weights) // (workers * _TASK_BYTES))))
     bins: list[tuple[int, int, list[int]]] = [(0, n, []) for n in range(tasks)]

@@ -1,11 +1,12 @@
-"""Spark, started as this work needs it, or the caller's own session.
+"""Starts Spark as this work needs it, or wraps the caller's own session.
 
-Local mode needs no server: a JVM beside the driver and a Python worker a core. The JVM only
-schedules, so it gets a small heap, one compiler tier and no web page; and only a ``SparkContext``,
-since no SQL is asked of it (a session would cost it more than its own start). It comes up while the
-driver imports and plans: ``OwnSpark`` starts everything and waits for nothing until a stage asks
-for the context. In the end it is killed where it stands: all results are in, and what it wrote lies
-in a folder that goes too. Between two calls of a program it is parked (``spark.parking``).
+Local mode needs no server: a JVM beside the driver and one Python worker per core. The JVM only
+schedules, so it gets a small heap, one compiler tier and no web page. It gets only a
+``SparkContext``, since no SQL is needed; a session would take longer than the JVM's own start.
+Spark starts while the driver imports and plans: ``OwnSpark`` starts everything and waits only when
+a stage asks for the context. At the end the JVM is killed: every result has arrived, and its files
+are in a folder that is deleted too. Between two calls of a program it is parked
+(``spark.parking``).
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ _SETTINGS = {
     "spark.scheduler.mode": "FIFO",
     "spark.rdd.compress": "false",
     "spark.shuffle.compress": "false",
-    "spark.broadcast.compress": "false",  # a task is a few KB; the codec's library costs more
+    # a task is a few KB; loading the codec's library costs more
+    "spark.broadcast.compress": "false",
 }
 _OURS = "spark.lastwrite."
 _LAUNCHER = "spark.lastwrite.launcher"
@@ -53,10 +55,10 @@ _DAEMON, _OUR_DAEMON = "spark.python.daemon.module", "lastwrite.spark.launcher.a
 
 
 def local_workers(master: str) -> int | None:
-    """How many workers ``local[n]`` or ``local[n,attempts]`` means; None for a cluster.
+    """The number of workers of ``local[n]`` or ``local[n,attempts]``; None for a cluster.
 
     Raises:
-        InvalidConfig: not a master URL that Spark has.
+        InvalidConfig: it is not a master URL of Spark.
     """
     local = _local(master)
     if local is None:
@@ -65,19 +67,17 @@ def local_workers(master: str) -> int | None:
 
 
 def with_attempts(master: str) -> str:
-    """The master, for Spark: on this machine a task is tried four times, as on a cluster, unless it
-    says otherwise.
+    """The master for Spark; in local mode a task gets four attempts, as on a cluster, unless set.
 
     Source: Spark, SparkMasterRegex and SparkContext.createTaskScheduler: ``local[n]`` fails with
-    the first failure,
-    whatever ``spark.task.maxFailures`` says.
+    the first failure, regardless of ``spark.task.maxFailures``.
     """
     local = _local(master)
     return master if local is None or local[1] else f"local[{local[0]},{_ATTEMPTS}]"
 
 
 def _local(master: str) -> tuple[str, str | None] | None:
-    """Workers and attempts of a local master, as it says them; None for a cluster."""
+    """The workers and attempts of a local master, as written; None for a cluster."""
     if master == "local":
         return "1", None
     if not master.startswith("local["):
@@ -85,7 +85,7 @@ def _local(master: str) -> tuple[str, str | None] | None:
     found = re.fullmatch(r"local\[(\*|0*[1-9][0-9]*)(?:\s*,\s*(0*[1-9][0-9]*))?\]", master)
     if found is None:
         raise InvalidConfig(
-            f"master {master!r}: local[n] takes a number or *, and perhaps how often a task is tried: local[2,4]"
+            f"master {master!r}: local[n] takes a number or *, and optionally the attempts per task: local[2,4]"
         )
     return found[1], found[2]
 
@@ -98,42 +98,45 @@ class Spark(Protocol):
 
     @property
     def context(self) -> SparkContext:
-        """The context; waits until it is there.
+        """The context; waits until it exists.
 
         Raises:
-            EnvironmentUnfit: no Java of version 17 or newer, or Spark does not start.
+            EnvironmentUnfit: there is no Java 17 or newer, or Spark does not start.
         """
         ...
 
     @property
     def is_lean(self) -> bool:
-        """Whether JVM and workers start in our own way, which takes less memory than Spark's."""
+        """Whether Lastwrite starts the JVM and the workers, which takes less memory than Spark's
+        way.
+        """
         ...
 
     @property
     def is_ours(self) -> bool:
-        """Whether it ends with the work, and nobody else uses it."""
+        """Whether it ends with the work, and has no other user."""
         ...
 
     def setting(self, name: str) -> str | None: ...
 
     def stand(self) -> StandingJob:
-        """The job that serves all stages, of a Spark that is ours."""
+        """The job that serves all stages, if Spark is Lastwrite's own."""
         ...
 
     def stand_down(self) -> None:
-        """Let that job end, if there is one: other jobs need the workers."""
+        """End that job, if there is one, because other jobs need the workers."""
         ...
 
     def death(self, error: Exception) -> Death | None:
-        """How the JVM ended, where ``error`` says that it does not answer; None: it lives, or
-        nobody knows.
+        """How the JVM ended, if ``error`` means that it does not answer.
+
+        None means that it is alive, or that this is unknown.
         """
         ...
 
 
 class GivenSpark:
-    """A caller's own session."""
+    """The caller's own session."""
 
     is_ours = False
 
@@ -156,22 +159,22 @@ class GivenSpark:
         raise NotImplementedError("others' jobs need the workers, too")
 
     def stand_down(self) -> None:
-        """There is none."""
+        """Do nothing: there is no standing job."""
 
     def death(self, error: Exception) -> Death | None:
         return _SILENT if _is_silence(error) else None
 
 
 class OwnSpark:
-    """A context of our own: started at once, waited for when asked for, ended with ``close``."""
+    """A context started by Lastwrite: at once, waited for when needed, ended with ``close``."""
 
     def __init__(self, master: str, conf: Mapping[str, str], system: str | None = None) -> None:
-        """``system``: whose logs are to be compacted; None: it is for other work."""
+        """``system`` is the system whose logs will be compacted. None means other work."""
         self._master = master
         self._conf = dict(conf)
         self._boot = _take_ahead(system) if _is_plain(master, conf) else None
         self._context: SparkContext | None = None
-        self._gateway: Any = None  # to a JVM that nobody else uses
+        self._gateway: Any = None  # to a JVM without other users
         self._is_ours = True
         self._error: EnvironmentUnfit | None = None
         self._standing: StandingJob | None = None
@@ -201,7 +204,7 @@ class OwnSpark:
         return self._is_ours
 
     def setting(self, name: str) -> str | None:
-        if self._boot is not None:  # then no file says more
+        if self._boot is not None:  # no file has further settings in this case
             return self._conf.get(name)
         found: str | None = self.context.getConf().get(name, None)
         return found
@@ -219,13 +222,13 @@ class OwnSpark:
                 raise EnvironmentUnfit(
                     f"PySpark cannot be imported: {error}", remedy="pip install pyspark"
                 ) from error
-            # it prints a page when a user presses Ctrl-C
+            # it prints a traceback when a user presses Ctrl-C
             logging.getLogger("py4j").setLevel(logging.CRITICAL)
             self._context = self._context_of_boot(SparkContext) or self._context_in_sparks_way(
                 SparkContext
             )
             if self._is_ours:
-                # it prints a trace when its JVM goes, and we have no accumulators
+                # it prints a trace when its JVM ends, and no accumulators are used
                 server: Any = self._context._accumulatorServer
                 server.handle_error = lambda *_: None
             if not self._is_waited_for.is_set():
@@ -242,7 +245,7 @@ class OwnSpark:
             )
 
     def _context_of_boot(self, spark: type[SparkContext]) -> SparkContext | None:
-        """A context in the JVM that was started ahead; None: that JVM does not come up."""
+        """A context in the JVM that was started ahead. None if that JVM does not start."""
         if self._boot is None:
             return None
         try:
@@ -289,8 +292,9 @@ class OwnSpark:
         )
 
     def _warm_up(self, context: SparkContext) -> None:
-        """A first job that does nothing: the JVM learns how, and forks workers, while the driver
-        still plans.
+        """Run a first job that does nothing.
+
+        The JVM warms up and forks workers while the driver still plans.
         """
         workers = local_workers(self._master) or 1
         with contextlib.suppress(Exception):
@@ -298,8 +302,10 @@ class OwnSpark:
 
     @property
     def can_wait(self) -> bool:
-        """Whether it can be parked: it is up, on this machine, in a JVM of its own, and nothing of
-        the work is left: no task that nobody waits for, no files of a shuffle.
+        """Whether it can be parked: it is up, on this machine, in its own JVM, and has no remains
+        of work.
+
+        Remains are tasks whose result is not awaited, and files of a shuffle.
         """
         is_up = not self._starting.is_alive() and self._context is not None
         if not is_up or self._gateway is None or local_workers(self._master) is None:
@@ -309,23 +315,23 @@ class OwnSpark:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still takes work."""
+        """Whether it still accepts work."""
         context: Any = self._context
         try:
             is_stopped = context._jsc.sc().isStopped()
-        except Exception:  # no JVM to ask
+        except Exception:  # there is no JVM
             return False
         return not is_stopped and (self._boot is None or self._boot.folder.is_dir())
 
     def step_aside(self) -> None:
-        """Let PySpark know nothing of it: a caller's next session is started as if none were."""
+        """Hide it from PySpark: the caller's next session starts as if it did not exist."""
         from pyspark import SparkContext
 
         with SparkContext._lock:
             SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
 
     def step_in(self) -> bool:
-        """Be PySpark's session again; False: a caller has one of their own meanwhile."""
+        """Become PySpark's session again. Returns False if the caller has started one meanwhile."""
         from pyspark import SparkContext
 
         with SparkContext._lock:
@@ -346,10 +352,11 @@ class OwnSpark:
             standing.end(patience_seconds)
 
     def close(self, *, at_once: bool = False) -> None:
-        """End it, waiting for nothing that has no result. ``at_once``: not even for the classes to
-        be written.
+        """End it without waiting for anything that has no result.
+
+        With ``at_once``, not even for the class archive to be written.
         """
-        # a scheduler that is stopped while tasks end says so
+        # a scheduler that is stopped while tasks end prints errors
         self.stand_down(0.0 if at_once else _SECONDS_TO_STAND_DOWN)
         if self._boot is None:
             self._starting.join()
@@ -367,13 +374,13 @@ class OwnSpark:
         _forget(self._context, self._gateway)
 
     def _has_stopped(self) -> bool:
-        """Let the context end in order; False: there is none, or no JVM any more to do that.
+        """Stop the context in order. Returns False if there is none, or no JVM.
 
-        Not by PySpark's ``stop``, which forgets whatever session there is, a caller's, too.
+        PySpark's ``stop`` is not used, because it forgets any session, even the caller's.
         """
         context: Any = self._context
         try:
-            if context._jsc is not None:  # a caller may have stopped it
+            if context._jsc is not None:  # the caller may have stopped it
                 context._jsc.stop()
         except Exception:
             return False
@@ -384,12 +391,12 @@ class OwnSpark:
 
 
 _SILENT = Death(
-    "Spark's JVM does not answer any more", "run again; where it happens again: lastwrite doctor"
+    "Spark's JVM no longer answers", "run again; if it happens again, run: lastwrite doctor"
 )
 
 
 def _is_silence(error: Exception) -> bool:
-    """Whether it is of the kind that py4j raises when there is no JVM at the other end."""
+    """Whether the error is one that py4j raises if the JVM is gone."""
     if isinstance(error, (ConnectionError, EOFError)):
         return True
     py4j: Any = sys.modules.get("py4j.protocol")
@@ -404,7 +411,7 @@ def _nothing(_: int) -> None:
 
 
 def _forget_accumulators(context: Any) -> None:
-    """End PySpark's server for accumulators, which looks up once a second."""
+    """End PySpark's server for accumulators, which wakes up once a second."""
     server = getattr(context, "_accumulatorServer", None)
     context._jsc = context._accumulatorServer = None
     if server is not None:
@@ -413,8 +420,8 @@ def _forget_accumulators(context: Any) -> None:
 
 
 def _end_launched(gateway: Any) -> None:
-    """End the JVM that PySpark launched for us: the next session starts with the environment of its
-    own time.
+    """End the JVM that PySpark launched, so that the next session starts with the environment of
+    its time.
     """
     process = getattr(gateway, "proc", None)
     if process is not None:
@@ -428,7 +435,7 @@ def _end_launched(gateway: Any) -> None:
 
 
 def _forget(context: Any, gateway: Any) -> None:
-    """Let PySpark start a JVM anew when somebody asks for the next session."""
+    """Let PySpark start a new JVM for the next session."""
     from pyspark import SparkContext
 
     with SparkContext._lock:
@@ -451,12 +458,11 @@ def start_ahead(
     say: Callable[[str], None],
     system: Callable[[], str | None] = lambda: None,
 ) -> None:
-    """Start what a session on ``master`` will need, before the rest of the program is even
-    imported.
+    """Start what a session on ``master`` needs, before the rest of the program is imported.
 
-    For a program that does nothing else: it may be forked. The next ``OwnSpark`` takes over what
-    was started, and tells what went wrong. ``say`` is told what takes seconds; ``system`` is asked,
-    where that matters, whose logs are to be compacted.
+    Only for a program that does nothing else, because it may be forked. The next ``OwnSpark`` takes
+    over the processes, and reports errors. ``say`` is called before something that takes seconds.
+    ``system`` is called, if needed, to find out whose logs will be compacted.
     """
     global _ahead
     with contextlib.suppress(EnvironmentUnfit, InvalidConfig, OSError):
@@ -465,20 +471,21 @@ def start_ahead(
 
 
 def _take_ahead(system: str | None) -> Boot | None:
-    """What was started ahead, or else a new start; None: it cannot be started like this here."""
+    """The processes that were started ahead, or new ones. None if this way is not possible here."""
     global _ahead
     boot, _ahead = _ahead, None
     if boot is not None:
-        set_local_defaults()  # the environment may be another than when it was started
+        set_local_defaults()  # the environment may have changed since it was started
     try:
         return boot or Boot(lambda: system)
     except (EnvironmentUnfit, OSError):
-        return None  # Spark's own way finds out what is wrong, and says it
+        return None  # Spark's own way finds the cause and reports it
 
 
 def _is_plain(master: str, conf: Mapping[str, str]) -> bool:
-    """Whether a JVM of our own will do: on this machine, no settings but ours, and no JVM in this
-    process yet.
+    """Whether Lastwrite can start the JVM itself.
+
+    It can on this machine, with no settings but its own, and with no JVM in this process yet.
     """
     if _launcher(conf) == "spark" or local_workers(master) is None:
         return False
@@ -489,10 +496,10 @@ def _is_plain(master: str, conf: Mapping[str, str]) -> bool:
 
 
 def _launcher(conf: Mapping[str, str]) -> str:
-    """``fast``: as ``spark/launcher`` does; ``spark``: as PySpark does.
+    """The launcher: ``fast`` as in ``spark/launcher``, ``spark`` as in PySpark.
 
     Raises:
-        InvalidConfig: another way is named.
+        InvalidConfig: the setting has another value.
     """
     way = conf.get(_LAUNCHER, "fast")
     if way not in ("fast", "spark"):
@@ -502,10 +509,10 @@ def _launcher(conf: Mapping[str, str]) -> str:
 
 @contextlib.contextmanager
 def spark_session(master: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
-    """A session of our own, as a caller would pass one; stopped at the end.
+    """A new session like one that a caller would pass; stopped at the end.
 
     Raises:
-        EnvironmentUnfit: no Java of version 17 or newer, or Spark does not start.
+        EnvironmentUnfit: there is no Java 17 or newer, or Spark does not start.
     """
     spark = OwnSpark(master, conf)
     try:

@@ -1,11 +1,10 @@
-"""The exchange for clusters: blocks and losers go through Spark's own shuffle.
+"""The exchange for clusters: blocks and losers travel through Spark's own shuffle.
 
-No folder is shared but the log itself. A block is cut by the elect units' bucket ranges and each
-part goes to the task of its unit; the losers come back packed, four bytes each, to the task that
-rewrites their piece. The states that the scan found go to that task, too, compressed (a piece of
-live records is a few bytes), so that no byte of the log is read a third time.
-What a stage made is kept on the executors' disks, since the driver looks at its figures before the
-next one starts.
+Only the log itself is on a shared folder. Blocks are cut at the bucket ranges of the elect units,
+and each part is sent to its unit's task. The losers, packed in four bytes each, are sent to the
+task that rewrites their piece. The scan's states are sent to that task too, compressed (a few bytes
+for a piece of live records), so that no byte of the log is read a third time. The output of a stage
+stays on the executors' disks, since the driver checks its figures before the next stage starts.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
 
 
 class ShuffleExchange:
-    """By Spark's shuffle."""
+    """The exchange that uses Spark's shuffle."""
 
     scratch = ""
 
@@ -156,7 +155,7 @@ class ShuffleExchange:
         asked = self._context.parallelize(
             [(task_of[n], (n, -1, unit)) for n, unit in enumerate(units)], len(tasks)
         )
-        # No election was held where no record has a key.
+        # There was no election if no record has a key.
         made = self._kept[0] if len(self._kept) == 1 else self._kept[0].union(self._kept[-1])
         moved = asked.union(made.flatMap(address)).partitionBy(len(tasks), lambda task: int(task))
         found = self._collect("rewrite", moved, rewrite_task, sum(weights), progress)
@@ -239,8 +238,8 @@ class ShuffleExchange:
     def _collect(
         self, name: str, asked: RDD[Any], task: Any, total: int, progress: Progress
     ) -> dict[int, Any]:
-        """Run ``task`` on each part of what is asked, keep what it makes, and bring its results to
-        the driver.
+        """Run ``task`` on each partition of ``asked``, keep its output, and collect its results
+        here.
         """
         from pyspark import StorageLevel
 
@@ -270,7 +269,7 @@ class ShuffleExchange:
 
     def clear(self) -> None:
         for kept in self._kept:
-            with contextlib.suppress(Exception):  # a JVM that has gone keeps nothing
+            with contextlib.suppress(Exception):  # a JVM that is gone keeps nothing
                 kept.unpersist()
         self._kept = []
 
@@ -279,7 +278,7 @@ class ShuffleExchange:
 
 
 def _scan_rows(numbered: tuple[int, ScanUnit]) -> Iterator[tuple[str, Any]]:
-    """The unit's result, then its blocks and its pieces' states as rows."""
+    """The unit's result, then its blocks and its pieces' states, as rows."""
     n, unit = numbered
     blocks: list[Any] = []
     states: list[tuple[int, int, bytes]] = []
@@ -321,7 +320,7 @@ def _scan_rows(numbered: tuple[int, ScanUnit]) -> Iterator[tuple[str, Any]]:
 def _cut_block(
     unit: ElectUnit, ends: Any, rows: Any, lengths: Any, keys: Any
 ) -> tuple[Any, Any, Any, Any]:
-    """The part of a block that lies in the unit's buckets."""
+    """The part of a block in the unit's buckets."""
     start = int(ends[unit.first_bucket - 1]) if unit.first_bucket else 0
     end = int(ends[unit.end_bucket - 1])
     part_ends = ends[unit.first_bucket : unit.end_bucket] - np.uint32(start)
@@ -362,7 +361,7 @@ def _elect_parts(
 
 
 def _marked(states: bytes | None, losers: Sequence[Any]) -> ByteArray:
-    """The states of a piece, with the losers on top."""
+    """The states of a piece, with its losers marked."""
     if states is None:
         raise LogError("the states of a piece did not arrive", remedy="run again")
     marked = np.frombuffer(bytearray(zlib.decompress(states)), dtype=np.uint8)
@@ -372,7 +371,7 @@ def _marked(states: bytes | None, losers: Sequence[Any]) -> ByteArray:
 
 
 def _rewrite_scanned(unit: RewriteUnit, states: Sequence[ByteArray]) -> SegmentOutput:
-    """Rewrite with the states that scan and election left."""
+    """Rewrite with the states from scan and election."""
     made = rewrite(unit, tuple(states))
     fsync_outputs([made])
     return made

@@ -1,4 +1,4 @@
-"""What Spark itself could not do, in a sentence: its own text is a page of stack traces."""
+"""Converts Spark's errors to a sentence; Spark's own text is a page of stack traces."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ _LEFT = (
 
 
 def last_trace_line(text: str) -> str | None:
-    """The last line of the last trace of Python's in ``text``, which says what was raised; None:
-    there is none.
+    """The last line of the last Python traceback in ``text``, which names the exception.
+
+    None means that there is no traceback.
     """
     _, trace, text = text.rpartition(_TRACE)
     if not trace:
@@ -49,7 +50,7 @@ def spark_error(
 ) -> LogError:
     """The error of a stage that Spark did not finish.
 
-    ``death``: how Spark's JVM has ended, if it has. ``limit``: of memory, in words, where the
+    ``death`` is how Spark's JVM has ended, if it has. ``limit`` describes the memory limit if the
     system killed a process of this machine for it meanwhile.
     """
     could_not = f"Spark could not finish the stage {stage}"
@@ -61,11 +62,11 @@ def spark_error(
         return _raised_by_worker(could_not, raised)
     if "Python worker exited unexpectedly" in text:
         if limit is not None:
-            problem = f"{could_not}: the system killed a worker for memory: it met {limit}"
+            problem = f"{could_not}: the system killed a worker for memory: it reached {limit}"
             return LogError(problem, remedy=LESS_MEMORY)
         return LogError(
             f"{could_not}: a worker process was killed or crashed{_times(text)}",
-            remedy=f"{_AGAIN}; the system's log may say what ended it",
+            remedy=f"{_AGAIN}; the system's log may show the cause",
         )
     lost = re.search(r"ExecutorLostFailure \((.*?)\) Reason: (.*)", text)
     if lost is not None:
@@ -77,7 +78,7 @@ def spark_error(
     if gone is not None:
         return EnvironmentUnfit(
             f"{could_not}: {gone}",
-            remedy=f"{_AGAIN}; the logs of the cluster's master and of its executors say why",
+            remedy=f"{_AGAIN}; the logs of the cluster's master and of its executors show the cause",
         )
     return LogError(f"{could_not}: {type(error).__name__}: {_cause(text)[-400:]}", remedy=_AGAIN)
 
@@ -96,7 +97,7 @@ def _raised_by_worker(could_not: str, raised: str) -> LogError:
         return LogError(
             problem, remedy=f"{_AGAIN} with more --memory, or with fewer workers: --master local[1]"
         )
-    return LogError(problem, remedy=f"{_AGAIN}; where it stays so, please report it")
+    return LogError(problem, remedy=f"{_AGAIN}; if it happens again, please report it")
 
 
 def _times(text: str) -> str:
@@ -109,6 +110,6 @@ def _cause(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     named = next((n for n, line in enumerate(lines) if "Error" in line or "Exception" in line), 0)
     end = named + 1
-    while end < len(lines) and lines[end - 1].endswith(":"):  # Spark goes on in the next line
+    while end < len(lines) and lines[end - 1].endswith(":"):  # Spark continues in the next line
         end += 1
     return " ".join(lines[named:end]) or "no reason"

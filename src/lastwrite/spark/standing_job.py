@@ -1,13 +1,13 @@
-"""One job of Spark for many stages: its tasks stay, and take what the driver lays out for them.
+"""One Spark job for many stages, whose tasks stay alive and take work that the driver puts out.
 
-To begin a job and to end it costs Spark 40 ms, which its JVM spends in code that it has hardly
-compiled yet, and a round has three stages. Where Spark is ours and all workers are on this machine,
-one job serves them all, and the next call's too. Driver and tasks meet in a folder
-(``storage.meeting``): whoever is free takes the next batch of units, the heaviest of a stage first.
+Starting and ending a job costs Spark 40 ms, in JVM code that is hardly compiled by then, and a
+round has three stages. If Spark is Lastwrite's own and all workers are on this machine, one job
+serves all stages, and the next call's too. Driver and tasks exchange work in a folder
+(``storage.meeting``). A free task takes the next batch of units, the heaviest of a stage first.
 
-The tasks are Spark's: one whose worker dies is begun again, and does anew what its predecessor was
-at. They end when the driver removes the folder, or when they have had nothing to do for a minute;
-if more comes after all, there is another job.
+The tasks are ordinary Spark tasks: if a worker dies, Spark starts its task again, and that repeats
+the unfinished batch. Tasks end when the driver removes the folder, or after a minute without work.
+If more work arrives later, a new job is started.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from lastwrite.spark.work import is_repeated
 from lastwrite.storage.meeting import Meeting, Tasks, is_any_taken, is_shut
 
 _IDLE_SECONDS = 60.0
-_SECONDS_A_LOOK = 0.25  # without being called
+_SECONDS_A_LOOK = 0.25  # without a notification
 _SECONDS_TO_END = 0.002
 
 
 class Job(Protocol):
-    """A job that Spark is at."""
+    """A job that Spark runs."""
 
     @property
     def has_ended(self) -> bool: ...
 
     def result(self) -> Any:
-        """Waits for its end.
+        """Wait for its end.
 
         Raises:
             LogError: it failed, or was cancelled.
@@ -47,23 +47,21 @@ class Job(Protocol):
 
 
 class Owner(Protocol):
-    """Whose stages the job serves now."""
+    """The runner whose stages the job serves at the moment."""
 
     workers: int
 
     def begin_serving(self, serve: Callable[[int], None]) -> Job:
-        """Give Spark a job of as many tasks as there are workers: each calls ``serve`` with its
-        number.
-        """
+        """Start a Spark job with one task per worker; each calls ``serve`` with its number."""
         ...
 
     def take_over(self, job: Job, stage: str) -> None:
-        """From now on the job's errors are this owner's, and of this stage."""
+        """From now on, report the job's errors as errors of this owner and this stage."""
         ...
 
 
 class StandingJob:
-    """The driver's side; ``parent``: where it may make a folder."""
+    """The driver's side; ``parent`` is where it may create a folder."""
 
     def __init__(self, parent: Path | None = None) -> None:
         self._meeting = Meeting(parent)
@@ -79,9 +77,10 @@ class StandingJob:
         weights: Sequence[int],
         progress: Progress,
     ) -> Begun[list[tuple[float, Any]]]:
-        """Let tasks make these pickled calls, the first ones first. The result is of each when it
-        had ended (as ``time.perf_counter`` tells it) and what it gave; to ask for it raises a
-        LogError where Spark could not do it, or was told to stop.
+        """Let tasks execute these pickled calls, in this order.
+
+        The result has, for each call, when it ended (by ``time.perf_counter``) and what it
+        returned. Waiting for it raises a LogError if Spark failed or was stopped.
         """
         self._stages += 1
         names = [f"{self._stages:08d}-{n:04d}" for n in range(len(calls))]
@@ -105,7 +104,9 @@ class StandingJob:
         return Begun(result, self._cancel)
 
     def _see_to_job(self, owner: Owner, stage: str) -> None:
-        """That there is one: the last may have ended since nobody came, or failed."""
+        """Start the job if there is none: the last may have ended after a minute without work, or
+        failed.
+        """
         if self._job is not None:
             owner.take_over(self._job, stage)
             if self._job.has_ended:
@@ -119,12 +120,12 @@ class StandingJob:
             owner.take_over(self._job, stage)
 
     def _cancel(self) -> None:
-        """End the tasks where they stand."""
+        """Cancel the tasks at once."""
         if self._job is not None:
             self._job.cancel()
 
     def end(self, patience_seconds: float = 0.0) -> None:
-        """Let the tasks end, and wait so long for it."""
+        """Let the tasks end, and wait up to ``patience_seconds`` for it."""
         self._meeting.end(self._tasks)
         give_up = time.monotonic() + patience_seconds
         while self._job and not self._job.has_ended and time.monotonic() < give_up:
@@ -132,7 +133,7 @@ class StandingJob:
 
 
 def serve(folder: str, number: int) -> None:
-    """Task ``number`` of the job: do what is laid out, as long as something is."""
+    """Run task ``number`` of the job: execute calls as long as there are any."""
     try:
         tasks = Tasks(folder, number)
     except FileNotFoundError:

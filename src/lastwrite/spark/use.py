@@ -1,6 +1,7 @@
-"""A runner and an exchange, on a session of the caller's, on one of our own, or in this process.
+"""Provides a runner and an exchange: on the caller's session, on a new one, or in this process.
 
-What needs Spark is imported where a session is, so that commands which only look start without it.
+Modules that need Spark are imported only where a session is used, so that commands that only read
+start without it.
 """
 
 from __future__ import annotations
@@ -28,15 +29,16 @@ if TYPE_CHECKING:
 
 
 def refuse_workers_without_us(spark: SparkSession) -> None:
-    """Ask the Python of a caller's session on this machine for this package: what is computed later
-    would fail in Spark's words.
+    """Check that the Python of the caller's local session has this package.
+
+    Without it a later computation would fail with Spark's error message.
 
     Raises:
-        EnvironmentUnfit: it has none.
+        EnvironmentUnfit: it does not have the package.
     """
     from lastwrite.spark.session import local_workers
 
-    context = getattr(spark, "sparkContext", None)  # Spark Connect tells of none
+    context = getattr(spark, "sparkContext", None)  # Spark Connect has none
     if context is None or local_workers(str(context.master)) is None:
         return
     python = str(context.pythonExec)
@@ -54,13 +56,12 @@ def refuse_workers_without_us(spark: SparkSession) -> None:
 
 
 def exchange_for(runner: Runner, memory_bytes: int = 0) -> FolderExchange | ShuffleExchange:
-    """Scratch files where all workers are on this machine, Spark's shuffle otherwise.
+    """Scratch files if all workers are on this machine, Spark's shuffle otherwise.
 
-    The Spark setting ``spark.lastwrite.exchange`` (``folder`` or ``shuffle``) decides otherwise: a
-    folder that all executors share may be as good, and tests hold the two against each other. Then
-    all goes through it; else small partitions need none (``engine.one_stage``).
-    ``memory_bytes``: what scratch files may take of this machine's memory, unless a folder is named
-    for them.
+    The Spark setting ``spark.lastwrite.exchange`` (``folder`` or ``shuffle``) overrides this: a
+    folder that all executors share may be as good, and tests compare the two. Then all data goes
+    through it; otherwise small partitions need none (``engine.one_stage``). ``memory_bytes`` is the
+    memory of this machine that scratch files may use, unless a folder is named for them.
     """
     if isinstance(runner, InlineRunner):
         return FolderExchange(runner, ScratchFolders(memory_bytes=memory_bytes))
@@ -82,8 +83,10 @@ def exchange_for(runner: Runner, memory_bytes: int = 0) -> FolderExchange | Shuf
 
 
 def shared_folder(runner: Runner) -> str | None:
-    """A folder for scratch files that all workers see; "": this machine's own for such files; None:
-    the workers of a cluster share none that we know of.
+    """A folder for scratch files that all workers can read.
+
+    "" means this machine's default folder. None means that the workers of a cluster share no known
+    folder.
     """
     if isinstance(runner, InlineRunner):
         return ""
@@ -107,13 +110,14 @@ def runner_for(
     system: str | None = None,
     is_daemon: bool = False,
 ) -> Iterator[tuple[Runner, MemoryPlan]]:
-    """A runner on ``spark``, or on a session started on ``master``, which is parked at the end, or
-    stopped where it cannot be; one thread at a time. ``system``: whose logs are to be compacted;
-    ``is_daemon``: others need not wait for it.
+    """A runner on ``spark``, or on a session started on ``master``, for one thread at a time.
+
+    At the end that session is parked, or stopped if it cannot be parked. ``system`` is the system
+    whose logs will be compacted. With ``is_daemon`` other threads do not wait for it.
 
     Raises:
-        EnvironmentUnfit: a daemon of this process has a session of our own, or ``spark`` will not
-            do.
+        EnvironmentUnfit: a daemon of this process uses the shared Spark, or ``spark`` is
+            unsuitable.
     """
     if isinstance(spark, Inline):
         yield InlineRunner(), plan_memory(memory, 1)
@@ -132,7 +136,7 @@ def runner_for(
         workers, each = worker_count(given, progress)
         yield SparkRunner(given, workers), _memory_of(given, memory, each)
         return
-    # Before anything is started:
+    # Checked before anything is started.
     workers = local_workers(master) or 0
     plan_memory(memory, workers) if workers else plan_executor_memory(memory, 1)
     with turn(progress, is_daemon=is_daemon):
@@ -158,7 +162,7 @@ def runner_for(
 def sql_session(
     spark: SparkSession | None, master: str, conf: Mapping[str, str], progress: Progress
 ) -> Iterator[SparkSession]:
-    """The caller's session, or one on the Spark that calls of ours share; that one ends with it.
+    """The caller's session, or one on the shared Spark, which ends with it.
 
     Raises:
         EnvironmentUnfit: Spark does not start.
@@ -184,7 +188,7 @@ def sql_session(
 
 
 def _memory_of(spark: Spark, memory: str | int | None, workers: int) -> MemoryPlan:
-    """The setting, divided among the ``workers`` that share it: those of this machine, or of one
+    """The memory setting, divided among the workers that share it: of this machine, or of one
     executor.
     """
     from lastwrite.spark.session import local_workers

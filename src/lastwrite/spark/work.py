@@ -1,4 +1,4 @@
-"""How units of work reach their workers: here one after the other; on Spark by ``spark.runner``."""
+"""Runs units of work: here one after the other, on Spark by ``spark.runner``."""
 
 from __future__ import annotations
 
@@ -20,27 +20,25 @@ Task: TypeAlias = Callable[[Sequence[U]], Iterator[R | Failed[U]]]
 
 
 def is_repeated() -> bool:
-    """Whether this process works at a task of Spark that has failed before, with the worker that
-    had it.
-    """
+    """Whether this process repeats a Spark task whose earlier attempt failed."""
     pyspark: Any = sys.modules.get("pyspark")
     task = pyspark.TaskContext.get() if pyspark is not None else None
     return task is not None and task.attemptNumber() > 0
 
 
 class Runner(Protocol):
-    """Runs a function over units, somewhere."""
+    """Runs a function over units."""
 
     workers: int
-    profile: dict[str, StageProfile]  # by stage, since the runner was made
+    profile: dict[str, StageProfile]  # by stage, since the runner was created
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still takes work."""
+        """Whether it still accepts work."""
         ...
 
     def asked(self) -> Requests:
-        """What tasks in other processes have asked of buckets so far."""
+        """The requests to buckets by tasks in other processes so far."""
         return sum((stage.requests for stage in [*self.profile.values()]), Requests())
 
     def run(
@@ -51,7 +49,10 @@ class Runner(Protocol):
         weights: Sequence[int],
         progress: Progress,
     ) -> list[R | Failed[U]]:
-        """The results, unit for unit. ``weights``: each unit's bytes, for progress and balance."""
+        """Run the units and return the results in their order.
+
+        ``weights`` are the units' bytes, for progress and balance.
+        """
         begun: Begun[list[R | Failed[U]]]
         begun = self.begin_tasks(name, each(work), units, weights, progress)
         return begun.result()
@@ -64,18 +65,19 @@ class Runner(Protocol):
         weights: Sequence[int],
         progress: Progress,
     ) -> Begun[list[R | Failed[U]]]:
-        """The same, for who has something else to do meanwhile; ``task`` is given all units of a
-        task, where many together cost less than each alone.
+        """Start the units and return at once.
+
+        ``task`` is called with all units of a Spark task, which may cost less than one at a time.
         """
         ...
 
     def cancel(self) -> None:
-        """End what runs, and begin nothing more; the threads that wait for it get an error."""
+        """Cancel all work, and start no more; threads that wait for it get an error."""
         ...
 
 
 def guarded(work: Callable[[U], R], unit: U) -> R | Failed[U]:
-    """The unit's result, or what it raised."""
+    """The unit's result, or the error that it raised."""
     try:
         return work(unit)
     except (LogError, OSError, MemoryError) as error:
@@ -83,7 +85,7 @@ def guarded(work: Callable[[U], R], unit: U) -> R | Failed[U]:
 
 
 def each(work: Callable[[U], R]) -> Task[U, R]:
-    """A task that does the work unit for unit."""
+    """A task that calls ``work`` for each unit."""
 
     def task(units: Sequence[U]) -> Iterator[R | Failed[U]]:
         for unit in units:
@@ -93,7 +95,9 @@ def each(work: Callable[[U], R]) -> Task[U, R]:
 
 
 class InlineRunner(Runner):
-    """One unit after the other, in this process: for tests, and for commands too small for Spark."""
+    """Runs units one after the other in this process: for tests, and for commands too small for
+    Spark.
+    """
 
     workers = 1
     is_alive = True
@@ -102,11 +106,11 @@ class InlineRunner(Runner):
         self.profile: dict[str, StageProfile] = {}
 
     def asked(self) -> Requests:
-        """All are in this process."""
+        """None: all tasks run in this process."""
         return Requests()
 
     def cancel(self) -> None:
-        """The one thread there is asks by itself whether to stop: see ``Options.check``."""
+        """Do nothing: the only thread checks ``Options.check`` itself."""
 
     def begin_tasks(
         self,

@@ -1,7 +1,8 @@
-"""What a Python worker of a session that is not ours does once.
+"""Setup of a Python worker in a session that Lastwrite did not start.
 
-After each task Spark's daemon has the worker collect garbage (PySpark 4.x, ``daemon.manager``):
-a walk over all that Numba and Arrow have loaded, 0.08 s a task here, more than many tasks take.
+After each task Spark's daemon lets the worker collect garbage (PySpark 4.x, ``daemon.manager``).
+The collection visits everything that Numba and Arrow have loaded. It takes 0.08 s per task here,
+longer than many tasks.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ _is_settled = False
 
 
 def settle() -> None:
-    """Spare what this process has loaded from being walked over again. To be called at the end of a
-    task's work, when all that it needs is loaded; only the first call does something, so that
-    garbage of later tasks goes.
+    """Exclude all objects that exist now from later garbage collections.
+
+    To be called at the end of a task, when everything that it needs is loaded. Only the first call
+    has an effect, so that garbage of later tasks is still collected.
     """
     global _is_settled
     if not _is_settled:

@@ -1,1 +1,1 @@
-"""Spark on this machine, started fast: the JVM, its class archive, the fork server of its workers."""
+"""Starts Spark quickly on this machine: the JVM, its class archive, and the workers' fork server."""

@@ -1,15 +1,15 @@
-"""What Spark starts as its Python daemon on this machine: hands itself over to the fork server, and
-waits.
+"""The program that Spark starts as its Python daemon on this machine; it delegates to the fork
+server.
 
     python -m lastwrite.spark.launcher.attach pyspark.worker
 
-Spark starts a Python program, reads from its standard output where it listens, and has workers
-forked by it. Ours passes its environment and its standard streams on to a process that has loaded
-all a worker needs (``lastwrite.spark.launcher.forkserver``), which forks a daemon of Spark's own
-behind them. Where there is no fork server, as on another machine, this process is that daemon
-itself.
+Spark starts a Python program, reads the daemon's port from its standard output, and lets it fork
+workers. This program passes its environment and its standard streams to the fork server
+(``lastwrite.spark.launcher.forkserver``), which has loaded everything that a worker needs. The fork
+server forks a Spark daemon that uses them. Without a fork server, as on another machine, this
+process is that daemon itself.
 
-Nothing is imported here that a start can do without: it lies on the way of the first task.
+Only necessary modules are imported here, because the first task waits for this program.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import os
 import socket
 import sys
 
-# the environment variable that tells where the fork server listens
+# the environment variable with the fork server's address
 ADDRESS = "LASTWRITE_FORKSERVER"
 
 
 def main() -> None:
-    """Let the fork server be Spark's daemon until it ends, or be it."""
+    """Let the fork server run Spark's daemon, and wait for its end; or run the daemon here."""
     try:
         with socket.socket(socket.AF_UNIX) as fork_server:
             fork_server.connect(os.environ[ADDRESS])
@@ -40,7 +40,7 @@ def main() -> None:
             ).encode()
             socket.send_fds(fork_server, [len(told).to_bytes(4, "big")], [0, 1, 2])
             fork_server.sendall(told)
-            fork_server.recv(1)  # nothing ever comes: the daemon has ended
+            fork_server.recv(1)  # nothing is ever sent: this returns when the daemon has ended
     except (OSError, KeyError):
         from importlib import import_module
 

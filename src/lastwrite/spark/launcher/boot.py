@@ -1,8 +1,7 @@
-"""What Spark on this machine consists of before there is a session: a folder, a JVM and a fork
-server of workers.
+"""The parts of Spark on this machine that exist before a session: a folder, a JVM, a fork server.
 
-Both processes take a second to come up, and need nothing for it that a command line could say; so
-they are started first and looked after later.
+Both processes take a second to start, and nothing on the command line affects them. So they are
+started first, and checked later.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from lastwrite.storage.run_folder import hold_of, make_folder, remove_folder
 class Boot:
     """The processes, from their start to their end."""
 
-    is_ended = False  # by us, so that nobody starts another in their place
+    is_ended = False  # ended on purpose, so that no replacement is started
 
     def __init__(
         self,
@@ -34,12 +33,14 @@ class Boot:
         forks: bool = False,
         say: Callable[[str], None] | None = None,
     ) -> None:
-        """Start them. ``system`` says whose logs the work is on, None: it is no round. ``forks``:
-        this process is ours alone, and loads what workers need for itself and for them; ``say`` is
-        told what takes seconds.
+        """Start the processes.
+
+        ``system`` returns the system whose logs are processed, or None if this is no round. With
+        ``forks`` this process may be forked: it loads what workers need for itself and for them.
+        ``say`` is called before something that takes seconds.
 
         Raises:
-            EnvironmentUnfit: they cannot be started like this here; Spark's own way may do.
+            EnvironmentUnfit: they cannot be started in this way here; Spark's own way may work.
         """
         jars = spark_jars()
         if jars is None or sys.platform == "win32":
@@ -50,7 +51,7 @@ class Boot:
         self._process = os.getpid()
         self._spill: list[Path] = []
         self.fork_server: ForkServer | None = None
-        atexit.register(self._end)  # an interrupt may come before anybody knows of this
+        atexit.register(self._end)  # an interrupt may come before the caller has this object
         self._spill = [
             make_folder(parent) for parent in spill_folders() if parent != str(self.folder.parent)
         ]
@@ -78,7 +79,7 @@ class Boot:
             raise
 
     def close(self, *, let_go: bool = False) -> None:
-        """End both. ``let_go``: the JVM may end by itself, and writes what it has to write."""
+        """End both processes. With ``let_go`` the JVM may end by itself and finish its files."""
         self.is_ended = True
         if let_go:
             self.jvm.let_go()
@@ -89,7 +90,7 @@ class Boot:
 
     def _end(self) -> None:
         self.is_ended = True
-        if self._process == os.getpid():  # and no copy of it
+        if self._process == os.getpid():  # not in a forked copy
             if hasattr(self, "jvm"):
                 self.jvm.kill()
             self._end_fork_server()
@@ -102,10 +103,10 @@ class Boot:
 
 
 def _short_folder() -> Path:
-    """A folder of this run, in which sockets can have names.
+    """A folder of this run whose path is short enough for sockets.
 
     Raises:
-        EnvironmentUnfit: every temporary folder has too long a name.
+        EnvironmentUnfit: the path of every temporary folder is too long.
     """
     for parent in dict.fromkeys((tempfile.gettempdir(), "/tmp")):
         try:

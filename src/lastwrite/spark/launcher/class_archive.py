@@ -1,11 +1,11 @@
-"""Spark's classes as Java laid them out in an earlier run: half of a JVM's start is reading them
-from 280 jars.
+"""Spark's classes in a Java archive from an earlier run, which halves the start of a JVM.
 
-Java can write the classes that a run has loaded, parsed and checked, to a file, and map that file
-in the next run: an archive of shared classes (17 and newer) or an ahead-of-time cache (25 and
-newer). The first run on a machine writes it, into the user's cache folder and while it ends; a run
-whose Java, Spark or options are others writes another. The file is 70 to 90 MB, may be deleted at
-any time, and Java itself leaves it aside when it does not fit.
+Without it, half of the start is spent on reading the classes from 280 jars. Java can write the
+classes of a run, loaded, parsed and checked, to a file, and map that file in the next run: an
+archive of shared classes (17 and newer) or an ahead-of-time cache (25 and newer). The first run on
+a machine writes it to the user's cache folder when it ends. A run with another Java, Spark or other
+options writes another. The file has 70 to 90 MB and may be deleted at any time. Java itself ignores
+it if it does not fit.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from pathlib import Path
 
 from lastwrite.spark.launcher.java import JavaFound
 
-_CACHED_AHEAD_OF_TIME = 25  # the Java that has it in one step
-_KEPT = 3  # archives: of other Javas and Sparks
+_CACHED_AHEAD_OF_TIME = 25  # the Java version that writes it in one step
+_KEPT = 3  # archives, for different versions of Java and Spark
 _LEAST_ROOM_BYTES = 512 << 20
 
-# $1: what is written, $2: what it becomes when Java has ended well, the rest: Java and its options.
-# Synced first: a name that outlives its content would be an archive of zeros. The status is Java's;
-# that it was killed the driver says, and not the shell.
+# $1: the new file, $2: its final name when Java has ended well, the rest: Java and its options. The
+# file is synced first, because a name without its content would be an archive of zeros. The exit
+# status is Java's. The shell's message about a killed process is suppressed, because the driver
+# reports it.
 _WRITE = (
     'new=$1; final=$2; shift 2; exec 3>&2 2>/dev/null; ("$@") 2>&3; status=$?; '
     '[ $status = 0 ] && sync "$new" && mv -f "$new" "$final" || rm -f "$new" "$new.config"; exit $status'
@@ -35,7 +36,7 @@ _WRITE = (
 
 
 def cache_folder() -> Path:
-    """Where the user's programs keep what they can make anew."""
+    """The folder for files that the user's programs can rebuild."""
     told = os.environ.get("XDG_CACHE_HOME")
     if told:
         return Path(told) / "lastwrite"
@@ -47,30 +48,33 @@ def cache_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class ClassArchive:
-    """How the JVM is to be started: with an archive, to write one, or (the default) as ever."""
+    """How to start the JVM: with an archive, writing one, or (the default) without."""
 
     options: tuple[str, ...] = ()
-    shell: tuple[str, ...] = ()  # before the command, where the archive is written
-    marker: Path | None = None  # says that a run has begun to write it, or has written it
+    shell: tuple[str, ...] = ()  # before the command, if the archive is written
+    # exists if a run has started to write the archive, or has written it
+    marker: Path | None = None
     taken: Path | None = None  # the archive itself
-    new: Path | None = None  # what is being written
-    # a second Java writes it, with much to say when the command has long ended
+    new: Path | None = None  # the file while it is written
+    # a second Java writes it, and prints a lot after the command has ended
     is_talkative: bool = False
 
     @property
     def is_written(self) -> bool:
-        """Whether the run writes one: the JVM must then end by itself."""
+        """Whether the run writes an archive: the JVM must then end by itself."""
         return bool(self.shell)
 
     @property
     def unfinished(self) -> tuple[str, str]:
-        """What goes when the run that writes it is killed, so that the next one writes it: the file
-        and the marker.
+        """The file and the marker, to be removed if the run is killed, so that the next run writes
+        it.
         """
         return (str(self.new), str(self.marker)) if self.is_written else ("", "")
 
     def give_up(self) -> None:
-        """Let the next run write it: this one is cut short, or the JVM that took it died."""
+        """Remove the files so that the next run writes the archive: this run is cut short, or its
+        JVM died.
+        """
         for file in (self.taken, self.marker):
             if file is not None:
                 with suppress(OSError):
@@ -78,13 +82,14 @@ class ClassArchive:
 
 
 def class_archive(java: JavaFound, jars: Path, options: Sequence[str]) -> ClassArchive:
-    """The archive of this Java for the classes in ``jars``, when started with ``options``."""
+    """The archive of this Java for the classes in ``jars``, if it is started with ``options``."""
     try:
         home = Path(java.home)
         runtime, spark = (home / "lib" / "modules").stat(), jars.stat()
         is_cache = java.version >= _CACHED_AHEAD_OF_TIME
         if not is_cache and not list((home / "lib").glob("**/classes.jsa")):
-            return ClassArchive()  # ours would stand on the runtime's own, which was left out
+            # the new archive needs the runtime's own as its base, which is missing
+            return ClassArchive()
         said = (
             java.home,
             java.full_version,
@@ -104,7 +109,7 @@ def class_archive(java: JavaFound, jars: Path, options: Sequence[str]) -> ClassA
             else ("SharedArchiveFile", "ArchiveClassesAtExit")
         )
         if archive.is_file():
-            # Classes are code: from a file that others could have written they are not taken.
+            # Classes are code, so they are never loaded from a file that others could have written.
             if archive.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o022:
                 return ClassArchive()
             return ClassArchive(options=(f"-XX:{use}={archive}",), marker=marker, taken=archive)
@@ -124,9 +129,7 @@ def class_archive(java: JavaFound, jars: Path, options: Sequence[str]) -> ClassA
 
 
 def _is_first_to_try(marker: Path) -> bool:
-    """Whether no run has tried to write this archive: one that cannot be written is not tried every
-    time.
-    """
+    """Whether no run has tried to write this archive; a failing attempt is not repeated every time."""
     try:
         marker.touch(exist_ok=False)
     except FileExistsError:
@@ -135,7 +138,7 @@ def _is_first_to_try(marker: Path) -> bool:
 
 
 def _forget_others(folder: Path) -> None:
-    """Remove the oldest archives, with their markers; a JVM that uses one keeps its own hold of it."""
+    """Remove the oldest archives and their markers; a JVM that uses one keeps it open."""
     found = sorted(
         (file for file in folder.glob("classes-*") if file.suffix in (".jsa", ".aot")), key=_age
     )

@@ -1,17 +1,18 @@
-"""A process that has loaded what a worker needs before Spark asks for one, and forks it from there.
+"""A process that loads what a worker needs before Spark asks for one, and forks workers from it.
 
-A worker needs NumPy, Numba, our modules and the compiled kernels: half a second of a core for each
-worker, after the JVM has come up, since only then does Spark start any. Here it is one half second,
-spent while the JVM comes up, and workers share those pages.
+A worker needs NumPy, Numba, the modules of Lastwrite and the compiled kernels. Loading them takes
+half a second of a core for each worker, and only after the JVM has started, since only then does
+Spark start workers. The fork server takes that half second once, while the JVM starts, and workers
+share its pages.
 
     driver ── starts ──► fork server ── forks ──► Spark's daemon (pyspark.daemon) ── forks ──►
     workers
        └──── starts ──► JVM ── starts ──► lastwrite.spark.launcher.attach ──┘ passes on its streams
        and environment
 
-The fork server is a program of its own, or a fork of the driver where the driver needs to load the
-same things anyway and is ours alone: the command line on Linux. It ends with the driver, a daemon
-ends with the JVM, whichever way they end: each holds the end of a pipe.
+The fork server is a separate program, or a fork of the driver. It is a fork if the driver is the
+command line on Linux, which needs to load the same modules anyway. It ends when the driver ends,
+and a daemon when the JVM ends, in whatever way: each holds one end of a pipe.
 """
 
 from __future__ import annotations
@@ -37,18 +38,20 @@ from lastwrite.spark.launcher.attach import ADDRESS
 from lastwrite.spark.launcher.lifeline import Lifeline
 from lastwrite.storage.machine import go_first_for_memory
 
-# The system of most rounds: its kernels are loaded where they are compiled, and compiled first
-# where it is its logs that the work is on. Rounds of others compile and load what they need.
+# The system of most rounds. Its kernels are loaded if they are compiled, and compiled first if the
+# work is on its logs. Rounds of other systems compile and load what they need.
 USUAL = "kafka"
 _WARM_UP = f"lastwrite.{USUAL}.warm_up"
 _BACKLOG = 16
 
 
 class ForkServer:
-    """The driver's end of it: ``spawn`` or ``fork`` starts the process, ``close`` ends it."""
+    """The driver's side: ``spawn`` or ``fork`` starts the process, ``close`` ends it."""
 
     def __init__(self, folder: Path) -> None:
-        """``folder``: of this run; its path must be short enough for a socket (``can_listen``)."""
+        """``folder`` belongs to this run; its path must be short enough for a socket
+        (``can_listen``).
+        """
         self.address = str(folder / "forkserver")
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(self.address)
@@ -59,13 +62,11 @@ class ForkServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the JVM must be told for ``lastwrite.spark.launcher.attach`` to find the way."""
+        """The environment variable by which ``lastwrite.spark.launcher.attach`` finds this server."""
         return {ADDRESS: self.address}
 
     def spawn(self, system: str | None) -> None:
-        """Start it as a program of its own, which loads everything by itself; ``system``: as for
-        ``load``.
-        """
+        """Start it as a separate program, which loads everything itself; ``system`` as in ``load``."""
         with self._listener as listener:
             self._spawned = subprocess.Popen(
                 [sys.executable, "-m", __name__, str(listener.fileno()), system or ""],
@@ -80,14 +81,15 @@ class ForkServer:
     def fork(
         self, system: Callable[[], str | None], say: Callable[[str], None] | None = None
     ) -> None:
-        """Load everything here, which this process needs too, and start it as a copy; ``system``
-        and ``say``: as for ``load``.
+        """Load everything in this process, which needs it too, and start the server as a copy.
+
+        ``system`` and ``say`` are passed to ``load``.
         """
         load(system, say)
         sys.stdout.flush()
         sys.stderr.flush()
         with warnings.catch_warnings():
-            # NumPy's idle threads are known to bear it
+            # forking despite NumPy's idle threads is known to be safe
             warnings.simplefilter("ignore", DeprecationWarning)
             self._forked = os.fork()
         if self._forked == 0:
@@ -96,11 +98,13 @@ class ForkServer:
         self._listener.close()
 
     def close(self) -> None:
-        """End it; daemons that it forked end with their JVM. Where an interrupt ends this, it is
-        called again.
+        """End the process; daemons that it forked end with their JVM.
+
+        May be called again if an interrupt ends it early.
         """
         self._listener.close()
-        # first: a number that was awaited is another process' soon; what is missed ends by its pipe
+        # Cleared first, because the number of a process that was waited for may soon be another's.
+        # A process that is missed here ends when its pipe closes.
         spawned, self._spawned = self._spawned, None
         forked, self._forked = self._forked, 0
         if spawned is not None:
@@ -113,27 +117,27 @@ class ForkServer:
 
 
 def can_listen(folder: Path) -> bool:
-    """Whether a socket's name in ``folder`` is short enough for every system, Spark's own drawn
-    names included.
+    """Whether a socket's path in ``folder`` is short enough on every system.
+
+    This includes Spark's own random names.
     """
     return hasattr(socket, "AF_UNIX") and len(os.fsencode(folder)) + 48 < 104
 
 
 def can_fork() -> bool:
-    """Whether a copy of this process would be whole: macOS' frameworks do not bear it, nor do
-    threads.
-    """
+    """Whether a fork of this process works: macOS frameworks and threads prevent it."""
     return sys.platform == "linux" and threading.active_count() == 1
 
 
 def load(system: Callable[[], str | None], say: Callable[[str], None] | None = None) -> None:
-    """Import what the stages import, and load the kernels of the usual path, for as long as the
-    process lives. Where they are not compiled, ``system`` is asked whose logs the work is on, and
-    ``say`` is told if they are compiled first.
+    """Import what the stages import, and load the usual kernels, for the life of the process.
+
+    If they are not compiled, ``system`` is called to find out whose logs are processed. ``say`` is
+    called before they are compiled.
     """
     was_enabled = gc.isenabled()
-    gc.disable()  # it would look again and again through what stays
-    with suppress(Exception):  # whatever it is, the work will meet it and say so
+    gc.disable()  # it would repeatedly scan objects that stay anyway
+    with suppress(Exception):  # the work will meet the same error and report it
         is_compiled = import_module(_WARM_UP).is_compiled()
         is_needed = is_compiled or system() == USUAL
         if is_needed and not is_compiled and can_fork():
@@ -141,14 +145,15 @@ def load(system: Callable[[], str | None], say: Callable[[str], None] | None = N
                 say_compiling(say)
             _compile_first()
         _load_all(with_kernels=is_needed)
-    gc.freeze()  # a collection in a worker would copy every page that it looks at
+    gc.freeze()  # a collection in a worker would copy every page that it visits
     if was_enabled:
         gc.enable()
 
 
 def _compile_first() -> None:
-    """Fill Numba's cache from a process that ends: the compiler's memory would stay, here and in
-    every worker.
+    """Compile the kernels in a child process that ends.
+
+    In this process the compiler's memory would remain, here and in every worker.
     """
     child = os.fork()
     if child == 0:
@@ -177,14 +182,14 @@ def main() -> None:
 
 
 def _serve_forked(listener: socket.socket, life: int) -> None:
-    """Be the fork server, and nothing else of what the driver was."""
+    """Run the fork server in the forked copy, without anything else of the driver."""
     try:
-        os.setsid()  # Ctrl-C is the driver's affair
+        os.setsid()  # Ctrl-C is handled by the driver
         go_first_for_memory()
         os.dup2(life, 0)
         os.dup2(life, 1)  # nothing is written there
         kept = listener.fileno()
-        # of a JVM's input, too: its other end must see the driver's end
+        # This includes a JVM's input, whose other end must notice the driver's end.
         for name in os.listdir("/proc/self/fd"):
             if int(name) > 2 and int(name) != kept:
                 with suppress(OSError):
@@ -195,8 +200,8 @@ def _serve_forked(listener: socket.socket, life: int) -> None:
 
 
 def _serve(listener: socket.socket) -> None:
-    """Fork a daemon for each that attaches, until standard input ends."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a daemon ended
+    """Fork a daemon for each process that attaches, until standard input ends."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the exit status of a daemon is not needed
     with selectors.DefaultSelector() as waiting:
         waiting.register(0, selectors.EVENT_READ)
         waiting.register(listener, selectors.EVENT_READ)
@@ -212,8 +217,9 @@ def _serve(listener: socket.socket) -> None:
 
 
 def _become_daemon(attached: socket.socket) -> None:
-    """Take the place of the process that attached. ``attached`` stays open: its end tells that we
-    ended.
+    """Continue as the daemon of the process that attached.
+
+    ``attached`` stays open: that process notices the daemon's end when it closes.
     """
     status = 1
     try:
@@ -233,7 +239,7 @@ def _become_daemon(attached: socket.socket) -> None:
         for place in reversed(os.environ.get("PYTHONPATH", "").split(os.pathsep)):
             if place and place not in sys.path:
                 sys.path.insert(1, place)
-        # the driver may have put others there
+        # the driver may have replaced them
         for number, name in enumerate(("stdin", "stdout", "stderr")):
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
         from pyspark.daemon import manager
@@ -247,7 +253,7 @@ def _become_daemon(attached: socket.socket) -> None:
 
 
 def _received(attached: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """What ``lastwrite.spark.launcher.attach`` tells, and its three streams."""
+    """The message of ``lastwrite.spark.launcher.attach``, and its three streams."""
     data, streams, _, _ = socket.recv_fds(attached, 4, 3)
     size = 4 + int.from_bytes(data, "big")
     while len(data) < size:

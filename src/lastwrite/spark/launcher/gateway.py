@@ -1,5 +1,5 @@
-"""PySpark's gateway to a JVM that we end as it stands: whoever asks that JVM then gets an error, and
-nothing is printed.
+"""PySpark's gateway to a JVM that is killed at the end; later calls raise an error and print
+nothing.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ G = TypeVar("G")
 
 
 def quieten(gateway: G) -> G:
-    """The gateway, of which Py4J says nothing any more when there is no JVM at the other end.
+    """The gateway, changed so that Py4J prints nothing when the JVM is gone.
 
-    Its client writes the trace of such an error to the root logger, on standard error, also where
-    the error has been expected: a job that is broken off, an object of an ended session that Python
-    collects later.
+    Py4J's client writes the trace of such an error to the root logger, on standard error, even if
+    the error is expected. This happens when a job is cancelled, or when Python collects an object
+    of an ended session.
     """
     from py4j.clientserver import ClientServerConnection
     from py4j.protocol import Py4JNetworkError
@@ -38,6 +38,6 @@ def quieten(gateway: G) -> G:
         return connection
 
     client._create_new_connection = connect_quietly
-    for connection in list(client.deque):  # made before
+    for connection in list(client.deque):  # created earlier
         connection.__class__ = Quiet
     return gateway

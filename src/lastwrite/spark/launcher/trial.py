@@ -1,6 +1,4 @@
-"""The smallest job that uses all that a compaction uses: a session, a Python worker, a compiled
-kernel.
-"""
+"""The smallest job that uses all parts of a compaction: a session, a Python worker, a kernel."""
 
 from __future__ import annotations
 
@@ -11,16 +9,16 @@ from lastwrite.errors import EnvironmentUnfit
 from lastwrite.spark.memory import plan_memory
 from lastwrite.spark.session import OwnSpark, local_workers
 
-_CHECK_VALUE = 0xE3069283  # of the ASCII digits 1 to 9
+_CHECK_VALUE = 0xE3069283  # CRC-32C of the ASCII digits 1 to 9
 
 
 def run_trial(master: str, memory: str | int | None) -> str:
-    """Start Spark on ``master``, let each worker compute a checksum, stop it; returns Spark's
+    """Start Spark on ``master``, let each worker compute a checksum, stop Spark; return its
     version.
 
     Raises:
-        EnvironmentUnfit: something on the way is missing or computes wrongly.
-        InvalidConfig: ``master`` or ``memory`` make no sense.
+        EnvironmentUnfit: something is missing, or a checksum is wrong.
+        InvalidConfig: ``master`` or ``memory`` is invalid.
     """
     workers = local_workers(master)
     plan_memory(memory, workers or 1)
