@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import base64
 import re
+import shutil
 import struct
 import uuid
 from pathlib import Path
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import lastwrite
-from lastwrite.errors import InvalidConfig, NotALog
+from lastwrite.decoding.options import DecodingConfig
+from lastwrite.errors import CommitConflict, InvalidConfig, NotALog
 from lastwrite.pulsar.fetched import FetchedTopic, HowFetched
 from lastwrite.pulsar.store.objects import read_entries
+from lastwrite.rows.decoded import DecodedRows
+from lastwrite.source.options import parse
+from lastwrite.source.stream import StreamReader
 from tests.support.pulsar.broker import Broker
 from tests.support.pulsar.commands import files_of
 from tests.support.pulsar.driver import Driver
@@ -91,6 +97,28 @@ def test_a_topic_is_brought_whole_and_then_what_is_new(
     ]
 
 
+def check_checkpoints(first: Path, second: Path, to: Path) -> None:
+    """A topic folder that has another topic of its name: what was read up to its end reports it."""
+
+    def opened() -> StreamReader:
+        given = {"path": str(first), "startingOffsets": "earliest"}
+        rows = DecodedRows(DecodingConfig(), ("offset", "value"), None)
+        return StreamReader(parse(given, is_stream=True), rows)
+
+    lastwrite.table_to(str(first), to=str(to), format="parquet")
+    checkpoint = opened().latestOffset(opened().initialOffset(), ReadAllAvailable())
+    with lastwrite.table(first) as table:
+        shutil.rmtree(first)
+        shutil.copytree(second, first)
+        with pytest.raises(CommitConflict, match="make the table anew"):
+            list(table.follow(poll_s=None))
+    with pytest.raises(CommitConflict, match="make the table anew"):
+        lastwrite.table_to(str(first), to=str(to), format="parquet")
+    reader = opened()
+    with pytest.raises(CommitConflict, match="failOnDataLoss=false"):
+        reader.partitions(checkpoint, reader.latestOffset(checkpoint, ReadAllAvailable()))
+
+
 def test_a_topic_that_was_deleted_and_created_again_is_its_second_life(
     pulsar: Broker, driver: Driver, tmp_path: Path
 ) -> None:
@@ -115,6 +143,7 @@ def test_a_topic_that_was_deleted_and_created_again_is_its_second_life(
     check(driver, report.topics[0])
     [ledger] = report.topics[0].ledgers
     assert ledger.ledger > first.ledgers[0].ledger
+    check_checkpoints(tmp_path / "first", tmp_path / "both", tmp_path / "table")
     folder = topic_folder(without, url)
     before = files_of(folder)
     with pytest.raises(InvalidConfig, match="or the topic was deleted and created again"):

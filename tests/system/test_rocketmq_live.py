@@ -15,20 +15,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import lastwrite
 from lastwrite import cli
 from lastwrite.cleaner.events import Event
 from lastwrite.cleaner.follow import Follower
 from lastwrite.cleaner.following import Follow, Stoppable
-from lastwrite.errors import InvalidConfig, NotALog, RemoteFailed
+from lastwrite.decoding.options import DecodingConfig
+from lastwrite.errors import CommitConflict, InvalidConfig, NotALog, RemoteFailed
 from lastwrite.reports.fetching import LogsFetched
+from lastwrite.reports.table_round import TableRound
 from lastwrite.rocketmq.network.access import Access
 from lastwrite.rocketmq.network.client import Client
 from lastwrite.rocketmq.network.connection import Connection
 from lastwrite.rocketmq.network.outgoing import Outgoing
 from lastwrite.rocketmq.network.route import MessageQueue
 from lastwrite.rocketmq.rules.live_settings import RocketmqClientConfig
+from lastwrite.rows.decoded import DecodedRows
+from lastwrite.source.options import parse
+from lastwrite.source.stream import StreamReader
 from lastwrite.spark.inline import INLINE
 from tests.support.rocketmq.broker import (
     COMPACTED,
@@ -227,6 +233,13 @@ def test_deletes_that_nobody_has_any_more_are_not_passed_over(
     assert table_in(tmp_path / "b", "stock", [0]) == load.table
 
 
+def delete(broker: Broker, client: Client, topic: str) -> None:
+    with Connection(broker.address) as connection, Connection(broker.name_server) as names:
+        connection.call(_DELETE_TOPIC_IN_BROKER, {"topic": topic})
+        names.call(_DELETE_TOPIC_IN_NAME_SERVER, {"topic": topic, "clusterName": "tests"})
+    wait_until(lambda: client.find_route(topic) is None)
+
+
 def test_a_topic_that_was_made_anew_is_another(
     broker: Broker, client: Client, tmp_path: Path
 ) -> None:
@@ -238,14 +251,54 @@ def test_a_topic_that_was_made_anew_is_another(
     create()
     load.send(client, 30)
     assert fetch(broker, tmp_path, "again").exit_status == 0
-    with Connection(broker.address) as connection, Connection(broker.name_server) as names:
-        connection.call(_DELETE_TOPIC_IN_BROKER, {"topic": "again"})
-        names.call(_DELETE_TOPIC_IN_NAME_SERVER, {"topic": "again", "clusterName": "tests"})
-    wait_until(lambda: client.find_route("again") is None)
+    delete(broker, client, "again")
     queue = create()
     client.send(queue, Outgoing("k1", b"of the new one"))
     wait_until(lambda: client.bounds(queue)[1] == 1)
     assert "made anew" in reason(fetch(broker, tmp_path, "again"))
+
+
+def test_a_topic_created_again_with_more_messages_is_data_loss(
+    broker: Broker, client: Client, tmp_path: Path
+) -> None:
+    """Its broker keeps the compaction log, and appends from offset 30 on."""
+
+    def create(messages: int) -> None:
+        (queue,) = client.create_topic("more", queues=1, attributes=COMPACTED).readable
+        load.send(client, messages)
+        wait_until(lambda: client.bounds(queue)[1] == messages)
+
+    def update(**options: Any) -> TableRound:
+        to = str(tmp_path / "table")
+        return lastwrite.table_to(str(broker.store), "more", to=to, format="parquet", **options)
+
+    def opened() -> StreamReader:
+        given = {"path": str(broker.store), "subscribe": "more", "startingOffsets": "earliest"}
+        rows = DecodedRows(DecodingConfig(), ("offset", "value"), None)
+        return StreamReader(parse(given, is_stream=True), rows)
+
+    load = Load("more", keys=50)
+    create(30)
+    assert fetch(broker, tmp_path, "more").exit_status == 0
+    lastwrite.fetch([str(broker.store)], str(tmp_path / "copy"), topic="more", include_active=True)
+    update()
+    checkpoint = opened().latestOffset(opened().initialOffset(), ReadAllAvailable())
+    assert checkpoint["more"] == {"0": 30}
+    with lastwrite.table(broker.store, "more") as table:
+        assert list(table.follow(poll_s=None)) == []
+        delete(broker, client, "more")
+        create(45)
+        with pytest.raises(CommitConflict, match="made anew"):
+            list(table.follow(poll_s=None))
+    with pytest.raises(CommitConflict, match="made anew"):
+        update()
+    with pytest.raises(CommitConflict, match="deleted and created again"):
+        opened().partitions(checkpoint, opened().latestOffset(checkpoint, ReadAllAvailable()))
+    assert "made anew" in reason(fetch(broker, tmp_path, "more"))
+    copied = lastwrite.fetch(
+        [str(broker.store)], str(tmp_path / "copy"), topic="more", include_active=True
+    )
+    assert isinstance(copied, LogsFetched) and "made anew" in reason(copied)
 
 
 @pytest.mark.long

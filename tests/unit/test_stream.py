@@ -24,8 +24,8 @@ from lastwrite.rows.decoded import DecodedRows  # noqa: E402
 from lastwrite.source import stream  # noqa: E402
 from lastwrite.source.offsets import (  # noqa: E402
     UNDECIDED,
+    decode_identities,
     decode_offsets,
-    decode_topic_ids,
     limited,
 )  # noqa: E402
 from lastwrite.source.options import parse  # noqa: E402
@@ -372,6 +372,6 @@ def test_a_planned_batch_of_a_topic_created_again_is_data_loss(recreated: Recrea
 def test_a_checkpoint_without_topic_ids_is_accepted(recreated: RecreatedTopic) -> None:
     reader = recreated.open()
     end = reader.latestOffset(shown(40), ALL)
-    assert decode_topic_ids(end) != {}
+    assert decode_identities(end) != {}
     assert read(reader, shown(40), end) == [(0, at) for at in range(40, 55)]
     assert reader.latestOffset(shown(55), ALL) == shown(55)

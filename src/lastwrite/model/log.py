@@ -184,6 +184,7 @@ class PartitionLog:
     active_from: int | None = None
     # of a log in an archive or a tier; in a log directory, partition.metadata has the id
     topic_id: str | None = None
+    superseded: tuple[Segment, ...] = ()  # of Pulsar: raw ledgers up to the horizon, which remain
 
     @property
     def closed_end(self) -> int:

@@ -524,10 +524,12 @@ def _another(puller: Puller, before: ArchivedQueue, end: int, source: Source) ->
             "was made anew or its newest messages were lost, and until offsets pass that end its "
             "broker serves old messages for new ones"
         )
-    return _last_differs(puller, before) if before.end_offset else None
+    if not before.end_offset:
+        return None
+    return _last_differs(puller, before, source.is_compacted)
 
 
-def _last_differs(puller: Puller, before: ArchivedQueue) -> str | None:
+def _last_differs(puller: Puller, before: ArchivedQueue, is_compacted: bool) -> str | None:
     """Why the archive's last message is not the broker's."""
     end = before.end_offset
     last = puller.last_before(end)
@@ -541,7 +543,15 @@ def _last_differs(puller: Puller, before: ArchivedQueue) -> str | None:
                 f"{stored_ms}, and the archive had all below offset {end} by "
                 f"{before.last_stored_ms}"
             )
-        found = digest(_record_of(last[0], row)) if offset == end - 1 else None
+        pulled = digest(_record_of(last[0], row))
+        # A broker keeps the compaction log of a deleted topic, and serves it for the next one.
+        original = puller.original(offset) if is_compacted else None
+        if original is not None and digest(original[1]) != pulled:
+            return (
+                f"the topic was made anew: its message of queue offset {offset} is another one in "
+                "the commit log, and its broker serves old messages for new ones"
+            )
+        found = pulled if offset == end - 1 else None
     if before.last_message is None:
         return None
     if found is None:

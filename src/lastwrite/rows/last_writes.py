@@ -107,7 +107,7 @@ class LastWrites:
         self.scanned_bytes = self.scanned_records = 0
         self.logs = tuple(logs)
         self.ends: dict[int, int] = {}
-        self._ids = {log.name.partition: system.topic_id(log) for log in logs}
+        self._identities: dict[int, str | None] = {}
         self._raw_keys = raw_keys
         self._memory = memory_bytes
         self._secret = secret_from(secrets.token_bytes(8 * SECRET_WORDS))
@@ -129,8 +129,10 @@ class LastWrites:
             (number, given.get(each.log.name.partition, 0), None)
             for number, each in self._segments.items()
         ]
+        self.ends = {log.name.partition: system.end_of(log, True) for log in logs}
+        if has_index:
+            self._identities = self._identities_of(self.logs)
         self._writes = self._scanned(wanted) if has_index else self._in_order(wanted)
-        self.ends = self._ends()
 
     def __len__(self) -> int:
         return len(self._writes)
@@ -140,8 +142,9 @@ class LastWrites:
         assert isinstance(self._writes, PlaceIndex), "without an index no key is looked for"
         return self._writes
 
-    def _ends(self) -> dict[int, int]:
-        return {log.name.partition: self.system.end_of(log, True) for log in self.logs}
+    def _identities_of(self, logs: Sequence[PartitionLog]) -> dict[int, str | None]:
+        system = self.system
+        return {log.name.partition: system.identity(log, system.end_of(log, True)) for log in logs}
 
     # ------------------------------------------------------------------ segments
 
@@ -170,7 +173,6 @@ class LastWrites:
                     )
                 listed[number] = _Listed(log, segment, reader, state, checksum)
                 places[number] = log.name.partition, rank
-            self._ids.setdefault(log.name.partition, self.system.topic_id(log))
         self.logs, self._segments = tuple(log for log, _ in states), listed
         # A segment that is gone is still of its partition.
         was = self._sources.partitions.tolist()
@@ -353,12 +355,12 @@ class LastWrites:
             CommitConflict: changes are missing, or it is another topic; or a segment was replaced
                 while it was looked at.
         """
-        was = self.logs, self._segments, self._sources, self.ends
+        was = self.logs, self._segments, self._sources, self.ends, self._identities
         try:
             self._catch_up(logs)
         except BaseException:
             now = self._segments
-            self.logs, self._segments, self._sources, self.ends = was
+            self.logs, self._segments, self._sources, self.ends, self._identities = was
             if now is not self._segments:
                 self._close_readers(now)
             raise
@@ -374,7 +376,6 @@ class LastWrites:
 
     def _catch_up(self, logs: Sequence[PartitionLog]) -> None:
         before = self._segments
-        self._check_moves(logs)
         states = self._states(logs)
         known = {_name_of(each.log, each.segment): n for n, each in before.items()}
         kept: dict[_Name, int] = {}
@@ -388,6 +389,8 @@ class LastWrites:
         ends = {log.name.partition: self.system.end_of(log, True) for log in logs}
         if not gone and ends == self.ends and len(kept) == sum(len(log.segments) for log in logs):
             return
+        self._check_moves(logs)
+        self._identities = self._identities_of(logs)
         was_ends, was_index = self.ends, self._index
         self._list(states, kept)
         wanted: list[tuple[int, int, int | None]] = []
@@ -436,10 +439,11 @@ class LastWrites:
             log = found.get(was.name.partition)
             if log is None:
                 raise CommitConflict("the partition is gone", path=was.folder, remedy=_ANEW)
-            known, id_ = self._ids.get(was.name.partition), self.system.topic_id(log)
             end = self.ends[was.name.partition]
-            if None not in (known, id_) and known != id_:
-                problem = f"the topic was made anew: its id was {known} and is {id_}"
+            known = self._identities.get(was.name.partition)
+            other = None if known is None else self.system.difference(log, end, known)
+            if other is not None:
+                problem = f"the topic was made anew: {other}"
             elif self.system.end_of(log, True) < end:
                 problem = f"the log ends before offset {end}, which was read: it was made anew"
             elif self.system.lost_after(log, end):

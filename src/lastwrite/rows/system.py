@@ -133,8 +133,24 @@ class RowSystem(ABC):
         is_delete = (lengths == 0) & (records.keys[1] >= 0)
         return records._replace(values=(starts, np.where(is_delete, -1, lengths)))
 
-    def topic_id(self, log: PartitionLog) -> str | None:
-        """What tells the topic from a later one of its name; None: nothing does."""
+    def identity(self, log: PartitionLog, offset: int) -> str | None:
+        """The identity of a log that was read up to ``offset``, as text for a checkpoint.
+
+        None means that nothing distinguishes the log from a later one of its name.
+
+        Raises:
+            CommitConflict: a file was replaced after it was listed.
+        """
+        return None
+
+    def difference(self, log: PartitionLog, offset: int, identity: str) -> str | None:
+        """How ``log`` differs from the log of that ``identity``, which was read up to ``offset``.
+
+        None means that it may be the same log. Compaction and retention alone are no difference.
+
+        Raises:
+            CommitConflict: a file was replaced after it was listed.
+        """
         return None
 
 

@@ -1,9 +1,10 @@
 """Offsets of a stream in the form of Spark's Kafka source, ``{"orders": {"0": 1234}}``: of each
 partition the first one that is not read yet; and how much a micro-batch takes.
 
-Topic ids stand beside them, ``{"topic ids": {"orders-0": "AAECAw…"}}``: no topic has a space in its
-name. Earlier checkpoints hold no ids, and neither do topics of clusters before Kafka 2.8. Such
-offsets are accepted without a check.
+The identity of each log at its offset stands beside them, ``{"topic ids": {"orders-0":
+"AAECAw…"}}``: no topic has a space in its name. See ``RowSystem.identity``. Earlier checkpoints have
+no identities, and neither do topics of clusters before Kafka 2.8. Such offsets are accepted without
+a check.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from lastwrite.errors import CorruptLog
 from lastwrite.model.log import TopicPartition
 
 Offsets: TypeAlias = dict[TopicPartition, int]
-TopicIds: TypeAlias = dict[TopicPartition, str]
+Identities: TypeAlias = dict[TopicPartition, str]
 Shown: TypeAlias = dict[str, dict[str, Any]]
 
 _IDS = "topic ids"
@@ -27,20 +28,20 @@ UNDECIDED: Shown = {"": {}}
 
 
 def encode_offsets(
-    offsets: Mapping[TopicPartition, int], ids: Mapping[TopicPartition, str] | None = None
+    offsets: Mapping[TopicPartition, int],
+    identities: Mapping[TopicPartition, str] | None = None,
 ) -> Shown:
     """In the order of names and numbers: Spark compares what it gets as text."""
     shown: Shown = {}
     for name in sorted(offsets):
         shown.setdefault(name.topic, {})[str(name.partition)] = offsets[name]
-    known = {str(name): ids[name] for name in sorted(offsets) if name in ids} if ids else {}
+    ids = identities or {}
+    known = {str(name): ids[name] for name in sorted(offsets) if name in ids}
     return {**shown, _IDS: known} if known else shown
 
 
-def decode_topic_ids(shown: Mapping[str, Mapping[str, Any]]) -> TopicIds:
-    """The topic ids beside offsets that ``decode_offsets`` accepts; none in those of old
-    releases.
-    """
+def decode_identities(shown: Mapping[str, Mapping[str, Any]]) -> Identities:
+    """The identities beside offsets that ``decode_offsets`` accepts; old releases wrote none."""
     known = shown.get(_IDS, {})
     return {name: known[str(name)] for name in decode_offsets(shown) if str(name) in known}
 
@@ -62,11 +63,6 @@ def decode_offsets(shown: Mapping[str, Mapping[str, Any]]) -> Offsets:
             f"offsets of a stream: {shown!r}",
             remedy="give the query a checkpoint of its own, or the one it had",
         ) from error
-
-
-def is_other(was: str | None, now: str | None) -> bool:
-    """Whether two topic ids are known and differ."""
-    return was is not None and now is not None and was != now
 
 
 def missing_rows(start: Offsets, end: Offsets, begins: Offsets) -> Offsets:

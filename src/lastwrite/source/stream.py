@@ -20,14 +20,14 @@ from lastwrite.commands.rows import planned_rows
 from lastwrite.errors import CommitConflict, InvalidConfig, LogHeld
 from lastwrite.model.log import PartitionLog, TopicPartition
 from lastwrite.rows.decoded import DecodedRows
+from lastwrite.rows.system import RowSystem
 from lastwrite.source.offsets import (
     UNDECIDED,
+    Identities,
     Offsets,
-    TopicIds,
+    decode_identities,
     decode_offsets,
-    decode_topic_ids,
     encode_offsets,
-    is_other,
     limited,
     missing_rows,
 )
@@ -76,7 +76,8 @@ class _Stream(DataSourceStreamReader):
         if LATEST in (options.start.everywhere, *options.start.each.values()):
             return UNDECIDED
         logs = self._listed()
-        return encode_offsets(self._begins(logs), self._ids_of(logs))
+        begins = self._begins(logs)
+        return encode_offsets(begins, self._identities_of(logs, begins))
 
     @with_short_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -86,16 +87,15 @@ class _Stream(DataSourceStreamReader):
         logs, self._logs = self._logs, None
         if logs is None:
             logs = self._listed()
-        lives = decode_topic_ids(start), decode_topic_ids(end), self._ids_of(logs)
+        known, planned = decode_identities(start), decode_identities(end)
         spans = []
         for name in sorted(first.keys() | until.keys()):
             log, begin = logs.get(name), first.get(name)
-            was, planned, now = (ids.get(name) for ids in lives)
-            if log is not None and is_other(planned, now):
-                self._lose_topic(log, planned, now)
+            if log is not None and (other := self._difference(log, until, planned)) is not None:
+                self._lose_topic(log, other)
                 continue  # the next micro-batch begins where the new topic does
-            if log is not None and is_other(was, planned or now):
-                self._lose_topic(log, was, planned or now)
+            if log is not None and (other := self._difference(log, first, known)) is not None:
+                self._lose_topic(log, other)
                 begin = log.log_start
             span = self._span(log, name, begin, until.get(name))
             if span is not None:
@@ -118,11 +118,26 @@ class _Stream(DataSourceStreamReader):
     def _ends_of(self, logs: _Logs) -> Offsets:
         return {name: end_of(log, self._options) for name, log in logs.items()}
 
-    def _ids_of(self, logs: _Logs) -> TopicIds:
-        """The ids of the partitions' topics, as far as they have one."""
-        system = system_at(self._options.paths)
-        ids = {name: system.topic_id(log) for name, log in logs.items()}
-        return {name: id_ for name, id_ in ids.items() if id_ is not None}
+    def _identities_of(self, logs: _Logs, offsets: Offsets) -> Identities:
+        """The identities of logs that were read up to these offsets, as far as they have one."""
+        found = {
+            name: self._system.identity(logs[name], at)
+            for name, at in offsets.items()
+            if name in logs
+        }
+        return {name: identity for name, identity in found.items() if identity is not None}
+
+    def _difference(
+        self, log: PartitionLog, offsets: Offsets, identities: Identities
+    ) -> str | None:
+        """How the log differs from the one that the offsets are of; see ``RowSystem.difference``."""
+        if log.name not in identities:
+            return None
+        return self._system.difference(log, offsets[log.name], identities[log.name])
+
+    @property
+    def _system(self) -> RowSystem:
+        return system_at(self._options.paths)
 
     def _begins(self, logs: _Logs) -> Offsets:
         """Where the stream begins; the end of what is there now, where that was asked for."""
@@ -155,12 +170,13 @@ class _Stream(DataSourceStreamReader):
             begins = self._begins(logs)
             target = self._target or begins
             begins = {name: min(at, target.get(name, at)) for name, at in begins.items()}
-            return encode_offsets(begins, self._ids_of(logs))
+            return encode_offsets(begins, self._identities_of(logs, begins))
         if self._target is not None:
             ends = {name: end for name, end in self._target.items() if name in ends}
-        known, ids = decode_topic_ids(start), self._ids_of(logs)
-        first = decode_offsets(start)
-        again = {name for name in known if is_other(known[name], ids.get(name))}
+        first, known = decode_offsets(start), decode_identities(start)
+        again = {
+            log.name for log in logs.values() if self._difference(log, first, known) is not None
+        }
         # A topic that was deleted and created again is read from its begin.
         left = {name: at for name, at in first.items() if name not in again}
         if is_limited:
@@ -168,7 +184,7 @@ class _Stream(DataSourceStreamReader):
         if ends is left or (ends == first and not again):
             return start
         # What went back is left as it was: the next plan says so.
-        return encode_offsets(ends, ids)
+        return encode_offsets(ends, self._identities_of(logs, ends))
 
     def _admitted(self, start: Offsets, end: Offsets, begins: Offsets) -> Offsets:
         options, now_s = self._options, time.monotonic()
@@ -192,12 +208,13 @@ class _Stream(DataSourceStreamReader):
                 self._lose(f"{name} is not there any more", log)
             return None
         begin = log.log_start if first is None else first
-        if first is None and begin > 0:
+        system = self._system
+        if first is None and begin > 0 and not system.rounds_move_start:
             self._lose(f"{name} is new, and begins at {begin} and not at 0", log)
         if begin == until:
             return None
         end = end_of(log, self._options)
-        if begin < log.log_start or until > end or begin > until:
+        if system.lost_after(log, begin) or until > end or begin > until:
             self._lose(
                 f"{name} was to be read from {begin} to {until}, and the log has "
                 f"{log.log_start} to {end}",
@@ -206,10 +223,9 @@ class _Stream(DataSourceStreamReader):
         begin, until = max(begin, log.log_start), min(until, end)
         return (begin, until) if begin < until else None
 
-    def _lose_topic(self, log: PartitionLog, was: str | None, now: str | None) -> None:
+    def _lose_topic(self, log: PartitionLog, difference: str) -> None:
         self._lose(
-            f"{log.name} is of another topic: its topic id was {was} and is {now}, so the topic "
-            "was deleted and created again",
+            f"{log.name} was deleted and created again: {difference}",
             log,
             "start the query with a new checkpoint, or set failOnDataLoss=false to read the new "
             "topic from its first record",

@@ -64,7 +64,8 @@ class TableState:
 
     Attributes:
         system, topic: of whose log.
-        identity: what tells the topic from a later one of its name, by partition; empty: nothing.
+        identity: partition to ``RowSystem.identity`` at its offset; partitions without one are left
+            out.
         offsets: partition to the first offset that is not in the table.
         settings: how it was made, by the options' names: what is decoded, ``headers``.
         buckets: how many, a power of two.

@@ -436,7 +436,10 @@ class _Round:
         if not changes.whole and was is not None:
             for partition, latest in was.deletes_ms.items():
                 deletes[partition] = max(latest, deletes.get(partition, latest))
-        ids = {each.name.partition: task.system.topic_id(each) for each in task.logs}
+        ids = {
+            each.name.partition: task.system.identity(each, changes.ends[each.name.partition])
+            for each in task.logs
+        }
         came, gone = sum(each.came for each in found), sum(each.gone_rows for each in found)
         state = TableState(
             system=task.system.name,
@@ -581,9 +584,10 @@ def _refuse_gaps(system: RowSystem, logs: Sequence[PartitionLog], state: TableSt
         if log is None:
             problem = f"partition {partition} is gone, of which the table has rows"
             raise CommitConflict(problem, path=state.topic, remedy=ANEW)
-        known, id_ = state.identity.get(partition), system.topic_id(log)
-        if None not in (known, id_) and known != id_:
-            problem = f"the topic was made anew: its id was {known} and is {id_}"
+        known = state.identity.get(partition)
+        other = None if known is None else system.difference(log, offset, known)
+        if other is not None:
+            problem = f"the topic was made anew: {other}"
         elif (end := system.end_of(log, True)) < offset:
             problem = (
                 f"the log ends at {end}, and the table has it up to {offset}: it was made anew"

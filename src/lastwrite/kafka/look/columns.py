@@ -89,13 +89,18 @@ class _Rows(RowSystem):
         start, stop = stretch_of(found, *span, log.segment_end(segment))
         return [start, *(cut for cut in cuts if start < cut < stop), stop]
 
-    def topic_id(self, log: PartitionLog) -> str | None:
+    def identity(self, log: PartitionLog, offset: int) -> str | None:
+        """The topic's id."""
         if log.topic_id is not None or is_address(log.folder):
             return log.topic_id
         try:
             return decode_partition_metadata(read_small(join(log.folder, PARTITION_METADATA)))
         except LogError:
             return None
+
+    def difference(self, log: PartitionLog, offset: int, identity: str) -> str | None:
+        found = self.identity(log, offset)
+        return None if found in (None, identity) else f"its id was {identity} and is {found}"
 
     def reader(self, plain_bytes: int, extra: Any, *, raw_keys: bool) -> RowReader:
         return _Reader(plain_bytes)

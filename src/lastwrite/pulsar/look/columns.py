@@ -12,6 +12,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,9 +37,10 @@ from lastwrite.pulsar.format.kernels import IS_CHUNKED, IS_ENCRYPTED, MARKER
 from lastwrite.pulsar.format.missing import in_words
 from lastwrite.pulsar.format.position import ENTRY_BITS, MAX_ENTRY, Position
 from lastwrite.pulsar.look.chunks import ChunkGroups
+from lastwrite.pulsar.store.objects import first_entry_of
 from lastwrite.pulsar.store.place import name_of
 from lastwrite.pulsar.store.topic import Topic, find_topics, list_topic, partition_of
-from lastwrite.pulsar.store.topic_log import has_parts, log_of, read_compacted
+from lastwrite.pulsar.store.topic_log import has_parts, is_of_compacted, log_of, read_compacted
 from lastwrite.rows.system import RowReader, RowSystem, Wants
 from lastwrite.storage.choice import Topics
 from lastwrite.storage.reading import reader_of
@@ -46,6 +48,7 @@ from lastwrite.storage.reading import reader_of
 # Of a message's number: ledger, entry, place in the batch, all together 63 bits.
 _LEDGER, _ENTRY, _INDEX = 27, 24, 12
 _PLACE = struct.Struct("<3q")  # of a part: segment, position, size
+_FINGERPRINT_BYTES = 16 << 10  # of a ledger's first entry
 
 
 class PartPlace(NamedTuple):
@@ -175,6 +178,29 @@ class _Rows(RowSystem):
         entry = number >> _INDEX
         return Position(entry >> _ENTRY, entry & ((1 << _ENTRY) - 1)).offset
 
+    def identity(self, log: PartitionLog, offset: int) -> str | None:
+        """The last raw ledger that begins below ``offset``, and a digest of its first entry.
+
+        A cluster never gives the id of a ledger to another one, but another cluster does.
+        """
+        ledgers = _raw_ledgers(log)
+        below = [ledger for ledger in ledgers if Position(ledger, 0).offset < offset]
+        return _fingerprint(ledgers[max(below)]) if below else None
+
+    def difference(self, log: PartitionLog, offset: int, identity: str) -> str | None:
+        """Judged by the ledger of the identity, or by older ones if retention has left any."""
+        known, ledgers = identity.split(":"), _raw_ledgers(log)
+        ledger = int(known[0])
+        if ledger in ledgers:
+            found = (_fingerprint(ledgers[ledger]) or "").split(":")
+            # An entry that was missing may be there now.
+            is_other = found[:2] == known[:2] and found != known
+            return f"its ledger {ledger} is another one" if is_other else None
+        first = min(ledgers, default=ledger)
+        if first < ledger and (log.checkpoint or 0) <= Position(ledger, 0).offset:
+            return f"it has ledger {first}, and ledger {ledger}, which was read, is gone"
+        return None
+
     def extra_of(self, log: PartitionLog) -> Parts | None:
         compacted = read_compacted(log.folder) if log.checkpoint is not None else None
         return _parts_of(log) if has_parts(log, compacted) else None
@@ -210,6 +236,21 @@ def _backlog(topic: Topic) -> Topic:
 def _error(problem: Problem) -> CorruptLog | UnsupportedFormat:
     kind = UnsupportedFormat if problem.kind is ProblemKind.UNSUPPORTED else CorruptLog
     return kind(problem.message, problem.position, problem.path, problem.remedy)
+
+
+def _raw_ledgers(log: PartitionLog) -> dict[int, Segment]:
+    """The raw ledgers that remain, or a part of each."""
+    raw = [each for each in log.segments if not is_of_compacted(log, each)]
+    return {Position.of(each.base_offset).ledger: each for each in (*log.superseded, *raw)}
+
+
+def _fingerprint(segment: Segment) -> str | None:
+    found = first_entry_of(segment, _FINGERPRINT_BYTES)
+    if found is None:
+        return None
+    entry, data = found
+    digest = blake2b(data, digest_size=16).hexdigest()
+    return f"{Position.of(segment.base_offset).ledger}:{entry}:{digest}"
 
 
 @lru_cache(maxsize=4)

@@ -23,6 +23,7 @@ import numpy as np
 
 from lastwrite.errors import CorruptLog, TruncatedLog, located
 from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.model.log import Segment
 from lastwrite.pulsar.format.ledger_metadata import LedgerMetadata, custom_items
 from lastwrite.pulsar.format.missing import MISSING, EntryRange, encode_ranges
 from lastwrite.pulsar.format.names import (
@@ -38,6 +39,7 @@ from lastwrite.pulsar.format.offload import (
     ENTRY_HEAD,
     ENTRY_HEAD_BYTES,
     FIRST_PART,
+    EntryHead,
     IndexEntry,
     IndexObject,
     block_header,
@@ -46,7 +48,7 @@ from lastwrite.pulsar.format.offload import (
 from lastwrite.storage import files
 from lastwrite.storage.mapping import mapped
 from lastwrite.storage.objects.address import is_address
-from lastwrite.storage.reading import ObjectReader, read_small
+from lastwrite.storage.reading import ObjectReader, read_small, reader_of
 from lastwrite.storage.staging import changing, remove_staged
 
 BLOCK_BYTES = 1 << 20  # of the objects that we write: an entry is found by walking half a block
@@ -283,6 +285,29 @@ def read_entries(
                     return
                 if entry >= first:
                     yield entry, bytes(view[at : at + size])
+
+
+def first_entry_of(segment: Segment, most_bytes: int) -> tuple[int, bytes] | None:
+    """The first entry of a ledger's data object, and at most so many of its bytes. None: it has none.
+
+    Raises:
+        CorruptLog: the object or its index contradicts its format.
+        CommitConflict: the object was replaced after it was listed.
+    """
+    block = next(iter(read_index(segment.path).blocks), None)
+    if block is None:
+        return None
+    at, data = block.offset + BLOCK_HEADER_BYTES, np.empty(ENTRY_HEAD_BYTES, dtype=np.uint8)
+    with reader_of(segment) as reader:
+        reader.read_into(data, at)
+        head = EntryHead._make(ENTRY_HEAD.unpack_from(data))
+        left = segment.file_bytes - at - ENTRY_HEAD_BYTES
+        if head.entry != block.first_entry or not 0 <= head.size <= left:
+            words = f"entry {block.first_entry} is not where it has to be"
+            raise CorruptLog(words, at, segment.path, "fetch it again")
+        data = np.empty(min(head.size, most_bytes), dtype=np.uint8)
+        reader.read_into(data, at + ENTRY_HEAD_BYTES)
+    return head.entry, data.tobytes()
 
 
 def _views(path: str, index: IndexObject, first: IndexEntry) -> Iterator[tuple[memoryview, int]]:

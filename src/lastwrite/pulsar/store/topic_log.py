@@ -146,6 +146,11 @@ class _Reading:
             problems=tuple(self._problems),
             aborted=tuple(sorted(aborted, key=lambda entry: entry.last_offset)),
             first_unstable_offset=None if undecided is None else undecided.offset,
+            superseded=tuple(
+                ledger.segment(Position(ledger.id, 0).offset)
+                for ledger in topic.ledgers
+                if ledger.stored_entries and not ledger.is_beyond(topic.horizon)
+            ),
         )
 
     def _beyond(self) -> list[_Beyond]:

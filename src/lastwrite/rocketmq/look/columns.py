@@ -13,7 +13,7 @@ from lastwrite.model.log import PartitionLog, ProblemKind, Segment, TopicPartiti
 from lastwrite.rocketmq.format.chunk import RocketmqFormat
 from lastwrite.rocketmq.format.gather import gather, with_properties
 from lastwrite.rocketmq.look.read import check_compacted, store_at
-from lastwrite.rocketmq.store import lock
+from lastwrite.rocketmq.store import fetching, lock, queues
 from lastwrite.rocketmq.store.compacted import CompactedQueue, FilesMoved, first_damage
 from lastwrite.rocketmq.store.queues import folder_of, name_of, read_queue, root_of
 from lastwrite.rocketmq.store.reading import Part, list_queues
@@ -90,6 +90,44 @@ class _Rows(RowSystem):
         if not found.is_indexed:
             return [0, found.size_bytes]
         return super().cuts(log, segment, span, piece_bytes)
+
+    def identity(self, log: PartitionLog, offset: int) -> str | None:
+        """Queue offset and digest of the last record below ``offset``, and the largest store time.
+
+        Queue offsets of a topic that is created again begin at 0 again, and the store time is the
+        only number in a compaction log that rises from one topic to the next.
+        """
+        found = queues.last_record_before(log, offset)
+        if found is None:
+            return None
+        stored_ms = max(
+            each.largest_timestamp_ms
+            for each in log.segments
+            if each.base_offset < offset and each.size_bytes
+        )
+        unit, record = found
+        return f"{unit.base}:{fetching.digest(record)}:{max(stored_ms, unit.store_time_ms)}"
+
+    def difference(self, log: PartitionLog, offset: int, identity: str) -> str | None:
+        """Judged by the last record below ``offset`` that is left.
+
+        Compaction may have removed the record of the identity. Then the store time decides: no
+        record below ``offset`` was stored later than the identity's time.
+        """
+        base, known, stored_ms = identity.split(":")
+        original = fetching.another_original(log, int(base), known)
+        found = queues.last_record_before(log, offset)
+        if original is not None or found is None:
+            return original
+        unit, record = found
+        if unit.base == int(base) and fetching.digest(record) != known:
+            return f"its message of queue offset {base} is another one"
+        if unit.base != int(base) and unit.store_time_ms > int(stored_ms):
+            return (
+                f"its message of queue offset {unit.base} was stored at {unit.store_time_ms}, and "
+                f"all below offset {offset} were stored by {stored_ms}"
+            )
+        return None
 
     def reader(self, plain_bytes: int, extra: Any, *, raw_keys: bool) -> RowReader:
         return _Reader(plain_bytes)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -165,7 +165,37 @@ def _another(log: PartitionLog, before: ArchivedQueue) -> str | None:
         before.last_message,
     ):
         return f"the topic was made anew: its message of queue offset {end - 1} is another one"
-    return None
+    last = queues.last_record_before(log, end)
+    if last is None:
+        return None
+    why = another_original(log, last[0].base, digest(last[1]))
+    return None if why is None else f"the topic was made anew: {why}"
+
+
+def another_original(log: PartitionLog, offset: int, known: str) -> str | None:
+    """How the commit log shows that the topic was created again after ``offset`` was read.
+
+    A broker keeps the compaction log of a deleted topic. It appends a new topic's messages to it
+    only from the offset on at which the log ended.
+
+    Args:
+        known: digest of the message at the queue offset, as it was read.
+    """
+    if archived.is_archived(log.folder):
+        return None
+    found = None
+    with (
+        suppress(LogError),
+        closing(CommitLogMessages(queues.root_of(log.folder), log.name)) as own,
+    ):
+        found = own.find(offset) if own.has_queue else None
+    if found is None or digest(found[1]) == known:
+        return None
+    return (
+        f"its message of queue offset {offset} is another one in the commit log, and the "
+        "compaction log has the earlier topic's; move both folders of the queue out of the "
+        "store, and let lastwrite dispatch rebuild the queue, before you read it again"
+    )
 
 
 def _begins_behind(log: PartitionLog, before: ArchivedQueue, source: str) -> str | None:

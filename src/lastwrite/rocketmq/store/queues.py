@@ -578,11 +578,33 @@ def record_at(log: PartitionLog, offset: int) -> bytes | None:
                 count = segment.index_bytes // BATCH_UNIT.size
                 found = _unit_at(file, _row_of(file, count, lambda unit: unit.base >= offset))
             if found is not None and found.base == offset:
-                data = np.empty(found.size, dtype=np.uint8)
-                with reader_of(segment) as reader:
-                    reader.read_into(data, found.physical_offset - address_of(segment.path))
-                return data.tobytes()
+                return _record_of(segment, found)
     return None
+
+
+def last_record_before(log: PartitionLog, end: int) -> tuple[BatchUnit, bytes] | None:
+    """The last record below queue offset ``end`` with its unit. None means that the log has none.
+
+    Raises:
+        CommitConflict: a file was replaced after it was listed.
+    """
+    for segment in reversed(log.segments):
+        if segment.base_offset >= end or not segment.size_bytes:
+            continue
+        with _opened(index_path(segment.path)) as file:
+            count = segment.index_bytes // BATCH_UNIT.size
+            row = _row_of(file, count, lambda unit: unit.base >= end) - 1
+            found = _unit_at(file, row) if row >= 0 else None
+        if found is not None:
+            return found, _record_of(segment, found)
+    return None
+
+
+def _record_of(segment: Segment, unit: BatchUnit) -> bytes:
+    data = np.empty(unit.size, dtype=np.uint8)
+    with reader_of(segment) as reader:
+        reader.read_into(data, unit.physical_offset - address_of(segment.path))
+    return data.tobytes()
 
 
 # ---------------------------------------------------------------------- pieces

@@ -1,0 +1,225 @@
+"""A topic that was deleted and created again under its name, with more messages than a checkpoint
+counts: ``follow``, tables and streams of RocketMQ and Pulsar report it as data loss.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="pip install 'lastwrite[frames]'")
+pytest.importorskip("pyspark.sql.streaming.datasource", reason="limits came with PySpark 4.2")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable  # noqa: E402
+
+import lastwrite  # noqa: E402
+from lastwrite.decoding.options import DecodingConfig  # noqa: E402
+from lastwrite.errors import CommitConflict  # noqa: E402
+from lastwrite.model.log import PartitionLog  # noqa: E402
+from lastwrite.reports.table_round import TableRound  # noqa: E402
+from lastwrite.rocketmq.format.sides import CLEANUP_POLICY, COMPACTION_POLICY  # noqa: E402
+from lastwrite.rows.decoded import DecodedRows  # noqa: E402
+from lastwrite.rows.system import rows_of  # noqa: E402
+from lastwrite.source import stream  # noqa: E402
+from lastwrite.source.options import parse  # noqa: E402
+from lastwrite.spark.inline import Inline  # noqa: E402
+from tests.support.pulsar.folders import single, write_ledger  # noqa: E402
+from tests.support.pulsar.topics import topic_folder  # noqa: E402
+from tests.support.rocketmq.queues import TIME_MS, Sent, write_queue  # noqa: E402
+from tests.support.rocketmq.stores import StoreWriter  # noqa: E402
+
+ALL = ReadAllAvailable()
+LIFE_MS = 3_600_000
+Create = Callable[[Path, int, int], None]  # a store, which life it is, how many messages
+
+
+def create_queue(store: Path, life: int, messages: int) -> None:
+    """Queue offsets begin at 0 in each life, store times go on."""
+    shutil.rmtree(store, ignore_errors=True)
+    sent = [
+        Sent(n, f"k{n % 7}", b"%d of life %d" % (n, life), time_ms=TIME_MS + life * LIFE_MS + n)
+        for n in range(messages)
+    ]
+    write_queue(store, "t", 0, [sent[n : n + 20] for n in range(0, messages, 20)])
+
+
+def write_lives(store: Path, log: list[tuple[str, str]], compaction: list[tuple[str, str]]) -> None:
+    """A store whose commit log and compaction log have these messages, from offset 0 on."""
+    store.mkdir()
+    for messages, is_compaction in ((log, False), (compaction, True)):
+        writer = StoreWriter(store)
+        writer.topics["t"] = {CLEANUP_POLICY: COMPACTION_POLICY}
+        for key, value in messages:
+            writer.send("t", value.encode(), {"KEYS": key})
+        if is_compaction:
+            writer.write_compaction("t")
+        else:
+            writer.write()
+
+
+def create_topic(store: Path, life: int, messages: int) -> None:
+    """A topic of a cluster that was set up again: ledger ids begin at 10 in each life."""
+    shutil.rmtree(store, ignore_errors=True)
+    folder = topic_folder(store, "persistent://public/default/t")
+    values = [(f"k{n % 7}", f"{n} of life {life}", life * LIFE_MS + n) for n in range(messages)]
+    for n in range(0, messages, 30):
+        write_ledger(folder, 10 + n, [single(*each) for each in values[n : n + 30]])
+
+
+def in_an_archive(create: Create) -> Create:
+    def archive(path: Path, life: int, messages: int) -> None:
+        source = path.parent / f"source-{life}"
+        create(source, life, messages)
+        shutil.rmtree(path, ignore_errors=True)
+        lastwrite.fetch([str(source)], str(path), topic="t", include_active=True)
+
+    return archive
+
+
+@pytest.fixture(params=["rocketmq", "rocketmq in an archive", "pulsar", "pulsar in an archive"])
+def create(request: pytest.FixtureRequest) -> Create:
+    system, _, is_archived = request.param.partition(" ")
+    of_system = create_queue if system == "rocketmq" else create_topic
+    return in_an_archive(of_system) if is_archived else of_system
+
+
+def opened(path: Path, **options: str) -> stream.StreamReader:
+    given = {"path": str(path), "subscribe": "t", "startingOffsets": "earliest", **options}
+    rows = DecodedRows(DecodingConfig(), ("offset", "key", "value"), None)
+    return stream.StreamReader(parse(given, is_stream=True), rows)
+
+
+def values(reader: stream.StreamReader, start: Any, end: Any) -> list[bytes]:
+    return [
+        value
+        for piece in reader.partitions(start, end)
+        for batch in reader.read(piece)
+        for value in batch.column("value").to_pylist()
+    ]
+
+
+def log_at(path: Path, system: str) -> PartitionLog:
+    (log,) = rows_of(system).logs_of(str(path), "t", is_compacted=True)
+    return log
+
+
+def compact(path: Path) -> None:
+    lastwrite.compact(str(path), topic="t", spark=Inline())
+
+
+def test_follow_reports_it(tmp_path: Path, create: Create) -> None:
+    path = tmp_path / "store"
+    create(path, 1, 40)
+    with lastwrite.table(path, "t") as table:
+        assert list(table.follow(poll_s=None)) == []
+        create(path, 2, 55)
+        for _ in range(2):
+            with pytest.raises(CommitConflict, match="the topic was made anew.*table anew"):
+                list(table.follow(poll_s=None))
+
+
+def test_a_table_reports_it_and_is_made_anew(tmp_path: Path, create: Create) -> None:
+    path, to = tmp_path / "store", tmp_path / "table"
+
+    def update(**options: Any) -> TableRound:
+        return lastwrite.table_to(str(path), "t", to=str(to), format="parquet", **options)
+
+    create(path, 1, 40)
+    assert update().rows == 7
+    create(path, 2, 55)
+    with pytest.raises(CommitConflict, match="the topic was made anew.*--anew"):
+        update()
+    assert update(anew=True).rows == 7
+    assert update().how == "unchanged"
+
+
+def test_a_stream_reports_it(tmp_path: Path, create: Create) -> None:
+    path = tmp_path / "store"
+    create(path, 1, 40)
+    reader = opened(path)
+    start = reader.initialOffset()
+    checkpoint = reader.latestOffset(start, ALL)
+    assert len(values(reader, start, checkpoint)) == 40
+    assert opened(path).latestOffset(checkpoint, ALL) == checkpoint
+    create(path, 2, 55)
+    reader = opened(path)
+    end = reader.latestOffset(checkpoint, ALL)
+    with pytest.raises(CommitConflict, match="deleted and created again.*new checkpoint"):
+        reader.partitions(checkpoint, end)
+    lenient = opened(path, failOnDataLoss="false")
+    with pytest.warns(UserWarning, match="deleted and created again"):
+        found = values(lenient, checkpoint, lenient.latestOffset(checkpoint, ALL))
+    assert found == [b"%d of life 2" % n for n in range(55)]
+
+
+def test_a_queue_that_lost_the_record_of_the_checkpoint(tmp_path: Path) -> None:
+    """Compaction took it in both lives; the store times of what is left decide."""
+    create_queue(tmp_path, 1, 20)
+    rows = rows_of("rocketmq")
+    log = log_at(tmp_path, "rocketmq")
+    known = {at: rows.identity(log, at) for at in range(log.end_offset + 1)}
+    assert known.pop(0) is None
+    for life in (1, 2):
+        create_queue(tmp_path, life, 24)
+        for _ in range(2):
+            log = log_at(tmp_path, "rocketmq")
+            found = {at: rows.difference(log, at, str(known[at])) for at in known}
+            has_record = {at for at in known if at > log.log_start}
+            assert {at for at, other in found.items() if other} == (
+                has_record if life == 2 else set()
+            )
+            compact(tmp_path)
+
+
+def test_a_ledger_that_retention_deleted_is_no_other_topic(tmp_path: Path) -> None:
+    create_topic(tmp_path, 1, 100)
+    rows, folder = rows_of("pulsar"), topic_folder(tmp_path, "persistent://public/default/t")
+    log = log_at(tmp_path, "pulsar")
+    ends = [log.segment_end(n) for n in range(len(log.segments))]
+    known = [(end, str(rows.identity(log, end))) for end in ends]
+    assert [each.split(":")[0] for _, each in known] == ["10", "40", "70", "100"]
+    compact(tmp_path)
+    for ledger in (0, 10, 40, 70, 100):
+        for path in folder.glob(f"*-ledger-{ledger}[!0-9]*"):
+            path.unlink()
+        for path in folder.glob(f"*-ledger-{ledger}"):
+            path.unlink()
+        log = log_at(tmp_path, "pulsar")
+        assert [rows.difference(log, *each) for each in known] == [None] * 4
+    create_topic(tmp_path, 2, 30)
+    log = log_at(tmp_path, "pulsar")
+    assert rows.difference(log, *known[0]) == "its ledger 10 is another one"
+    assert (
+        rows.difference(log, *known[3])
+        == "it has ledger 10, and ledger 100, which was read, is gone"
+    )
+
+
+def test_a_stream_goes_on_where_a_round_moved_the_begin(tmp_path: Path) -> None:
+    create_queue(tmp_path, 1, 40)
+    start = opened(tmp_path, startingOffsets='{"t":{"0":5}}').initialOffset()
+    compact(tmp_path)
+    assert log_at(tmp_path, "rocketmq").log_start == 13
+    reader = opened(tmp_path)
+    found = values(reader, start, reader.latestOffset(start, ALL))
+    assert found == [b"%d of life 1" % n for n in range(13, 40)]
+
+
+def test_a_compaction_log_of_a_topic_that_was_deleted(tmp_path: Path) -> None:
+    """Its broker appends the next topic's messages from offset 30 on; the commit log has all."""
+    first, store = tmp_path / "first", tmp_path / "store"
+    lives = [[(f"k{n % 9}", f"{n} of {life}") for n in range(45)] for life in (1, 2)]
+    write_lives(first, lives[0][:30], lives[0][:30])
+    rows = rows_of("rocketmq")
+    known = str(rows.identity(log_at(first, "rocketmq"), 30))
+    write_lives(store, lives[1], lives[0][:30] + lives[1][30:])
+    found = rows.difference(log_at(store, "rocketmq"), 30, known)
+    assert found is not None and "offset 29 is another one in the commit log" in found
+    lastwrite.fetch([str(first)], str(tmp_path / "archive"), include_active=True)
+    report = lastwrite.fetch([str(store)], str(tmp_path / "archive"), include_active=True)
+    assert report.exit_status == 1
+    assert "made anew: its message of queue offset 29" in str(report.partitions[0].reason)
