@@ -367,6 +367,36 @@ def test_a_time_and_its_pieces() -> None:
     assert read(file, [halves]) == ([by_library(file, halves)], {})
 
 
+def test_of_an_enum_that_is_written_twice_the_last_number_counts() -> None:
+    """Also where one before it, or one that its oneof has dropped, is unknown."""
+    drawn = FileDescriptorProto(name="e.proto", package="p", syntax="proto3")
+    enum = drawn.enum_type.add(name="E")
+    for n, number in enumerate(NUMBERS):
+        enum.value.add(name=f"S{n}", number=number)
+    message = drawn.message_type.add(name="M")
+    message.oneof_decl.add(name="o")
+    for number in range(1, 4):
+        field = message.field.add(name=f"f{number}", number=number, label=1, type=schema.ENUM)
+        field.type_name = ".p.E"
+        if number > 1:
+            field.oneof_index = 0
+    file = ProtobufFile(descriptors(drawn))
+
+    def value(*fields: tuple[int, int]) -> bytes:
+        return b"".join(varint(number << 3) + varint(symbol) for number, symbol in fields)
+
+    good = [((1, 7), (1, -3)), ((1, 5), (1, 7)), ((1, 5), (2, 7), (1, 0))]
+    good += [((2, 5), (3, 7)), ((2, 5), (3, 7), (2, -3)), ((2, 5), (2, 5), (2, 7))]
+    found, bad = read(file, [value(*each) for each in good])
+    assert not bad and found == [by_library(file, value(*each)) for each in good]
+    late = [((1, 7), (1, 5)), ((1, 5),), ((2, 5), (3, 7), (2, 5)), ((1, 5), (1, 7), (1, 6))]
+    found, bad = read(file, [value(*each) for each in late])
+    assert found == [None] * len(late) and len(bad) == len(late)
+    for each in late:
+        with pytest.raises(Bad):
+            by_library(file, value(*each))
+
+
 @settings(max_examples=30)
 @given(st.data())
 def test_fields_that_are_not_asked_for_change_nothing(data: st.DataObject) -> None:

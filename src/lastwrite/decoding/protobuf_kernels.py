@@ -90,6 +90,7 @@ MOST_GROUPS = 100  # within each other, of those that are passed over
 
 _MOST_TAG = np.uint64(0xFFFFFFFF)
 _FOUR = np.uint64(0xFFFFFFFF)
+_UNKNOWN = 0xFFFFFFFF  # in the slot of an enum: a number without a symbol
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799  # years 1 to 9999
 _MICROS = 1_000_000
 
@@ -270,8 +271,13 @@ def field_numbered(fields, first, count, number, expected):
 
 @njit(cache=True, nogil=True)
 def one_message(data, at, end, messages, fields, numbers, slots, counts, arena, stack):
-    """Read one value; the error, and the position where it was met."""
+    """Read one value; the error, and the position where it was met.
+
+    An unknown number of an enum is an error unless a later field replaces it: its slot, the entry
+    there and its position are noted until the end.
+    """
     depth, message, group, expected = 0, 0, np.int64(0), 0
+    unknown, unknown_entry, unknown_at = np.int64(-1), np.int64(0), np.int64(0)
     begin(messages, 0, numbers, slots, counts, arena, 0)
     while True:
         tag, then = np.uint64(0), at
@@ -289,6 +295,8 @@ def one_message(data, at, end, messages, fields, numbers, slots, counts, arena, 
                 return REQUIRED, at
             at = then
             if depth == 0:
+                if unknown >= 0 and is_unknown(slots, counts, arena, unknown, unknown_entry):
+                    return SYMBOL, unknown_at
                 return OK, at
             depth -= 1
             message = word(stack, depth, FRAME_WORDS, 0)
@@ -383,11 +391,26 @@ def one_message(data, at, end, messages, fields, numbers, slots, counts, arena, 
             code, then = scalar(
                 data, then, end, fields, row, numbers, slots, counts, arena, action, slot
             )
+            if code == SYMBOL and of_list < 0:
+                entry = count_of(counts, slot) - 1
+                if unknown < 0 or (unknown == slot and unknown_entry == entry):
+                    set_narrow(slots, counts, arena, slot, np.uint64(_UNKNOWN))
+                    unknown, unknown_entry, unknown_at, code = slot, entry, at, OK
+                    _, then = read_varint(data, at, end)  # the tag
+                    _, then = read_varint(data, then, end)
             if code != OK:
                 return code, at
             at = then
         if of_list >= 0:
             set_items(slots, counts, arena, of_list)
+
+
+@njit(cache=True, nogil=True)
+def is_unknown(slots, counts, arena, slot, entry):
+    """Whether an entry of an enum's slot still has a number that is unknown."""
+    if count_of(counts, slot) <= entry or load8(arena, field_of(slots, slot, OF_VALID) + entry) == 0:
+        return False
+    return load32(arena, field_of(slots, slot, OF_BASE) + 4 * entry) == np.uint64(_UNKNOWN)
 
 
 @njit(cache=True, nogil=True)
