@@ -408,7 +408,10 @@ def one_message(data, at, end, messages, fields, numbers, slots, counts, arena, 
 @njit(cache=True, nogil=True)
 def is_unknown(slots, counts, arena, slot, entry):
     """Whether an entry of an enum's slot still has a number that is unknown."""
-    if count_of(counts, slot) <= entry or load8(arena, field_of(slots, slot, OF_VALID) + entry) == 0:
+    if (
+        count_of(counts, slot) <= entry
+        or load8(arena, field_of(slots, slot, OF_VALID) + entry) == 0
+    ):
         return False
     return load32(arena, field_of(slots, slot, OF_BASE) + 4 * entry) == np.uint64(_UNKNOWN)
 

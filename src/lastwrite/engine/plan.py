@@ -64,7 +64,7 @@ def _read(context: Context, folder: str) -> PartitionLog:
     system, config = context.system, context.options.config
     if context.is_in_place and system.leaves_alone(folder, config) is None:
         system.recover(folder)
-    log = system.read(folder, spender(context.limits.reading))
+    log = system.judged(system.read(folder, spender(context.limits.reading)), config)
     if log.open_as is not None and context.options.to is not None:
         # A copy that contains the start of a transaction would never contain its end.
         return system.read_below(folder, log.last_stable_offset)

@@ -260,6 +260,12 @@ class Store(ABC):
         """Read a log that a broker has open as if it ended at offset ``end``."""
         return self.read(folder)
 
+    def judged(self, log: PartitionLog, config: Config, /) -> PartitionLog:
+        """The log with the problems that only its settings tell from what is right; by default there
+        are none.
+        """
+        return log
+
     def check_unmoved(self, log: PartitionLog, /) -> None:
         """Check that a log that a broker has open is still as it was read.
 

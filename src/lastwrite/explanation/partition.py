@@ -175,7 +175,8 @@ class _Explanation:
         out, options = self._out, self._options
         held = self._held()
         try:
-            log = self._log = self._system.read(out.folder)
+            log = self._system.judged(self._system.read(out.folder), options.config)
+            self._log = log
             if not log.segments:
                 self._without_segments(log, held)
                 return out

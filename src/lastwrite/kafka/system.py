@@ -48,6 +48,7 @@ from lastwrite.kafka.store import retention as retaining
 from lastwrite.kafka.store.archived_segment import ArchivedSegment
 from lastwrite.kafka.store.index_checker import index_checker
 from lastwrite.kafka.store.joining import join_parts
+from lastwrite.kafka.store.missing import judge_holes
 from lastwrite.kafka.store.outputs import NewSegment
 from lastwrite.kafka.store.positions import GroupPositions, positions_in
 from lastwrite.kafka.store.staging import StagedSegment
@@ -428,6 +429,19 @@ class KafkaSystem(System):
         return store.read_partition(folder)
 
     read_below = staticmethod(store.read_partition)
+
+    def judged(self, log: PartitionLog, config: Mapping[str, object]) -> PartitionLog:
+        if not log.holes:
+            return log
+        settings = None
+        with suppress(LogError):  # of the cluster's metadata
+            settings = self.settings(log.folder, config)
+        return replace(log, problems=(*log.problems, *judge_holes(log, log.holes, settings)))
+
+    def read_judged(self, folder: str) -> PartitionLog:
+        """One partition as it is stored, for readers, with the judgement of ``judged``."""
+        return self.judged(store.read_partition(folder), {})
+
     check_unmoved = staticmethod(beside_a_broker.check_unmoved)
 
     def refuse_unwritable(self, log: PartitionLog, end: int) -> None:

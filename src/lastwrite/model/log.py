@@ -112,7 +112,8 @@ class ProblemKind(StrEnum):
     KEPT = "kept"
     # a note: a broker has the log open, and nothing beyond a certain offset was read
     OPEN = "open"
-    # a note: offsets that were lost before they were fetched, accepted by the user
+    # a note: offsets that no segment has: lost before they were fetched, which the user accepted,
+    # or perhaps removed by compaction
     GAP = "gap"
 
 
@@ -185,6 +186,9 @@ class PartitionLog:
     # of a log in an archive or a tier; in a log directory, partition.metadata has the id
     topic_id: str | None = None
     superseded: tuple[Segment, ...] = ()  # of Pulsar: raw ledgers up to the horizon, which remain
+    # first offset and end of each range between two segments that no segment has, and that no
+    # round of a cleaner accounts for
+    holes: tuple[tuple[int, int], ...] = ()
 
     @property
     def closed_end(self) -> int:

@@ -14,7 +14,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
@@ -28,7 +28,8 @@ from lastwrite.kafka.format.text import topic_id_bytes
 from lastwrite.kafka.look.problems import loses_records
 from lastwrite.kafka.look.served import ServedLog
 from lastwrite.kafka.store import archived, log_dir, partitions, root_state
-from lastwrite.model.log import PartitionLog, TopicPartition
+from lastwrite.kafka.system import KAFKA
+from lastwrite.model.log import PartitionLog, Problem, TopicPartition, any_damaged
 from lastwrite.server.files import Files
 from lastwrite.storage.file_state import state_of
 from lastwrite.storage.layout import Layout
@@ -138,7 +139,8 @@ class Partition:
         """Read it; report an error to the operator, since clients get a number."""
         try:
             state = self.seen()
-            self._log = ServedLog(self.listed(), self._files.read)
+            log = self.listed()
+            self._log = ServedLog(log, self._files.read, self._lost(log))
         except LogError as error:
             if str(error) != self._told and self._folder_exists():
                 self._told = str(error)
@@ -150,10 +152,21 @@ class Partition:
 
     def _tell_gaps(self, log: PartitionLog) -> None:
         """Name each gap of an archive to the operator, once."""
-        for gap in gaps_in([log]):
-            if gap.message not in self._gaps_told:
-                self._gaps_told.add(gap.message)
-                self._tell(f"{self.name}: {gap}")
+        self._tell_once(gaps_in([log]))
+
+    def _tell_once(self, problems: Iterable[Problem]) -> None:
+        for problem in problems:
+            if problem.message not in self._gaps_told:
+                self._gaps_told.add(problem.message)
+                self._tell(f"{self.name}: {problem}")
+
+    def _lost(self, log: PartitionLog) -> tuple[tuple[int, int], ...]:
+        """The ranges of offsets whose segments are missing, which are reported. A range that may
+        have been compacted away is reported alone.
+        """
+        found = KAFKA.judged(log, {}).problems[len(log.problems) :]
+        self._tell_once(found)
+        return log.holes if any_damaged(found) else ()
 
     def is_there(self) -> bool:
         """Whether its folder exists, or did within the last 50 ms. Of a bucket: always."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import msgspec
+
 from lastwrite.errors import CommitConflict, CorruptLog, LogError, is_of_archive
 from lastwrite.storage.objects.address import is_address, store_at
 
@@ -13,14 +17,40 @@ def missing_error(path: str, what: str, remedy: str) -> LogError:
     """Damage where the archive's manifest still names the object; else a conflict with whoever
     removed it. ``what`` and ``remedy`` are the words of the conflict.
     """
-    if is_of_archive(path) and _is_named(path):
-        wrong = "the object is missing, and the manifest of its archive names it"
-        return CorruptLog(wrong, path=path, remedy=remedy)  # an archive has a remedy of its own
+    if is_of_archive(path):
+        manifest, key = _manifest_of(path)
+        if f'"{key}"'.encode() in manifest:
+            held = _held_in(manifest, key)
+            wrong = f"the object is missing, and the manifest of its archive names it{held}"
+            return CorruptLog(wrong, path=path, remedy=remedy)  # an archive has its own remedy
     return CommitConflict(f"{what} vanished while we worked", path=path, remedy=remedy)
 
 
-def _is_named(path: str) -> bool:
-    """Whether the manifest beside the folder ``data`` names the object now."""
+def _held_in(manifest: bytes, key: str) -> str:
+    """What the manifest states about the contents of an object, as ``: offsets 20 to 29``."""
+    try:
+        log = msgspec.json.decode(manifest)["log"]
+        parts = [*(log.get("segments") or ()), *(log.get("files") or ())]
+        for n, part in enumerate(parts):
+            folder = part["folder"]
+            if folder and key.startswith(folder) and _base(part) in key:
+                following = parts[n + 1]["base_offset"] if n + 1 < len(parts) else log["end_offset"]
+                return f": offsets {part['base_offset']} to {following - 1}"
+        for part in log.get("ledgers") or ():
+            if key.startswith(part["key"]):
+                return f": ledger {part['ledger']}, entries 0 to {part['entries'] - 1}"
+    except (msgspec.MsgspecError, AttributeError, KeyError, TypeError):
+        pass  # a manifest of another release: the object is named all the same
+    return ""
+
+
+def _base(part: Mapping[str, int]) -> str:
+    """How the name of the object begins; RocketMQ's is its address."""
+    return f"/{part.get('address', part['base_offset']):020d}"
+
+
+def _manifest_of(path: str) -> tuple[bytes, str]:
+    """The manifest beside the folder ``data``, empty if it cannot be read, and the object's key."""
     folder, _, key = path.rpartition(_DATA)
     manifest = f"{folder}/{_MANIFEST}"
     try:
@@ -32,5 +62,5 @@ def _is_named(path: str) -> bool:
             with open(manifest, "rb") as file:
                 content = file.read()
     except (LogError, OSError):
-        return False
-    return f'"{_DATA[1:]}{key}"'.encode() in content
+        content = b""
+    return content, f"{_DATA[1:]}{key}"

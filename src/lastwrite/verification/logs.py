@@ -406,27 +406,30 @@ class _Verifier:
                 job.problem(problem)
             job.found.advice += advice if is_after else []
         if is_after:
-            self._judge_gaps(job, side, by_segment)
+            self._judge_holes(job, side, by_segment)
             _count(job.found, side)
 
-    def _judge_gaps(
+    def _judge_holes(
         self, job: _Job, side: _Side, by_segment: Mapping[int, Sequence[PieceContents]]
     ) -> None:
         """Offsets that no segment has, between two that were read to their ends."""
+        holes: list[tuple[int, int]] = []
         for n, segment in enumerate(side.log.segments[1:], 1):
             parts = by_segment.get(n - 1, [])
             whole = sum(part.piece.bytes for part in parts if part.is_whole)
             end = max((part.next_offset for part in parts), default=segment.base_offset)
             if whole == side.log.segments[n - 1].size_bytes and 0 <= end < segment.base_offset:
-                try:
-                    found = self._proof.judge_gap(side.log, end, segment, self._config)
-                except (LogError, OSError) as error:
-                    job.fail(error)
-                    return
-                if isinstance(found, Problem):
-                    job.problem(found)
-                elif found is not None:
-                    job.found.advice.append(found)
+                holes.append((end, segment.base_offset))
+        try:
+            found = self._proof.judge_holes(side.log, holes, self._config) if holes else ()
+        except (LogError, OSError) as error:
+            job.fail(error)
+            return
+        for problem in found:
+            if problem.is_note:
+                job.found.advice.append(str(problem))
+            else:
+                job.problem(problem)
 
     def _judge_order(self, job: _Job, parts: Sequence[PieceContents]) -> None:
         for earlier, later in zip(parts, parts[1:], strict=False):

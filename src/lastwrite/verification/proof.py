@@ -165,13 +165,13 @@ class LogProof(Proof):
         """
         return [], []
 
-    def judge_gap(
-        self, log: PartitionLog, end: int, segment: Segment, config: Mapping[str, object]
-    ) -> Problem | str | None:
-        """A problem or advice about the offsets from ``end`` up to ``segment``, which no segment
-        has. None: compaction leaves such gaps.
+    def judge_holes(
+        self, log: PartitionLog, holes: Sequence[tuple[int, int]], config: Mapping[str, object]
+    ) -> Sequence[Problem]:
+        """Damage or notes about ranges of offsets, first and end of each, that no segment has
+        between two that were read to their ends. By default compaction leaves them.
         """
-        return None
+        return ()
 
     def snapshot(self, log: PartitionLog) -> Snapshot | None:
         """The producers as of an offset from which on the log itself tells them; None: from its

@@ -15,7 +15,7 @@ from lastwrite.kafka.store.archived import SYSTEM, ArchivedLog, Known
 from lastwrite.kafka.store.positions import Brought, positions_of
 from lastwrite.kafka.store.setting_aside import or_aside, set_aside
 from lastwrite.kafka.system import KafkaSystem
-from lastwrite.model.log import PartitionLog
+from lastwrite.model.log import PartitionLog, ProblemKind
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.work import Limits
 from lastwrite.reports.fetching import FetchedLog, Held, LogsFetched
@@ -59,7 +59,7 @@ def fetch_logs(
     # before any log's end is looked at, so that no group is beyond it
     groups, unread = positions_of(system.roots)
     limits = plan_memory(memory, at_once()).limits()
-    one = _Fetch(system, to, config, wanted, limits, secret, groups)
+    one = _Fetch(system, to, config, wanted, limits, secret, groups, progress)
     progress.stage("fetch", sum(map(one.bytes_of, folders)))
     fetched = bring_all(folders, to, one.fetch, progress)
     return structs.replace(fetched, unread_positions=unread)
@@ -77,6 +77,7 @@ class _Fetch:
         limits: Limits,
         secret: bytes | None,
         groups: Brought,
+        progress: Progress,
     ) -> None:
         self._system = system
         self._to = to
@@ -85,6 +86,7 @@ class _Fetch:
         self._limits = limits
         self._secret = secret
         self._groups = groups
+        self._progress = progress
 
     def bytes_of(self, folder: str) -> int:
         """What of the log may travel at most; of a tier that is little, and to ask takes long."""
@@ -109,7 +111,8 @@ class _Fetch:
         asides: list[str] = []
 
         def fetch() -> FetchedLog:  # listed just now: those before may have taken hours
-            return self._fetch(self._system.read(folder), found, advance)
+            log = self._system.judged(self._system.read(folder), self._config)
+            return self._fetch(log, found, advance)
 
         def aside(before: ArchivedLog, held: Held) -> str:
             begin = fetching.begin_of(self._system.read(folder))
@@ -125,6 +128,11 @@ class _Fetch:
         wrong = refused(found, log)
         if wrong is not None:
             return wrong
+        for problem in log.problems:
+            if (
+                problem.kind is ProblemKind.GAP and log.holes
+            ):  # an archive's own are in its manifest
+                self._progress.note(str(problem))
         system, folder, name = self._system, log.folder, log.name
         known = system.known_of(folder)
         settings = system.settings(folder, self._config).config

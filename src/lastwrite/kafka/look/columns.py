@@ -15,9 +15,10 @@ from lastwrite.kafka.format.names import PARTITION_METADATA
 from lastwrite.kafka.format.text import decode_partition_metadata
 from lastwrite.kafka.look.problems import loses_records
 from lastwrite.kafka.look.stretch import stretch_of
-from lastwrite.kafka.store import lock, log_dir, partitions
+from lastwrite.kafka.store import lock, partitions
 from lastwrite.kafka.store.index_files import index_path
 from lastwrite.kafka.store.pieces import cuts_of
+from lastwrite.kafka.system import KAFKA
 from lastwrite.model.columns import ByteArray, RecordColumns
 from lastwrite.model.log import PartitionLog
 from lastwrite.rows.system import RowReader, RowSystem, Wants
@@ -65,7 +66,7 @@ class _Rows(RowSystem):
             if wants is not None and not wants(name):
                 continue
             lock.refuse_if_held(partitions.root_of(folder), [name])
-            log = log_dir.read_partition(folder)
+            log = KAFKA.read_judged(folder)
             for problem in log.problems:
                 if loses_records(problem, log):  # damage of an offset or a time index does no harm
                     raise CorruptLog(

@@ -36,6 +36,7 @@ from lastwrite.kafka.look.single import (
 )
 from lastwrite.kafka.store import links, lock, partitions
 from lastwrite.kafka.store import log_dir as store
+from lastwrite.kafka.system import KAFKA
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment, TopicPartition
 from lastwrite.reports.table import Row, last_of
 from lastwrite.storage.problems import BATCH_LIMIT_BYTES, limited
@@ -137,7 +138,7 @@ class _Dump:
     def folders(self, folders: list[str]) -> Iterator[Row]:
         for folder in folders:
             try:
-                log = store.read_partition(folder)
+                log = KAFKA.read_judged(folder)
             except CorruptLog as error:
                 self.note(kafka_problem_of(error, folder))
                 continue

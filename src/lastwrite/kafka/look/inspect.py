@@ -135,7 +135,8 @@ class _Inspection:
 
     def _read(self, folder: str) -> PartitionLog:
         """The log; of a tier with what the roots beside it have."""
-        return self._system.read(folder) if tiered.is_tier(folder) else store.read_partition(folder)
+        log = self._system.read(folder) if tiered.is_tier(folder) else store.read_partition(folder)
+        return self._system.judged(log, self._settings)
 
     def _unreadable(self, folder: str, error: LogError) -> PartitionInspection:
         name = partitions.partition_name(folder)

@@ -18,7 +18,7 @@ from lastwrite.kafka.format.remedy import RESTORE
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
 from lastwrite.storage.problems import BATCH_LIMIT_BYTES, Window, problem_of
-from lastwrite.storage.reading import reader_of
+from lastwrite.storage.reading import SegmentReader, reader_of
 
 _FRAME_BYTES = 17  # offset, size, …, magic: the same in every format
 
@@ -67,44 +67,60 @@ def whole_batches(
     ``note``. What an entry of magic 0 or 1 says of itself is its header here (see
     ``decode_batch_header``).
 
+    A segment whose object is missing goes to ``note``, too.
+
     Raises:
         OutOfMemoryBudget: a batch is larger than ``limit_bytes``, and ``refuses_large``: else that
             goes to ``note``.
     """
+    try:
+        with reader_of(segment) as reader:
+            yield from _batches_in(reader, segment, note, start, limit_bytes, refuses_large)
+    except CorruptLog as error:  # an object that is missing from its archive
+        note(kafka_problem_of(error, segment.path))
+
+
+def _batches_in(
+    reader: SegmentReader,
+    segment: Segment,
+    note: Callable[[Problem], None],
+    start: int,
+    limit_bytes: int,
+    refuses_large: bool,
+) -> Iterator[tuple[int, BatchHeader, memoryview]]:
     path, size = segment.path, segment.size_bytes
     position, floor = start, segment.base_offset
-    with reader_of(segment) as reader:
-        window = Window(reader, size, limit_bytes)
-        while position < size:
-            data = window.at(position, 61)
-            if len(data) < _FRAME_BYTES:
-                note(torn_tail(path, position, len(data), 0))
-                return
-            try:
-                header = decode_batch_header(data, 0)
-            except (CorruptLog, UnsupportedFormat) as error:
-                if 0 < size - position < frame_bytes(data):
-                    note(torn_tail(path, position, size - position, frame_bytes(data)))
-                else:
-                    note(kafka_problem_of(error, path, position))
-                return
-            if header.size_bytes > size - position:
-                note(torn_tail(path, position, size - position, header.size_bytes))
-                return
-            if header.base_offset < floor:
-                wrong = f"batch at offset {header.base_offset}, where {floor} or more should follow"
-                note(kafka_problem_of(CorruptLog(wrong, position), path))
-                return
-            try:
-                data = window.at(position, header.size_bytes)
-            except OutOfMemoryBudget as too_large:
-                if refuses_large:
-                    raise too_large.located(path) from too_large
-                note(kafka_problem_of(too_large, path))
+    window = Window(reader, size, limit_bytes)
+    while position < size:
+        data = window.at(position, 61)
+        if len(data) < _FRAME_BYTES:
+            note(torn_tail(path, position, len(data), 0))
+            return
+        try:
+            header = decode_batch_header(data, 0)
+        except (CorruptLog, UnsupportedFormat) as error:
+            if 0 < size - position < frame_bytes(data):
+                note(torn_tail(path, position, size - position, frame_bytes(data)))
             else:
-                yield position, header, memoryview(data)[: header.size_bytes]
-            floor = header.next_offset
-            position += header.size_bytes
+                note(kafka_problem_of(error, path, position))
+            return
+        if header.size_bytes > size - position:
+            note(torn_tail(path, position, size - position, header.size_bytes))
+            return
+        if header.base_offset < floor:
+            wrong = f"batch at offset {header.base_offset}, where {floor} or more should follow"
+            note(kafka_problem_of(CorruptLog(wrong, position), path))
+            return
+        try:
+            data = window.at(position, header.size_bytes)
+        except OutOfMemoryBudget as too_large:
+            if refuses_large:
+                raise too_large.located(path) from too_large
+            note(kafka_problem_of(too_large, path))
+        else:
+            yield position, header, memoryview(data)[: header.size_bytes]
+        floor = header.next_offset
+        position += header.size_bytes
 
 
 def frame_bytes(data: ByteArray) -> int:

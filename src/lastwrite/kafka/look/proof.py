@@ -18,6 +18,7 @@ from lastwrite.kafka.recovery import index_truth
 from lastwrite.kafka.recovery.index_truth import NO_TIME, Lie, TransactionTruth
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.store import index_files
+from lastwrite.kafka.store.missing import judge_holes
 from lastwrite.kafka.system import KAFKA
 from lastwrite.model.columns import BAD_HORIZON, BatchTable, Int64Array
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
@@ -137,28 +138,10 @@ class KafkaProof(LogProof):
                 )
         return indexes.problems, advice
 
-    def judge_gap(
-        self, log: PartitionLog, end: int, segment: Segment, config: Mapping[str, object]
-    ) -> Problem | str | None:
-        """Only a cleaner takes offsets from the middle of a log. It leaves a position in its
-        checkpoint; a follower of a compacted log has none.
-        """
-        if log.checkpoint is not None:
-            return None
-        settings = KAFKA.settings(log.folder, config)
-        gap = f"offsets {end} to {segment.base_offset - 1} are in no segment"
-        if settings.config.compacts or not settings.is_policy_known:
-            return (
-                f"{segment.path}: {gap}, and no cleaner has a position for this log: unless it was "
-                "copied from a compacted log, a segment before this one is missing"
-            )
-        return Problem(
-            ProblemKind.DAMAGED,
-            f"{gap}, and no cleaner has compacted the topic: a segment before this one is missing",
-            segment.path,
-            None,
-            f"{RESTORE}; if the topic was compacted under an earlier policy, nothing is missing",
-        )
+    def judge_holes(
+        self, log: PartitionLog, holes: Sequence[tuple[int, int]], config: Mapping[str, object]
+    ) -> Sequence[Problem]:
+        return judge_holes(log, holes, KAFKA.settings(log.folder, config))
 
     def differences(self, before: PartitionLog, after: PartitionLog) -> list[Violation]:
         span = max(before.log_start, after.log_start), min(before.end_offset, after.end_offset)

@@ -25,6 +25,7 @@ from lastwrite.kafka.format.batch_layout import MAGIC, Batch, BatchHeader
 from lastwrite.kafka.look.problems import kafka_problem_of, loses_records, whole_batches
 from lastwrite.kafka.look.rows import position_of, record_row
 from lastwrite.kafka.store import lock, log_dir, partitions
+from lastwrite.kafka.system import KAFKA
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
 from lastwrite.reports.table import Row
 from lastwrite.storage.problems import BATCH_LIMIT_BYTES, limited
@@ -269,7 +270,7 @@ def read_partition(
         )
     (folder,) = folders
     lock.refuse_if_held(partitions.root_of(folder), [partitions.partition_name(folder)])
-    log = log_dir.read_partition(folder)
+    log = KAFKA.read_judged(folder)
     return KafkaReading(log, level, offset, time_ms, limit)
 
 

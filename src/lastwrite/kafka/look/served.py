@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
@@ -76,14 +76,16 @@ class Found(NamedTuple):
 
 
 class ServedLog:
-    """A partition as it was listed. ``read``: gives bytes of a segment.
+    """A partition as it was listed. ``read``: gives bytes of a segment. ``lost``: first offset and
+    end of each range whose segments are missing.
 
     Raises:
         LogError: its epochs or its topic's id cannot be read.
     """
 
-    def __init__(self, log: PartitionLog, read: Read) -> None:
+    def __init__(self, log: PartitionLog, read: Read, lost: Sequence[tuple[int, int]] = ()) -> None:
         self.log = log
+        self._lost = lost
         self._read = read
         self._bases = [segment.base_offset for segment in log.segments]
         self._indexes: OrderedDict[int, OffsetIndex] = OrderedDict()
@@ -133,13 +135,16 @@ class ServedLog:
 
         Raises:
             OutOfRange: the log does not reach there.
-            CorruptLog: no batch lies where one should.
+            CorruptLog: no batch lies where one should, or the offset is lost.
         """
         log, end = self.log, self.end(is_committed)
         if not log.log_start <= offset <= max(log.high_watermark, log.log_start):
             raise OutOfRange
         if offset >= end:
             return None
+        for begin, stop in self._lost:
+            if begin <= offset < stop:
+                raise CorruptLog(f"offset {offset} is in no segment", path=log.path_of(stop))
         first = max(bisect_right(self._bases, offset) - 1, 0)
         for n in range(first, len(log.segments)):
             segment = log.segments[n]

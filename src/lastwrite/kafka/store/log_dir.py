@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import os
 import time
+from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+
+import numpy as np
 
 from lastwrite.errors import CommitConflict, CorruptLog, LogError, UnsupportedFormat
 from lastwrite.kafka import beside_a_broker
@@ -19,6 +22,7 @@ from lastwrite.kafka.format.batch import decode_batch_header
 from lastwrite.kafka.format.index import (
     OFFSET_ENTRY,
     TIME_ENTRY,
+    OffsetIndex,
     decode_offset_index,
     decode_time_index,
 )
@@ -69,6 +73,7 @@ from lastwrite.storage.reading import AGAIN, SETTLED_NS, TRY_AGAIN
 _MOVE_AWAY = "move it out of this folder: it is no part of the log"
 _BRING_BACK = "bring back the file from a backup of this folder, or from a replica in sync"
 _LOOKS, _LOOK_AGAIN_S = 500, 0.06  # in which a broker notes some new high watermarks
+_MOST_WALKED_BYTES = 16 << 20  # of a segment without an index, to find its end
 _NOTING_NS = 1_000_000_000  # a note takes less, from the first watermark to the file's time
 _STALE_CHECKPOINT = (
     "where that line is older than this log (the topic was created again, or the folder was "
@@ -209,6 +214,7 @@ class _Reading:
         self._index = b""  # of the active segment
         self._producers: dict[int, tuple[ProducerEntry, ...]] = {}  # by the snapshot's offset
         self._bare_from: int | None = None
+        self._holes: list[tuple[int, int]] = []
         # Before the log: where a broker runs, it notes later what comes later.
         problems: list[Problem] = []
         noted_ns = 0 if below is None else root.noted_ns
@@ -230,14 +236,14 @@ class _Reading:
         self._behind: list[str] = []  # files of segments that were not looked at
         if below is not None:
             self._below = self._leave_out(min(below, self._offsets[HIGH_WATERMARKS] or 0))
-        gone = self._segments_gone({*going(names)})
+        self._gone = self._segments_gone({*going(names)})
         for name in self._orphans:
             del self._live[name]
         self._was_killed = below is None and root.was_killed
         # From the segment that begins here on a broker that was killed may not have flushed all
         # that it wrote.
         self._unflushed = max((base for base in self._bases if base <= flushed_to), default=0)
-        self._found = Findings(self._folder, self._live, self._bases, gone, self._log_start)
+        self._found = Findings(self._folder, self._live, self._bases, self._gone, self._log_start)
         self._found.problems += problems
         self._found.witnesses += [
             *(
@@ -308,6 +314,7 @@ class _Reading:
             open_as=None
             if self._below is None
             else beside_a_broker.marks(self._folder, end_offset),
+            holes=tuple(self._holes),
         )
         return self._with_aborted(listed) if self._unsure else listed
 
@@ -521,6 +528,22 @@ class _Reading:
 
     # ------------------------------------------------------------------ segments
 
+    def _note_hole(self, base: int, end: int) -> None:
+        """Note the offsets between the end of a closed segment and the next one. A cleaner may have
+        removed those below its checkpoint; a segment whose indexes remain is reported by them.
+        """
+        following = self._following(base)
+        if end < following and not any(end <= gone < following for gone in self._gone):
+            self._holes.append((end, following))
+
+    def _may_precede_hole(self, base: int) -> bool:
+        return self._following(base) > max(self._log_start, self._offsets[CLEANER_OFFSETS] or 0)
+
+    def _following(self, base: int) -> int:
+        """Where the next segment begins; of the last one its own begin."""
+        place = bisect_right(self._bases, base)
+        return self._bases[place] if place < len(self._bases) else base
+
     def _is_unflushed(self, base: int) -> bool:
         return self._was_killed and base >= self._unflushed
 
@@ -574,6 +597,8 @@ class _Reading:
         if not is_indexed and size_bytes and not is_damaged:
             words = "is missing, or does not go with the records: not looked at"
             self._found.recovered(words, index)
+        if found.error is None and size_bytes and self._may_precede_hole(base):
+            self._note_hole(base, found.end_offset)
         largest = found.largest_timestamp_ms
         segment = Segment(
             base_offset=base,
@@ -604,6 +629,8 @@ class _Reading:
         elif last_entry is not None and not is_active and last_entry[1] >= seen.st_size:
             end_offset = walk(path, seen.st_size, base).end_offset
             self._found.entry_beyond(base, end_offset, seen.st_size, last_entry, index_bytes)
+        elif seen.st_size and not is_active and self._may_precede_hole(base):
+            self._find_end(base, seen.st_size, last_entry, file)
         largest = seen.st_mtime_ns // 1_000_000
         if last_time is not None and last_time[0] >= 0:
             largest = last_time[0]
@@ -619,6 +646,21 @@ class _Reading:
             index_bytes=index_bytes,
             time_index_bytes=time_bytes,
         )
+
+    def _find_end(
+        self, base: int, size_bytes: int, last_entry: tuple[int, int] | None, file: OpenFile
+    ) -> None:
+        """Find the end of a closed segment by the headers behind its last index entry."""
+        if last_entry is None and size_bytes > _MOST_WALKED_BYTES:
+            return
+        entries = [] if last_entry is None else [last_entry]
+        offsets, positions = ([entry[n] for entry in entries] for n in range(2))
+        index = OffsetIndex(
+            base, np.array(offsets, dtype=np.int64) + base, np.array(positions, dtype=np.int64)
+        )
+        tail = walk_tail(self._found.log_path(base), size_bytes, index, reader=file)
+        if tail.error is None:
+            self._note_hole(base, tail.end_offset)
 
     def _last_entry(
         self, base: int, kind: FileKind, is_filled: bool, is_kept: bool = False

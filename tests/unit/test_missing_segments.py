@@ -1,0 +1,134 @@
+"""A segment that is missing from the middle of a Kafka partition is damage of a topic that no
+cleaner compacts, and a note where compaction may have removed it, to every command.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+
+import lastwrite
+from lastwrite import cli
+from lastwrite.engine.system import system_named
+from lastwrite.errors import CorruptLog
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.store import log_dir
+from lastwrite.server.catalog import Partition, Source
+from lastwrite.server.files import Files
+from lastwrite.source.options import parse
+from lastwrite.source.ranges import listed
+from tests.support.kafka.logs import write_checkpoint, write_segment
+from tests.support.kafka.metadata import write_metadata
+
+T = 1_700_000_000_000
+HOLE = "offsets 20 to 29 are in no segment"
+FILE = "00000000000000000020.log"
+COMMANDS = {
+    "dump": ["dump", "{root}/t-0"],
+    "dump batches": ["dump", "{root}/t-0", "--batches"],
+    "dump from": ["dump", "{root}/t-0", "--offset", "45"],
+    "inspect": ["inspect", "{root}", "--topic", "t"],
+    "read": ["read", "{root}/t-0"],
+    "explain": ["explain", "{root}", "--topic", "t"],
+    "plan": ["plan", "{root}", "--topic", "t"],
+    "compact": ["compact", "{root}", "--topic", "t"],
+    "fetch": ["fetch", "{root}", "--topic", "t", "--to", "{root}/../archive"],
+    "verify": ["verify", "{root}", "--topic", "t"],
+    "table": ["table", "{root}", "--topic", "t", "--to", "{root}/../table", "--as", "parquet"],
+}
+READERS = {
+    "latest": lambda root: lastwrite.latest(root, "t"),
+    "table": lambda root: lastwrite.table(root, "t").close(),
+    "spark": lambda root: listed(parse({"path": root, "subscribe": "t"})),
+}
+
+
+def batch(base: int) -> bytes:
+    records = [Record(n, T + n, b"k%d" % (n % 10), b"v%d" % n, ()) for n in range(base, base + 10)]
+    return encode_batch(records, base_offset=base)
+
+
+def write(root: Path, policy: str | None = None, cleaned: int | None = None) -> str:
+    """A partition of five segments without the third; ``policy``: as its cluster's metadata has."""
+    for base in (0, 10, 30, 40):
+        write_segment(root / "t-0", base, [batch(base)], mtime_ms=T)
+    write_checkpoint(root, "replication-offset-checkpoint", {"t-0": 50})
+    if cleaned is not None:
+        write_checkpoint(root, "cleaner-offset-checkpoint", {"t-0": cleaned})
+    if policy is not None:
+        write_metadata(root, {"t": {"cleanup.policy": policy}})
+    return str(root)
+
+
+def run(capfd: pytest.CaptureFixture[str], command: list[str], root: str) -> tuple[int, str]:
+    capfd.readouterr()
+    status = cli.run([part.format(root=root) for part in command])
+    out, err = capfd.readouterr()
+    return status, out + err
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS.keys())
+def test_commands_name_a_missing_segment(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    status, said = run(capfd, command, write(tmp_path / "root", "delete"))
+    assert (status, HOLE in said, FILE in said) == (3, True, True)
+    status, said = run(capfd, command, write(tmp_path / "may-be-right"))
+    assert (status, said.count(HOLE)) == (0, 1)
+    status, said = run(capfd, command, write(tmp_path / "cleaned", "compact", cleaned=30))
+    assert (status, said.count(HOLE)) == (0, 0)
+    status, said = run(capfd, command, write(tmp_path / "cleaned-before-it", "compact", cleaned=20))
+    assert (status, said.count(HOLE)) == (0, 1)
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS.keys())
+def test_readers_of_last_writes_name_a_missing_segment(tmp_path: Path, reader: object) -> None:
+    assert callable(reader)
+    with pytest.raises(CorruptLog, match=HOLE):
+        reader(write(tmp_path / "root", "delete"))
+    with warnings.catch_warnings(record=True):
+        reader(write(tmp_path / "may-be-right"))
+
+
+def test_last_writes_beside_a_hole_come_with_a_warning(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=HOLE):
+        assert len(lastwrite.latest(write(tmp_path), "t")) == 10
+
+
+def test_what_lies_beside_a_hole_is_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    root = write(tmp_path, "delete")
+    for command in (["dump", "{root}/t-0", "--json"], ["read", "{root}/t-0", "--json"]):
+        _, said = run(capfd, command, root)
+        rows = [json.loads(line) for line in said.splitlines() if '"offset": ' in line]
+        offsets = [row["offset"] for row in rows if "value" in row]
+        assert offsets == [*range(20), *range(30, 50)]
+
+
+@pytest.mark.parametrize("policy", ["delete", None])
+def test_a_server_refuses_only_what_is_missing(tmp_path: Path, policy: str | None) -> None:
+    told: list[str] = []
+    source = Source(write(tmp_path, policy), system_named("kafka"))
+    (found,) = source.found(["t"])
+    partition = Partition(found[0], found[2], Files(1 << 20), told.append)
+    for offset in (0, 15, 30, 49):
+        stretch = partition.again().stretch(offset, 1 << 20, False, True)
+        assert stretch is not None and stretch.segment.base_offset == offset // 10 * 10
+    if policy is None:
+        after = partition.log().stretch(25, 1 << 20, False, True)
+        assert after is not None and after.segment.base_offset == 30
+    else:
+        with pytest.raises(CorruptLog, match="offset 25 is in no segment"):
+            partition.log().stretch(25, 1 << 20, False, True)
+    assert len(told) == 1 and HOLE in told[0]
+
+
+def test_empty_segments_and_whole_logs_have_no_hole(tmp_path: Path) -> None:
+    for base in (0, 10, 20):
+        write_segment(tmp_path / "t-0", base, [batch(base)], mtime_ms=T)
+    write_segment(tmp_path / "t-0", 30, [], mtime_ms=T)
+    write_segment(tmp_path / "t-0", 40, [batch(40)], mtime_ms=T)
+    assert log_dir.read_partition(str(tmp_path / "t-0")).holes == ()
