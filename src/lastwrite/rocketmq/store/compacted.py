@@ -174,7 +174,10 @@ class CompactedQueue:
         index_of = {file.start: file for file in indexes.files}
         self.pairs = tuple(FilePair(file, index_of.pop(file.start, None)) for file in logs.files)
         for problem in (*logs.problems, *indexes.problems):
-            self._note(problem)
+            if is_archived and problem in logs.problems:  # the object with the records is missing
+                self.damage += [] if problem in self.damage else [problem]
+            else:
+                self._note(problem)
         for file in index_of.values():
             remedy = "a broker does not start on this store: restore the log file"
             self._note(damaged("an index without its log file", file.path, None, remedy))

@@ -15,14 +15,14 @@ import mmap
 import os
 from bisect import bisect_right
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
 
 import numpy as np
 
-from lastwrite.errors import CorruptLog, LogError
+from lastwrite.errors import CommitConflict, CorruptLog, LogError
 from lastwrite.model.log import Problem, ProblemKind, TopicPartition
 from lastwrite.rocketmq.format import names, units
 from lastwrite.rocketmq.store import archived, layouts
@@ -30,7 +30,7 @@ from lastwrite.rocketmq.store.archived import ArchivedQueue
 from lastwrite.rocketmq.store.lock import was_killed
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.missing import missing_error
-from lastwrite.storage.objects.address import is_address
+from lastwrite.storage.objects.address import is_address, join, store_at
 from lastwrite.storage.problems import damaged, recovered
 from lastwrite.storage.reading import AGAIN, ObjectReader, SegmentReader, read_small
 
@@ -259,18 +259,42 @@ def log_folder(root: str, name: TopicPartition) -> str:
 
 
 def archived_pairs(queue: ArchivedQueue, folder: str) -> tuple[MappedLog, MappedLog]:
-    """The files of an archive's queue at ``folder``, and their indexes."""
+    """The files of an archive's queue at ``folder``, and their indexes, without those whose objects
+    are missing, each of which is a problem.
+
+    Raises:
+        CommitConflict: a round has replaced one meanwhile.
+    """
     logs, indexes = [], []
+    there = _objects_in(folder)
     for stored in queue.files:
         at, mtime_ns = stored.address, stored.mtime_ms * 1_000_000
         path, index = f"{folder}/{stored.key}", f"{folder}/{stored.key}{archived.INDEX_SUFFIX}"
         logs.append(MappedFile(path, at, stored.bytes, mtime_ns, etag=stored.etag))
         indexes.append(MappedFile(index, at, stored.index_bytes, mtime_ns, etag=stored.index_etag))
-    starts = tuple(stored.address for stored in queue.files)
-    return (
-        MappedLog(tuple(logs), starts=starts),
-        MappedLog(tuple(indexes), starts=starts),
-    )
+    lost = {file.start for file in logs if file.path not in there}
+    found = _without_missing(logs, there)
+    pairs = _without_missing([file for file in indexes if file.start not in lost], there)
+    return found, replace(pairs, problems=(*found.problems, *pairs.problems))
+
+
+def _without_missing(files: list[MappedFile], there: Set[str]) -> MappedLog:
+    found = tuple(file for file in files if file.path in there)
+    problems = []
+    for file in files:
+        if file.path not in there:
+            error = missing_error(file.path, "the object", AGAIN)
+            if isinstance(error, CommitConflict):
+                raise error
+            problems.append(damaged(error.problem, file.path))
+    return MappedLog(found, tuple(problems), starts=tuple(file.start for file in found))
+
+
+def _objects_in(folder: str) -> Set[str]:
+    """The addresses of all objects below a queue's folder in an archive."""
+    store, key = store_at(folder)
+    prefix = f"{key}/" if key else ""
+    return {join(folder, each.key[len(prefix) :]) for each in store.list(prefix)}
 
 
 def read_queue(root: str, part: Part, name: TopicPartition) -> MappedLog:
