@@ -12,6 +12,7 @@ import typer
 from lastwrite.cli import options
 from lastwrite.cli.dump import as_text
 from lastwrite.cli.output import Output
+from lastwrite.errors import LogError
 
 
 def read(
@@ -135,13 +136,18 @@ def read(
         **options.decoding(context),
     )
     encode = json_.JSONEncoder(separators=(", ", ": "), check_circular=False).encode
+    failed = ""
     try:
         for row in reading:
             if not output.line(encode(row) if output.as_json else as_text(row)):
                 break
+    except LogError as error:
+        failed = str(error)
+        raise
     finally:
         for note in reading.notes:
-            output.say(f"lastwrite: {note}")
+            if str(note) != failed:  # it is printed once
+                output.say(f"lastwrite: {note}")
         end = reading.summary()
         status = end["status"] or "ended early"  # by an error, or nobody reads on
         if wanted is not None and end["messages"] == 0:

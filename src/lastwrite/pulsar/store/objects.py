@@ -21,7 +21,7 @@ from io import FileIO
 
 import numpy as np
 
-from lastwrite.errors import CorruptLog, TruncatedLog, located
+from lastwrite.errors import CorruptLog, TruncatedLog, is_of_archive, located
 from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.log import Segment
 from lastwrite.pulsar.format.ledger_metadata import LedgerMetadata, custom_items
@@ -47,8 +47,9 @@ from lastwrite.pulsar.format.offload import (
 )
 from lastwrite.storage import files
 from lastwrite.storage.mapping import mapped
+from lastwrite.storage.missing import missing_error
 from lastwrite.storage.objects.address import is_address
-from lastwrite.storage.reading import ObjectReader, read_small, reader_of
+from lastwrite.storage.reading import AGAIN, ObjectReader, read_small, reader_of
 from lastwrite.storage.staging import changing, remove_staged
 
 BLOCK_BYTES = 1 << 20  # of the objects that we write: an entry is found by walking half a block
@@ -232,6 +233,10 @@ def read_index(path: str) -> IndexObject:
     try:
         with open(index_path, "rb") as file, located(index_path):
             return IndexObject.decode(file.read())
+    except FileNotFoundError as error:
+        if is_of_archive(index_path):
+            raise missing_error(index_path, "the object", AGAIN) from error
+        raise files.to_log_error(error, index_path, "read the object") from error
     except OSError as error:
         raise files.to_log_error(error, index_path, "read the object") from error
 

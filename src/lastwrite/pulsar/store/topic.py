@@ -66,7 +66,9 @@ from lastwrite.pulsar.store.objects import read_entries, read_index
 from lastwrite.pulsar.store.place import is_topic_folder, locate, name_of, topics_below
 from lastwrite.storage.choice import Topics, choose
 from lastwrite.storage.files import to_log_error
-from lastwrite.storage.reading import SegmentReader, reader_of
+from lastwrite.storage.missing import missing_error
+from lastwrite.storage.objects.address import is_address
+from lastwrite.storage.reading import AGAIN, SegmentReader, reader_of
 
 MADE_BY = "lastwrite"  # a custom metadatum of the compacted ledgers that we made
 
@@ -569,6 +571,8 @@ class _ArchivedListing(_Listing):
         parsed = parse_object_name(os.path.basename(path))  # None: of a part that a round wrote
         try:
             index = read_index(path)
+            if not is_address(path) and not os.path.exists(path):  # in a bucket it takes a request
+                raise missing_error(path, "the object", AGAIN)
             if index.data_bytes != stored.bytes:
                 words = f"it is of {index.data_bytes} bytes, and the manifest says {stored.bytes}"
                 raise CorruptLog(words, path=path + INDEX_SUFFIX)
