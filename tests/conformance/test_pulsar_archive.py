@@ -253,7 +253,7 @@ def test_ledgers_that_do_not_follow_are_refused(tmp_path: Path, bookies: list[st
     assert report.exit_status == 1
     assert isinstance(report, FetchReport)
     (topic,) = report.topics
-    assert "may be lost, or the topic was made anew" in topic.problems[0].message
+    assert "may be lost, or the topic was deleted and created again" in topic.problems[0].message
     after = {path: path.read_bytes() for path in (to / "pulsar").rglob("*") if path.is_file()}
     assert after == files
 

@@ -163,7 +163,7 @@ def test_a_bucket_alone_of_which_nobody_says_more_is_whole(tmp_path: Path) -> No
     report = fetch([CORPUS / "offloaded"], tmp_path / "b", "shapes", str(tmp_path / "node"))
     assert report.exit_status == 0
     (words,) = {str(problem.message) for problem in report.topics[0].problems}
-    assert words == "ledger 62 is open: bookies alone have its entries"
+    assert words == "ledger 62 is open: only bookies have its entries"
     (tmp_path / "node").write_bytes(ManagedLedgerInfo(ledgers=info.ledgers[1:]).encode())
     report = fetch([CORPUS / "offloaded"], tmp_path / "b", "shapes", str(tmp_path / "node"))
     for path in folder_of(report).glob("*-ledger-2*"):
@@ -273,7 +273,8 @@ def test_an_archive_that_an_earlier_release_cut_at_a_damaged_entry(
         mirror.bring(17, index.metadata, kept.items())
     (folder_of(report) / "fetched.json").unlink()
     check_damaged(
-        folder_of(report), "entries 17:7 to 17:34 are missing: the object ends with 6, 35 are known"
+        folder_of(report),
+        "entries 17:7 to 17:34 are missing: the object ends with 6, but the ledger has 35",
     )
     bad = damaged_copies(
         bookies, tmp_path / "bad", raw_entries("shapes")[17, 2], raw_entries("shapes")[17, 9]

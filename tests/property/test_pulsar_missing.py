@@ -215,7 +215,7 @@ def test_a_whole_topic_is_whole() -> None:
             reading = lastwrite.read(str(folder), read_compacted=reads_compacted)
             assert list(reading) and reading.status == "END_OF_TOPIC"
             assert reads_compacted is (
-                "entries 10:0 to 10:8; compaction needs" not in str(reading.notes)
+                "entries 10:0 to 10:8; compaction no longer needs" not in str(reading.notes)
             )
 
 

@@ -238,7 +238,8 @@ def test_what_a_bookie_cannot_read_is_fetched_around_and_named(
     assert report.exit_status == 3
     [topic] = report.topics
     assert [each.message for each in topic.problems] == [
-        f"entries {number}:22, {number}:27 and {number}:39, 3 in all are missing: the object ends with 38, 40 are known"
+        f"entries {number}:22, {number}:27 and {number}:39, 3 in all are missing: "
+        "the object ends with 38, but the ledger has 40"
     ]
     raw = next(each for each in topic.ledgers if each.ledger == number)
     assert [entry for first, last in raw.missing for entry in range(first, last + 1)] == list(lost)

@@ -90,7 +90,7 @@ def test_what_is_abandoned_leaves_nothing(tmp_path: Path) -> None:
 def test_entries_must_rise(tmp_path: Path) -> None:
     writer = ObjectWriter(str(tmp_path), 10)
     writer.append(3, b"")
-    with pytest.raises(CorruptLog, match="entry 3 comes behind entry 3"):
+    with pytest.raises(CorruptLog, match="entry 3 follows entry 3"):
         writer.append(3, b"")
     writer.abandon()
 
@@ -99,7 +99,7 @@ def test_an_object_cut_short_and_a_damaged_block_are_named(tmp_path: Path) -> No
     path = Path(write(tmp_path, [b"a" * 40, b"b" * 40], 200))
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
-    with pytest.raises(CorruptLog, match="its index says"):
+    with pytest.raises(CorruptLog, match="its index states"):
         checked_index(str(path))
     path.write_bytes(whole[:180] + b"\x40" + whole[181:])
     with pytest.raises(CorruptLog) as caught:

@@ -152,7 +152,7 @@ def test_a_manifest_comes_back(tmp_path: Path) -> None:
     [
         ({"entries": 4}, "checksum"),
         ({"checksum": None}, "checksum"),
-        ({"version": 2}, "of this release"),
+        ({"version": 2}, "of another release"),
     ],
 )
 def test_a_manifest_that_was_changed_is_refused(
@@ -200,8 +200,9 @@ def test_a_manifest_of_another_topic_is_damage(tmp_path: Path) -> None:
     assert compact(folder).status is Status.CLEANED
     other = folder.rename(folder.with_name("other"))
     report = compact(other)
-    assert report.status is Status.DAMAGED and "is of persistent://public/default/t" in str(
-        report.reason
+    assert (
+        report.status is Status.DAMAGED
+        and "is of another topic, persistent://public/default/t" in str(report.reason)
     )
 
 
@@ -213,7 +214,7 @@ def test_of_two_objects_the_topics_metadata_tell_which_counts(tmp_path: Path) ->
     put_ledger(folder, 10, [single("k")], uuid=UUID(int=1))
     put_ledger(folder, 10, [single("k"), single("l")], uuid=UUID(int=2))
     ((kind, message),) = problems(folder)
-    assert kind is ProblemKind.DAMAGED and "two objects are ledger 10" in message
+    assert kind is ProblemKind.DAMAGED and "ledger 10 has two objects" in message
     assert compact(folder).status is Status.DAMAGED
     info = LedgerInfo(
         ledger=10, entries=2, closed_ms=1, offload=OffloadContext.of_uuid(UUID(int=2))
@@ -410,7 +411,9 @@ def test_a_compacted_ledger_whose_manifest_is_gone_is_kept_if_it_is_all_there_is
     for path in folder.glob("*-ledger-10*"):
         path.unlink()
     report = compact(folder)
-    assert report.status is Status.DAMAGED and "no manifest names it" in str(report.reason)
+    assert report.status is Status.DAMAGED and "no manifest names this compacted ledger" in str(
+        report.reason
+    )
     assert os.path.exists(stray.path)
     # With its raw ledgers it is what a crash of the first round leaves.
     put_ledger(folder, 10, [single("a"), single("b")])

@@ -1,19 +1,19 @@
-"""A topic of Pulsar in an archive: what its manifest says of it.
+"""A topic of Pulsar in an archive: the content of its manifest.
 
     ARCHIVE/pulsar/public/default/persistent/orders/manifest.json
             data/<round>-<attempt>/2f…-ledger-10            a raw ledger, as an offloader writes it
                                    2f…-ledger-10-index      its index
-                                   2f…-ledger-10.survey     what one pass over it found
+                                   2f…-ledger-10.survey     the result of one pass over it
             data/<round>-<attempt>/91…-ledger-13, …-index   a part of the compacted ledger
 
-An object cannot be changed, so the workers' parts of a compacted ledger cannot be joined: each is a
-ledger by itself, with entry ids from 0, and they follow each other in the order of the manifest. A
-ledger that lies in an offloader's bucket can be named where it lies (``foreign``).
+An object cannot be changed, so the workers' parts of a compacted ledger cannot be joined. Each part
+is a ledger by itself, with entry ids from 0; the manifest lists them in their order. A ledger in an
+offloader's bucket can be referenced there (``foreign``).
 
 The manifest's ``log``::
 
-    ledgers          raw ones, see ``StoredLedger``
-    compacted        what ``compacted.json`` says in a topic folder, and the ledger's parts, or null
+    ledgers          raw ledgers, see ``StoredLedger``
+    compacted        the fields of ``compacted.json`` in a topic folder, and the parts, or null
     metadata         the topic's own list of its ledgers as it was fetched, base64, or null;
                      ``metadata_is_json``: as an export
     known            ``fetched.json`` as it was fetched, base64, or null
@@ -41,28 +41,28 @@ SYSTEM = "pulsar"
 
 
 class StoredLedger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A ledger among the objects of a topic, or a part of the compacted one."""
+    """A ledger among the objects of a topic, or a part of the compacted ledger."""
 
     ledger: int
-    key: str  # of the data object, below the topic's; of a foreign one the whole address
+    key: str  # of the data object, relative to the topic; the whole address if foreign
     bytes: int
     etag: str = ""
     index_bytes: int
-    survey_bytes: int = 0  # 0: it has none
-    entries: int  # the id behind the last
-    stored: int  # entries that are there
-    length: int  # their bytes
+    survey_bytes: int = 0  # 0 without a survey
+    entries: int  # last entry id + 1
+    stored: int  # entries that are present
+    length: int  # bytes of these entries
     first: str | None = None  # of a part: the ids of its first and its last record
     last: str | None = None
     mtime_ms: int
     is_foreign: bool = msgspec.field(default=False, name="foreign")
 
     def path(self, folder: str) -> str:
-        """The data object's address."""
+        """The address of the data object."""
         return self.key if self.is_foreign else f"{folder}/{self.key}"
 
     def objects(self) -> Iterable[DataObject]:
-        """All that it is made of."""
+        """All objects of the ledger."""
         foreign = self.is_foreign
         yield DataObject(key=self.key, bytes=self.bytes, etag=self.etag, is_foreign=foreign)
         yield DataObject(key=self.key + INDEX_SUFFIX, bytes=self.index_bytes, is_foreign=foreign)
@@ -71,7 +71,7 @@ class StoredLedger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class StoredCompacted(msgspec.Struct, frozen=True, kw_only=True):
-    """The compacted ledger: see ``manifest.Manifest`` for what each field means."""
+    """The compacted ledger. ``manifest.Manifest`` describes the fields."""
 
     ledger: int
     first: str
@@ -89,7 +89,7 @@ class StoredCompacted(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, said: Manifest, parts: tuple[StoredLedger, ...]) -> StoredCompacted:
-        """What a topic folder's manifest says, of these parts."""
+        """Convert a topic folder's manifest, with these parts."""
         return cls(
             ledger=said.ledger,
             first=str(said.from_),
@@ -107,7 +107,7 @@ class StoredCompacted(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def told(self, topic: str) -> Manifest:
-        """The same as a topic folder's manifest says it; its object is that of the first part."""
+        """Convert to a topic folder's manifest. Its object is that of the first part."""
         return Manifest(
             topic=topic,
             ledger=self.ledger,
@@ -127,7 +127,7 @@ class StoredCompacted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArchivedTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """See the module."""
+    """The content of the manifest; see the module."""
 
     ledgers: tuple[StoredLedger, ...] = ()
     compacted: StoredCompacted | None = None
@@ -137,41 +137,41 @@ class ArchivedTopic(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def parts(self) -> tuple[StoredLedger, ...]:
-        """The compacted ledger's."""
+        """The parts of the compacted ledger."""
         return () if self.compacted is None else self.compacted.parts
 
     def told(self, name: TopicName) -> Manifest | None:
-        """Of the compacted ledger, as a topic folder's manifest says it."""
+        """The compacted ledger as a topic folder's manifest. None if there is none."""
         return None if self.compacted is None else self.compacted.told(name.full)
 
     def objects(self) -> tuple[DataObject, ...]:
-        """Every object that it names."""
+        """Every object that the manifest references."""
         return tuple(each for ledger in (*self.parts, *self.ledgers) for each in ledger.objects())
 
 
 def is_archived(folder: str) -> bool:
-    """Whether a topic's folder is one of an archive: a manifest of such lies there."""
+    """Whether a topic's folder is in an archive: it contains an archive's manifest."""
     return is_address(folder) or os.path.exists(os.path.join(folder, MANIFEST))
 
 
 def holds_archived(path: str) -> bool:
-    """Whether a topic of an archive lies there, or several."""
+    """Whether the path contains one or more topics of an archive."""
     return is_archived(path) or SYSTEM in systems_at(path)
 
 
 def address_in(archive: str, name: TopicName) -> str:
-    """Where the topic lies in an archive."""
+    """The address of the topic in an archive."""
     base = archive.rstrip("/") if is_address(archive) else os.path.abspath(archive)
     return f"{base}/{SYSTEM}/{name.managed_ledger}"
 
 
 def archive_of(folder: str) -> str:
-    """The archive that a topic of one lies in."""
+    """The archive that contains a topic's folder."""
     return folder.rstrip("/").rsplit("/", 5)[0]
 
 
 def root_of(folder: str) -> str:
-    """The folder of an archive that all topics of Pulsar lie in, of a topic's."""
+    """The folder of the archive that contains all topics of Pulsar, from a topic's folder."""
     return f"{archive_of(folder)}/{SYSTEM}"
 
 
@@ -181,10 +181,10 @@ def find(path: str) -> list[str]:
 
 
 def contents_of(manifest: ArchiveManifest, folder: str) -> ArchivedTopic:
-    """The system's part of a manifest.
+    """Decode Pulsar's part of a manifest.
 
     Raises:
-        CorruptLog: it is not one of Pulsar's.
+        CorruptLog: it is not a manifest of Pulsar.
     """
     try:
         found = decode_struct(manifest.log, ArchivedTopic)

@@ -1,11 +1,11 @@
-"""Topics of Pulsar into an archive, and rounds on them there.
+"""Copy topics of Pulsar into an archive, and run rounds on them there.
 
-``fetch`` takes topic folders, or topics of another archive: of each the raw ledgers that the
-archive lacks or has less of, and the compacted ledger where its horizon is beyond the archive's.
-Every entry is proven by its checksum, and its bytes stay.
+``fetch`` takes topic folders, or topics of another archive. It copies the raw ledgers that the
+archive lacks or has fewer entries of. It copies the compacted ledger if its horizon is beyond the
+archive's. Every entry is verified by its checksum and copied byte for byte.
 
-It refuses what would not be the same topic's continuation: ledgers that do not follow on those
-that the archive has, and a ledger of the same number with other entries.
+It refuses topics that do not continue the archive's: ledgers that do not follow those in the
+archive, and a ledger of the same number with other entries.
 """
 
 from __future__ import annotations
@@ -52,21 +52,23 @@ from lastwrite.storage.problems import problem_of
 from lastwrite.storage.reading import check_segments, read_small
 from lastwrite.storage.throttle import Spend
 
-Advance = Callable[[int], None]  # is told of bytes that were written
+Advance = Callable[[int], None]  # called with the bytes that were written
 
-_AT_ONCE = 4  # kernels and requests run beside each other, Python does not
+_AT_ONCE = 4  # kernels and requests run in parallel, Python does not
 _COPY_BYTES = 4 << 20
 _TRIES = 3
 _END = (1 << 63) - 1
-_ELSEWHERE = "bring it into an archive of its own: give another --to"
+_ELSEWHERE = "the archive was left unchanged; fetch into another archive: give another --to"
 
 
 # ---------------------------------------------------------------------- what fetch brings
 
 
 def fetch(folders: Sequence[str], to: str, progress: Progress | None = None) -> FetchReport:
-    """Bring the topics in ``folders`` into the archive ``to``. One that is damaged, or does not
-    continue what the archive has, is not touched there; the others are brought.
+    """Copy the topics in ``folders`` into the archive ``to``.
+
+    A topic that is damaged, or does not continue the archive's, is left unchanged there. The others
+    are copied.
 
     Raises:
         LogHeld: another run works on one of them.
@@ -88,14 +90,16 @@ def fetch(folders: Sequence[str], to: str, progress: Progress | None = None) -> 
 
 
 def _bytes_of(folder: str) -> int:
-    """What of the topic may travel at most."""
-    with contextlib.suppress(LogError):  # its report will say so
+    """The most bytes of the topic that may be transferred."""
+    with contextlib.suppress(LogError):  # the topic's report has the error
         return sum(each.size_bytes for each in list_topic(folder).all_ledgers)
     return 0
 
 
 def _fetched(folder: str, to: str, advance: Advance) -> FetchedTopic:
-    """One topic; anew, twice at most, where it or the archive changed meanwhile."""
+    """Copy one topic. Starts again, twice at most, if the topic or the
+    archive changed meanwhile.
+    """
     for tries_left in reversed(range(_TRIES)):
         try:
             return _Bringing(list_topic(folder), to, advance).topic()
@@ -120,7 +124,7 @@ def refusal(error: LogError | OSError, folder: str) -> Problem:
 
 
 class Incoming:
-    """What an archive has of a topic, and what it lacks: for whoever brings it from anywhere."""
+    """The archive's content of a topic, and what it lacks, for any source."""
 
     def __init__(self, name: TopicName, to: str) -> None:
         self.name = name
@@ -133,12 +137,12 @@ class Incoming:
         self._here = {each.ledger: each for each in self.before.ledgers}
 
     def lacks(self, ledger: int, entries: int) -> bool:
-        """Whether the archive has not got so many entries of the raw ledger."""
+        """Whether the archive lacks some of so many entries of the raw ledger."""
         there = self._here.get(ledger)
         return there is None or there.stored < entries
 
     def is_behind(self, horizon: Position | None) -> bool:
-        """Whether the archive is not compacted up to there."""
+        """Whether the archive is compacted less far than to this horizon."""
         before = self.before.compacted
         return horizon is not None and (before is None or Position.parse(before.horizon) < horizon)
 
@@ -150,12 +154,13 @@ class Incoming:
         *,
         has_list: bool,
     ) -> None:
-        """Say no to ledgers that do not follow on the archive's. ``listed``: all that the topic
-        has, by its own list if ``has_list``; ``sizes``: entries and their bytes, where those are
-        known.
+        """Refuse ledgers that do not follow the archive's.
+
+        ``listed`` are all ledgers of the topic, by its own list if ``has_list``. ``sizes`` has the
+        entries and their bytes where known.
 
         Raises:
-            NotContinued: they are another topic's, or what lay between is lost.
+            NotContinued: they are another topic's, or ledgers in between are lost.
         """
         why = self._another(listed, sizes) or (self._untied(listed) if has_list else None)
         if why is not None:
@@ -175,20 +180,22 @@ class Incoming:
             if there.length != length:
                 return (
                     Held.ANOTHER,
-                    f"ledger {ledger} has {length} bytes of entries, and in the "
-                    f"archive {there.length}: they are not of one cluster",
+                    f"ledger {ledger} has {length} bytes of entries, but {there.length} in the "
+                    f"archive: they are from different clusters",
                 )
         last = max((each.ledger for each in self.before.ledgers if each.entries), default=None)
         if last is None or last in listed or max(listed, default=-1) < last:
             return None
         return (
             Held.GAP,
-            f"it ends with ledger {last}, which the topic has no more: what was written to it, or "
-            "before the next one, may be lost, or the topic was made anew",
+            f"the archive ends with ledger {last}, which the topic no longer has: entries of that "
+            "ledger or of later ones may be lost, or the topic was deleted and created again",
         )
 
     def _untied(self, listed: Collection[int]) -> tuple[Held, str] | None:
-        """What an archive has that never had a list, and that the list has not."""
+        """The reason why an archive without a list does not match the list: ledgers that the list
+        lacks.
+        """
         if self.before.metadata is not None:
             return None
         others = sorted(set(self._here) - set(listed))
@@ -208,10 +215,10 @@ class Incoming:
         raw: Sequence[StoredLedger],
         compacted: StoredCompacted | None,
     ) -> ArchivedTopic:
-        """Let ``after`` count, with new raw ledgers and, unless None, another compacted one.
+        """Commit ``after``, with new raw ledgers and, unless None, a new compacted ledger.
 
         Raises:
-            CommitConflict: another round has committed since; what this one wrote is removed.
+            CommitConflict: another round has committed since. What this one wrote is removed.
         """
         found = {each.ledger: each for each in (*after.ledgers, *raw)}
         after = structs.replace(
@@ -225,7 +232,7 @@ class Incoming:
 
 
 class _Bringing:
-    """One topic on its way from a folder into the archive."""
+    """Copies one topic from a folder into the archive."""
 
     def __init__(self, topic: Topic, to: str, advance: Advance) -> None:
         self._topic = topic
@@ -233,7 +240,7 @@ class _Bringing:
         self._advance = advance
 
     def topic(self) -> FetchedTopic:
-        """Bring it, and say what was brought."""
+        """Copy the topic, and report what was copied."""
         topic, into = self._topic, self._into
         refuse_gaps(topic)
         listed = {each.id for each in topic.ledgers}
@@ -274,7 +281,7 @@ class _Bringing:
         return into.commit(begun, after, raw, compacted)
 
     def _told(self, after: ArchivedTopic, how: dict[int, HowFetched]) -> Iterator[FetchedLedger]:
-        """What the archive has of the topic's ledgers, and where those that came did come from."""
+        """The topic's ledgers in the archive, with the sources of the copied ones."""
         sources = {each.id: each for each in self._topic.all_ledgers}
         for stored in (*after.ledgers, *after.parts):
             source = sources.get(stored.ledger)
@@ -294,26 +301,27 @@ class _Bringing:
 
 
 def refuse_gaps(topic: Topic) -> None:
-    """
+    """Check that nothing of the topic is damaged, missing or not understood.
+
     Raises:
         CorruptLog: something of the topic is damaged or missing.
-        LogError: something of it cannot be understood.
+        LogError: something of it is not supported.
     """
     damage = next((problem for problem in topic.problems if not problem.is_note), None)
     if damage is not None:
         kind = CorruptLog if damage.kind is ProblemKind.DAMAGED else LogError
-        words = f"damaged, and not brought: {damage.message}"
+        words = f"damaged, and not fetched: {damage.message}"
         raise kind(words, damage.position, damage.path, damage.remedy)
 
 
 class Copy:
-    """Ledgers on their way to objects of one round."""
+    """Copies ledgers to objects of one round."""
 
     def __init__(self, place: Place, begun: Round, advance: Advance) -> None:
         self._place, self._begun, self._advance = place, begun, advance
 
     def all(self, ledgers: Sequence[Ledger]) -> list[StoredLedger]:
-        """Copy them, some at once; in their order."""
+        """Copy them in parallel. The results have their order."""
         found = []
         with ThreadPoolExecutor(_AT_ONCE, "ledgers") as pool:
             for made in pool.map(self.one, ledgers):
@@ -322,9 +330,9 @@ class Copy:
         return found
 
     def one(self, ledger: Ledger) -> StoredLedger:
-        """Copy one, every entry proven."""
+        """Copy one ledger, and verify every entry."""
         first, last = prove(ledger)
-        # A folder for each: parts of a compacted ledger have one name.
+        # a folder for each, since all parts of a compacted ledger have the same name
         folder = f"{self._begun.prefix}{uuid.uuid4().hex[:12]}"
         place, key = self._place, f"{folder}/{os.path.basename(ledger.path)}"
         mtime_ms = ledger.mtime_ns // 1_000_000
@@ -365,10 +373,10 @@ class Copy:
 
 
 def prove(ledger: Ledger) -> tuple[int | None, int | None]:
-    """Read every entry of a ledger, and prove it by its checksum; the first and the last offset.
+    """Read every entry of a ledger, and verify its checksum. Returns the first and the last offset.
 
     Raises:
-        CorruptLog: one is damaged, or not in its place.
+        CorruptLog: an entry is damaged or at a wrong place.
     """
     limits = Limits()
     lowest_of_all = highest = None
@@ -395,7 +403,9 @@ def _id_of(offset: int | None) -> str | None:
 
 
 def _with_sides(before: ArchivedTopic, source: str) -> ArchivedTopic:
-    """With what lies in a topic folder beside its ledgers; what is not there stays."""
+    """Replace the topic's list and facts by those in a topic folder. What the
+    folder lacks stays.
+    """
     if archived.is_archived(source):
         there = archived.contents_of(read_seen(source).manifest, source)
         metadata, is_json, known = there.metadata, there.metadata_is_json, there.known
@@ -414,7 +424,9 @@ def _side(folder: str, name: str) -> bytes | None:
 
 
 def successor(manifest: ArchiveManifest, after: ArchivedTopic) -> ArchiveManifest:
-    """The manifest with other contents; ``Place.commit`` gives it what tells it from the last."""
+    """The manifest with other contents. ``Place.commit`` sets the fields
+    that distinguish versions.
+    """
     return structs.replace(
         manifest, log=msgspec.Raw(msgspec.json.encode(after)), objects=after.objects()
     )
@@ -429,7 +441,7 @@ def _new_manifest(name: TopicName) -> ArchiveManifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewCompacted:
-    """What a round made of a topic's compacted ledger, but for its number."""
+    """A round's new compacted ledger of a topic, without its number."""
 
     parts: tuple[StoredLedger, ...]
     horizon: Position
@@ -437,11 +449,11 @@ class NewCompacted:
     order: str
     retain_null_key: bool
     chunks: bool
-    read: int  # messages
-    ledgers: tuple[int, ...]  # raw ones
+    read: int  # number of messages read
+    ledgers: tuple[int, ...]  # raw ledgers
 
     def numbered(self, ledger: int) -> StoredCompacted:
-        """The ledger under its number."""
+        """The ledger with its number."""
         parts = tuple(structs.replace(part, ledger=ledger) for part in self.parts)
         return StoredCompacted(
             ledger=ledger,
@@ -461,21 +473,21 @@ class NewCompacted:
 
 
 class PulsarRounds(Rounds):
-    """See ``archive.rounds``."""
+    """Rounds on archived topics of Pulsar; see ``archive.rounds``."""
 
     def read(self, folder: str, spend: Spend | None) -> PartitionLog:
         """The topic's log, by ``now``."""
         return topic_log.log_of(topic_of(self.now(folder).manifest, folder), spend)
 
     def contents(self, folder: str) -> ArchivedTopic:
-        """What the manifest that was read last says."""
+        """The content of the manifest that was read last."""
         return archived.contents_of(self.seen(folder).manifest, folder)
 
     def address_in(self, to: str, log: PartitionLog) -> str:
         return archived.address_in(to, name_of(log.folder))
 
     def swap(self, wave: Sequence[tuple[PartitionLog, NewCompacted | None]]) -> list[Outcome]:
-        """Let each topic have its new compacted ledger; one for one why it failed."""
+        """Commit each topic's new compacted ledger. Returns the error of each, or None."""
         return self.commit_each(lambda one: self._swap(*one), wave)
 
     def _swap(self, log: PartitionLog, new: NewCompacted | None) -> None:
@@ -497,7 +509,7 @@ class PulsarRounds(Rounds):
     def publish(
         self, copies: Sequence[tuple[PartitionLog, NewCompacted | None]], to: str
     ) -> list[Outcome]:
-        """Make a topic of the archive ``to`` of each; copy for copy why there is none."""
+        """Create a topic of the archive ``to`` from each. Returns the error of each, or None."""
         return each_at_once(lambda copy: self._publish(*copy, to), copies)
 
     def _publish(self, log: PartitionLog, new: NewCompacted | None, to: str) -> None:

@@ -1,4 +1,4 @@
-"""The raw ledgers of a topic, as the rules of a backlog see them."""
+"""The raw ledgers of a topic, as input for the backlog rules."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from lastwrite.pulsar.store.topic import list_topic
 
 
 def raw_ledgers(folder: str) -> list[RawSegment]:
-    """Those that the topic's own list has, whether they are here or not; without such a list those
-    that are here.
+    """The ledgers of the topic's own list, stored here or not. Without a list, the ledgers stored
+    here.
 
-    The sizes are of the entries. When a ledger was closed only the list says.
+    The sizes are those of the entries. Only the list has the time when a ledger was closed.
 
     Raises:
         LogError: the folder or a file cannot be read.

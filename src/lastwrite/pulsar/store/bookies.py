@@ -1,15 +1,15 @@
-"""Ledgers as bookies keep them: entry logs and journals of several bookies, read as one.
+"""Ledgers as bookies store them: entry logs and journals of several bookies, read together.
 
-A ledger's entries lie on several bookies, each on as many as the write quorum says, and a bookie's
-entry logs mix all ledgers of all topics, also deleted ones. So somebody must say which ledgers are
-wanted; then every log is walked once, and of the copies of an entry one whose digest holds is
-taken::
+The entries of a ledger are spread over several bookies; the write quorum is the number of bookies
+that store an entry. A bookie's entry logs mix all ledgers of all topics, deleted ones included. So
+the caller names the wanted ledgers. Then each log is walked once, and of each entry one copy with a
+matching digest is used::
 
     bookie 1   10:0 10:2 77:0 10:3        wanted 10:  10:0 10:1 10:2 10:3
     bookie 2   10:0 10:1 12:0 10:3
 
-What a bookie had not flushed when it was killed lies in its journal alone; journals in the same
-folders, or given as folders of their own, are read in the same way.
+Entries that a killed bookie had not flushed are only in its journal. Journals in the same folders,
+or given as folders of their own, are read in the same way.
 
 Source: BookKeeper 4.17.3 ``DefaultEntryLogger``, ``Journal``; docs/formats/pulsar.md, "Entry log".
 """
@@ -39,16 +39,16 @@ Rows = npt.NDArray[np.void]  # of kernels.STORED
 
 _CURRENT = "current"
 _JOURNAL_SUFFIX = ".txn"
-# of a log that the bookie's garbage collection had written, and not yet renamed
+# a log that the bookie's garbage collection wrote and did not rename yet
 _COMPACTED_SUFFIX = ".compacted"
 _LOG_MAGIC, _JOURNAL_MAGIC = b"BKLO", b"BKLG"
 _LOG_HEADER_BYTES = 1024
-_JOURNAL_HEADER_BYTES = 512  # from version 5 on, before that 8
+_JOURNAL_HEADER_BYTES = 512  # from version 5 on; 8 before
 _VERSIONS = {_LOG_MAGIC: (0, 1), _JOURNAL_MAGIC: (1, 6)}
 _TABLE_ROWS = 1 << 14
 _SCRATCH_BYTES = 1 << 20
 _WINDOW_BYTES = 8 << 20
-_MOST_NAMED = 5  # damaged entries of a ledger
+_MOST_NAMED = 5  # damaged entries named per ledger
 _BRING_ALL = "give the folders of all bookies that had the ledger, and their journals"
 
 
@@ -62,23 +62,25 @@ class BookieFile:
 
 @dataclass(frozen=True, slots=True)
 class StoredLedger:
-    """What lies of one ledger: for each entry one copy, by rising ids."""
+    """The stored entries of one ledger: one copy of each, by ascending ids."""
 
     ledger: int
     rows: Rows
-    confirmed: int  # the highest entry that a writer knew to be safe; -1: none
-    damaged: tuple[Problem, ...]  # copies whose digest does not hold
-    broken: tuple[int, ...] = ()  # entries of which all copies are such, by rising ids
+    confirmed: int  # the highest entry that a writer had confirmed; -1: none
+    damaged: tuple[Problem, ...]  # copies whose digest does not match
+    broken: tuple[int, ...] = ()  # entries without any other copy, by ascending ids
 
     @property
     def end(self) -> int:
-        """The first entry from 0 on of which no copy is there."""
+        """The first entry from 0 on without a copy."""
         entries = self.rows["entry"]
         holes = np.flatnonzero(entries != np.arange(len(entries)))
         return int(holes[0]) if len(holes) else len(entries)
 
     def end_beyond(self, first: int) -> int:
-        """The end of the entries from ``first`` on of which all are whole or broken."""
+        """The end of the run of entries from ``first`` on that are whole or broken, without
+        trailing broken ones.
+        """
         known = np.union1d(self.rows["entry"], np.array(self.broken, np.int64))
         known = known[known >= first]
         end = first + int(np.argmin(np.append(known == first + np.arange(len(known)), False)))
@@ -90,7 +92,7 @@ NOTHING = StoredLedger(-1, np.empty(0, kernels.STORED), -1, ())
 
 
 class BookieFolders:
-    """The files of some bookies. ``problems``: what is not as it should be with a file as a whole.
+    """The files of some bookies. ``problems`` are those of whole files.
 
     Raises:
         LogError: a folder cannot be read.
@@ -101,7 +103,9 @@ class BookieFolders:
         self.problems: list[Problem] = []
 
     def find(self, wanted: Iterable[int]) -> dict[int, StoredLedger]:
-        """What there is of each wanted ledger, if anything. Holds 64 bytes an entry."""
+        """The stored entries of each wanted ledger that has any. Uses 64 bytes of
+        memory per entry.
+        """
         ids = np.unique(np.array(list(wanted), np.int64))
         if not len(ids):
             return {}
@@ -131,7 +135,7 @@ class BookieFolders:
                 )
                 tables.append(table[:count])
                 if why == kernels.SCRATCH_FULL:
-                    # The kernel has held the record's size against the file.
+                    # The kernel has checked the record's size against the file.
                     size = int.from_bytes(data[at : at + 4].tobytes(), "big")
                     scratch = np.empty(size, np.uint8)
                 elif why != kernels.TABLE_FULL:
@@ -141,7 +145,7 @@ class BookieFolders:
         if why != kernels.TORN:
             return rows, []
         kind = ProblemKind.DAMAGED if is_closed else ProblemKind.RECOVERED
-        words = "a record that does not end here; what follows was not read"
+        words = "a record does not end in this file; it was not read, nor what follows"
         return rows, [Problem(kind, words, file.path, int(at))]
 
     def _stored(self, ledger: int, rows: Rows) -> StoredLedger:
@@ -158,7 +162,7 @@ class BookieFolders:
                 f"two bookies have entry {row['entry']} of ledger {ledger} with different sizes",
                 int(row["at"]),
                 self.files[int(row["file"])].path,
-                "give the folders of one cluster alone",
+                "give only the folders of one cluster",
             )
         chosen = whole[is_first]
         confirmed = int(whole["confirmed"].max(initial=-1))
@@ -167,27 +171,27 @@ class BookieFolders:
         return StoredLedger(ledger, chosen, confirmed, damage, lost)
 
     def _damage(self, ledger: int, chosen: Rows, broken: Rows) -> Iterator[Problem]:
-        """The copies whose digest does not hold: a few by name, then how many more."""
+        """The copies whose digest does not match: a few by name, then the number of the others."""
         if len(broken) and not len(chosen):
             yield self._problem(
                 ProblemKind.DAMAGED,
-                f"no digest of ledger {ledger} is right, neither as CRC-32C nor as CRC-32",
+                f"no entry of ledger {ledger} has a matching digest, neither CRC-32C nor CRC-32",
                 broken[0],
             )
             return
         has_other = np.isin(broken["entry"], chosen["entry"])
         sorts = (
             (broken[~has_other], ProblemKind.DAMAGED, ""),
-            (broken[has_other], ProblemKind.RECOVERED, "; another copy was taken"),
+            (broken[has_other], ProblemKind.RECOVERED, "; another copy was used"),
         )
         for rows, kind, note in sorts:
             for row in rows[:_MOST_NAMED]:
-                words = f"the digest of entry {ledger}:{row['entry']} does not hold{note}"
+                words = f"the digest of entry {ledger}:{row['entry']} does not match{note}"
                 yield self._problem(kind, words, row)
         for rows, kind, _ in sorts:
             if len(rows) > _MOST_NAMED:
                 more = len(rows) - _MOST_NAMED
-                words = f"the same of {more} more entries of ledger {ledger}"
+                words = f"{more} more entries of ledger {ledger} have no matching digest"
                 yield self._problem(kind, words, rows[_MOST_NAMED])
 
     def _problem(self, kind: ProblemKind, message: str, row: np.void) -> Problem:
@@ -195,13 +199,13 @@ class BookieFolders:
         return Problem(kind, message, self.files[int(row["file"])].path, int(row["at"]), remedy)
 
     def entry(self, stored: StoredLedger, entry: int) -> bytes:
-        """The payload of one entry that is there."""
+        """The payload of one stored entry."""
         row = stored.rows[int(np.searchsorted(stored.rows["entry"], entry))]
         with mapped(self.files[int(row["file"])].path) as data:
             return data[int(row["at"]) : int(row["at"] + row["size"])].tobytes()
 
     def entries(self, stored: StoredLedger, end: int) -> Iterator[tuple[int, bytes]]:
-        """The entries before ``end`` that are there, with their ids."""
+        """The stored entries before ``end``, with their ids."""
         with ExitStack() as stack:
             maps: dict[int, ByteArray] = {}
             for row in stored.rows[: int(np.searchsorted(stored.rows["entry"], end))]:
@@ -212,7 +216,7 @@ class BookieFolders:
             maps.clear()
 
     def write(self, stored: StoredLedger, end: int, writer: ObjectWriter) -> None:
-        """Write the entries before ``end`` to a data object. Holds a window of 8 MiB."""
+        """Write the entries before ``end`` to a data object. Uses a window of 8 MiB."""
         rows = stored.rows[: int(np.searchsorted(stored.rows["entry"], end))]
         end = len(rows)
         framed = rows["size"] + kernels.FRAME_BYTES
@@ -237,7 +241,7 @@ class BookieFolders:
 
 
 def is_bookie(folder: str) -> bool:
-    """Whether files of a bookie lie in the folder, or in ``current`` below it."""
+    """Whether the folder, or ``current`` in it, contains files of a bookie."""
     return next(_files_of(folder), None) is not None
 
 
@@ -267,18 +271,20 @@ def _magic(path: str) -> bytes:
 
 
 def _begin(file: BookieFile, data: ByteArray) -> tuple[int, bool, Problem | None]:
-    """Where records begin (-1: none), whether the file was closed in order, what is wrong."""
+    """The position of the first record (-1: none), whether the file was closed in order, and a
+    problem.
+    """
     head = data[:20].tobytes()
     magic = _JOURNAL_MAGIC if file.is_journal else _LOG_MAGIC
     if not head.strip(b"\0"):
-        return -1, False, None  # made ahead, never written
+        return -1, False, None  # created ahead, never written
     version = int.from_bytes(head[4:8], "big", signed=True)
     if head[:4] != magic:
-        words = "no file of a bookie: it begins otherwise"
+        words = "not a file of a bookie: its first bytes differ"
         return -1, False, Problem(ProblemKind.DAMAGED, words, file.path, 0)
     low, high = _VERSIONS[magic]
     if not low <= version <= high:
-        words = f"version {version} is not known"
+        words = f"version {version} is not supported"
         return -1, False, Problem(ProblemKind.UNSUPPORTED, words, file.path, 4)
     if file.is_journal:
         return (_JOURNAL_HEADER_BYTES if version >= 5 else 8), False, None

@@ -1,11 +1,10 @@
-"""What a topic's metadata say, as they were exported: which ledgers it has, and how far it is
-compacted.
+"""Exported metadata of a topic: the ledgers that it has, and how far it is compacted.
 
-Four files may say it, alone or two together:
+Up to four files have them, alone or two together:
 
 - the metadata store's node ``/managed-ledgers/TENANT/NAMESPACE/persistent/TOPIC``: the ledgers,
 - its child ``__compaction``: the horizon and the compacted ledger, or the ledger whose last entry
-  says them,
+  has them,
 - ``pulsar-admin topics info-internal``: as the first,
 - ``pulsar-admin topics stats-internal``: all of it, without the uuids of offloaded ledgers.
 
@@ -43,20 +42,21 @@ _EXPORT = (
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What is known of a topic; what nobody said is None."""
+    """The metadata of a topic. Unknown facts are None."""
 
     info: ManagedLedgerInfo | None = None
-    content: bytes = b""  # the bytes that said ``info``
+    content: bytes = b""  # the bytes that ``info`` was decoded from
     is_json: bool = False
     horizon: Position | None = None
     compacted_ledger: int | None = None
     compacted_entries: int | None = None
-    cursors_ledger: int | None = None  # whose last entry says horizon and compacted ledger
+    # the ledger whose last entry has horizon and compacted ledger
+    cursors_ledger: int | None = None
     last_confirmed: Position | None = None
-    ended: frozenset[int] = frozenset()  # ledgers whose count is their own metadata's
+    ended: frozenset[int] = frozenset()  # ledgers whose entry count is from their own metadata
 
     def with_cursor(self, path: str) -> Said:
-        """The same, with what the file at ``path`` says of the cursor; errors as ``read_said``."""
+        """The same with the cursor of the file at ``path``. Errors as ``read_said``."""
         data = _read(path)
         with located(path):
             if _is_json(data):
@@ -77,10 +77,10 @@ class Said:
         return replace(self, horizon=cursor.horizon, compacted_ledger=cursor.compacted_ledger)
 
     def with_position(self, entry: bytes) -> Said:
-        """The same, with what the last entry of the cursor's ledger says.
+        """The same with the position in the last entry of the cursor's ledger.
 
         Raises:
-            CorruptLog: it is no such entry.
+            CorruptLog: the entry is not a position.
         """
         found = PositionInfo.decode_node(entry)
         ledger = found.compacted_ledger
@@ -88,12 +88,12 @@ class Said:
 
 
 def read_said(path: str) -> Said:
-    """What a file says of a topic's ledgers, and of its cursor if it does.
+    """Read a topic's ledgers from a file, and its cursor if the file has it.
 
     Raises:
-        CorruptLog: it is not what it looks like.
-        InvalidConfig: JSON of something else.
-        LogError: it cannot be read.
+        CorruptLog: the content is broken.
+        InvalidConfig: JSON of another kind.
+        LogError: the file cannot be read.
     """
     data = _read(path)
     try:
@@ -105,12 +105,13 @@ def read_said(path: str) -> Said:
 
 
 def find_said(path: str) -> Iterator[tuple[TopicName, Said]]:
-    """Topics whose metadata lie below a folder as in an archive,
-    ``TENANT/NAMESPACE/persistent/TOPIC/managed-ledger`` (or ``managed-ledger.json``), with the
-    cursor's node as ``__compaction`` beside it if it is there.
+    """Find the topics whose metadata are below a folder.
+
+    The paths are as in an archive: ``TENANT/NAMESPACE/persistent/TOPIC/managed-ledger`` (or
+    ``managed-ledger.json``), with the cursor's node as ``__compaction`` beside it, if present.
 
     Raises:
-        NotALog: there is none; else as ``read_said``.
+        NotALog: there is no topic. Otherwise as ``read_said``.
     """
     found = False
     for folder, below, names in os.walk(path):
@@ -124,7 +125,7 @@ def find_said(path: str) -> Iterator[tuple[TopicName, Said]]:
                 found = True
                 break
     if not found:
-        words = f"no topic's metadata here, as TENANT/NAMESPACE/persistent/TOPIC/{MANAGED_LEDGER}"
+        words = f"no metadata of a topic, at TENANT/NAMESPACE/persistent/TOPIC/{MANAGED_LEDGER}"
         raise NotALog(words, path=path, remedy=_EXPORT)
 
 

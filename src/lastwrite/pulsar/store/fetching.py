@@ -1,25 +1,25 @@
-"""``fetch``: topics from where their ledgers lie into an archive, a topic folder each.
+"""``fetch``: copy topics from the places of their ledgers into an archive, a topic folder each.
 
-Everything ends as objects of the object-store offloader's layout, whatever it was::
+Every ledger becomes an object in the object-store offloader's layout::
 
-    a bucket's objects     linked (or copied) as they are
-    MapFiles               each written anew as an object, under the same uuid
-    bookies' files         the same; the uuid is made of the topic and the ledger, so a second fetch
-                           finds the first's
+    a bucket's objects     linked (or copied) unchanged
+    MapFiles               each rewritten as an object, under the same uuid
+    bookies' files         rewritten; the uuid is derived from the topic and the ledger, so that a
+                           second fetch finds the object of the first
 
-The topic's own list of ledgers says which belong to it and how many entries each closed one has;
-without a list a topic is what offloaded ledgers name it, in the order of their ids. Entry logs name
-no topic: for them the list is needed. The open ledger's entries lie on bookies alone. Of these the
-ones that a writer knew to be safe are taken; those beyond belong to the ledger only if its recovery
-finds them, so they are taken when the caller says so.
+The topic's own list of ledgers has the ledgers and the number of entries of each closed one.
+Without a list, the offloaded ledgers name their topic, in the order of their ids. Entry logs name
+no topic, so they need the list. The open ledger's entries are only on bookies. Those that a writer
+had confirmed are copied. Later ones belong to the ledger only if its recovery finds them, so they
+are copied on request.
 
-What is damaged or missing is left out, and all that is whole around it is brought: the object's
-index names the gaps, and ``fetched.json`` says how much there should be (see ``known``), so no
-command takes the archive for the whole topic.
+Damaged and missing entries are left out, and all whole entries around them are copied. The object's
+index lists the gaps, and ``fetched.json`` has the full number of entries (see ``known``). So every
+command recognizes an incomplete topic.
 
-The compacted ledger is never offloaded. With bookies among the sources it is brought too, and the
-manifest written, so the next round goes on where the cluster's last one ended. Fetching again adds
-what is new and leaves what is there.
+The compacted ledger is never offloaded. If bookies are among the sources, it is copied too, and the
+manifest is written, so that the next round continues after the cluster's last one. A second fetch
+adds what is new and leaves the rest unchanged.
 
 Source: Pulsar 4.2.4, BookKeeper 4.17.3; docs/formats/pulsar.md; docs/formats/pulsar-compaction.md,
 "The commit".
@@ -76,10 +76,10 @@ from lastwrite.pulsar.store.topic import list_topic
 
 _NEED_LIST = "give the topic's metadata: pulsar-admin topics stats-internal TOPIC, or the metadata store's node"
 _NEED_END = (
-    "fetch again with --metadata of what pulsar-admin topics stats-internal --metadata TOPIC "
-    "prints: that has each ledger's end. If the cluster is lost, --recover takes these entries"
+    "fetch again with --metadata, the output of pulsar-admin topics stats-internal --metadata "
+    "TOPIC, which has each ledger's end; if the cluster is lost, --recover includes these entries"
 )
-_OTHER_SOURCE = "name further sources: the bucket's folder, the bookies' folders and their journals"
+_OTHER_SOURCE = "name more sources: the bucket's folder, the bookies' folders and their journals"
 
 
 def fetch(
@@ -92,20 +92,21 @@ def fetch(
     recover: bool = False,
     lists: Mapping[TopicName, Said] | None = None,
 ) -> FetchReport:
-    """Bring topics from ``sources`` into the archive ``to``.
+    """Copy topics from ``sources`` into the archive ``to``.
 
-    ``sources``: folders of a bucket's objects, of MapFiles, of bookies (``current`` or above it).
-    ``topic``: that one alone, all its partitions if it names none. ``metadata``, ``cursor``: see
-    ``exported_metadata``; of the one topic, or a folder of many topics'. ``copies``: never link.
-    ``recover``: of a ledger also entries beyond the last confirmed one, as BookKeeper's
-    recovery of the ledger would take them. ``lists``: what a live cluster says of the ledgers, in
-    place of ``metadata`` and ``cursor``.
+    Args:
+        sources: folders of a bucket's objects, of MapFiles, or of bookies (``current`` or above
+            it). topic: only this topic; all its partitions if it names none. metadata, cursor:
+            files of this topic, or a folder of many topics; see ``exported_metadata``. copies: copy
+            objects instead of linking them. recover: include entries beyond the last confirmed one,
+            as BookKeeper's ledger recovery would. lists: the ledgers from a live cluster, instead
+            of ``metadata`` and ``cursor``.
 
     Raises:
-        NotALog: a source holds nothing of Pulsar's.
-        InvalidConfig: it is not said which ledgers are wanted.
+        NotALog: a source has nothing of Pulsar.
+        InvalidConfig: the wanted ledgers are not given.
         LogHeld: another run works on a topic.
-        LogError: a file cannot be read or written. What is damaged is in the report instead.
+        LogError: a file cannot be read or written. Damage is in the report instead.
     """
     run = _Run(sources, os.path.abspath(to), copies, recover, lists or {})
     plans = run.plans(None if topic is None else TopicName.parse(topic), metadata, cursor)
@@ -118,7 +119,7 @@ def fetch(
 
 
 def objects_of(archive: str, name: TopicName) -> set[tuple[str, int]]:
-    """The data objects of a namespace's topics: their paths, and when they were written, ns."""
+    """The data objects of a namespace's topics: their paths, and their modification times in ns."""
     namespace = os.path.dirname(mirror_folder(archive, name))
     return {
         (path, os.stat(path).st_mtime_ns)
@@ -132,8 +133,10 @@ def objects_of(archive: str, name: TopicName) -> set[tuple[str, int]]:
 def describe(
     archive: str, name: TopicName, source: str, former: Collection[tuple[str, int]] = ()
 ) -> FetchedTopic:
-    """What lies in a topic's folder after somebody brought it from ``source``; ``former``: what
-    ``objects_of`` gave before."""
+    """Report a topic's folder after it was fetched from ``source``.
+
+    ``former`` is the earlier result of ``objects_of``.
+    """
     topic = list_topic(mirror_folder(archive, name))
     ledgers = []
     for one in topic.all_ledgers:
@@ -162,14 +165,14 @@ def describe(
 
 @dataclass(slots=True)
 class _Plan:
-    """One topic: what is said of it, and what was offloaded of it."""
+    """One topic: its metadata, and its offloaded ledgers."""
 
     name: TopicName
     said: Said
     offloaded: list[Offloaded]
 
     def ledgers(self) -> list[LedgerInfo]:
-        """The raw ledgers that shall be there, in the log's order."""
+        """The expected raw ledgers, in the log's order."""
         if self.said.info is not None:
             return list(self.said.info.ledgers)
         return [
@@ -178,21 +181,23 @@ class _Plan:
         ]
 
     def offloads(self, info: LedgerInfo) -> list[Offloaded]:
-        """What was offloaded of a raw ledger, whole or not."""
+        """The offloads of a raw ledger, whole or not."""
         return [
             each for each in self.offloaded if each.ledger == info.ledger and not each.is_compacted
         ]
 
     def candidates(self, info: LedgerInfo) -> list[Offloaded]:
-        """What was offloaded of a raw ledger and is whole; first what the topic's metadata name."""
+        """The whole offloads of a raw ledger. The one that the topic's metadata name
+        is the first.
+        """
         found = [each for each in self.offloads(info) if each.damage is None]
-        if info.entries:  # a ledger may have more than the list counts, and all of it is read
+        if info.entries:  # a ledger may have more entries than the list counts, and all are read
             found = [each for each in found if each.last_entry + 1 >= info.entries]
         return sorted(found, key=lambda each: each.uuid != info.offloaded_as)
 
 
 class _Run:
-    """One call of ``fetch``: its sources, and what was found there."""
+    """One call of ``fetch``: its sources, and the ledgers found there."""
 
     def __init__(
         self,
@@ -206,7 +211,7 @@ class _Run:
         self._lists = lists
         self.problems: list[Problem] = []
         self.stored: dict[int, StoredLedger] = {}
-        self.is_of_one = False  # all that was found is of one topic
+        self.is_of_one = False  # whether all sources are of one topic
         self._offloaded: list[Offloaded] = []
         bookies = []
         for source in sources:
@@ -233,7 +238,7 @@ class _Run:
     def plans(
         self, topic: TopicName | None, metadata: str | None, cursor: str | None
     ) -> list[_Plan]:
-        """The topics to bring, sorted."""
+        """The topics to copy, sorted."""
         said = self._said(topic, metadata, cursor)
         names = {each.topic for each in self._offloaded if each.topic is not None} | said.keys()
         if topic is not None:
@@ -245,13 +250,13 @@ class _Run:
             if topic is not None and has_nameless or self.bookies is not None:
                 raise InvalidConfig("the topic's list of ledgers is missing", remedy=_NEED_LIST)
             if topic is None:
-                raise NotALog("no object names its topic", remedy=_NEED_LIST)
-            raise NotALog(f"nothing of {topic.full} lies in the sources", remedy=_NEED_LIST)
+                raise NotALog("no object in the sources names its topic", remedy=_NEED_LIST)
+            raise NotALog(f"the sources contain nothing of {topic.full}", remedy=_NEED_LIST)
         self.is_of_one = len(names) == 1
         return [self._plan(name, self._completed(name, said.get(name))) for name in sorted(names)]
 
     def unreadable(self, topic: TopicName) -> Iterator[int]:
-        """The topic's ledgers of which a file cannot be read at all: their size is unknown."""
+        """The topic's ledgers with an unreadable file: their size is unknown."""
         for problem in self.problems:
             named = named_by(problem.path) if problem.kind is ProblemKind.DAMAGED else None
             if named is not None and (named[0] == topic or (named[0] is None and self.is_of_one)):
@@ -263,19 +268,19 @@ class _Run:
         if metadata is not None and os.path.isdir(metadata):
             if cursor is not None:
                 raise InvalidConfig(
-                    "a cursor of one topic beside the metadata of many",
-                    remedy="put it into their folder as __compaction",
+                    "--cursor of one topic was given with the --metadata of many",
+                    remedy="put the file into that topic's metadata folder as __compaction",
                 )
             return dict(find_said(metadata))
         if metadata is None and cursor is None:
             return dict(self._lists)
         if topic is None:
-            raise InvalidConfig("metadata without their topic's name", remedy="name the topic")
+            raise InvalidConfig("--metadata was given without a topic", remedy="name the topic")
         said = Said() if metadata is None else read_said(metadata)
         return {topic: said if cursor is None else said.with_cursor(cursor)}
 
     def _completed(self, name: TopicName, said: Said | None) -> Said:
-        """Where nothing was said of the ledgers, what an earlier fetch left in the archive."""
+        """Add the ledger list of an earlier fetch in the archive, if none was given."""
         if said is not None and said.info is not None:
             return said
         kept = self._kept(name)
@@ -284,7 +289,7 @@ class _Run:
         return replace(said, info=kept.info, content=kept.content, is_json=kept.is_json)
 
     def _kept(self, name: TopicName) -> Said | None:
-        """What an earlier fetch left in the archive."""
+        """The metadata that an earlier fetch stored in the archive."""
         folder = os.path.join(self.archive, name.managed_ledger)
         for file in (MANAGED_LEDGER, MANAGED_LEDGER_JSON):
             path = os.path.join(folder, file)
@@ -293,10 +298,10 @@ class _Run:
         return None
 
     def foreign(self, plan: _Plan, present: Iterable[int]) -> list[int]:
-        """Ledgers in the topic's folder that may be another topic's of the same name.
+        """Ledgers in the topic's folder that may be of another topic of the same name.
 
-        The ledger list has them not, and no list of an earlier fetch ties them to it. Retention may
-        have deleted them, or the topic was deleted and created again.
+        The ledger list does not have them, and no list of an earlier fetch links them to it.
+        Retention may have deleted them, or the topic was deleted and created again.
         """
         if plan.said.info is None:
             return []
@@ -323,7 +328,9 @@ class _Run:
         return _Plan(name, said, offloaded)
 
     def look_into_bookies(self, plans: Sequence[_Plan]) -> None:
-        """Find on bookies what was not offloaded, then the compacted ledgers that cursors name."""
+        """Find on bookies the ledgers that were not offloaded, then the compacted ledgers of the
+        cursors.
+        """
         if self.bookies is None:
             return
         wanted = {
@@ -352,17 +359,17 @@ def _bring(run: _Run, plan: _Plan) -> FetchedTopic:
 
 
 class _Bringing:
-    """One topic on its way into its folder."""
+    """Copies one topic into its folder."""
 
     def __init__(self, run: _Run, plan: _Plan, mirror: Mirror) -> None:
         self._run, self._plan, self._said, self._mirror = run, plan, plan.said, mirror
         self._folder = mirror.folder
         self._problems: list[Problem] = []
-        self._horizon: Position | None = None  # of the compacted ledger that is here
+        self._horizon: Position | None = None  # of the compacted ledger in the folder
         self._known = KnownTopic()
 
     def topic(self) -> FetchedTopic:
-        """Bring it, and say what was brought."""
+        """Copy the topic, and report what was copied."""
         foreign = self._run.foreign(self._plan, self._mirror.raw_ledgers)
         if foreign:
             words = f"{self._plan.name}: {_ledgers(foreign)} in the folder and not in the topic's "
@@ -407,7 +414,7 @@ class _Bringing:
         return self._said.info is not None and not info.is_closed
 
     def _what_is_known(self) -> KnownTopic:
-        """What the sources and the metadata say of the topic, and what an earlier fetch knew."""
+        """The facts from the sources, the metadata, and an earlier fetch."""
         said, former = self._said, self._mirror.known
         entries: dict[int, int | None] = expected_entries(said.info, said.last_confirmed, former)
         damaged = dict(former.damaged) if said.info is None else {}
@@ -456,8 +463,11 @@ class _Bringing:
     def _unsettled(
         self, info: LedgerInfo, stored: StoredLedger, entries: dict[int, int | None]
     ) -> tuple[EntryRange, ...]:
-        """Entries of a closed ledger on bookies, behind the end that is known. They are the
-        ledger's only if its own metadata say so. With ``recover`` they are taken, and count."""
+        """Entries of a closed ledger that bookies have after its known end.
+
+        They belong to the ledger only according to its own metadata. With ``recover`` they are
+        included and counted.
+        """
         end = entries[info.ledger] or 0
         if self._run.recover:
             end = entries[info.ledger] = stored.end_beyond(end)
@@ -479,8 +489,11 @@ class _Bringing:
     def _damaged_beyond(
         stored: StoredLedger, former: Iterable[EntryRange], end: int
     ) -> tuple[EntryRange, ...]:
-        """Entries from ``end`` on of which a copy was found and none that is whole. A damaged copy
-        may name any entry: of those that cannot follow what is whole nothing is said."""
+        """Entries from ``end`` on with a damaged copy and without a whole one.
+
+        A damaged copy may have any entry id, so ids that cannot follow the whole entries are
+        ignored.
+        """
         most = max(end, int(stored.rows["entry"].max(initial=-1)) + 1) + len(stored.broken)
         told = {entry for entry in stored.broken if end <= entry < most}
         told |= {entry for each in former for entry in range(max(each.first, end), each.last + 1)}
@@ -490,7 +503,7 @@ class _Bringing:
     # ---------------------------------------------------------------- raw ledgers
 
     def _ledger(self, info: LedgerInfo) -> FetchedLedger | None:
-        """Bring one ledger; None: it has no entry."""
+        """Copy one ledger. Returns None if it has no entry."""
         stored, is_open = self._run.stored.get(info.ledger), self._is_open(info)
         end = self._known.entries.get(info.ledger, 0)
         if info.is_closed and not end:
@@ -511,7 +524,8 @@ class _Bringing:
             self._problems += damaged
             return self._write_stored(stored, end, self._custom(), is_open)
         made = self._rescued(info, end, is_open) if end else None
-        if made is not None and not made.missing:  # an earlier fetch brought what is damaged here
+        # an earlier fetch copied the entries that are damaged here
+        if made is not None and not made.missing:
             kind = ProblemKind.RECOVERED
             self._problems += [structs.replace(each, kind=kind, remedy=None) for each in damaged]
             return made
@@ -522,7 +536,9 @@ class _Bringing:
         return made
 
     def _rescued(self, info: LedgerInfo, end: int, is_open: bool) -> FetchedLedger | None:
-        """Bring the whole entries of a damaged ledger, and earlier fetches' ones; None: none."""
+        """Copy the whole entries of a damaged ledger, with those of earlier fetches. None if there
+        are none.
+        """
         stored = self._run.stored.get(info.ledger, NOTHING)
         present = list(self._mirror.indexes(info.ledger))
         offloads = self._plan.offloads(info)
@@ -548,7 +564,7 @@ class _Bringing:
 
     @staticmethod
     def _whole_of(found: Offloaded) -> Iterator[tuple[int, bytes]]:
-        """The entries that are whole of what was offloaded; the first damage was told already."""
+        """The whole entries of an offload. Its first damage is reported already."""
         return (
             map_file_entries(found, lambda error: None)
             if found.form is Form.MAP_FILE
@@ -563,11 +579,11 @@ class _Bringing:
         self._tell(words, Position(ledger, ranges[-1].last))
 
     def _tell(self, words: str, last: Position) -> None:
-        """Say what is missing, up to this entry."""
+        """Report missing entries up to ``last``."""
         kind = ProblemKind.DAMAGED
         if self._horizon is not None and last <= self._horizon:
             kind = ProblemKind.RECOVERED
-            words += ": compaction needs it no more, who reads the backlog does"
+            words += ": compaction no longer needs it, readers of the backlog do"
         self._problem(kind, words, _OTHER_SOURCE)
 
     def _take(self, found: Offloaded, is_compacted: bool = False) -> FetchedLedger:
@@ -581,14 +597,14 @@ class _Bringing:
         return self._fetched(found.ledger, how, path, found.path, is_compacted=is_compacted)
 
     def _end_of_open(self, ledger: int, stored: StoredLedger, confirmed: int) -> int:
-        """Where an open ledger is cut; before entry ``confirmed`` all are safe."""
+        """The end of an open ledger. All entries before ``confirmed`` are safe."""
         there = stored.end_beyond(confirmed)
         if self._run.recover:
             return there
         left = int(np.count_nonzero(stored.rows["entry"] >= confirmed))
         if left:
             words = f"{left} entries of ledger {ledger} after {confirmed - 1} were left out: not confirmed"
-            remedy = "close the ledger (unload the topic), or take them with --recover"
+            remedy = "close the ledger (unload the topic), or include the entries with --recover"
             self._problem(ProblemKind.RECOVERED, words, remedy)
         return confirmed
 
@@ -635,7 +651,7 @@ class _Bringing:
     def _missing(self, info: LedgerInfo, end: int, is_open: bool) -> FetchedLedger | None:
         if is_open and not end:
             if self._run.bookies is None and info.ledger not in self._known.entries:
-                words = f"ledger {info.ledger} is open: bookies alone have its entries"
+                words = f"ledger {info.ledger} is open: only bookies have its entries"
                 self._problem(ProblemKind.RECOVERED, words)
             return None
         words = f"ledger {info.ledger} is in none of the sources"
@@ -646,7 +662,9 @@ class _Bringing:
     # ---------------------------------------------------------------- the compacted ledger
 
     def _compacted(self, number: int, horizon: Position) -> FetchedLedger | None:
-        """Bring the compacted ledger and name it, unless a manifest has a later horizon."""
+        """Copy the compacted ledger and write its manifest, unless the manifest has a later
+        horizon.
+        """
         manifest = self._mirror.manifest
         if manifest is not None and manifest.horizon >= horizon:
             if manifest.ledger == number:
@@ -659,14 +677,14 @@ class _Bringing:
         made = self._take_compacted(number)
         words = f"the compacted ledger {number} (up to {horizon}) is "
         if made is None:
-            words += "not here: values that its topic's raw ledgers have lost are in it alone"
+            words += "not here: only it has the values that the topic's raw ledgers have lost"
             self._problem(ProblemKind.DAMAGED, words, _OTHER_SOURCE)
             return _none_of(number, is_compacted=True)
         if made.missing:
             ranges = [EntryRange(*each) for each in made.missing]
             words += f"incomplete: {in_words(number, ranges)} in none of the sources. "
-            words += "The rest was fetched, and no manifest names it: values that the topic's raw "
-            words += "ledgers have lost are in it alone"
+            words += "The rest was fetched, and no manifest names it: only this ledger has the "
+            words += "values that the topic's raw ledgers have lost"
             self._problem(ProblemKind.DAMAGED, words, _OTHER_SOURCE, made.path)
             return made
         self._mirror.is_compacted(number, horizon)
@@ -678,7 +696,7 @@ class _Bringing:
                 return self._take(found, is_compacted=True)
         stored = self._run.stored.get(number)
         if stored is None and self._said.compacted_entries == 0 and self._run.bookies is not None:
-            stored = NOTHING  # a ledger without entries leaves none in the logs
+            stored = NOTHING  # a ledger without entries is in no log
         if stored is None:
             return None
         stored = replace(stored, ledger=number)
@@ -692,7 +710,7 @@ class _Bringing:
             return None
         if self._said.compacted_entries is None:
             words = f"the size of the compacted ledger {number} is not known: "
-            words += f"all {end} entries found here were taken"
+            words += f"all {end} entries found here were fetched"
             remedy = (
                 "give the folders of all bookies, or what pulsar-admin topics stats-internal prints"
             )
@@ -716,7 +734,7 @@ class _Bringing:
         is_compacted: bool = False,
         end: int = 0,
     ) -> FetchedLedger:
-        """What was brought; ``end``: behind the last entry that is known."""
+        """The report on a ledger. ``end`` is the last known entry + 1."""
         index = checked_index(path)
         last, missing = index.metadata.last_entry, index.missing
         stored = 0 if last is None else last + 1
@@ -743,12 +761,12 @@ class _Bringing:
     def _problem(
         self, kind: ProblemKind, message: str, remedy: str | None = None, path: str | None = None
     ) -> None:
-        """Note what is wrong with the topic's folder, or with the file at ``path``."""
+        """Report a problem of the topic's folder, or of the file at ``path``."""
         self._problems.append(Problem(kind, message, path or self._folder, None, remedy))
 
 
 def _none_of(number: int, entries: int = 0, **others: Any) -> FetchedLedger:
-    """A ledger of which nothing was found."""
+    """The report on a ledger without any entry."""
     how = HowFetched.MISSING
     return FetchedLedger(
         ledger=number, how=how, entries=entries, size_bytes=0, path="", source="", **others
@@ -756,7 +774,7 @@ def _none_of(number: int, entries: int = 0, **others: Any) -> FetchedLedger:
 
 
 def _ledgers(numbers: Sequence[int]) -> str:
-    """Ledgers in words, as the begin of a sentence."""
+    """Ledgers in words, at the start of a sentence."""
     if len(numbers) == 1:
         return f"ledger {numbers[0]} is"
     return f"ledgers {', '.join(map(str, numbers))} are"
@@ -772,7 +790,7 @@ def _entries_of(index: IndexObject) -> set[int]:
 
 
 def _following(stored: StoredLedger) -> list[int]:
-    """Damaged entries that follow the whole ones one by one."""
+    """Damaged entries that directly follow the whole ones."""
     end = int(stored.rows["entry"].max(initial=-1)) + 1
     return [
         entry for n, entry in enumerate(e for e in stored.broken if e >= end) if entry == end + n

@@ -1,10 +1,10 @@
-"""Ledgers as offloaders left them: objects of a bucket that was copied to a folder, and a file
-system's MapFiles.
+"""Ledgers in an offloader's form: objects of a bucket that was copied to a folder, and MapFiles of
+a file system.
 
-Both name their topic themselves, in the ledger's metadata: a broker notes there which managed
-ledger it made the ledger for. So all topics of a bucket can be told without asking the cluster.
-Where that is missing (very old ledgers), the path of a MapFile says it, and a bucket's object where
-its user metadata were saved beside it as ``NAME.meta.json``.
+Both name their topic in the ledger's metadata: a broker stores there the managed ledger of each
+ledger. So all topics of a bucket are found without asking the cluster. Very old ledgers lack this
+name. Then the path of a MapFile has it, and for an object of a bucket its user metadata, if they
+were saved beside it as ``NAME.meta.json``.
 
 Source: Pulsar 4.2.4, offloaders 4.0.8; docs/formats/pulsar.md, "Ledger metadata" and "Offloaded
 ledger".
@@ -37,13 +37,13 @@ from lastwrite.pulsar.store.objects import ObjectWriter, checked_index, read_ind
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.mapping import mapped
 
-MANAGED_LEDGER_NAME = "pulsar/managed-ledger"  # of a raw ledger's custom metadata
+MANAGED_LEDGER_NAME = "pulsar/managed-ledger"  # in a raw ledger's custom metadata
 _USER_METADATA_SUFFIX = ".meta.json"
 _MOST_USER_METADATA_BYTES = 1 << 20
 
 
 class Form(StrEnum):
-    """How a ledger lies there."""
+    """The form of an offloaded ledger."""
 
     OBJECT = "object"
     MAP_FILE = "MapFile"
@@ -51,16 +51,16 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Offloaded:
-    """One offloaded ledger; ``path`` is its data object, or its MapFile's folder."""
+    """One offloaded ledger. ``path`` is its data object, or its MapFile's folder."""
 
     form: Form
     path: str
     ledger: int
     uuid: UUID
-    topic: TopicName | None  # None: it does not say
+    topic: TopicName | None  # None if the ledger does not name it
     metadata: LedgerMetadata
     is_compacted: bool
-    damage: CorruptLog | None = None  # why it is not whole, as far as one sees without reading it
+    damage: CorruptLog | None = None  # why it is not whole, as far as is known without reading it
 
     @property
     def last_entry(self) -> int:
@@ -68,7 +68,7 @@ class Offloaded:
 
 
 def find_offloaded(path: str) -> tuple[list[Offloaded], list[Problem]]:
-    """The offloaded ledgers in a folder and all below it, sorted by path, and what is wrong there."""
+    """The offloaded ledgers in a folder and below it, sorted by path, and the problems found."""
     found: list[Offloaded] = []
     problems: list[Problem] = []
     for folder, below, names in os.walk(path, onerror=_refused):
@@ -77,8 +77,8 @@ def find_offloaded(path: str) -> tuple[list[Offloaded], list[Problem]]:
             if parse_object_name(name) is not None:
                 _take(_object, os.path.join(folder, name), found, problems)
             elif parse_streamed_name(name) is not None and name + INDEX_SUFFIX in names:
-                words = "an object of several ledgers (layout V2) is not read"
-                place, remedy = os.path.join(folder, name), "bring its ledgers from the bookies"
+                words = "an object of several ledgers (layout V2) is not supported, and was skipped"
+                place, remedy = os.path.join(folder, name), "fetch its ledgers from the bookies"
                 problems.append(Problem(ProblemKind.UNSUPPORTED, words, place, None, remedy))
         for name in list(below):
             place = os.path.join(folder, name)
@@ -98,7 +98,7 @@ def _take(
     found: list[Offloaded],
     problems: list[Problem],
 ) -> None:
-    """One ledger; what is wrong with it is noted, and the others are read."""
+    """Read one ledger. A problem is noted, and the next ledger is read."""
     try:
         ledger = read(path)
     except LogError as error:
@@ -149,8 +149,10 @@ def _map_file(path: str) -> Offloaded:
 
 
 def named_by(path: str) -> tuple[TopicName | None, int] | None:
-    """The topic, if that is said beside it or by its folder, and the ledger of a file that cannot
-    be read; None: it is no ledger's."""
+    """The topic, if the folder or user metadata name it, and the ledger of an unreadable file.
+
+    Returns None if it is not a ledger's file.
+    """
     bare = path.removesuffix(INDEX_SUFFIX)
     if (parsed := parse_object_name(os.path.basename(bare))) is not None:
         return _topic_of_user_metadata(bare + _USER_METADATA_SUFFIX), parsed[1]
@@ -161,7 +163,7 @@ def named_by(path: str) -> tuple[TopicName | None, int] | None:
 
 
 def _topic_of_folder(path: str) -> TopicName | None:
-    """Of a MapFile: its folder's folder is named as the managed ledger is."""
+    """The topic of a MapFile: the parent folder is named after the managed ledger."""
     with contextlib.suppress(InvalidConfig):
         return TopicName.of_folder(os.path.dirname(os.path.abspath(path)))
     return None
@@ -177,7 +179,9 @@ def _topic_of(metadata: LedgerMetadata) -> TopicName | None:
 
 
 def _topic_of_user_metadata(path: str) -> TopicName | None:
-    """What a bucket notes beside an object: stores lower-case the names."""
+    """The topic from the user metadata that were saved beside an object. Stores lower-case the
+    names.
+    """
     try:
         with open(path, "rb") as file:
             said = json.loads(file.read(_MOST_USER_METADATA_BYTES))
@@ -199,8 +203,10 @@ def _records(path: str) -> Iterator[tuple[int, bytes]]:
 
 
 def object_entries(found: Offloaded) -> Iterator[tuple[int, bytes]]:
-    """The entries of a data object that is cut short or otherwise not as its index says: block by
-    block those up to where one is damaged, with their ids."""
+    """The entries, with their ids, of a data object that is truncated or contradicts its index.
+
+    Of each block they are the entries before the first damage.
+    """
     blocks = read_index(found.path).blocks
     with mapped(found.path) as data:
         for n, block in enumerate(blocks):
@@ -216,14 +222,14 @@ def object_entries(found: Offloaded) -> Iterator[tuple[int, bytes]]:
 def map_file_entries(
     found: Offloaded, skip: Callable[[CorruptLog], None]
 ) -> Iterator[tuple[int, bytes]]:
-    """A MapFile's entries that are whole, with their ids; ``skip`` is told of damaged records.
+    """The whole entries of a MapFile, with their ids. ``skip`` receives the damaged records.
 
-    No checksum proves an id, so one counts that follows the record before or that the next one
-    follows.
+    No checksum proves an id. So an id counts if it follows the previous record's or the next one
+    follows it.
     """
     last = -1
     before: int | None = None
-    held: tuple[int, bytes] | None = None  # not yet proven
+    held: tuple[int, bytes] | None = None  # waits for the next record to prove it
 
     def told(error: CorruptLog) -> None:
         nonlocal before
@@ -249,21 +255,21 @@ def map_file_entries(
 
 
 def write_map_file(found: Offloaded, writer: ObjectWriter) -> None:
-    """Write a MapFile's entries, from 0 on and without a hole, to a data object.
+    """Write a MapFile's entries, from 0 on and without a gap, to a data object.
 
     Raises:
-        CorruptLog: an entry is missing, or does not belong here; a record is damaged.
+        CorruptLog: an entry is missing or out of order, or a record is damaged.
     """
     expected, name = 0, os.path.join(found.path, MAP_DATA)
-    remedy = "bring the ledger from a bookie, or from a copy of the MapFile"
+    remedy = "fetch the ledger from a bookie, or from a copy of the MapFile"
     for key, value in _records(found.path):
         if key == METADATA_KEY:
             continue
         if key != expected:
-            words = f"entry {key} lies where entry {expected} must"
+            words = f"entry {key} instead of entry {expected}"
             raise CorruptLog(words, path=name, remedy=remedy)
         writer.append(key, value)
         expected += 1
     if expected != found.last_entry + 1:
-        words = f"{expected} entries, the ledger has {found.last_entry + 1}"
+        words = f"{expected} entries, and the ledger's metadata state {found.last_entry + 1}"
         raise CorruptLog(words, path=name, remedy=remedy)

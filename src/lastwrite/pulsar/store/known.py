@@ -1,5 +1,5 @@
-"""What is known of a topic and need not lie in its folder: ``fetched.json``. ``fetch`` writes it
-before it brings data.
+"""Facts about a topic whose data need not be in its folder: ``fetched.json``. ``fetch`` writes it
+before it copies data.
 
 ::
 
@@ -7,15 +7,18 @@ before it brings data.
      "damaged": {"80": "91"}, "compacted": {"ledger": 77, "horizon": "10:5"}, "cursor": null,
      "checksum": "8a2e10c4"}
 
-``entries``: how many a ledger has at least: a closed one by the topic's metadata, its offload or
-the confirmed entries on bookies, an open one up to its last confirmed entry. ``damaged``: entries
-beyond those, of which a fetch found no whole copy, or which may belong to the ledger or not.
-``compacted``: the compacted ledger that the cluster read from, and its horizon. ``cursor``: the
-ledger that says these two, where it could not be read. The folder is held against all that by every
-command; what is missing is damage. Where the topic's own list of ledgers lies there, that list says
-which ledgers count, so what retention took is not missed.
+- ``entries``: the least number of entries of a ledger. For a closed ledger it is from the topic's
+  metadata, its offload or the confirmed entries on bookies; for an open one it counts up to the
+  last confirmed entry.
+- ``damaged``: entries beyond those, without a whole copy, or which may not belong to the ledger.
+- ``compacted``: the compacted ledger that the cluster read from, and its horizon.
+- ``cursor``: the ledger that has these two, if it could not be read.
 
-The file is ours; replaced by one rename. ``checksum`` as in ``manifest``.
+Every command checks the folder against these facts and reports what is missing as damage. If the
+folder has the topic's own list of ledgers, only those ledgers count, so ledgers deleted by
+retention are not missing.
+
+The file is Lastwrite's own and is replaced by one rename. ``checksum`` as in ``manifest``.
 """
 
 from __future__ import annotations
@@ -35,22 +38,22 @@ from lastwrite.pulsar.store.manifest import read_sealed, replace_file, seal, uns
 _VERSION = 1
 _MOST_BYTES = 256 << 20
 _REMEDY = (
-    "fetch the topic again: that writes it again. Without it missing entries cannot be detected"
+    "fetch the topic again, which rewrites the file; without it missing entries cannot be detected"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTopic:
-    """What a fetch knew of a topic."""
+    """The facts about a topic that a fetch found."""
 
     topic: str = ""
     entries: Mapping[int, int] = field(default_factory=dict)
     damaged: Mapping[int, tuple[EntryRange, ...]] = field(default_factory=dict)
     compacted: tuple[int, Position] | None = None  # its ledger and its horizon
-    cursor: int | None = None  # the ledger that says them, and was not there
+    cursor: int | None = None  # the ledger that has them, if it could not be read
 
     def encode(self) -> bytes:
-        """The file's bytes."""
+        """The bytes of the file."""
         content = {
             "version": _VERSION,
             "topic": self.topic,
@@ -67,10 +70,10 @@ class KnownTopic:
 
     @classmethod
     def decode(cls, data: bytes) -> KnownTopic:
-        """What the file's bytes say.
+        """Decode the file's bytes.
 
         Raises:
-            CorruptLog: they are not what we wrote.
+            CorruptLog: Lastwrite did not write these bytes.
         """
         content = unseal(data, "the file", _VERSION, _REMEDY)
         try:
@@ -106,11 +109,11 @@ def _count(value: object) -> int:
 
 
 def read_known(folder: str) -> KnownTopic | None:
-    """What a fetch knew of a topic folder; None: nobody wrote it down.
+    """The facts that a fetch stored in a topic folder. None if there is no such file.
 
     Raises:
-        CorruptLog: the file is not what we wrote.
-        LogError: it cannot be read.
+        CorruptLog: Lastwrite did not write this content.
+        LogError: the file cannot be read.
     """
     path = os.path.join(folder, FETCHED)
     data = read_sealed(path, _MOST_BYTES, _REMEDY)
@@ -119,16 +122,16 @@ def read_known(folder: str) -> KnownTopic | None:
 
 
 def write_known(folder: str, known: KnownTopic) -> None:
-    """Write it, in one step and durably.
+    """Write the facts, atomically and durably.
 
     Raises:
-        LogError: it cannot be written; the former one stands.
+        LogError: the file cannot be written; the former one remains.
     """
     replace_file(os.path.join(folder, FETCHED), known.encode())
 
 
 def without_list(ledgers: Sequence[int], folder: str) -> Problem:
-    """The note on a topic of which a fetch had no ledger list."""
+    """The note on a topic that was fetched without a ledger list."""
     each = "The ledger" if len(ledgers) == 1 else f"All {len(ledgers)} ledgers"
     counts = "counts" if len(ledgers) == 1 else "count"
     words = (
@@ -146,7 +149,7 @@ def without_list(ledgers: Sequence[int], folder: str) -> Problem:
 def expected_entries(
     info: ManagedLedgerInfo | None, last_confirmed: Position | None, known: KnownTopic | None
 ) -> dict[int, int | None]:
-    """How many entries each ledger has at least, in the log's order; None: not known."""
+    """The least number of entries of each ledger, in the log's order. None if unknown."""
     told: Mapping[int, int] = {} if known is None else known.entries
     if info is None:
         return dict(sorted(told.items()))

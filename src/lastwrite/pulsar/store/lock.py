@@ -1,8 +1,8 @@
-"""Who works on which topic folder: ``storage.lock`` on ``lastwrite.lock`` in it. No broker opens
-such a folder.
+"""The lock of a topic folder: ``storage.lock`` on ``lastwrite.lock`` in it. No broker opens such a
+folder.
 
-A topic has a lock file of its own, which is open as long as it is held; so a run over an archive of
-many topics takes the files that the system grants, not only as many as a process gets unasked.
+Each topic has a lock file of its own, which stays open while it is locked. A run over an archive of
+many topics therefore raises the limit of open files to the system's hard limit.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ PLACE = lock.LockPlace(
 
 
 def hold(folder: str, names: Iterable[TopicPartition]) -> AbstractContextManager[None]:
-    """Keep other runs away from the topic of this folder; see ``storage.lock.hold``. In an archive
-    nobody locks anything: of two rounds one wins.
+    """Lock the topic of this folder against other runs; see ``storage.lock.hold``.
+
+    Topics of an archive are not locked: if two rounds compete, one of them wins at the commit.
     """
     if is_archived(folder):
         refuse_if_broken(archive_of(folder))
@@ -42,7 +43,9 @@ def hold(folder: str, names: Iterable[TopicPartition]) -> AbstractContextManager
 def try_hold(
     folder: str, names: Iterable[TopicPartition]
 ) -> AbstractContextManager[set[TopicPartition]]:
-    """As ``hold``, if it is free now: the context gives whether."""
+    """As ``hold``, if the topic is not locked. The context value has the topics
+    that were locked.
+    """
     if is_archived(folder):
         refuse_if_broken(archive_of(folder))
         return nullcontext(set(names))
@@ -53,20 +56,20 @@ def try_hold(
 def _allow_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with suppress(OSError, ValueError):  # a system may grant less than it says
+        with suppress(OSError, ValueError):  # a system may grant less than its hard limit
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def holds(folder: str, name: TopicPartition) -> bool:
-    """Whether this very process holds the topic."""
+    """Whether this process has locked the topic."""
     return lock.holds(folder, name, PLACE)
 
 
 def refuse_if_held(folder: str, names: Collection[TopicPartition] | None = None) -> None:
-    """For work that only reads the topic.
+    """Check, for work that only reads the topic, that no run may change it.
 
     Raises:
-        LogHeld: a run may change it while it is read.
+        LogHeld: a run may change the topic meanwhile.
     """
     if not is_archived(folder):
         lock.refuse_if_held(folder, names, PLACE)

@@ -1,20 +1,20 @@
-"""Which compacted ledger of a topic folder counts: ``compacted.json``, the offline twin of the
-cursor ``__compaction``.
+"""The compacted ledger of a topic folder: ``compacted.json``, the offline version of the cursor
+``__compaction``.
 
 ::
 
-    {"version": 1, "topic": "persistent://public/default/orders", "ledger": 13, "object":
-    "2f…-ledger-13",
+    {"version": 1, "topic": "persistent://public/default/orders", "ledger": 13,
+     "object": "2f…-ledger-13",
      "from": "10:1", "to": "12:7", "horizon": "12:9", "entries": 3, "bytes": 279, "messages": 4,
-     "order": "publishing", "retain_null_key": false, "parts": false, "read": 9, "ledgers": [10,
-     12], "checksum": "8a2e10c4"}
+     "order": "publishing", "retain_null_key": false, "parts": false, "read": 9,
+     "ledgers": [10, 12], "checksum": "8a2e10c4"}
 
-What lies up to the horizon is read from the ledger, what lies beyond from the raw ledgers. The file
-is replaced by one rename, so it names the old ledger or the new one, and both are whole.
-``checksum`` is the CRC-32C of the rest, as JSON with sorted names and no blanks.
+Entries up to the horizon are read from this ledger, later ones from the raw ledgers. The file is
+replaced by one rename. So it names the old ledger or the new one, and both are whole. ``checksum``
+is the CRC-32C of the rest, as JSON with sorted names and no blanks.
 
 Source: docs/formats/pulsar.md, "Compacted ledger"; docs/formats/pulsar-compaction.md, "The commit"
-and "A round"; the file is ours.
+and "A round". The file is Lastwrite's own.
 """
 
 from __future__ import annotations
@@ -39,38 +39,42 @@ from lastwrite.storage import files
 from lastwrite.storage.ownership import Ownership
 
 PUBLISHING, EVENT_TIME = "publishing", "event-time"
-ASIDE_SUFFIX = ".aside"  # of files that are being written; whoever holds the topic may remove them
+# of files that are being written; the holder of the topic's lock may remove them
+ASIDE_SUFFIX = ".aside"
 
 _VERSION = 1
 _MOST_BYTES = 1 << 20
 _REMEDY = (
-    "restore it from a backup, or fetch the topic into another archive; only where every raw ledger of the topic is "
-    "here, from its first on, move it away: the next round then begins with them"
+    "restore it from a backup, or fetch the topic into another archive; only if every raw ledger "
+    "of the topic is here, from its first on, move the file away: the next round then starts from "
+    "them"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A topic's compacted ledger. ``from_``, ``to``: its ends, or the horizon if it is empty."""
+    """A topic's compacted ledger. ``from_`` and ``to`` are its ends, or the horizon if
+    it is empty.
+    """
 
-    topic: str  # the full name, a partition's own
+    topic: str  # the full name, with the partition
     ledger: int
-    object: str  # the name of its data object; the index beside it
+    object: str  # the name of its data object; the index is beside it
     from_: Position
     to: Position
-    horizon: Position  # the last entry that the rounds have read
+    horizon: Position  # the last entry that a round has read
     entries: int
-    size_bytes: int  # of the records, without what the object adds
+    size_bytes: int  # of the records, without the object's framing
     messages: int
     order: str = PUBLISHING
     retain_null_key: bool = False
-    parts: bool = False  # there may be messages in chunks
-    # messages that the last round read, those of the former compacted ledger among them
+    parts: bool = False  # whether it may contain chunked messages
+    # messages that the last round read, including those of the former compacted ledger
     read: int = 0
     ledgers: tuple[int, ...] = ()  # the raw ledgers that it read
 
     def to_dict(self) -> dict[str, Any]:
-        """As it lies in the file, without the checksum."""
+        """The content of the file, without the checksum."""
         return {
             "version": _VERSION,
             "topic": self.topic,
@@ -90,15 +94,15 @@ class Manifest:
         }
 
     def encode(self) -> bytes:
-        """The file's bytes."""
+        """The bytes of the file."""
         return seal(self.to_dict())
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
-        """The manifest of the file's bytes.
+        """Decode the bytes of the file.
 
         Raises:
-            CorruptLog: they are not what we wrote.
+            CorruptLog: Lastwrite did not write these bytes.
         """
         content = unseal(data, "the manifest", _VERSION, _REMEDY)
         try:
@@ -134,17 +138,17 @@ def seal(content: dict[str, Any]) -> bytes:
 
 
 def unseal(data: bytes, what: str, version: int, remedy: str) -> dict[str, Any]:
-    """The document of the file's bytes, without its checksum; ``what`` names it in errors.
+    """The document of the file's bytes, without its checksum. ``what`` names it in errors.
 
     Raises:
-        CorruptLog: no JSON, another version, or another checksum than that of the content.
+        CorruptLog: not JSON, another version, or a checksum that does not match the content.
     """
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise CorruptLog(f"{what} is no JSON: {error}", remedy=remedy) from error
+        raise CorruptLog(f"{what} is not JSON: {error}", remedy=remedy) from error
     if not isinstance(content, dict) or content.get("version") != version:
-        raise CorruptLog(f"{what} is not of this release", remedy=remedy)
+        raise CorruptLog(f"{what} is of another release", remedy=remedy)
     told, checksum = content.pop("checksum", None), checksum_of(content)
     if told != checksum:
         words = f"{what} has the checksum {checksum}, but it states {told!r}"
@@ -153,11 +157,11 @@ def unseal(data: bytes, what: str, version: int, remedy: str) -> dict[str, Any]:
 
 
 def read_sealed(path: str, most_bytes: int, remedy: str) -> bytes | None:
-    """The bytes of such a file; None: it is not there.
+    """The bytes of such a file. None if it does not exist.
 
     Raises:
-        CorruptLog: it has more than ``most_bytes``.
-        LogError: it cannot be read.
+        CorruptLog: the file exceeds ``most_bytes``.
+        LogError: the file cannot be read.
     """
     try:
         with open(path, "rb") as file:
@@ -172,7 +176,7 @@ def read_sealed(path: str, most_bytes: int, remedy: str) -> bytes | None:
 
 
 def replace_file(path: str, content: bytes, like: Ownership | None = None) -> None:
-    """Write a file in one step and durably. A ``LogError`` leaves the former one."""
+    """Write a file atomically and durably. If this raises ``LogError``, the former file remains."""
     files.replace(path, content, suffix=ASIDE_SUFFIX, like=like)
     files.fsync_dir(os.path.dirname(path))
 
@@ -205,11 +209,11 @@ def _place(content: dict[str, object], name: str) -> Position:
 
 
 def read_manifest(folder: str) -> Manifest | None:
-    """The manifest of a topic folder; None: the topic was never compacted there.
+    """The manifest of a topic folder. None if the topic was never compacted there.
 
     Raises:
-        CorruptLog: the file is not what we wrote.
-        LogError: it cannot be read.
+        CorruptLog: Lastwrite did not write this content.
+        LogError: the file cannot be read.
     """
     path = os.path.join(folder, MANIFEST)
     data = read_sealed(path, _MOST_BYTES, _REMEDY)
@@ -218,10 +222,11 @@ def read_manifest(folder: str) -> Manifest | None:
 
 
 def replace_manifest(folder: str, manifest: Manifest) -> None:
-    """Write the manifest, in one step and durably: after this, and not before, its ledger counts.
+    """Write the manifest, atomically and durably. Its ledger counts from this moment on, not
+    before.
 
     Raises:
-        LogError: it cannot be written; the former one stands.
+        LogError: the file cannot be written; the former one remains.
     """
     path = os.path.join(folder, MANIFEST)
     siblings = [

@@ -1,19 +1,18 @@
-"""A topic folder that mirrors a topic of a live cluster: what the cluster says counts, here too.
+"""A topic folder that mirrors a topic of a live cluster. The cluster's metadata are authoritative.
 
-A round on a live topic brings what it needs into a topic folder, works there, and hands the new
-compacted ledger over. Where the folder is kept, the next round finds what it has not to bring
-again::
+A round on a live topic copies what it needs into a topic folder, works there, and uploads the new
+compacted ledger. If the folder is kept, the next round copies only what is new::
 
-    9c…-ledger-41             a raw ledger that is closed: brought once
-    9c…-ledger-42             the open one: brought anew when it has grown, then the former goes
-    5e…-ledger-77             the compacted ledger, under the number that the cluster knows it by
+    9c…-ledger-41             a closed raw ledger: copied once
+    9c…-ledger-42             the open one: copied again once it has grown; the old one is deleted
+    5e…-ledger-77             the compacted ledger, under the number that it has in the cluster
     compacted.json            names it, with the cluster's horizon
-    fetched.json              what is known and need not be here, see ``known``
+    fetched.json              facts whose data need not be here, see ``known``
 
-A ledger is written aside and renamed, its index first, and is durable before what was there of it
-goes; so a crash in between may leave two objects of one ledger, of which that with more entries
-counts (``brought_uuid``). The manifest is replaced in one step when all that it needs is there.
-What is missing the next run brings anew.
+A ledger is written aside and renamed, its index first. It is durable before its former objects are
+deleted. So a crash in between may leave two objects of one ledger; the one with more entries counts
+(``brought_uuid``). The manifest is replaced in one step once everything it needs is present. The
+next run copies what is missing.
 """
 
 from __future__ import annotations
@@ -57,21 +56,21 @@ from lastwrite.pulsar.store.objects import ObjectWriter, checked_index, find_sta
 from lastwrite.pulsar.store.topic import brought_uuid, partition_of
 from lastwrite.storage import files
 
-_COUNT_BYTES = 1 << 20  # of entries whose messages are counted at once
+_COUNT_BYTES = 1 << 20  # bytes of entries whose messages are counted at once
 
 
 def mirror_folder(archive: str, topic: TopicName) -> str:
-    """Where the topic's folder lies in an archive."""
+    """The path of the topic's folder in an archive."""
     return os.path.join(os.path.abspath(archive), *topic.managed_ledger.split("/"))
 
 
 @contextlib.contextmanager
 def mirroring(archive: str, topic: TopicName) -> Iterator[Mirror]:
-    """The topic's mirror in an archive, made if it is not there, and ours alone meanwhile.
+    """The topic's mirror in an archive, created if missing, and locked while the context is open.
 
     Raises:
         LogHeld: another run works on it.
-        LogError: it cannot be made or listed.
+        LogError: it cannot be created or listed.
     """
     folder = mirror_folder(archive, topic)
     files.make_new_folder(folder)
@@ -80,7 +79,7 @@ def mirroring(archive: str, topic: TopicName) -> Iterator[Mirror]:
 
 
 class Mirror:
-    """A topic folder that the caller holds."""
+    """A topic folder that the caller has locked."""
 
     def __init__(self, folder: str, topic: TopicName) -> None:
         self.folder = folder
@@ -92,29 +91,29 @@ class Mirror:
             parsed = parse_object_name(name)
             if parsed is not None:
                 self._objects.setdefault(parsed[1], []).append(os.path.join(folder, name))
-        if self._objects:  # a fetch that was killed may have named some, and not synced that
+        if self._objects:  # a fetch that was killed may have renamed some without a sync
             files.fsync_dir(folder)
 
     @property
     def manifest(self) -> Manifest | None:
-        """What counts here; None also where it cannot be read: the cluster tells anew."""
+        """The valid manifest. None if it is missing or damaged: the cluster has its content."""
         with contextlib.suppress(CorruptLog):
             return read_manifest(self.folder)
         return None
 
     def present(self, ledger: int) -> Iterator[tuple[str, int]]:
-        """The data objects of the ledger that have no gap, and how many entries each has."""
+        """The ledger's data objects without a gap, and their numbers of entries."""
         for path, index in self.indexes(ledger):
             last = index.metadata.last_entry
             if last is not None and not index.missing:
                 yield path, last + 1
 
     def indexes(self, ledger: int) -> Iterator[tuple[str, IndexObject]]:
-        """The data objects of the ledger that have an index which fits, with it."""
+        """The ledger's data objects that have a matching index, with that index."""
         for path in self._objects.get(ledger, []):
             try:
                 index = checked_index(path)
-                _ = index.missing  # proves the metadata too
+                _ = index.missing  # checks the metadata too
             except LogError:
                 continue
             yield path, index
@@ -127,7 +126,9 @@ class Mirror:
         *,
         or_more: bool = False,
     ) -> str | None:
-        """The ledger's data object with so many entries (and that uuid); None: it is not here."""
+        """The ledger's data object with this number of entries, and this uuid if given. None if it
+        is not here.
+        """
         for path, count in self.present(ledger):
             parsed = parse_object_name(os.path.basename(path))
             is_enough = count == entries or (or_more and count > entries)
@@ -142,7 +143,7 @@ class Mirror:
         entries: Iterable[tuple[int, bytes]],
         uid: uuid.UUID | None = None,
     ) -> str:
-        """Write a ledger of these entries; as ``write``, and raises what ``entries`` raises."""
+        """Write a ledger with these entries. As ``write``, and raises what ``entries`` raises."""
 
         def fill(writer: ObjectWriter) -> None:
             for entry, data in entries:
@@ -157,13 +158,13 @@ class Mirror:
         fill: Callable[[ObjectWriter], None],
         uid: uuid.UUID | None = None,
     ) -> str:
-        """Write a ledger whose entries ``fill`` appends; whatever else was here of it goes. The
-        data object's path.
+        """Write a ledger whose entries ``fill`` appends. Returns the path of the data object.
 
-        ``uid``: of its names; None: one that says how many entries are in it, see ``brought_uuid``.
+        Other objects of the ledger are then deleted. ``uid`` is the uuid in the names; None uses
+        the one derived from the number of entries, see ``brought_uuid``.
 
         Raises:
-            LogError: it cannot be written; and what ``fill`` raises.
+            LogError: it cannot be written. Errors of ``fill`` are raised too.
         """
         writer = ObjectWriter(self.folder, ledger, uid=uid)
         try:
@@ -184,10 +185,11 @@ class Mirror:
         end: int,
         note: Callable[[CorruptLog], None],
     ) -> str | None:
-        """Write a ledger of which no source is whole: what they have before entry ``end``, and what
-        lies here already. None: no entry is whole. ``note`` is told of damage to what lies here.
+        """Write a ledger without a whole source: the sources' entries before ``end``, and those
+        stored here.
 
-        The former object stays whole until the new one is: that may be all there is of an entry.
+        Returns None if no entry is whole. ``note`` receives the damage to what is stored here. The
+        former object stays until the new one is whole, since it may have the only copy of an entry.
         """
         present = list(self.indexes(ledger))
 
@@ -211,22 +213,22 @@ class Mirror:
             return None
 
     def link(self, ledger: int, source: str, copies: bool = False) -> str:
-        """Give the two objects of a ledger a second name here, the same one; or copy them. The data
+        """Hard-link the two objects of a ledger into this folder, or copy them. Returns the data
         object's path.
 
         Raises:
-            LogError: they cannot be linked nor copied.
+            LogError: they can be neither linked nor copied.
         """
         path = os.path.join(self.folder, os.path.basename(source))
         bring = files.copy if copies else files.link
         for suffix in (INDEX_SUFFIX, ""):
             if os.path.exists(path + suffix) and os.path.samefile(path + suffix, source + suffix):
                 continue
-            staged = path + suffix + ASIDE_SUFFIX  # under its name it has to be whole
+            staged = path + suffix + ASIDE_SUFFIX  # it gets its name only once it is whole
             _remove(staged)
             with files.removed_on_failure(staged):
                 bring(source + suffix, staged)
-                if not copies:  # whoever laid it there may not have
+                if not copies:  # its writer may not have synced it
                     files.fsync_file(staged)
                 files.rename(staged, path + suffix)
         return self._made(ledger, path)
@@ -243,7 +245,9 @@ class Mirror:
         return path
 
     def drop_parts(self, ledger: int, whole: str) -> None:
-        """Remove the objects of the ledger that have a part of what the one at ``whole`` has."""
+        """Remove the ledger's objects that have only a part of the entries of the object at
+        ``whole``.
+        """
         count = next(entries for path, entries in self.present(ledger) if path == whole)
         for path, index in list(self.indexes(ledger)):
             last = -1 if index.metadata.last_entry is None else index.metadata.last_entry
@@ -254,7 +258,7 @@ class Mirror:
 
     @property
     def raw_ledgers(self) -> list[int]:
-        """The raw ledgers of which something is here."""
+        """The raw ledgers that have an object here."""
         return [
             ledger
             for ledger, paths in sorted(self._objects.items())
@@ -262,7 +266,7 @@ class Mirror:
         ]
 
     def clear_compacted(self, kept: int | None) -> None:
-        """Remove all compacted ledgers but this one; raw ledgers stay."""
+        """Remove all compacted ledgers but ``kept``. Raw ledgers stay."""
         for ledger in sorted(self._objects):
             if ledger != kept and any(map(_is_compacted, self._objects[ledger])):
                 for path in self._objects.pop(ledger):
@@ -270,31 +274,33 @@ class Mirror:
 
     @property
     def known(self) -> KnownTopic:
-        """What an earlier fetch knew; nothing if that is damaged: this one writes it again."""
+        """The facts of an earlier fetch. Empty if that file is damaged: this fetch rewrites it."""
         with contextlib.suppress(CorruptLog):
             return read_known(self.folder) or KnownTopic(topic=self.topic.full)
         return KnownTopic(topic=self.topic.full)
 
     def keep_known(self, known: KnownTopic) -> None:
-        """Write down what is known of the topic, unless it stands there already."""
+        """Store the facts about the topic, unless they are stored already."""
         with contextlib.suppress(CorruptLog):
             if read_known(self.folder) == known:
                 return
         write_known(self.folder, known)
 
     def keep_metadata(self, content: bytes, is_json: bool = False) -> None:
-        """Write the topic's own list of ledgers: the metadata store's node, or an export as JSON."""
+        """Write the topic's own list of ledgers: the metadata store's node, or an
+        export as JSON.
+        """
         names = (MANAGED_LEDGER, MANAGED_LEDGER_JSON, MANIFEST)
         node, exported, manifest = (os.path.join(self.folder, name) for name in names)
         path, other = (exported, node) if is_json else (node, exported)
         like = files.owner_of(path, (other, manifest)).as_far_as_may()
         replace_file(path, content, like)
-        if os.path.lexists(other):  # of an earlier time: two lists may contradict each other
+        if os.path.lexists(other):  # from an earlier fetch: two lists may contradict each other
             files.unlink(other)
             files.fsync_dir(self.folder)
 
     def is_compacted(self, ledger: int, horizon: Position) -> None:
-        """Let the manifest name ``ledger``, which was brought, and ``horizon``."""
+        """Make the manifest name ``ledger``, which has been copied, and ``horizon``."""
         (path,) = self._objects[ledger]
         known = self.manifest
         if known is not None and known.object == os.path.basename(path):
@@ -305,13 +311,13 @@ class Mirror:
             replace_manifest(self.folder, found)
 
     def is_not_compacted(self) -> None:
-        """Let no manifest say anything."""
+        """Remove the manifest."""
         if os.path.lexists(os.path.join(self.folder, MANIFEST)):
             files.unlink(os.path.join(self.folder, MANIFEST))
             files.fsync_dir(self.folder)
 
     def is_published(self, ledger: int, horizon: Position) -> None:
-        """Give the compacted ledger the number and the horizon that the cluster knows."""
+        """Give the compacted ledger the number and the horizon that it has in the cluster."""
         known = read_manifest(self.folder)
         if known is None or (known.ledger, known.horizon) == (ledger, horizon):
             return
@@ -335,14 +341,16 @@ class _Nothing(Exception):
 
 
 def _is_compacted(path: str) -> bool:
-    """Whether the data object at ``path`` is of a compacted ledger; one that cannot be read is not."""
+    """Whether the data object at ``path`` is a compacted ledger. False if it cannot be read."""
     with contextlib.suppress(LogError):
         return checked_index(path).metadata.compacted_topic is not None
     return False
 
 
 def _described(topic: TopicName, path: str, ledger: int, horizon: Position) -> Manifest:
-    """The manifest of a compacted ledger that somebody else wrote: by which order it does not say."""
+    """The manifest of a compacted ledger of another writer. It does not have the order of the
+    compaction.
+    """
     first = last = None
     count = size = messages = 0
     has_parts = False
@@ -350,7 +358,7 @@ def _described(topic: TopicName, path: str, ledger: int, horizon: Position) -> M
     waiting: list[bytes] = []
 
     def survey() -> None:
-        """Count the messages of the entries that wait, as a round would."""
+        """Count the messages of the collected entries, as a round would."""
         nonlocal messages, has_parts
         framed = np.frombuffer(b"".join(waiting), dtype=np.uint8)
         rows, done, _ = surveyor.take(framed, 0, len(framed), 0)
@@ -389,7 +397,7 @@ def _described(topic: TopicName, path: str, ledger: int, horizon: Position) -> M
 
 
 def _remove_pair(path: str) -> None:
-    """A ledger's objects: the index last, so that it can say whose it is."""
+    """Remove a ledger's objects, the index last, since it identifies the data."""
     for suffix in (SURVEY_SUFFIX, "", INDEX_SUFFIX):
         _remove(path + suffix)
 

@@ -1,10 +1,10 @@
-"""Ledgers in a topic folder: a data object of blocks and its index object, as the object-store
-offloader writes them.
+"""Ledgers in a topic folder: a data object of blocks and its index object, as by the object-store
+offloader.
 
-A data object is written aside, ``<name>.<attempt>.aside``, block after block; a block's header is
-filled in when the block ends, for only then its length is known. The index comes last, and gets its
-name first: whoever sees the data object sees both. Reading goes by the index: the block of an
-entry, then from entry to entry.
+A data object is written aside as ``<name>.<attempt>.aside``, block after block. A block's header is
+written when the block ends, because only then its length is known. The index is written last and
+renamed first, so a visible data object always has its index. A reader finds the block of an entry
+by the index, then walks from entry to entry.
 
 Source: Pulsar 4.2.4, offloaders 4.0.8 ``BlockAwareSegmentInputStreamImpl``,
 ``OffloadIndexBlockImpl``; docs/formats/pulsar.md, "Offloaded ledger".
@@ -52,18 +52,17 @@ from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.reading import AGAIN, ObjectReader, read_small, reader_of
 from lastwrite.storage.staging import changing, remove_staged
 
-BLOCK_BYTES = 1 << 20  # of the objects that we write: an entry is found by walking half a block
+BLOCK_BYTES = 1 << 20  # of the objects written here: finding an entry walks half a block on average
 ASIDE_SUFFIX = ".aside"
 _BUFFER_BYTES = 1 << 20
 
 
 class ObjectWriter:
-    """Writes ledger ``ledger`` aside in ``folder``, then gives the two objects their names.
+    """Writes ledger ``ledger`` aside in ``folder``, then renames the two objects.
 
-    Entries come with rising ids; a block begins after ids that were left out, and the index says
-    which (``missing``). ``uid`` is the uuid in the objects' names, drawn where none is given. Held:
-    the rows of the index, 20 bytes a block. An entry larger than ``block_bytes`` has a block of its
-    own.
+    Entry ids must ascend. A block begins after skipped ids, and the index lists them (``missing``).
+    ``uid`` is the uuid in the objects' names; None draws a random one. Keeps the rows of the index
+    in memory, 20 bytes a block. An entry larger than ``block_bytes`` has a block of its own.
     """
 
     def __init__(
@@ -77,15 +76,15 @@ class ObjectWriter:
         self.path = os.path.join(folder, object_name(uid or uuid.uuid4(), ledger))
         self.size_bytes = 0  # of the data object so far
         self.entries = 0
-        self.entry_bytes = 0  # of the entries alone, as a ledger's length counts them
+        self.entry_bytes = 0  # of the entries alone, as in a ledger's length
         self.last_entry = -1
-        self._missing: list[EntryRange] = []  # before the last entry
+        self._missing: list[EntryRange] = []  # ids skipped before the last entry
         self._block_bytes = block_bytes
         attempt = uuid.uuid4().hex[:12]
         self._staged = f"{self.path}.{attempt}{ASIDE_SUFFIX}"
         self._staged_index = f"{self.path}{INDEX_SUFFIX}.{attempt}{ASIDE_SUFFIX}"
         self._blocks: list[IndexEntry] = []
-        self._block_end = 0  # where the open block ends now; its begin is the last of ``_blocks``
+        self._block_end = 0  # end of the open block so far; its start is the last of ``_blocks``
         self._is_open = False
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
@@ -97,14 +96,14 @@ class ObjectWriter:
             self._file: FileIO | None = files.create(self._staged, self._like)
 
     def rename(self, uid: uuid.UUID) -> None:
-        """Let the objects' names have another uuid."""
+        """Change the uuid in the objects' names."""
         folder, name = os.path.split(self.path)
         parsed = parse_object_name(name)
         assert parsed is not None
         self.path = os.path.join(folder, object_name(uid, parsed[1]))
 
     def append(self, entry: int, data: bytes) -> None:
-        """Add one entry."""
+        """Append one entry."""
         self._begin_entry(entry, ENTRY_HEAD_BYTES + len(data))
         self._waiting += (ENTRY_HEAD.pack(len(data), entry), data)
         self._waiting_bytes += ENTRY_HEAD_BYTES + len(data)
@@ -113,10 +112,9 @@ class ObjectWriter:
             self._flush()
 
     def append_framed(self, data: ByteArray, positions: Int64Array, entries: Int64Array) -> None:
-        """Add entries that are framed already (int32 size, int64 entry, bytes), one behind another
-        in all of ``data``.
+        """Append adjacent entries that are framed already (int32 size, int64 entry, bytes).
 
-        ``positions``: where each begins; ``entries``: its id.
+        ``positions`` are their positions in ``data``, and ``entries`` their ids.
         """
         self._flush()
         ends = np.append(positions[1:], len(data))
@@ -136,7 +134,7 @@ class ObjectWriter:
 
     def _begin_entry(self, entry: int, framed_bytes: int) -> None:
         if entry <= self.last_entry:
-            raise CorruptLog(f"entry {entry} comes behind entry {self.last_entry}", path=self.path)
+            raise CorruptLog(f"entry {entry} follows entry {self.last_entry}", path=self.path)
         if entry > self.last_entry + 1:
             self._missing.append(EntryRange(self.last_entry + 1, entry - 1))
             if self._is_open:
@@ -151,7 +149,7 @@ class ObjectWriter:
         self._write(bytes(BLOCK_HEADER_BYTES))
 
     def _end_block(self) -> None:
-        """Fill in the open block's header."""
+        """Write the header of the open block."""
         self._flush()
         assert self._file is not None
         block = self._blocks[-1]
@@ -180,12 +178,10 @@ class ObjectWriter:
         self.size_bytes = self._block_end
 
     def finish(self, metadata: LedgerMetadata) -> str:
-        """Write the index, sync both objects and give them their names; returns the data object's
-        path.
+        """Write the index, sync both objects and rename them. Returns the path of the data object.
 
-        ``metadata`` is the ledger's own; its length and last entry are set to what was written, and
-        what was left out before the last entry is noted. The folder's names are the caller's to
-        sync.
+        ``metadata`` are the ledger's own. Their length and last entry are set to what was written,
+        and the ids skipped before the last entry are added. The caller syncs the folder.
         """
         if self._is_open:
             self._end_block()
@@ -207,14 +203,16 @@ class ObjectWriter:
         return self.path
 
     def abandon(self) -> None:
-        """Remove what was written aside; after ``finish`` nothing is done."""
+        """Remove the files written aside. Does nothing after ``finish``."""
         if self._file is not None:
             self._file.close()
             remove_staged((self._staged, self._staged_index))
 
 
 def find_staged(folder: str) -> list[str]:
-    """What writers left aside in a topic folder: of those that were killed, if none is at work."""
+    """The files that writers left aside in a topic folder. If no writer is active, they are of
+    killed ones.
+    """
     names = sorted(os.listdir(folder))
     return [os.path.join(folder, name) for name in names if name.endswith(ASIDE_SUFFIX)]
 
@@ -223,9 +221,9 @@ def read_index(path: str) -> IndexObject:
     """The index of the data object at ``path``.
 
     Raises:
-        CorruptLog: it contradicts its format.
-        UnsupportedFormat: it is of layout V2.
-        LogError: it cannot be read.
+        CorruptLog: the index contradicts its format.
+        UnsupportedFormat: the index is of layout V2.
+        LogError: the index cannot be read.
     """
     index_path = path + INDEX_SUFFIX
     if is_address(path):
@@ -243,17 +241,17 @@ def read_index(path: str) -> IndexObject:
 
 @lru_cache(maxsize=1024)
 def _index_at(address: str) -> IndexObject:
-    """Of an object, which nobody changes: it is read once."""
+    """The index of an object in a bucket. Objects do not change, so it is read once."""
     with located(address):
         return IndexObject.decode(read_small(address))
 
 
 def checked_index(path: str) -> IndexObject:
-    """The index of the data object at ``path``, held against that object's size.
+    """The index of the data object at ``path``, checked against that object's size.
 
     Raises:
-        CorruptLog: it contradicts its format, or the data object.
-        LogError: as ``read_index``; or the data object is not there.
+        CorruptLog: the index contradicts its format or the data object.
+        LogError: as ``read_index``, or the data object does not exist.
     """
     index = read_index(path)
     try:
@@ -262,7 +260,7 @@ def checked_index(path: str) -> IndexObject:
         raise files.to_log_error(error, path, "read the object") from error
     if index.data_bytes != size:
         kind = TruncatedLog if size < index.data_bytes else CorruptLog
-        words = f"the data object has {size} bytes, its index says {index.data_bytes}"
+        words = f"the data object has {size} bytes, and its index states {index.data_bytes}"
         raise kind(words, min(size, index.data_bytes), path, "fetch it again")
     return index
 
@@ -270,14 +268,14 @@ def checked_index(path: str) -> IndexObject:
 def read_entries(
     path: str, first: int = 0, last: int | None = None, index: IndexObject | None = None
 ) -> Iterator[tuple[int, bytes]]:
-    """The entries ``first`` to ``last`` of the data object at ``path``, with their ids; None: to
-    the ledger's end. Ids that the index notes as missing are passed over.
+    """The entries ``first`` to ``last`` of the data object at ``path``, with their ids.
 
-    ``index``: what ``checked_index`` said, read here where it is not given. Held: an entry; of an
-    object in a bucket a block.
+    ``last`` None means up to the ledger's end. Ids that the index lists as missing are skipped.
+    ``index`` is the result of ``checked_index``, which is called if it is not given. Keeps one
+    entry in memory, or one block for an object in a bucket.
 
     Raises:
-        CorruptLog: a block or an entry is not where it has to be, or entries are missing.
+        CorruptLog: a block or an entry is at a wrong place, or entries are missing.
     """
     index = checked_index(path) if index is None else index
     block = index.block_of(max(first, 0)) or next(iter(index.blocks), None)
@@ -316,7 +314,7 @@ def first_entry_of(segment: Segment, most_bytes: int) -> tuple[int, bytes] | Non
 
 
 def _views(path: str, index: IndexObject, first: IndexEntry) -> Iterator[tuple[memoryview, int]]:
-    """The blocks from ``first`` on and the byte that each begins with: of a file all at once."""
+    """The blocks from ``first`` on, each with its position. A file is one view."""
     if not is_address(path):
         with mapped(path, index.data_bytes) as data, memoryview(data)[first.offset :] as view:
             yield view, first.offset

@@ -1,5 +1,6 @@
-"""Whether something of Pulsar lies at a path: topic folders by their names, single files by their
-first bytes. What tells the systems apart loads no more than this.
+"""Whether a path contains data of Pulsar: topic folders by name, single files by their first bytes.
+
+The code that distinguishes the systems imports no more of Pulsar than this module.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _LOG_ROOT_FILES = ("meta.properties", "recovery-point-offset-checkpoint", ".kafk
 
 
 class FileKind(StrEnum):
-    """What one file is."""
+    """The kind of a single file."""
 
     DATA_OBJECT = "data object"
     INDEX_OBJECT = "index object"
@@ -44,18 +45,20 @@ _MAGICS = {
 
 
 def kind_of(path: str) -> FileKind | None:
-    """What the file at ``path`` is by its first four bytes; None: no file, or none of these."""
+    """The kind of the file at ``path`` by its first four bytes. None without a file, or for any
+    other file.
+    """
     if not os.path.isfile(path):
         return None
     try:
         with open(path, "rb") as file:
             return _MAGICS.get(file.read(4))
     except OSError:
-        return None  # whoever reads it will hear why
+        return None  # reading the file will report the reason
 
 
 def is_topic_folder(folder: str) -> bool:
-    """Whether the folder is named as a topic's and holds something of one."""
+    """Whether the folder has a topic's name and contains a file of a topic."""
     if (
         os.path.basename(os.path.dirname(os.path.abspath(folder))) != PERSISTENT
         or name_or_none(folder) is None
@@ -74,7 +77,7 @@ def _is_of_topic(name: str) -> bool:
 
 
 def name_or_none(folder: str) -> TopicName | None:
-    """The topic that a folder is named after, None where it is named after none."""
+    """The topic that a folder is named after. None if its name is not a topic's."""
     try:
         return name_of(folder)
     except InvalidConfig:
@@ -85,18 +88,20 @@ def name_of(folder: str) -> TopicName:
     """The topic that a folder is named after.
 
     Raises:
-        InvalidConfig: the last four parts of the path are no managed ledger's name.
+        InvalidConfig: the last four parts of the path are not a managed ledger's name.
     """
     return TopicName.of_folder(os.path.abspath(folder))
 
 
 def locate(path: str) -> str | None:
-    """The topic folder at or above ``path``; else ``path`` if topics lie below it; else None."""
-    if is_address(str(path)):  # in a bucket there are archives alone
+    """The topic folder at or above ``path``; otherwise ``path`` if topics are below it; otherwise
+    None.
+    """
+    if is_address(str(path)):  # a bucket contains only archives
         return None
     whole = os.path.abspath(str(path))
     real = os.path.realpath(whole)
-    # The real path decides what the topic is called, where that is the name of one.
+    # If the real path is a topic's name, it decides the name of the topic.
     if real != whole and (found := locate(real)) is not None:
         return found
     above = whole if os.path.isdir(whole) else os.path.dirname(whole)
@@ -111,12 +116,12 @@ def locate(path: str) -> str | None:
 
 
 def topics_below(folder: str, depth: int = _LEVELS) -> Iterator[str]:
-    """Topic folders in ``folder``, at most ``depth`` levels below it, in no order."""
+    """Topic folders in ``folder``, at most ``depth`` levels below it, unsorted."""
     try:
         with os.scandir(folder) as entries:
             below = [entry.path for entry in entries if entry.is_dir()]
     except OSError:
-        return  # who looks for topics may not be allowed to look everywhere
+        return  # some folders on the way may not be readable
     if os.path.basename(folder) == PERSISTENT:
         yield from filter(is_topic_folder, below)
     elif depth > 1:

@@ -1,21 +1,21 @@
-"""Putting a new compacted ledger in the place of the former one.
+"""Replace the compacted ledger of a topic folder by a new one.
 
-Take a topic folder whose manifest names ledger 13, and a round that wrote its new ledger aside::
+Example: the manifest of a topic folder names ledger 13, and a round has written its new ledger
+aside::
 
-    5e….aside, 5e….aside-index                        written by workers, synced
-    9c…-ledger-14-index, 9c…-ledger-14                renamed, the folder synced: nobody looks at
-                                                      them yet
-    compacted.json                                    replaced by a rename, the folder synced: here,
-                                                      and only here, the
-                                                      new ledger and its horizon count
-    91…-ledger-13, 91…-ledger-13-index                removed
+    5e….aside, 5e….aside-index             written by workers, synced
+    9c…-ledger-14-index, 9c…-ledger-14     renamed, the folder synced: not used yet
+    compacted.json                         replaced by a rename, the folder synced: from here on,
+                                           and not before, the new ledger and its horizon count
+    91…-ledger-13, 91…-ledger-13-index     removed
 
-A crash before the manifest leaves the old ledger, after it the new one; ``recover`` removes each
-compacted ledger of ours that the manifest does not name. An index is named before its data and
-removed after them, so that each index can say whose it is. Raw ledgers are never touched.
+A crash before the manifest is replaced leaves the old ledger, a later crash the new one.
+``recover`` removes each compacted ledger made by Lastwrite that the manifest does not name. An
+index is renamed before its data and removed after them, so that each data object has an index that
+identifies it. Raw ledgers are never changed.
 
 Source: docs/formats/pulsar.md, "Compacted ledger"; docs/formats/pulsar-compaction.md, "The commit"
-and "A round"; the order is ours.
+and "A round". The order is Lastwrite's own.
 """
 
 from __future__ import annotations
@@ -63,26 +63,26 @@ _TIDY = "the new ledger is in place; the next run removes the old one"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewLedger:
-    """A compacted ledger that was written aside, and what the manifest shall say of it."""
+    """A compacted ledger that was written aside, and its facts for the manifest."""
 
-    path: str  # of its data; the index beside it
+    path: str  # of its data; the index is beside it
     horizon: Position
     messages: int
     order: str
     retain_null_key: bool
     parts: bool
-    read: int  # messages
-    ledgers: tuple[int, ...]  # raw ones
+    read: int  # number of messages read
+    ledgers: tuple[int, ...]  # raw ledgers
 
 
 # ---------------------------------------------------------------------- the steps
 
 
 def publish(log: PartitionLog, new: NewLedger) -> Outcome:
-    """Let the new ledger be the topic's compacted one; a crash before ``tidy`` leaves what
-    ``recover`` clears away.
+    """Make the new ledger the topic's compacted one. ``recover`` cleans up after a crash before
+    ``tidy``.
 
-    The caller holds the topic. Returns why it failed: the topic is then as it was.
+    The caller has locked the topic. Returns the error, in which case the topic is unchanged.
     """
     return outcome(partial(_publish, log, new))
 
@@ -92,7 +92,7 @@ def _publish(log: PartitionLog, new: NewLedger) -> None:
     topic = list_topic(log.folder)
     if topic.manifest is not None and new.horizon < topic.manifest.horizon:
         raise CommitConflict(
-            f"the horizon is {topic.manifest.horizon} by now, beyond {new.horizon}",
+            f"the horizon is meanwhile {topic.manifest.horizon}, beyond {new.horizon}",
             path=log.folder,
             remedy=AGAIN,
         )
@@ -100,10 +100,12 @@ def _publish(log: PartitionLog, new: NewLedger) -> None:
 
 
 def _install(folder: str, ledger: int, new: NewLedger) -> None:
-    """Give the ledger its names, and let the manifest name it."""
+    """Rename the ledger's objects, and replace the manifest."""
     if ledger > MAX_LEDGER:
         raise LogError(
-            f"no ledger id beyond {MAX_LEDGER} is left", path=folder, remedy="nothing was changed"
+            f"ledger ids are used up: the highest is {MAX_LEDGER}",
+            path=folder,
+            remedy="nothing was changed",
         )
     name = object_name(uuid.uuid4(), ledger)
     path = os.path.join(folder, name)
@@ -114,7 +116,8 @@ def _install(folder: str, ledger: int, new: NewLedger) -> None:
         files.fsync_dir(folder)
         replace_manifest(folder, manifest)
     except (LogError, OSError):
-        # Whether the manifest's rename is durable may be unknown; what it says is not.
+        # After an error it may be unknown whether the rename is durable, but the content read here
+        # is certain.
         with suppress(LogError, OSError):
             found = read_manifest(folder)
             if found is None or found.object != name:
@@ -159,13 +162,13 @@ def _ends_of(path: str, index: IndexObject) -> tuple[Position, Position]:
                 last = decode_record_at(file, index.data_bytes)
             return first, last
     except OSError as error:
-        raise files.to_log_error(error, path, "look at the new ledger") from error
+        raise files.to_log_error(error, path, "read the new ledger") from error
 
 
 def tidy(log: PartitionLog) -> Outcome:
-    """Remove what ``publish`` left of the topic that was ``log``: its former compacted ledger.
+    """Remove the former compacted ledger of the topic that was ``log`` before ``publish``.
 
-    Returns why something could not be removed; the next run does it, and nobody reads it.
+    Returns the error if something could not be removed. It is unused, and the next run removes it.
     """
 
     def remove() -> None:
@@ -180,11 +183,11 @@ def tidy(log: PartitionLog) -> Outcome:
 
 
 def refuse_unwritable(folder: str) -> None:
-    """Say no before a round where the manifest could not be replaced, or the former compacted
-    ledger not be removed.
+    """Check before a round that the manifest can be replaced and the former compacted ledger
+    removed.
 
     Raises:
-        LogError: it names what stops it.
+        LogError: something prevents it; the error names it.
     """
     manifest = read_manifest(folder)
     names = [] if manifest is None else [MANIFEST, manifest.object, manifest.object + INDEX_SUFFIX]
@@ -192,10 +195,10 @@ def refuse_unwritable(folder: str) -> None:
 
 
 def recover(folder: str) -> None:
-    """Clear away what a crash left of a run on the topic, which the caller holds.
+    """Remove the remains of a run that crashed on the topic. The caller has locked the topic.
 
-    Only what was being written, and compacted ledgers of our own that the manifest does not name
-    and that are not all there is of their messages.
+    Removed are files that were being written, and compacted ledgers made by Lastwrite that the
+    manifest does not name. A ledger that may be the only copy of its messages stays.
 
     Raises:
         LogError: something could not be removed.
@@ -207,15 +210,15 @@ def recover(folder: str) -> None:
     if os.path.join(folder, MANIFEST) in damaged or (
         topic.manifest is not None and topic.compacted is None
     ):
-        strays = []  # whatever became of the ledger that counts, another one may be all there is
+        strays = []  # if the manifest's ledger is lost, another one may be the only copy
     elif topic.manifest is None and damaged:
-        strays = []  # … or all there is of what is missing
+        strays = []  # as above: it may be the only copy of what is missing
     else:
         waste += _orphaned_indexes(folder)
     for name in waste:
         files.unlink(os.path.join(folder, name))
     if strays:
-        # The manifest of before a kill may not be on disk yet: then one of these counts.
+        # The manifest from before a kill may not be on disk yet; then one of these ledgers counts.
         files.fsync_dir(folder)
     _clear(strays)
     if waste or strays:
@@ -223,7 +226,7 @@ def recover(folder: str) -> None:
 
 
 def _orphaned_indexes(folder: str) -> list[str]:
-    """Index objects of compacted ledgers of ours whose data are gone."""
+    """Index objects of compacted ledgers made by Lastwrite whose data are gone."""
     names = _names(folder)
     found = []
     for name in sorted(names):
@@ -264,16 +267,16 @@ def _names(folder: str) -> set[str]:
 
 
 def copy_folder(log: PartitionLog, to: str) -> str:
-    """Where the topic's copy lies in the archive ``to``."""
+    """The path of the topic's copy in the archive ``to``."""
     return os.path.join(os.path.abspath(to), *name_of(log.folder).managed_ledger.split("/"))
 
 
 def copy_staging_folder(log: PartitionLog, to: str) -> str:
-    """Where a copy's new ledger is written, made if it is not there.
+    """The folder where a copy's new ledger is written. Created if missing.
 
     Raises:
         InvalidConfig: the topic exists already.
-        LogError: it cannot be made.
+        LogError: the folder cannot be created.
     """
     folder = copy_folder(log, to)
     _refuse_topic(folder)
@@ -282,7 +285,7 @@ def copy_staging_folder(log: PartitionLog, to: str) -> str:
 
 
 def _make_copy_folder(log: PartitionLog, folder: str) -> None:
-    """With those above it up to the archive, as the topic's own."""
+    """Create the folder, and those above it up to the archive, with the topic's owner."""
     if not os.path.isdir(folder):
         files.make_folder(folder, files.owner_of(log.folder).as_far_as_may())
 
@@ -291,16 +294,16 @@ def _refuse_topic(folder: str) -> None:
     known = (MANIFEST, MANAGED_LEDGER, MANAGED_LEDGER_JSON, FETCHED)
     names = _names(folder) if os.path.isdir(folder) else ()
     if any(name in known or parse_object_name(name) for name in names):
-        remedy = "give --to a folder without this topic"
+        remedy = "give another folder as --to, one without this topic"
         raise InvalidConfig("a topic exists already", path=folder, remedy=remedy)
 
 
 def publish_copy(log: PartitionLog, new: NewLedger | None, to: str) -> Outcome:
-    """Make a copy of the topic below ``to``: its metadata, its compacted ledger, and what lies
+    """Create a copy of the topic below ``to``: its metadata, its compacted ledger, and the ledgers
     beyond the horizon.
 
-    ``new``: the copy's compacted ledger, written aside there; None: it is that of the topic itself.
-    Of a topic that is damaged everything is copied as it is.
+    ``new`` is the copy's compacted ledger, written aside there; None means a copy of the topic's
+    own. A damaged topic is copied unchanged.
     """
     return outcome(partial(_publish_copy, log, new, copy_folder(log, to)))
 
@@ -312,7 +315,7 @@ def _publish_copy(log: PartitionLog, new: NewLedger | None, folder: str) -> None
         check_segments(log)
         own = "" if new is None else os.path.basename(new.path)
         mine = {own, own + INDEX_SUFFIX}
-        for name in sorted(_staged_names(folder) - mine):  # of a run that was killed
+        for name in sorted(_staged_names(folder) - mine):  # from a run that was killed
             files.unlink(os.path.join(folder, name))
         topic = list_topic(log.folder)
         if new is None and any_damaged(topic.problems):
@@ -337,7 +340,7 @@ def _publish_copy(log: PartitionLog, new: NewLedger | None, folder: str) -> None
 
 
 def _copy_all(source: str, folder: str) -> None:
-    """Copy all files of a damaged topic, unread, the manifest last."""
+    """Copy all files of a damaged topic without reading them, the manifest last."""
     side = (FETCHED, MANAGED_LEDGER, MANAGED_LEDGER_JSON, MANIFEST)
     names = sorted(_names(source), key=lambda n: (n == MANIFEST, not n.endswith(INDEX_SUFFIX), n))
     for name in names:

@@ -1,8 +1,8 @@
-"""Entries of one ledger by their numbers, from its data object, for who reads a few of them.
+"""Read a few entries of one ledger by their numbers, from its data object.
 
-An index object names the first entry of every block only, so the way to an entry goes by its
-block's begin and from entry to entry. Where the entries of a block lie is kept once it was walked.
-No file stays open between two calls.
+An index object has only the first entry of every block. So an entry is found by walking from the
+start of its block. The positions of a walked block's entries are cached. No file stays open between
+two calls.
 
 Source: docs/formats/pulsar.md, "Compacted ledger" and "Offloaded ledger".
 """
@@ -35,18 +35,18 @@ from lastwrite.pulsar.store.topic import Ledger
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.objects.address import is_address
 
-READ_ENTRIES = 100  # at once; dispatcherMaxReadBatchSize
-READ_BYTES = 5 << 20  # … and dispatcherMaxReadSizeBytes
+READ_ENTRIES = 100  # per read; as dispatcherMaxReadBatchSize
+READ_BYTES = 5 << 20  # per read; as dispatcherMaxReadSizeBytes
 
-# Of a block some bytes of the object, where in them it begins, and where in the object they do.
+# For a block: bytes of the object, the block's start in them, and their position in the object.
 Blocks = Callable[[int], tuple[memoryview, int, int]]
 
 _KEPT_BLOCKS = 8
-_REMEDY = "bring the object once more from where it was offloaded to"
+_REMEDY = "nothing was changed; copy the object again from where it was offloaded to"
 
 
 class StoredEntry(NamedTuple):
-    """An entry's number in its ledger, the byte of the file at which it begins, and its bytes."""
+    """An entry's number in its ledger, its first byte in the file, and its bytes."""
 
     number: int
     position: int
@@ -54,11 +54,12 @@ class StoredEntry(NamedTuple):
 
 
 def decoded(stored: StoredEntry | StoredIn, ledger: int | None) -> tuple[Entry, bytes]:
-    """A stored entry, and its bytes as it was sent; of a compacted ledger (``ledger`` None) the
-    record's entry.
+    """Decode a stored entry. Returns it with its bytes as they were sent.
+
+    ``ledger`` is None for a compacted ledger, whose records contain the entry.
 
     Raises:
-        CorruptLog: it is none. Positions count from the stored entry's begin.
+        CorruptLog: the bytes are not an entry. Positions count from the stored entry's start.
     """
     if ledger is not None:
         return decode_entry(stored.data, ledger, stored.number), stored.data
@@ -71,11 +72,13 @@ def decoded(stored: StoredEntry | StoredIn, ledger: int | None) -> tuple[Entry, 
 
 
 class LedgerMoved(Exception):
-    """The data object is not the one that was listed: look again at what lies there."""
+    """The data object is not the one that was listed. The caller must list the folder again."""
 
 
 class LedgerReader:
-    """One ledger's entries. Holds where the entries of some blocks lie, 8 bytes each."""
+    """Reads one ledger's entries. Caches the positions of the entries of some blocks,
+    8 bytes each.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -86,41 +89,43 @@ class LedgerReader:
         self._last: tuple[int, memoryview] | None = None  # see ``_fetched``
 
     def path_of(self, number: int) -> str:
-        """The object that the entry lies in."""
+        """The object that contains the entry."""
         return self.ledger.path
 
     @property
     def count(self) -> int:
-        """The number behind the last entry."""
+        """The number of the last entry + 1."""
         return self.ledger.entries
 
     def present(self, number: int) -> int:
-        """The first entry from this number on that is not noted as missing."""
+        """The first entry from this number on that is not listed as missing."""
         found = bisect_right(self.ledger.missing, number, key=lambda each: each.first) - 1
         return max(number, self.ledger.missing[found].last + 1) if found >= 0 else number
 
     @property
     def borders(self) -> list[int]:
-        """The numbers of entries that are found without a walk, rising."""
+        """The ascending numbers of the entries that are found without a walk."""
         return self._firsts
 
     def behind(self, number: int) -> int:
-        """Where to go on after damage: at the next block's first entry, or the ledger's end."""
+        """The entry to continue with after damage: the next block's first entry, or the ledger's
+        end.
+        """
         block = bisect_right(self._firsts, number)
         return self._firsts[block] if block < len(self._firsts) else self.count
 
     def read(
         self, first: int, most: int = READ_ENTRIES, most_bytes: int = READ_BYTES
     ) -> list[StoredEntry]:
-        """Entries from number ``first`` on: at most so many, and of so many bytes, but one at least
-        where there is one.
+        """Read at most ``most`` entries and ``most_bytes`` bytes, from number ``first`` on.
 
-        What is noted as missing is passed over at the begin, and ends a read otherwise.
+        Returns at least one entry if there is one. Entries listed as missing are skipped at the
+        start, and end the read otherwise.
 
         Raises:
             LedgerMoved: the file was replaced or removed.
-            CorruptLog: it is not as its index says.
-            LogError: it cannot be read.
+            CorruptLog: the object contradicts its index.
+            LogError: the object cannot be read.
         """
         found: list[StoredEntry] = []
         total = 0
@@ -135,7 +140,7 @@ class LedgerReader:
                     data, shift, at, size = self._place(blocks, number)
                 except CorruptLog:
                     if found:
-                        break  # whoever goes on there will hear of it
+                        break  # the next read reports it
                     raise
                 total += size
                 if found and total > most_bytes:
@@ -144,20 +149,20 @@ class LedgerReader:
         return found
 
     def begin(self, number: int, most_bytes: int) -> StoredEntry:
-        """One entry, of whose bytes no more than ``most_bytes`` are read. Errors as ``read``."""
+        """One entry, but at most the first ``most_bytes`` of its bytes. Errors as ``read``."""
         with self._opened() as blocks:
             data, shift, at, size = self._place(blocks, number)
             return StoredEntry(number, shift + at, bytes(data[at : at + min(size, most_bytes)]))
 
     def check_end(self) -> None:
-        """Check that the object ends with the last entry by its metadata. Errors as ``read``."""
+        """Check that the object ends with the last entry of its metadata. Errors as ``read``."""
         if not self._firsts:
             return
         with self._opened() as blocks:
             places, damage = self._walk(blocks, len(self._firsts) - 1)
             end = self._firsts[-1] + len(places)
             if damage is None and end != self.count:
-                words = f"{end} entries, and its index says {self.count}"
+                words = f"{end} entries, and its index states {self.count}"
                 raise CorruptLog(words, self.ledger.size_bytes, remedy=_REMEDY)
 
     @contextmanager
@@ -195,7 +200,7 @@ class LedgerReader:
             os.close(handle)
 
     def _fetched(self, block: int) -> tuple[memoryview, int, int]:
-        """A block of an object in a bucket; that of the last call is kept."""
+        """A block of an object in a bucket. The block of the last call is cached."""
         start = self._starts[block]
         if self._last is None or self._last[0] != block:
             end = self.ledger.index.block_end(self.ledger.index.blocks[block])
@@ -206,12 +211,12 @@ class LedgerReader:
         return self._last[1], 0, start
 
     def _place(self, blocks: Blocks, number: int) -> tuple[memoryview, int, int, int]:
-        """Bytes of the object, where in it they begin, where in them an entry's own begin, and how
-        many those are.
+        """Bytes of the object, their position in it, the entry's position in them, and the entry's
+        size.
         """
         block = bisect_right(self._firsts, number) - 1
         if block < 0:
-            words = f"the index names no block that could hold entry {number}"
+            words = f"the index has no block for entry {number}"
             raise CorruptLog(words, remedy=_REMEDY)
         data, _, shift = blocks(block)
         first = self._firsts[block]
@@ -224,27 +229,29 @@ class LedgerReader:
                 self._places[block] = self._walk(blocks, block)
             places, damage = self._places[block]
             if number - first >= len(places):
-                words = f"entry {number} is not in the block that should hold it"
+                words = f"entry {number} is not in its block"
                 raise damage or CorruptLog(words, self._starts[block])
             at = places[number - first]
         size = EntryHead._make(ENTRY_HEAD.unpack_from(data, at)).size
         return data, shift, at + ENTRY_HEAD_BYTES, size
 
     def _first_of(self, blocks: Blocks, block: int) -> int:
-        """Where the head of a block's first entry lies, once that is proven."""
+        """The position of the head of a block's first entry, after a check of both."""
         data, start, shift = blocks(block)
         first = self._firsts[block]
         with located(self.ledger.path, shift):
             header = parse_block_header(data, start, len(data))
             if header.first_entry != first:
-                words = f"block of entry {header.first_entry}, by the index {first}"
+                words = f"block of entry {header.first_entry}, and by the index of entry {first}"
                 raise CorruptLog(words, start, remedy=_REMEDY)
             for _, at, _ in block_entries(data, start, header.block_bytes, first):
                 return at - ENTRY_HEAD_BYTES
-            raise CorruptLog(f"block of entry {first} without it", start, remedy=_REMEDY)
+            raise CorruptLog(f"block of entry {first} without that entry", start, remedy=_REMEDY)
 
     def _walk(self, blocks: Blocks, block: int) -> tuple[array[int], CorruptLog | None]:
-        """Where the heads of a block's entries lie, and the damage that ended the walk, if any."""
+        """The positions of the heads of a block's entries, and the damage that ended the walk, if
+        any.
+        """
         data, start, shift = blocks(block)
         number = self._firsts[block]
         self._first_of(blocks, block)
@@ -261,7 +268,7 @@ class LedgerReader:
 
 
 class PartsReader(LedgerReader):
-    """The entries of a compacted ledger that lies in parts, numbered from the first part's on."""
+    """Reads the entries of a compacted ledger in several parts, numbered from the first part on."""
 
     def __init__(self, parts: Sequence[Ledger]) -> None:
         self._parts = [LedgerReader(part) for part in parts]
@@ -281,7 +288,7 @@ class PartsReader(LedgerReader):
         return self._borders
 
     def _part(self, number: int) -> tuple[LedgerReader, int]:
-        """The part that an entry lies in, and the number of the part's first."""
+        """The part that contains an entry, and the number of the part's first entry."""
         n = bisect_right(self._bases, number, hi=len(self._parts)) - 1
         return self._parts[n], self._bases[n]
 
@@ -322,8 +329,7 @@ _MOST_ID_BYTES = 4 + 4096
 
 
 class CompactedOffsets(Sequence[int]):
-    """The offsets of a compacted ledger's entries by their numbers; each is read when it is first
-    asked for.
+    """The offsets of a compacted ledger's entries by number. Each is read at its first use.
 
     Errors as ``LedgerReader.read``.
     """

@@ -1,4 +1,4 @@
-"""One file that holds entries of Pulsar, wherever it lies: its entries."""
+"""The entries of a single file of Pulsar, wherever it is stored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_LEDGER = -1
 
 
 class StoredIn(NamedTuple):
-    """An entry's ledger (-1: not known), its number, and where its bytes begin."""
+    """An entry's ledger (-1 if unknown), its number, and the position of its bytes."""
 
     ledger: int
     number: int
@@ -30,12 +30,13 @@ class StoredIn(NamedTuple):
 
 
 def entries_in(path: str, kind: FileKind) -> Iterator[StoredIn]:
-    """The entries of a file in its order.
+    """The entries of a file, in its order.
 
     Raises:
-        CorruptLog, UnsupportedFormat, OutOfMemoryBudget: behind what is whole; with the byte of the
+        CorruptLog, UnsupportedFormat, OutOfMemoryBudget: after the whole entries, with the byte of
+            the
             file.
-        LogError: it cannot be read.
+        LogError: the file cannot be read.
     """
     with mapped(path) as data, located(path):
         yield from _entries(path, kind, memoryview(data))
@@ -61,7 +62,7 @@ def _entries(path: str, kind: FileKind, data: Buffer) -> Iterator[StoredIn]:
 
 
 def _has_gaps(path: str) -> bool:
-    """Whether the index beside a data object, if there is one, says that entries are missing."""
+    """Whether the index beside a data object, if there is one, lists missing entries."""
     with suppress(LogError):
         return bool(read_index(path).missing)
     return False

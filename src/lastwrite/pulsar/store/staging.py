@@ -1,9 +1,8 @@
-"""A compacted ledger that is being written aside, as the data and index object of layout V1.
+"""A compacted ledger that is written aside, as data and index object of layout V1.
 
-Blocks are small, a mebibyte, so that a reader finds an id by the index and little else. A block
-that is full simply ends: the padding is for an uploader that must say a part's length before it
-knows it. Entry ids count from 0 in each part of a ledger; ``join`` numbers the later parts on and
-puts them together.
+Blocks are small, one mebibyte, so that a reader finds an id with the index and little more. A full
+block has no padding. Upstream pads because its uploader must send a part's length in advance. Entry
+ids count from 0 in each part of a ledger; ``join`` renumbers the later parts and concatenates them.
 
 Source: Pulsar 4.2.4; docs/formats/pulsar.md.
 """
@@ -56,16 +55,18 @@ from lastwrite.storage.ownership import Ownership
 from lastwrite.storage.parallel_sync import overlapped
 from lastwrite.storage.staging import changing, remove_staged, sync_staged
 
-BLOCK_BYTES = 1 << 20  # the size of a block, head included, unless one entry is larger
+BLOCK_BYTES = 1 << 20  # the size of a block with its header, unless one entry is larger
 
 _VERSION = b"1"
-_PART = "compacted"  # the name of a part's object, in a folder of its own
-_QUORUM = 2  # a broker's default; of no consequence where no bookie holds the ledger
+_PART = "compacted"  # name of a part's object, in a folder of its own
+_QUORUM = 2  # a broker's default; unused, since no bookie stores the ledger
 _MISTAKE = "nothing was changed; please report this"
 
 
 class StagedLedger:
-    """Appends records to ``<folder>/<attempt>.aside``; ``unit.folder`` None: it only counts."""
+    """Appends records to ``<folder>/<attempt>.aside``. If ``unit.folder`` is None,
+    it only counts.
+    """
 
     def __init__(self, unit: RewriteUnit) -> None:
         name = name_or_none(_topic_folder(unit))
@@ -78,10 +79,10 @@ class StagedLedger:
         self._block: ByteArray = np.empty(
             self._block_bytes if unit.folder is not None else 0, dtype=np.uint8
         )
-        self._filled = 0  # of the block that is open, its head included; 0: none is
-        self._blocks: list[tuple[int, int]] = []  # of each its first entry, and where it begins
+        self._filled = 0  # of the open block, its header included; 0 without an open block
+        self._blocks: list[tuple[int, int]] = []  # the first entry and the position of each
         self._entries = 0
-        self._size = 0  # of the blocks that are closed
+        self._size = 0  # of the closed blocks
         self._path = ""
         self._like: Ownership | None = None
         self._file: NewFile | None = None
@@ -92,18 +93,18 @@ class StagedLedger:
     def _open(self, unit: RewriteUnit, folder: str) -> None:
         self._path = new_path(folder)
         with changing("create", self._path):
-            # A part is put together with others in place.
+            # A part is joined with others in place, so it gets its owner then.
             self._like = ownership.private() if self._is_part else owner_of_new(folder, unit.source)
             self._file = NewFile(self._path, self._like, is_read_soon=self._is_part)
 
     def _write(self, data: memoryview) -> None:
-        """Take the next block's bytes; they are used again."""
+        """Write the next block. The caller reuses the buffer afterwards."""
         assert self._file is not None
         with changing("append", self._path):
             self._file.append(data)
 
     def append(self, data: ByteArray, rows: Int64Array) -> None:
-        """Append framed entries; ``rows`` of each as ``ROW_COLUMNS`` says."""
+        """Append framed entries, with a row of ``ROW_COLUMNS`` each."""
         if not len(rows):
             return
         self._largest_timestamp_ms = max(
@@ -122,7 +123,7 @@ class StagedLedger:
             room = self._block_bytes - self._filled
             end = int(np.searchsorted(ends, before + room, side="right"))
             if end == done and self._filled == BLOCK_HEADER_BYTES:
-                end += 1  # larger than a block: it has one to itself
+                end += 1  # larger than a block, so it gets a block of its own
             if end > done:
                 self._add(data, rows, done, end, int(ends[end - 1]) - before)
             if end < len(rows):
@@ -152,7 +153,9 @@ class StagedLedger:
     def finish(
         self, result: SegmentOutput, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()
     ) -> None:
-        """Write the rest and the index, and name the files in ``result``; of a part the data."""
+        """Write the rest and the index, and put the file names into ``result``; of a part only the
+        data's.
+        """
         if self._filled:
             self._close_block()
         result.bytes_written = self._size
@@ -169,7 +172,7 @@ class StagedLedger:
             result.index_path = index_path
 
     def abandon(self) -> None:
-        """Remove what was written."""
+        """Remove the written files."""
         if self._file is not None:
             self._file.abandon()
             discard(self._path)
@@ -177,7 +180,7 @@ class StagedLedger:
 
 class StagedPart(StagedLedger):
     """Appends records to a new object of an archive's topic: a part of its compacted ledger, which
-    nobody joins with the others.
+    is never joined.
     """
 
     def _open(self, unit: RewriteUnit, folder: str) -> None:
@@ -189,14 +192,14 @@ class StagedPart(StagedLedger):
         self._writer: Writer | None = None
 
     def _write(self, data: memoryview) -> None:
-        if self._writer is None:  # a part without a record is no object
+        if self._writer is None:  # a part without records has no object
             self._writer = self._place.store.writer(self._place.key(self._key))
         self._writer.write(np.frombuffer(data, dtype=np.uint8))
 
     def finish(
         self, result: SegmentOutput, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()
     ) -> None:
-        """Give the objects their names, and say in ``result`` what they are."""
+        """Complete the objects, and describe them in ``result``."""
         if self._filled:
             self._close_block()
         result.bytes_written = self._size
@@ -210,7 +213,7 @@ class StagedPart(StagedLedger):
         self._place.put(self._key + INDEX_SUFFIX, content)
         found = self._writer.close()
         part = StoredLedger(
-            ledger=0,  # its number is known at the commit
+            ledger=0,  # the number is assigned at the commit
             key=self._key,
             bytes=self._size,
             etag=found.version.etag,
@@ -231,7 +234,7 @@ class StagedPart(StagedLedger):
 
 
 def _topic_folder(unit: RewriteUnit) -> str:
-    """The folder of the topic that a unit is of."""
+    """The folder of the unit's topic."""
     if unit.folder is not None:
         return partition_of(unit.folder) if partition_and_round(unit.folder) else unit.folder
     path = unit.pieces[0].path if unit.pieces else ""
@@ -240,7 +243,9 @@ def _topic_folder(unit: RewriteUnit) -> str:
 
 
 def join_stored(parts: Sequence[SegmentOutput], base_offset: int) -> SegmentOutput:
-    """The parts of a compacted ledger of an archive as one output: ``stored`` has them all."""
+    """The parts of a compacted ledger of an archive as one output, with all of
+    them in ``stored``.
+    """
     whole = SegmentOutput(parts[0].partition, parts[0].group, 0, base_offset=base_offset)
     made = [part.stored for part in parts if isinstance(part.stored, tuple)]
     whole.stored = tuple(chain.from_iterable(made))
@@ -257,13 +262,18 @@ def _add_up(whole: SegmentOutput, parts: Sequence[SegmentOutput]) -> None:
 
 
 def new_path(folder: str) -> str:
-    """A name for a data object that is being written; its index has the same with the usual suffix."""
+    """A new path for a data object that is written aside. Its index has the same name with the
+    usual suffix.
+    """
     return os.path.join(folder, f"{uuid.uuid4().hex}{ASIDE_SUFFIX}")
 
 
 def owner_of_new(folder: str, source: str | None) -> Ownership:
-    """Whose a new ledger in the topic folder ``folder`` is: as the first of those that it is made
-    of, elsewhere as far as the caller may."""
+    """The owner of a new ledger in the topic folder ``folder``.
+
+    It is the owner of ``source``, the first ledger that it is made of. In another folder it is that
+    owner as far as the caller may set it.
+    """
     if source is None:
         return ownership.of_new(folder)
     found = files.owner_of(source)
@@ -272,7 +282,7 @@ def owner_of_new(folder: str, source: str | None) -> Ownership:
 
 
 def discard(path: str) -> None:
-    """Remove a data object that was written aside, and its index; nothing there: nothing is done."""
+    """Remove a data object that was written aside, and its index. Missing files are ignored."""
     remove_staged((path, path + INDEX_SUFFIX) if path else ())
 
 
@@ -284,7 +294,9 @@ def _write_index(
     last: Position,
     like: Ownership | None,
 ) -> str:
-    """The index object of a compacted ledger whose data lie at ``path``; where it lies."""
+    """Write the index of a compacted ledger with its data at ``path``. Returns the path of the
+    index.
+    """
     index = _index_of(name_of(os.path.dirname(path)), entries, size_bytes, blocks, last)
     files.write(path + INDEX_SUFFIX, index.encode(), is_synced=False, like=like)
     return path + INDEX_SUFFIX
@@ -297,7 +309,7 @@ def _index_of(
     blocks: Sequence[tuple[int, int]],
     last: Position,
 ) -> IndexObject:
-    """The index of a compacted ledger of ours."""
+    """The index of a compacted ledger made by Lastwrite."""
     custom = ledger_custom_metadata(name.full, last, name.partition) | {MADE_BY: _VERSION}
     metadata = LedgerMetadata(
         quorum=_QUORUM,
@@ -322,11 +334,12 @@ def _index_of(
 def join(
     folder: str, parts: Sequence[SegmentOutput], base_offset: int, source: str | None = None
 ) -> SegmentOutput:
-    """One ledger of its parts, durable; their files become it. ``source``: the first ledger that it
-    is made of.
+    """Join the parts to one durable ledger. Their files are moved into it.
+
+    ``source`` is the first ledger that it is made of.
 
     Raises:
-        LogError: a file could not be written; what was written aside is gone.
+        LogError: a file could not be written. The files written aside are removed.
     """
     whole = SegmentOutput(parts[0].partition, parts[0].group, 0, base_offset=base_offset)
     path = new_path(folder)
@@ -374,7 +387,7 @@ def _entries(index: IndexObject) -> int:
 
 
 def _renumber(path: str, index: IndexObject, shift: int) -> None:
-    """Add ``shift`` to the ids in a part's blocks, entries' and their own, in place."""
+    """Add ``shift`` to all entry ids in a part's blocks and block headers, in place."""
     with changing("renumber", path):
         data = np.memmap(path, dtype=np.uint8, mode="r+")
     count = 0
@@ -384,7 +397,11 @@ def _renumber(path: str, index: IndexObject, shift: int) -> None:
         data[start : start + BLOCK_HEADER_BYTES] = np.frombuffer(head, dtype=np.uint8)
         found = int(framing.renumber(data, start + BLOCK_HEADER_BYTES, end, shift))
         if found < 0:
-            raise LogError("a block does not end with its last entry", start, path, _MISTAKE)
+            raise LogError(
+                "a block of a new ledger does not end with its last entry", start, path, _MISTAKE
+            )
         count += found
     if count != _entries(index):
-        raise LogError(f"{count} entries, its index says {_entries(index)}", 0, path, _MISTAKE)
+        raise LogError(
+            f"{count} entries, and its index states {_entries(index)}", 0, path, _MISTAKE
+        )

@@ -1,21 +1,22 @@
-"""What one pass over a raw ledger's metadata finds, kept beside the ledger so that it is made once.
+"""The facts that one pass over a raw ledger's metadata finds, stored beside the ledger so that the
+pass runs once.
 
-A round must know where it may end before it reads a record: behind the last message that is no
-marker, of no aborted transaction, and before every transaction that is not decided. So a ledger's
-markers and transactional entries are noted, as *runs* of neighbours that are alike; besides its
-messages, and *marks*: places about 256 KiB apart at which an entry begins, by which a ledger of
-large blocks is cut into pieces.
+A round must find its end before it reads a record. It ends after the last message that is not a
+marker and not of an aborted transaction, and before every undecided transaction. So the survey has
+the ledger's markers and transactional entries as *runs* of adjacent entries of the same kind. It
+also has the number of messages and *marks*: positions of entries about 256 KiB apart, at which a
+ledger with large blocks is cut into pieces.
 
-``<object>.survey`` is ours and may be missing or stale: it names the size and the time of the data
-object it is of, and what does not match is made anew. Checksums of entries are the scan's matter;
-here each length and id is checked::
+``<object>.survey`` is Lastwrite's own file and may be missing or stale. It has the size and the
+time of its data object, and is rebuilt if they do not match. The scan verifies the checksums of
+entries; the survey checks each length and id::
 
-    0 magic LWSV · 4 version i32 · 8 size of the object i64 · 16 its mtime, ns, i64 · 24 entries i64
-    · 32 messages i64 40 largest publish time i64 · 48 parts i64 · 56 runs i64 · 64 marks i64 · 72
-    runs, marks, rows of i64, little-endian last crc-32c u32
+    0 magic LWSV · 4 version i32 · 8 size of the object i64 · 16 its mtime, ns, i64 ·
+    24 entries i64 · 32 messages i64 · 40 largest publish time i64 · 48 parts i64 ·
+    56 runs i64 · 64 marks i64 · 72 runs, marks, rows of i64, little-endian · last: crc-32c u32
 
 Source: docs/formats/pulsar-compaction.md, "Markers and transactions"; docs/formats/pulsar.md,
-"Offloaded ledger"; the file is ours.
+"Offloaded ledger". The file is Lastwrite's own.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.reading import SegmentReader, read_small
 from lastwrite.storage.throttle import Spend
 
-# What the entries of a run are.
-MARKER = 1  # of no transaction
+# The kind of the entries of a run.
+MARKER = 1  # a marker outside of transactions
 COMMIT = 2
 ABORT = 3
-DATA = 4  # of a transaction
+DATA = 4  # data of a transaction
 
 _MAGIC = b"LWSV"
 _VERSION = 2
@@ -59,27 +60,28 @@ _MARK_BYTES = 256 << 10
 _MOST_FILE_BYTES = 1 << 30
 _MOST_MADE = 4096
 
-_made: dict[tuple[str, int, int], LedgerSurvey] = {}  # of this process, by path, size and time
+# surveys of this process, by path, size and time
+_made: dict[tuple[str, int, int], LedgerSurvey] = {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LedgerSurvey:
-    """What a pass over a ledger found.
+    """The result of a pass over a ledger.
 
-    ``runs``: rows of first entry, last entry, what they are, and their transaction's number (-1: of
-    none), rising; what lies in no run are plain messages. ``marks``: rows of an entry and its
+    ``runs`` has ascending rows of first entry, last entry, kind, and transaction number (-1 outside
+    of transactions). Entries in no run are plain messages. ``marks`` has rows of an entry and its
     position in the object.
     """
 
     entries: int
     messages: int
     largest_publish_ms: int
-    parts: int  # chunks of messages, without the last of each
+    parts: int  # chunks of messages, without the last chunk of each
     runs: Int64Array
     marks: Int64Array
 
     def encode(self, size_bytes: int, mtime_ns: int) -> bytes:
-        """The file's bytes, for a data object of that size and time."""
+        """The bytes of the file, for a data object of this size and time."""
         head = _HEAD.pack(
             _MAGIC,
             _VERSION,
@@ -97,7 +99,7 @@ class LedgerSurvey:
 
     @classmethod
     def decode(cls, data: bytes, size_bytes: int, mtime_ns: int) -> LedgerSurvey | None:
-        """The survey of the file's bytes; None: of another object or release, or damaged."""
+        """Decode the file's bytes. None if they are damaged, or of another object or release."""
         if len(data) < _HEAD.size + 4 or data[-4:] != _digest(data[:-4]):
             return None
         magic, version, size, mtime, entries, messages, largest, parts, runs, marks = (
@@ -127,8 +129,9 @@ def _digest(data: bytes) -> bytes:
 
 
 class TopicTransactions(NamedTuple):
-    """A topic's transactions by their numbers: where the data of each begin; where the marker of
-    each that is decided lies, and which of these were aborted."""
+    """A topic's transactions by number: the first data of each, the markers of the decided ones,
+    and the aborted ones.
+    """
 
     firsts: dict[int, Position]
     markers: dict[int, Position]
@@ -136,7 +139,7 @@ class TopicTransactions(NamedTuple):
 
     @property
     def undecided(self) -> list[Position]:
-        """Where each transaction begins that has data and no marker."""
+        """The first position of each transaction that has data and no marker."""
         return [first for txn, first in self.firsts.items() if txn not in self.markers]
 
     @property
@@ -147,7 +150,9 @@ class TopicTransactions(NamedTuple):
 def transactions_of(
     surveys: Mapping[int, LedgerSurvey], beyond: Position | None = None
 ) -> TopicTransactions:
-    """The transactions of ledgers, by their ids; of entries ``beyond`` alone."""
+    """The transactions in the surveys, by ledger id. With ``beyond``, only of the
+    entries after it.
+    """
     firsts: dict[int, Position] = {}
     markers: dict[int, Position] = {}
     aborts: dict[int, bool] = {}
@@ -164,18 +169,19 @@ def transactions_of(
 
 
 def free(size_bytes: int) -> None:
-    """A ``spend`` that asks for nothing."""
+    """A ``spend`` without a limit."""
 
 
 def survey_of(ledger: Ledger, spend: Spend = free) -> LedgerSurvey:
-    """The survey of a ledger: as it lies beside it, else of a pass over it now; ``spend`` is told
-    of the bytes read.
+    """The survey of a ledger, read from beside it or made by a pass over it.
+
+    ``spend`` is called with the bytes read.
 
     Raises:
-        CorruptLog: lengths or ids contradict the format, or are not those that the index names.
-        UnsupportedFormat: a transaction's number is larger than we handle.
-        CommitConflict: the object changed or vanished.
-        LogError: it cannot be read.
+        CorruptLog: lengths or ids contradict the format or the index.
+        UnsupportedFormat: a transaction's number is too large.
+        CommitConflict: the object changed or was deleted.
+        LogError: the ledger cannot be read.
     """
     found = kept_survey(ledger.path, ledger.size_bytes, ledger.mtime_ns)
     if found is None or found.entries != ledger.entries:
@@ -187,7 +193,7 @@ def survey_of(ledger: Ledger, spend: Spend = free) -> LedgerSurvey:
 
 
 def keep_survey(ledger: Ledger, spend: Spend = free) -> LedgerSurvey:
-    """As ``survey_of``; also tries to keep it beside the ledger."""
+    """As ``survey_of``; also tries to store the survey beside the ledger."""
     found = survey_of(ledger, spend)
     path = ledger.path + SURVEY_SUFFIX
     if _read(path, ledger.size_bytes, ledger.mtime_ns) is None:
@@ -199,7 +205,7 @@ def keep_survey(ledger: Ledger, spend: Spend = free) -> LedgerSurvey:
 
 
 def kept_survey(path: str, size_bytes: int, mtime_ns: int) -> LedgerSurvey | None:
-    """The survey of the data object at ``path``, of that size and time; None where it was not made."""
+    """The survey of the data object at ``path`` with this size and time. None if there is none."""
     return _made.get((path, size_bytes, mtime_ns)) or _read(
         path + SURVEY_SUFFIX, size_bytes, mtime_ns
     )
@@ -237,7 +243,7 @@ def _survey(ledger: Ledger, spend: Spend) -> LedgerSurvey:
             for table, shift in _chunks(surveyor, reader, ledger.path, lowest, start, stop, spend):
                 numbers = table["offset"] & MAX_ENTRY
                 if int(numbers[0]) != following:
-                    words = f"entry {int(numbers[0])} lies where entry {following} must"
+                    words = f"entry {int(numbers[0])} instead of entry {following}"
                     at = shift + int(table["position"][0])
                     raise CorruptLog(words, at, ledger.path, RESTORE)
                 following = int(numbers[-1]) + 1
@@ -251,7 +257,7 @@ def _survey(ledger: Ledger, spend: Spend) -> LedgerSurvey:
                 largest = max(largest, int(table["publish_time"].max()))
                 parts += int(table["is_part"].sum())
             if following != end:
-                words = f"entries end before {following}, by its index before {end}"
+                words = f"the entries end before {following}, and by the index before {end}"
                 raise CorruptLog(words, stop, ledger.path, RESTORE)
         reader.check_unchanged()
     places = np.array(marks, dtype=np.int64).reshape(-1, _MARK)
@@ -267,10 +273,13 @@ def _chunks(
     stop: int,
     spend: Spend,
 ) -> Iterator[tuple[SurveyTable, int]]:
-    """The entries between two bytes of a data object, some at a time; and what their positions lack
-    to those in the object. ``lowest``: the least offset that the first may have."""
+    """The entries between two bytes of a data object, in chunks.
+
+    Each chunk has the number that its positions lack to those in the object. ``lowest`` is the
+    lowest offset that the first entry may have.
+    """
     buffer: ByteArray = np.empty(min(_CHUNK_BYTES, max(stop - position, 1)), dtype=np.uint8)
-    start = end = 0  # of what is not split yet; ``position`` is of buffer[0] in the file
+    start = end = 0  # the part that is not split yet; ``position`` is buffer[0] in the file
     while position + start < stop:
         wanted = 0
         if end > start:
@@ -300,7 +309,7 @@ def _chunks(
 
 
 def _what(table: SurveyTable) -> Int64Array:
-    """What each entry is; 0: a plain message."""
+    """The kind of each entry; 0 for a plain message."""
     markers = table["marker"]
     kinds: Int64Array = np.where(markers < 0, np.where(table["transaction"] >= 0, DATA, 0), MARKER)
     kinds[markers == COMMIT_MARKER] = COMMIT
@@ -309,7 +318,7 @@ def _what(table: SurveyTable) -> Int64Array:
 
 
 class _Runs:
-    """Runs of neighbouring entries that are alike, as they come."""
+    """Collects runs of adjacent entries of the same kind."""
 
     def __init__(self) -> None:
         self._rows: list[Int64Array] = []
@@ -325,7 +334,7 @@ class _Runs:
         self._rows.append(rows[kinds[firsts] != 0])
 
     def rows(self) -> Int64Array:
-        """All of them; what a chunk's border cut is two."""
+        """All runs. A run across chunks is two rows."""
         if not self._rows:
             return np.empty((0, _RUN), dtype=np.int64)
         return np.concatenate(self._rows)

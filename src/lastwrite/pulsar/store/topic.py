@@ -1,25 +1,23 @@
-"""What lies in a topic folder: its ledgers, which of them counts as the compacted one, and the log
-that they make.
+"""The content of a topic folder: its ledgers, the valid compacted ledger, and the log that they
+form.
 
 ::
 
-    ARCHIVE/public/default/persistent/orders/       named as the managed ledger is
-        managed-ledger, or managed-ledger.json      the topic's own list of its ledgers, if somebody
-                                                    brought it
-        2f…-ledger-10, 2f…-ledger-10-index          a raw ledger, as the object-store offloader
-                                                    writes it
-        91…-ledger-13, 91…-ledger-13-index          a compacted ledger: its metadata say so
-        compacted.json                              which compacted ledger counts, and its horizon
-        fetched.json                                what is known and need not be here: see
-                                                    ``known``
-        2f…-ledger-10.survey                        what one pass over a ledger found: see
+    ARCHIVE/public/default/persistent/orders/       named after the managed ledger
+        managed-ledger, or managed-ledger.json      the topic's own list of its ledgers, if fetched
+        2f…-ledger-10, 2f…-ledger-10-index          a raw ledger, as written by the object-store
+                                                    offloader
+        91…-ledger-13, 91…-ledger-13-index          a compacted ledger, identified by its metadata
+        compacted.json                              the valid compacted ledger, and its horizon
+        fetched.json                                facts whose data need not be here: see ``known``
+        2f…-ledger-10.survey                        the result of one pass over a ledger: see
                                                     ``survey``
         lastwrite.lock                              see ``lock``
 
-As a log: the compacted ledger first, then the raw entries beyond its horizon; raw ledgers up to it
-need not exist. The log's high watermark is where the next horizon may lie: behind the last entry
-that is neither a marker nor of an aborted transaction and lies before every transaction that is not
-decided.
+The log has the compacted ledger first, then the raw entries beyond its horizon; raw ledgers up to
+it may be missing. The log's high watermark is the highest possible next horizon. It is after the
+last entry that is neither a marker nor of an aborted transaction and is before every undecided
+transaction.
 
 Source: Pulsar 4.2.4; docs/formats/pulsar-compaction.md, "Markers and transactions" and "A round";
 docs/formats/pulsar.md.
@@ -70,41 +68,40 @@ from lastwrite.storage.missing import missing_error
 from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.reading import AGAIN, SegmentReader, reader_of
 
-MADE_BY = "lastwrite"  # a custom metadatum of the compacted ledgers that we made
+MADE_BY = "lastwrite"  # a key of the custom metadata of compacted ledgers made by Lastwrite
 
 _FETCH = (
     "nothing was changed, and what is here can be read; fetch the topic again into this archive, from bookies, "
     "journals, a bucket or a cluster that still have it"
 )
 _MOST_METADATA_BYTES = 256 << 20
-_REQUESTS_AT_ONCE = 16  # they wait for the store, not for us
+_REQUESTS_AT_ONCE = 16  # requests wait for the store, so they need no CPU
 
 
 # ---------------------------------------------------------------------- where topics lie
 
 
 def partition_of(name: TopicName) -> TopicPartition:
-    """A topic as the engine names it."""
+    """The engine's name of a topic."""
     return TopicPartition(name.base, name.partition)
 
 
 def find_topics(path: str, topic: Topics = None, partition: int | None = None) -> list[str]:
-    """The topic folders at ``path`` (an archive, one of its folders, a topic's or one of its
-    files), sorted by name.
+    """The topic folders at ``path``, sorted by name.
 
-    ``topic``: full names, ``tenant/namespace/name``, or local names, of any namespace, and patterns
-    of each.
+    ``path`` is an archive, one of its folders, a topic's folder or one of its files. ``topic`` has
+    full names, ``tenant/namespace/name``, or local names in any namespace, or patterns of them.
 
     Raises:
-        NotALog: there is none, or none of that name.
+        NotALog: there is no topic, or none of that name.
     """
     found = archived.find(path)
     place = path if found else locate(path)
     if place is None:
-        words = "no topic of Pulsar here" if os.path.exists(path) else "no such file or folder"
-        remedy = (
-            "give an archive that lastwrite fetch made, TENANT/NAMESPACE/persistent/TOPIC below it"
+        words = (
+            "this path has no topic of Pulsar" if os.path.exists(path) else "no such file or folder"
         )
+        remedy = "give an archive of lastwrite fetch, with TENANT/NAMESPACE/persistent/TOPIC below"
         raise NotALog(words, path=str(path), remedy=remedy)
     if not found:
         whole = os.path.abspath(place)
@@ -115,8 +112,8 @@ def find_topics(path: str, topic: Topics = None, partition: int | None = None) -
 
 
 def topic_names(name: TopicPartition) -> tuple[str, ...]:
-    """What a topic may be called: ``orders``, ``public/default/orders`` or its URL; of a partition
-    also its own.
+    """The accepted names of a topic: ``orders``, ``public/default/orders`` or its URL, and the
+    names of a partition.
     """
     path = name.topic.removeprefix(SCHEME)
     short = (path.split("/", 2)[2], path, name.topic)
@@ -130,7 +127,7 @@ def topic_names(name: TopicPartition) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """A ledger in a topic folder: its data object, and what its index says."""
+    """A ledger in a topic folder: its data object, with the content of its index."""
 
     id: int
     uuid: UUID
@@ -139,22 +136,22 @@ class Ledger:
     mtime_ns: int
     index: IndexObject
     metadata: LedgerMetadata
-    missing: tuple[EntryRange, ...] = ()  # before the last entry, by its index
+    missing: tuple[EntryRange, ...] = ()  # entries missing before the last one, by the index
     etag: str = ""  # as ``Segment.etag``
-    first_id: Position | None = None  # of a part of a compacted ledger, in an archive
+    first_id: Position | None = None  # of a part of a compacted ledger in an archive
 
     @property
     def entries(self) -> int:
-        """The id behind the last entry; as many there are, but for those that are missing."""
+        """The last entry id + 1. Missing entries are included in this count."""
         return (-1 if self.metadata.last_entry is None else self.metadata.last_entry) + 1
 
     @property
     def stored_entries(self) -> int:
-        """How many lie here."""
+        """The number of entries that are present."""
         return self.entries - entries_in(self.missing)
 
     def runs(self) -> Iterator[tuple[int, int, int, int]]:
-        """Runs of entries without a gap: first, end, and the bytes of the object that hold them."""
+        """Runs of entries without a gap: first, end, and the start and end bytes in the object."""
         begins = [each.last + 1 for each in self.missing]
         ends = [each.first for each in self.missing if each.first] + [self.entries]
         if len(begins) < len(ends):
@@ -164,7 +161,7 @@ class Ledger:
         yield from zip(begins, ends, [0, *places], [*places, self.size_bytes], strict=True)
 
     def segment(self, base_offset: int, *, position: int = 0, size: int | None = None) -> Segment:
-        """A stretch of it, as the engine reads it; by default all of it."""
+        """A part of the ledger as a segment for the engine; by default all of it."""
         size = self.size_bytes - position if size is None else size
         return Segment(
             base_offset=base_offset,
@@ -181,7 +178,7 @@ class Ledger:
         """A reader of its data object.
 
         Raises:
-            CommitConflict: it is gone, or another one.
+            CommitConflict: the object is gone or was replaced.
         """
         return reader_of(self.segment(0))
 
@@ -192,34 +189,34 @@ class Ledger:
 
     @property
     def is_compacted(self) -> bool:
-        """A compacted ledger, of whatever make; else a raw one."""
+        """Whether this is a compacted ledger of any writer, not a raw one."""
         return self.metadata.compacted_topic is not None
 
     @property
     def is_ours(self) -> bool:
-        """A compacted ledger that we made, and may remove."""
+        """Whether this is a compacted ledger made by Lastwrite, which may remove it."""
         return is_ours(self.metadata)
 
 
 def is_ours(metadata: LedgerMetadata) -> bool:
-    """Whether the metadata are of a compacted ledger that we made."""
+    """Whether the metadata are of a compacted ledger made by Lastwrite."""
     return metadata.compacted_topic is not None and MADE_BY in metadata.custom
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic folder as it lies there."""
+    """The content of a topic folder."""
 
     folder: str
     name: TopicName
-    ledgers: tuple[Ledger, ...] = ()  # raw ones, in the log's order
-    # the one that the manifest names, in an archive in parts; None: there is none, or it is damaged
+    ledgers: tuple[Ledger, ...] = ()  # raw ledgers, in the log's order
+    # the manifest's ledger, in an archive in parts; None if there is none, or it is damaged
     compacted: tuple[Ledger, ...] | None = None
     manifest: Manifest | None = None
     info: ManagedLedgerInfo | None = None
-    strays: tuple[Ledger, ...] = ()  # compacted ones that no manifest names
+    strays: tuple[Ledger, ...] = ()  # compacted ledgers that no manifest names
     problems: tuple[Problem, ...] = ()
-    # known entries that are not here, by ledger
+    # entries that should be here and are not, by ledger
     missing: tuple[tuple[int, tuple[EntryRange, ...]], ...] = ()
 
     @property
@@ -233,7 +230,7 @@ class Topic:
 
     @property
     def highest_ledger(self) -> int:
-        """The highest ledger id that anything here mentions; -1: none."""
+        """The highest ledger id that occurs here, or -1."""
         known = [ledger.id for ledger in (*self.ledgers, *self.strays)]
         known += [info.ledger for info in self.info.ledgers] if self.info is not None else []
         if self.manifest is not None:
@@ -242,7 +239,7 @@ class Topic:
 
 
 def list_topic(folder: str) -> Topic:
-    """What lies in a topic folder; no entry is read. What is wrong stands in ``problems``.
+    """List a topic folder without reading entries. Problems are in ``problems``.
 
     Raises:
         LogError: the folder or a file cannot be read.
@@ -254,7 +251,7 @@ def list_topic(folder: str) -> Topic:
 
 
 def topic_of(manifest: ArchiveManifest, folder: str) -> Topic:
-    """The topic of an archive that a manifest describes; of its objects the indexes are read.
+    """The topic of an archive that a manifest describes. Reads the indexes of its objects.
 
     Raises:
         LogError: as ``list_topic``.
@@ -263,7 +260,7 @@ def topic_of(manifest: ArchiveManifest, folder: str) -> Topic:
 
 
 class _Facts(NamedTuple):
-    """What was found of a topic; see ``Topic``."""
+    """The facts found about a topic; see ``Topic``."""
 
     manifest: Manifest | None
     info: ManagedLedgerInfo | None
@@ -274,14 +271,14 @@ class _Facts(NamedTuple):
 
 
 class _Listing:
-    """A topic folder on its way to a ``Topic``."""
+    """Lists a topic folder."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._problems: list[Problem] = []
         self._last_confirmed: Position | None = None
-        self._has_list = False  # of the topic's ledgers, damaged or not
-        self._doubtful: set[int] = set()  # ledgers of which two objects lie here
+        self._has_list = False  # whether there is a list of the topic's ledgers, damaged or not
+        self._doubtful: set[int] = set()  # ledgers with two objects here
         self._missing: list[tuple[int, tuple[EntryRange, ...]]] = []
 
     def topic(self) -> Topic:
@@ -301,7 +298,7 @@ class _Listing:
         return self._judged(name, facts)
 
     def _judged(self, name: TopicName, facts: _Facts) -> Topic:
-        """The topic, once what was found of it is held against what is known."""
+        """The topic, after its facts were checked against the known ones."""
         manifest, info, known, raw, compacted, strays = facts
         listed = {} if info is None else {each.ledger: each for each in info.ledgers}
         ledgers = tuple(self._chosen(raw, listed))
@@ -345,8 +342,8 @@ class _Listing:
             self._unreadable(error, path)
             return None
         if found is not None and found.topic != name.full:
-            remedy = "give the folder that topic's name, or restore the manifest of this one"
-            self._damaged(f"the manifest is of {found.topic}", path, remedy)
+            remedy = "rename the folder to that topic, or restore this topic's manifest"
+            self._damaged(f"the manifest is of another topic, {found.topic}", path, remedy)
         return found
 
     def _info(self, sizes: dict[str, os.stat_result]) -> ManagedLedgerInfo | None:
@@ -366,7 +363,7 @@ class _Listing:
             self._last_confirmed = exported.last_confirmed
             return exported.info
         except LogError as error:
-            remedy = "fetch once more with the topic's --metadata"
+            remedy = "fetch the topic again with its --metadata"
             self._damaged(error.problem, path, remedy, error.at)
             return None
 
@@ -379,7 +376,7 @@ class _Listing:
             return None
         if found is not None and found.topic != name.full:
             remedy = "rename the folder, or fetch the topic again"
-            self._damaged(f"it is of {found.topic}", path, remedy)
+            self._damaged(f"the file is of another topic, {found.topic}", path, remedy)
             return None
         return found
 
@@ -401,7 +398,7 @@ class _Listing:
                 continue
             size, mtime_ns = sizes[name].st_size, sizes[name].st_mtime_ns
             if index.data_bytes != size:
-                self._damaged(f"{size} bytes, by its index {index.data_bytes}", path)
+                self._damaged(f"{size} bytes, and by its index {index.data_bytes}", path)
                 continue
             yield Ledger(ledger, uuid, path, size, mtime_ns, index, metadata, missing)
 
@@ -410,16 +407,19 @@ class _Listing:
         if ledger is None:
             damaged = (p.path for p in self._problems if p.kind is ProblemKind.DAMAGED)
             if not any(each.startswith(path) for each in damaged):
-                self._damaged("the manifest names this object, and it is not there", path, _FETCH)
+                self._damaged("the manifest names this object, but it does not exist", path, _FETCH)
         elif ledger.entries != manifest.entries or not ledger.is_compacted:
             words = (
-                f"a ledger of {ledger.entries} entries, and the manifest names a compacted one of "
+                f"a ledger of {ledger.entries} entries, but the manifest names a compacted one of "
             )
             self._damaged(words + str(manifest.entries), path)
 
     def _check_forgotten(self, strays: Sequence[Ledger], ledgers: Sequence[Ledger]) -> None:
-        """Without a manifest a compacted ledger is what a crash left of the first round, unless the
-        raw ledgers that it was made of are gone: then it is all there is of them."""
+        """Report compacted ledgers without a manifest that may be the only copy of raw entries.
+
+        Such a ledger is usually left by a crash of the first round. But if raw ledgers that it was
+        made of are gone, it has the only copy of their values.
+        """
         here = {ledger.id: ledger for ledger in ledgers}
         for ledger in strays:
             try:
@@ -430,14 +430,15 @@ class _Listing:
                 continue
             if alone is not None:
                 self._damaged(
-                    f"a compacted ledger with {alone}, which no raw ledger here has, and no manifest names it",
+                    f"no manifest names this compacted ledger, and it has {alone}, which no raw ledger "
+                    "here has",
                     ledger.path,
-                    f"nothing was changed; restore its {MANIFEST}, or fetch the topic again with its compacted ledger: "
-                    "what raw ledgers have lost is in that alone",
+                    f"nothing was changed; restore its {MANIFEST} from a backup, or fetch the topic "
+                    "again with its compacted ledger: only that ledger has what raw ledgers have lost",
                 )
 
     def _chosen(self, raw: Sequence[Ledger], listed: dict[int, LedgerInfo]) -> Iterator[Ledger]:
-        """One object a ledger: of several the one that the topic's metadata name."""
+        """One object for each ledger. Of several, the one in the topic's metadata."""
         by_id = attrgetter("id")
         for number, same in groupby(sorted(raw, key=by_id), key=by_id):
             objects = list(same)
@@ -449,7 +450,7 @@ class _Listing:
                 names = " and ".join(_object(each) for each in objects)
                 self._doubtful.add(number)
                 self._damaged(
-                    f"two objects are ledger {number}: {names}",
+                    f"ledger {number} has two objects: {names}",
                     self._folder,
                     "nothing was changed; fetch the topic again, which makes one of the two, or move the one that the "
                     "topic's metadata do not name to another folder",
@@ -470,11 +471,13 @@ class _Listing:
             yield ledger
 
     def _check_horizon(self, known: KnownTopic, manifest: Manifest | None) -> None:
-        """The compacted ledger that a fetch knew of may alone have what raw ledgers have lost."""
+        """Check for the compacted ledger of an earlier fetch. It may have the only
+        copy of values.
+        """
         path = os.path.join(self._folder, MANIFEST)
         if manifest is None and any(problem.path == path for problem in self._problems):
             return
-        alone = "values that raw ledgers have lost are in it alone"
+        alone = "only that ledger has the values that raw ledgers have lost"
         if known.compacted is not None and (
             manifest is None or manifest.horizon < known.compacted[1]
         ):
@@ -495,7 +498,9 @@ class _Listing:
         manifest: Manifest | None,
         known: KnownTopic | None,
     ) -> None:
-        """Hold what lies here against what is known; entries up to the horizon may be missing."""
+        """Compare the stored entries with the known ones. Entries up to the horizon
+        may be missing.
+        """
         here = {ledger.id: ledger for ledger in ledgers}
         expected = expected_entries(info, self._last_confirmed, known)
         damaged = {} if known is None else known.damaged
@@ -529,7 +534,7 @@ class _Listing:
         if ledger is None:
             words = f"ledger {number} of {count} entries is not here: {words}"
         elif count is not None and count > ledger.entries:
-            words += f": the object ends with {ledger.entries - 1}, {count} are known"
+            words += f": the object ends with {ledger.entries - 1}, but the ledger has {count}"
         self._damaged(words, self._folder if ledger is None else ledger.path, _FETCH)
 
     def _tell_damaged(self, number: int, ranges: Sequence[EntryRange]) -> None:
@@ -540,7 +545,7 @@ class _Listing:
 
 
 class _ArchivedListing(_Listing):
-    """A topic of an archive on its way to a ``Topic``; the manifest names all that counts."""
+    """Lists a topic of an archive. The manifest names all valid objects."""
 
     def __init__(self, folder: str, manifest: ArchiveManifest) -> None:
         super().__init__(folder)
@@ -566,15 +571,17 @@ class _ArchivedListing(_Listing):
         return self._judged(name, _Facts(manifest, info, known, whole, compacted, ()))
 
     def _indexed(self, stored: StoredLedger) -> Ledger | None:
-        """A ledger with its index; None: that is damaged."""
+        """A ledger with its index. None if the index is damaged."""
         path = stored.path(self._folder)
-        parsed = parse_object_name(os.path.basename(path))  # None: of a part that a round wrote
+        parsed = parse_object_name(os.path.basename(path))  # None for a part that a round wrote
         try:
             index = read_index(path)
             if not is_address(path) and not os.path.exists(path):  # in a bucket it takes a request
                 raise missing_error(path, "the object", AGAIN)
             if index.data_bytes != stored.bytes:
-                words = f"it is of {index.data_bytes} bytes, and the manifest says {stored.bytes}"
+                words = (
+                    f"an index of {index.data_bytes} bytes, and the manifest states {stored.bytes}"
+                )
                 raise CorruptLog(words, path=path + INDEX_SUFFIX)
             metadata, missing = index.metadata, index.missing
         except CorruptLog as error:
@@ -588,21 +595,21 @@ class _ArchivedListing(_Listing):
     def _check_parts(self, manifest: Manifest, parts: tuple[Ledger, ...]) -> None:
         entries = sum(part.entries for part in parts)
         if entries != manifest.entries or not all(part.is_compacted for part in parts):
-            words = f"parts of {entries} entries, and the manifest names a compacted ledger of "
+            words = f"parts of {entries} entries, but the manifest names a compacted ledger of "
             self._damaged(words + str(manifest.entries), self._folder)
 
 
 def brought_uuid(name: TopicName, ledger: int, entries: int, stored: int) -> UUID:
-    """The uuid of objects that we made of ``stored`` of a ledger's first ``entries`` entries."""
+    """The uuid of fetched objects with ``stored`` of a ledger's first ``entries`` entries."""
     return uuid5(NAMESPACE_URL, f"{name.full}/{ledger}/{entries}/{stored}")
 
 
 def _newest(name: TopicName, objects: list[Ledger]) -> list[Ledger]:
-    """Without those that we brought before another came that has all of their entries: a crash may
-    leave both.
+    """Leave out earlier fetched objects if another object has all their entries. A crash may leave
+    both.
 
-    What we bring anew has what was there, so the one of ours with the most entries has all of the
-    others'.
+    A newly fetched object includes what was stored before. So the fetched object with the most
+    entries has all entries of the others.
     """
     ours = [each for each in objects if each.uuid in _brought(name, each)]
     others = [each for each in objects if each not in ours]
@@ -613,29 +620,29 @@ def _newest(name: TopicName, objects: list[Ledger]) -> list[Ledger]:
 
 
 def _brought(name: TopicName, ledger: Ledger) -> tuple[UUID, UUID]:
-    """The uuids that we give, and that we gave in earlier versions."""
+    """The uuids of fetched objects, in this version and in earlier ones."""
     told = brought_uuid(name, ledger.id, ledger.entries, ledger.stored_entries)
     return told, uuid5(NAMESPACE_URL, f"{name.full}/{ledger.id}")
 
 
 def _first_beyond(ledger: int, horizon: Position | None) -> int | None:
-    """The first entry of a ledger beyond the horizon; None: the horizon lies in a later ledger."""
+    """The first entry of a ledger beyond the horizon. None if the horizon is in a later ledger."""
     if horizon is None or ledger > horizon.ledger:
         return 0
     return horizon.entry + 1 if ledger == horizon.ledger else None
 
 
 def is_beyond(horizon: Position | None, ledger: int, ranges: Sequence[EntryRange]) -> bool:
-    """Whether an entry of these ranges of a ledger lies beyond the horizon."""
+    """Whether an entry of these ranges of a ledger is beyond the horizon."""
     first = _first_beyond(ledger, horizon)
     return first is not None and any(each.last >= first for each in ranges)
 
 
 def _ids_of(ledger: Ledger) -> Iterator[Position]:
-    """The ids that a compacted ledger's records bear.
+    """The entry ids of a compacted ledger's records.
 
     Raises:
-        CorruptLog: there is no such record.
+        CorruptLog: a record is broken.
         LogError: the object cannot be read.
     """
     for _, data in read_entries(ledger.path, index=ledger.index):
@@ -645,7 +652,7 @@ def _ids_of(ledger: Ledger) -> Iterator[Position]:
 
 
 def _has(ledger: Ledger | None, entry: int) -> bool:
-    """Whether the entry lies in the ledger."""
+    """Whether the ledger has the entry."""
     return (
         ledger is not None
         and entry < ledger.entries
@@ -654,12 +661,12 @@ def _has(ledger: Ledger | None, entry: int) -> bool:
 
 
 def decode_record_at(file: BinaryIO, size_bytes: int) -> Position:
-    """The id of the record that begins where the open data object of so many bytes stands."""
+    """The id of the record at the current position of an open data object of ``size_bytes``."""
     at = file.tell()
     head = file.read(ENTRY_HEAD.size)
     size = int(ENTRY_HEAD.unpack_from(head)[0]) if len(head) == ENTRY_HEAD.size else -1
     if not 0 <= size <= size_bytes - at - ENTRY_HEAD.size:
-        raise CorruptLog("no entry begins here", at)
+        raise CorruptLog("there is no entry here", at)
     return decode_record(file.read(size))[0]
 
 

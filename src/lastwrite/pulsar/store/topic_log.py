@@ -1,8 +1,8 @@
-"""A topic folder as the log that the stages work on; see ``topic`` for what lies in one.
+"""A topic folder as the log that the stages work on. ``topic`` describes the folder's content.
 
 The smallest case: ledger 10 has entries 0 to 5, 5 a marker, and the manifest names compacted ledger
-13 with horizon 10:1. The log is ledger 13, then the stretch of ledger 10 from entry 2 to entry 4,
-which a round cleans, and then the stretch of entry 5 alone, which stays beyond the new horizon,
+13 with horizon 10:1. The log has three segments. Ledger 13 is the first. Entries 2 to 4 of ledger
+10 are the second; a round cleans them. Entry 5 alone is the third; it stays beyond the new horizon,
 10:4.
 
 Source: Pulsar 4.2.4; docs/formats/pulsar-compaction.md.
@@ -50,11 +50,11 @@ from lastwrite.storage.throttle import Spend
 
 
 def read_topic(folder: str, spend: Spend | None = None) -> PartitionLog:
-    """A topic folder as a log: the compacted ledger, then the raw entries beyond its horizon.
+    """Read a topic folder as a log: the compacted ledger, then the raw entries beyond its horizon.
 
-    ``checkpoint`` lies behind the horizon, ``high_watermark`` behind where the next one can lie,
-    ``first_unstable_offset`` at the first entry of the earliest transaction that is not decided.
-    ``aborted`` has a transaction's number for its producer.
+    ``checkpoint`` is after the horizon, ``high_watermark`` after the highest possible next horizon,
+    and ``first_unstable_offset`` at the first entry of the earliest undecided transaction. In
+    ``aborted`` a transaction's number is the producer.
 
     Raises:
         LogError: a file cannot be read, or the folder is not named after a topic.
@@ -63,15 +63,15 @@ def read_topic(folder: str, spend: Spend | None = None) -> PartitionLog:
 
 
 def log_of(topic: Topic, spend: Spend | None = None) -> PartitionLog:
-    """The log of a topic that was listed; ``spend`` is told of the bytes that surveys read.
+    """The log of a listed topic. ``spend`` is called with the bytes that surveys read.
 
-    Who holds the topic keeps the surveys beside their ledgers.
+    If this process has locked the topic, the surveys are stored beside their ledgers.
     """
     return _Reading(topic, spend or free).log()
 
 
 def _is_whole(ledger: Ledger, horizon: Position | None) -> bool:
-    """Whether no entry beyond the horizon is missing; else the listing says what is."""
+    """Whether no entry beyond the horizon is missing. Otherwise the listing reports it."""
     return not ledger.missing or (
         horizon is not None and Position(ledger.id, ledger.missing[-1].last) <= horizon
     )
@@ -80,7 +80,7 @@ def _is_whole(ledger: Ledger, horizon: Position | None) -> bool:
 def _in_threads(
     ledgers: Sequence[Ledger], work: Callable[[Ledger], LedgerSurvey]
 ) -> list[LedgerSurvey | LogError]:
-    """What ``work`` gives of each ledger, or the error that it raised."""
+    """The result of ``work`` for each ledger, or the error that it raised."""
 
     def done(ledger: Ledger) -> LedgerSurvey | LogError:
         try:
@@ -88,7 +88,7 @@ def _in_threads(
         except LogError as error:
             return error
 
-    # Armed faults: in order, so that a test knows the operation it stops at.
+    # With injected faults the work runs in order, so that a test can predict the failing operation.
     if len(ledgers) < 2 or files.faults.is_armed:
         return [done(ledger) for ledger in ledgers]
     with ThreadPoolExecutor(min(len(ledgers), os.cpu_count() or 1), "lastwrite-survey") as pool:
@@ -101,14 +101,14 @@ class _Beyond:
 
     ledger: Ledger
     survey: LedgerSurvey
-    first: int  # the first of these entries
+    first: int  # the first entry beyond the horizon
 
     def position(self, entry: int) -> Position:
         return Position(self.ledger.id, entry)
 
 
 class _Reading:
-    """A topic on its way to a ``PartitionLog``."""
+    """Builds the ``PartitionLog`` of a topic."""
 
     def __init__(self, topic: Topic, spend: Spend) -> None:
         self._topic = topic
@@ -183,7 +183,9 @@ class _Reading:
 def _new_horizon(
     beyond: Sequence[_Beyond], undecided: Position | None, aborted: Collection[int]
 ) -> Position | None:
-    """The last entry before undecided data that is no marker and not aborted; None: none is."""
+    """The last entry before undecided data that is not a marker and not aborted. None if there is
+    none.
+    """
     for each in reversed(beyond):
         entry = each.survey.entries - 1
         if undecided is not None and each.position(entry) >= undecided:
@@ -201,7 +203,7 @@ def _new_horizon(
 
 
 def _stretches(each: _Beyond, horizon: Position | None) -> Iterator[Segment]:
-    """What of a ledger a round cleans, and what it leaves."""
+    """The segment of a ledger that a round cleans, and the segment that it leaves."""
     ledger, entries = each.ledger, each.survey.entries
     borders = [each.first, entries]
     if (
@@ -219,11 +221,12 @@ def _stretches(each: _Beyond, horizon: Position | None) -> Iterator[Segment]:
 
 
 def _place_of(ledger: Ledger, found: LedgerSurvey, entry: int) -> int:
-    """Where an entry begins in its object, with the block's header if it is a block's first; behind
-    the last the end.
+    """The position of an entry in its object, at the block's header for a block's first entry.
+
+    For an entry after the last it is the object's end.
 
     Raises:
-        CorruptLog: it is not on the way from where the index and the survey lead to.
+        CorruptLog: the entry is not found from the positions in the index and the survey.
     """
     if entry >= found.entries:
         return ledger.size_bytes
@@ -246,7 +249,10 @@ def _place_of(ledger: Ledger, found: LedgerSurvey, entry: int) -> int:
                     head = EntryHead._make(ENTRY_HEAD.unpack_from(data))
                 if head is None or head.size < 0 or head.entry != number:
                     raise CorruptLog(
-                        f"entry {number} is not where it has to be", at, ledger.path, RESTORE
+                        f"entry {number} is not where the index or the survey places it",
+                        at,
+                        ledger.path,
+                        RESTORE,
                     )
                 if number == entry:
                     return at
@@ -254,14 +260,16 @@ def _place_of(ledger: Ledger, found: LedgerSurvey, entry: int) -> int:
                 number += 1
     except OSError as error:
         raise to_log_error(error, ledger.path, "read the object") from error
-    raise CorruptLog(f"entry {entry} is not where it has to be", at, ledger.path, RESTORE)
+    raise CorruptLog(
+        f"entry {entry} is not where the index or the survey places it", at, ledger.path, RESTORE
+    )
 
 
 # ---------------------------------------------------------------------- pieces
 
 
 def cuts_of(segment: Segment, piece_bytes: int) -> list[int]:
-    """Where a segment may be cut into pieces of about this size: at blocks and marks."""
+    """Positions where a segment may be cut into pieces of about this size: blocks and marks."""
     start, end = segment.position, segment.position + segment.size_bytes
     cuts = [start]
     if segment.size_bytes > piece_bytes * 3 // 2:
@@ -282,7 +290,7 @@ def cuts_of(segment: Segment, piece_bytes: int) -> list[int]:
 
 
 def record_count(log: PartitionLog, compacted: Manifest | None) -> int:
-    """About how many records there are; ``compacted``: what is said of the compacted ledger."""
+    """The approximate number of records. ``compacted`` is the manifest of the compacted ledger."""
     count = 0
     for segment in log.segments:
         found = _told_of(log, segment, compacted)
@@ -293,7 +301,7 @@ def record_count(log: PartitionLog, compacted: Manifest | None) -> int:
 
 
 def has_parts(log: PartitionLog, compacted: Manifest | None) -> bool:
-    """Whether there are chunks of messages besides the last ones, as far as is known."""
+    """Whether there may be chunks of messages besides the last chunks."""
     told = (_told_of(log, segment, compacted) for segment in log.segments)
     return any(found is not None and found.parts for found in told)
 
@@ -301,15 +309,15 @@ def has_parts(log: PartitionLog, compacted: Manifest | None) -> bool:
 def _told_of(
     log: PartitionLog, segment: Segment, compacted: Manifest | None
 ) -> LedgerSurvey | Manifest | None:
-    """The survey of a raw ledger, or what the manifest says of the compacted one."""
+    """The survey of a raw ledger, or the manifest of the compacted one."""
     if not is_of_compacted(log, segment):
         return kept_survey(segment.path, segment.file_bytes, segment.mtime_ns)
-    # It tells of all parts of the compacted ledger.
+    # The manifest counts all parts of the compacted ledger, so only the first part has it.
     return compacted if segment.base_offset == COMPACTED else None
 
 
 def read_compacted(folder: str) -> Manifest | None:
-    """What is said of the topic's compacted ledger; None: it has none.
+    """The manifest of the topic's compacted ledger. None if there is none.
 
     Raises:
         LogError: it cannot be read.
@@ -320,12 +328,12 @@ def read_compacted(folder: str) -> Manifest | None:
 
 
 def is_of_compacted(log: PartitionLog, segment: Segment) -> bool:
-    """Whether it is of the compacted ledger: such have the ids up to the horizon."""
+    """Whether the segment is of the compacted ledger, which has the ids up to the horizon."""
     return segment.base_offset < (log.checkpoint or 0)
 
 
 class IndexChecker:
-    """Holds the blocks that an index names against the entries of a piece."""
+    """Compares the blocks of the index with the entries of a piece."""
 
     def __init__(self, piece: Piece) -> None:
         index = read_index(piece.path)
@@ -338,10 +346,10 @@ class IndexChecker:
         self._firsts = np.array([block.first_entry for block in blocks], dtype=np.int64)
 
     def check(self, table: BatchTable, shift: int) -> None:
-        """The next entries; ``shift`` is what their origins lack to positions in the object.
+        """Check the next entries. ``shift`` added to an origin gives the position in the object.
 
         Raises:
-            CorruptLog: the index names a place at which no entry begins, or another one.
+            CorruptLog: no entry, or another entry, begins at a position of the index.
         """
         begins = table["origin"] + shift
         first, end = np.searchsorted(self._begins, [begins[0], begins[-1] + 1])
@@ -352,8 +360,8 @@ class IndexChecker:
             wrong |= (table["base_offset"][at] & MAX_ENTRY) != self._firsts[first:end]
         if wrong.any():
             row = int(first) + int(np.argmax(wrong))
-            words = f"block {row} begins with another entry than {int(self._firsts[row])}"
+            words = f"block {row} does not begin with entry {int(self._firsts[row])}"
             raise CorruptLog(words, None, self._path, RESTORE)
 
     def ends(self) -> None:
-        """What comes after the last of them is looked at when the files are listed."""
+        """Does nothing: the end is checked when the files are listed."""

@@ -1,7 +1,7 @@
-"""A topic folder at one moment, for who reads it while others may change it.
+"""A topic folder at one moment, for a reader that works while others may change the folder.
 
-The manifest is read once and names the compacted ledger that goes with its horizon, so the two are
-always a pair. What was listed before is kept as long as nothing in the folder changes.
+The manifest is read once and names the compacted ledger that belongs to its horizon, so the two
+always match. A listing is reused as long as nothing in the folder changes.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ from lastwrite.storage.problems import problem_of
 class TopicView:
     """The pair of horizon and compacted ledger, and the backlog.
 
-    ``undecided``: the offset of the first entry of a transaction that is not decided; nobody reads
-    that or beyond.
+    ``undecided`` is the offset of the first entry of an undecided transaction. Readers stop before
+    it.
     """
 
     topic: Topic
-    seen: tuple[object, ...]  # by which a change is noticed
+    seen: tuple[object, ...]  # compared to detect a change
     horizon: int | None
     compacted: LedgerReader | None
     offsets: Sequence[int]  # of the compacted ledger
     backlog: tuple[LedgerReader, ...]
     surveys: Mapping[int, LedgerSurvey]  # by ledger
     undecided: int | None
-    aborted: frozenset[int]  # transactions, by their numbers in the surveys
+    aborted: frozenset[int]  # numbers of aborted transactions, as in the surveys
     open_transactions: int
     problems: tuple[Problem, ...]
 
@@ -68,12 +68,12 @@ class TopicView:
 
     @property
     def end(self) -> int:
-        """The offset behind the last entry."""
+        """The offset after the last entry."""
         ends = [Position(one.ledger.id, one.count).offset for one in self.backlog if one.count]
         return max([*ends, 0 if self.horizon is None else self.horizon + 1])
 
     def check_pair(self) -> None:
-        """See that the compacted ledger can be read, where there should be one.
+        """Check that the compacted ledger, if there should be one, can be read.
 
         Raises:
             CorruptLog: the manifest or its ledger is damaged or missing.
@@ -89,7 +89,9 @@ class TopicView:
                 raise CorruptLog(problem.message, problem.position, problem.path, problem.remedy)
 
     def backlog_at(self, offset: int) -> tuple[LedgerReader | None, int]:
-        """The ledger and the number of the first entry from ``offset`` on; None: there is none."""
+        """The ledger and the number of the first entry from ``offset`` on, or (None, 0) if there is
+        none.
+        """
         wanted = Position.of(max(offset, 0))
         for reader in self.backlog[bisect_left(self.backlog, wanted.ledger, key=_ledger_id) :]:
             number = wanted.entry if reader.ledger.id == wanted.ledger else 0
@@ -98,7 +100,9 @@ class TopicView:
         return None, 0
 
     def is_read(self, ledger: int, number: int) -> bool:
-        """Whether readers get the entry: no marker, and not of an aborted transaction."""
+        """Whether readers receive the entry: it is not a marker and not of
+        an aborted transaction.
+        """
         return self._run_unread(ledger, number) is None
 
     def _run_unread(self, ledger: int, number: int) -> int | None:
@@ -106,8 +110,11 @@ class TopicView:
         return None if found is None else run_unread(found, number, self.aborted)
 
     def last_message_id(self, reads_compacted: bool) -> dict[str, int]:
-        """The last message as a broker answers it, with or without ``readCompacted``: ledger,
-        entry, and in a batch the index; -1, -1: there is none. Errors as ``LedgerReader.read``."""
+        """The last message as a broker answers it, with or without ``readCompacted``.
+
+        The answer has ledger, entry and, in a batch, the index; -1, -1 if there is no message.
+        Errors as ``LedgerReader.read``.
+        """
         last = self._last_readable()
         offset = None if last is None else Position(last.ledger, last.entry).offset
         source = last_source(offset, self.horizon, reads_compacted and self.compacted is not None)
@@ -125,7 +132,7 @@ class TopicView:
         return {"ledger": last.ledger, "entry": last.entry, "batch_index": index}
 
     def _last_readable(self) -> Entry | None:
-        """The backlog's last entry that readers get."""
+        """The backlog's last entry that readers receive."""
         for reader in reversed(self.backlog):
             number = reader.count - 1
             if self.undecided is not None:
@@ -145,7 +152,9 @@ def _entry(reader: LedgerReader, number: int, ledger: int | None) -> Entry:
 
 
 def _removed(entry: Entry) -> Iterator[bool]:
-    """Of each message of a batch whether compaction took it; none where nobody can look inside."""
+    """A flag for each message of a batch: whether compaction removed it. Empty for an unreadable
+    batch.
+    """
     if not entry.is_encrypted:
         with suppress(LogError):
             yield from (message.compacted_out for message in messages_of(entry))
@@ -156,12 +165,12 @@ def _ledger_id(reader: LedgerReader) -> int:
 
 
 def look(folder: str, reads_compacted: bool, before: TopicView | None = None) -> TopicView:
-    """The topic folder as it is now; ``before`` itself where nothing has changed since.
+    """The topic folder in its current state. Returns ``before`` if nothing changed since.
 
-    ``reads_compacted``: only what is beyond the horizon has to be known of the backlog.
+    With ``reads_compacted``, the backlog is surveyed only beyond the horizon.
 
     Raises:
-        LedgerMoved: it changed meanwhile.
+        LedgerMoved: the folder changed meanwhile.
         LogError: it cannot be read.
     """
     seen = _identity(folder)
@@ -177,7 +186,7 @@ def look(folder: str, reads_compacted: bool, before: TopicView | None = None) ->
         if _identity(folder) != seen:
             raise LedgerMoved from None
         raise
-    # A newer manifest may name an object that was not there when we listed.
+    # A newer manifest may name an object that was not in the listing.
     if _identity(folder)[0] != seen[0]:
         raise LedgerMoved
     known = {} if before is None else {_key(one.ledger): one for one in before.backlog}
@@ -201,7 +210,9 @@ def look(folder: str, reads_compacted: bool, before: TopicView | None = None) ->
 
 
 def _missing_below(topic: Topic) -> Iterator[Problem]:
-    """What readers of the backlog miss up to the horizon, where compaction needs nothing."""
+    """The entries up to the horizon that readers of the backlog miss. Compaction does not need
+    them.
+    """
     horizon = topic.horizon
     if horizon is None:
         return
@@ -209,14 +220,14 @@ def _missing_below(topic: Topic) -> Iterator[Problem]:
         end = 0 if ledger > horizon.ledger else MAX_ENTRY + 1
         below = between(ranges, 0, horizon.entry + 1 if ledger == horizon.ledger else end)
         if below:
-            what = f"not here: {in_words(ledger, below)}; compaction needs them no more"
+            what = f"not here: {in_words(ledger, below)}; compaction no longer needs them"
             yield Problem(ProblemKind.RECOVERED, what, topic.folder)
 
 
 def _surveys(
     topic: Topic, horizon: Position | None, problems: list[Problem]
 ) -> dict[int, LedgerSurvey]:
-    """The surveys of ledgers beyond ``horizon``; damage goes to ``problems``."""
+    """The surveys of ledgers beyond ``horizon``. Damage is added to ``problems``."""
     found: dict[int, LedgerSurvey] = {}
     for ledger in topic.ledgers:
         if horizon is not None and Position(ledger.id, ledger.entries - 1) <= horizon:
@@ -231,8 +242,10 @@ def _surveys(
 
 
 def run_unread(survey: LedgerSurvey, number: int, aborted: Set[int]) -> int | None:
-    """The first entry of the run of entries that nobody gets (markers, aborted data) which holds
-    this one; None: it is read."""
+    """The first entry of the run of unread entries (markers, aborted data) with this one.
+
+    Returns None if readers receive the entry.
+    """
     row = int(np.searchsorted(survey.runs[:, 0], number, side="right")) - 1
     if row < 0:
         return None
@@ -247,10 +260,10 @@ def _key(ledger: Ledger) -> tuple[object, ...]:
 
 
 def _identity(folder: str) -> tuple[object, ...]:
-    """What changes when a file of the folder comes, goes or is replaced.
+    """Values that change when a file of the folder is added, deleted or replaced.
 
-    In an archive nothing does: who has read a manifest reads by it to the end, unless an object is
-    gone.
+    A topic in an archive has no such values: its objects never change, so a manifest that was read
+    stays valid until an object is deleted.
     """
     if is_archived(folder):
         return (folder,)
@@ -261,5 +274,5 @@ def _identity(folder: str) -> tuple[object, ...]:
         except FileNotFoundError:
             found.append(None)
         except OSError as error:
-            raise to_log_error(error, path, "look at it") from error
+            raise to_log_error(error, path, "read the file's state") from error
     return tuple(found)

@@ -1,8 +1,7 @@
-"""For the daemon: cheap looks at an archive, and how what it sets aside is noted in a topic's
-folder.
+"""Cheap checks of an archive for the daemon, and the quarantine notes in topic folders.
 
-An object never changes under its name, and fetch, rounds and surveys write aside and rename. So the
-folder's time alone says whether anything has.
+An object never changes under its name. Fetches, rounds and surveys write aside and rename. So the
+modification time of the folder alone shows whether anything changed.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from lastwrite.storage.reading import RESTS_NS, SETTLED_NS
 
 
 def glance(archive: str) -> list[Glance]:
-    """Every topic folder of an archive, by name; none of one that is still empty.
+    """Every topic folder of an archive, by name. Empty for an archive without topics.
 
     Raises:
-        LogError: it cannot be listed.
+        LogError: the archive cannot be listed.
     """
     try:
         folders = find_topics(archive)
@@ -42,7 +41,7 @@ def glance(archive: str) -> list[Glance]:
         try:
             seen = os.stat(folder)
         except FileNotFoundError:
-            continue  # it went between two looks
+            continue  # it was deleted after the listing
         except OSError as error:
             raise to_log_error(error, folder, "look at the topic folder") from error
         age_ns = now_ns - seen.st_mtime_ns
@@ -70,7 +69,7 @@ NOTES = QuarantineFile(lock.PLACE, _text_of, _name_of, lambda folder, name: fold
 
 
 def glance_archive(archive: str) -> list[Glance]:
-    """The topics of an archive, with their manifests' versions: a request each.
+    """The topics of an archive, with the versions of their manifests: one request each.
 
     Raises:
         RemoteFailed: the store does not answer.
@@ -82,7 +81,7 @@ def glance_archive(archive: str) -> list[Glance]:
 
 
 def folder_in(archive: str, name: TopicPartition) -> str:
-    """Where a topic of an archive lies."""
+    """The address of a topic in an archive."""
     return address_in(archive, TopicName.parse(name.topic).with_partition(name.partition))
 
 
