@@ -4,7 +4,7 @@
     report = lastwrite.plan("/var/lib/kafka", topic="orders")
     print(report.to_dict()["totals"])
 
-The commands of ``lastwrite --help`` are these functions, with the same words.
+The commands of ``lastwrite --help`` are these functions, with the same names.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """The functions, imported when first asked for: ``import lastwrite`` must cost nothing."""
+    """Import a function at its first use, so that ``import lastwrite`` costs nothing."""
     if name in _PLACES:
         return getattr(import_module(_PLACES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,19 +3,19 @@
 LogError
 ├── CorruptLog            bytes contradict their format: keep the file, do not retry
 │   └── TruncatedLog      bytes stop early: normal at the tail of an active segment
-├── BadValue              a key or value is not what its schema says: read it raw, or put it aside
-├── UnsupportedFormat     well formed, but of a version or codec we do not know
+├── BadValue              a key or value does not fit its schema: read it raw, or skip it
+├── UnsupportedFormat     well formed, but of an unknown version or codec
 ├── InvalidConfig         a setting out of range or an unknown name: fix it, start again
-├── NotALog               nothing that we know lies at the path: point us elsewhere
-├── LogHeld               a broker or another run holds the log: stop it, or wait
+├── NotALog               no known log at the path: name another path
+├── LogHeld               a broker or another run has the log open: stop it, or wait
 │   └── TableConflict     another writer changed the table first: run again
-├── CommitConflict        the log changed while we worked: nothing was swapped, start again
+├── CommitConflict        the log changed meanwhile: nothing was swapped, start again
 ├── VerificationFailed    a promise of compaction does not hold: keep both logs, report it
 ├── OutOfMemoryBudget     one batch needs more than the memory setting allows: raise it
-├── RemoteFailed          a name server or broker does not answer, or refuses: see to it, ask again
+├── RemoteFailed          a name server or broker does not answer, or refuses: check it, try again
 └── EnvironmentUnfit      Java, Spark or the platform is missing: see ``lastwrite doctor``
 
-All arguments are kept in ``args``, so an error survives the trip from a worker to the driver.
+All arguments are stored in ``args``, so that an error can be pickled from a worker to the driver.
 """
 
 from __future__ import annotations
@@ -24,38 +24,40 @@ import re
 
 _ARCHIVED = re.compile("/data/[0-9a-f]{32}-[^/]+/[^/]+$")  # an object of an archive, in any system
 _OF_ARCHIVE = (
-    "no object was changed; bring this one back from the bucket's versions or a copy of the "
-    "archive, or fetch what the source still has into another archive"
+    "no object was changed; restore this one from the bucket's versions or from a copy of the "
+    "archive, or fetch the records that the source still has into another archive"
 )
 
 _OF_ARCHIVE_AGAIN = (
-    "nothing was changed; run again: a round may have replaced it. Where the same object is named "
-    "again, bring it back from the bucket's versions or a copy of the archive"
+    "nothing was changed; run again: a round may have replaced it. If the error names the same "
+    "object again, restore it from the bucket's versions or from a copy of the archive"
 )
 
 
 def is_of_archive(path: str) -> bool:
-    """Whether it is of an object that an archive's round has written, under a name of its own."""
+    """Whether the path is an object that a round wrote to an archive."""
     return _ARCHIVED.search(path) is not None
 
 
 def remedy_at(path: str | None, remedy: str | None, of_archive: str = _OF_ARCHIVE) -> str | None:
-    """What to do where the file at ``path`` is damaged: ``remedy``, unless an archive has it, of
-    which no broker knows.
+    """The remedy for a damaged file at ``path``: ``remedy``, unless the file is in an archive.
+
+    No broker can restore a file of an archive.
     """
     is_archived = remedy is not None and path is not None and is_of_archive(path)
     return of_archive if is_archived else remedy
 
 
 class LogError(Exception):
-    """A problem with a log, where it lies, and what to do about it.
+    """A problem with a log, its position, and what the user can do.
 
-    ``at`` is a byte position in the file ``path``, or None where no single byte is to blame.
-    ``remedy`` is a sentence that tells the reader what to do now.
+    ``at`` is a byte position in the file ``path``. None means that no single byte is the cause.
+    ``remedy`` is a sentence on what the user can do now.
     """
 
     exit_status = 1
-    remedy_of_archive: str | None = None  # of an object of an archive, of which no broker knows
+    # the remedy for an object of an archive, which no broker can restore
+    remedy_of_archive: str | None = None
 
     def __init__(
         self,
@@ -81,13 +83,13 @@ class LogError(Exception):
         return f"{place}{self.problem}" + (f" — {self.remedy}" if self.remedy else "")
 
     def located(self, path: str, shift: int = 0) -> LogError:
-        """The same error with its file named; ``shift`` bytes are added to its position."""
+        """The same error with its file; ``shift`` bytes are added to its position."""
         at = None if self.at is None else self.at + shift
         return type(self)(self.problem, at, self.path or path, self.remedy)
 
 
 class located:
-    """Name the file in errors raised inside; ``shift`` bytes are added to their position."""
+    """Add the file to errors raised inside; ``shift`` bytes are added to their position."""
 
     __slots__ = ("_path", "_shift")
 
@@ -114,29 +116,29 @@ class TruncatedLog(CorruptLog):
 
 
 class BadValue(LogError):
-    """A key or a value is not what its schema says; ``path`` is its partition."""
+    """A key or a value does not fit its schema; ``path`` is its partition."""
 
     exit_status = 3
 
 
 class UnsupportedFormat(LogError):
-    """Well formed, but of a version or codec that we do not know."""
+    """Well formed, but of an unknown version or codec."""
 
 
 class InvalidConfig(LogError):
-    """A setting is unknown, out of range, or does not go with another."""
+    """A setting is unknown, out of range, or conflicts with another."""
 
     exit_status = 2
 
 
 class NotALog(LogError):
-    """Nothing that we know lies at the path."""
+    """There is no known log at the path."""
 
     exit_status = 2
 
 
 class LogHeld(LogError):
-    """A broker or another run holds the log."""
+    """A broker or another run has the log open."""
 
     exit_status = 4
 
@@ -146,14 +148,15 @@ class TableConflict(LogHeld):
 
 
 class CommitConflict(LogError):
-    """The log changed while we worked; the old log is whole."""
+    """The log changed while the round ran; the old log is intact."""
 
     remedy_of_archive = _OF_ARCHIVE_AGAIN
 
 
 class NotContinued(LogError):
-    """What comes next in an archive is not what a log has; ``held``: why, in a word, as
-    ``reports.fetching.Held`` has it.
+    """The next records of an archive do not match a log.
+
+    ``held`` is the reason in a word, from ``reports.fetching.Held``.
     """
 
     held: str = "another"
@@ -174,4 +177,4 @@ class RemoteFailed(LogError):
 
 
 class EnvironmentUnfit(LogError):
-    """Java, Spark or the platform is not what we need."""
+    """Java, Spark or the platform does not meet the requirements."""

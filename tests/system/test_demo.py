@@ -108,7 +108,7 @@ def test_an_earlier_demo_is_not_written_over(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "r")
     rewritten_and_deleted(repository)
     demo(repository, tmp_path / "kept")
-    with pytest.raises(InvalidConfig, match="kept: it holds a folder before already"):
+    with pytest.raises(InvalidConfig, match="kept: the folder contains an earlier before"):
         run_demo(str(repository.folder), str(tmp_path / "kept"), now_ms=NOW_MS, spark=INLINE)
 
 
@@ -132,7 +132,7 @@ def test_no_history_exits_2_with_one_line(
     assert run(["demo", "--repo", str(tmp_path / "r")]) == 2
     out, err = capfd.readouterr()
     assert out == ""
-    assert re.fullmatch(r"lastwrite: .*(no history yet|sees no repository).*--repo\n", err)
+    assert re.fullmatch(r"lastwrite: .*(no history yet|finds no repository).*--repo\n", err)
 
 
 def test_no_git_exits_1_with_one_line(

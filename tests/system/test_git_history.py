@@ -392,7 +392,7 @@ def test_an_empty_repository_is_a_clear_sentence(tmp_path: Path) -> None:
 def test_no_repository_is_a_clear_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     (tmp_path / "d").mkdir()
-    with pytest.raises(NotALog, match="git sees no repository here: not a git repository"):
+    with pytest.raises(NotALog, match="git finds no repository here: not a git repository"):
         open_history(str(tmp_path / "d"))
     with pytest.raises(NotALog, match="no such folder"):
         open_history(str(tmp_path / "nowhere"))

@@ -200,7 +200,7 @@ def test_explain_says_for_whom_and_until_when(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("config", [RocketmqConfig, PulsarConfig])
 def test_other_systems_refuse_it(config: type[SettingsTable]) -> None:
-    with pytest.raises(InvalidConfig, match="Kafka's topics alone"):
+    with pytest.raises(InvalidConfig, match="for topics of Kafka only"):
         config.from_names({"hold.tombstones.for.groups": "a"})
 
 

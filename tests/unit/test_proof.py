@@ -42,7 +42,7 @@ def test_a_difference_is_named(live: dict[bytes, bytes], said: str) -> None:
 
 
 def test_a_key_may_be_there_once() -> None:
-    with pytest.raises(VerificationFailed, match="1 keys are there more than once: 'a'"):
+    with pytest.raises(VerificationFailed, match="1 keys occur more than once: 'a'"):
         prove(table(dict(TREE), repeated=(b"a",)), TREE)
 
 

@@ -271,7 +271,7 @@ def test_a_default_that_does_not_hold_is_told(
     output.close()
     said = capsys.readouterr().out
     assert (
-        "note: cleanup.policy=compact is a default and does not hold for clicks: cleanup.policy is delete"
+        "note: cleanup.policy=compact is a default and does not apply to clicks: cleanup.policy is delete"
         in said
     )
 
@@ -336,7 +336,7 @@ def test_settings(disks: tuple[Path, Path], capfd: pytest.CaptureFixture[str]) -
     assert (
         "segment.ms=9  source=topic-config  synonyms={topic-config:segment.ms=9, default:" in said
     )
-    assert "note: cleanup.policy=compact is a default and does not hold for clicks" in said
+    assert "note: cleanup.policy=compact is a default and does not apply to clicks" in said
     assert "min.cleanable.dirty.ratio" not in said
     assert run(["settings", str(b), "--topic", "orders", "--all", "--json"]) == 0
     document = json.loads(capfd.readouterr().out)

@@ -159,7 +159,7 @@ def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
 
 def test_a_partition_that_is_there_is_left_alone(tmp_path: Path) -> None:
     write(tmp_path, 5)
-    with pytest.raises(CommitConflict, match="t-0: the partition is there already"):
+    with pytest.raises(CommitConflict, match="t-0: the partition exists already"):
         TopicWriter(str(tmp_path), T0)
 
 

@@ -44,7 +44,7 @@ def refuse_elsewhere(config: Mapping[str, object], system: str, governs: str) ->
     if system != "kafka" and RATIO in config:
         raise InvalidConfig(
             f"{OPTION} ({RATIO}) is for Kafka's topics",
-            remedy=f"leave it out: here {governs} decides whether such records are dropped",
+            remedy=f"here {governs} decides whether such records are dropped",
         )
 
 

@@ -1,1 +1,1 @@
-"""The demo: the history of a git repository as a topic, compacted, and proved against git itself."""
+"""The demo: the history of a git repository as a topic, compacted and compared with git itself."""

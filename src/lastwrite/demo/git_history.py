@@ -1,18 +1,18 @@
-"""The history of a git repository as keyed changes, and the tree that it must fold to.
+"""The history of a git repository as keyed changes, and the tree that they must result in.
 
-Walk the first parents from the root commit to HEAD and note what each step does to each path.
-``a`` written, ``a`` written again, ``b`` written, ``a`` deleted: the last change of every path that
-is no delete is the tree, so ``git ls-tree -r HEAD`` is an answer to compaction that we did not
-compute.
+The walk follows the first parents from the root commit to HEAD, and records what each step does to
+each path. Example: ``a`` written, ``a`` written again, ``b`` written, ``a`` deleted. The last
+change of every path, without deletes, is the tree. So ``git ls-tree -r HEAD`` is the correct result
+of compaction, computed independently.
 
-Each step is the difference between two neighbours in that walk, so the steps add up to the tree
-whatever the history is made of. A merge is one step from its first parent. A shallow clone begins
-with its oldest commit as a whole. A rename is a delete and a write. A file that becomes a directory
-is a delete and writes below it. A submodule is a path with mode 160000 whose id is a commit. Grafts
-and replaced objects count as git shows them, in the walk and in the tree alike.
+Each step is the difference between two neighbours in that walk, so for any history the steps add up
+to the tree. A merge is one step from its first parent. A shallow clone begins with its whole oldest
+commit. A rename is a delete and a write. A file that becomes a directory is a delete and writes
+below it. A submodule is a path with mode 160000 whose id is a commit. Grafts and replaced objects
+count as git shows them, in the walk and in the tree.
 
 Only plumbing commands are called, so no user's setting (renames, order files, ignored submodules,
-colours, quoted paths) changes what they print, and paths travel as bytes ended by NUL.
+colours, quoted paths) changes their output. Paths are bytes that end with NUL.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from typing import IO, NamedTuple
 from lastwrite.errors import EnvironmentUnfit, LogError, NotALog
 
 _READ_BYTES = 1 << 20
-_GONE = b"000000"  # the mode of the side on which a path is missing
+_GONE = b"000000"  # the mode of the side without the path
 _LATEST_MS = (1 << 63) - 1
 
-# A git hook, or a shell inside one, points git elsewhere than at the folder that we name.
+# In a git hook, or in a shell inside one, these point git to another folder than the one named.
 _POINTS_ELSEWHERE = (
     "GIT_DIR",
     "GIT_WORK_TREE",
@@ -47,23 +47,23 @@ _POINTS_ELSEWHERE = (
 
 
 class Change(NamedTuple):
-    """What one commit did to one path."""
+    """The change of one path by one commit."""
 
     path: bytes
-    value: bytes | None  # b"<mode> <blob id>"; None: the commit deletes the path
+    value: bytes | None  # b"<mode> <blob id>"; None if the commit deletes the path
     commit: bytes  # its id, in hex
     committed_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The walk from the root commit to the commit that HEAD named when the walk was opened."""
+    """The walk from the root commit to the commit of HEAD when the walk was opened."""
 
     repository: str  # the folder of the work tree, or of a bare repository
     commits: Sequence[
         bytes
     ]  # ids in hex, oldest first, each the first parent of the next; never empty
-    committed_ms: Sequence[int]  # commit for commit
+    committed_ms: Sequence[int]  # one per commit
     is_shallow: bool
 
     @property
@@ -71,7 +71,7 @@ class History:
         return self.commits[-1]
 
     def changes(self) -> Iterator[tuple[int, Change]]:
-        """Every change of every step, oldest first, each with its commit's place in ``commits``.
+        """Every change of every step, oldest first, each with its commit's index in ``commits``.
 
         A path occurs at most once in a step.
 
@@ -87,13 +87,13 @@ class History:
                 path = next(tokens)
                 value = None if mode == _GONE else mode + b" " + blob
                 yield at, Change(path, value, commit, self.committed_ms[at])
-            else:  # a step that changes nothing is not announced
+            else:  # a step without changes is not announced
                 while commit != token:
                     at += 1
                     commit = self.commits[at]
 
     def tree(self) -> dict[bytes, bytes]:
-        """What git says is in the last commit: path -> b"<mode> <blob id>".
+        """The content of the last commit according to git: path -> b"<mode> <blob id>".
 
         Raises:
             LogError: git cannot read its own objects, or the tree names a path twice.
@@ -116,7 +116,7 @@ class History:
         return tree
 
     def _steps(self) -> Iterator[bytes]:
-        """A line for each step: a commit and the commit to compare it with; the first stands alone."""
+        """A line per step: a commit and the commit to compare it with; the first commit is alone."""
         before = b""
         for commit in self.commits:
             yield commit + b" " + before + b"\n" if before else commit + b"\n"
@@ -136,8 +136,7 @@ _DIFF_STEPS = (
 
 
 def open_history(folder: str) -> History:
-    """Walk the first parents of the HEAD of the repository around ``folder``; 60 bytes a commit are
-    held.
+    """Walk the first parents of HEAD in the repository around ``folder``; uses 60 bytes per commit.
 
     Raises:
         EnvironmentUnfit: there is no git.
@@ -151,10 +150,10 @@ def open_history(folder: str) -> History:
     inside = _answer(folder, "rev-parse", "--is-inside-work-tree")
     if inside is None:
         complaint = _complaint(folder, "rev-parse", "--git-dir")
-        remedy = "stand in a git clone, or name one with --repo"
+        remedy = "run this in a git clone, or name one with --repo"
         if "dubious ownership" in complaint:
             remedy = f"if you trust it: git config --global --add safe.directory {os.path.abspath(folder)}"
-        raise NotALog(f"git sees no repository here: {complaint}", path=folder, remedy=remedy)
+        raise NotALog(f"git finds no repository here: {complaint}", path=folder, remedy=remedy)
     where = "--show-toplevel" if inside == b"true" else "--absolute-git-dir"
     repository = os.fsdecode(
         _answer(folder, "rev-parse", where) or os.fsencode(os.path.abspath(folder))
@@ -175,22 +174,22 @@ def open_history(folder: str) -> History:
     for line in _tokens(walk, ended_by=b"\n"):
         seconds, commit = line.split(b" ")
         commits.append(commit)
-        # A date that git could not read is 0; one beyond what the log can hold is the latest it
-        # can.
+        # A date that git could not read is 0; a date that exceeds the log's range becomes the
+        # latest.
         committed_ms.append(min(int(seconds) * 1000, _LATEST_MS))
     is_shallow = _answer(repository, "rev-parse", "--is-shallow-repository") == b"true"
     return History(repository, commits, committed_ms, is_shallow)
 
 
 class _Git:
-    """A running git whose output is read in chunks while ``feed`` goes to its input."""
+    """A running git whose output is read in chunks while ``feed`` is written to its input."""
 
     def __init__(self, folder: str, *arguments: str, feed: Iterable[bytes] = ()) -> None:
         self._folder = folder
         self._what = arguments[0]
         self._process = _start(folder, arguments)
         self._complaints: list[bytes] = []
-        # git may fill one pipe while we wait at another, so each pipe has somebody at its end.
+        # git may fill one pipe while another is read, so each pipe has a thread.
         self._threads = [
             threading.Thread(target=self._write, args=(feed,), daemon=True),
             threading.Thread(target=self._listen, daemon=True),
@@ -199,11 +198,12 @@ class _Git:
             thread.start()
 
     def chunks(self) -> Iterator[bytes]:
-        """The output as it comes, whole only if git ends well."""
+        """The output in chunks; it is complete only if git succeeds."""
         out = _pipe(self._process.stdout)
         finished = False
         try:
-            while chunk := os.read(out.fileno(), _READ_BYTES):  # what is there, not a full megabyte
+            # the available bytes, not a full megabyte
+            while chunk := os.read(out.fileno(), _READ_BYTES):
                 yield chunk
             finished = True
         finally:
@@ -216,7 +216,7 @@ class _Git:
         if status != 0:
             said = b"".join(self._complaints).decode(errors="replace").strip()
             raise LogError(
-                f"git {self._what} ended with status {status}: {said or 'it did not say why'}",
+                f"git {self._what} ended with status {status}: {said or 'no reason was given'}",
                 path=self._folder,
                 remedy="see `git fsck` there, or name another repository with --repo",
             )
@@ -227,7 +227,7 @@ class _Git:
                 for line in feed:
                     stdin.write(line)
         except OSError:
-            pass  # git has ended; its status says why
+            pass  # git has ended; its status is the reason
 
     def _listen(self) -> None:
         with _pipe(self._process.stderr) as stderr:
@@ -245,7 +245,7 @@ def _tokens(git: _Git, ended_by: bytes = b"\0") -> Iterator[bytes]:
 
 
 def _answer(folder: str, *arguments: str) -> bytes | None:
-    """The one line that git prints; None where it fails."""
+    """The one line that git prints. None if it fails."""
     process = _start(folder, arguments)
     out, _ = process.communicate()
     return out.removesuffix(b"\n") if process.returncode == 0 else None
@@ -255,7 +255,7 @@ def _complaint(folder: str, *arguments: str) -> str:
     process = _start(folder, arguments)
     _, complaint = process.communicate()
     lines = complaint.decode(errors="replace").strip().splitlines()
-    return lines[0].removeprefix("fatal: ") if lines else "it did not say why"
+    return lines[0].removeprefix("fatal: ") if lines else "no reason was given"
 
 
 def _start(folder: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:

@@ -1,7 +1,7 @@
-"""The proof: what a reader of the compacted topic ends with is what git says is there.
+"""The proof: a reader of the compacted topic ends with the same content as git.
 
-The reader here is not the engine: it decodes each batch in plain Python, checks its sum, and keeps
-a dictionary, as any consumer that builds a table does.
+The reader here is not the engine. It decodes each batch in plain Python, checks its checksum, and
+fills a dictionary, like any consumer that builds a table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What a consumer that reads a topic from its beginning ends with."""
+    """The table of a consumer that reads a topic from its start."""
 
     live: Mapping[bytes, bytes]  # the last value of each key that was not deleted
     records: int
@@ -33,8 +33,7 @@ class Table:
 
 
 def read_table(folder: str) -> Table:
-    """Read the partition in ``folder`` from its first record to its last; one segment and the table
-    are held.
+    """Read the partition in ``folder`` from start to end; one segment and the table are in memory.
 
     Raises:
         CorruptLog: a batch is broken.
@@ -62,14 +61,14 @@ def read_table(folder: str) -> Table:
 
 
 def prove(table: Table, tree: Mapping[bytes, bytes]) -> None:
-    """Compare a compacted topic with git's tree, path for path and id for id.
+    """Compare a compacted topic with git's tree, path by path and id by id.
 
     Raises:
-        VerificationFailed: they differ, or a key is there twice; names the first few.
+        VerificationFailed: they differ, or a key occurs twice; the error names the first few.
     """
     if table.repeated:
         raise VerificationFailed(
-            f"{len(table.repeated)} keys are there more than once: {_some(table.repeated)}"
+            f"{len(table.repeated)} keys occur more than once: {_some(table.repeated)}"
         )
     if table.live == tree:
         return

@@ -1,4 +1,4 @@
-"""The demo's end: the compacted topic as a table of Spark, asked in SQL."""
+"""The end of the demo: a SQL query on the compacted topic as a Spark table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lastwrite.spark.use import sql_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NEEDS = ("pyarrow", "pandas", "pyspark.sql.datasource")  # the last since Spark 4
+NEEDS = ("pyarrow", "pandas", "pyspark.sql.datasource")  # the last exists since Spark 4
 REMEDY = "pip install 'lastwrite[frames]' 'pyspark>=4'"
 _SQL = """\
 SELECT if(contains(key, '/'), split_part(key, '/', 1), '.') AS folder, count(*) AS files,
@@ -23,17 +23,17 @@ FROM topic GROUP BY folder ORDER BY files DESC, folder LIMIT 5"""
 
 
 class Answer(FrozenDocument, frozen=True):
-    """What SQL says of the compacted topic: of its folders the five with the most files."""
+    """The result of the SQL query: the five folders of the topic with the most files."""
 
     sql: str
-    files: int  # in all
+    files: int  # in total
     folders: list[str]
-    folder_files: list[int]  # folder for folder, as the next
-    last_writes: list[str]  # days of the session
+    folder_files: list[int]  # one per folder, as is the next
+    last_writes: list[str]  # days in the session's time zone
 
 
 def can_ask() -> bool:
-    """Whether what Spark needs for its source is installed."""
+    """Whether the packages that Spark's data source needs are installed."""
     try:
         return all(find_spec(name) is not None for name in NEEDS)
     except ImportError:
@@ -43,7 +43,7 @@ def can_ask() -> bool:
 def ask(
     root: str, spark: SparkSession | None, master: str, conf: Mapping[str, str], progress: Progress
 ) -> Answer:
-    """Ask the last writes of the topic below ``root``, as ``format("lastwrite")`` gives them.
+    """Query the last writes of the topic below ``root``, as ``format("lastwrite")`` returns them.
 
     Raises:
         EnvironmentUnfit: Spark does not start.

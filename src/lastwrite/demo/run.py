@@ -1,4 +1,4 @@
-"""The demo from start to end: read, write, compact, prove, verify, ask; each step timed."""
+"""The whole demo: read, write, compact, prove, verify, query; each step is timed."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from lastwrite.spark.inline import Inline, place_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Segments are merged as long as their sizes before a round fit together into segment.bytes: with
-# the size that they were rolled by, none would be.
+# Segments are merged while the sum of their sizes before a round fits segment.bytes. With the size
+# at which they were rolled, none would be merged.
 _MERGED_SEGMENTS = 4
-_SPARK_FROM_BYTES = 64 << 20  # to verify less than this takes less time than to start Spark again
+_SPARK_FROM_BYTES = 64 << 20  # verifying less takes less time than starting Spark again
 
 
 class Figures(FrozenDocument, frozen=True):
-    """What a topic holds."""
+    """The content of a topic, in figures."""
 
     records: int
     tombstones: int
@@ -41,7 +41,7 @@ class Figures(FrozenDocument, frozen=True):
 
 
 class DemoReport(Document, kw_only=True):
-    """What the demo did and proved; there is one only if every proof held."""
+    """The result of the demo, which exists only if every proof holds."""
 
     repository: str
     head: str
@@ -49,20 +49,20 @@ class DemoReport(Document, kw_only=True):
     is_shallow: bool
     topic: ClassVar[str] = figure(lambda self: TOPIC.topic)
     partition: ClassVar[int] = figure(lambda self: TOPIC.partition)
-    before_path: str | None  # None: nothing was kept
+    before_path: str | None  # null if nothing was kept
     after_path: str | None
     segment_bytes: int
     before: Figures
     after: Figures
-    live_keys: int  # as many as paths in the tree of ``head``, each with its mode and id
+    live_keys: int  # the number of paths in the tree of ``head``, each with its mode and id
     equals_git_ls_tree: ClassVar[bool] = figure(lambda self: True)
     compaction: CompactionReport
     verification: VerifyReport
-    answer: Answer | None = None  # None: there is no Spark, or no pyarrow and pandas
+    answer: Answer | None = None  # null without Spark, or without pyarrow and pandas
     stage_seconds: dict[str, float] = {}
 
 
-# Long: the demo's steps, told in their order.
+# Long, because it contains the demo's steps in their order.
 def run_demo(
     repository: str = ".",
     keep: str | None = None,
@@ -78,15 +78,15 @@ def run_demo(
 
     Args:
         repository: a folder in a git repository.
-        keep: a folder in which ``before`` and ``after`` stay, each a log root; None: a temporary
-            one.
-        now_ms: the clock of the compaction, milliseconds since 1970; None: now.
+        keep: a folder for ``before`` and ``after``, which become log roots. None means a temporary
+            folder.
+        now_ms: the clock of the compaction, milliseconds since 1970. None means now.
 
-    The other arguments are those of ``lastwrite.compact``.
+    The other arguments are as in ``lastwrite.compact``.
 
     Raises:
-        NotALog: no git repository, or one without a single file in its history.
-        InvalidConfig: ``keep`` holds an earlier demo.
+        NotALog: there is no git repository, or its history has no file.
+        InvalidConfig: ``keep`` contains an earlier demo.
         VerificationFailed: a proof does not hold.
         EnvironmentUnfit: git, Java or Spark is missing.
     """
@@ -102,7 +102,7 @@ def run_demo(
             "internal.segment.bytes": _MERGED_SEGMENTS * topic.segment_bytes,
         }
         progress.stage("start Spark", 0)
-        with _timed(seconds, "start Spark"):  # what remains when the stages are taken off
+        with _timed(seconds, "start Spark"):  # the rest after the stages are subtracted
             compaction = lastwrite.compact(
                 before,
                 to=after,
@@ -143,7 +143,7 @@ def run_demo(
                 progress.stage("ask in SQL", 0)
                 answer = ask(after, spark, master, conf or {}, progress)
             if answer.files != len(table.live):
-                raise VerificationFailed(f"SQL counts {answer.files} files")
+                raise VerificationFailed(f"the SQL query counts {answer.files} files")
     return DemoReport(
         repository=history.repository,
         head=history.head.decode(),
@@ -171,7 +171,7 @@ def _place(keep: str | None) -> Iterator[str]:
     for name in ("before", "after"):
         if os.path.lexists(os.path.join(keep, name)):
             raise InvalidConfig(
-                f"it holds a folder {name} already",
+                f"the folder contains an earlier {name}",
                 path=keep,
                 remedy="remove it, or name another folder with --keep",
             )
@@ -186,13 +186,14 @@ def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
 
 
 def _refuse_all_but_cleaned(compaction: CompactionReport) -> None:
-    """A history in which no path was ever written twice leaves nothing to clean: that is well, too."""
+    """Raise an error unless the topic was cleaned, or had nothing to clean.
+
+    There is nothing to clean if no path was ever written twice.
+    """
     for partition in compaction.partitions:
         if partition.status not in (Status.CLEANED, Status.UNCHANGED):
             reasons = [partition.reason or "", *map(str, partition.problems)]
-            raise LogError(
-                f"the topic came out {partition.status}: {'; '.join(filter(None, reasons))}"
-            )
+            raise LogError(f"the topic is {partition.status}: {'; '.join(filter(None, reasons))}")
 
 
 def _refuse_all_but_verified(verified: VerifyReport) -> None:
@@ -203,7 +204,7 @@ def _refuse_all_but_verified(verified: VerifyReport) -> None:
         *(str(problem) for p in verified.partitions for problem in p.problems),
     ]
     raise VerificationFailed(
-        f"verify is not content: {found[0] if found else verified.partitions[0].reason}"
+        f"verify found a problem: {found[0] if found else verified.partitions[0].reason}"
     )
 
 

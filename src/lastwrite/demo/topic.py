@@ -1,4 +1,4 @@
-"""A git history as a topic: one record a change, one delete a deleted path."""
+"""A git history as a topic: one record per change, one delete per deleted path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOPIC = TopicPartition("git-history", 0)
 _HEADER = b"commit"
 
 _SIZED_CHANGES = 100_000  # read before the first is written, to choose the segment size
-_SEGMENTS = 12  # about so many, of as even a size as batches allow
+_SEGMENTS = 12  # about so many, as equal as batches allow
 _LEAST_SEGMENT_BYTES = 2048
 _MOST_SEGMENT_BYTES = 64 << 20
 _MOST_BATCH_BYTES = 16_384  # a producer's default
@@ -24,7 +24,7 @@ _ADVANCE_CHANGES = 2048
 
 @dataclass(frozen=True, slots=True)
 class WrittenTopic:
-    """What was written: a record is a change, a key is a path that ever was."""
+    """The written topic: a record is a change, a key is a path that ever existed."""
 
     folder: str
     records: int
@@ -32,19 +32,19 @@ class WrittenTopic:
     keys: int
     bytes: int
     segments: int
-    segment_bytes: int  # the setting that the segments were rolled by
+    segment_bytes: int  # the setting by which the segments were rolled
 
 
 def write_topic(history: History, root: str, progress: Progress) -> WrittenTopic:
     """Write the topic of ``history`` below the log root ``root``.
 
-    The size of the segments follows from the number of changes, so that a small history has
-    several, too. The last one is rolled at the end: a broker cleans no segment that it still
-    appends to. Held: 100,000 changes at most, and the paths.
+    The size of the segments depends on the number of changes, so that a small history has several,
+    too. The last one is rolled at the end, because a broker does not clean the segment that it
+    appends to. At most 100,000 changes and all paths are in memory.
 
     Raises:
         NotALog: no commit ever changed a path.
-        CommitConflict: the topic is there already.
+        CommitConflict: the topic exists already.
         LogError: git cannot read its own objects.
     """
     progress.stage(f"read {len(history.commits):,} commits", 0)
@@ -90,7 +90,9 @@ def write_topic(history: History, root: str, progress: Progress) -> WrittenTopic
 
 
 def _estimate_bytes(held: list[tuple[int, Change]], commits: int) -> int:
-    """The topic's size: exact enough for a history that was read whole, a guess for a longer one."""
+    """The topic's size: exact enough for a history that was read whole, an estimate for a longer
+    one.
+    """
     known = sum(_record_bytes(change) for _, change in held)
     if len(held) < _SIZED_CHANGES:
         return known

@@ -1,13 +1,13 @@
-"""A new Kafka topic partition, written from records as a broker lays one out.
+"""A new Kafka topic partition, written from records with the layout that a broker uses.
 
-Records gather to batches as in a producer, batches are appended to segments as in a broker: a
-segment that the next batch would carry past ``segment.bytes`` is closed and the next begins. A
-closed segment has its offset and time index, each new base offset its producer snapshot. ``close``
-leaves what an orderly shutdown leaves: the checkpoints of the log root and the marker that says so.
-A broker that finds the folder opens it without recovery.
+Records are collected in batches like in a producer, and batches are appended to segments like in a
+broker. A segment that the next batch would make larger than ``segment.bytes`` is closed, and the
+next one begins. A closed segment has its offset and time index, and each new base offset a producer
+snapshot. ``close`` writes the files of a clean shutdown: the checkpoints of the log root and the
+marker file. A broker opens the folder without recovery.
 
-What a broker decides by the clock (``segment.ms``) does not happen here; ``roll`` closes a segment
-when the caller says so. Full indexes do not occur: the default of 10 MiB serves 5 GiB of log.
+Rolling by time (``segment.ms``) does not happen here; the caller uses ``roll``. Full indexes do not
+occur: the default of 10 MiB is enough for 5 GiB of log.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.storage import files
 
 _MAX_RELATIVE_OFFSET = (1 << 31) - 1
-# at most, as producers estimate: length, attributes, deltas and sizes as varints
+# an upper bound, as producers estimate it: length, attributes, deltas and sizes as varints
 _RECORD_OVERHEAD_BYTES = 21
 _NO_BROKER_EPOCH = -1
 _BUFFER_BYTES = 1 << 20
@@ -58,12 +58,12 @@ _BUFFER_BYTES = 1 << 20
 class TopicWriter:
     """Appends records to the new partition ``name`` below the log root ``root``.
 
-    ``batch_bytes`` bounds a batch before compression, as ``batch.size`` does in a producer: a
-    record that is larger has a batch of its own. One batch is held, and four integers for each
-    batch of one segment.
+    ``batch_bytes`` limits a batch before compression, as ``batch.size`` does in a producer: a
+    larger record gets its own batch. One batch is in memory, and four integers for each batch of
+    one segment.
 
     Raises:
-        CommitConflict: the partition is there already.
+        CommitConflict: the partition exists already.
         InvalidConfig: a batch is larger than ``segment_bytes``; a broker refuses it, too.
     """
 
@@ -90,21 +90,21 @@ class TopicWriter:
         self._pending: list[Record] = []
         self._pending_bytes = 0
         self._bases: list[int] = []
-        # of the open segment: position, size, last, time
+        # of the open segment: position, size, last offset, time
         self._batches: list[tuple[int, int, int, int]] = []
         self._size = 0
         self.end_offset = 0
         self.log_bytes = 0
         if os.path.exists(self.folder):
             raise CommitConflict(
-                "the partition is there already",
+                "the partition exists already",
                 path=self.folder,
-                remedy="name a folder that does not hold it",
+                remedy="name a folder that does not contain it",
             )
         files.make_folder(self.folder)
         if (
             topic_id is None
-        ):  # a broker draws one; one from the name gives the same records the same bytes
+        ):  # a broker creates a random one; derived from the name, the bytes are reproducible
             topic_id = topic_id_text(uuid.uuid5(uuid.NAMESPACE_OID, name.topic).bytes)
         files.write(
             os.path.join(self.folder, PARTITION_METADATA), encode_partition_metadata(topic_id)
@@ -113,7 +113,7 @@ class TopicWriter:
 
     @property
     def segment_count(self) -> int:
-        """The segments so far, the open one among them."""
+        """The segments so far, including the open one."""
         return len(self._bases)
 
     def append(
@@ -136,7 +136,7 @@ class TopicWriter:
         return offset
 
     def flush_batch(self) -> None:
-        """End the open batch, as when a producer's linger time is over."""
+        """End the open batch, as a producer does after its linger time."""
         if not self._pending:
             return
         records, self._pending, self._pending_bytes = self._pending, [], 0
@@ -174,13 +174,13 @@ class TopicWriter:
             self._file = self._begin(self.end_offset)
 
     def close(self) -> None:
-        """Leave the partition and its log root as an orderly shutdown of a broker does."""
+        """Write the files that a broker's clean shutdown leaves in the partition and its log root."""
         self.flush_batch()
         if self._size:
             self._close_segment()
             self._write_snapshot(self.end_offset)
         else:
-            # a broker makes the indexes of an empty segment with its first record
+            # a broker creates the indexes of an empty segment with its first record
             self._file.close()
         if self.end_offset:
             epochs = encode_leader_epochs([LeaderEpoch(self._leader_epoch, 0)])
@@ -220,7 +220,7 @@ class TopicWriter:
             files.write(self._path(base_offset, kind), content)
 
     def _write_snapshot(self, offset: int) -> None:
-        """No producer of these records has an id, so there is nothing to remember of any."""
+        """Write an empty snapshot: no producer of these records has an id."""
         files.write(self._path(offset, FileKind.SNAPSHOT), encode_snapshot(()))
 
     def _path(self, offset: int, kind: FileKind) -> str:
@@ -235,7 +235,7 @@ class TopicWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close; after an error only let go of the file, and leave what a crash leaves."""
+        """Close the partition; after an error only close the file, as a crash would leave it."""
         if error is None:
             self.close()
         else:

@@ -1,1 +1,1 @@
-"""What commands find and do, as values that print as JSON."""
+"""The results of commands, as values that print as JSON."""

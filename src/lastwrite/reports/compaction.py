@@ -1,6 +1,6 @@
-"""What a command found or did, as values that print as JSON.
+"""The results of a plan or a compaction, as values that print as JSON.
 
-The field names are a contract (docs/reference/documents.md); they only grow.
+The field names are a contract (docs/reference/documents.md): names may be added, never changed.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from lastwrite.reports.document import UNPRINTED, As, Document, FrozenDocument, 
 from lastwrite.reports.holding import HeldFor
 from lastwrite.reports.settings import Outvoted, Setting, effective
 
-# of a round; ``compact``: scan, elect and rewrite of partitions small enough for one stage
+# The stages of a round; ``compact`` is scan, elect and rewrite together, of small partitions.
 STAGES = ("plan", "scan", "elect", "rewrite", "compact", "commit")
 
 
 class Status(StrEnum):
-    """How a partition came out of ``plan`` or ``compact``."""
+    """The outcome of a partition in ``plan`` or ``compact``."""
 
     CLEANED = "cleaned"
-    UNCHANGED = "unchanged"  # nothing could go
-    SKIPPED = "skipped"  # by a rule, named in the reason
+    UNCHANGED = "unchanged"  # nothing to drop
+    SKIPPED = "skipped"  # by a rule, which the reason names
     DAMAGED = "damaged"  # left exactly as it was
     FAILED = "failed"
 
 
 class RetentionRule(StrEnum):
-    """What takes a segment, in the order in which it is asked."""
+    """The rule by which retention deletes a segment, in the order of checking."""
 
     LOG_START = "log start"
     BYTES = "retention.bytes"
@@ -38,7 +38,7 @@ class RetentionRule(StrEnum):
 
 
 class Expired(FrozenDocument, frozen=True):
-    """A segment that retention takes."""
+    """A segment that retention deletes."""
 
     base_offset: int
     size_bytes: int = field(name="bytes")
@@ -47,36 +47,36 @@ class Expired(FrozenDocument, frozen=True):
 
 
 class Backlog(FrozenDocument, frozen=True, kw_only=True):
-    """The segments that a round leaves as they are, seen from the horizon that it reaches."""
+    """The segments that compaction does not change, divided at the horizon that it reaches."""
 
-    segments: int  # that lie below the horizon whole: of compacted readers nobody needs them
+    segments: int  # wholly below the horizon: readers of the compacted view do not need them
     bytes: int
-    segments_beyond: int  # the others, one that the horizon cuts among them
+    segments_beyond: int  # the others, including one that contains the horizon
     bytes_beyond: int
-    # of those below: retention does not hold them, once every subscription has passed them; null:
-    # nobody says what retention is
+    # of those below: not held by retention once every subscription has passed them; null if the
+    # retention is not known
     segments_free: int | None
     bytes_free: int | None
-    reason: str | None  # why the first of the others below has to stay; None: there is none
+    reason: str | None  # why the first of the others below stays; null if there is none
 
 
 class Quarantined(FrozenDocument, frozen=True, kw_only=True):
-    """Why the last round of a partition failed, and when it is tried again."""
+    """Why the last round of a partition failed, and when the next try is."""
 
     reason: str
-    since_ms: int  # when it failed first
-    tries: int  # failed ones, the first included
+    since_ms: int  # first failure
+    tries: int  # failed rounds, including the first
     next_try_ms: int
 
 
 class PartitionReport(Document, kw_only=True):
-    """One partition of a plan or a compaction. None: not known, because it was not read."""
+    """One partition of a plan or a compaction. null means unknown, because it was not read."""
 
     topic: str
     partition: int
     status: Status
     reason: str | None = None
-    remedy: str | None = None  # the end of the reason: what to state so that it is cleaned
+    remedy: str | None = None  # the end of the reason: what to configure so that it is cleaned
     segments_before: int = 0
     segments_after: int = 0
     segments_untouched: int = 0
@@ -85,9 +85,9 @@ class PartitionReport(Document, kw_only=True):
     bytes_before: int = 0
     bytes_after: int = 0
     bytes_read: int = 0  # by scan and rewrite
-    bytes_written: int = 0  # of a plan: what compact would write
-    segments_deleted: int = 0  # by retention, whole
-    bytes_deleted: int = 0  # of these segments, as the round left them
+    bytes_written: int = 0  # in a plan: what compact would write
+    segments_deleted: int = 0  # by retention
+    bytes_deleted: int = 0  # of these segments, after the round
     tombstones_dropped: int = 0  # past their delete horizon
     keys: int | None = None  # distinct keys in the cleaned range
     first_dirty_offset: int = 0
@@ -99,20 +99,20 @@ class PartitionReport(Document, kw_only=True):
     verdicts: dict[str, int] = {}  # records by verdict
     problems: list[Problem] = []
     seconds: float = 0.0
-    backlog: Backlog | None = None  # of a log that compaction leaves as it is, and copies from
-    uncleanable: Quarantined | None = None  # what the cleaner noted when it set the partition aside
-    # by which it was judged; none: they could not be learned
+    backlog: Backlog | None = None  # only if compaction leaves the log unchanged and writes copies
+    uncleanable: Quarantined | None = None  # the cleaner's note when it set the partition aside
+    # The settings that were used; empty if they could not be determined.
     settings: Annotated[tuple[Setting, ...], As(effective)] = ()
-    keyless_records: int = 0  # in range, that have no key and go, or would go
+    keyless_records: int = 0  # records in range without a key that are dropped, or would be
     first_keyless_offset: int | None = None
-    keyless_setting: str | None = None  # that says what becomes of them
-    # a store did not answer: it failed for nothing in the log
+    keyless_setting: str | None = None  # the setting that decides about them
+    # a store did not answer: the failure has nothing to do with the log
     may_pass: Annotated[bool, UNPRINTED] = False
-    # another writer changed the log first, so that a round from the changed log may succeed
+    # another writer changed the log first, so a new round may succeed
     lost_commit: Annotated[bool, UNPRINTED] = False
-    attempts: int = 1  # rounds that were run; more than one where another writer changed the log
-    is_keyless: bool = False  # left as it is since nobody has said that they may go
-    held_for: list[HeldFor] = []  # consumer groups for whom deletes stay that might go
+    attempts: int = 1  # rounds that were run; more than one if another writer changed the log
+    is_keyless: bool = False  # skipped because the user has not allowed dropping them
+    held_for: list[HeldFor] = []  # consumer groups for which deletes are held
     # to a live cluster: ledger, horizon, removed_ledgers
     published: dict[str, Any] | None = None
 
@@ -122,19 +122,19 @@ class PartitionReport(Document, kw_only=True):
 
 
 class StageFigures(FrozenDocument, frozen=True, kw_only=True):
-    """Where the time of a stage went; seconds."""
+    """The time of a stage, in seconds."""
 
     seconds: float
     tasks: int
     task_seconds: float
     task_cpu_seconds: float
-    outside_seconds: float  # of workers, in which no task ran
+    outside_seconds: float  # of workers, while no task ran
     between_seconds: float  # of tasks, outside of all steps
     steps: dict[str, float]
 
 
 class CompactionTotals(Document, kw_only=True):
-    """The sums over all partitions; the number of partitions by status."""
+    """The sums over all partitions, and the number of partitions by status."""
 
     partitions: int
     cleaned: int
@@ -160,10 +160,10 @@ class CompactionTotals(Document, kw_only=True):
 
 
 class StoreRequests(FrozenDocument, frozen=True, kw_only=True):
-    """What was asked of buckets, by all processes together; of a plan what ``compact`` will ask."""
+    """Requests to buckets by all processes together; in a plan, those that ``compact`` would make."""
 
     gets: int
-    puts: int  # each part of an upload is one
+    puts: int  # each part of an upload counts
     lists: int
     deletes: int
     bytes_read: int
@@ -171,12 +171,12 @@ class StoreRequests(FrozenDocument, frozen=True, kw_only=True):
 
 
 class CompactionReport(Document, kw_only=True):
-    """What ``plan`` would do or ``compact`` did."""
+    """The result of ``plan`` or ``compact``."""
 
     partitions: list[PartitionReport]
     totals: ClassVar[CompactionTotals] = figure(lambda self: self.sums())
-    notes: list[Outvoted] = []  # defaults that were stated and do not hold
-    requests: StoreRequests | None = None  # of an archive in a bucket
+    notes: list[Outvoted] = []  # given defaults that do not apply
+    requests: StoreRequests | None = None  # for an archive in a bucket
     dry_run: bool
     now_ms: int
     seconds: Annotated[float, UNPRINTED] = 0.0
@@ -193,7 +193,7 @@ class CompactionReport(Document, kw_only=True):
 
     @property
     def unsupported(self) -> bool:
-        """Whether a partition was skipped since this release cannot read its format."""
+        """Whether a partition was skipped because this release cannot read its format."""
         return any(
             problem.kind is ProblemKind.UNSUPPORTED
             for p in self.partitions
@@ -216,7 +216,7 @@ class CompactionReport(Document, kw_only=True):
         }
 
     def sums(self) -> CompactionTotals:
-        """The totals, where a figure that is not known counts as 0."""
+        """The totals; a figure that is not known counts as 0."""
         return CompactionTotals(
             partitions=len(self.partitions),
             seconds=self.seconds,

@@ -1,14 +1,14 @@
-"""What a command prints as JSON: structs whose fields are the document's, in their order.
+"""The JSON output of commands: structs whose fields are the document's fields, in order.
 
-Three things a field may say beside its type, and one that is no field:
+A field may have three annotations beside its type. A figure is printed but is no field:
 
     path: Annotated[str, As(or_none)] = field(name="object")  # printed as another value, or name
-    contents: Annotated[Contents, SPREAD]                     # its own fields stand here
-    seconds: Annotated[float, UNPRINTED]                      # not printed; a total may tell it
+    contents: Annotated[Contents, SPREAD]                     # its own fields are inserted here
+    seconds: Annotated[float, UNPRINTED]                      # not printed; a total may include it
     status: ClassVar[str] = figure(lambda self: …)            # computed, and printed here
 
-The names of printed fields are a contract; they only grow. ``schema_type`` says the same as a type
-that msgspec makes a JSON Schema of.
+The names of printed fields are a contract: names may be added, never changed. ``schema_type``
+returns the same document as a type from which msgspec makes a JSON Schema.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ UNPRINTED = "unprinted"
 
 
 class Spread(NamedTuple):
-    """The fields of a field's value are printed in its place, but for some."""
+    """The fields of a field's value are printed in its place, except those in ``but``."""
 
     but: tuple[str, ...] = ()
 
@@ -47,13 +47,13 @@ SPREAD = Spread()
 
 
 class As(NamedTuple):
-    """A field is printed as what ``of`` makes of it; the return type of ``of`` is what is printed."""
+    """A field is printed as the result of ``of``, whose return type is the printed type."""
 
     of: Callable[[Any], Any]
 
 
 class Figure:
-    """A value that is computed from the others when it is asked for."""
+    """A value that is computed from the others when it is read."""
 
     def __init__(self, of: Callable[[Any], Any]) -> None:
         self.of = of
@@ -63,27 +63,29 @@ class Figure:
 
 
 def figure(of: Callable[[Any], T]) -> T:
-    """Declare a ``Figure``; to a type checker it is its value."""
+    """Declare a ``Figure``; a type checker sees the type of its value."""
     return Figure(of)  # type: ignore[return-value]
 
 
 def or_none(text: str) -> str | None:
-    """For ``As``: an empty string is printed as null."""
+    """Return None for an empty string: for ``As``, prints it as null."""
     return text or None
 
 
 class Printed:
-    """What documents have in common."""
+    """The common methods of documents."""
 
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """What is printed: dicts, lists, strings, numbers and None."""
+        """The printed form: dicts, lists, strings, numbers and None."""
         return self._printed(_plain)
 
     def one_by_one(self) -> dict[str, Any]:
-        """The same to whoever goes through it once: each element of the document's own lists is
-        made when its turn comes, and never all of them are there.
+        """The printed form, for a single pass: elements of the document's own lists are made one at
+        a time.
+
+        So they are never all in memory.
         """
         return self._printed(lambda value: _Lazy(value) if type(value) is list else _plain(value))
 
@@ -100,15 +102,15 @@ class Printed:
 
 
 class Document(Printed, msgspec.Struct):
-    """A value that prints as a JSON object; see the module for what its fields may say."""
+    """A value that prints as a JSON object; the module describes the annotations of its fields."""
 
 
 class FrozenDocument(Printed, msgspec.Struct, frozen=True):
-    """A document that does not change, and can be hashed."""
+    """An immutable, hashable document."""
 
 
 class PrintedLine(NamedTuple):
-    """One field of a document as it is printed; ``attribute`` is where its class says so."""
+    """One printed field of a document; ``attribute`` is its name in the class."""
 
     name: str
     attribute: str
@@ -123,7 +125,7 @@ class PrintedLine(NamedTuple):
 
 @cache
 def printed_lines(document: type[Any]) -> tuple[PrintedLine, ...]:
-    """What a document prints, in order; a name that stands twice is printed where it stands first."""
+    """The printed fields of a document, in order; a repeated name keeps its first position."""
     names = dict(zip(document.__struct_fields__, document.__struct_encode_fields__, strict=True))
     found = []
     for attribute, hint in get_type_hints(document, include_extras=True).items():
@@ -155,7 +157,7 @@ def _plain(value: Any) -> Any:
 
 
 class _Lazy(list[Any]):
-    """What ``_plain`` makes of a list, in the same time and less room."""
+    """The result of ``_plain`` for a list, made element by element."""
 
     def __iter__(self) -> Iterator[Any]:
         return map(_plain, super().__iter__())
@@ -163,13 +165,13 @@ class _Lazy(list[Any]):
 
 @cache
 def schema_type(document: Any) -> type[msgspec.Struct]:
-    """A struct with exactly the fields that ``document`` prints, for msgspec to describe or to
-    check a printed document by.
+    """A struct with exactly the fields that ``document`` prints.
 
-    A field that may be left out has the default ``UNSET``.
+    msgspec uses it to describe a document, or to check a printed one. A field that may be absent
+    has the default ``UNSET``.
     """
     fields: dict[str, tuple[Any, bool]] = {}
-    is_open = False  # other fields may be there, whatever they are
+    is_open = False  # further fields of any name may be present
     for line in printed_lines(document):
         if line.spread is None:
             is_always = msgspec.UnsetType not in _members(line.type)
@@ -205,14 +207,14 @@ def _is_document(kind: Any) -> bool:
 
 
 def _members(kind: Any) -> tuple[Any, ...]:
-    """The types of a union; of any other type itself."""
+    """The types of a union, or the type itself."""
     if get_origin(kind) is Annotated:
         return _members(get_args(kind)[0])
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
 
 
 def _shown(kind: Any) -> Any:
-    """The type of a field with printed types in the place of documents."""
+    """The type of a field, with documents replaced by their printed types."""
     if _is_document(kind):
         return schema_type(kind)
     origin, arguments = get_origin(kind), get_args(kind)

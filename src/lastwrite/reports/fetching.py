@@ -1,4 +1,4 @@
-"""What ``fetch`` brought of Kafka's or RocketMQ's logs into an archive, as values."""
+"""The results of ``fetch`` for Kafka's or RocketMQ's logs, as values."""
 
 from __future__ import annotations
 
@@ -12,35 +12,37 @@ from lastwrite.reports.groups import UnreadPosition, worst_of
 
 
 class Held(StrEnum):
-    """Why nothing of a partition was brought, in a word."""
+    """Why nothing of a partition was fetched, in a word."""
 
-    WAITING = "waiting"  # what may pass: a cluster or a store is silent, or a round runs there
+    # temporary: a cluster or a store does not answer, or a round is running there
+    WAITING = "waiting"
     DAMAGED = "damaged"
-    FORK = "fork"  # an election cut the log after it was fetched
-    GAP = "gap"  # the log begins behind the archive's end
-    DELETES = "deletes"  # may have expired before they were seen
-    ANOTHER = "another"  # topic of that name
-    FAILED = "failed"  # all else
+    FORK = "fork"  # an election truncated the log after it was fetched
+    GAP = "gap"  # the log begins after the archive's end
+    DELETES = "deletes"  # they may have expired before they were seen
+    ANOTHER = "another"  # another topic of that name
+    FAILED = "failed"  # any other cause
 
 
 class FetchedLog(FrozenDocument, frozen=True, kw_only=True):
-    """One partition: what came of it, or why nothing did."""
+    """One partition: what was fetched, or why nothing was."""
 
     topic: str
     partition: int
-    source: str  # the folder that it was in
+    source: str  # the source folder
     folder: str = field(name="path")  # its address in the archive
-    first_offset: int | None = None  # of what came; with ``end_offset`` equal to it: nothing
+    # of the fetched records; equal to ``end_offset`` if there are none
+    first_offset: int | None = None
     end_offset: int | None = None
     segments: int = 0
     size_bytes: int = field(default=0, name="bytes")  # written
-    foreign_bytes: int = 0  # of segments of a tier that the archive names where they lie
+    foreign_bytes: int = 0  # of a tier's segments that the archive refers to without copying
     is_new: bool = field(default=False, name="new")  # the archive did not have the partition
-    reason: str | None = None  # why nothing more of it was brought
+    reason: str | None = None  # why no more of it was fetched
     is_damaged: bool = field(default=False, name="damaged")
-    held: Held | None = None  # the same in a word
-    gap: str | None = None  # what was accepted as lost before it, see ``--accept-gap``
-    aside: str | None = None  # the archive in which lies what could not be continued
+    held: Held | None = None  # the reason in a word
+    gap: str | None = None  # offsets before it that were accepted as lost, see ``--accept-gap``
+    aside: str | None = None  # the archive with the records that could not be continued
 
 
 class LogsFetched(FrozenDocument, frozen=True, kw_only=True):
@@ -48,9 +50,9 @@ class LogsFetched(FrozenDocument, frozen=True, kw_only=True):
 
     archive: str = field(name="path")
     partitions: tuple[FetchedLog, ...]
-    # of consumer groups; the archive keeps what it had of them
+    # of consumer groups; the archive keeps its previous positions of them
     unread_positions: tuple[UnreadPosition, ...] = ()
-    # 3 where something is damaged, 1 where something could not be brought; all else was
+    # 3 if something is damaged, 1 if something could not be fetched; everything else was fetched
     exit_status: ClassVar[int] = figure(lambda self: self.worst())
 
     def worst(self) -> int:

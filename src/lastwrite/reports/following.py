@@ -1,4 +1,4 @@
-"""What became of a partition that an archive follows, turn by turn, as values."""
+"""The state of a partition that an archive follows, after each fetch, as values."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from lastwrite.reports.fetching import FetchedLog
 
 
 class FollowedLog(FrozenDocument, frozen=True, kw_only=True):
-    """One partition after a turn: what came or why nothing did, and how far behind it is."""
+    """One partition after a fetch: the result, and how far the archive lags behind."""
 
     log: Annotated[FetchedLog, SPREAD]
-    # of the live log beyond the archive's end, when it was asked last; None: it never was
+    # records of the live log beyond the archive's end at the last request; null before the first
     lag_records: int | None = None
-    level_ms: int | None = None  # when the archive last had all that there was; None: never yet
+    level_ms: int | None = None  # when the archive last had every record of the log; null if never

@@ -1,4 +1,4 @@
-"""Where consumer groups are, as values that print as JSON. Field names only grow."""
+"""The positions of consumer groups, as values that print as JSON. Field names are never changed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class GroupPosition(FrozenDocument, frozen=True, kw_only=True):
     group: str
     topic: str
     partition: int
-    position: int  # the offset that it wants next
-    # of the partition, as readers see it; null: it is not there, or cannot be read
+    position: int  # the offset that it reads next
+    # of the partition, as readers see it; null if it does not exist or cannot be read
     end_offset: int | None
-    metadata: str  # the group's own word
-    committed_ms: int | None  # null: that is not known
-    # offsets from the position to the end; of a compacted topic some of them are holes
+    metadata: str  # set by the group
+    committed_ms: int | None  # null if unknown
+    # offsets from the position to the end, including the holes of a compacted topic
     lag: ClassVar[int | None] = figure(lambda self: self.behind())
 
     def behind(self) -> int | None:
@@ -31,13 +31,15 @@ class GroupPosition(FrozenDocument, frozen=True, kw_only=True):
 
 
 class UnreadPosition(FrozenDocument, frozen=True, kw_only=True):
-    """A position that could not be read: one record, or a whole partition of
-    ``__consumer_offsets``; or a group of which a broker refuses to tell.
+    """A position that could not be read: one record, a partition of ``__consumer_offsets``, or a
+    group.
+
+    A group is unreadable if a broker refuses access to it.
     """
 
     source: str = field(name="path")  # the file, the partition's folder, or the broker
-    offset: int | None = None  # of the record; null: it is no single record
-    group: str | None = None  # null: the record does not tell
+    offset: int | None = None  # of the record; null if it is no single record
+    group: str | None = None  # null if the record does not contain it
     topic: str | None = None
     partition: int | None = None
     reason: str
@@ -61,7 +63,7 @@ class UnreadPosition(FrozenDocument, frozen=True, kw_only=True):
 def unread_because(
     error: LogError | OSError, source: str, group: str | None = None
 ) -> UnreadPosition:
-    """What an error at ``source`` takes away: the positions of ``group``, or of all groups
+    """The positions that an error at ``source`` makes unreadable: of ``group``, or of all groups
     there.
     """
     is_damaged = isinstance(error, CorruptLog)
@@ -78,7 +80,7 @@ def unread_because(
 
 
 def worst_of(unread: Iterable[UnreadPosition]) -> int:
-    """The exit status for what could not be read."""
+    """The exit status for unread positions."""
     return max((3 if each.is_damaged else 1 for each in unread), default=0)
 
 

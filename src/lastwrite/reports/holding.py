@@ -1,4 +1,4 @@
-"""For whom deletes are held (``hold.tombstones.for.groups``), as a value that prints as JSON."""
+"""Consumer groups for which deletes are held (``hold.tombstones.for.groups``), printed as JSON."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ class HeldFor(FrozenDocument, frozen=True, kw_only=True):
     """A group that has not read a partition to its end, so that deletes are held for it."""
 
     group: str
-    position: int | None  # the offset that it wants next; null: nobody knows
+    position: int | None  # the offset that it reads next; null if unknown
     behind: int | None  # offsets from there to the log's end
-    # when the last of the deletes goes that are held now, if the group does not come before; null:
-    # none is held now, their records were not read, or there is no limit
+    # when the last held delete is dropped, unless the group reads it earlier; null if none is held,
+    # the records were not read, or there is no limit
     until_ms: int | None = None
-    # why the position is not known, where a record or file that may have it cannot be read
+    # why the position is unknown, if a record or file that may contain it cannot be read
     reason: str | None = None
     message: ClassVar[str] = figure(lambda self: self.words())
 
     def words(self) -> str:
-        """A sentence without its begin."""
+        """A sentence without its start."""
         where = "whose position is not known" if self.behind is None else f"{self.behind:,} behind"
         where += "" if self.reason is None else f" ({self.reason})"
         until = "" if self.until_ms is None else f", at most until time {self.until_ms}"

@@ -1,7 +1,7 @@
-"""The lines that ``dump`` and ``read`` print under ``--json``, described; the rows themselves are
-made as dictionaries, thousands a second, by each system's ``look/rows.py``.
+"""The output lines of ``dump`` and ``read`` with ``--json``, described.
 
-Bytes are base64, times milliseconds since 1970.
+Each system's ``look/rows.py`` makes the rows as dictionaries, thousands per second. Bytes are
+base64, times milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -15,45 +15,46 @@ from lastwrite.reports.document import Document
 
 
 class KafkaRecordLine(Document, kw_only=True):
-    """A record of Kafka. Numbers are those on disk, -1 for none."""
+    """A record of Kafka. Numbers are those on disk; -1 means none."""
 
-    topic: str | None  # null: the path names none, as the next
+    topic: str | None  # null if the path contains none, as is partition
     partition: int | None
     offset: int
     timestamp: int
     timestamp_type: str  # "CreateTime", "LogAppendTime" or "none"
     key: str | None  # base64
-    value: str | None  # base64; null: it deletes the key
+    value: str | None  # base64; null if it deletes the key
     headers: list[tuple[str, str | None]]  # name and base64
     producer_id: int
     producer_epoch: int
     sequence: int
     transactional: bool
-    control: str | None  # "commit", "abort" or another type; null: it is data
+    control: str | None  # "commit", "abort" or another type; null for data
     compression: str
     leader_epoch: int
     segment: int  # base offset in the file's name
     position: int  # of the record's batch
-    # of Kafka's own topics type, name, key, value_version, value and problem, else key and value as
-    # text; null of control records; only with --decode
+    # for Kafka's internal topics type, name, key, value_version, value and problem, else key and
+    # value as text; null for control records; only with --decode
     decoded: dict[str, Any] | None | UnsetType = UNSET
 
 
 class KafkaBatchLine(Document, kw_only=True):
-    """A batch of Kafka, by ``dump --batches``."""
+    """A batch of Kafka, printed by ``dump --batches``."""
 
     topic: str | None
     partition: int | None
     base_offset: int
     last_offset: int
-    records: int  # that are present
-    bytes: int  # header included
+    records: int  # present
+    bytes: int  # including the header
     magic: int  # 0, 1 or 2
     crc: int
     base_timestamp: int
     max_timestamp: int
-    timestamp_type: str  # as of a record
-    delete_horizon: int | None  # when its deletes and markers may go; null: no round has set it
+    timestamp_type: str  # as in a record
+    # when its deletes and markers may be dropped; null if no round has set it
+    delete_horizon: int | None
     producer_id: int
     producer_epoch: int
     base_sequence: int
@@ -67,16 +68,16 @@ class KafkaBatchLine(Document, kw_only=True):
 
 
 class KafkaIndexLine(Document, kw_only=True):
-    """An entry of one of a segment's indexes, by ``dump --index``."""
+    """An entry of one of a segment's indexes, printed by ``dump --index``."""
 
     topic: str | None
     partition: int | None
     segment: int
     index: str  # "offset", "time" or "transaction"
-    offset: int | UnsetType = UNSET  # of "offset" and "time"
-    position: int | UnsetType = UNSET  # of "offset"
-    timestamp: int | UnsetType = UNSET  # of "time"
-    version: int | UnsetType = UNSET  # of "transaction", as what follows
+    offset: int | UnsetType = UNSET  # only of "offset" and "time"
+    position: int | UnsetType = UNSET  # only of "offset"
+    timestamp: int | UnsetType = UNSET  # only of "time"
+    version: int | UnsetType = UNSET  # only of "transaction", as are the following
     producer_id: int | UnsetType = UNSET
     first_offset: int | UnsetType = UNSET
     last_offset: int | UnsetType = UNSET
@@ -84,7 +85,7 @@ class KafkaIndexLine(Document, kw_only=True):
 
 
 class KafkaProducerLine(Document, kw_only=True):
-    """A producer in a ``.snapshot``. Numbers are those on disk, -1 for none."""
+    """A producer in a ``.snapshot``. Numbers are those on disk; -1 means none."""
 
     topic: str | None
     partition: int | None
@@ -93,9 +94,9 @@ class KafkaProducerLine(Document, kw_only=True):
     producer_epoch: int
     last_sequence: int
     last_offset: int  # of its last batch
-    offset_delta: int  # that batch's last offset less its first
+    offset_delta: int  # that batch's last offset minus its first
     coordinator_epoch: int
-    current_txn_first_offset: int  # -1: no open transaction
+    current_txn_first_offset: int  # -1 if it has no open transaction
     timestamp: int  # of its last batch or marker
 
 
@@ -113,11 +114,11 @@ class KafkaEpochLine(Document, kw_only=True):
     topic: str | None
     partition: int | None
     leader_epoch: int
-    start_offset: int  # the first that was written under it
+    start_offset: int  # the first offset written in it
 
 
 class KafkaTopicIdLine(Document, kw_only=True):
-    """What ``partition.metadata`` says."""
+    """The content of ``partition.metadata``."""
 
     topic: str | None
     partition: int | None
@@ -125,36 +126,36 @@ class KafkaTopicIdLine(Document, kw_only=True):
 
 
 class KafkaShutdownLine(Document, kw_only=True):
-    """What ``.kafka_cleanshutdown`` says."""
+    """The content of ``.kafka_cleanshutdown``."""
 
     broker_epoch: int | None
 
 
 class KafkaRootLine(Document, kw_only=True):
-    """What ``meta.properties`` says; null: nothing."""
+    """The content of ``meta.properties``; null for a missing entry."""
 
     version: str | None
     cluster_id: str | None
     node_id: str | None
-    directory_id: str | None  # another in each log root of a broker
+    directory_id: str | None  # different in each log root of a broker
 
 
 class KafkaReadEnd(Document, kw_only=True):
-    """How ``read`` of a partition of Kafka ended; its last line."""
+    """The last line of ``read`` for a partition of Kafka: how it ended."""
 
-    # END_OF_PARTITION, LIMIT, OPEN_TRANSACTION (the last stable offset is below the high watermark),
-    # OFFSET_OUT_OF_RANGE (the log ends before it) or DAMAGED
+    # END_OF_PARTITION, LIMIT, OPEN_TRANSACTION (the last stable offset is below the high
+    # watermark), OFFSET_OUT_OF_RANGE (the log ends before it) or DAMAGED
     status: str | None
     topic: str
     partition: int
     isolation_level: str
-    offset: int  # where it began
-    next_offset: int  # where to go on
+    offset: int  # the first offset of this read
+    next_offset: int  # the offset at which to continue
     log_start_offset: int
     last_stable_offset: int
     high_watermark: int
     messages: int
-    notes: list[Problem]  # what was not as it should be
+    notes: list[Problem]  # irregularities
 
 
 class RocketmqMessageLine(Document, kw_only=True):
@@ -163,7 +164,7 @@ class RocketmqMessageLine(Document, kw_only=True):
     topic: str
     queue_id: int
     queue_offset: int
-    physical_offset: int  # of the record, as it says itself
+    physical_offset: int  # of the record, according to the record
     size: int  # of the record
     magic: int
     body_crc: int
@@ -176,22 +177,24 @@ class RocketmqMessageLine(Document, kw_only=True):
     reconsume_times: int
     prepared_transaction_offset: int
     properties: dict[str, str]
-    body: str | None  # base64, decompressed; null where it cannot be had
-    stored_body: str  # base64, as it lies
+    body: str | None  # base64, decompressed; null if it cannot be decoded
+    stored_body: str  # base64, as stored
     compression: str
     file: str
     position: int  # in the file
-    message_id: str | None  # of the commit log only
+    message_id: str | None  # only in the commit log
     transaction: str | None  # "prepared", "commit" or "rollback"
     batch_index: int | None  # in an inner batch
-    properties_raw: str | None  # base64, where the properties do not say all
-    found_by: str  # what led to it
+    properties_raw: str | None  # base64, if the properties do not contain everything
+    found_by: str  # how it was found
     problem: str | None
     decoded: dict[str, Any] | None | UnsetType = UNSET  # the body as text; only with --decode
 
 
 class RocketmqIndexLine(Document, kw_only=True):
-    """An entry of a queue or an index, by ``dump --index``; which fields it has, ``index`` tells."""
+    """An entry of a queue or an index, printed by ``dump --index``; ``index`` determines its
+    fields.
+    """
 
     index: str  # "consumequeue", "consumequeue_ext", "batchconsumequeue", "compaction" or "index"
     file: str
@@ -203,12 +206,12 @@ class RocketmqIndexLine(Document, kw_only=True):
     size: int | UnsetType = UNSET
     tags_code: int | UnsetType = UNSET
     store_timestamp: int | UnsetType = UNSET
-    messages: int | UnsetType = UNSET  # of a batch, as the next two
+    messages: int | UnsetType = UNSET  # of a batch, as are the next two
     compacted_offset: int | UnsetType = UNSET
     reserved: int | UnsetType = UNSET
-    address: int | UnsetType = UNSET  # of an extension, as the next
+    address: int | UnsetType = UNSET  # of an extension, as is the next
     bitmap: str | UnsetType = UNSET  # hexadecimal
-    entry: int | UnsetType = UNSET  # of the index by key, as what follows
+    entry: int | UnsetType = UNSET  # of the index by key, as are the following
     slot: int | UnsetType = UNSET
     hash: int | UnsetType = UNSET
     seconds: int | UnsetType = UNSET
@@ -216,7 +219,7 @@ class RocketmqIndexLine(Document, kw_only=True):
 
 
 class RocketmqCheckpointLine(Document, kw_only=True):
-    """What ``checkpoint`` says; what a release does not know is 0."""
+    """The content of ``checkpoint``; a field that the release does not have is 0."""
 
     commit_log_timestamp: int
     consume_queue_timestamp: int
@@ -228,14 +231,14 @@ class RocketmqCheckpointLine(Document, kw_only=True):
 
 
 class RocketmqAbortLine(Document, kw_only=True):
-    """What ``abort`` says."""
+    """The content of ``abort``."""
 
     abort: bool
     process: int | None
 
 
 class RocketmqLockLine(Document, kw_only=True):
-    """What ``lock`` holds."""
+    """The content of ``lock``."""
 
     lock: str
 
@@ -254,7 +257,7 @@ class RocketmqTopicLine(Document, kw_only=True):
 
 
 class RocketmqGroupLine(Document, kw_only=True):
-    """How far a group has come in a queue, by ``config/consumerOffset.json``."""
+    """A group's offset in a queue, from ``config/consumerOffset.json``."""
 
     topic: str
     group: str
@@ -263,7 +266,7 @@ class RocketmqGroupLine(Document, kw_only=True):
 
 
 class RocketmqPositionLine(Document, kw_only=True):
-    """How far the compaction of a queue has come, by its ``position-checkpoint``."""
+    """The progress of a queue's compaction, from its ``position-checkpoint``."""
 
     topic: str
     queue_id: int
@@ -278,20 +281,20 @@ class RocketmqFileLine(Document, kw_only=True):
 
 
 class RocketmqReadEnd(Document, kw_only=True):
-    """How ``read`` of a queue of RocketMQ ended; its last line."""
+    """The last line of ``read`` for a queue of RocketMQ: how it ended."""
 
-    # the broker's word: FOUND where the limit was reached, OFFSET_OVERFLOW_ONE at the queue's end,
+    # the broker's status: FOUND if the limit was reached, OFFSET_OVERFLOW_ONE at the queue's end,
     # OFFSET_OVERFLOW_BADLY, OFFSET_FOUND_NULL, NO_MESSAGE_IN_QUEUE, NO_MATCHED_LOGIC_QUEUE
     status: str | None
     code: int | None  # on the wire: 0, 19 or 21
     topic: str
     queue_id: int
-    offset: int  # where it began
-    next_offset: int  # where to go on
+    offset: int  # the first offset of this read
+    next_offset: int  # the offset at which to continue
     min_offset: int
     max_offset: int
     messages: int
-    notes: list[Problem]  # what is not as a broker would have it
+    notes: list[Problem]  # differences from what a broker would return
 
 
 class PulsarTransaction(Document):
@@ -302,7 +305,7 @@ class PulsarTransaction(Document):
 
 
 class PulsarChunk(Document):
-    """Which part of a message an entry is."""
+    """The part of a message that an entry contains."""
 
     uuid: str | None
     id: int
@@ -311,15 +314,15 @@ class PulsarChunk(Document):
 
 
 class PulsarWrappedKey(Document):
-    """An entry's data key, wrapped for the owner of one key."""
+    """An entry's data key, encrypted for the owner of one key."""
 
-    name: str  # of that key; "?": it cannot be read
+    name: str  # of that key; "?" if it cannot be read
     value: str | None  # base64
     metadata: dict[str, str]
 
 
 class PulsarEncryption(Document):
-    """How an entry was encrypted, all that the owner of one of the keys needs to decrypt it."""
+    """The encryption of an entry: all that the owner of one of the keys needs to decrypt it."""
 
     keys: list[str]
     algorithm: str | None
@@ -328,18 +331,18 @@ class PulsarEncryption(Document):
 
 
 class PulsarMessageLine(Document, kw_only=True):
-    """A message of Pulsar, or a marker. What an entry says counts for all its messages."""
+    """A message of Pulsar, or a marker. Fields of an entry apply to all its messages."""
 
-    topic: str | None  # null: the path names none
+    topic: str | None  # null if the path contains none
     partition: int | None
     ledger: int
     entry: int
-    batch_index: int  # -1: in no batch
+    batch_index: int  # -1 if it is in no batch
     message_id: str  # LEDGER:ENTRY:PARTITION[:INDEX]
-    key: str | None  # as clients have it: of a key of bytes its base64
-    value: str | None  # base64; null where it is null, encrypted or compacted out
+    key: str | None  # as clients return it: base64 if the key is bytes
+    value: str | None  # base64; null if it is null, encrypted or compacted out
     properties: dict[str, str]
-    event_time: int  # 0: none
+    event_time: int  # 0 if there is none
     publish_time: int
     sequence_id: int
     producer: str
@@ -355,23 +358,23 @@ class PulsarMessageLine(Document, kw_only=True):
     batch_size: int | None
     compacted_out: bool  # a placeholder
     encryption: PulsarEncryption | None
-    stored_value: str | None  # base64, of what cannot be opened
+    stored_value: str | None  # base64, if it cannot be decoded
     transaction: PulsarTransaction | None
     chunk: PulsarChunk | None
     marker: str | None  # its kind
     broker_timestamp: int | None
-    index: int | None  # the broker's
+    index: int | None  # set by the broker
     size: int  # of the entry
     source: str  # "backlog" or "compacted"
     file: str
     position: int
     problem: str | None
-    stored_ledger: int | UnsetType = UNSET  # in an entry log, as the next
+    stored_ledger: int | UnsetType = UNSET  # in an entry log, as is the next
     stored_entry: int | UnsetType = UNSET
 
 
 class PulsarEntryLine(Document, kw_only=True):
-    """An entry of Pulsar, by ``dump --batches``; its fields are a message's, and these."""
+    """An entry of Pulsar, printed by ``dump --batches``: a message's fields and some more."""
 
     topic: str | None
     partition: int | None
@@ -401,7 +404,7 @@ class PulsarEntryLine(Document, kw_only=True):
     file: str
     position: int
     problem: str | None
-    records: int | None  # messages; null: a marker
+    records: int | None  # messages; null for a marker
     compacted_batch_indexes: list[int]
     highest_sequence_id: int | None
     uncompressed_size: int | None
@@ -412,9 +415,9 @@ class PulsarEntryLine(Document, kw_only=True):
 
 
 class PulsarBlockLine(Document, kw_only=True):
-    """A block of an offloaded ledger, by ``dump --index``."""
+    """A block of an offloaded ledger, printed by ``dump --index``."""
 
-    topic: str | UnsetType = UNSET  # of a topic folder, as the next two and source
+    topic: str | UnsetType = UNSET  # only in a topic folder, as are the next two and source
     partition: int | UnsetType = UNSET
     ledger: int | UnsetType = UNSET
     index: str  # "offload"
@@ -432,7 +435,7 @@ class PulsarLedgerLine(Document, kw_only=True):
     topic: str
     partition: int
     ledger: int
-    entries: int | None  # null: the ledger is open, as the next two
+    entries: int | None  # null if the ledger is open, as are the next two
     bytes: int | None
     closed_timestamp: int | None
     offloaded: str | None
@@ -440,7 +443,7 @@ class PulsarLedgerLine(Document, kw_only=True):
 
 
 class PulsarManifestLine(Document, kw_only=True):
-    """What ``compacted.json`` of a topic folder says of the compacted ledger."""
+    """The entry for the compacted ledger in ``compacted.json`` of a topic folder."""
 
     topic: str
     partition: int
@@ -462,7 +465,7 @@ class PulsarManifestLine(Document, kw_only=True):
 
 
 class PulsarLastMessageId(Document):
-    """The last message as a broker answers it; -1: there is none."""
+    """The last message as a broker reports it; -1 means none."""
 
     ledger: int
     entry: int
@@ -470,18 +473,18 @@ class PulsarLastMessageId(Document):
 
 
 class PulsarReadEnd(Document, kw_only=True):
-    """How ``read`` of a topic of Pulsar ended; its last line."""
+    """The last line of ``read`` for a topic of Pulsar: how it ended."""
 
     status: str | None  # END_OF_TOPIC, LIMIT, OPEN_TRANSACTION or DAMAGED
     topic: str
     partition: int
     read_compacted: bool
     from_: str = field(name="from")
-    next: str  # where to go on, as --from takes it
+    next: str  # where to continue, as a value of --from
     messages: int
     horizon: str | None  # LEDGER:ENTRY
     compacted_ledger: int | None
-    horizons_read: list[str]  # of all compacted ledgers that were read from
+    horizons_read: list[str]  # of all compacted ledgers that were read
     last_message_id: PulsarLastMessageId
     incomplete_chunks: int
     notes: list[Problem]

@@ -1,4 +1,4 @@
-"""What a topic's settings are, and who says so; values that print as JSON."""
+"""The settings of a topic and their sources, as values that print as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PATTERN_MARKS = "*?["
 
 
 class Word(FrozenDocument, frozen=True):
-    """Somebody says a setting, under a name and in a unit of their own."""
+    """A value of a setting from one source, with that source's name and unit."""
 
     name: str
     value: str
@@ -23,19 +23,20 @@ class Word(FrozenDocument, frozen=True):
 
 
 class Setting(FrozenDocument, frozen=True):
-    """One setting that holds; ``value`` in the unit of ``name``, None: nobody says it, and it is
-    not guessed.
+    """One setting that applies; ``value`` is in the unit of ``name``.
+
+    None means that no source has it, and that it is not guessed.
     """
 
     name: Annotated[str, UNPRINTED]
     value: str | None
     source: str
-    # what holds first, then what it outvotes; the default last
+    # the value that applies first, then those that it overrides; the default last
     said: tuple[Word, ...] = field(default=(), name="synonyms")
 
     @property
     def is_said(self) -> bool:
-        """Somebody says it, or somebody would have to."""
+        """Whether a source has a value, or would have to have one."""
         return self.source != "default"
 
 
@@ -44,19 +45,17 @@ _BY = {
     "broker (metadata)": "by the broker's setting in the cluster's metadata",
     "broker default (metadata)": "by the brokers' default in the cluster's metadata",
     "config": "by the brokers' default",
-    "default": "by Kafka's default, since the cluster's metadata knows the topic and sets nothing else",
+    "default": "by Kafka's default, since the cluster's metadata has the topic but no other value",
 }
 
 
 class Outvoted(FrozenDocument, frozen=True):
-    """A default that the caller stated, and that does not hold for a topic of which the cluster
-    says otherwise.
-    """
+    """A given default that does not apply to a topic, because the cluster overrides it."""
 
     topic: str
     name: str
     stated: str
-    value: str  # that holds
+    value: str  # that applies
     source: str
     message: ClassVar[str] = figure(lambda self: self.message_for(self.topic))
     remedy: ClassVar[str] = figure(
@@ -65,38 +64,38 @@ class Outvoted(FrozenDocument, frozen=True):
 
     def message_for(self, topics: str) -> str:
         by = _BY.get(self.source, f"by {self.source}")
-        default = f"{self.name}={self.stated} is a default and does not hold for {topics}"
+        default = f"{self.name}={self.stated} is a default and does not apply to {topics}"
         return f"{default}: {self.name} is {self.value} there, {by}"
 
 
 def by_name(settings: Iterable[Setting]) -> dict[str, Setting]:
-    """All that is said of each setting."""
+    """The values of each setting from all sources."""
     return {setting.name: setting for setting in settings}
 
 
 class EffectiveSetting(FrozenDocument, frozen=True):
-    """What holds and who says it, without all else that was said."""
+    """The value that applies and its source, without the overridden ones."""
 
     value: str | None
     source: str
 
 
 def effective(settings: Iterable[Setting]) -> dict[str, EffectiveSetting]:
-    """What holds, by name."""
+    """The values that apply, by name."""
     return {setting.name: EffectiveSetting(setting.value, setting.source) for setting in settings}
 
 
 class TopicSettings(Document):
-    """All settings of a topic, of the partitions in ``folders``."""
+    """All settings of a topic, for the partitions in ``folders``."""
 
     topic: str
     settings: Annotated[tuple[Setting, ...], As(by_name)]
-    reason: str | None = None  # why nothing at all is done to it
+    reason: str | None = None  # why it is skipped entirely
     folders: list[str] = []
 
 
 class SettingsReport(Document):
-    """What ``lastwrite settings`` found."""
+    """The result of ``lastwrite settings``."""
 
     system: str
     topics: list[TopicSettings]
@@ -109,7 +108,7 @@ class SettingsReport(Document):
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One setting of the topics that ``pattern`` names."""
+    """One setting for the topics that match ``pattern``."""
 
     pattern: str
     name: str

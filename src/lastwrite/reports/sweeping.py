@@ -1,4 +1,4 @@
-"""What ``sweep`` removed of the partitions of an archive."""
+"""The result of ``sweep`` for the partitions of an archive."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from lastwrite.reports.document import UNPRINTED, As, Document, figure, or_none
 
 
 class SweptPartition(Document, kw_only=True):
-    """One partition: what was removed, or of a dry run would be."""
+    """One partition: the objects that were removed, or would be in a dry run."""
 
     address: str
-    rounds: int = 0  # that ended without a commit
-    objects: int = 0  # of such rounds, and those that were replaced and no reader needs
+    rounds: int = 0  # rounds that ended without a commit
+    objects: int = 0  # of such rounds, and replaced ones that no reader needs
     bytes: int = 0
-    is_waiting: bool = False  # something as old was left, for a round that runs
+    is_waiting: bool = False  # equally old objects were left, for a round that is running
     reason: Annotated[str, As(or_none)] = ""  # why the partition could not be swept
     is_damaged: Annotated[bool, UNPRINTED] = False
 
 
 class SweepReport(Document, kw_only=True):
-    """What ``sweep`` removed."""
+    """The result of ``sweep``."""
 
     dry_run: bool
     partitions: list[SweptPartition]

@@ -1,4 +1,4 @@
-"""What a table is made of."""
+"""Rows of a table."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ BODY_LIMIT_BYTES = 256 << 20  # of one body, decompressed
 
 
 def last_of(parts: Iterable[Iterator[Row]], count: int) -> list[Row]:
-    """The last ``count`` rows of a log whose ``parts`` come from its end to its begin; each part's
-    rows come in order. No part is begun that is not needed.
+    """The last ``count`` rows of a log, in order.
+
+    ``parts`` are ordered from the log's end to its start; each part yields its rows in order. Only
+    the necessary parts are read.
     """
     kept: list[Row] = []
     for rows in parts:
@@ -24,7 +26,9 @@ def last_of(parts: Iterable[Iterator[Row]], count: int) -> list[Row]:
 
 
 def last_of_each(rows: Iterator[Row], count: int, *names: str) -> Iterator[Row]:
-    """The last ``count`` rows of each value of the fields ``names``, those first that came first."""
+    """The last ``count`` rows for each value of the fields ``names``, in the order of first
+    occurrence.
+    """
     kept: dict[tuple[object, ...], deque[Row]] = {}
     for row in rows:
         kept.setdefault(tuple(row.get(name) for name in names), deque(maxlen=count)).append(row)

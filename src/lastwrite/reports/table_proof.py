@@ -1,4 +1,4 @@
-"""What holding a table against its topic has found, as values that print as JSON."""
+"""The result of comparing a table with its topic, as values that print as JSON."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from lastwrite.reports.document import FrozenDocument
 
 
 class Difference(FrozenDocument, frozen=True, kw_only=True):
-    """A key of which the table does not have what the log has.
+    """A key whose row in the table differs from the log.
 
-    ``kind``: ``missing``: the table has no row; ``beyond``: the log has no such key, or it is
-    deleted; ``older``: the row is of another record; ``value``: of that one, with another value;
-    ``twice``: there are several rows.
+    The values of ``kind``: ``missing``: the table has no row; ``beyond``: the log has no such key,
+    or it is deleted; ``older``: the row is of another record; ``value``: of that record, with
+    another value; ``twice``: there are several rows.
     """
 
     kind: str
-    key: str | None  # None: no other record or row has it any more
+    key: str | None  # null if no other record or row has the key any more
     partition: int
-    row_offset: int | None = None  # of the record that the row is of
+    row_offset: int | None = None  # of the row's record
     log_offset: int | None = None  # of the last write
 
 
 class TableProof(FrozenDocument, frozen=True, kw_only=True):
-    """A table beside its topic, up to the offsets that the table says."""
+    """A table compared with its topic, up to the offsets in the table."""
 
     path: str  # of the table
     format: str
@@ -32,16 +32,16 @@ class TableProof(FrozenDocument, frozen=True, kw_only=True):
     rows: int
     records: int  # of the log, with keys
     proven: int  # rows that are the last write of their key
-    # rows that this log cannot prove: their keys were written again later, and a round took what
-    # was before
+    # rows that this log cannot prove: their keys were written again later, and a round dropped the
+    # earlier records
     unproven: int
-    has_values: bool  # whether values were compared, or else where rows are from alone
-    is_state_right: bool  # whether rows and checksum are those that the table's commit says
+    has_values: bool  # whether values were compared, or only the records that rows come from
+    is_state_right: bool  # whether rows and checksum match the table's commit
     counts: dict[str, int]  # of differences, by kind
-    differences: list[Difference]  # the first
+    differences: list[Difference]  # the first ones
     notes: list[Problem] = []  # gaps of the topic's archive that were accepted as lost
 
     @property
     def is_proven(self) -> bool:
-        """Whether nothing contradicts the table; rows of ``unproven`` are left open."""
+        """Whether nothing contradicts the table; rows in ``unproven`` remain undecided."""
         return not self.counts and self.is_state_right

@@ -1,4 +1,4 @@
-"""What ``verify`` found, as values that print as JSON. The field names only grow."""
+"""The result of ``verify``, as values that print as JSON. Field names are never changed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from lastwrite.reports.document import SPREAD, UNPRINTED, Document, FrozenDocume
 
 
 class VerifyStatus(StrEnum):
-    """How a partition came out of ``verify``, the worst that holds."""
+    """The outcome of a partition in ``verify``: the worst that applies."""
 
     VERIFIED = "verified"
-    # well formed as far as was read; not of a format that this release checks
+    # well formed as far as it was read, but this release does not check the format
     UNSUPPORTED = "unsupported"
-    FAILED = "failed"  # not checked to the end, for a reason that is not the log's
+    FAILED = "failed"  # not checked to the end, for a reason outside the log
     DAMAGED = "damaged"  # bytes contradict their format: see problems
     BROKEN = "broken"  # a promise of compaction does not hold: see violations
 
@@ -27,7 +27,7 @@ class VerifyStatus(StrEnum):
 
 
 class Violation(FrozenDocument, frozen=True):
-    """A promise that does not hold: which, where, and in which file to look."""
+    """A promise that does not hold, with its position and file."""
 
     promise: str  # a label, stable: "lost", "changed", …
     message: str
@@ -40,35 +40,37 @@ class Violation(FrozenDocument, frozen=True):
 
 
 class Transactions(FrozenDocument, frozen=True, kw_only=True):
-    """The transactions of a log, as its own markers tell them."""
+    """The transactions of a log, according to its own markers."""
 
     open: int = 0  # without a marker
     aborted: int = 0  # markers
     committed: int = 0  # markers
-    aborted_records: int = 0  # that are still there
+    aborted_records: int = 0  # present in the log
 
 
 class Comparison(Document, kw_only=True):
-    """A partition held against what it was before compaction; counts of records, save for the keys."""
+    """A partition compared with its state before compaction; counts of records, except for the
+    keys.
+    """
 
     folder: str
     records_before: int = 0
     records_after: int = 0
-    superseded: int = 0  # missing, as a later record has the key
+    superseded: int = 0  # missing, because a later record has the key
     expired: int = 0  # missing deletes past their horizon
-    keyless: int = 0  # missing for want of a key
+    keyless: int = 0  # missing, because they have no key
     first_keyless_offset: int | None = None  # of those
-    aborted: int = 0  # missing, as their transaction was aborted
-    markers: int = 0  # missing, of transactions without a batch left
+    aborted: int = 0  # missing, because their transaction was aborted
+    markers: int = 0  # missing, of transactions without remaining batches
     below_start: int = 0  # missing below the log's start
     keys: int = 0  # distinct, before
-    keys_alive: int = 0  # whose last record now is no delete
+    keys_alive: int = 0  # whose last record is not a delete
     violation_count: int = 0
     violations: list[Violation] = []  # the first of each kind
 
 
 class PartitionVerification(Document, kw_only=True):
-    """One partition, as it was read whole."""
+    """One partition, which was read whole."""
 
     topic: str
     partition: int
@@ -82,13 +84,13 @@ class PartitionVerification(Document, kw_only=True):
     control_records: int = 0
     empty_batches: int = 0
     old_batches: int = 0  # of formats v0 and v1
-    transactions: Transactions | None = None  # None: the log could not be read whole
+    transactions: Transactions | None = None  # null if the log could not be read whole
     bytes: int = 0
     log_start_offset: int = 0
     end_offset: int = 0
     problems: list[Problem] = []
-    advice: list[str] = []  # nothing is wrong, but could be better
-    # None: there was nothing to compare with, or one of both is damaged
+    advice: list[str] = []  # nothing is wrong, but something could be improved
+    # null if there was nothing to compare with, or one of the two is damaged
     comparison: Comparison | None = None
 
     @property
@@ -96,13 +98,13 @@ class PartitionVerification(Document, kw_only=True):
         return TopicPartition(self.topic, self.partition)
 
     def worsen(self, status: VerifyStatus, reason: str) -> None:
-        """Give it ``status``, unless it has a worse one."""
+        """Set ``status``, unless the current one is worse."""
         if status.is_worse_than(self.status):
             self.status, self.reason = status, reason
 
 
 class VerifiedTotals(Document, kw_only=True):
-    """The sums over all partitions; the number of partitions by status."""
+    """The sums over all partitions, and the number of partitions by status."""
 
     partitions: int
     verified: int
@@ -133,22 +135,22 @@ class ComparedTotals(Document, kw_only=True):
 
 
 class VerifyTotals(Document):
-    """The sums over all partitions, and over all comparisons where there are any."""
+    """The sums over all partitions, and over all comparisons if there are any."""
 
     sums: Annotated[VerifiedTotals, SPREAD]
-    compared: Annotated[ComparedTotals | None, SPREAD]  # None: nothing was compared
+    compared: Annotated[ComparedTotals | None, SPREAD]  # null if nothing was compared
 
 
 class Checked(Document, kw_only=True):
-    """How much was read and checked."""
+    """The amount that was read and checked."""
 
     records: int = 0
-    files: int = 0  # of records, queues and indexes that are files of their own; objects, ledgers
+    files: int = 0  # of records, queues and indexes that are separate files; objects, ledgers
     bytes: int = 0  # of records
 
 
 class StoreVerification(Document, kw_only=True):
-    """What lies beside the partitions: of a RocketMQ store its commit log and its index files."""
+    """The data outside the partitions: a RocketMQ store's commit log and index files."""
 
     path: str
     status: VerifyStatus = VerifyStatus.VERIFIED
@@ -159,40 +161,41 @@ class StoreVerification(Document, kw_only=True):
     index_files: int = 0
     checked: Annotated[Checked, UNPRINTED] = field(
         default_factory=Checked
-    )  # with its compaction logs
+    )  # including its compaction logs
     problems: list[Problem] = []
 
     def worsen(self, status: VerifyStatus, reason: str) -> None:
-        """Give it ``status``, unless it has a worse one."""
+        """Set ``status``, unless the current one is worse."""
         if status.is_worse_than(self.status):
             self.status, self.reason = status, reason
 
 
 class BesidePartitions(Document):
-    """What ``verify`` prints of a system that has something beside its partitions."""
+    """The part of ``verify``'s output for data outside the partitions."""
 
     store: StoreVerification
 
 
 class VerifyReport(Document, kw_only=True):
-    """What ``verify`` found in each partition."""
+    """The result of ``verify`` for each partition."""
 
     partitions: list[PartitionVerification]
-    # None: the system has nothing beside its partitions
+    # null if the system has no data outside its partitions
     store: Annotated[StoreVerification | None, UNPRINTED] = None
     beside: ClassVar[Annotated[BesidePartitions | None, SPREAD]] = figure(
         lambda self: None if self.store is None else BesidePartitions(self.store)
     )
-    keyless_option: Annotated[str, UNPRINTED] = "--drop-keyless"  # says that keyless records may go
+    # the option that allows dropping keyless records
+    keyless_option: Annotated[str, UNPRINTED] = "--drop-keyless"
     totals: ClassVar[VerifyTotals] = figure(lambda self: self.sums())
     checked: ClassVar[Checked] = figure(lambda self: self.sum_checked())
     seconds: float = 0.0
-    # 0 all is well, 5 a promise is broken, else 3 something is damaged, else 1 something was not
-    # checked
+    # 0 if all is well; 5 if a promise is broken, else 3 if something is damaged, else 1 if
+    # something was not checked
     exit_status: ClassVar[int] = figure(lambda self: self.worst())
 
     def worst(self) -> int:
-        """The exit status of the worst that a partition has come out with."""
+        """The exit status for the worst status."""
         found = {partition.status for partition in self.partitions}
         found |= set() if self.store is None else {self.store.status}
         for status, number in (
@@ -211,7 +214,7 @@ class VerifyReport(Document, kw_only=True):
 
     @property
     def problems(self) -> list[Violation | Problem]:
-        """All that is wrong, broken promises first; a partition that failed has its reason only."""
+        """All problems, broken promises first; a partition that failed has only its reason."""
         return [
             *self.violations,
             *(() if self.store is None else self.store.problems),
@@ -227,7 +230,7 @@ class VerifyReport(Document, kw_only=True):
         return [p.comparison for p in self.partitions if p.comparison is not None]
 
     def sum_checked(self) -> Checked:
-        """Everything that was read at the path, each record once."""
+        """Everything that was read at the path, each record counted once."""
         if self.store is not None:
             return self.store.checked
         return Checked(
@@ -237,7 +240,7 @@ class VerifyReport(Document, kw_only=True):
         )
 
     def sums(self) -> VerifyTotals:
-        """The totals; those of comparisons where there are any."""
+        """The totals, including those of comparisons if there are any."""
         figures = ("segments", "batches", "records", "bytes")
         sums = VerifiedTotals(
             partitions=len(self.partitions),

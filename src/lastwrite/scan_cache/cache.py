@@ -1,24 +1,23 @@
-"""What a round leaves beside the log, so that a later one need not read all of it again.
+"""Stores the results of a round's scans, so that a later round reads less of the log.
 
     round 1   plan ─ scan ─ elect ─ rewrite ─ swap ─ checkpoint ─ WRITE ─ tidy ─ retention ─ PLACE
 
-              Every segment is read. Of the plain pieces of those that the round leaves, the entries
-              are written before the segments that they were made from may go; the files get their
-              names once nothing renames or links a segment any more.
+              Every segment is read. The entries of the plain pieces of the remaining segments are
+              written before the source segments may be deleted. The files get their names
+              once no segment is renamed or linked any more.
 
     round 2   plan ─ OPEN ─ scan …
 
-              finds the files of segments that are what they were: their pieces are not read, and
-              their blocks are elected where they lie.
+              finds the files of unchanged segments: their pieces are not read, and
+              their blocks are elected from these files.
 
-A piece is *plain* whose records all are: live, with a key, in no transaction, in no batch of an old
-format. What becomes of it depends on nothing but whether later records shadow its own: not on the
-clock, not on settings. So its entries, its place and its counts are all that a scan could tell of
-it.
+A piece is *plain* if all its records are: live, with a key, in no transaction, in no batch of an
+old format. A round changes such a piece only if later records shadow some of its records; clock and
+settings have no effect. So a scan of it would return only its entries, its position and its counts.
 
-Nothing is believed but of the very file that it was taken from (size, both times, inode, of its
-indexes too), under the secret of this log, and with its checksums; a piece that fails is scanned as
-if nothing were known. What could not be written is no failure of the round.
+A file is used only for the very segment that it was made from (size, both times and inode, also of
+its indexes), with the secret of this log, and if its checksums match. A piece that fails a check is
+scanned normally. A cache file that cannot be written does not fail the round.
 """
 
 from __future__ import annotations
@@ -46,34 +45,34 @@ from lastwrite.scan_cache.segment import NOBODY, CachedPiece, CachedSegment, Fil
 from lastwrite.scan_cache.task import CachedScan, WriteUnit, write_object, write_segment
 from lastwrite.spark.work import Runner
 
-LEAST_SEGMENT_BYTES = 1 << 20  # reading it costs less than a file beside it
-# buckets may be four times as large as they should be, before all is scanned again
+LEAST_SEGMENT_BYTES = 1 << 20  # reading a smaller segment costs less than a file beside it
+# Buckets may be four times too large before everything is scanned again.
 _MOST_COARSE_BITS = 2
-_AT_ONCE = 16  # requests wait for the store, not for us
-_LEAST_FILLED = 4  # entries are to take so many times the room of their buckets' ends
+_AT_ONCE = 16  # requests mostly wait for the store
+_LEAST_FILLED = 4  # entries must take so many times the space of their buckets' ends
 
 
 @dataclass(slots=True)
 class CachedLog:
-    """What is known of one partition when a round begins, and of what it may be when it ends."""
+    """The cached scans of one partition at a round's start, and the data for caching at its end."""
 
     log: PartitionLog
     secret: bytes = field(repr=False)
-    is_new: bool  # nothing is known: the secret was drawn for this round
+    is_new: bool  # nothing is cached: the secret was created for this round
     bits: int
-    before: dict[int, FileIdentity]  # of the segments, by place, of which something may be cached
-    segments: dict[int, CachedSegment] = field(default_factory=dict)  # of which something is
-    is_archived: bool = False  # it lies in objects that the manifest names
+    before: dict[int, FileIdentity]  # by index: the segments that may be cached
+    segments: dict[int, CachedSegment] = field(default_factory=dict)  # the segments that are cached
+    is_archived: bool = False  # cached in objects that the manifest names
 
     def cuts(self, segment: int) -> list[int] | None:
-        """Where the segment is to be cut; None: anywhere."""
+        """The positions at which to cut the segment. None means anywhere."""
         found = self.segments.get(segment)
         return None if found is None else [0, *(piece.end for piece in found.pieces)]
 
     def scan_of(
         self, segment: int, start: int, end_offset: int
     ) -> CachedScan | CachedObject | None:
-        """What stands in for the scan of the piece that begins at ``start``."""
+        """The cached scan of the piece that begins at ``start``, or None."""
         found = self.segments.get(segment)
         if found is None:
             return None
@@ -86,9 +85,11 @@ class CachedLog:
 
 
 def open_log(log: PartitionLog, end: int, bits: int) -> CachedLog | None:
-    """What is known of the segments of ``log`` below ``end``; None where it is not worth while.
+    """The cached scans of the segments of ``log`` below ``end``. None if caching is not worth
+    while.
 
-    ``bits``: how many the round would choose; it must take those of the result, and its secret.
+    ``bits`` is the number that the round would choose; it must use those of the result, and its
+    secret.
     """
     before = {
         n: files.identity_of(segment.path)
@@ -108,7 +109,7 @@ def open_log(log: PartitionLog, end: int, bits: int) -> CachedLog | None:
             listed = log.segments[n]
             segment = files.read_cached(listed.path, identity, digest)
             if identity.log[:2] != (listed.file_bytes, listed.mtime_ns):
-                continue  # it changed since the log was listed: the commit will say so
+                continue  # changed since the log was listed: the commit will report it
             if segment is not None and segment.bits >= bits - _MOST_COARSE_BITS:
                 found[n] = segment
     if secret is None or not found:
@@ -120,7 +121,7 @@ def open_log(log: PartitionLog, end: int, bits: int) -> CachedLog | None:
 def open_archived(
     log: PartitionLog, end: int, bits: int, secret: bytes, *, is_same: bool
 ) -> CachedLog | None:
-    """The same of a log that an archive will have; ``is_same``: the one that it lies in."""
+    """The same for a log that will be in an archive; ``is_same`` if it is in that archive already."""
     before = {
         n: NOBODY
         for n, segment in enumerate(log.segments)
@@ -134,7 +135,7 @@ def open_archived(
     def read(n: int) -> CachedSegment | None:
         return objects.read_cached(log.segments[n], digest)
 
-    with ThreadPoolExecutor(_AT_ONCE, "kept scans") as pool:  # a request is mostly waiting
+    with ThreadPoolExecutor(_AT_ONCE, "kept scans") as pool:  # a request mostly waits
         found = dict(zip(known, pool.map(read, known), strict=True))
     segments = {
         n: replace(segment, kept=log.segments[n].kept)
@@ -146,19 +147,20 @@ def open_archived(
 
 
 class ScanCache:
-    """The cache of a round's logs, at the places where the engine asks for it."""
+    """The cache of a round's logs, as the engine uses it."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self._opened: dict[int, CachedLog] = {}  # by a partition's number in its wave
+        self._opened: dict[int, CachedLog] = {}  # by the partition's number in its wave
         self._written: dict[int, list[tuple[WriteUnit, str | Failed[WriteUnit]]]] = {}
         self._secrets: dict[str, bytes | None] = {}  # by archive
 
     def open(
         self, context: Context, number: int, log: PartitionLog, decision: Decision, bits: int
     ) -> CachedLog | None:
-        """What is known of a partition. Without a scratch folder no worker sees another's entries,
-        and nothing is cached.
+        """The cached scans of a partition.
+
+        Without a scratch folder workers cannot read each other's entries, and nothing is cached.
         """
         self._opened.pop(number, None)
         options = context.options
@@ -189,7 +191,7 @@ class ScanCache:
     def keep(
         self, context: Context, partitions: Sequence[RewrittenPartition]
     ) -> list[dict[int, KeptScan | None]]:
-        """Write what later rounds need not scan again of archives, before these are committed."""
+        """Write the scans of archives for later rounds, before these archives are committed."""
         units: list[WriteUnit] = []
         for each in partitions:
             cached = self._opened.get(each.plan.number)
@@ -223,7 +225,7 @@ class ScanCache:
         return [kept[each.plan.number] for each in partitions]
 
     def _forgotten(self, partition: RewrittenPartition) -> dict[int, KeptScan | None]:
-        """What manifests need not name any more: it is damaged, or of another secret."""
+        """The cached scans to remove from manifests: they are damaged, or made with another secret."""
         cached = self._opened.get(partition.plan.number)
         if cached is None or not cached.is_archived:
             return {}
@@ -235,7 +237,7 @@ class ScanCache:
         }
 
     def write(self, context: Context, partitions: Sequence[RewrittenPartition]) -> None:
-        """Write what later rounds need not scan again, under temporary names."""
+        """Write the scans for later rounds, under temporary names."""
         self._written = {}
         units = [unit for each in partitions for unit in self._units(context, each)]
         if not units:
@@ -250,7 +252,7 @@ class ScanCache:
             self._written.setdefault(unit.partition, []).append((unit, answer))
 
     def place(self, context: Context, partition: RewrittenPartition) -> None:
-        """Give what was written its place, and remove what is stale."""
+        """Give the written files their final names, and remove stale ones."""
         number, log = partition.plan.number, partition.plan.log
         cached = self._opened.get(number)
         if cached is None or cached.is_archived:
@@ -261,7 +263,7 @@ class ScanCache:
             context.progress.note(f"{log.name}: a scan was not kept: {problem}")
 
     def _units(self, context: Context, partition: RewrittenPartition) -> Iterator[WriteUnit]:
-        """The segments, as the round leaves them, of which more is known than their files say."""
+        """The segments after the round whose files lack scans that are known now."""
         plan = partition.plan
         cached = self._opened.get(plan.number)
         if cached is None or cached.is_archived:
@@ -280,7 +282,7 @@ class ScanCache:
     def _object_units(
         self, context: Context, partition: RewrittenPartition, cached: CachedLog
     ) -> Iterator[WriteUnit]:
-        """The same in an archive, where parts are segments of their own."""
+        """The same in an archive, where parts are separate segments."""
         units = [*_untouched_units(partition, cached)]
         for part in (part for each in partition.replacements for part in each.parts):
             if part.bytes_written < LEAST_SEGMENT_BYTES or not part.left:
@@ -300,7 +302,7 @@ class ScanCache:
 
 
 def _untouched_units(partition: RewrittenPartition, cached: CachedLog) -> Iterator[WriteUnit]:
-    """The segments that the round leaves as they are, of which more is known now."""
+    """The untouched segments for which more is known now."""
     plan = partition.plan
     by_segment = groupby(
         zip(plan.pieces, partition.scans, strict=True), key=lambda pair: pair[0].segment
@@ -353,8 +355,9 @@ def _unit(
     pieces: tuple[CachedPiece, ...],
     scans: tuple[PieceScan, ...],
 ) -> Iterator[WriteUnit]:
-    """A unit, unless there is nothing to cache, or so little a block that the next round should
-    rather scan it. ``place``: the segment's path and base offset.
+    """A unit, unless there is nothing to cache or the blocks are so small that a scan is cheaper.
+
+    ``place`` is the segment's path and base offset.
     """
     path, base_offset = place
     known = [scan for piece, scan in zip(pieces, scans, strict=True) if piece.records >= 0]
@@ -371,15 +374,15 @@ def _place(
     rewritten: Collection[int],
     written: Sequence[tuple[WriteUnit, str | Failed[WriteUnit]]],
 ) -> Iterator[str]:
-    """Give the files that were ``written`` their places, once the segments have theirs for good;
-    sweep what is stale.
+    """Give the ``written`` files their final names, once the segments have theirs; remove stale
+    ones.
 
-    ``rewritten``: the places of the segments that the round replaced. Yields what went wrong, in
-    words: the round is none the worse.
+    ``rewritten`` has the indexes of the segments that the round replaced. Yields error messages,
+    which do not fail the round.
     """
     segments = cached.log.segments
     old = {segments[n].base_offset: n for n in cached.before if n not in rewritten}
-    # The swap links untouched segments between those that it replaces; the others keep even their
+    # The swap links the untouched segments between replaced ones. The others keep even their
     # inodes' times.
     first = min((segments[n].base_offset for n in rewritten), default=None)
     current: set[int] = set()
@@ -415,9 +418,7 @@ def _place(
 
 
 def _forget(log: PartitionLog, rewritten: Collection[int]) -> Iterator[str]:
-    """After a round that caches nothing: remove the files of segments that are gone, of
-    ``rewritten`` ones too.
-    """
+    """After a round without caching: remove the files of deleted and ``rewritten`` segments."""
     if not log.cached:
         return
     gone = {

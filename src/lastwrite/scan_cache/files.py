@@ -1,10 +1,9 @@
-"""Cache files beside a log, and the secret that their fingerprints were made under; see
-``scan_cache.format``.
+"""The cache files beside a log, and the secret of their fingerprints; see ``scan_cache.format``.
 
-They are a cache: never synced, so a power cut may leave any part of one, which its checksums tell;
-whatever is odd is passed over, and may be deleted at any time. A file is written under a temporary
-name with an identity that no segment has; the true one comes last, once the swap has renamed and
-linked the segment for the last time.
+They are a cache and never synced. A power cut may leave any part of one, which the checksums
+detect. An invalid file is ignored, and may be deleted at any time. A file is written under a
+temporary name with an identity that no segment has. It gets its segment's identity once the swap
+has renamed and linked the segment for the last time.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from lastwrite.scan_cache.segment import (
 from lastwrite.storage import files, ownership
 
 _LOG, _CACHE, _TEMPORARY = ".log", ".kept", ".tmp"
-_SECRET = "lastwrite.secret"  # what the fingerprints in cache files were made under
+_SECRET = "lastwrite.secret"  # the secret of the fingerprints in cache files
 _OURS = re.compile(
     rf"(?:(?P<base>[0-9]{{20}})\{_CACHE}|{_SECRET})(?:\.[0-9A-Za-z_-]+(?P<temporary>\{_TEMPORARY}))?"
 )
@@ -41,7 +40,7 @@ _MOST_TABLE_BYTES = 64 << 20
 
 
 def identity_of(log_path: str) -> FileIdentity:
-    """What the segment's files are now."""
+    """The current identity of the segment's files."""
     stem = log_path.removesuffix(_LOG)
     return FileIdentity(_stamp(log_path), _stamp(stem + ".index"), _stamp(stem + ".timeindex"))
 
@@ -62,9 +61,7 @@ def cache_path(log_path: str) -> str:
 
 
 def read_secret(folder: str, size: int) -> bytes | None:
-    """The folder's secret; None where there is none, where it is not whole, or where others may
-    read it.
-    """
+    """The folder's secret. None if there is none, if it is incomplete, or if others may read it."""
     try:
         handle = os.open(os.path.join(folder, _SECRET), os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
@@ -77,7 +74,7 @@ def read_secret(folder: str, size: int) -> bytes | None:
 
 
 def write_secret(folder: str, secret: bytes) -> None:
-    """Write the secret, for its owner alone.
+    """Write the secret, readable only by its owner.
 
     Raises:
         LogError: the system refuses.
@@ -97,9 +94,7 @@ def write_secret(folder: str, secret: bytes) -> None:
 def read_cached(
     log_path: str, identity: FileIdentity, secret_digest: bytes
 ) -> CachedSegment | None:
-    """What is known of the segment; None where nothing is, or nothing that is to be believed of this
-    very file.
-    """
+    """The cached scan of the segment. None if there is none for this very file, or it is invalid."""
     path = cache_path(log_path)
     try:
         with open(path, "rb", buffering=0) as file:
@@ -139,11 +134,12 @@ def _read_all(handle: int, position: int, size: int) -> bytes:
 
 
 class CacheWriter:
-    """Writes a cache file under a temporary name, with the identity of no segment; a context, which
-    removes what is not finished.
+    """Writes a cache file under a temporary name, with an identity that no segment has.
+
+    As a context manager it removes an unfinished file.
 
     Raises:
-        LogError: the system refuses, here and in all that follows.
+        LogError: the system refuses, here and in all methods.
     """
 
     def __init__(self, log_path: str) -> None:
@@ -154,14 +150,14 @@ class CacheWriter:
             self._file: FileIO | None = files.create(self.path, like)
 
     def append(self, block: ByteArray, entries: int) -> CachedBlock:
-        """Write a block of so many entries: its buckets' ends, then these."""
+        """Write a block of ``entries`` entries: its buckets' ends, then the entries."""
         position = max(self._at, layout.HEADER.size)
         position += -position % layout.ALIGNMENT
         self._write(memoryview(block), position)
         return CachedBlock(position, entries, int(crc32c(block, 0, len(block))))
 
     def finish(self, segment: CachedSegment) -> None:
-        """Write the tables, then the header; ``segment`` has the identity of none."""
+        """Write the tables, then the header; ``segment`` has the identity ``NOBODY``."""
         at = max(self._at, layout.HEADER.size)
         tables = layout.encode_tables(segment.pieces)
         self._write(memoryview(tables), at)
@@ -193,8 +189,7 @@ class CacheWriter:
 
 
 def put_in_place(path: str, log_path: str, identity: FileIdentity) -> None:
-    """Give a finished file its segment's identity and its name; of one that has the name, the
-    identity alone.
+    """Write the segment's identity to a finished file, and rename it unless it has its final name.
 
     Raises:
         LogError: the system refuses.
@@ -208,8 +203,7 @@ def put_in_place(path: str, log_path: str, identity: FileIdentity) -> None:
 
 
 def sweep(folder: str, bases: Collection[int], *, is_all: bool = False) -> None:
-    """Remove what writers left behind, and the cache files of the segments ``bases``, or of all but
-    these.
+    """Remove temporary files, and the cache files of the segments ``bases``, or of all others.
 
     Raises:
         LogError: the system refuses.
@@ -224,5 +218,5 @@ def sweep(folder: str, bases: Collection[int], *, is_all: bool = False) -> None:
 
 
 def _changing(operation: str, path: str) -> files.changing:
-    """As ``files.changing``, of a file of this cache."""
+    """As ``files.changing``, for a file of this cache."""
     return files.changing(operation, path, f"{operation} a cache file")

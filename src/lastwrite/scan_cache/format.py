@@ -1,19 +1,18 @@
-"""A cache file: what scanning a segment found, so that a later round need not read the segment
-again.
+"""The format of a cache file: the result of scanning a segment, so that a later round need not.
 
     header                          this table, 152 bytes
-    blocks                          each at a multiple of 64: uint32 a bucket (where it ends,
+    blocks                          each at a multiple of 64: uint32 per bucket (its end,
                                     counted in entries),
-                                    16 bytes an entry: see ``engine.rules.election``
-    pieces, blocks                  the two other tables, a row each
+                                    16 bytes per entry: see ``engine.rules.election``
+    pieces, blocks                  the two other tables
 
-Little-endian. The header's checksum covers the header, which names the tables' checksum, and a
-block's row that of the block; so each part can be believed by itself, and none unless it is whole.
-The header alone is written again when a segment that did not change was linked.
+Little-endian. The header's checksum covers the header, which contains the tables' checksum; a
+block's row contains the block's checksum. So each part is verified separately, and used only if it
+is complete. If an unchanged segment was linked, only the header is written again.
 
-Only pieces are cached whose records are all plain: live, with a key, in no transaction, in no batch
-of an old format. Whatever the clock and the settings, nothing of such a piece changes unless a
-later record shadows one of its own.
+Only pieces whose records are all plain are cached: live, with a key, in no transaction, in no batch
+of an old format. At any time and with any settings, such a piece changes only if a later record
+shadows one of its records.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from lastwrite.scan_cache.segment import CachedBlock, CachedPiece, CachedSegment
 MAGIC = int.from_bytes(b"lw-kept\x01", "little")
 ALIGNMENT = 64
 _MOST_BITS = 24
-_REMEDY = "it is passed over; delete it at will"
+_REMEDY = "it is ignored; you may delete it"
 
 
 class CacheHeader(NamedTuple):
@@ -42,9 +41,10 @@ class CacheHeader(NamedTuple):
     # fmt: off
     magic:           Annotated[int, At(0,   U64)]  # with the version, 1
     base_offset:     Annotated[int, At(8,   I64)]  # the segment's
-    log_size:        Annotated[int, At(16,  I64)]  # the identity: of .log, .index and .timeindex
+    # the segment's identity: .log, .index and .timeindex
+    log_size:        Annotated[int, At(16,  I64)]
     log_mtime_ns:    Annotated[int, At(24,  I64)]
-    log_ctime_ns:    Annotated[int, At(32,  I64)]  # nobody can set it back
+    log_ctime_ns:    Annotated[int, At(32,  I64)]  # no program can set it back
     log_inode:       Annotated[int, At(40,  I64)]
     index_size:      Annotated[int, At(48,  I64)]
     index_mtime_ns:  Annotated[int, At(56,  I64)]
@@ -54,12 +54,12 @@ class CacheHeader(NamedTuple):
     times_mtime_ns:  Annotated[int, At(88,  I64)]
     times_ctime_ns:  Annotated[int, At(96,  I64)]
     times_inode:     Annotated[int, At(104, I64)]
-    # digest of the secret that the fingerprints were made under
+    # digest of the secret of the fingerprints
     secret_one:      Annotated[int, At(112, U64)]
     secret_two:      Annotated[int, At(120, U64)]
-    # where the other tables begin; they end with the file
+    # start of the other tables, which end with the file
     tables_at:       Annotated[int, At(128, I64)]
-    bits:            Annotated[int, At(136, U32)]  # 2^bits buckets a block
+    bits:            Annotated[int, At(136, U32)]  # 2^bits buckets per block
     piece_count:     Annotated[int, At(140, U32)]
     tables_crc:      Annotated[int, At(144, U32)]  # CRC-32C
     header_crc:      Annotated[int, At(148, U32)]  # CRC-32C of the 148 bytes before
@@ -72,11 +72,12 @@ class PieceRow(NamedTuple):
     # fmt: off
     start:           Annotated[int, At(0,  I64)]  # positions in the segment
     end:             Annotated[int, At(8,  I64)]
-    records:         Annotated[int, At(16, I64)]  # -1: nothing is known of it
+    records:         Annotated[int, At(16, I64)]  # -1: not cached
     batches:         Annotated[int, At(24, I64)]
     first_offset:    Annotated[int, At(32, I64)]  # base of its first batch
-    next_offset:     Annotated[int, At(40, I64)]  # behind its last batch
-    blocks:          Annotated[int, At(48, I64)]  # so many of the block rows, in order, are its own
+    next_offset:     Annotated[int, At(40, I64)]  # end of its last batch
+    # the number of its block rows; rows are in piece order
+    blocks:          Annotated[int, At(48, I64)]
     # fmt: on
 
 
@@ -96,17 +97,17 @@ BLOCK = layout(BlockRow, byte_order="<", size=24)
 
 
 def digest_of(secret: bytes) -> bytes:
-    """16 bytes by which a secret is known again, and from which it cannot be told."""
+    """16 bytes that identify a secret without revealing it."""
     return hashlib.blake2b(secret, digest_size=16, person=b"lw-kept").digest()
 
 
 def block_bytes(entries: int, bits: int) -> int:
-    """The size of a block of so many entries."""
+    """The size of a block of ``entries`` entries."""
     return (4 << bits) + 16 * entries
 
 
 def split_block(data: ByteArray, bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """A block's ends and rows, where they lie."""
+    """A block's ends and rows, as views."""
     return data[: 4 << bits].view(np.uint32), data[4 << bits :].view(np.uint64).reshape(-1, 2)
 
 
@@ -133,8 +134,9 @@ def encode_tables(pieces: Sequence[CachedPiece]) -> bytes:
 
 
 def header_of(segment: CachedSegment, tables_at: int, tables: bytes) -> CacheHeader:
-    """The header, its own checksum not yet in it, of a file whose tables, with these bytes, begin
-    at ``tables_at``.
+    """The header for a file whose tables, with these bytes, begin at ``tables_at``.
+
+    Its own checksum is not filled in yet.
     """
     one, two = (
         int.from_bytes(half, "little")
@@ -156,7 +158,7 @@ def header_of(segment: CachedSegment, tables_at: int, tables: bytes) -> CacheHea
 
 
 def with_identity(header: CacheHeader, identity: FileIdentity) -> CacheHeader:
-    """The same of a segment whose files now have this identity."""
+    """The header for a segment whose files now have this identity."""
     return CacheHeader._make(
         (*header[:2], *identity.log, *identity.offset_index, *identity.time_index, *header[14:])
     )
@@ -172,13 +174,13 @@ def decode_header(data: bytes, path: str) -> CacheHeader:
     """The header, from a file's first bytes.
 
     Raises:
-        CorruptLog: it is none, or not whole.
+        CorruptLog: the bytes are not a valid header.
     """
     if len(data) < HEADER.size:
         raise CorruptLog("a cache file is cut short", 0, path, _REMEDY)
     header = CacheHeader._make(HEADER.unpack_from(data))
     if header.magic != MAGIC:
-        raise CorruptLog("no cache file of this version", 0, path, _REMEDY)
+        raise CorruptLog("not a cache file of this version", 0, path, _REMEDY)
     if header.header_crc != checksum(data[: HEADER.size - 4]):
         raise CorruptLog("a cache file's header does not match its checksum", 0, path, _REMEDY)
     return header
@@ -187,8 +189,9 @@ def decode_header(data: bytes, path: str) -> CacheHeader:
 def decode_segment(
     header: CacheHeader, tables: bytes, path: str, first: int = HEADER.size
 ) -> CachedSegment:
-    """What the file knows, from its header and all bytes from ``tables_at`` on; no block begins
-    before ``first``.
+    """The content of a file, from its header and all bytes from ``tables_at`` on.
+
+    No block begins before ``first``.
 
     Raises:
         CorruptLog: the tables contradict the header or themselves.
@@ -246,18 +249,18 @@ def decode_segment(
 
 
 def identity_of(header: CacheHeader) -> FileIdentity:
-    """The identity that the header names."""
+    """The identity in the header."""
     fields = header[2:14]
     return FileIdentity(fields[0:4], fields[4:8], fields[8:12])
 
 
 def encode_secret(secret: bytes) -> bytes:
-    """The file of a secret: the secret and its CRC-32C."""
+    """The content of a secret's file: the secret and its CRC-32C."""
     return secret + checksum(secret).to_bytes(4, "little")
 
 
 def decode_secret(data: bytes, size: int) -> bytes | None:
-    """The secret of ``size`` bytes; None where the file is not whole."""
+    """The secret of ``size`` bytes. None if the file is incomplete."""
     if len(data) != size + 4 or checksum(data[:size]) != int.from_bytes(data[size:], "little"):
         return None
     return data[:size]

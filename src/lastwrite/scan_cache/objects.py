@@ -1,12 +1,12 @@
-"""Cache objects of an archive: the blocks and tables of a cache file, the header last, and sealed.
+"""Cache objects of an archive: the blocks and tables of a cache file, with the header last, sealed.
 
     blocks, pieces, blocks' rows, header      see ``scan_cache.format``
 
-An object is written once, under a name that nobody else draws, and named by the manifest together
-with its segment; so size and first offset are identity enough. Whoever reads a bucket may choose
-keys of a topic, too, and could find keys that collide from fingerprints that he sees; so each block
-is masked by a stream of its own, and its row has a tag under the same secret instead of a checksum.
-What is missing, damaged, or made under another secret is passed over.
+An object is written once, under a unique name, and the manifest names it with its segment. So size
+and first offset are enough to identify it. An attacker who can read the bucket may be able to
+choose keys of a topic, too. Visible fingerprints would let them find colliding keys. So each block
+is masked by its own stream, and its row has a tag under the same secret instead of a checksum. An
+object that is missing, damaged, or made with another secret is ignored.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from lastwrite.scan_cache.segment import (
 from lastwrite.storage.objects.store import Writer
 from lastwrite.storage.reading import SegmentReader, reader_at
 
-_TAIL_BYTES = 16 << 10  # tables and header mostly fit
+_TAIL_BYTES = 16 << 10  # most tables and headers fit
 _MOST_TABLE_BYTES = 64 << 20
 _MASKED_AT_ONCE = 1 << 20
 
 
 class _Seal:
-    """What hides and proves the blocks of one object."""
+    """Masks and authenticates the blocks of one object."""
 
     def __init__(self, secret: bytes, address: str) -> None:
-        # of the partition, and so the same wherever the archive is copied to
+        # relative to the partition, so it stays the same if the archive is copied
         name = address.rpartition("/data/")[2].encode()
         self._mask = blake2b(name, key=_key(secret, b"lw-mask"), digest_size=32).digest()
         self._tag = blake2b(name, key=_key(secret, b"lw-tag"), digest_size=32).digest()
 
     def mask(self, data: ByteArray, position: int) -> None:
-        """Hide, or show, the bytes of the block at ``position``."""
+        """Mask, or unmask, the bytes of the block at ``position``."""
         for at in range(0, len(data), _MASKED_AT_ONCE):
             part = data[at : at + _MASKED_AT_ONCE]
             place = (position + at).to_bytes(8, "little")
@@ -60,7 +60,7 @@ class _Seal:
             np.bitwise_xor(part, np.frombuffer(stream, dtype=np.uint8), out=part)
 
     def tag(self, data: ByteArray, position: int) -> int:
-        """That of the hidden bytes of the block at ``position``."""
+        """The tag of the masked bytes of the block at ``position``."""
         found = blake2b(position.to_bytes(8, "little"), key=self._tag, digest_size=8)
         found.update(data)
         return int.from_bytes(found.digest(), "little", signed=True)
@@ -71,7 +71,7 @@ def _key(secret: bytes, use: bytes) -> bytes:
 
 
 def identity_of(log_bytes: int) -> FileIdentity:
-    """That of a segment of an archive."""
+    """The identity of a segment of an archive."""
     return FileIdentity((log_bytes, -1, -1, -1), NO_FILE, NO_FILE)
 
 
@@ -79,7 +79,7 @@ def identity_of(log_bytes: int) -> FileIdentity:
 
 
 def read_cached(segment: Segment, secret_digest: bytes) -> CachedSegment | None:
-    """What is known of the segment; None where nothing is, or nothing that is to be believed."""
+    """The cached scan of the segment. None if there is none, or it is invalid."""
     kept = segment.kept
     if kept is None or kept.size_bytes < layout.HEADER.size:
         return None
@@ -113,10 +113,10 @@ def _read(reader: SegmentReader, start: int, end: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class CachedObject:
-    """Stands in for the scan of a piece, if its cache object holds what it says."""
+    """Replaces the scan of a piece, if its cache object is intact."""
 
     kept: KeptScan
-    bits: int  # its blocks are sorted by so many, no fewer than the round asks
+    bits: int  # at least as many as the round uses
     piece: CachedPiece
 
     @property
@@ -124,14 +124,16 @@ class CachedObject:
         return 16 * self.piece.records
 
     def scanned(self, unit: ScanUnit, piece: Piece, hand_on: Any) -> PieceScan | None:
-        """The piece's result, and its blocks by ``hand_on``; None: it is to be scanned."""
+        """The piece's result; its blocks are passed to ``hand_on``. None means that it must be
+        scanned.
+        """
         if self.piece.first_offset < unit.first_dirty < self.piece.next_offset:
-            return None  # partly dirty: only a scan tells from which record on
+            return None  # partly dirty: only a scan finds the first dirty record
         blocks: Iterable[ByteArray] = self._blocks(unit.secret, unit.limits)
         try:
             if self.read_bytes <= unit.limits.slice_bytes:
                 blocks = list(blocks)
-            else:  # none is handed on before all are known to be true
+            else:  # no block is handed on before all are verified
                 for _ in blocks:
                     pass
                 blocks = self._blocks(unit.secret, unit.limits)
@@ -145,10 +147,10 @@ class CachedObject:
         return self.piece.as_scan(unit, piece.number)
 
     def _blocks(self, secret: bytes, limits: Limits) -> Iterator[ByteArray]:
-        """The blocks, shown.
+        """The unmasked blocks.
 
         Raises:
-            CorruptLog: one is not what was written; other errors of the store.
+            CorruptLog: a block is not as it was written. The store may raise other errors.
         """
         known, kept = self.piece.blocks, self.kept
         seal = _Seal(secret, kept.address)
@@ -175,10 +177,10 @@ class CachedObject:
 
 
 class ObjectWriter:
-    """Writes a cache object at ``address``; a context, which leaves none that is not finished.
+    """Writes a cache object at ``address``; as a context manager it leaves no unfinished object.
 
     Raises:
-        LogError: the store refuses, here and in all that follows.
+        LogError: the store refuses, here and in all methods.
     """
 
     def __init__(self, address: str, secret: bytes, stores: StoreSettings | None) -> None:
@@ -190,7 +192,7 @@ class ObjectWriter:
         self._at = 0
 
     def append(self, block: ByteArray, entries: int) -> CachedBlock:
-        """Write a block of so many entries, which is hidden in place."""
+        """Write a block of ``entries`` entries, which is masked in place."""
         self._write(np.zeros(-self._at % layout.ALIGNMENT, dtype=np.uint8))
         position = self._at
         self._seal.mask(block, position)
@@ -223,5 +225,5 @@ class ObjectWriter:
 
 
 def object_name(folder: str, attempt: str, base_offset: int) -> str:
-    """The address of a cache object that an attempt writes; ``folder``: see ``output_folder``."""
+    """The address of a cache object that an attempt writes; ``folder`` is from ``output_folder``."""
     return f"{folder}{attempt}/{base_offset:020d}.kept"

@@ -1,10 +1,10 @@
-"""The secret of an archive, under which what is kept of scans there is made, and sealed.
+"""The secret of an archive, which protects the scans that are kept there.
 
-It lies in an object of its own, ``ARCHIVE/_lastwrite/kept.secret``, which a bucket's policy can
-deny to those who may read the rest; or in a file of the driver's (``storage.secretFile``), which
-wins. What travels to workers is made of it for one partition, and tells nothing of others'.
+It is in a separate object, ``ARCHIVE/_lastwrite/kept.secret``, so that a bucket's policy can hide
+it from readers of the rest. A local file of the driver (``storage.secretFile``) takes precedence.
+Workers receive a secret that is derived for one partition and reveals nothing about others.
 
-Why so: docs/decisions/kept-scans.md.
+Reasons: docs/decisions/kept-scans.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MOST_BYTES = 1 << 16
 
 
 def partition_secret(archive_secret: bytes, system: str, name: TopicPartition) -> bytes:
-    """What a partition takes in the place of a secret that a round draws."""
+    """The secret of a partition, derived from the archive's; used instead of a random one."""
     partition = f"{system}/{name.topic}/{name.partition}"
     size = len(archive_secret).to_bytes(8, "little")
     whole = b"lastwrite kept scans 1" + size + archive_secret + partition.encode()
@@ -38,12 +38,11 @@ def partition_secret(archive_secret: bytes, system: str, name: TopicPartition) -
 
 
 def secret_of(archive: str) -> bytes | None:
-    """The archive's secret; one that is missing, or not whole, is drawn and written; None: it is
-    not to be had.
+    """The archive's secret, created if it is missing or incomplete. None if it is unavailable.
 
     Raises:
-        InvalidConfig: the file that the settings name is none of a secret.
-        LogError: the store, or the system, does not give it.
+        InvalidConfig: the file named in the settings does not contain a secret.
+        LogError: the store or the system fails.
     """
     if used().secret_file:
         return _of_file(used().secret_file)
@@ -64,7 +63,7 @@ def secret_of(archive: str) -> bytes | None:
 
 
 def secret_or_none(archive: str, progress: Progress) -> bytes | None:
-    """The same, or a note why no scan is kept.
+    """The same, or None with a note why no scan is kept.
 
     Raises:
         InvalidConfig: as ``secret_of``.
@@ -88,7 +87,9 @@ def _of_file(path: str) -> bytes:
             f"storage.secretFile cannot be read: {error.strerror}", path=path
         ) from None
     if stat.S_ISREG(mode) and mode & 0o077:
-        raise InvalidConfig("storage.secretFile is open to others", path=path, remedy="chmod 600")
+        raise InvalidConfig(
+            "storage.secretFile can be read by other users", path=path, remedy="chmod 600"
+        )
     if len(content) < _BYTES:
         raise InvalidConfig(
             f"storage.secretFile has {len(content)} bytes, fewer than {_BYTES}",
@@ -118,7 +119,7 @@ def _of_folder(archive: str) -> bytes | None:
 
 
 def _read_private(path: str) -> bytes | None:
-    """The secret; None where there is none, where it is not whole, or where others may read it."""
+    """The secret. None if there is none, if it is incomplete, or if others may read it."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:

@@ -1,4 +1,4 @@
-"""What is known of one segment from an earlier scan; see ``scan_cache.format``."""
+"""The cached scan of one segment; see ``scan_cache.format``."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import NamedTuple, TypeAlias
 from lastwrite.model.log import KeptScan
 from lastwrite.model.work import PieceScan, ScanUnit
 
-# a file's size, mtime_ns, ctime_ns and inode; all -1: there is none
+# a file's size, mtime_ns, ctime_ns and inode; all -1 if there is none
 Stamp: TypeAlias = tuple[int, int, int, int]
 NO_FILE: Stamp = (-1, -1, -1, -1)
 
 
 class FileIdentity(NamedTuple):
-    """A segment's files as they are: nobody changes one of them without changing this."""
+    """The state of a segment's files: any change of them changes this."""
 
     log: Stamp
     offset_index: Stamp
     time_index: Stamp
 
     def is_same_but_linked(self, other: FileIdentity) -> bool:
-        """Whether only the inodes' own times differ, as they do once a file was renamed or linked."""
+        """Whether only the inodes' own times differ, as after a rename or link."""
         return all(a[:2] == b[:2] and a[3] == b[3] for a, b in zip(self, other, strict=True))
 
 
@@ -29,8 +29,9 @@ NOBODY = FileIdentity(NO_FILE, NO_FILE, NO_FILE)
 
 
 class CachedBlock(NamedTuple):
-    """Where a block of entries lies in a cache file; its layout is that of a scratch file
-    (``spark.folder_exchange``).
+    """A block of entries in a cache file; its layout is that of a scratch file.
+
+    See ``spark.folder_exchange``.
     """
 
     position: int
@@ -40,18 +41,18 @@ class CachedBlock(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CachedPiece:
-    """A stretch of the segment, from one batch's begin to another's."""
+    """A range of the segment, from the start of one batch to the start of another."""
 
     start: int
     end: int
-    records: int = -1  # below 0: nothing is known of this piece
+    records: int = -1  # negative if this piece is not cached
     batches: int = 0
     first_offset: int = -1
     next_offset: int = -1
     blocks: tuple[CachedBlock, ...] = ()
 
     def as_scan(self, unit: ScanUnit, number: int) -> PieceScan:
-        """The result of a scan of the piece ``number``, but for states and blocks."""
+        """The result of a scan of the piece ``number``, without states and blocks."""
         return PieceScan(
             unit.partition,
             number,
@@ -68,12 +69,12 @@ class CachedPiece:
 
 @dataclass(frozen=True, slots=True)
 class CachedSegment:
-    """A cache file, or object: what is known of one segment."""
+    """The cached scan of one segment, from a cache file or object."""
 
     path: str
     base_offset: int
-    bits: int  # its blocks are sorted by so many
-    identity: FileIdentity  # the segment's, when this was known of it
-    secret_digest: bytes  # 16 bytes: of what the fingerprints were made under
-    pieces: tuple[CachedPiece, ...]  # one behind the other, all of the segment
-    kept: KeptScan | None = None  # of an object
+    bits: int  # the bits by which its blocks are sorted
+    identity: FileIdentity  # the segment's, when it was scanned
+    secret_digest: bytes  # 16 bytes: digest of the secret of the fingerprints
+    pieces: tuple[CachedPiece, ...]  # consecutive; they cover the whole segment
+    kept: KeptScan | None = None  # only for an object

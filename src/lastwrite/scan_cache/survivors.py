@@ -1,10 +1,10 @@
-"""Of a piece's entries those whose records stay, for the piece as it is after the round.
+"""Selects the entries of a piece whose records stay, for the piece after the round.
 
-For example, a piece holds ``a@0 b@1 c@2``, and ``b`` has lost. Of its entries, by bucket, stay
-those of ``a`` and ``c``; their ordinals become 0 and 1. That is the block that a scan of the new
-piece would make.
+For example, a piece contains ``a@0 b@1 c@2``, and ``b`` has lost. The entries of ``a`` and ``c``
+stay, still sorted by bucket, and their ordinals become 0 and 1. A scan of the new piece would
+return the same block.
 
-A record is *plain* whose state byte is 0: it has a key and a value, is in no aborted transaction,
+A record is *plain* if its state byte is 0: it has a key and a value, is in no aborted transaction,
 and has not lost.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, assignment"
@@ -19,10 +19,10 @@ from lastwrite.engine.rules.election import ORDINAL_MASK
 
 @njit(cache=True, nogil=True)
 def renumber(states, ordinals):
-    """Write to ``ordinals`` (uint32, a record) each plain record's place among the plain ones;
-    returns their count.
+    """Write each plain record's number among the plain ones to ``ordinals``, and return their
+    count.
 
-    What stands there for others says nothing.
+    ``ordinals`` is uint32, one per record; the values for other records are undefined.
     """
     count = 0
     for i in range(len(states)):
@@ -33,10 +33,9 @@ def renumber(states, ordinals):
 
 @njit(cache=True, nogil=True)
 def keep_entries(rows, ends, finer, states, ordinals, out_rows, out_ends):
-    """Copy a block's entries of plain records, with their new ``ordinals``; returns how many there
-    are.
+    """Copy a block's entries of plain records, with their new ``ordinals``; return their number.
 
-    ``ends``: of the block's buckets, of which ``2**finer`` neighbours become one in ``out_ends``.
+    ``ends`` are those of the block's buckets; ``2**finer`` neighbours become one in ``out_ends``.
     """
     kept = 0
     start = 0

@@ -1,4 +1,4 @@
-"""A worker's part of the scan cache: believe a piece's cached scan, write a segment's file."""
+"""A worker's part of the scan cache: check a piece's cached scan, write a segment's file."""
 
 from __future__ import annotations
 
@@ -28,12 +28,10 @@ from lastwrite.storage.scratch import ScratchReader, read_states
 
 @dataclass(frozen=True, slots=True)
 class CachedScan:
-    """Stands in for the scan of a piece, if its cache file holds what it says and the segment is
-    what it was.
-    """
+    """Replaces the scan of a piece, if its cache file is intact and the segment unchanged."""
 
     path: str  # of the cache file
-    bits: int  # its blocks are sorted by so many, no fewer than the round asks
+    bits: int  # at least as many as the round uses
     identity: FileIdentity
     piece: CachedPiece
 
@@ -42,10 +40,10 @@ class CachedScan:
         return 16 * self.piece.records
 
     def scanned(self, unit: ScanUnit, piece: Piece, hand_on: object) -> PieceScan | None:
-        """The piece's result, all but its states; None: it is to be scanned."""
+        """The piece's result, without its states. None means that it must be scanned."""
         known = self.piece
         if known.first_offset < unit.first_dirty < known.next_offset:
-            return None  # partly dirty: only a scan tells from which record on
+            return None  # partly dirty: only a scan finds the first dirty record
         if not self.is_true(piece.path):
             return None
         result = known.as_scan(unit, piece.number)
@@ -56,9 +54,7 @@ class CachedScan:
         return result
 
     def is_true(self, log_path: str) -> bool:
-        """Whether the segment is still the one that was scanned, and the piece's blocks match their
-        checksums.
-        """
+        """Whether the segment is unchanged, and the piece's blocks match their checksums."""
         if identity_of(log_path) != self.identity:
             return False
         try:
@@ -68,16 +64,17 @@ class CachedScan:
                     file.read_into(data, block.position)
                     if int(crc32c(data, 0, len(data))) != block.crc:
                         return False
-        except (OSError, EOFError):  # it is gone, or was cut
+        except (OSError, EOFError):  # the file is missing, or was cut
             return False
         return identity_of(log_path) == self.identity
 
 
 @dataclass(frozen=True, slots=True)
 class WriteUnit:
-    """A segment whose cache file, or object, is to be written: as it will be told, but for blocks,
-    path and identity, and by piece the scan that its entries come from, with the states that
-    election left.
+    """A segment whose cache file or object is to be written.
+
+    ``segment`` is complete except for blocks, path and identity. ``scans`` has, by piece, the scan
+    that its entries come from, with the states after the election.
     """
 
     partition: int
@@ -94,10 +91,11 @@ class WriteUnit:
 
 
 def write_segment(unit: WriteUnit) -> str:
-    """Write a segment's cache file under a temporary name; returns that.
+    """Write a segment's cache file, and return its temporary name.
 
     Raises:
-        LogError, OSError: the system refuses, or the survivors are not those that were written.
+        LogError, OSError: the system refuses, or the remaining records differ from the written
+        ones.
     """
     with CacheWriter(unit.log_path) as writer:
         pieces = tuple(
@@ -109,7 +107,7 @@ def write_segment(unit: WriteUnit) -> str:
 
 
 def write_object(unit: WriteUnit, scanned: Mapping[int, ScannedEntries] | None = None) -> KeptScan:
-    """Write a segment's cache object; ``scanned``: see ``Exchange.keep``.
+    """Write a segment's cache object; ``scanned`` as in ``Exchange.keep``.
 
     Raises:
         LogError, OSError: as ``write_segment``.
@@ -124,8 +122,10 @@ def write_object(unit: WriteUnit, scanned: Mapping[int, ScannedEntries] | None =
 
 
 def scan_into_object(unit: ScanUnit, address: str, base_offset: int) -> KeptScan | None:
-    """Scan the unit's pieces, which are all of a segment that is copied from the first one's start
-    on, and write its cache object; None: nothing is known of it.
+    """Scan a whole segment that is copied from the first piece's start on, and write its cache
+    object.
+
+    Returns None if no piece can be cached.
 
     Raises:
         LogError, OSError: the store refuses, or the segment cannot be read.
@@ -175,7 +175,7 @@ def _write_piece(
         states = scanned.states if scanned else read_states(*scan.place_of_states)
         ordinals = np.empty(scan.records, dtype=np.uint32)
         if renumber(states, ordinals) != piece.records:
-            raise LogError("the survivors are not those that were written", path=unit.log_path)
+            raise LogError("the remaining records differ from the written ones", path=unit.log_path)
     bits = unit.segment.bits
     blocks = []
     for n, block in enumerate(scan.blocks):
@@ -189,7 +189,7 @@ def _write_piece(
             with step("write entries"):
                 blocks.append(writer.append(data, count))
     if sum(block.entries for block in blocks) != piece.records:
-        raise LogError("not every survivor has an entry", path=unit.log_path)
+        raise LogError("not every remaining record has an entry", path=unit.log_path)
     return replace(piece, blocks=tuple(blocks))
 
 
@@ -203,8 +203,8 @@ def _read_block(block: Block, bits: int) -> ByteArray:
 def _thinned(
     data: ByteArray, block: Block, bits: int, states: ByteArray | None, ordinals: np.ndarray | None
 ) -> tuple[ByteArray, int]:
-    """The block of the entries that stay (without ``states`` all), by ``2**bits`` buckets, and how
-    many they are.
+    """The block of the remaining entries (all without ``states``), by ``2**bits`` buckets, and
+    their number.
     """
     ends, rows = split_block(data, bits + block.finer)
     if states is None or ordinals is None:
