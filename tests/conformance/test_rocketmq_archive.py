@@ -356,6 +356,27 @@ def test_what_does_not_continue_the_archive_is_refused(
     assert brought(store, tmp_path / "other", include_active=True).is_new
 
 
+@pytest.mark.parametrize("change", [begins_behind, ran_a_broker])
+def test_a_gap_that_is_accepted_is_noted(
+    tmp_path: Path, change: Callable[[ModelQueue], ModelQueue]
+) -> None:
+    store, archive = tmp_path / "store", Archive(tmp_path / "archive", "orders", 0)
+    write_store(store, [orders()])
+    brought(store, archive.to, include_active=True)
+    shutil.rmtree(store)
+    later = change(orders())
+    write_store(store, [later])
+    (refused,) = fetch(store, archive.to, include_active=True)
+    assert "--accept-gap" in (refused.reason or "")
+    found = brought(store, archive.to, include_active=True, accepts_gap=True)
+    assert found.gap is not None and "queue offsets 40 to 49 were lost" in found.gap
+    assert archive.log()["gaps"] == [[40, 50]]
+    there = {each.offset: each.content for pair in later.pairs for each in pair.messages}
+    now = archive.records()
+    assert {offset: now[offset] for offset in there if offset >= 40}.items() <= there.items()
+    assert brought(store, archive.to, include_active=True).gap is None
+
+
 def test_rounds_that_keep_deletes_may_run_between_fetches_if_somebody_says_so(
     tmp_path: Path,
 ) -> None:

@@ -13,9 +13,13 @@ from types import TracebackType
 class BreakingProxy:
     """Passes bytes on between its ``address`` and a server. ``sizes``: after how many bytes of the
     server each connection breaks, one connection after another, and from the begin again.
+    ``renamed``: an address in the server's answers, and one of the same length in its place.
     """
 
-    def __init__(self, sizes: Iterable[int], port: int = 0) -> None:
+    def __init__(
+        self, sizes: Iterable[int], port: int = 0, renamed: tuple[str, str] = ("", "")
+    ) -> None:
+        self._renamed = renamed[0].encode(), renamed[1].encode()
         self.breaks = 0
         self._sizes = itertools.cycle(sizes)
         self._listener = socket.create_server(("127.0.0.1", port))
@@ -63,10 +67,15 @@ class BreakingProxy:
             threading.Thread(target=self._pass, args=(client, server, None), daemon=True).start()
             threading.Thread(target=self._pass, args=(server, client, size), daemon=True).start()
 
+    def _in_clients_words(self, data: bytes) -> bytes:
+        old, new = self._renamed
+        assert len(old) == len(new)
+        return data.replace(old, new) if old else data
+
     def _pass(self, source: socket.socket, sink: socket.socket, left: int | None) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16 if left is None else min(left, 1 << 16)):
-                sink.sendall(data)
+                sink.sendall(data if left is None else self._in_clients_words(data))
                 if left is not None:
                     left -= len(data)
                     if not left:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from lastwrite.cleaner.follow import Follower
 from lastwrite.cleaner.following import Follow, Stoppable
 from lastwrite.decoding.options import DecodingConfig
 from lastwrite.errors import CommitConflict, InvalidConfig, NotALog, RemoteFailed
+from lastwrite.model.progress import NoProgress
 from lastwrite.reports.fetching import LogsFetched
 from lastwrite.reports.table_round import TableRound
 from lastwrite.rocketmq.network.access import Access
@@ -36,6 +38,7 @@ from lastwrite.rows.decoded import DecodedRows
 from lastwrite.source.options import parse
 from lastwrite.source.stream import StreamReader
 from lastwrite.spark.inline import INLINE
+from tests.support.breaking import BreakingProxy
 from tests.support.rocketmq.broker import (
     COMPACTED,
     SMALL_FILES,
@@ -204,6 +207,57 @@ def test_who_asks_is_signed_and_nobody_listens_in(tmp_path: Path) -> None:
     assert table_in(tmp_path / "a", "secret", [0]) == {"a": b"1"}
 
 
+def test_all_comes_through_connections_that_break(
+    broker: Broker, client: Client, tmp_path: Path
+) -> None:
+    (queue,) = client.create_topic("far", queues=1, attributes=COMPACTED).readable
+    for n in range(40):
+        client.send(queue, Outgoing(f"k{n % 7}", os.urandom(1_500)))
+    wait_until(lambda: client.bounds(queue)[1] == 40)
+    random = Random(1)
+    sizes = [random.randint(2_000, 40_000) for _ in range(50)]
+    before = BreakingProxy(sizes)
+    names = BreakingProxy(sizes, renamed=(broker.address, before.address))
+    with before.before(broker.address), names.before(broker.name_server):
+        report = lastwrite.fetch([f"rocketmq://{names.address}"], str(tmp_path / "a"), topic="far")
+    assert (report.exit_status, before.breaks > 0) == (0, True)
+    assert fetch(broker, tmp_path / "b", "far").exit_status == 0
+    assert messages_in(tmp_path / "a", "far", 0) == messages_in(tmp_path / "b", "far", 0)
+
+
+class Killing(NoProgress):
+    """Kills the broker when the first messages have come."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker: Broker | None = broker
+
+    def advance(self, done_bytes: int) -> None:
+        broker, self._broker = self._broker, None
+        if broker is not None:
+            broker.kill()
+
+
+def test_a_broker_that_vanishes_ends_the_fetch_and_the_next_goes_on(tmp_path: Path) -> None:
+    config = {"default.api.timeout.ms": 2_000, "request.timeout.ms": 1_000}
+    load = Load("gone", keys=300)
+    with make(tmp_path, {}).disposable() as broker, Client(broker.name_server) as client:
+        (queue,) = client.create_topic("gone", queues=1, attributes=COMPACTED).readable
+        load.send(client, 10)
+        wait_until(lambda: client.bounds(queue)[1] == 10)
+        assert fetch(broker, tmp_path / "a", "gone").exit_status == 0
+        load.send(client, 200)
+        wait_until(lambda: client.bounds(queue)[1] == 210)
+        asked = {"config": config, "progress": Killing(broker)}
+        report = fetch(broker, tmp_path / "a", "gone", **asked)
+        (found,) = report.partitions
+        assert found.held == "waiting" and 10 < (found.end_offset or 0) < 210
+        assert f"came from offset {found.end_offset} on" in str(found.reason)
+        assert "default.api.timeout.ms" in str(found.reason)
+        start_again(broker)
+        assert fetch(broker, tmp_path / "a", "gone").exit_status == 0
+    assert table_in(tmp_path / "a", "gone", [0]) == load.table
+
+
 @pytest.mark.long
 def test_deletes_that_nobody_has_any_more_are_not_passed_over(
     broker: Broker, client: Client, tmp_path: Path
@@ -231,6 +285,11 @@ def test_deletes_that_nobody_has_any_more_are_not_passed_over(
     assert table_in(tmp_path / "a", "stock", [0]) == before
     assert fetch(broker, tmp_path / "b", "stock").exit_status == 0
     assert table_in(tmp_path / "b", "stock", [0]) == load.table
+    accepted = fetch(broker, tmp_path / "a", "stock", accepts_gap=True)
+    assert accepted.exit_status == 0 and accepted.partitions[0].gap is not None
+    after = table_in(tmp_path / "a", "stock", [0])
+    assert after.items() >= load.table.items()  # deletes that are lost leave keys
+    assert all(before[key] == value for key, value in after.items() if key not in load.table)
 
 
 def delete(broker: Broker, client: Client, topic: str) -> None:

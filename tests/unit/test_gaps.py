@@ -63,7 +63,7 @@ def said(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "command", [["inspect"], ["dump"], ["read", "--partition", "0"], ["verify"], ["explain"]]
+    "command", [["inspect"], ["dump"], ["read", "--partition", "0"], ["explain"]]
 )
 @pytest.mark.parametrize("json", [False, True])
 def test_commands_name_the_gap(
@@ -72,6 +72,11 @@ def test_commands_name_the_gap(
     name, *options = command
     more = ["--json"] if json else []
     assert GAP in said(capfd, name, str(archive), "--topic", "t", *options, *more)
+
+
+def test_verify_names_the_gap(archive: Path) -> None:
+    (found,) = lastwrite.verify(str(archive), spark=INLINE).partitions
+    assert [GAP in each.message for each in found.problems] == [True]
 
 
 def test_a_fetch_that_accepts_a_gap_names_it(

@@ -88,9 +88,8 @@ AcceptGap: TypeAlias = Annotated[
     bool,
     option(
         "--accept-gap",
-        "Of a log that begins behind the archive's end: go on, and note the offsets between as "
-        "lost. Commands that look at the archive name them.",
-        KAFKA,
+        "Of a log that begins behind the archive's end: go on, and note what lay between as lost. "
+        "Commands that look at the archive name it.",
     ),
 ]
 MetricsPort: TypeAlias = Annotated[

@@ -108,8 +108,8 @@ def fetch(
         sets_aside: of Kafka, where the log does not go on where the archive ends, set aside what
             the archive has that the log has not, of a log directory all of it, and go on; without
             it such a partition is refused.
-        accepts_gap: of Kafka, where the log begins behind the archive's end, go on and note the
-            offsets between as lost: the manifest has them, and commands name them.
+        accepts_gap: where a log begins behind the archive's end, go on and note what lay between
+            as lost: the manifest has it, and commands name it.
         progress: is told of stages, bytes done and notes; None: nobody is.
 
     Raises:
@@ -147,8 +147,6 @@ def fetch(
             is_once=True,
         )
         return fetch_once(live)
-    if accepts_gap and (is_live or _whose(sources[0]) != KAFKA):
-        raise InvalidConfig("accepts_gap is for topics of Kafka", remedy="leave it out")
     if accepts_gap and sets_aside:
         raise InvalidConfig(
             "accepts_gap and sets_aside say two things of one gap", remedy="give one of them"
@@ -171,7 +169,7 @@ def fetch(
                 raise InvalidConfig("keep_scans is for Kafka", remedy="leave it out")
             from lastwrite.rocketmq.jobs.fetch import fetch_queues  # not before it is needed
 
-            return fetch_queues(logs, to, stated, include_active, memory, progress)
+            return fetch_queues(logs, to, stated, include_active, memory, progress, accepts_gap)
         from lastwrite.kafka.jobs import fetch as from_logs  # not before it is needed
 
         wanted = from_logs.Wanted(
@@ -195,12 +193,15 @@ def fetch(
             remedy="leave out topic, metadata and cursor",
         )
     if not urls and _are_topics(folders):
-        return _into_archive(folders, to, topic, partition, progress)
+        return _into_archive(folders, to, topic, partition, progress, accepts_gap)
     if goes_straight:
         from lastwrite.pulsar.live import fetch_live as fetch_topics  # as above
 
         reading = limits_of(memory, rate).reading
-        return fetch_topics(urls, config or {}, real_path(to), reading, progress)
+        where = real_path(to)
+        return fetch_topics(urls, config or {}, where, reading, progress, accepts_gap)
+    if accepts_gap:
+        raise InvalidConfig("a gap is accepted by an archive", remedy="leave it out")
     if is_address(to) or PULSAR in systems_at(to):
         raise InvalidConfig(
             "such sources of Pulsar go to topic folders first",
@@ -253,7 +254,12 @@ def _are_topics(sources: Sequence[str]) -> bool:
 
 
 def _into_archive(
-    sources: Sequence[str], to: str, topic: Topics, partition: int | None, progress: Progress
+    sources: Sequence[str],
+    to: str,
+    topic: Topics,
+    partition: int | None,
+    progress: Progress,
+    accepts_gap: bool,
 ) -> FetchReport:
     """Bring topics that lie in topic folders, or in another archive."""
     from lastwrite.pulsar.store import archiving  # not before it is needed
@@ -265,7 +271,7 @@ def _into_archive(
             remedy="give --to a folder of its own; later the older ones may go",
         )
     found = [folder for path in sources for folder in find_topics(path, topic, partition)]
-    return archiving.fetch(found, to, progress)
+    return archiving.fetch(found, to, progress, accepts_gap)
 
 
 def _with_live(

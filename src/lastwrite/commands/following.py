@@ -114,14 +114,13 @@ def fetch_once(wanted: Wanted) -> LogsFetched:
         wanted.overrides,
         wanted.limits,
         wanted.progress,
+        wanted.accepts_gap,
     )
 
 
 def _refuse_aside(wanted: Wanted, scheme: _Scheme) -> None:
     if wanted.sets_aside and scheme.system != KAFKA:
         raise InvalidConfig("--set-aside is for a live Kafka cluster", remedy="leave it out")
-    if wanted.accepts_gap and scheme.system != KAFKA:
-        raise InvalidConfig("--accept-gap is for Kafka's topics", remedy="leave it out")
     if wanted.accepts_gap and wanted.sets_aside:
         raise InvalidConfig(
             "--accept-gap and --set-aside say two things of one gap", remedy="give one of them"

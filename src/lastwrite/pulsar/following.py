@@ -11,6 +11,7 @@ from lastwrite.archive.bringing import held_by
 from lastwrite.archive.following import Wanted
 from lastwrite.engine.context import Options
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog, RemoteFailed
+from lastwrite.model.log import ProblemKind
 from lastwrite.pulsar.format.managed_ledger import LedgerInfo
 from lastwrite.pulsar.format.names import SCHEME, TopicName
 from lastwrite.pulsar.jobs.bring import State
@@ -64,6 +65,7 @@ class PulsarFollowed:
                 spend=spend,
                 waits=not wanted.is_once,
                 goes_on=live.goes_on,
+                accepts_gap=wanted.accepts_gap,
                 seen=self._seen,
                 ended=self._ended,
             )
@@ -173,7 +175,13 @@ def _came(bare: FetchedLog, found: Brought) -> FetchedLog:
         segments=len(found.ledgers),
         size_bytes=found.size_bytes,
         is_new=found.is_new,
+        gap=_gap_of(found),
     )
+
+
+def _gap_of(found: Brought) -> str | None:
+    problems = () if found.topic is None else found.topic.problems
+    return next((each.message for each in problems if each.kind is ProblemKind.GAP), None)
 
 
 def _held(bare: FetchedLog, error: LogError | OSError) -> FetchedLog:

@@ -191,6 +191,7 @@ def fetch_live(
     to: str,
     reading: Sequence[Throttle] = (),
     progress: Progress | None = None,
+    accepts_gap: bool = False,
 ) -> FetchReport:
     """Bring topics, all partitions of those that have some, straight into the archive ``to``. What
     keeps one back is in its report, and keeps no other back. Nothing changes in the cluster.
@@ -211,6 +212,7 @@ def fetch_live(
             progress=progress or NoProgress(),
             spend=reading_within(options, reading),
             goes_on=live.goes_on,
+            accepts_gap=accepts_gap,
         )
         for name in (name for url in urls for name in topics_of(cluster, url, None)):
             topics.append(_tried(into, name))

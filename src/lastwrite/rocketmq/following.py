@@ -39,6 +39,7 @@ class RocketmqFollowed:
             wanted.limits,
             wanted.progress,
             follows=True,
+            accepts_gap=wanted.accepts_gap,
         )
         self._is_stopped = False
         self._is_asked = False

@@ -27,7 +27,7 @@ from typing import TypeVar
 import numpy as np
 from msgspec import structs
 
-from lastwrite.archive.bringing import Fetched, at_once, brought
+from lastwrite.archive.bringing import at_once, brought, held_by
 from lastwrite.archive.layout import partition_address
 from lastwrite.errors import InvalidConfig, LogError, NotALog, NotContinued, RemoteFailed
 from lastwrite.model.columns import ByteArray
@@ -41,11 +41,8 @@ from lastwrite.rocketmq.format.kernels import MessageTable
 from lastwrite.rocketmq.format.sides import CLEANUP_POLICY, COMPACTION_POLICY, Topic
 from lastwrite.rocketmq.network.access import Access
 from lastwrite.rocketmq.network.client import Client
-from lastwrite.rocketmq.network.pulling import (
-    Patience,
-    Puller,
-    refuse_reader_with_holes,
-)
+from lastwrite.rocketmq.network.patience import Patience
+from lastwrite.rocketmq.network.pulling import Puller, refuse_reader_with_holes
 from lastwrite.rocketmq.network.route import MessageQueue
 from lastwrite.rocketmq.rules.live_settings import (
     SCHEME,
@@ -55,6 +52,7 @@ from lastwrite.rocketmq.rules.live_settings import (
     rules_of,
 )
 from lastwrite.rocketmq.rules.settings import RocketmqConfig
+from lastwrite.rocketmq.store import fetching
 from lastwrite.rocketmq.store.archived import SYSTEM, ArchivedQueue
 from lastwrite.rocketmq.store.fetching import digest, is_delete
 from lastwrite.rocketmq.store.intake import Intake
@@ -64,7 +62,6 @@ from lastwrite.storage.throttle import Pacer
 
 T = TypeVar("T")
 
-_ELSEWHERE = "bring it into an archive of its own: give another --to"
 _DECLARED = ("compact", COMPACTION_POLICY.lower())  # what --topic-config may say
 _OWN_TOPICS = ("RMQ_SYS_", "rmq_sys_", "%RETRY%", "%DLQ%", "TBW102", "SCHEDULE_TOPIC_XXXX")
 
@@ -92,6 +89,7 @@ def fetch_live(
     overrides: Sequence[Override],
     limits: Limits,
     progress: Progress | None,
+    accepts_gap: bool = False,
 ) -> LogsFetched:
     """Bring topics of the cluster at ``urls`` into the archive ``to``, up to what a pull gives when
     each queue's turn comes. One that is damaged, or does not continue what the archive has, is not
@@ -104,6 +102,7 @@ def fetch_live(
             compact.
         overrides: ``cleanup.policy=compact`` of a topic that no broker compacts: it is brought too.
         limits: see ``commands.following.limits_of``.
+        accepts_gap: go on where messages behind the archive's end are lost, and note the gap.
 
     Raises:
         NotALog: there is no such topic, or none that is compacted.
@@ -115,7 +114,7 @@ def fetch_live(
     address = cluster_of(urls[0])
     refuse_if_broken(to)
     progress = progress or NoProgress()
-    with closing(Run(address, config, to, limits, progress)) as run:
+    with closing(Run(address, config, to, limits, progress, accepts_gap=accepts_gap)) as run:
         asked = (address, topic, partition, overrides)
         sources = run.ask(lambda client: sources_of(client, *asked))
         progress.stage("fetch", 0)
@@ -286,8 +285,10 @@ class Run:
         limits: Limits,
         progress: Progress,
         follows: bool = False,
+        accepts_gap: bool = False,
     ) -> None:
         self._address = address
+        self._accepts_gap = accepts_gap
         self._config = RocketmqClientConfig.from_names(config)
         RocketmqConfig.from_names(rules_of(config))
         self._access = Access(self._config)
@@ -302,13 +303,13 @@ class Run:
         self.ends: dict[TopicPartition, int] = {}
 
     def ask(self, ask: Callable[[Client], T]) -> T:
-        """What ``ask`` returns, patiently.
+        """The result of ``ask``; each of its requests is tried again while nobody answers.
 
         Raises:
             RemoteFailed: nobody answers.
         """
         with self._client() as client:
-            return self._patience.until_answered(client, lambda: ask(client))
+            return self._patience.until_answered(lambda: ask(client), client.forget)
 
     @contextmanager
     def _client(self) -> Iterator[Client]:
@@ -317,7 +318,8 @@ class Run:
             client = self._clients.pop() if self._clients else None
         if client is None:
             timeout = self._config.request_timeout_ms / 1000
-            client = Client(self._address.name_servers, timeout, self._access)
+            servers = self._address.name_servers
+            client = Client(servers, timeout, self._access, self._patience)
         try:
             yield client
         except BaseException:
@@ -354,9 +356,13 @@ class Run:
                 done = self._bring(source, puller, found, bounds, False)
             except _Raced:
                 done = self._bring(source, puller, found, bounds, True)
+        if done.reason is not None:
+            self.levels.pop(name, None)
+            return done
         if self._follows:
+            assert done.end_offset is not None
             self.levels[name] = Level(done.end_offset, asked_ms, told)
-        return done.of(found)
+        return done
 
     def _bring(
         self,
@@ -365,17 +371,18 @@ class Run:
         found: FetchedLog,
         bounds: tuple[int, int],
         looks_up: bool,
-    ) -> Fetched:
+    ) -> FetchedLog:
         low, end = bounds
+        walk = None
         intake = Intake(found.folder, source.topic, found.source, source.file_bytes, self._follows)
         try:
             first = low if intake.is_new else intake.before.end_offset
             why = _another(puller, intake.before, end, source)
             if why is not None:
                 words = f"{found.folder} cannot be continued: {why}"
-                raise _not_continued(words, found.source, Held.ANOTHER)
+                raise fetching.no_continuation(words, found.source, Held.ANOTHER)
             looks_up = looks_up or not intake.is_new
-            walk = _Walk(source, puller, intake, first, looks_up)
+            walk = _Walk(source, puller, intake, first, looks_up, self._accepts_gap)
             for data, table in puller.records(first, end):
                 walk.take(data, table)
                 size = int(table["size"].sum())
@@ -383,7 +390,13 @@ class Run:
                     self._progress.advance(size)
                 self._pacer.spend(size)
             walk.end(end)
-            return intake.finish(max(end, first))
+            return intake.finish(max(end, first)).of(found)
+        except RemoteFailed as error:
+            part = intake.keep() if walk is not None and walk.may_stop else None
+            if part is None:
+                intake.abandon()
+                raise
+            return structs.replace(part.of(found), reason=str(error), held=held_by(error))
         except BaseException:
             intake.abandon()
             raise
@@ -410,19 +423,33 @@ class _Walk:
     """The messages of one queue on their way into the archive.
 
     ``looks_up``: look for what is missing in the commit log, instead of proving at the end that it
-    had gone before anything came.
+    had gone before anything came. ``accepts_gap``: let the archive note what nobody has any more.
     """
 
     def __init__(
-        self, source: Source, puller: Puller, intake: Intake, first: int, looks_up: bool
+        self,
+        source: Source,
+        puller: Puller,
+        intake: Intake,
+        first: int,
+        looks_up: bool,
+        accepts_gap: bool,
     ) -> None:
         self._source = source
         self._puller = puller
         self._intake = intake
         self._first = self._at = first
         self._looks_up = looks_up
+        self._accepts_gap = accepts_gap
         self._offsets = blake2b(digest_size=16)  # of all that came
         self._missing: tuple[int, str] | None = None  # where the last gap ends, digest before it
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether the next fetch can go on behind what has come. It looks up what is missing there,
+        and of a queue that its broker has compacted the commit log may never have had that.
+        """
+        return self._looks_up or not self._source.is_compacted
 
     def take(self, data: ByteArray, table: MessageTable) -> None:
         """Bring what came, and before each message what is missing there."""
@@ -466,10 +493,16 @@ class _Walk:
             self._missing = until, self._offsets.hexdigest()
             return
         first, is_proven = self._at, False
-        for offset in range(first, until):
+        offset = first - 1
+        while (offset := offset + 1) < until:
             found = self._puller.original(offset, until - offset + 1)
             if found is None:
-                raise self._lost(first, until, offset)
+                if not self._accepts_gap:
+                    raise self._lost(first, until, offset)
+                end = min(until, max(offset + 1, self._puller.commit_bounds()[0]))
+                self._intake.note_gap(offset, end)
+                offset = end - 1
+                continue
             message, record = found
             if self._source.is_compacted and not is_delete(message):
                 continue
@@ -484,23 +517,17 @@ class _Walk:
         found = self._puller.original(offset)
         if found is None or digest(found[1]) != digest(record):
             words = f"the topic was made anew: offset {offset} is another message in the commit log"
-            raise _not_continued(words, self._puller.path, Held.ANOTHER)
+            raise fetching.no_continuation(words, self._puller.path, Held.ANOTHER)
 
     def _lost(self, first: int, until: int, offset: int) -> NotContinued:
         if not self._source.is_compacted:
             words = f"offset {offset} and maybe more up to {until} have gone: they are lost"
-            return _not_continued(words, self._puller.path, Held.GAP)
+            return fetching.no_continuation(words, self._puller.path, Held.GAP, fetching.GAP)
         words = (
             f"offsets {first} to {until - 1} were compacted, and deletes may be gone that the "
             f"archive needs: the commit log does not have offset {offset} any more"
         )
-        return _not_continued(words, self._puller.path, Held.DELETES)
-
-
-def _not_continued(words: str, path: str, held: Held) -> NotContinued:
-    error = NotContinued(words, path=path, remedy=_ELSEWHERE)
-    error.held = held
-    return error
+        return fetching.no_continuation(words, self._puller.path, Held.DELETES, fetching.GAP)
 
 
 def _record_of(data: ByteArray, row: np.void) -> bytes:

@@ -7,7 +7,8 @@
 
 A ledger lies in the scratch folder until it is an object, so that holds one at a time. Whatever
 ends the work before the commit leaves the archive as it was; what came goes with the next sweep.
-Of a topic that has lost entries nothing is brought: an archive has no gaps.
+Of a topic that has lost entries nothing is brought. Where whole ledgers behind the archive's end are
+gone, it goes on only if somebody accepts that, and notes the gap.
 
 Source: as of ``bring``.
 """
@@ -71,6 +72,7 @@ class IntoArchive:
     spend: Callable[[int], None]
     waits: bool = False
     goes_on: bool = False  # also where the compacted ledger is lost
+    accepts_gap: bool = False  # where ledgers behind the archive's end are gone
     seen: dict[TopicName, State] = field(default_factory=dict)  # of which nothing was lacking
     ended: dict[LedgerInfo, LedgerInfo] = field(default_factory=dict)  # as of ``Bringer``
 
@@ -111,7 +113,10 @@ class IntoArchive:
             each.ledger: (each.entries or 0, each.size_bytes if each.is_closed else None)
             for each in state.info.ledgers
         }
-        into.refuse_another(listed, sizes, state.topic.full, has_list=True)
+        stored = into.before
+        into.refuse_another(
+            listed, sizes, state.topic.full, has_list=True, accepts_gap=self.accepts_gap
+        )
         new = [each for each in state.filled.ledgers if into.lacks(each.ledger, each.entries or 0)]
         is_further = into.is_behind(state.horizon)
         after = structs.replace(
@@ -120,7 +125,7 @@ class IntoArchive:
             metadata_is_json=False,
             known=state.known.encode(),
         )
-        if not new and not is_further and after == into.before and into.seen is not None:
+        if not new and not is_further and after == stored and into.seen is not None:
             return Brought(topic=_told(into, after, state, ()))
         begun = self._begin(into)
         with into.place.abandoned_if_broken_off(begun):
@@ -222,4 +227,5 @@ def _told(
         folder=into.folder,
         horizon=None if after.compacted is None else after.compacted.horizon,
         ledgers=ledgers,
+        problems=into.gap_note(after),
     )

@@ -124,7 +124,7 @@ class _TopicDump:
         self.problems: list[Problem] = []
 
     def note(self, problem: Problem) -> None:
-        if problem.kind is ProblemKind.RECOVERED:
+        if problem.kind in (ProblemKind.RECOVERED, ProblemKind.GAP):
             self._say(str(problem))
         else:
             self.problems.append(problem)

@@ -17,6 +17,8 @@ The manifest's ``log``::
     metadata         the topic's own list of its ledgers as it was fetched, base64, or null;
                      ``metadata_is_json``: as an export
     known            ``fetched.json`` as it was fetched, base64, or null
+    gaps             positions of the first entry that was lost between two fetches and of the one
+                     behind the last, as ``--accept-gap`` has accepted; oldest first
 """
 
 from __future__ import annotations
@@ -26,12 +28,14 @@ from collections.abc import Iterable
 
 import msgspec
 
+from lastwrite.archive.gaps import gap_at, words_of
 from lastwrite.archive.layout import partitions_at, systems_at
 from lastwrite.archive.manifest import DataObject
 from lastwrite.archive.manifest import Manifest as ArchiveManifest
 from lastwrite.archive.place import MANIFEST
 from lastwrite.encoding.json_structs import decode_struct
 from lastwrite.errors import CorruptLog, InvalidConfig
+from lastwrite.model.log import Problem
 from lastwrite.pulsar.format.names import INDEX_SUFFIX, SURVEY_SUFFIX, TopicName
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.store.manifest import Manifest
@@ -134,6 +138,7 @@ class ArchivedTopic(msgspec.Struct, frozen=True, kw_only=True):
     metadata: bytes | None = None
     metadata_is_json: bool = False
     known: bytes | None = None
+    gaps: tuple[tuple[str, str], ...] = ()
 
     @property
     def parts(self) -> tuple[StoredLedger, ...]:
@@ -147,6 +152,23 @@ class ArchivedTopic(msgspec.Struct, frozen=True, kw_only=True):
     def objects(self) -> tuple[DataObject, ...]:
         """Every object that the manifest references."""
         return tuple(each for ledger in (*self.parts, *self.ledgers) for each in ledger.objects())
+
+
+def gaps_of(topic: ArchivedTopic, folder: str) -> tuple[Problem, ...]:
+    """A note for each gap."""
+    horizon = None if topic.compacted is None else topic.compacted.horizon
+    return tuple(gap_at(folder, gap_words(gap, horizon)) for gap in topic.gaps)
+
+
+def gap_words(gap: tuple[str, str], horizon: str | None) -> str:
+    """A sentence about a gap; ``horizon``: of the compacted ledger, or None."""
+    first, end = gap
+    if horizon is not None and Position.parse(horizon).ledger >= Position.parse(end).ledger:
+        return (
+            f"entries {first} to before {end} were lost before they were fetched; the compacted "
+            f"ledger, up to {horizon}, has the last write of each key in them"
+        )
+    return words_of(f"entries {first} to before {end}")
 
 
 def is_archived(folder: str) -> bool:

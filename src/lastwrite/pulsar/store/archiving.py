@@ -59,16 +59,26 @@ _COPY_BYTES = 4 << 20
 _TRIES = 3
 _END = (1 << 63) - 1
 _ELSEWHERE = "the archive was left unchanged; fetch into another archive: give another --to"
+_GAP = (
+    "the archive was left unchanged. If the topic was created again, fetch into another archive: "
+    "give another --to. Else --accept-gap goes on, and notes in the manifest what was lost"
+)
 
 
 # ---------------------------------------------------------------------- what fetch brings
 
 
-def fetch(folders: Sequence[str], to: str, progress: Progress | None = None) -> FetchReport:
+def fetch(
+    folders: Sequence[str],
+    to: str,
+    progress: Progress | None = None,
+    accepts_gap: bool = False,
+) -> FetchReport:
     """Copy the topics in ``folders`` into the archive ``to``.
 
     A topic that is damaged, or does not continue the archive's, is left unchanged there. The others
-    are copied.
+    are copied. ``accepts_gap`` copies a topic that begins after the archive's end, and notes the
+    gap.
 
     Raises:
         LogHeld: another run works on one of them.
@@ -85,7 +95,7 @@ def fetch(folders: Sequence[str], to: str, progress: Progress | None = None) -> 
         with turn:
             progress.advance(done_bytes)
 
-    topics = tuple(_fetched(folder, to, advance) for folder in folders)
+    topics = tuple(_fetched(folder, to, advance, accepts_gap) for folder in folders)
     return FetchReport(archive=to, topics=topics)
 
 
@@ -96,13 +106,13 @@ def _bytes_of(folder: str) -> int:
     return 0
 
 
-def _fetched(folder: str, to: str, advance: Advance) -> FetchedTopic:
+def _fetched(folder: str, to: str, advance: Advance, accepts_gap: bool) -> FetchedTopic:
     """Copy one topic. Starts again, twice at most, if the topic or the
     archive changed meanwhile.
     """
     for tries_left in reversed(range(_TRIES)):
         try:
-            return _Bringing(list_topic(folder), to, advance).topic()
+            return _Bringing(list_topic(folder), to, advance, accepts_gap).topic()
         except (LogError, OSError) as error:
             if not isinstance(error, CommitConflict) or not tries_left:
                 name = name_of(folder)
@@ -134,6 +144,7 @@ class Incoming:
         self.before = ArchivedTopic()
         if self.seen is not None:
             self.before = archived.contents_of(self.seen.manifest, self.folder)
+        self.gap: tuple[str, str] | None = None  # that ``refuse_another`` has accepted
         self._here = {each.ledger: each for each in self.before.ledgers}
 
     def lacks(self, ledger: int, entries: int) -> bool:
@@ -153,19 +164,27 @@ class Incoming:
         source: str,
         *,
         has_list: bool,
+        accepts_gap: bool = False,
     ) -> None:
         """Refuse ledgers that do not follow the archive's.
 
         ``listed`` are all ledgers of the topic, by its own list if ``has_list``. ``sizes`` has the
-        entries and their bytes where known.
+        entries and their bytes where known. ``accepts_gap`` notes lost ledgers as a gap of
+        ``before`` instead.
 
         Raises:
             NotContinued: they are another topic's, or ledgers in between are lost.
         """
-        why = self._another(listed, sizes) or (self._untied(listed) if has_list else None)
+        why = self._another(listed, sizes)
+        if accepts_gap and why is not None and why[0] is Held.GAP:
+            why, self.gap = None, self._gap_before(listed)
+            self.before = structs.replace(self.before, gaps=(*self.before.gaps, self.gap))
+        why = why or (self._untied(listed) if has_list else None)
         if why is not None:
             error = NotContinued(
-                f"{self.folder} cannot be continued: {why[1]}", path=source, remedy=_ELSEWHERE
+                f"{self.folder} cannot be continued: {why[1]}",
+                path=source,
+                remedy=_GAP if why[0] is Held.GAP else _ELSEWHERE,
             )
             error.held = why[0]
             raise error
@@ -191,6 +210,18 @@ class Incoming:
             f"the archive ends with ledger {last}, which the topic no longer has: entries of that "
             "ledger or of later ones may be lost, or the topic was deleted and created again",
         )
+
+    def _gap_before(self, listed: Collection[int]) -> tuple[str, str]:
+        """From the archive's end to the next ledger that there is."""
+        last = max(
+            (each for each in self.before.ledgers if each.entries), key=lambda each: each.ledger
+        )
+        following = min(each for each in listed if each > last.ledger)
+        return str(Position(last.ledger, last.entries)), str(Position(following, 0))
+
+    def gap_note(self, after: ArchivedTopic) -> tuple[Problem, ...]:
+        """The note about the gap that was accepted, if one was."""
+        return () if self.gap is None else archived.gaps_of(after, self.folder)[-1:]
 
     def _untied(self, listed: Collection[int]) -> tuple[Held, str] | None:
         """The reason why an archive without a list does not match the list: ledgers that the list
@@ -234,8 +265,9 @@ class Incoming:
 class _Bringing:
     """Copies one topic from a folder into the archive."""
 
-    def __init__(self, topic: Topic, to: str, advance: Advance) -> None:
+    def __init__(self, topic: Topic, to: str, advance: Advance, accepts_gap: bool) -> None:
         self._topic = topic
+        self._accepts_gap = accepts_gap
         self._into = Incoming(topic.name, to)
         self._advance = advance
 
@@ -248,12 +280,15 @@ class _Bringing:
             listed |= {each.ledger for each in topic.info.ledgers}
         sizes = {each.id: (each.stored_entries, each.metadata.length) for each in topic.ledgers}
         has_list = topic.info is not None
-        into.refuse_another(listed, sizes, topic.folder, has_list=has_list)
+        stored = into.before
+        into.refuse_another(
+            listed, sizes, topic.folder, has_list=has_list, accepts_gap=self._accepts_gap
+        )
         new = [each for each in topic.ledgers if into.lacks(each.id, each.stored_entries)]
         is_further = into.is_behind(topic.horizon)
         parts = list(topic.compacted or ()) if is_further else []
         after = _with_sides(into.before, topic.folder)
-        if new or is_further or after != into.before or into.seen is None:
+        if new or is_further or after != stored or into.seen is None:
             after = self._brought(after, new, parts, is_further)
         how = {ledger.id: HowFetched.COPIED for ledger in (*new, *parts)}
         return FetchedTopic(
@@ -261,7 +296,7 @@ class _Bringing:
             folder=into.folder,
             horizon=None if after.compacted is None else after.compacted.horizon,
             ledgers=tuple(self._told(after, how)),
-            problems=topic.problems,
+            problems=(*topic.problems, *into.gap_note(after)),
         )
 
     def _brought(
@@ -409,6 +444,8 @@ def _with_sides(before: ArchivedTopic, source: str) -> ArchivedTopic:
     if archived.is_archived(source):
         there = archived.contents_of(read_seen(source).manifest, source)
         metadata, is_json, known = there.metadata, there.metadata_is_json, there.known
+        new = tuple(each for each in there.gaps if each not in before.gaps)
+        before = structs.replace(before, gaps=(*before.gaps, *new))
     else:
         is_json = not os.path.exists(os.path.join(source, MANAGED_LEDGER))
         name = MANAGED_LEDGER_JSON if is_json else MANAGED_LEDGER

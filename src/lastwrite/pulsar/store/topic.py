@@ -554,6 +554,7 @@ class _ArchivedListing(_Listing):
     def topic(self) -> Topic:
         name, seen = name_of(self._folder), self._seen
         manifest = seen.told(name)
+        self._problems += archived.gaps_of(seen, self._folder)
         place = place_at(self._folder).address
         info = None
         if seen.metadata is not None:

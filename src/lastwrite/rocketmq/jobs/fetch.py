@@ -30,6 +30,7 @@ def fetch_queues(
     include_active: bool,
     memory: str | int | None,
     progress: Progress | None,
+    accepts_gap: bool = False,
 ) -> LogsFetched:
     """Bring the queues in ``folders`` into the archive ``to``. One that is damaged, or does not
     continue what the archive has, is not touched; the others are brought.
@@ -53,7 +54,7 @@ def fetch_queues(
             ROCKETMQ.refuse_unclean(root, config)
             topics[root] = read_topics(root)
     limits = plan_memory(memory, at_once()).limits()
-    one = _Fetch(to, config, include_active, limits, topics)
+    one = _Fetch(to, config, include_active, limits, topics, accepts_gap)
     progress = progress or NoProgress()
     progress.stage("fetch", sum(map(one.bytes_of, folders)))
     return bring_all(folders, to, one.fetch, progress)
@@ -69,11 +70,13 @@ class _Fetch:
         include_active: bool,
         limits: Limits,
         topics: Mapping[str, Mapping[str, Topic]],
+        accepts_gap: bool,
     ) -> None:
         self._to = to
         self._include_active = include_active
         self._limits = limits
         self._topics = topics
+        self._accepts_gap = accepts_gap
         # A broker keeps no delete; whoever has a round that does states how long.
         kept_ms = RocketmqConfig.from_names(config).delete_retention_ms
         self._kept_deletes_ms = kept_ms if _RETENTION in config else 0
@@ -112,5 +115,6 @@ class _Fetch:
             include_active=self._include_active,
             limits=self._limits,
             advance=advance,
+            accepts_gap=self._accepts_gap,
         )
         return done.of(found)

@@ -151,7 +151,7 @@ def _tells_less(root: str, name: TopicPartition) -> bool:
         raise CommitConflict(
             "the queue's files have changed", path=root, remedy=TRY_AGAIN
         ) from None
-    return bool(queue.notes)
+    return any(note.kind is not ProblemKind.GAP for note in queue.notes)
 
 
 def _rebuilt(root: str, log: PartitionLog) -> PartitionLog:

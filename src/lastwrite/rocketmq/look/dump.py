@@ -138,7 +138,7 @@ class _StoreDump:
         if mark in self._seen:
             return
         self._seen.add(mark)
-        if problem.kind is ProblemKind.RECOVERED:
+        if problem.kind in (ProblemKind.RECOVERED, ProblemKind.GAP):
             self._say(str(problem))
         else:
             self.problems.append(problem)

@@ -28,6 +28,7 @@ from lastwrite.rocketmq.network.access import Access
 from lastwrite.rocketmq.network.connection import TIMEOUT_SECONDS, Connection, refusal
 from lastwrite.rocketmq.network.frame import Command
 from lastwrite.rocketmq.network.outgoing import Outgoing, encode_batch_member
+from lastwrite.rocketmq.network.patience import Patience
 from lastwrite.rocketmq.network.route import (
     MASTER,
     MessageQueue,
@@ -111,7 +112,8 @@ class Client:
     """A name server (several, separated by semicolons: the first that answers) and the brokers it
     knows.
 
-    Not for two threads at once. ``timeout``: seconds, of every single request. ``access``: who
+    Not for two threads at once. ``timeout``: seconds, of every single request. ``patience``: how
+    long topics, routes and settings are asked for again; None: once. ``access``: who
     asks; None: anybody.
     """
 
@@ -120,6 +122,7 @@ class Client:
         name_server: str,
         timeout: float = TIMEOUT_SECONDS,
         access: Access | None = None,
+        patience: Patience | None = None,
     ) -> None:
         addresses = [address for address in name_server.split(";") if address.strip()]
         if not addresses:
@@ -129,6 +132,7 @@ class Client:
         self._brokers: dict[str, Connection] = {}
         self._routes: dict[str, Route] = {}
         self._timeout = timeout
+        self._patience = patience or Patience()
 
     def close(self) -> None:
         for connection in (*self._name_servers, *self._brokers.values()):
@@ -144,6 +148,9 @@ class Client:
 
     def find_route(self, topic: str) -> Route | None:
         """The brokers and queues of a topic, as of now; None: no such topic is known."""
+        return self._patiently(lambda: self._find_route(topic))
+
+    def _find_route(self, topic: str) -> Route | None:
         doing = f"asking for the route of {topic}"
         fields = {"topic": topic, "acceptStandardJsonOnly": True}
         answer = self._ask_name_server(Request.ROUTE, fields, doing)
@@ -159,7 +166,7 @@ class Client:
         Raises:
             RemoteFailed: there is no such topic, or no answer.
         """
-        route = self._routes.get(topic) or self.find_route(topic)
+        route = self._routes.get(topic) or self._find_route(topic)
         if route is None:
             raise RemoteFailed(
                 f"no topic {topic}",
@@ -189,7 +196,9 @@ class Client:
             return sorted(map(str, names)) if isinstance(names, list) else []
 
         doing = "asking for the topics"
-        return self._decoded(self._ask_name_server(Request.TOPICS, {}, doing), doing, decode)
+        return self._patiently(
+            lambda: self._decoded(self._ask_name_server(Request.TOPICS, {}, doing), doing, decode)
+        )
 
     # ------------------------------------------------------------------ what is there
 
@@ -197,6 +206,9 @@ class Client:
         """The settings of the queue's topic, as its broker has them; None: a release before 5.0,
         which has no attributes.
         """
+        return self._patiently(lambda: self._topic_config(queue))
+
+    def _topic_config(self, queue: MessageQueue) -> Topic | None:
         connection = self._reader(queue)
         doing = f"asking for the settings of {queue.topic}"
         answer = connection.ask(Request.TOPIC_CONFIG, {"topic": queue.topic}, doing=doing)
@@ -308,8 +320,9 @@ class Client:
         Raises:
             RemoteFailed: no answer, or a refusal: not every broker tells everyone.
         """
-        answer = self._broker(broker).call(
-            Request.BROKER_CONFIG, {}, doing=f"asking for the settings of {broker}"
+        doing = f"asking for the settings of {broker}"
+        answer = self._patiently(
+            lambda: self._broker(broker).call(Request.BROKER_CONFIG, {}, doing=doing)
         )
         lines = (line.partition("=") for line in answer.body.decode(errors="replace").splitlines())
         return {name.strip(): value.strip() for name, equals, value in lines if equals}
@@ -467,6 +480,9 @@ class Client:
                 self._name_servers.insert(0, self._name_servers.pop(n))
             return answer
         raise failures[0]
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        return self._patience.until_answered(ask, self.forget)
 
     def forget(self) -> None:
         """End all conversations with brokers, and ask anew who has what."""

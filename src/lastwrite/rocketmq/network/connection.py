@@ -62,10 +62,14 @@ class Connection:
                 if answer.is_answer and answer.opaque == request.opaque:
                     return answer
         except (LogError, OSError) as error:
+            is_cut = isinstance(error, ConnectionError) or bool(self._received)
             self.close()
             if isinstance(error, RemoteFailed):
                 raise
-            raise self._failed(error, doing) from error
+            failed = self._failed(error, doing)
+            if isinstance(error, OSError) and is_cut:
+                failed = ConnectionBroken(failed.problem, path=failed.path, remedy=failed.remedy)
+            raise failed from error
 
     def _failed(self, error: LogError | OSError, doing: str) -> RemoteFailed:
         if isinstance(error, TimeoutError):
@@ -131,8 +135,14 @@ class Connection:
         while len(self._received) < size:
             part = self._connected(deadline).recv(_READ_BYTES)
             if not part:
-                raise RemoteFailed("it hung up", path=self.address, remedy="see its log for why")
+                raise ConnectionBroken(
+                    "it hung up", path=self.address, remedy="see its log for why"
+                )
             self._received += part
+
+
+class ConnectionBroken(RemoteFailed):
+    """The other side, or the network, ended a conversation, or stopped within an answer."""
 
 
 class Refused(RemoteFailed):

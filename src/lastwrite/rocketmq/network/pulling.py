@@ -11,9 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
-from threading import Event
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -24,8 +21,9 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.rocketmq.format import kernels
 from lastwrite.rocketmq.format.kernels import MESSAGE, MessageTable
 from lastwrite.rocketmq.format.record import Message, decode_message
-from lastwrite.rocketmq.network.client import Client, PullCode, Unit
-from lastwrite.rocketmq.network.connection import Refused
+from lastwrite.rocketmq.network.client import PULL_COUNT, Client, PullCode, Pulled, Unit
+from lastwrite.rocketmq.network.connection import ConnectionBroken, Refused
+from lastwrite.rocketmq.network.patience import REMEDY, Patience
 from lastwrite.rocketmq.network.route import MessageQueue
 
 Records: TypeAlias = tuple[ByteArray, MessageTable]  # a buffer, and the records in it
@@ -36,31 +34,6 @@ _MOST_RETRIES = 100  # of one pull: what a broker answers while it removes files
 _RETRY_SECONDS = 0.1
 _UNITS = 512  # asked for at once
 _SMALLEST_RECORD_BYTES = 91
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long a broker or name server that is away is waited for; not when ``stopped`` is set."""
-
-    seconds: float = 0.0
-    stopped: Event = field(default_factory=Event)
-
-    def until_answered(self, client: Client, ask: Callable[[], T]) -> T:
-        """What ``ask`` returns; anew while nobody answers, of whoever has it then.
-
-        Raises:
-            RemoteFailed: a refusal, or no answer in that time.
-        """
-        deadline = time.monotonic() + self.seconds
-        while True:
-            try:
-                return ask()
-            except RemoteFailed as error:
-                if isinstance(error, Refused) or time.monotonic() > deadline:
-                    raise
-                if self.stopped.wait(_RETRY_SECONDS):
-                    raise
-            client.forget()
 
 
 class Puller:
@@ -75,9 +48,26 @@ class Puller:
         self._patience = patience or Patience()
         self.path = f"{queue.broker}/{self.name}"  # for errors
         self._units: dict[int, Unit] = {}
+        # Fewer at once where connections break within an answer.
+        self._pulls, self._most_units = PULL_COUNT, _UNITS
 
     def patiently(self, ask: Callable[[], T]) -> T:
-        return self._patience.until_answered(self._client, ask)
+        """The result of ``ask``, which is tried again while nobody answers.
+
+        Raises:
+            RemoteFailed: a refusal, or no answer for long.
+        """
+        begin_s = time.monotonic()
+        try:
+            return self._patience.until_answered(ask, self._client.forget)
+        except Refused:
+            raise
+        except RemoteFailed as error:
+            self._patience.note_given_up()
+            words = f"no answer about {self.name} for {time.monotonic() - begin_s:.0f} s"
+            raise RemoteFailed(
+                f"{words}: {error.problem}", path=error.path, remedy=REMEDY
+            ) from error
 
     def bounds(self) -> tuple[int, int]:
         """The first offset and the one after the last that a pull could give.
@@ -100,11 +90,13 @@ class Puller:
             RemoteFailed: no answer, a refusal, or an answer that leads nowhere.
             CorruptLog: a record in an answer is damaged.
         """
-        offset, retries = first, 0
+        offset, retries, heard_s = first, 0, time.monotonic()
         while below is None or offset < below:
-            pulled = self.patiently(partial(self._client.pull, self.queue, offset))
+            pulled = self._pull(offset, heard_s)
             if pulled.status is PullCode.FOUND:
                 retries = 0
+                self._patience.note_records()
+                self._pulls = min(2 * self._pulls, PULL_COUNT)
                 data, table = self._split(pulled.records, offset)
                 last = int(table["queue_offset"][-1])
                 if pulled.next_offset <= last:
@@ -115,6 +107,7 @@ class Puller:
                     table = table[table["queue_offset"] < below]
                 if len(table):
                     yield data, table
+                heard_s = time.monotonic()  # whoever took them may have been slow
                 offset = pulled.next_offset
             elif pulled.status is PullCode.RETRY:
                 retries += 1
@@ -135,6 +128,32 @@ class Puller:
             else:
                 return
 
+    def _pull(self, offset: int, heard_s: float) -> Pulled:
+        """One pull, of fewer messages after each connection that breaks. ``heard_s``: when messages
+        came last.
+        """
+
+        def pull() -> Pulled:
+            try:
+                return self._client.pull(self.queue, offset, self._pulls)
+            except ConnectionBroken:
+                self._pulls = max(self._pulls // 2, 1)
+                raise
+
+        try:
+            return self._patience.until_answered(pull, self._client.forget, heard_s)
+        except Refused:
+            raise
+        except RemoteFailed as error:
+            self._patience.note_given_up()
+            waited_s = time.monotonic() - heard_s
+            raise RemoteFailed(
+                f"no message of {self.name} came from offset {offset} on for {waited_s:.0f} s: "
+                f"{error.problem}",
+                path=error.path,
+                remedy=REMEDY,
+            ) from error
+
     def last_before(self, end: int) -> Records | None:
         """The last message below ``end`` that a pull gives; None: there is none."""
         step, found = 1, None
@@ -154,8 +173,7 @@ class Puller:
         gone from there. ``ahead``: how many may be asked for one after the other.
         """
         if offset not in self._units:
-            count = min(max(ahead, 1), _UNITS)
-            first, units = self.patiently(lambda: self._client.units(self.queue, offset, count))
+            first, units = self.patiently(lambda: self._units_from(offset, ahead))
             self._units = {first + n: unit for n, unit in enumerate(units)}
         unit = self._units.get(offset)
         if unit is None or unit.address < 0 or unit.size < _SMALLEST_RECORD_BYTES:
@@ -173,6 +191,13 @@ class Puller:
             ):
                 return found, data
         return None
+
+    def _units_from(self, offset: int, ahead: int) -> tuple[int, list[Unit]]:
+        try:
+            return self._client.units(self.queue, offset, min(max(ahead, 1), self._most_units))
+        except ConnectionBroken:
+            self._most_units = max(self._most_units // 2, 1)
+            raise
 
     # ------------------------------------------------------------------ how
 

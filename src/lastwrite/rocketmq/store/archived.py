@@ -18,6 +18,8 @@ manifest's ``log``::
     last_message     digest of the message before ``end_offset``; null: it was not in the log
     topic            the topic's settings as the store's ``topics.json`` had them, or null
     source           the store that was fetched from last
+    gaps             first offset and end of what was lost between two fetches, as ``--accept-gap``
+                     has accepted; oldest first. Some messages of a gap may be there
     brought_ms       when
 """
 
@@ -31,6 +33,7 @@ from urllib.parse import unquote
 import msgspec
 from msgspec import structs
 
+from lastwrite.archive.gaps import gap_at, words_of
 from lastwrite.archive.layout import (
     first_partition_at,
     manifests_at,
@@ -41,7 +44,7 @@ from lastwrite.archive.manifest import DataObject, Manifest
 from lastwrite.archive.place import Seen, read_seen
 from lastwrite.encoding.json_structs import decode_struct
 from lastwrite.errors import CorruptLog
-from lastwrite.model.log import PartitionLog, Segment, TopicPartition
+from lastwrite.model.log import PartitionLog, Problem, Segment, TopicPartition
 from lastwrite.rocketmq.format.names import file_name
 from lastwrite.rocketmq.format.sides import Topic
 from lastwrite.rocketmq.format.units import BATCH_UNIT
@@ -95,10 +98,16 @@ class ArchivedQueue(msgspec.Struct, frozen=True, kw_only=True):
     topic: Topic | None = None
     source: str = ""
     brought_ms: int = 0
+    gaps: tuple[tuple[int, int], ...] = ()
 
     def objects(self) -> tuple[DataObject, ...]:
         """Every object that it names."""
         return tuple(each for file in self.files for each in file.objects())
+
+    @property
+    def log_start(self) -> int:
+        """The queue offset of the first message."""
+        return self.files[0].base_offset if self.files else self.end_offset
 
     @property
     def next_address(self) -> int:
@@ -186,13 +195,24 @@ def log_of(manifest: Manifest, folder: str) -> PartitionLog:
         name=name_of(folder),
         folder=folder,
         segments=tuple(segment_of(each, folder) for each in queue.files),
-        log_start=queue.files[0].base_offset if queue.files else queue.end_offset,
+        log_start=queue.log_start,
         end_offset=queue.end_offset,
         high_watermark=queue.end_offset,
         checkpoint=queue.checkpoint,
+        problems=gaps_of(queue, folder),
         is_closed=True,
         generation=manifest.generation,
     )
+
+
+def gaps_of(queue: ArchivedQueue, folder: str) -> tuple[Problem, ...]:
+    """A note for each gap that the log still spans."""
+    return tuple(gap_at(folder, gap_words(*gap)) for gap in queue.gaps if gap[1] > queue.log_start)
+
+
+def gap_words(first: int, end: int) -> str:
+    """A sentence about a gap."""
+    return words_of(f"messages of queue offsets {first} to {end - 1}")
 
 
 def segment_of(stored: StoredFile, folder: str) -> Segment:

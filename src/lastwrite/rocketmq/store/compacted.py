@@ -174,7 +174,8 @@ class CompactedQueue:
         index_of = {file.start: file for file in indexes.files}
         self.pairs = tuple(FilePair(file, index_of.pop(file.start, None)) for file in logs.files)
         for problem in (*logs.problems, *indexes.problems):
-            if is_archived and problem in logs.problems:  # the object with the records is missing
+            is_of_records = is_archived and problem in logs.problems and not problem.is_note
+            if is_of_records:  # the object with them is missing
                 self.damage += [] if problem in self.damage else [problem]
             else:
                 self._note(problem)

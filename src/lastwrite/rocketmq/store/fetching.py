@@ -30,7 +30,7 @@ from msgspec import structs
 from lastwrite.archive.bringing import Advance, Fetched
 from lastwrite.archive.place import place_at
 from lastwrite.engine.chunks import Chunks
-from lastwrite.errors import CorruptLog, LogError, NotALog
+from lastwrite.errors import CorruptLog, LogError, NotALog, NotContinued
 from lastwrite.model.columns import (
     DROP,
     ROW_BASE_OFFSET,
@@ -43,6 +43,7 @@ from lastwrite.model.columns import (
 )
 from lastwrite.model.log import PartitionLog, Segment
 from lastwrite.model.work import Limits, Piece, SegmentOutput
+from lastwrite.reports.fetching import Held
 from lastwrite.rocketmq.format.chunk import RocketmqFormat
 from lastwrite.rocketmq.format.record import PHYSICAL_OFFSET_AT, Message, body_of
 from lastwrite.rocketmq.format.sides import Topic
@@ -51,7 +52,11 @@ from lastwrite.rocketmq.store.archived import ArchivedQueue, StoredFile
 from lastwrite.rocketmq.store.archived_file import ArchivedFile
 from lastwrite.rocketmq.store.ordinary import CommitLogMessages
 
-_ELSEWHERE = "bring it into an archive of its own: give another --to"
+ELSEWHERE = "bring it into an archive of its own: give another --to"
+GAP = (
+    "accept that they are lost, which the archive's manifest notes and commands name: "
+    "--accept-gap; or bring it into an archive of its own: give another --to"
+)
 _LIMIT_BYTES = 64 << 20  # of a body
 
 
@@ -65,6 +70,7 @@ def fetch(
     include_active: bool,
     limits: Limits,
     advance: Advance,
+    accepts_gap: bool = False,
 ) -> Fetched:
     """Take what ``log`` has beyond the end of the queue of an archive at ``folder``.
 
@@ -77,6 +83,7 @@ def fetch(
         include_active: the active file too.
         limits: how much memory may be taken.
         advance: is told of bytes as they are written.
+        accepts_gap: go on where messages behind the archive's end are lost, and note the gap.
 
     Raises:
         LogError: what the log has is not what comes next in the archive.
@@ -90,15 +97,37 @@ def fetch(
         raise NotALog("the log has no file", path=log.folder, remedy="check the path")
     end = log.end_offset if include_active else log.segments[-1].base_offset
     dropped: Sequence[int] = ()
+    gap: tuple[int, int] | None = None
     if seen is not None:
-        why = _another(log, before) or _begins_behind(log, before, source)
-        if why is None:
-            is_kept = now_ms - before.brought_ms < kept_deletes_ms
-            why, dropped = (None, ()) if is_kept else _dropped(log, before, end, source)
-        if why is not None:
-            words = f"{folder} cannot be continued: {why}"
-            raise LogError(words, path=log.folder, remedy=_ELSEWHERE)
-    first = before.end_offset
+        _refuse_another(log, before, folder)
+        gap = _begins_behind(log, before, source)
+        if gap is not None and not accepts_gap:
+            raise no_continuation(
+                f"{folder} cannot be continued: the log begins at queue offset {log.log_start}, "
+                f"the archive ends at {before.end_offset}, and no round has compared what lay "
+                "between: it is lost",
+                log.folder,
+                Held.GAP,
+                GAP,
+            )
+        if now_ms - before.brought_ms >= kept_deletes_ms:
+            dropped, lost = _dropped(log, before, end, source, accepts_gap)
+            if lost is not None and not accepts_gap:
+                raise no_continuation(
+                    f"{folder} cannot be continued: a round has compacted the log up to queue "
+                    f"offset {min(log.checkpoint or 0, end)}, and deletes may be gone that the "
+                    f"archive needs: offset {lost[0]} is neither in the compaction log nor in the "
+                    "commit log",
+                    log.folder,
+                    Held.DELETES,
+                    GAP,
+                )
+            if lost is not None:
+                gap = lost if gap is None else (min(gap[0], lost[0]), max(gap[1], lost[1]))
+    first, stored_before = before.end_offset, before
+    if gap is not None:
+        before = structs.replace(before, gaps=(*before.gaps, gap))
+    words = None if gap is None else archived.gap_words(*gap)
     told = {"topic": topic or before.topic, "source": source, "brought_ms": now_ms}
     stored = before.last_stored_ms
     if not include_active:  # the last message before it may have gone, and be in another replica
@@ -106,12 +135,15 @@ def fetch(
     if seen is not None and end <= first:
         # Of what the archive lacks nothing has been compacted yet: the time of deletes begins anew.
         if (
-            topic not in (None, before.topic)
+            before is not stored_before
+            or topic not in (None, before.topic)
             or 0 < kept_deletes_ms // 2 < now_ms - before.brought_ms
         ):
             after = structs.replace(before, **told)
             place.commit(place.begin(seen), archived.manifest_of(seen, after, folder))
-        return Fetched(first_offset=first, end_offset=first, segments=0, bytes=0, is_new=False)
+        return Fetched(
+            first_offset=first, end_offset=first, segments=0, bytes=0, is_new=False, gap=words
+        )
     begun = place.begin(seen)
     file_bytes = before.file_bytes or log.segments[0].file_bytes
     after = structs.replace(
@@ -140,6 +172,7 @@ def fetch(
         segments=len(new),
         bytes=sum(each.bytes for each in new),
         is_new=seen is None,
+        gap=words,
     )
 
 
@@ -198,8 +231,23 @@ def another_original(log: PartitionLog, offset: int, known: str) -> str | None:
     )
 
 
-def _begins_behind(log: PartitionLog, before: ArchivedQueue, source: str) -> str | None:
-    """Why messages between the archive's end and the log's begin may be lost; None: none are.
+def no_continuation(words: str, path: str, held: Held, remedy: str = ELSEWHERE) -> NotContinued:
+    """The error that the log at ``path`` does not go on where the archive ends."""
+    error = NotContinued(words, path=path, remedy=remedy)
+    error.held = held
+    return error
+
+
+def _refuse_another(log: PartitionLog, before: ArchivedQueue, folder: str) -> None:
+    why = _another(log, before)
+    if why is not None:
+        words = f"{folder} cannot be continued: {why}"
+        raise no_continuation(words, log.folder, Held.ANOTHER)
+
+
+def _begins_behind(log: PartitionLog, before: ArchivedQueue, source: str) -> tuple[int, int] | None:
+    """The offsets between the archive's end and the log's begin, where messages may be lost; None:
+    none are.
 
     Those that a round has compared are shadowed, and those without a key never come into the log.
     """
@@ -210,19 +258,18 @@ def _begins_behind(log: PartitionLog, before: ArchivedQueue, source: str) -> str
         for number in range(first, log.log_start):
             found = messages.find(number)
             if found is None or found[0].keys is not None:
-                return (
-                    f"the log begins at queue offset {log.log_start}, the archive ends at "
-                    f"{before.end_offset}, and no round has compared what lay between: it is lost"
-                )
+                return number, log.log_start
     return None
 
 
 def _dropped(
-    log: PartitionLog, before: ArchivedQueue, end: int, source: str
-) -> tuple[str | None, Sequence[int]]:
+    log: PartitionLog, before: ArchivedQueue, end: int, source: str, goes_on: bool
+) -> tuple[Sequence[int], tuple[int, int] | None]:
     """The queue offsets from the archive's end on of deletes that a round has dropped from the log,
-    and that the commit log still has; or why it cannot be told which those are.
+    and that the commit log still has; and a span of offsets that neither has, if there is one: the
+    first alone, unless the look ``goes_on``.
     """
+    lost: tuple[int, int] | None = None
     compared = min(log.checkpoint or 0, end)
     found: list[int] = []
     with closing(CommitLogMessages(source, log.name)) as messages:
@@ -230,14 +277,12 @@ def _dropped(
             for number in range(first, last):
                 told = messages.find(number)
                 if told is None:
-                    return (
-                        f"a round has compacted the log up to queue offset {compared}, and deletes "
-                        f"may be gone that the archive needs: offset {number} is neither in the "
-                        "compaction log nor in the commit log"
-                    ), ()
-                if is_delete(told[0]):
+                    lost = (number if lost is None else lost[0], number + 1)
+                    if not goes_on:
+                        return (), lost
+                elif is_delete(told[0]):
                     found.append(number)
-    return None, found
+    return found, lost
 
 
 def is_delete(message: Message) -> bool:
@@ -356,7 +401,7 @@ class Brought:
                 raise LogError(
                     f"the message of queue offset {offset} has gone from the commit log meanwhile",
                     path=self.log.folder,
-                    remedy=_ELSEWHERE,
+                    remedy=ELSEWHERE,
                 )
             data, rows = _framed(found[1], self.log.folder)
             target.append(data, rows)

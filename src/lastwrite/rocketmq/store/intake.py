@@ -66,6 +66,7 @@ class Intake:
         self._begun: Round | None = None
         self._file: ArchivedFile | None = None
         self._filled = self._since_commit = self._bytes = 0
+        self._gap: tuple[int, int] | None = None
 
     def append(self, data: ByteArray, table: MessageTable) -> None:
         """Append the messages of ``table``, which lie in ``data``."""
@@ -106,6 +107,11 @@ class Intake:
             raise CorruptLog("no whole record", 0, self._now.source)
         self.append(data, table)
 
+    def note_gap(self, first: int, end: int) -> None:
+        """Note that messages among these offsets are lost: with those noted before as one gap."""
+        self._gap = (first if self._gap is None else self._gap[0], end)
+        self._now = structs.replace(self._now, gaps=(*self.before.gaps, self._gap))
+
     def commit_if_due(self) -> None:
         """Let what has come count, if it is much."""
         if self._since_commit + self._filled >= _COMMIT_BYTES:
@@ -121,8 +127,32 @@ class Intake:
             self._now = structs.replace(self._now, end_offset=end, last_message=None)
         before, now = self.before, self._now
         is_new = self.is_new and end > 0  # of an empty queue there is nothing to say
-        if self._begun is not None or is_new or (now.topic != before.topic and not self.is_new):
+        is_other = now.topic != before.topic and not self.is_new
+        if self._begun is not None or is_new or is_other or self._gap is not None:
             self._commit()
+        return self._fetched(is_new)
+
+    def keep(self) -> Fetched | None:
+        """Let count what has come, where the rest does not come now. None: nothing has.
+
+        Raises:
+            CommitConflict, RemoteFailed, LogHeld: as ``finish``; nothing more counts then.
+        """
+        end = self._now.end_offset
+        if self._gap is not None and self._gap[1] > end:  # of what lies behind it nothing came
+            self._gap = (self._gap[0], end) if self._gap[0] < end else None
+            new = () if self._gap is None else (self._gap,)
+            self._now = structs.replace(self._now, gaps=(*self.before.gaps, *new))
+        try:
+            if self._begun is not None:
+                self._commit()
+        except BaseException:
+            self.abandon()
+            raise
+        return None if end == self.before.end_offset else self._fetched(self.is_new)
+
+    def _fetched(self, is_new: bool) -> Fetched:
+        before = self.before
         files = self._now.files[len(before.files) :]
         first = files[0].base_offset if files and self.is_new else before.end_offset
         return Fetched(
@@ -131,6 +161,7 @@ class Intake:
             segments=len(files),
             bytes=self._bytes,
             is_new=is_new,
+            gap=None if self._gap is None else archived.gap_words(*self._gap),
         )
 
     def abandon(self) -> None:

@@ -275,7 +275,11 @@ def archived_pairs(queue: ArchivedQueue, folder: str) -> tuple[MappedLog, Mapped
     lost = {file.start for file in logs if file.path not in there}
     found = _without_missing(logs, there)
     pairs = _without_missing([file for file in indexes if file.start not in lost], there)
-    return found, replace(pairs, problems=(*found.problems, *pairs.problems))
+    gaps = archived.gaps_of(queue, folder)
+    return (
+        replace(found, problems=(*gaps, *found.problems)),
+        replace(pairs, problems=(*found.problems, *pairs.problems)),
+    )
 
 
 def _without_missing(files: list[MappedFile], there: Set[str]) -> MappedLog:

@@ -1,0 +1,117 @@
+"""``fetch`` of a live queue through connections that break after so many bytes, and from a broker
+that vanishes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import lastwrite
+from lastwrite.reports.fetching import FetchedLog, Held
+from lastwrite.rocketmq.network.patience import Patience
+from tests.support.breaking import BreakingProxy
+from tests.support.rocketmq.live import messages_in
+from tests.support.rocketmq.served import TOPIC, ServedQueue, serving
+
+_RANDOM = Random(40)
+DECLARED = [(TOPIC, "cleanup.policy", "compact")]
+SHORT = {"default.api.timeout.ms": 1_500, "request.timeout.ms": 1_000}
+
+
+@contextmanager
+def broken(queue: ServedQueue, sizes: list[int]) -> Iterator[str]:
+    """A name server and broker behind connections that break."""
+    proxy = BreakingProxy(sizes)
+    queue.address = proxy.address
+    with serving(queue) as address, proxy.before(address):
+        yield f"rocketmq://{proxy.address}"
+        assert proxy.breaks
+
+
+def fetch(url: str, archive: Path, **config: object) -> FetchedLog:
+    report = lastwrite.fetch([url], str(archive), topic=TOPIC, topic_config=DECLARED, config=config)
+    (found,) = report.partitions
+    assert isinstance(found, FetchedLog)
+    return found
+
+
+def fill(queue: ServedQueue, *sizes: int) -> None:
+    for n, size in enumerate(sizes):
+        queue.add(f"k{n % 7}", _RANDOM.randbytes(size))
+
+
+def records(archive: Path) -> list[bytes]:
+    return [message.body for message, _ in messages_in(archive, TOPIC, 0)]
+
+
+@pytest.mark.parametrize("most", [6_000, 40_000])
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_all_comes_through_connections_that_break(
+    tmp_path: Path, most: int, is_compacted: bool
+) -> None:
+    queue, archive = ServedQueue(is_compacted=is_compacted), tmp_path / "archive"
+    fill(queue, *[1_500] * 60)
+    if is_compacted:
+        queue.compact(5, 17)
+    random = Random(1)
+    with broken(queue, [random.randint(2_000, most) for _ in range(50)]) as url:
+        found = fetch(url, archive)
+    assert (found.reason, len(records(archive))) == (None, len(queue.messages))
+
+
+def test_what_came_is_kept_where_a_message_does_not_come_whole(tmp_path: Path) -> None:
+    queue, archive = ServedQueue(), tmp_path / "archive"
+    fill(queue, *[1_500] * 20, 100_000, *[1_500] * 20)
+    with broken(queue, [40_000, 9_000, 30_000]) as url:
+        found = fetch(url, archive, **SHORT)
+    assert (found.first_offset, found.end_offset, found.held) == (0, 20, Held.WAITING)
+    assert found.reason is not None and "came from offset 20 on for" in found.reason
+    assert "default.api.timeout.ms" in found.reason
+    assert len(records(archive)) == 20
+    with broken(queue, [150_000]) as url:  # the same command goes on there
+        again = fetch(url, archive)
+    assert (again.reason, again.first_offset, len(records(archive))) == (None, 20, 41)
+
+
+def test_a_broker_that_vanishes_ends_the_fetch_and_the_next_goes_on(tmp_path: Path) -> None:
+    queue, archive = ServedQueue(), tmp_path / "archive"
+    fill(queue, *[1_500] * 100)
+    queue.is_silent = lambda asked: asked > 2
+    with serving(queue) as address:
+        begin = time.monotonic()
+        found = fetch(f"rocketmq://{address}", archive, **SHORT)
+        assert time.monotonic() - begin < 30
+        assert found.held is Held.WAITING and found.end_offset == len(records(archive)) > 0
+        assert found.reason is not None and f"from offset {found.end_offset} on" in found.reason
+        queue.is_silent = lambda asked: False
+        again = fetch(f"rocketmq://{address}", archive)
+    assert (again.reason, again.first_offset) == (None, found.end_offset)
+    assert len(records(archive)) == 100
+
+
+def test_a_first_fetch_of_a_compacted_queue_begins_again(tmp_path: Path) -> None:
+    queue, archive = ServedQueue(is_compacted=True), tmp_path / "archive"
+    fill(queue, *[1_500] * 100)
+    queue.compact(50)
+    queue.expire(90)  # what was compacted could not be looked up
+    queue.is_silent = lambda asked: asked > 2
+    with serving(queue) as address:
+        assert fetch(f"rocketmq://{address}", archive, **SHORT).held is Held.WAITING
+        queue.is_silent = lambda asked: False
+        assert fetch(f"rocketmq://{address}", archive).reason is None
+    assert len(records(archive)) == 99
+
+
+def test_after_one_queue_gave_up_the_others_do_soon_unless_messages_come() -> None:
+    patience = Patience(60)
+    assert patience.now_s == 60
+    patience.note_given_up()
+    assert patience.now_s == 2
+    patience.note_records()
+    assert patience.now_s == 60
