@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -22,6 +24,13 @@ COMMANDS = {
     "dump": lambda at, config: list(lastwrite.dump(at, index=True, config=config)),
     "latest": lambda at, config: lastwrite.latest(at, config=config),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def indexes_of_all_segments() -> Iterator[None]:
+    """Small segments have indexes too, which may be silent."""
+    with patch("lastwrite.kafka.store.archived_segment.LEAST_INDEXED_BYTES", -1):
+        yield
 
 
 @pytest.mark.parametrize("kind", ["index", "timeindex", "txnindex", "log", "manifest"])

@@ -34,6 +34,7 @@ from lastwrite.kafka.format.names import LEADER_EPOCHS, PARTITION_METADATA
 from lastwrite.kafka.store.archived import ArchivedLog, contents_of
 from lastwrite.kafka.store.archiving import KafkaRounds, successor
 from lastwrite.kafka.store.log_dir import read_partition
+from lastwrite.kafka.store.restoring import batches_above
 from lastwrite.reports.fetching import FetchedLog
 from lastwrite.spark.inline import INLINE
 from tests.property.test_compaction import empty_root
@@ -62,11 +63,19 @@ CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 SIDES = (".log", ".index", ".timeindex", ".txnindex")
 CORPUS = Path(__file__).parent.parent / "corpus"
+INDEXED = "lastwrite.kafka.store.archived_segment.LEAST_INDEXED_BYTES"
 REAL = [
     *sorted((CORPUS / "kafka-4.4.0").glob("*/[!_]*-0")),
     *sorted((CORPUS / "old-formats").glob("**/*-0")),
     *sorted((CORPUS / "internal-topics").glob("__*-0")),
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def indexes_of_all_segments() -> Iterator[None]:
+    """Small segments have indexes too, so that these are judged."""
+    with patch(INDEXED, -1):
+        yield
 
 
 # ---------------------------------------------------------------------- judging
@@ -114,6 +123,8 @@ class Archive:
                     target.write_bytes(source.read_bytes())
                     stat_ns = said["mtime_ms"] * 1_000_000
                     os.utime(target, ns=(stat_ns, stat_ns))
+            if said.get("indexed") is False:
+                _make_indexes(folder / f"{base:020d}", said)
             if (folder / f"{base:020d}.log").stat().st_size:
                 check_indexes(folder, base)
         found = headers_of(folder / f"{bases(folder)[-1]:020d}.log") if log["segments"] else []
@@ -134,6 +145,18 @@ class Archive:
         if log["checkpoint"] is not None:
             write_checkpoint(root, CLEANER_OFFSETS, {self.name: log["checkpoint"]})
         return folder
+
+
+def _make_indexes(stem: Path, said: dict[str, Any]) -> None:
+    """Those of a small segment, of the sizes that the manifest has."""
+    sizes = (said.get("index_bytes", 0), said.get("time_index_bytes", 0))
+    headers = [header for _, header in headers_of(stem.with_suffix(".log"))]
+    made = (plain_index(said["base_offset"], headers, each) for each in (4096, 100, 1, 0))
+    found = next(each for each in made if (len(each[0]), len(each[1])) == sizes)
+    for side, content in zip((".index", ".timeindex"), found, strict=True):
+        stem.with_suffix(side).write_bytes(content)
+        stat_ns = said["mtime_ms"] * 1_000_000
+        os.utime(stem.with_suffix(side), ns=(stat_ns, stat_ns))
 
 
 def split(log: Path) -> list[bytes]:
@@ -263,7 +286,8 @@ def compare_rounds(archive: Archive, laid: Path, config: dict[str, str], now_ms:
 @settings(max_examples=40)
 @given(lives(), st.data())
 def test_a_round_there_is_a_round_here(life: Life, data: st.DataObject) -> None:
-    with empty_root() as root:
+    least = data.draw(st.sampled_from([-1, 1000, 1 << 20]), label="least indexed bytes")
+    with empty_root() as root, patch(INDEXED, least):
         archive = Archive(root.with_name("archive"))
         compacted = False
         for phase in life.phases:
@@ -697,6 +721,31 @@ def test_indexes_of_a_segment_that_is_cut_are_as_dense_as_the_topic_says(tmp_pat
         [(_, stem)] = archive.segments()
         found[interval] = stem.with_suffix(".index").stat().st_size
     assert found["1"] > found["4096"]
+
+
+def test_a_small_segment_has_no_index_objects_and_reads_the_same(tmp_path: Path) -> None:
+    root, found = tmp_path / "log", {}
+    write_log(root, {0: range(200), 200: range(200, 201)}, {0: 0})
+    for least in (-1, 1 << 20):
+        archive = Archive(tmp_path / str(least))
+        with patch(INDEXED, least):
+            config = {"index.interval.bytes": "1"}
+            brought(root, archive.to, include_active=True, config=config)
+            compact(archive.to, config, START_MS)
+        [entry, *_] = archive.log()["segments"]
+        names = {Path(name).suffix for name in contents(archive.folder)}
+        assert (".index" in names) == (".timeindex" in names) == (least < 0)
+        assert entry["index_bytes"] and entry.get("indexed", True) == (least < 0)
+        assert bool(list(lastwrite.dump(str(archive.to), index=True))) == (least < 0)
+        assert lastwrite.verify(str(archive.to), spark=INLINE).exit_status == 0
+        rows = [
+            {name: row[name] for name in ("offset", "key", "value")}
+            for row in lastwrite.dump(str(archive.to), offset=150)
+        ]
+        wide = [at for at, _ in batches_above(read_partition(str(archive.folder)), 50)]
+        found[least] = (rows, wide, lastwrite.latest(str(archive.to)))
+    assert found[-1] == found[1 << 20]
+    assert all(found[-1])
 
 
 @pytest.mark.parametrize("change", ["missing", "cut", "flipped"])

@@ -17,9 +17,10 @@ from urllib.parse import quote
 
 from lastwrite.archive.place import MANIFEST, is_partition, place_at
 from lastwrite.storage.objects.address import is_address, store_at
+from lastwrite.storage.objects.bucket import AT_ONCE
 from lastwrite.storage.objects.store import Found, Store
 
-_AT_ONCE = 16  # requests
+_AT_ONCE = 16  # requests that wait for the store at the same time
 _SOME = 16  # folders that are opened to see whether something is an archive: all of one are alike
 _LEVELS = {"kafka": 2, "rocketmq": 2, "pulsar": 4}  # of folders between a system's and a partition
 
@@ -114,10 +115,37 @@ def _of_system(
     is_there: Callable[[str], bool],
     first_only: bool,
 ) -> Iterator[tuple[str, str]]:
-    system = place[0]
-    found = _below(store, prefix, place, is_there, _SOME if first_only else None)
+    system, address, depth = place
+    most = _SOME if first_only else None
+    known = _named_by_one_page(store, prefix, place) if depth and is_address(address) else None
+    found: Iterator[str]
+    if known is None:
+        found = _below(store, prefix, place, is_there, most)
+    elif first_only:
+        found = filter(is_there, known[:most])
+    else:
+        with ThreadPoolExecutor(_AT_ONCE, "manifests") as pool:
+            found = itertools.compress(known, list(pool.map(is_there, known)))
     for folder in itertools.islice(found, 1 if first_only else None):
         yield system, folder
+
+
+def _named_by_one_page(store: Store, prefix: str, place: tuple[str, str, int]) -> list[str] | None:
+    """The addresses that have a manifest, of an archive so small that one request lists all of its
+    objects; None if it is larger. To list the folders instead is a request for each topic.
+    """
+    system, address, depth = place
+    listed = list(itertools.islice(store.list(_inside(prefix)), AT_ONCE))
+    if len(listed) == AT_ONCE:
+        return None
+    names = (each.key[len(_inside(prefix)) :].split("/") for each in listed)
+    return [
+        "/".join([address, *folders])
+        for *folders, name in sorted(names)
+        if name == MANIFEST
+        and len(folders) == depth
+        and all(_fits(system, depth - level, folder) for level, folder in enumerate(folders))
+    ]
 
 
 def _inside(prefix: str) -> str:

@@ -273,8 +273,8 @@ class _Dump:
         tail = segment.path.rpartition(".log")[2]  # ".swap" where a crash left it so
         for kind in (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX):
             path = f"{stem}{kind}{tail}"
-            is_always = self._generation and kind is not FileKind.TRANSACTION_INDEX
-            if is_always or exists(path):
+            is_known = self._generation and kind is not FileKind.TRANSACTION_INDEX
+            if segment.is_indexed if is_known else exists(path):
                 yield from self._index_file(path, kind, segment.base_offset, name)
 
     def _index_file(

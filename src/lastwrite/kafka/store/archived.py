@@ -2,7 +2,8 @@
 
     ARCHIVE/kafka/orders/0/manifest.json
                            data/<round>-<attempt>/00000000000000000600.log
-                                                  .index, .timeindex, .txnindex likewise
+                                                  .index, .timeindex, .txnindex likewise;
+                                                  the first two not of a small segment
                            data/<round>-producers/00000000000000001366.snapshot
 
 Segments are a broker's, byte for byte, and never appended to. Those of a broker's tier are named
@@ -113,6 +114,7 @@ class StoredSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     index_bytes: int = 0
     time_index_bytes: int = 0
     transaction_index_bytes: int = 0  # 0: it has none
+    is_indexed: bool = msgspec.field(default=True, name="indexed")  # False: both are left out
     largest_timestamp_ms: int
     first_batch_timestamp_ms: int | None = None
     mtime_ms: int
@@ -140,7 +142,7 @@ class StoredSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         for kind, size in zip(_SIDES, sizes, strict=True):
             if self.in_chunks:
                 continue
-            if size or kind is not FileKind.TRANSACTION_INDEX:
+            if size if kind is FileKind.TRANSACTION_INDEX else self.is_indexed:
                 yield DataObject(key=self.key(kind), bytes=size, is_foreign=is_foreign)
         if self.kept is not None:
             yield DataObject(key=self.kept.key, bytes=self.kept.bytes, etag=self.kept.etag)
@@ -347,7 +349,7 @@ def segment_of(stored: StoredSegment, folder: str) -> Segment:
         index_bytes=stored.index_bytes,
         time_index_bytes=stored.time_index_bytes,
         etag=stored.etag or "-",
-        is_indexed=not stored.in_chunks,
+        is_indexed=stored.is_indexed and not stored.in_chunks,
         is_abort_indexed=not stored.in_chunks,
         kept=None if stored.kept is None else stored.kept.at(folder),
     )

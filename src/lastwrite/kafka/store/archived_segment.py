@@ -1,4 +1,7 @@
-"""A new segment of an archive, on its way: records to an object as they come, indexes behind them.
+"""A new segment of an archive: records are written as they come, and then the indexes.
+
+A segment of up to ``LEAST_INDEXED_BYTES`` has no offset index and no time index: reading all of it
+is one request, as reading an index would be.
 
 Each attempt at a task has a folder of its own below the round's, so that one that was tried twice
 does not write into its twin's; the round's journal names them all.
@@ -31,6 +34,8 @@ from lastwrite.model.log import AbortedTransaction
 from lastwrite.model.stores import StoreSettings
 from lastwrite.model.work import SegmentOutput
 from lastwrite.storage.objects.store import Writer
+
+LEAST_INDEXED_BYTES = 256 << 10
 
 
 class ArchivedSegment:
@@ -97,10 +102,11 @@ class ArchivedSegment:
             return
         offsets, times = self._indexer.finish()
         of_transactions = encode_aborted(aborted) if aborted else b""
-        sides = [(FileKind.INDEX, offsets), (FileKind.TIME_INDEX, times)]
+        is_indexed = self._size > LEAST_INDEXED_BYTES
+        sides = [(FileKind.INDEX, offsets), (FileKind.TIME_INDEX, times)] if is_indexed else []
         if of_transactions:
             sides.append((FileKind.TRANSACTION_INDEX, of_transactions))
-        with ThreadPoolExecutor(len(sides), "indexes") as pool:  # a request is mostly waiting
+        with ThreadPoolExecutor(3, "indexes") as pool:  # a request is mostly waiting
             written = [pool.submit(self._place.put, self._name(kind), data) for kind, data in sides]
             found = self._writer.close()
             for each in written:
@@ -117,6 +123,7 @@ class ArchivedSegment:
             index_bytes=len(offsets),
             time_index_bytes=len(times),
             transaction_index_bytes=len(of_transactions),
+            is_indexed=is_indexed,
             largest_timestamp_ms=largest if largest >= 0 else mtime_ms,
             first_batch_timestamp_ms=self._first_timestamp_ms,
             mtime_ms=mtime_ms,

@@ -178,11 +178,11 @@ def first_offset_since(source: str, time_ms: int, limits: Limits) -> int:
 
 
 def batches_above(log: PartitionLog, most_bytes: int) -> Iterator[tuple[int, int]]:
-    """The base offset and the bytes of each batch larger than ``most_bytes``, found by the offset
-    index: of a segment without one, none.
+    """The base offset and the bytes of each batch larger than ``most_bytes``. The offset index
+    tells which stretches to look at; a segment without one is looked at from its beginning.
     """
     for segment in log.segments:
-        if segment.size_bytes <= most_bytes or not segment.is_indexed:
+        if segment.size_bytes <= most_bytes:
             continue
         places = np.asarray(index_files.read_offset_index(segment)[1], dtype=np.int64)
         borders = np.unique([0, *places.tolist(), segment.size_bytes])
