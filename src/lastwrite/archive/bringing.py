@@ -17,6 +17,7 @@ from lastwrite.errors import (
     NotContinued,
     RemoteFailed,
 )
+from lastwrite.model.attempts import Attempts
 from lastwrite.model.log import PartitionLog, ProblemKind
 from lastwrite.model.progress import Progress
 from lastwrite.reports.fetching import FetchedLog, Held, LogsFetched
@@ -73,21 +74,20 @@ def bring_all(
 
 
 def brought(found: FetchedLog, bring: Callable[[], FetchedLog]) -> FetchedLog:
-    """What comes of one partition; anew, twice at most, where it or the archive changed meanwhile.
-    ``found``: its report where nothing does.
+    """The report of one partition that ``bring`` brings; it is repeated, see ``Attempts``, where
+    the partition or the archive changed meanwhile. ``found``: the report if nothing comes.
     """
-    for tries_left in (2, 1, 0):
-        try:
-            return bring()
-        except (LogError, OSError) as error:
-            if not isinstance(error, CommitConflict) or not tries_left:
-                return structs.replace(
-                    found,
-                    reason=str(error),
-                    is_damaged=isinstance(error, CorruptLog),
-                    held=held_by(error),
-                )
-    raise AssertionError("the last try returns")
+    attempts = Attempts()
+    try:
+        found = attempts.run(bring)
+    except (LogError, OSError) as error:
+        found = structs.replace(
+            found,
+            reason=str(error),
+            is_damaged=isinstance(error, CorruptLog),
+            held=held_by(error),
+        )
+    return structs.replace(found, attempts=attempts.count)
 
 
 def held_by(error: Exception) -> Held:

@@ -45,6 +45,7 @@ from lastwrite.errors import (
     RemoteFailed,
     UnsupportedFormat,
 )
+from lastwrite.model.attempts import Attempts
 from lastwrite.model.stores import StoreSettings
 from lastwrite.storage.objects.address import store_at, used
 from lastwrite.storage.objects.store import Found, Store, Version
@@ -107,6 +108,7 @@ class Swept(msgspec.Struct, kw_only=True):
     objects: int = 0
     bytes: int = 0
     is_waiting: bool = False  # for a round that runs: something as old was left
+    attempts: int = 1  # more than one where another writer committed first
 
 
 class Place:
@@ -426,12 +428,32 @@ class Place:
         may still run: where its journal is older than ``older_than_ms``, a new generation with the
         same log is committed first, and whoever wakes then has lost; but not while a round with a
         younger journal runs, which would lose as well. ``everything`` goes through all objects,
-        also those of which no journal is left.
+        also those of which no journal is left. Where another writer commits before that
+        generation, the sweep is repeated: see ``Attempts``.
 
         Raises:
             NotALog: there is no manifest, so nobody knows what is waste.
+            CommitConflict: other writers committed first, in each attempt.
             CorruptLog, RemoteFailed: nothing that a manifest names was removed.
         """
+        attempts, cleared = Attempts(), dict[str, Unused]()
+        swept = attempts.run(
+            lambda: self._sweep(older_than_ms, _grace_ms(grace_ms), everything, dry_run, cleared)
+        )
+        swept.objects += len(cleared)
+        swept.bytes += sum(each.bytes for each in cleared.values())
+        swept.attempts = attempts.count
+        return swept
+
+    def _sweep(
+        self,
+        older_than_ms: int,
+        grace_ms: int,
+        everything: bool,
+        dry_run: bool,
+        cleared: dict[str, Unused],
+    ) -> Swept:
+        """One attempt. ``cleared``: the unused objects that are removed so far, by key."""
         # In this order: an object that is seen has a journal that is seen, unless its round has
         # ended; then the manifest tells.
         data = list(self.store.list(self.key(DATA))) if everything else []
@@ -453,9 +475,7 @@ class Place:
             for each in self._unnamed(data, seen)
             if _is_old(each, now_ms, older_than_ms) and self._writer_of(each) not in running
         ]
-        needless = self._needless(seen, now_ms, _grace_ms(grace_ms))
-        swept.objects, swept.bytes = len(needless), sum(each.bytes for each in needless)
-        cleared = frozenset(each.key for each in needless)
+        cleared.update((each.key, each) for each in self._needless(seen, now_ms, grace_ms))
         if not dry_run:
             self.store.remove([self.key(key) for key in sorted(cleared)])
         awake = {id for id, each in ended.items() if self._may_win(each.key, seen)}
@@ -463,7 +483,8 @@ class Place:
         if running:
             swept.is_waiting = bool(awake)
         elif (awake or cleared) and not dry_run:
-            seen = self._fence(seen, cleared)
+            fence = Round(uuid.uuid4().hex, seen, cleared=frozenset(cleared))
+            seen = self.commit(fence, seen.manifest)
             awake = set()
         elif dry_run:
             awake = set()
@@ -479,8 +500,8 @@ class Place:
             and (_round_of(each) or _is_old(each, now_ms, PINNED_MS))
         ]
         swept.journals = len(ended.keys() - awake)
-        swept.objects += len(waste)
-        swept.bytes += sum(each.size_bytes for each in waste.values())
+        swept.objects = len(waste)
+        swept.bytes = sum(each.size_bytes for each in waste.values())
         if not dry_run:
             self.store.remove(waste)
             self.store.remove(gone)
@@ -499,18 +520,6 @@ class Place:
                 remedy="let nothing else remove objects there, and run again",
             )
         return found.modified_ms
-
-    def _fence(self, seen: Seen, cleared: frozenset[str]) -> Seen:
-        """Let whoever has read this manifest lose: by a new generation with the same log, which
-        does not list any more what was ``cleared``.
-        """
-        try:
-            return self.commit(Round(uuid.uuid4().hex, seen, cleared=cleared), seen.manifest)
-        except CommitConflict:
-            now = self.read()
-            if now is None:
-                raise
-            return now
 
     def _may_win(self, key: str, seen: Seen) -> bool:
         """Whether the journal is of a round that read this very manifest, or of one unknown."""

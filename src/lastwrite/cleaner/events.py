@@ -68,6 +68,7 @@ class Brought(FrozenDocument, frozen=True, kw_only=True):
     bytes: int
     lag_records: int  # of all partitions, beyond the archive's ends
     held: int  # partitions of which nothing could come
+    attempts: int = 1  # the most of a partition; several where another writer changed it first
     seconds: Annotated[float, As(rounded)]
 
 

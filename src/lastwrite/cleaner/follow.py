@@ -170,6 +170,7 @@ class Follower:
                     bytes=size,
                     lag_records=sum(each.lag_records or 0 for each in logs),
                     held=len(held),
+                    attempts=max(each.log.attempts for each in logs),
                     seconds=seconds,
                 )
             )

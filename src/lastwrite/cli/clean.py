@@ -13,6 +13,7 @@ from lastwrite.cli import options
 from lastwrite.cli.output import Output, in_stages, in_time, in_words, local_moment, moment
 from lastwrite.cli.plan import keyless_line
 from lastwrite.errors import InvalidConfig
+from lastwrite.model.attempts import attempts_in_words
 from lastwrite.pulsar.format.names import SCHEME
 from lastwrite.pulsar.format.position import Position
 
@@ -291,7 +292,7 @@ def _brought(event: Brought) -> str:
     behind = f", {event.lag_records:,} records behind" if event.lag_records else ""
     return (
         f"brought {in_words(event.bytes)} of {event.partitions:,} partitions in "
-        f"{in_time(event.seconds)}{behind}{held}"
+        f"{in_time(event.seconds)}{behind}{held}{attempts_in_words(event.attempts)}"
     )
 
 
@@ -306,7 +307,7 @@ def _table(event: TableKept) -> str:
     return (
         f"table of {report.topic}: {report.how} in {in_time(event.seconds)}, {report.rows:,} rows "
         f"(+{report.added:,} -{report.removed:,}), {in_words(report.bytes_written)} written: "
-        f"{report.path}"
+        f"{report.path}{attempts_in_words(report.attempts)}"
     )
 
 

@@ -13,6 +13,7 @@ from lastwrite.cli.output import Output, counted, in_words
 from lastwrite.cli.problems import problem_lines
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.restored import RestoredLog
+from lastwrite.model.attempts import attempts_in_words
 from lastwrite.pulsar.fetched import FetchedLedger, FetchedTopic, FetchReport
 from lastwrite.reports.fetching import FetchedLog
 
@@ -207,9 +208,10 @@ def _what(log: FetchedLog) -> str:
         return f"added; set aside what the log has not: {log.aside}"
     stay = f"; {in_words(log.foreign_bytes)} stay in the tier" if log.foreign_bytes else ""
     stay += "" if log.gap is None else f"; accepted: {log.gap}"
+    stay += attempts_in_words(log.attempts)
     if log.is_new:
         return f"new{stay}"
-    return f"added{stay}" if log.segments else "nothing new"
+    return f"{'added' if log.segments else 'nothing new'}{stay}"
 
 
 def _show(output: Output, report: FetchReport) -> None:
@@ -220,6 +222,8 @@ def _show(output: Output, report: FetchReport) -> None:
     for topic in report.topics:
         if topic.horizon is not None:
             output.text([f"{topic.topic}: compacted up to {topic.horizon}"])
+        if topic.attempts > 1:
+            output.text([f"{topic.topic}{attempts_in_words(topic.attempts)}"])
     output.text(
         problem_lines(
             [*report.problems, *(problem for topic in report.topics for problem in topic.problems)]

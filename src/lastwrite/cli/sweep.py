@@ -10,6 +10,7 @@ import typer
 from lastwrite.cli import options
 from lastwrite.cli.output import Output, in_words
 from lastwrite.errors import InvalidConfig
+from lastwrite.model.attempts import attempts_in_words
 from lastwrite.reports.sweeping import SweptPartition
 
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -75,7 +76,7 @@ def _line(swept: SweptPartition) -> str:
         return f"{swept.address}: not swept: {swept.reason}"
     waits = "; more waits for a round that runs" if swept.is_waiting else ""
     words = f"{swept.objects} objects, {in_words(swept.bytes)}, of {swept.rounds} dead rounds"
-    return f"{swept.address}: {words}{waits}"
+    return f"{swept.address}: {words}{waits}{attempts_in_words(swept.attempts)}"
 
 
 def _duration_ms(text: str) -> int:

@@ -13,6 +13,7 @@ from lastwrite.cli.clean import stops_by_signals
 from lastwrite.cli.output import Output, in_words
 from lastwrite.cli.problems import problem_lines
 from lastwrite.errors import InvalidConfig, VerificationFailed
+from lastwrite.model.attempts import attempts_in_words
 from lastwrite.reports.table_proof import TableProof
 from lastwrite.reports.table_round import TableRound
 
@@ -182,7 +183,8 @@ def _lines(report: TableRound) -> list[str]:
     lines = [
         f"{report.path}: {report.how}, {report.rows} rows of {report.topic} up to {offsets}",
         f"+{report.added} -{report.removed} rows, {report.files} files, "
-        f"{in_words(report.bytes_written)} written, head {report.head}",
+        f"{in_words(report.bytes_written)} written, head {report.head}"
+        f"{attempts_in_words(report.attempts)}",
     ]
     if report.first_odd_time is not None:
         first = report.first_odd_time

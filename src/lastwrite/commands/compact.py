@@ -29,6 +29,7 @@ from lastwrite.engine.round import run_round
 from lastwrite.engine.system import System, system_named
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, LogHeld
 from lastwrite.kafka.cluster.roots import META_PROPERTIES
+from lastwrite.model.attempts import ATTEMPTS
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.pulsar.rules.live_settings import SCHEME
@@ -55,8 +56,6 @@ from lastwrite.storage.throttle import Throttles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_ATTEMPTS = 5  # rounds of one partition whose log other writers change meanwhile
 
 
 def compact(
@@ -137,7 +136,7 @@ def compact(
         EnvironmentUnfit: Java or Spark is missing.
 
     Damage and failures of single partitions do not raise: they stand in the report. A partition of
-    an archive to which another writer commits first is compacted again, five times at most; its
+    an archive to which another writer commits first is compacted again, ``ATTEMPTS`` times at most; its
     report has the number of ``attempts``.
     """
     options = Options(
@@ -406,13 +405,13 @@ def _state(folder: str) -> tuple[int, int] | None:
 
 def _run_rounds(context: Context, folders: Sequence[str]) -> CompactionReport:
     """Run a round, and repeat it for the partitions whose log changed under it, up to
-    ``_ATTEMPTS`` times in all: a lost compare-and-swap is normal in an archive, and so are files
+    ``ATTEMPTS`` times in all: a lost compare-and-swap is normal in an archive, and so are files
     that a broker replaces while a plan or a copy reads them. Every attempt starts from the log as
     it is by then.
     """
     before = {} if context.is_in_place else {folder: _state(folder) for folder in folders}
     report = run_round(context, folders)
-    for attempt in range(2, _ATTEMPTS + 1):
+    for attempt in range(2, ATTEMPTS + 1):
         places = [
             place
             for place, folder in enumerate(folders)
@@ -422,7 +421,7 @@ def _run_rounds(context: Context, folders: Sequence[str]) -> CompactionReport:
             break
         context.progress.note(
             f"{len(places)} of {len(folders)} partitions: another writer changed the log first; "
-            f"attempt {attempt} of {_ATTEMPTS} starts from the changed log"
+            f"attempt {attempt} of {ATTEMPTS} starts from the changed log"
         )
         again = [folders[place] for place in places]
         before.update((folder, _state(folder)) for folder in again if folder in before)

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from lastwrite.archive.layout import partitions_at
 from lastwrite.archive.place import ABANDONED_MS, Place
 from lastwrite.config.stores import store_settings
-from lastwrite.errors import CorruptLog, LogError, NotALog
+from lastwrite.errors import CommitConflict, CorruptLog, LogError, NotALog
+from lastwrite.model.attempts import ATTEMPTS
 from lastwrite.reports.sweeping import SweepReport, SweptPartition
 from lastwrite.storage.objects import address
 from lastwrite.storage.objects.address import store_at
@@ -66,13 +67,17 @@ def sweep_partitions(
             )
         except (LogError, OSError) as error:
             is_damaged = isinstance(error, CorruptLog)
-            return SweptPartition(address=folder, reason=str(error), is_damaged=is_damaged)
+            attempts = ATTEMPTS if isinstance(error, CommitConflict) else 1
+            return SweptPartition(
+                address=folder, reason=str(error), is_damaged=is_damaged, attempts=attempts
+            )
         return SweptPartition(
             address=folder,
             rounds=swept.journals,
             objects=swept.objects,
             bytes=swept.bytes,
             is_waiting=swept.is_waiting,
+            attempts=swept.attempts,
         )
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:

@@ -19,6 +19,7 @@ from lastwrite.commands.table import MEMORY, steady, whole_topic
 from lastwrite.config.stores import store_settings
 from lastwrite.decoding.options import ASIDE, DecodingConfig, DecodingOptions
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig, LogError, NotALog, TableConflict
+from lastwrite.model.attempts import Attempts
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.reports.table_round import TableRound
@@ -39,7 +40,6 @@ FORMATS = {
     "parquet": ("lastwrite.tables.parquet", "ParquetTable", "pyarrow"),
 }
 
-_ATTEMPTS = 5  # of a run whose table other writers change meanwhile
 _LIBRARIES_BYTES = 320 << 20  # Arrow, Numba, a format's library, and what they keep
 
 
@@ -100,7 +100,7 @@ def table_to(
             where there is another table than this one.
         CommitConflict: changes are missing: the log begins above the table's offsets, or it is
             another topic of that name. ``anew`` is the way.
-        TableConflict: other writers changed the table first, five times.
+        TableConflict: other writers changed the table first, ``ATTEMPTS`` times.
         BadValue: a key or value is bad.
         EnvironmentUnfit: a package is missing.
     """
@@ -138,13 +138,9 @@ def table_to(
             return structs.replace(report, untidy=str(error))
         return structs.replace(report, tidied=tidied)
 
-    for attempt in range(1, _ATTEMPTS + 1):
-        try:
-            return structs.replace(steady(source, listed, made), attempts=attempt)
-        except TableConflict:
-            if attempt == _ATTEMPTS:
-                raise
-    raise AssertionError("the last attempt returns or raises")
+    attempts = Attempts()
+    report = attempts.run(lambda: steady(source, listed, made), TableConflict)
+    return structs.replace(report, attempts=attempts.count)
 
 
 def settings_after(

@@ -47,6 +47,7 @@ class FetchedTopic(FrozenDocument, frozen=True, kw_only=True):
     horizon: str | None = None  # ledger:entry, where a compacted ledger was brought
     ledgers: tuple[FetchedLedger, ...]
     problems: tuple[Problem, ...] = ()
+    attempts: int = 1  # more than one where another writer changed the topic first
 
 
 class FetchReport(FrozenDocument, frozen=True, kw_only=True):

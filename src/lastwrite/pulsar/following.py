@@ -6,11 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
+
+from msgspec import structs
 
 from lastwrite.archive.bringing import held_by
 from lastwrite.archive.following import Wanted
 from lastwrite.engine.context import Options
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog, RemoteFailed
+from lastwrite.model.attempts import Attempts
 from lastwrite.model.log import ProblemKind
 from lastwrite.pulsar.format.managed_ledger import LedgerInfo
 from lastwrite.pulsar.format.names import SCHEME, TopicName
@@ -116,14 +120,17 @@ class PulsarFollowed:
             source=name.full,
             folder=address_in(into.to, name),
         )
+        attempts = Attempts()
         try:
-            found = into.bring(name)
+            found = attempts.run(partial(into.bring, name))
         except (LogError, OSError) as error:
             if isinstance(error, RemoteFailed) or self._is_stopped:
                 raise
-            return FollowedLog(log=_held(bare, error), level_ms=before)
+            log = structs.replace(_held(bare, error), attempts=attempts.count)
+            return FollowedLog(log=log, level_ms=before)
         self._level_ms[name] = found.asked_ms
-        return FollowedLog(log=_came(bare, found), lag_records=0, level_ms=found.asked_ms)
+        log = structs.replace(_came(bare, found), attempts=attempts.count)
+        return FollowedLog(log=log, lag_records=0, level_ms=found.asked_ms)
 
     def _refuse_if_stopped(self) -> None:
         if self._is_stopped:

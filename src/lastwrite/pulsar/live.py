@@ -28,7 +28,8 @@ from msgspec import structs
 
 from lastwrite.config.cleaner import CleanerConfig
 from lastwrite.engine.context import Options
-from lastwrite.errors import CommitConflict, InvalidConfig, LogError, NotALog, RemoteFailed
+from lastwrite.errors import InvalidConfig, LogError, NotALog, RemoteFailed
+from lastwrite.model.attempts import Attempts
 from lastwrite.model.log import ProblemKind
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.work import Throttle
@@ -220,21 +221,18 @@ def fetch_live(
 
 
 def _tried(into: IntoArchive, name: TopicName) -> FetchedTopic:
-    """One topic; anew, twice at most, where its place in the archive changed meanwhile."""
-    for tries_left in (2, 1, 0):
-        try:
-            topic = into.bring(name).topic
-            assert topic is not None
-            return topic
-        except (NotALog, RemoteFailed, InvalidConfig):
-            raise
-        except LogError as error:
-            if isinstance(error, CommitConflict) and tries_left:
-                continue
-            folder = address_in(into.to, name)
-            wrong = (refusal(error, name.full),)
-            return FetchedTopic(topic=name.full, folder=folder, ledgers=(), problems=wrong)
-    raise AssertionError("the last try returns")
+    """One topic; it is repeated, see ``Attempts``, where the archive changed meanwhile."""
+    attempts = Attempts()
+    try:
+        topic = attempts.run(partial(into.bring, name)).topic
+        assert topic is not None
+    except (NotALog, RemoteFailed, InvalidConfig):
+        raise
+    except LogError as error:
+        folder = address_in(into.to, name)
+        wrong = (refusal(error, name.full),)
+        topic = FetchedTopic(topic=name.full, folder=folder, ledgers=(), problems=wrong)
+    return structs.replace(topic, attempts=attempts.count)
 
 
 def backlog_bytes(topic: str, config: Mapping[str, object]) -> int:

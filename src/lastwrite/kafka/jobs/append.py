@@ -38,13 +38,13 @@ from lastwrite.kafka.store import archived
 from lastwrite.kafka.store.archived import SYSTEM, ArchivedLog
 from lastwrite.kafka.store.intake import Intake, LiveSource
 from lastwrite.kafka.store.partitions import find_partitions
+from lastwrite.model.attempts import Attempts
 from lastwrite.model.columns import BatchTable, ByteArray
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.stores import StoreSettings
 from lastwrite.model.work import Limits, Piece
 from lastwrite.storage.objects import address
 from lastwrite.storage.objects.store import Writer
-from lastwrite.storage.reading import TRIES
 
 BATCH_BYTES = 128 << 10  # before compression
 _RECORD_BYTES = 21  # at most, beside key, value and headers
@@ -261,13 +261,8 @@ def _make_topic(append: Append, topic: str) -> None:
 
 
 def _append_to(append: Append, name: TopicPartition, parts: Sequence[Part], number: int) -> int:
-    for tries in range(1, TRIES + 1):
-        try:
-            return _append_once(append, name, parts, number)
-        except CommitConflict:  # a round, or another append: its end is where ours begins
-            if tries == TRIES:
-                raise
-    raise AssertionError("the last try returns")
+    # After a round, or another append: its end is where this one begins.
+    return Attempts().run(lambda: _append_once(append, name, parts, number))
 
 
 def _append_once(append: Append, name: TopicPartition, parts: Sequence[Part], number: int) -> int:

@@ -26,7 +26,8 @@ from lastwrite.archive.manifest import Manifest as ArchiveManifest
 from lastwrite.archive.place import Place, Round, place_at, read_seen
 from lastwrite.archive.rounds import Outcome, Rounds, another_won, each_at_once, refuse_damaged
 from lastwrite.engine.chunks import Chunks
-from lastwrite.errors import CommitConflict, CorruptLog, LogError, NotContinued
+from lastwrite.errors import CorruptLog, LogError, NotContinued
+from lastwrite.model.attempts import Attempts
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.work import Limits, Piece, SegmentOutput
@@ -56,7 +57,6 @@ Advance = Callable[[int], None]  # called with the bytes that were written
 
 _AT_ONCE = 4  # kernels and requests run in parallel, Python does not
 _COPY_BYTES = 4 << 20
-_TRIES = 3
 _END = (1 << 63) - 1
 _ELSEWHERE = "the archive was left unchanged; fetch into another archive: give another --to"
 _GAP = (
@@ -107,22 +107,21 @@ def _bytes_of(folder: str) -> int:
 
 
 def _fetched(folder: str, to: str, advance: Advance, accepts_gap: bool) -> FetchedTopic:
-    """Copy one topic. Starts again, twice at most, if the topic or the
-    archive changed meanwhile.
-    """
-    for tries_left in reversed(range(_TRIES)):
-        try:
-            return _Bringing(list_topic(folder), to, advance, accepts_gap).topic()
-        except (LogError, OSError) as error:
-            if not isinstance(error, CommitConflict) or not tries_left:
-                name = name_of(folder)
-                return FetchedTopic(
-                    topic=name.full,
-                    folder=archived.address_in(to, name),
-                    ledgers=(),
-                    problems=(refusal(error, folder),),
-                )
-    raise AssertionError("the last try returns")
+    """Copy one topic. Starts again, see ``Attempts``, if the topic or the archive changed."""
+    attempts = Attempts()
+    try:
+        topic = attempts.run(
+            lambda: _Bringing(list_topic(folder), to, advance, accepts_gap).topic()
+        )
+    except (LogError, OSError) as error:
+        name = name_of(folder)
+        topic = FetchedTopic(
+            topic=name.full,
+            folder=archived.address_in(to, name),
+            ledgers=(),
+            problems=(refusal(error, folder),),
+        )
+    return structs.replace(topic, attempts=attempts.count)
 
 
 def refusal(error: LogError | OSError, folder: str) -> Problem:
