@@ -524,7 +524,7 @@ def test_wrong_requests_are_answered_as_by_the_broker(pair: Pair) -> None:
         else:
             wrong.append((asked.label, *answers))
     assert not wrong, "\n".join(map(str, wrong))
-    assert len(on_purpose) == 9  # as many as docs/guide/serve.md lists
+    assert len(on_purpose) == 7  # as many as docs/guide/serve.md lists
 
 
 class Conversation:

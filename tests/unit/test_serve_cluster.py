@@ -133,6 +133,26 @@ def test_sources_and_synonyms_of_settings(raw: Raw) -> None:
     assert found(TOPIC, "keyless", "cleanup.policy", False) == ("compact", 1, False, [])
 
 
+def test_a_group_that_never_had_members_has_no_protocol(raw: Raw) -> None:
+    place = {"name": "keyless", "partitions": [{"committed_offset": 1}]}
+    body = {"group_id": "alone", "generation_id_or_member_epoch": -1, "topics": [place]}
+    raw.say("offset_commit", 8, WrongRequest("offset_commit", 8, body).message)
+    (listed,) = raw.ask("list_groups", 5, states_filter=(), types_filter=()).groups
+    assert (listed.group_id, listed.protocol_type, listed.group_type) == ("alone", "", "classic")
+    asked = {"groups": ("alone",), "include_authorized_operations": False}
+    (found,) = raw.ask("describe_groups", 6, **asked).groups
+    assert (found.group_state, found.protocol_type) == ("Empty", "")
+
+
+def test_users_with_credentials() -> None:
+    state = ClusterState()
+    for name, mechanism in (("alice", 1), ("alice", 2), ("bob", 1)):
+        state.apply(11, {"name": name, "mechanism": mechanism, "iterations": 4096})
+    state.apply(22, {"name": "alice", "mechanism": 1})
+    state.apply(22, {"name": "bob", "mechanism": 1})
+    assert state.scram == {"alice": {2: 4096}}
+
+
 def test_no_quotas_and_no_transactions(raw: Raw) -> None:
     answer = raw.ask("describe_client_quotas", 1, components=(), strict=False)
     assert (answer.error_code, answer.entries) == (Code.NONE, ())

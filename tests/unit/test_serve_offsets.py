@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from lastwrite.kafka.cluster.commits import Commit, Place
-from lastwrite.kafka.cluster.group_states import GroupStates
-from lastwrite.kafka.store.positions import GroupPositions
+from lastwrite.kafka.cluster.group_states import GroupKind, GroupStates
+from lastwrite.kafka.store.positions import GroupPositions, Retention, positions_in
+from lastwrite.model.policy import LONG_MAX
 from lastwrite.reports.groups import UnreadPosition
 from lastwrite.server.offsets import Offsets
 from tests.commits.killed import live
+from tests.golden.commands import CORPUS
 from tests.support.kafka.expiring_groups import DAY_MS, expiring_groups
 
 _HERE = Place("a", "t", 0)
@@ -88,6 +90,20 @@ def test_a_position_deleted_here_does_not_come_back_from_the_broker(tmp_path: Pa
     store.close()
     store = _continued(tmp_path, broker)
     assert store.of(_HERE) is None
+    store.close()
+
+
+def test_a_group_has_the_protocol_that_it_had_at_the_stopped_broker(tmp_path: Path) -> None:
+    kinds = positions_in(str(CORPUS / "internal-topics"), Retention(0, LONG_MAX)).kinds
+    assert kinds == {
+        "classic": GroupKind("consumer"),
+        "static": GroupKind("consumer"),
+        "new": GroupKind("consumer", True, 3, 3),
+        "pattern": GroupKind("consumer", True, 3, 3),
+    }
+    store = _continued(tmp_path, _of_broker((_HERE, Commit(3, at_ms=10)), kinds=kinds))
+    assert store.kind_of("new") == kinds["new"]
+    assert store.kind_of("a") == GroupKind()
     store.close()
 
 

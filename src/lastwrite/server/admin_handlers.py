@@ -110,17 +110,21 @@ def _producers(catalog: Allowed, request: Request, name: str, number: int) -> An
             message = None
     else:
         try:
+            served = held.fresh()
+            entries = served.producer_entries()
             found = [
                 part(
                     request,
                     "ProducerState",
                     producer_id=each.producer_id,
                     producer_epoch=each.producer_epoch,
+                    last_sequence=-1 if known is None else known.last_sequence,
                     last_timestamp=each.timestamp_ms,
-                    coordinator_epoch=-1,
+                    coordinator_epoch=-1 if known is None else known.coordinator_epoch,
                     current_txn_start_offset=each.open_from,
                 )
-                for each in held.fresh().log.producers
+                for each in served.log.producers
+                for known in (entries.get((each.producer_id, each.producer_epoch)),)
             ]
         except LogError as failed:
             error, message = Code.KAFKA_STORAGE_ERROR, str(failed)

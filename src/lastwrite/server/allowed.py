@@ -55,6 +55,7 @@ NEEDS: Mapping[str, Need] = {
     "list_partition_reassignments": Need(),
     "describe_quorum": Need(),
     "describe_client_quotas": Need(),
+    "describe_user_scram_credentials": Need(),
     "list_config_resources": Need(),
     "list_transactions": Need(),
     "describe_transactions": Need(),

@@ -175,6 +175,57 @@ def _matches(entity: QuotaEntity, body: Any) -> bool:
     )
 
 
+def describe_user_scram_credentials(place: Place, request: Request, body: Any) -> bytes:
+    """Iterations of SCRAM credentials in the metadata log. The server accepts none of them."""
+    error, message = Code.NONE, ""
+    credentials: Mapping[str, Mapping[int, int]] = {}
+    if not place.catalog.of_cluster(Operation.DESCRIBE):
+        error, message = Code.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed."
+    else:
+        try:
+            credentials = place.files.state().scram
+        except LogError as failed:
+            error, message = Code.KAFKA_STORAGE_ERROR, str(failed)
+    asked = [each.name for each in body.users or ()] or sorted(credentials)
+    return encode_answer(
+        request,
+        error_code=error,
+        error_message=message,
+        results=()
+        if error
+        else tuple(
+            _credentials(request, name, credentials.get(name), asked.count(name) > 1)
+            for name in dict.fromkeys(asked)
+        ),
+    )
+
+
+def _credentials(
+    request: Request, name: str, found: Mapping[int, int] | None, is_double: bool
+) -> Any:
+    error, message = Code.NONE, ""
+    if is_double:
+        error = Code.DUPLICATE_RESOURCE
+        message = "Cannot describe SCRAM credentials for the same user twice in a single request: "
+        message += name
+    elif found is None:
+        error = Code.RESOURCE_NOT_FOUND
+        message = f"Attempt to describe a user credential that does not exist: {name}"
+    return part(
+        request,
+        "DescribeUserScramCredentialsResult",
+        user=name,
+        error_code=error,
+        error_message=message,
+        credential_infos=()
+        if error or found is None
+        else tuple(
+            part(request, "CredentialInfo", mechanism=mechanism, iterations=iterations)
+            for mechanism, iterations in sorted(found.items())
+        ),
+    )
+
+
 # ---------------------------------------------------------------------- resources with settings
 
 
@@ -308,6 +359,7 @@ def _state(fields: Mapping[str, Any]) -> str:
 CLUSTER_HANDLERS = {
     "describe_quorum": describe_quorum,
     "describe_client_quotas": describe_client_quotas,
+    "describe_user_scram_credentials": describe_user_scram_credentials,
     "list_config_resources": list_config_resources,
     "list_transactions": list_transactions,
     "describe_transactions": describe_transactions,

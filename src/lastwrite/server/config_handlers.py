@@ -56,7 +56,7 @@ def _result(
     asked: Any,
     has_synonyms: bool,
     error: int,
-    message: str | None,
+    message: str,
     found: Iterable[DescribedSetting],
 ) -> Any:
     keys = asked.configuration_keys
@@ -93,7 +93,7 @@ def _synonym(request: Request, each: Synonym) -> Any:
     return part(request, "DescribeConfigsSynonym", **each._asdict())
 
 
-_Found = tuple[int, str | None, list[DescribedSetting]]
+_Found = tuple[int, str, list[DescribedSetting]]
 
 
 def _settings(place: Place, asked: Any) -> _Found:
@@ -115,17 +115,17 @@ def _settings(place: Place, asked: Any) -> _Found:
     except LogError as failed:
         return Code.KAFKA_STORAGE_ERROR, str(failed), []
     if kind == BROKER:
-        return Code.NONE, None, broker.describe() if name else broker.describe_defaults()
+        return error, message, broker.describe() if name else broker.describe_defaults()
     settings = configs.get((kind, name), {})
     if kind == GROUP:
-        return Code.NONE, None, broker.describe_group(settings)
-    return Code.NONE, None, broker.describe_client_metrics(settings)
+        return error, message, broker.describe_group(settings)
+    return error, message, broker.describe_client_metrics(settings)
 
 
 def _of_topic(place: Place, name: str) -> _Found:
     topic = place.catalog.topic(name)
     if topic is not None:
-        return Code.NONE, None, _topic_settings(place, topic)
+        return Code.NONE, "", _topic_settings(place, topic)
     message = name_problem(name)
     code = Code.INVALID_TOPIC if message else Code.UNKNOWN_TOPIC_OR_PARTITION
     error = place.catalog.unknown(name, code)
@@ -154,14 +154,14 @@ def _texts(settings: Mapping[str, object]) -> dict[str, str]:
     return {name: str(value) for name, value in settings.items() if value is not None}
 
 
-def _error(catalog: Allowed, kind: int, name: str) -> tuple[int, str | None]:
+def _error(catalog: Allowed, kind: int, name: str) -> tuple[int, str]:
     """What is wrong with asking for the settings of something other than a topic."""
     if kind not in (BROKER, LOGGER, CLIENT_METRICS, GROUP):
         return Code.INVALID_REQUEST, MALFORMED
     if kind == GROUP:
         if not catalog.may_describe_group_settings(name):
             return Code.GROUP_AUTHORIZATION_FAILED, "Group authorization failed."
-        return (Code.NONE, None) if name else (Code.INVALID_REQUEST, "Group name must not be empty")
+        return (Code.NONE, "") if name else (Code.INVALID_REQUEST, "Group name must not be empty")
     if not catalog.of_cluster(Operation.DESCRIBE_CONFIGS):
         return Code.CLUSTER_AUTHORIZATION_FAILED, _NO_CLUSTER
     text = None
@@ -175,7 +175,7 @@ def _error(catalog: Allowed, kind: int, name: str) -> tuple[int, str | None]:
     elif kind != CLIENT_METRICS and int(name) != NODE:
         expected = f"{NODE} or empty string," if kind == BROKER else str(NODE)
         text = f"Unexpected broker id, expected {expected} but received {name}"
-    return (Code.NONE, None) if text is None else (Code.INVALID_REQUEST, text)
+    return (Code.NONE, "") if text is None else (Code.INVALID_REQUEST, text)
 
 
 CONFIG_HANDLERS = {"describe_configs": describe_configs}

@@ -14,9 +14,10 @@ from typing import Any
 
 from lastwrite.errors import LogError
 from lastwrite.kafka.cluster.commits import Commit, Place
+from lastwrite.kafka.cluster.group_states import GroupKind
 from lastwrite.kafka.format.text import topic_id_text
 from lastwrite.server.allowed import Allowed
-from lastwrite.server.consumer_groups import HEARTBEAT_S, Beat, Reader, Told
+from lastwrite.server.consumer_groups import ASSIGNORS, HEARTBEAT_S, Beat, Reader, Told
 from lastwrite.server.errors import Code
 from lastwrite.server.groups import Group, Groups, GroupState, Joining
 from lastwrite.server.handlers import MALFORMED, NODE, UNASKED, Identity
@@ -613,14 +614,14 @@ def list_groups(place: Coordinator, request: Request, body: Any) -> bytes:
     for name in names:
         state, kind, _ = _state_of(place, name)
         is_wanted = not states or state.lower() in states
-        group_type = "classic" if place.groups.known_newer(name) is None else "consumer"
+        group_type = "consumer" if kind.is_newer else "classic"
         if state != GroupState.DEAD and is_wanted and (not types or group_type in types):
             listed.append(
                 part(
                     request,
                     "ListedGroup",
                     group_id=name,
-                    protocol_type=kind,
+                    protocol_type=kind.protocol_type,
                     group_state=state,
                     group_type=group_type,
                 )
@@ -628,15 +629,19 @@ def list_groups(place: Coordinator, request: Request, body: Any) -> bytes:
     return encode_answer(request, error_code=Code.NONE, groups=tuple(listed))
 
 
-def _state_of(place: Coordinator, name: str) -> tuple[str, str, Group | None]:
+def _state_of(place: Coordinator, name: str) -> tuple[str, GroupKind, Group | None]:
+    """A group's state and protocol, and its members if it is a classic one."""
     group = place.groups.known(name)
     if group is not None and group.members:
-        return group.state, group.protocol_type or "", group
+        return group.state, GroupKind(group.protocol_type or ""), group
     newer = place.groups.known_newer(name)
     if newer is not None:
-        return ("Stable" if newer.is_stable else "Reconciling"), "consumer", None
-    is_known = name in place.offsets.groups()
-    return (GroupState.EMPTY, "consumer", None) if is_known else (GroupState.DEAD, "", None)
+        kind = GroupKind("consumer", True, newer.epoch, newer.epoch)
+        return ("Stable" if newer.is_stable else "Reconciling"), kind, None
+    if name not in place.offsets.groups():
+        return GroupState.DEAD, GroupKind(), None
+    kind = place.groups.kind_of(name) or place.offsets.kind_of(name)
+    return GroupState.EMPTY, kind, None
 
 
 def describe_groups(place: Coordinator, request: Request, body: Any) -> bytes:
@@ -663,6 +668,9 @@ def describe_groups(place: Coordinator, request: Request, body: Any) -> bytes:
                     )
                     for each in group.members.values()
                 ]
+        text = "not found"
+        if kind.is_newer:
+            state, kind, text = GroupState.DEAD, GroupKind(), "is not a classic group"
         # by version 6 an unknown group is an error (KIP-1043)
         is_missing = state == GroupState.DEAD and request.version >= 6
         described.append(
@@ -670,10 +678,10 @@ def describe_groups(place: Coordinator, request: Request, body: Any) -> bytes:
                 request,
                 "DescribedGroup",
                 error_code=Code.GROUP_ID_NOT_FOUND if is_missing else Code.NONE,
-                error_message=f"Group {name} not found." if is_missing else None,
+                error_message=f"Group {name} {text}." if is_missing else None,
                 group_id=name,
                 group_state=state,
-                protocol_type=kind,
+                protocol_type=kind.protocol_type,
                 protocol_data=(group.protocol or "") if group is not None else "",
                 members=tuple(members),
                 authorized_operations=_operations(place, body, name),
@@ -707,28 +715,29 @@ def consumer_group_describe(place: Coordinator, request: Request, body: Any) -> 
     described = []
     for name in body.group_ids:
         group = place.groups.known_newer(name)
+        state, kind, _ = _state_of(place, name)
         found: dict[str, Any] = {
-            "error_code": Code.GROUP_ID_NOT_FOUND,
-            "error_message": f"Group {name} not found."
-            if _state_of(place, name)[0] == GroupState.DEAD
-            else f"Group {name} is not a consumer group.",
-            "group_state": "",
-            "group_epoch": 0,
-            "assignment_epoch": 0,
-            "assignor_name": "",
+            "error_code": Code.NONE,
+            "error_message": None,
+            "group_state": state,
+            "group_epoch": kind.epoch,
+            "assignment_epoch": kind.assignment_epoch,
+            "assignor_name": ASSIGNORS[0],
             "members": (),
         }
+        no_group = {"group_state": "", "group_epoch": 0, "assignment_epoch": 0, "assignor_name": ""}
         wrong = _member_error(place, name)
         if wrong:
-            found |= {"error_code": wrong, "error_message": None}
+            found |= no_group | {"error_code": wrong}
+        elif not kind.is_newer:
+            text = "not found" if state == GroupState.DEAD else "is not a consumer group"
+            found |= no_group | {
+                "error_code": Code.GROUP_ID_NOT_FOUND,
+                "error_message": f"Group {name} {text}.",
+            }
         elif group is not None:
             with group.lock:
-                found = {
-                    "error_code": Code.NONE,
-                    "error_message": None,
-                    "group_state": "Stable" if group.is_stable else "Reconciling",
-                    "group_epoch": group.epoch,
-                    "assignment_epoch": group.epoch,
+                found |= {
                     "assignor_name": group.assignor,
                     "members": tuple(
                         _reader(place, request, each) for each in group.members.values()

@@ -25,6 +25,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from lastwrite.errors import LogError
+from lastwrite.kafka.cluster.group_states import GroupKind
 from lastwrite.kafka.cluster.internal_topics import CONSUMER_SUBSCRIPTION
 from lastwrite.server.consumer_groups import ConsumerGroup
 from lastwrite.server.errors import Code
@@ -478,6 +479,15 @@ class Groups:
 
     def known(self, name: str) -> Group | None:
         return self._groups.get(name)
+
+    def kind_of(self, name: str) -> GroupKind | None:
+        """The protocol of the last members of a group. None: none joined since the start."""
+        group, newer = self._groups.get(name), self._newer.get(name)
+        if group is not None and group.protocol_type is not None:
+            return GroupKind(group.protocol_type)
+        if newer is not None and newer.epoch > ConsumerGroup.epoch:
+            return GroupKind("consumer", True, newer.epoch, newer.epoch)
+        return None
 
     @contextmanager
     def held(self, name: str) -> Iterator[tuple[Group, ConsumerGroup]]:

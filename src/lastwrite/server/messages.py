@@ -69,6 +69,7 @@ APIS: Mapping[str, Served] = {
     "offset_delete": Served(47, 0, 0, 1),
     "describe_client_quotas": Served(48, 0, 1, 1),
     "alter_client_quotas": Served(49, 0, 1, 1),
+    "describe_user_scram_credentials": Served(50, 0, 0, 0),
     "alter_user_scram_credentials": Served(51, 0, 0, 0),
     "describe_quorum": Served(55, 0, 2, 0),
     "update_features": Served(57, 0, 2, 0),

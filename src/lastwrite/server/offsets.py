@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from lastwrite.kafka.cluster.commits import Commit, Place, Positions, key_of, value_of
+from lastwrite.kafka.cluster.group_states import GroupKind
 from lastwrite.kafka.cluster.internal_topics import GROUPS_TOPIC
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.names import folder_name
@@ -80,6 +81,11 @@ class Offsets:
     def groups(self) -> set[str]:
         with self._lock:
             return {place.group for place in self._positions.known}
+
+    def kind_of(self, group: str) -> GroupKind:
+        """The protocol of a group at the stopped broker that had it."""
+        kinds = (each.kinds[group] for each in self._sources if group in each.kinds)
+        return next(kinds, GroupKind())
 
     def is_unread(self, place: Place) -> bool:
         """Whether a record that cannot be read may be the newest position at ``place``."""

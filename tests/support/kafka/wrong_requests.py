@@ -104,14 +104,10 @@ def difference_on_purpose(asked: WrongRequest) -> str:
         return "a topic without name and id is unknown, where a broker fails"
     if api == "describe_topic_partitions" and body["topics"] == [{"name": ""}]:
         return "a topic without a name is invalid, where a broker fails"
-    if api == "describe_configs" and body["resources"][0]["resource_type"] == 8:
-        return "loggers have no settings"
     if api == "find_coordinator" and asked.version == 6 and body.get("key_type") == 2:
         return "share groups are not served"
     if api == "consumer_group_heartbeat" and "subscribed_topic_regex" in body:
         return "topics are not subscribed by a pattern"
-    if api == "describe_groups" and "" in body["groups"]:
-        return "a group without members counts as a consumer group"
     return ""
 
 

@@ -1,6 +1,7 @@
-"""Features, quotas and settings that a cluster's metadata log contains.
+"""Features, quotas, settings and SCRAM credentials that a cluster's metadata log contains.
 
-Source: Kafka 4.4 ``FeaturesDelta``, ``ClientQuotasDelta``, ``ConfigurationsDelta``.
+Source: Kafka 4.4 ``FeaturesDelta``, ``ClientQuotasDelta``, ``ConfigurationsDelta``,
+``ScramDelta``.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from lastwrite.kafka.cluster.metadata_tables import FRAME_VERSION, METADATA_RECO
 from lastwrite.kafka.format.batch import decode_batch_header
 from lastwrite.kafka.format.names import FileKind, Suffix, classify
 
-_REGISTRATION, _CONFIG, _FEATURE, _QUOTA = 0, 4, 12, 14
-_NUMBERS = (_REGISTRATION, _CONFIG, _FEATURE, _QUOTA)
+_REGISTRATION, _CONFIG, _SCRAM, _FEATURE, _QUOTA, _NO_SCRAM = 0, 4, 11, 12, 14, 22
+_NUMBERS = (_REGISTRATION, _CONFIG, _SCRAM, _FEATURE, _QUOTA, _NO_SCRAM)
 _METADATA_VERSION = "metadata.version"
 BROKER, CLIENT_METRICS, GROUP = 4, 16, 32  # types of resources
 
@@ -44,6 +45,8 @@ class ClusterState:
     supported: dict[str, tuple[int, int]] = field(default_factory=dict)  # least and highest level
     quotas: dict[QuotaEntity, dict[str, float]] = field(default_factory=dict)
     configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)  # by resource
+    # the iterations of users' credentials, by mechanism
+    scram: dict[str, dict[int, int]] = field(default_factory=dict)
 
     def apply(self, number: int, fields: Mapping[str, Any]) -> None:
         """Apply the record of type ``number``."""
@@ -60,6 +63,12 @@ class ClusterState:
             _set(settings, fields["name"], fields["value"])
             if not settings:
                 del self.configs[resource]
+        elif number in (_SCRAM, _NO_SCRAM):
+            mechanisms = self.scram.setdefault(fields["name"], {})
+            iterations = fields["iterations"] if number == _SCRAM else None
+            _set(mechanisms, fields["mechanism"], iterations)
+            if not mechanisms:
+                del self.scram[fields["name"]]
         else:
             entity = tuple((each["entityType"], each["entityName"]) for each in fields["entity"])
             entity = tuple(sorted(entity, key=lambda each: each[0]))
@@ -69,7 +78,7 @@ class ClusterState:
                 del self.quotas[entity]
 
 
-def _set(values: dict[str, Any], name: str, value: Any) -> None:
+def _set(values: dict[Any, Any], name: Any, value: Any) -> None:
     """Set a value; None removes it."""
     if value is None:
         values.pop(name, None)

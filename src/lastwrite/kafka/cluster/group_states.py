@@ -1,4 +1,5 @@
-"""Which groups of ``__consumer_offsets`` have members, and which positions a broker lets expire.
+"""Which groups of ``__consumer_offsets`` have members, of which protocol they are, and which
+positions a broker lets expire.
 
 A broker expires a position ``offsets.retention.minutes`` after
 
@@ -16,29 +17,44 @@ Source: Kafka 4.4 ``OffsetMetadataManager.cleanupExpiredOffsets``,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from lastwrite.kafka.cluster.commits import Commit, Place
-from lastwrite.kafka.cluster.internal_topics import GROUPS_TOPIC, decode_internal_record
+from lastwrite.kafka.cluster.internal_topics import (
+    GROUPS_TOPIC,
+    Decoded,
+    decode_internal_record,
+)
 from lastwrite.kafka.format.batch_layout import Record
 
-_CLASSIC, _CONSUMER_MEMBER = 2, 5  # types of keys
+_CLASSIC, _CONSUMER, _CONSUMER_MEMBER, _CONSUMER_TARGET = 2, 3, 5, 6  # types of keys
+_KINDS = (_CLASSIC, _CONSUMER, _CONSUMER_MEMBER, _CONSUMER_TARGET)
+
+
+class GroupKind(NamedTuple):
+    """The protocol of a group. ``protocol_type``: empty if a classic group never had members."""
+
+    protocol_type: str = ""
+    is_newer: bool = False  # of KIP-848
+    epoch: int = 0  # of a newer group
+    assignment_epoch: int = 0
 
 
 class GroupStates:
     """Replays the records of ``__consumer_offsets`` that describe groups and their members."""
 
     def __init__(self) -> None:
-        self._classic: dict[bytes, bytes] = {}  # the newest value of each key
-        self._members: dict[bytes, bytes] = {}
+        # by type, the newest value of each key
+        self._values: dict[int, dict[bytes, bytes]] = {kind: {} for kind in _KINDS}
 
     def take(self, records: Iterable[Record]) -> None:
         """Take the records that follow."""
         for record in records:
             key = record.key or b""
             kind = int.from_bytes(key[:2], "big") if len(key) >= 2 else -1
-            if kind in (_CLASSIC, _CONSUMER_MEMBER):
-                there = self._classic if kind == _CLASSIC else self._members
+            if kind in _KINDS:
+                there = self._values[kind]
                 if record.value is None:
                     there.pop(key, None)
                 else:
@@ -53,27 +69,45 @@ class GroupStates:
         empty_since: dict[str, int | None] = {}
         held: set[str] = set()
         subscribed: set[tuple[str, str]] = set()
-        for key, value in self._classic.items():
-            found = decode_internal_record(GROUPS_TOPIC, key, value)
-            group = (found.key or {}).get("group")
-            if group is None:
-                continue
+        for group, found in self._decoded(_CLASSIC):
             if found.value is None or found.problem or found.value["members"]:
                 held.add(group)
             elif found.value["protocolType"]:
                 since = found.value.get("currentStateTimestamp", -1)
                 empty_since[group] = None if since < 0 else since
-        for key, value in self._members.items():
-            found = decode_internal_record(GROUPS_TOPIC, key, value)
-            group = (found.key or {}).get("groupId")
-            if group is None:
-                continue
+        for group, found in self._decoded(_CONSUMER_MEMBER):
             if found.value is None or found.problem or found.value["subscribedTopicRegex"]:
                 held.add(group)
             else:
                 topics = found.value["subscribedTopicNames"] or []
                 subscribed |= {(group, topic) for topic in topics}
         return Expiry(empty_since, frozenset(held), frozenset(subscribed))
+
+    def kinds(self) -> dict[str, GroupKind]:
+        """The protocols of groups that have or had members. Unreadable records give none."""
+        kinds = {
+            group: GroupKind(found.value["protocolType"] or "")
+            for group, found in self._decoded(_CLASSIC)
+            if found.value is not None
+        }
+        targets = {
+            group: found.value["assignmentEpoch"]
+            for group, found in self._decoded(_CONSUMER_TARGET)
+            if found.value is not None
+        }
+        for group, found in self._decoded(_CONSUMER):
+            if found.value is not None:
+                epochs = found.value["epoch"], targets.get(group, 0)
+                kinds[group] = GroupKind("consumer", True, *epochs)
+        return kinds
+
+    def _decoded(self, kind: int) -> Iterator[tuple[str, Decoded]]:
+        """The groups of the records whose keys have that type."""
+        for key, value in self._values[kind].items():
+            found = decode_internal_record(GROUPS_TOPIC, key, value)
+            group = (found.key or {}).get("group" if kind == _CLASSIC else "groupId")
+            if group is not None:
+                yield group, found
 
 
 class Expiry:

@@ -12,10 +12,11 @@ measured on 4.4.0.
 
 from __future__ import annotations
 
+import os
 import struct
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
@@ -24,7 +25,12 @@ from lastwrite.errors import CorruptLog, LogError, located
 from lastwrite.kafka.format.batch import decode_batch, decode_batch_header, encode_batch
 from lastwrite.kafka.format.batch_layout import MAGIC, Batch, BatchHeader
 from lastwrite.kafka.format.index import OffsetIndex, decode_offset_index
-from lastwrite.kafka.format.names import LEADER_EPOCHS, PARTITION_METADATA
+from lastwrite.kafka.format.names import (
+    LEADER_EPOCHS,
+    PARTITION_METADATA,
+    FileKind,
+    segment_file_name,
+)
 from lastwrite.kafka.format.text import (
     LeaderEpoch,
     decode_leader_epochs,
@@ -32,6 +38,7 @@ from lastwrite.kafka.format.text import (
 )
 from lastwrite.kafka.look.problems import whole_batches
 from lastwrite.kafka.look.stretch import stretch_of
+from lastwrite.kafka.producers.snapshot import ProducerEntry, decode_snapshot
 from lastwrite.kafka.store.index_files import (
     index_path,
     read_offset_index,
@@ -39,6 +46,7 @@ from lastwrite.kafka.store.index_files import (
     side_file,
 )
 from lastwrite.model.log import PartitionLog, Problem, Segment
+from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.problems import BATCH_LIMIT_BYTES
 from lastwrite.storage.reading import exists, read_small
 
@@ -120,6 +128,22 @@ class ServedLog:
         following = self.epochs[n + 1 :]
         end = following[0].start_offset if following else self.log.end_offset
         return self.epochs[n].epoch, end
+
+    def producer_entries(self) -> Mapping[tuple[int, int], ProducerEntry]:
+        """Producers as the broker wrote them when it stopped at the log's end, by id and epoch.
+
+        Empty if there is no snapshot of that end.
+
+        Raises:
+            LogError: it cannot be read.
+        """
+        name = segment_file_name(self.log.end_offset, FileKind.SNAPSHOT)
+        path = os.path.join(self.log.folder, name)
+        if is_address(path) or not exists(path):
+            return {}
+        with located(path):
+            entries = decode_snapshot(read_small(path))
+        return {(each.producer_id, each.producer_epoch): each for each in entries}
 
     # ------------------------------------------------------------------ by offset
 

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 from lastwrite.errors import CorruptLog, LogError, NotALog
 from lastwrite.kafka.cluster.commits import Commit, Place, Positions, UnreadCommit
-from lastwrite.kafka.cluster.group_states import Expiry, GroupStates
+from lastwrite.kafka.cluster.group_states import GroupKind, GroupStates
 from lastwrite.kafka.cluster.internal_topics import GROUPS_TOPIC
 from lastwrite.kafka.format.batch_layout import Batch
 from lastwrite.kafka.store import log_dir
@@ -39,6 +39,7 @@ class GroupPositions(NamedTuple):
     gone: Set[Place]
     unread: tuple[UnreadPosition, ...] = ()
     expired: Set[Place] = frozenset()  # those of ``known`` that a broker would remove by now
+    kinds: Mapping[str, GroupKind] = {}  # of groups that have or had members
 
     def unread_of(self, place: Place) -> UnreadPosition | None:
         """Something unread that may be the newest position at ``place``. A group is in one
@@ -66,7 +67,7 @@ def positions_in(path: str, retention: Retention | None = None) -> GroupPosition
     A partition of ``__consumer_offsets`` that is damaged gives no position: a later one of the same
     group may be in the bytes that cannot be read. The others are read.
 
-    ``retention``: finds out which of them are expired; None: none is.
+    ``retention``: finds out which of them are expired, and the kinds of groups. None: neither.
 
     Raises:
         NotALog: it has no ``__consumer_offsets``.
@@ -75,6 +76,7 @@ def positions_in(path: str, retention: Retention | None = None) -> GroupPosition
     gone: set[Place] = set()
     unread: list[UnreadPosition] = []
     expired: set[Place] = set()
+    kinds: dict[str, GroupKind] = {}
     for folder in find_partitions(path, GROUPS_TOPIC):  # a group is in one of them
         try:
             log = log_dir.read_partition(folder)
@@ -87,11 +89,13 @@ def positions_in(path: str, retention: Retention | None = None) -> GroupPosition
         gone |= found.gone
         unread += found.unread
         if retention is not None:
-            rule = _expiry(log.segments, log.high_watermark)
+            states = _group_states(log.segments, log.high_watermark)
+            rule = states.expiry()
+            kinds |= states.kinds()
             expired |= {
                 each for each, at in found.known.items() if rule.is_expired(each, at, *retention)
             }
-    return GroupPositions(known, gone, tuple(unread), expired)
+    return GroupPositions(known, gone, tuple(unread), expired, kinds)
 
 
 def _refuse_damaged(log: PartitionLog) -> None:
@@ -114,12 +118,12 @@ def _batches_before(segments: tuple[Segment, ...], end: int) -> Iterator[Batch]:
     return takewhile(lambda batch: batch.header.base_offset < end, batches_of(segments))
 
 
-def _expiry(segments: tuple[Segment, ...], end: int) -> Expiry:
+def _group_states(segments: tuple[Segment, ...], end: int) -> GroupStates:
     states = GroupStates()
     for batch in _batches_before(segments, end):
         if not batch.attributes.control:
             states.take(batch.records)
-    return states.expiry()
+    return states
 
 
 def _unread(commit: UnreadCommit, segments: Sequence[Segment]) -> UnreadPosition:
