@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
-from lastwrite.errors import InvalidConfig, LogError
+from lastwrite.errors import BadValue, InvalidConfig, LogError
 from lastwrite.reports.document import Document, Printed
 
 if TYPE_CHECKING:
@@ -422,7 +422,7 @@ class FailureReport(Document):
 
 def report_failure(output: Output, error: BaseException) -> int:
     """Say in one line what went wrong, and return the exit status."""
-    if isinstance(error, InvalidConfig):
+    if isinstance(error, InvalidConfig | BadValue):
         from lastwrite.decoding.options import COMMAND_NAMES, in_words_of
 
         error = in_words_of(error, COMMAND_NAMES)

@@ -222,6 +222,8 @@ def _refuse_nothing_at(folder: str) -> None:
     Raises:
         NotALog: which path to give.
     """
+    if os.path.exists(folder) and not os.path.isdir(folder):
+        raise NotALog("a file, and fetch takes folders", path=folder, remedy="give its log root")
     if not os.path.isdir(folder):
         raise NotALog("no such file or folder", path=folder, remedy="check the path")
     if below := log_roots_below(folder):

@@ -7,10 +7,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final, TypedDict
+from typing import Any, Final, TypedDict, TypeVar
 
 from lastwrite.config.declaration import SettingsTable, setting
-from lastwrite.errors import InvalidConfig
+from lastwrite.errors import InvalidConfig, LogError
+
+ErrorT = TypeVar("ErrorT", bound=LogError)
 
 FORMATS: Final = ("raw", "utf8", "json", "avro", "protobuf", "confluent")
 _WITH_SCHEMA: Final = ("json", "avro", "protobuf")
@@ -108,12 +110,18 @@ SPARK_NAMES: Final = {
 COMMAND_NAMES: Final = {each: "--" + each.replace("_", "-") for each in SPARK_NAMES}
 
 
-def in_words_of(error: InvalidConfig, names: Mapping[str, str]) -> InvalidConfig:
-    """The same error, with the options under the ``names`` that its reader knows."""
+def in_words_of(error: ErrorT, names: Mapping[str, str]) -> ErrorT:
+    """The same error, with the options under the ``names`` that its reader knows: of a command
+    ``--on-bad null`` in the place of ``on_bad=null``.
+    """
 
     def said(text: str) -> str:
-        return re.sub(rf"\b({'|'.join(names)})\b", lambda found: names[found[0]], text)
+        return re.sub(rf"\b({'|'.join(names)})\b(=?)", named, text)
+
+    def named(found: re.Match[str]) -> str:
+        name = names[found[1]]
+        return name + (" " if found[2] and name.startswith("--") else found[2])
 
     remedy = None if error.remedy is None else said(error.remedy)
-    told = InvalidConfig(said(error.problem), error.at, error.path, remedy)
+    told = type(error)(said(error.problem), error.at, error.path, remedy)
     return told.with_traceback(error.__traceback__)

@@ -160,6 +160,12 @@ class Partition:
                 self._gaps_told.add(problem.message)
                 self._tell(f"{self.name}: {problem}")
 
+    def report(self, error: LogError) -> None:
+        """Name once what keeps a request for records from an answer."""
+        if str(error) != self._told and str(error) not in self._gaps_told:
+            self._gaps_told.add(str(error))
+            self._tell(f"{self.name}: clients get KAFKA_STORAGE_ERROR: {error}")
+
     def _lost(self, log: PartitionLog) -> tuple[tuple[int, int], ...]:
         """The ranges of offsets whose segments are missing, which are reported. A range that may
         have been compacted away is reported alone.

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from lastwrite.encoding.varint import encode_unsigned
 from lastwrite.errors import CommitConflict, LogError
-from lastwrite.kafka.look.served import OutOfRange, Stretch
+from lastwrite.kafka.look.served import OutOfRange, SegmentMissing, Stretch
 from lastwrite.server.allowed import Allowed
 from lastwrite.server.catalog import Partition, Topic
 from lastwrite.server.errors import Code
@@ -167,7 +167,10 @@ def _part(asked: Asked, left: int, is_committed: bool, is_first: bool) -> Part:
             return Part(of.partition, Code.OFFSET_OUT_OF_RANGE)
         except CommitConflict:
             continue
-        except LogError:
+        except SegmentMissing:  # which is reported when the partition is listed
+            break
+        except LogError as error:
+            asked.partition.report(error)
             break
     return Part(of.partition, Code.KAFKA_STORAGE_ERROR)
 

@@ -387,7 +387,8 @@ def _offset(
         if wrong:
             return wrong, -1, -1, -1
         offset, timestamp = log.offset_at(asked.timestamp, is_committed)
-    except LogError:
+    except LogError as error:
+        found.report(error)
         return Code.KAFKA_STORAGE_ERROR, -1, -1, -1
     return Code.NONE, offset, timestamp, log.epoch_of(offset) if offset >= 0 else -1
 

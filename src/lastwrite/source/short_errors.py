@@ -9,10 +9,15 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
-from lastwrite.errors import LogError
+from lastwrite.decoding.options import SPARK_NAMES, in_words_of
+from lastwrite.errors import BadValue, LogError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def _in_its_words(error: LogError) -> LogError:
+    return in_words_of(error, SPARK_NAMES) if isinstance(error, BadValue) else error
 
 
 def with_short_errors(method: Callable[P, T]) -> Callable[P, T]:
@@ -23,7 +28,7 @@ def with_short_errors(method: Callable[P, T]) -> Callable[P, T]:
         try:
             return method(*args, **kwargs)
         except LogError as error:
-            raise error.with_traceback(None) from None
+            raise _in_its_words(error).with_traceback(None) from None
 
     return short
 
@@ -36,6 +41,6 @@ def rows_with_short_errors(method: Callable[P, Iterator[T]]) -> Callable[P, Iter
         try:
             yield from method(*args, **kwargs)
         except LogError as error:
-            raise error.with_traceback(None) from None
+            raise _in_its_words(error).with_traceback(None) from None
 
     return short

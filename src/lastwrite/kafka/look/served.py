@@ -76,6 +76,10 @@ class OutOfRange(Exception):
     """An offset below the log's start, or beyond its end."""
 
 
+class SegmentMissing(CorruptLog):
+    """The offset lies between two segments, where one is missing."""
+
+
 class Found(NamedTuple):
     """What ListOffsets answers; nothing found: -1 each."""
 
@@ -168,7 +172,8 @@ class ServedLog:
             return None
         for begin, stop in self._lost:
             if begin <= offset < stop:
-                raise CorruptLog(f"offset {offset} is in no segment", path=log.path_of(stop))
+                words = f"offset {offset} is in no segment"
+                raise SegmentMissing(words, path=log.path_of(stop))
         first = max(bisect_right(self._bases, offset) - 1, 0)
         for n in range(first, len(log.segments)):
             segment = log.segments[n]

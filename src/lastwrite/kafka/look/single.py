@@ -8,7 +8,7 @@ from typing import NamedTuple
 from lastwrite.errors import LogHeld, NotALog
 from lastwrite.kafka.format import names
 from lastwrite.kafka.format.names import FileKind, FileName
-from lastwrite.kafka.store import links, lock, log_dir
+from lastwrite.kafka.store import links, lock, log_dir, partitions
 from lastwrite.model.log import Segment, TopicPartition
 
 _OFFSET_CHECKPOINTS = (
@@ -77,7 +77,7 @@ def identify(path: str) -> SingleFile:
             "no file of a Kafka log has such a name",
             path=path,
             remedy="give a log root, a partition's folder, or a .log, .index, .timeindex, .txnindex, .snapshot, "
-            "checkpoint or metadata file",
+            f"checkpoint or metadata file; {partitions.OTHERS}",
         )
     return found
 

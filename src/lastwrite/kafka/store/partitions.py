@@ -25,6 +25,8 @@ _DISOWNED = {
     FolderState.STRAY: "the partition is not assigned to this broker any more",
 }
 
+OTHERS = "of RocketMQ a store, of Pulsar an archive that lastwrite fetch made"  # in remedies
+
 
 def find_partitions(path: str, topic: Topics = None, partition: int | None = None) -> list[str]:
     """The folders of the live partitions at ``path``, by topic and number.
@@ -63,7 +65,8 @@ def find_partitions(path: str, topic: Topics = None, partition: int | None = Non
             raise NotALog(
                 "not a file of a Kafka log",
                 path=path,
-                remedy="give a log root, a partition's folder or a segment, which is named by 20 digits",
+                remedy="give a log root, a partition's folder or a segment, which is named by 20 "
+                f"digits; {OTHERS}",
             )
         path = os.path.dirname(path)
     if not os.path.isdir(path):
@@ -112,7 +115,7 @@ def _partitions_below(root: str) -> dict[TopicPartition, str]:
             remedy=f"give the log root below it: {' or '.join(below)}"
             if below
             else "give a log root (a folder of <topic>-<partition> folders), one of these "
-            "folders, or a segment",
+            f"folders, or a segment; {OTHERS}",
         )
     return found
 

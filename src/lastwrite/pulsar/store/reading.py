@@ -30,6 +30,7 @@ from lastwrite.pulsar.format.offload import (
     block_entries,
     parse_block_header,
 )
+from lastwrite.pulsar.format.remedy import RESTORE
 from lastwrite.pulsar.store.single import StoredIn
 from lastwrite.pulsar.store.topic import Ledger
 from lastwrite.storage.files import to_log_error
@@ -42,7 +43,6 @@ READ_BYTES = 5 << 20  # per read; as dispatcherMaxReadSizeBytes
 Blocks = Callable[[int], tuple[memoryview, int, int]]
 
 _KEPT_BLOCKS = 8
-_REMEDY = "nothing was changed; copy the object again from where it was offloaded to"
 
 
 class StoredEntry(NamedTuple):
@@ -163,7 +163,7 @@ class LedgerReader:
             end = self._firsts[-1] + len(places)
             if damage is None and end != self.count:
                 words = f"{end} entries, and its index states {self.count}"
-                raise CorruptLog(words, self.ledger.size_bytes, remedy=_REMEDY)
+                raise CorruptLog(words, self.ledger.size_bytes, remedy=RESTORE)
 
     @contextmanager
     def _opened(self) -> Iterator[Blocks]:
@@ -188,7 +188,7 @@ class LedgerReader:
             if identity != (ledger.size_bytes, ledger.mtime_ns):
                 raise LedgerMoved
             if not seen.st_size:
-                raise CorruptLog("an empty data object", remedy=_REMEDY)
+                raise CorruptLog("an empty data object", remedy=RESTORE)
             with (
                 mmap.mmap(handle, seen.st_size, prot=mmap.PROT_READ) as data,
                 memoryview(data) as view,
@@ -217,7 +217,7 @@ class LedgerReader:
         block = bisect_right(self._firsts, number) - 1
         if block < 0:
             words = f"the index has no block for entry {number}"
-            raise CorruptLog(words, remedy=_REMEDY)
+            raise CorruptLog(words, remedy=RESTORE)
         data, _, shift = blocks(block)
         first = self._firsts[block]
         if number == first:
@@ -243,10 +243,10 @@ class LedgerReader:
             header = parse_block_header(data, start, len(data))
             if header.first_entry != first:
                 words = f"block of entry {header.first_entry}, and by the index of entry {first}"
-                raise CorruptLog(words, start, remedy=_REMEDY)
+                raise CorruptLog(words, start, remedy=RESTORE)
             for _, at, _ in block_entries(data, start, header.block_bytes, first):
                 return at - ENTRY_HEAD_BYTES
-            raise CorruptLog(f"block of entry {first} without that entry", start, remedy=_REMEDY)
+            raise CorruptLog(f"block of entry {first} without that entry", start, remedy=RESTORE)
 
     def _walk(self, blocks: Blocks, block: int) -> tuple[array[int], CorruptLog | None]:
         """The positions of the heads of a block's entries, and the damage that ended the walk, if

@@ -24,7 +24,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from lastwrite.errors import CommitConflict, LogError, OutOfMemoryBudget
+from lastwrite.errors import CommitConflict, LogError, OutOfMemoryBudget, remedy_at
 from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.log import Problem, TopicPartition
 from lastwrite.rocketmq.format import kernels
@@ -350,7 +350,7 @@ class CompactedQueue:
         self._take(number, entries)
         path = pair.log.path if pair.index is None else pair.index.path
         made = f"{wrong}: it was rebuilt in memory from the log's {len(entries.bases)} records"
-        self._note(recovered(made, path, None, _RESTORE_INDEX))
+        self._note(recovered(made, path, None, remedy_at(path, _RESTORE_INDEX)))
         if stop.code in _CODES_OF_DAMAGE:
             unknown = (
                 "without an index nothing tells whether what follows is damaged or left by another "
@@ -383,7 +383,7 @@ class CompactedQueue:
                     f"the log's {len(walked.bases)} records"
                 )
                 path = pair.index.path if pair.index else pair.log.path
-                self._note(recovered(made, path, None, _RESTORE_INDEX))
+                self._note(recovered(made, path, None, remedy_at(path, _RESTORE_INDEX)))
                 if end.code in _CODES_OF_DAMAGE:
                     wrong = (
                         "without a true index no message can be found from here on: "
