@@ -59,5 +59,5 @@ def refusal(keyless: int, data: int, first: int, most: float) -> str:
     return (
         f"{keyless:,} of {data:,} records in range have no key, the first at offset {first}{share}: "
         "compaction would drop them, so the partition is skipped — "
-        f"add {OPTION} if they may be lost; a topic that needs them has cleanup.policy=delete"
+        f"add {OPTION} if they may be lost; otherwise do not compact this topic"
     )

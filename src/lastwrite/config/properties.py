@@ -69,7 +69,9 @@ def _unescape(text: str, number: int) -> str:
         elif text[at + 1 : at + 2] == "u":
             digits = text[at + 2 : at + 6]
             if not re.fullmatch("[0-9A-Fa-f]{4}", digits):
-                raise InvalidConfig(f"line {number} of the properties: \\u{digits} is no character")
+                raise InvalidConfig(
+                    f"line {number} of the properties: \\u{digits} is not a Unicode escape"
+                )
             out.append(chr(int(digits, 16)))
             at += 6
         else:

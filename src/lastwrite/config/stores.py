@@ -19,7 +19,7 @@ def _endpoint(name: str, value: object) -> str:
         raise InvalidConfig(f"{name} is {text!r}", remedy="write https://HOST or http://HOST:PORT")
     if "@" in text:
         raise InvalidConfig(
-            f"{name} holds a name or a password",
+            f"{name} contains a name or a password",
             remedy="give credentials in the environment, as the provider's own tools take them",
         )
     return text

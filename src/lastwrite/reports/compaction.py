@@ -160,7 +160,7 @@ class CompactionTotals(Document, kw_only=True):
 
 
 class StoreRequests(FrozenDocument, frozen=True, kw_only=True):
-    """Requests to buckets by all processes together; in a plan, those that ``compact`` would make."""
+    """Requests to buckets by all processes together; a plan has the requests of ``compact``."""
 
     gets: int
     puts: int  # each part of an upload counts

@@ -13,7 +13,7 @@ class HeldFor(FrozenDocument, frozen=True, kw_only=True):
     group: str
     position: int | None  # the offset that it reads next; null if unknown
     behind: int | None  # offsets from there to the log's end
-    # when the last held delete is dropped, unless the group reads it earlier; null if none is held,
+    # when the last held delete is dropped, unless the group reads it earlier; null if none exists,
     # the records were not read, or there is no limit
     until_ms: int | None = None
     # why the position is unknown, if a record or file that may contain it cannot be read

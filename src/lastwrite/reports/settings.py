@@ -31,7 +31,7 @@ class Setting(FrozenDocument, frozen=True):
     name: Annotated[str, UNPRINTED]
     value: str | None
     source: str
-    # the value that applies first, then those that it overrides; the default last
+    # the value that applies first, then the values that it overrides; the default last
     said: tuple[Word, ...] = field(default=(), name="synonyms")
 
     @property

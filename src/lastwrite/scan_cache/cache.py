@@ -88,7 +88,7 @@ def open_log(log: PartitionLog, end: int, bits: int) -> CachedLog | None:
     """The cached scans of the segments of ``log`` below ``end``. None if caching is not worth
     while.
 
-    ``bits`` is the number that the round would choose; it must use those of the result, and its
+    ``bits`` is the number that the round would choose; it must use the result's bits and
     secret.
     """
     before = {
@@ -374,8 +374,7 @@ def _place(
     rewritten: Collection[int],
     written: Sequence[tuple[WriteUnit, str | Failed[WriteUnit]]],
 ) -> Iterator[str]:
-    """Give the ``written`` files their final names, once the segments have theirs; remove stale
-    ones.
+    """Give the ``written`` files their final names, after the segments, and remove stale files.
 
     ``rewritten`` has the indexes of the segments that the round replaced. Yields error messages,
     which do not fail the round.

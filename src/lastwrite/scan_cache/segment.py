@@ -29,7 +29,7 @@ NOBODY = FileIdentity(NO_FILE, NO_FILE, NO_FILE)
 
 
 class CachedBlock(NamedTuple):
-    """A block of entries in a cache file; its layout is that of a scratch file.
+    """A block of entries in a cache file; its layout is as in a scratch file.
 
     See ``spark.folder_exchange``.
     """

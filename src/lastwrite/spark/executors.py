@@ -149,4 +149,6 @@ def _seconds(text: str | None) -> float:
     try:
         return float(text.removesuffix("s"))
     except ValueError:
-        raise InvalidConfig(f"{TIMEOUT} is {text!r}", remedy="seconds, as 600") from None
+        raise InvalidConfig(
+            f"{TIMEOUT} is {text!r}", remedy="give seconds, for example 600"
+        ) from None

@@ -108,7 +108,7 @@ def plan_memory(setting: str | int | None, workers: int, *, lean: bool = True) -
         else:
             raise InvalidConfig(
                 f"memory of {total // MIB} MiB is too little for Spark and {workers} workers",
-                remedy=f"at least {least // MIB} MiB, or fewer workers: --master local[1]",
+                remedy=f"give at least {least // MIB} MiB, or use fewer workers: --master local[1]",
             )
     share = (total - fixed) // workers
     spare = max(0, share - _AMPLE_SHARE_BYTES) * 3 // 4
@@ -135,7 +135,7 @@ def plan_executor_memory(
     if total < least:
         raise InvalidConfig(
             f"memory of {total // MIB} MiB is too little for the {workers} workers of an executor",
-            remedy=f"at least {least // MIB} MiB an executor, or fewer spark.executor.cores",
+            remedy=f"give at least {least // MIB} MiB per executor, or set fewer spark.executor.cores",
         )
     share = (total - fixed) // workers
     # More hardly makes a worker faster, and other programs run on that machine.

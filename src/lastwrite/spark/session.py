@@ -503,7 +503,7 @@ def _launcher(conf: Mapping[str, str]) -> str:
     """
     way = conf.get(_LAUNCHER, "fast")
     if way not in ("fast", "spark"):
-        raise InvalidConfig(f"{_LAUNCHER} is {way!r}", remedy="fast or spark")
+        raise InvalidConfig(f"{_LAUNCHER} is {way!r}", remedy="use fast or spark")
     return way
 
 

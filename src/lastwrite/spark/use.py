@@ -79,7 +79,7 @@ def exchange_for(runner: Runner, memory_bytes: int = 0) -> FolderExchange | Shuf
         is_here = folder is None and runner.is_here
         folders = ScratchFolders(folder, memory_bytes if is_here else 0)
         return FolderExchange(runner, folders, whole_bytes)
-    raise InvalidConfig(f"spark.lastwrite.exchange is {chosen!r}", remedy="folder or shuffle")
+    raise InvalidConfig(f"spark.lastwrite.exchange is {chosen!r}", remedy="use folder or shuffle")
 
 
 def shared_folder(runner: Runner) -> str | None:

@@ -260,8 +260,8 @@ def fold(rows_at, columns, ends, first_row, dirty_from, lost, losers, table, key
     or the same time and the record is not in a batch. A newer record with a value takes the key,
     and the record that had the key loses. After a newer delete no record has the key and its time
     is forgotten, so a later record with an earlier time can take it. A record that is not newer
-    loses, and so does a delete. A newer delete neither wins nor loses: its verdict depends on being
-    a delete. So no two records of a key may be compared out of order.
+    loses, also if it is a delete. A newer delete neither wins nor loses: its verdict depends on
+    being a delete. So no two records of a key may be compared out of order.
 
     Source: Pulsar 4.2.4 EventTimeOrderCompactor; docs/formats/pulsar-compaction.md, "Event time".
     """

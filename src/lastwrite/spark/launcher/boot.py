@@ -44,7 +44,7 @@ class Boot:
         """
         jars = spark_jars()
         if jars is None or sys.platform == "win32":
-            raise EnvironmentUnfit("Spark is not as pip installs it")
+            raise EnvironmentUnfit("Spark is not installed in the form that pip installs")
         set_local_defaults()
         java = find_java(by_release=True)
         self.folder = _short_folder()
@@ -117,5 +117,6 @@ def _short_folder() -> Path:
             return folder
         remove_folder(folder)
     raise EnvironmentUnfit(
-        "no temporary folder has a name short enough for sockets", remedy="set TMPDIR to one"
+        "no temporary folder has a name short enough for sockets",
+        remedy="set TMPDIR to a folder with a shorter path",
     )
