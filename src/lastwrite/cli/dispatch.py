@@ -10,8 +10,8 @@ import typer
 
 from lastwrite.cli import options
 from lastwrite.cli.output import Output, counted, in_time, in_words
-from lastwrite.cli.problems import problem_lines
-from lastwrite.rocketmq.reports import UNKNOWN, DispatchReport
+from lastwrite.cli.problems import problem_lines, untouched_lines
+from lastwrite.rocketmq.reports import DispatchReport
 
 
 def dispatch(
@@ -105,7 +105,5 @@ def _summary(report: DispatchReport) -> Iterator[str]:
     ):
         if count:
             yield f"left out: {counted(count)} {what}"
-    unknown = [one.path for one in report.untouched if one.why == UNKNOWN]
-    if unknown:
-        yield f"left as they are, and unknown to Lastwrite: {', '.join(unknown)}"
+    yield from untouched_lines(report.untouched)
     yield f"wrote files of {in_words(report.bytes_written)}, in {in_time(report.seconds)}"

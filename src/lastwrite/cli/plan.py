@@ -9,7 +9,7 @@ import typer
 
 from lastwrite.cli import options
 from lastwrite.cli.output import Output, counted, in_local_time, in_stages, in_time, in_words
-from lastwrite.cli.problems import problem_lines, set_aside_lines
+from lastwrite.cli.problems import problem_lines, set_aside_lines, untouched_lines
 from lastwrite.cli.settings import outvoted_lines
 from lastwrite.pulsar.format.names import SCHEME
 from lastwrite.pulsar.format.position import Position
@@ -121,6 +121,7 @@ def show_compaction(output: Output, report: CompactionReport) -> None:
     )
     output.text(set_aside_lines(report.partitions))
     output.text(outvoted_lines(report.notes))
+    output.text(untouched_lines(report.untouched, is_copy=report.is_copy))
 
 
 def _why(partition: PartitionReport) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from lastwrite.cli.output import in_local_time, local_moment
 from lastwrite.model.log import Problem, ProblemKind, TopicPartition
 from lastwrite.reports.compaction import Quarantined
+from lastwrite.reports.untouched import UNKNOWN, UntouchedFile
+
+_MOST_NAMES = 12
 
 
 class SetAside(Protocol):
@@ -53,3 +57,17 @@ def set_aside_lines(
                 f"{local_moment(entry.next_try_ms)}, or at once "
                 f"after lastwrite release: {in_local_time(entry.reason)}"
             )
+
+
+def untouched_lines(untouched: Sequence[UntouchedFile], *, is_copy: bool = False) -> Iterator[str]:
+    """The files that a command left as they are, if Lastwrite does not know them, or all that a
+    copy lacks.
+    """
+    unknown = [one.path for one in untouched if one.why == UNKNOWN]
+    if is_copy and untouched:
+        names = sorted({os.path.basename(one.path) for one in untouched})
+        shown = ", ".join(names[:_MOST_NAMES])
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        yield f"not in the copy: {shown}{more}"
+    elif unknown:
+        yield f"left as they are, and unknown to Lastwrite: {', '.join(unknown)}"

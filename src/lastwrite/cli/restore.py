@@ -13,6 +13,7 @@ from lastwrite.cli import options
 from lastwrite.cli.fetch import show_logs
 from lastwrite.cli.output import Output, counted, in_words
 from lastwrite.cli.plan import show_compaction
+from lastwrite.cli.problems import untouched_lines
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.restored import LogGiven, LogsGiven, LogsRestored, RestoredLog
 from lastwrite.rocketmq.reports import Restoration
@@ -202,6 +203,7 @@ def _offset_or_time(text: str) -> int | datetime:
 
 def _show_logs(output: Output, done: LogsRestored) -> None:
     show_logs(output, done.partitions, _what)
+    output.text(untouched_lines(done.untouched))
     for note in done.notes:
         output.say(f"lastwrite: {note}")
     if done.groups_command is not None:
@@ -254,6 +256,8 @@ def _show_queues(output: Output, done: Restoration) -> None:
         f"{counted(queue.kept)} of the store after them"
         for queue in done.queues
     )
+    if done.compaction is None:  # else its report has them
+        output.text(untouched_lines(done.untouched))
     for note in done.notes:
         output.say(f"lastwrite: {note}")
     if done.compaction is not None:

@@ -339,6 +339,7 @@ def _run(asked: _Asked) -> CompactionReport:
             system, exchange, runner.workers, limits, options, progress, ScanCache(runner)
         )
         report = _run_rounds(context, folders)
+        _account(context, folders, report)
         _clear_up(context, folders, report, tell_what_stays)
         _note_quarantine(
             system, folders, report, not options.dry_run and options.to is None, progress
@@ -392,6 +393,18 @@ def _add_figures(report: CompactionReport, before: Requests, runner: Runner) -> 
     report.profile = {name: stage.figures() for name, stage in runner.profile.items()}
     found = asked_of_buckets() - before + runner.asked()
     report.requests = StoreRequests(**asdict(found)) if found != Requests() else None
+
+
+def _account(context: Context, folders: Sequence[str], report: CompactionReport) -> None:
+    """Add the files beside the logs, which the round left as they are or did not copy."""
+    options = context.options
+    if options.dry_run:
+        return
+    report.is_copy = options.to is not None
+    try:
+        report.untouched = context.system.untouched(folders, options.to)
+    except LogError as error:
+        context.progress.note(f"the files beside the logs are not named: {error}")
 
 
 def _state(folder: str) -> tuple[int, int] | None:

@@ -58,6 +58,7 @@ from lastwrite.rocketmq.store.compacted import CompactedQueue, first_damage
 from lastwrite.rocketmq.store.place import find_place
 from lastwrite.rocketmq.store.positions import UNKNOWN, read_positions
 from lastwrite.rocketmq.store.reading import Part, read_queue
+from lastwrite.rocketmq.store.untouched import BY_ROUND, list_untouched
 from lastwrite.rocketmq.store.writer import QueueWriter
 from lastwrite.storage.choice import Topics
 from lastwrite.storage.objects.address import use
@@ -223,8 +224,9 @@ def restore(  # one parameter an option of the command line
                     _Rebuild(root, place, queue, client, _file_sizes(root, place, sizes)).run()
                 )
     notes = tuple(f"{queue.name}: {note}" for queue in restored for note in queue.notes)
+    left = tuple(list_untouched(root, {names.COMPACTION}, BY_ROUND))
     if not any(read_queue(root, Part.COMPACTION_LOG, name).files for name in named):
-        return Restoration(queues=tuple(restored), notes=notes)
+        return Restoration(queues=tuple(restored), notes=notes, untouched=left)
     with _naming_restored(restored, progress):
         report = compact(
             root,
@@ -240,7 +242,7 @@ def restore(  # one parameter an option of the command line
             progress=progress,
             config=settings,
         )
-    return Restoration(queues=tuple(restored), compaction=report, notes=notes)
+    return Restoration(queues=tuple(restored), compaction=report, notes=notes, untouched=left)
 
 
 @contextlib.contextmanager

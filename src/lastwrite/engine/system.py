@@ -24,6 +24,7 @@ from lastwrite.model.policy import Policy
 from lastwrite.model.work import Limits, Piece, RewriteUnit, SegmentOutput
 from lastwrite.reports.compaction import Backlog
 from lastwrite.reports.holding import HeldFor
+from lastwrite.reports.untouched import UntouchedFile
 from lastwrite.storage.layout import Layout
 from lastwrite.storage.quarantine import QuarantineFile
 from lastwrite.storage.staging import remove_staged
@@ -304,6 +305,15 @@ class Store(ABC):
         """The folder in which new segments are staged: in the partition, or below ``to`` for a
         copy.
         """
+
+    def untouched(self, folders: Sequence[str], to: str | None, /) -> list[UntouchedFile]:
+        """The files beside the logs in ``folders``, which a round leaves as they are; those that
+        the copy at ``to`` lacks, where one is made. Archives have none.
+
+        Raises:
+            LogError: a folder cannot be listed.
+        """
+        return []
 
     def archive_of(self, folder: str, to: str | None = None, /) -> str | None:
         """The archive to which a round writes a partition. None, the default, means that it does

@@ -7,6 +7,7 @@ from typing import ClassVar
 from msgspec import field
 
 from lastwrite.reports.document import FrozenDocument, figure
+from lastwrite.reports.untouched import UntouchedFile
 
 
 class RestoredLog(FrozenDocument, frozen=True, kw_only=True):
@@ -35,6 +36,7 @@ class LogsRestored(FrozenDocument, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     # sets the groups' positions once the broker runs; null: the archive has none to be set
     groups_command: str | None = None
+    untouched: tuple[UntouchedFile, ...] = ()  # of the log root, beside partitions
     # 3 where something of the archive is damaged, 1 where something could not be restored
     exit_status: ClassVar[int] = figure(lambda self: self.worst())
 

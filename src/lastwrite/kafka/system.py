@@ -52,11 +52,13 @@ from lastwrite.kafka.store.missing import judge_holes
 from lastwrite.kafka.store.outputs import NewSegment
 from lastwrite.kafka.store.positions import GroupPositions, positions_in
 from lastwrite.kafka.store.staging import StagedSegment
+from lastwrite.kafka.store.untouched import untouched_by_round
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment, TopicPartition
 from lastwrite.model.policy import Policy, Strategy
 from lastwrite.model.work import RewriteUnit, SegmentOutput
 from lastwrite.reports.holding import HeldFor
 from lastwrite.reports.settings import Outvoted, Setting
+from lastwrite.reports.untouched import UntouchedFile
 from lastwrite.storage.layout import Glance
 from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.objects.promises import refuse_if_broken
@@ -486,6 +488,14 @@ class KafkaSystem(System):
             self._rounds.discard_part(part)
         else:
             super().discard(part)
+
+    def untouched(self, folders: Sequence[str], to: str | None) -> list[UntouchedFile]:
+        own = [
+            folder
+            for folder in folders
+            if self.archive_of(folder, to) is None and not tiered.is_tier(folder)
+        ]
+        return untouched_by_round(own, is_copy=to is not None)
 
     def archive_of(self, folder: str, to: str | None = None) -> str | None:
         is_archived = archived.is_archived(folder)

@@ -35,8 +35,10 @@ from lastwrite.pulsar.store.manifest import EVENT_TIME, PUBLISHING, Manifest
 from lastwrite.pulsar.store.place import locate, name_of
 from lastwrite.pulsar.store.publish import NewLedger
 from lastwrite.pulsar.store.topic import find_topics, partition_of, topic_names
+from lastwrite.pulsar.store.untouched import list_untouched
 from lastwrite.reports.compaction import Backlog
 from lastwrite.reports.settings import Setting
+from lastwrite.reports.untouched import UntouchedFile
 from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.objects.promises import refuse_if_broken
 from lastwrite.storage.parallel_sync import overlapped
@@ -232,6 +234,15 @@ class PulsarSystem(System):
     def tidy(self, logs: Sequence[PartitionLog]) -> list[LogError | OSError | None]:
         return list(overlapped(publish.tidy, logs))
 
+    def untouched(self, folders: Sequence[str], to: str | None) -> list[UntouchedFile]:
+        if to is not None and is_address(to):
+            return []
+        return [
+            each
+            for folder in folders
+            for each in list_untouched(folder, None if to is None else publish.copy_at(folder, to))
+        ]
+
     def publish_copies(
         self, copies: Sequence[CommitPlan], to: str
     ) -> list[LogError | OSError | None]:
@@ -338,6 +349,9 @@ class ArchivedPulsar(PulsarSystem):
     def tidy(self, logs: Sequence[PartitionLog]) -> list[LogError | OSError | None]:
         """The next round removes what was replaced."""
         return [None] * len(logs)
+
+    def untouched(self, folders: Sequence[str], to: str | None) -> list[UntouchedFile]:
+        return []
 
     def publish_copies(
         self, copies: Sequence[CommitPlan], to: str

@@ -14,6 +14,7 @@ from lastwrite.model.log import Problem, ProblemKind, TopicPartition
 from lastwrite.reports.document import UNPRINTED, As, Document, FrozenDocument, figure
 from lastwrite.reports.holding import HeldFor
 from lastwrite.reports.settings import Outvoted, Setting, effective
+from lastwrite.reports.untouched import UntouchedFile
 
 # The stages of a round; ``compact`` is scan, elect and rewrite together, of small partitions.
 STAGES = ("plan", "scan", "elect", "rewrite", "compact", "commit")
@@ -176,6 +177,9 @@ class CompactionReport(Document, kw_only=True):
     partitions: list[PartitionReport]
     totals: ClassVar[CompactionTotals] = figure(lambda self: self.sums())
     notes: list[Outvoted] = []  # given defaults that do not apply
+    # files beside the logs that the round left as they are, or that the copy lacks
+    untouched: list[UntouchedFile] = []
+    is_copy: Annotated[bool, UNPRINTED] = False
     requests: StoreRequests | None = None  # for an archive in a bucket
     dry_run: bool
     now_ms: int

@@ -9,8 +9,7 @@ from typing import Annotated, ClassVar
 from lastwrite.model.log import Problem, TopicPartition, any_damaged
 from lastwrite.reports.compaction import CompactionReport
 from lastwrite.reports.document import UNPRINTED, Document, FrozenDocument, figure
-
-UNKNOWN = "Lastwrite does not know this file; check it before a broker starts"
+from lastwrite.reports.untouched import UntouchedFile
 
 
 class QueueKind(StrEnum):
@@ -101,13 +100,6 @@ class DispatchTotals(Document, kw_only=True):
     records_too_large: int
     seconds: float
     stage_seconds: dict[str, float]
-
-
-class UntouchedFile(FrozenDocument, frozen=True):
-    """A file or folder of the store that a command left as it is, and why."""
-
-    path: str
-    why: str
 
 
 class DispatchReport(Document, kw_only=True):
@@ -254,6 +246,7 @@ class Restoration(FrozenDocument, frozen=True, kw_only=True):
     queues: tuple[RestoredQueue, ...]
     compaction: CompactionReport | None = None
     notes: tuple[str, ...] = ()
+    untouched: tuple[UntouchedFile, ...] = ()  # of the store, which the restore left as it is
 
     @property
     def exit_status(self) -> int:

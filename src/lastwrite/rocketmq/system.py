@@ -27,6 +27,7 @@ from lastwrite.model.log import PartitionLog, TopicPartition
 from lastwrite.model.policy import LONG_MAX, Policy
 from lastwrite.model.work import RewriteUnit, SegmentOutput
 from lastwrite.reports.settings import Setting
+from lastwrite.reports.untouched import UntouchedFile
 from lastwrite.rocketmq.format.chunk import RocketmqFormat
 from lastwrite.rocketmq.format.names import OFFSET_DIGITS
 from lastwrite.rocketmq.rules.settings import DROP, KEEP, RocketmqConfig
@@ -37,6 +38,7 @@ from lastwrite.rocketmq.store.archiving import QueueRounds
 from lastwrite.rocketmq.store.copies import copy_config
 from lastwrite.rocketmq.store.publish import Change, Pair
 from lastwrite.rocketmq.store.staging import StagedFiles
+from lastwrite.rocketmq.store.untouched import untouched_by_round
 from lastwrite.storage import quarantine
 from lastwrite.storage.layout import Glance
 from lastwrite.storage.objects.address import is_address
@@ -238,6 +240,10 @@ class RocketmqSystem(System):
         return publishing.staging_folder(
             root if to is None else os.path.abspath(to), log.name, root
         )
+
+    def untouched(self, folders: Sequence[str], to: str | None) -> list[UntouchedFile]:
+        own = [folder for folder in folders if self.archive_of(folder, to) is None]
+        return untouched_by_round(own, to)
 
     def archive_of(self, folder: str, to: str | None = None) -> str | None:
         is_archived = archived.is_archived(folder)

@@ -41,6 +41,7 @@ from lastwrite.kafka.jobs.restorable import (
 from lastwrite.kafka.restored import LogsRestored, RestoredLog
 from lastwrite.kafka.store import index_files, lock, restoring
 from lastwrite.kafka.store.restoring import Target
+from lastwrite.kafka.store.untouched import WRITTEN_BY_RESTORES, list_untouched
 from lastwrite.kafka.system import KafkaSystem
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
@@ -80,6 +81,7 @@ def restore_logs(
         partitions=done,
         notes=tuple(dict.fromkeys(notes)),
         groups_command=_groups_command(path, wanted, config or {}, cluster, found, done),
+        untouched=tuple(list_untouched(root, WRITTEN_BY_RESTORES)),
     )
 
 

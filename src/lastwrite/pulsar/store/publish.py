@@ -268,7 +268,12 @@ def _names(folder: str) -> set[str]:
 
 def copy_folder(log: PartitionLog, to: str) -> str:
     """The path of the topic's copy in the archive ``to``."""
-    return os.path.join(os.path.abspath(to), *name_of(log.folder).managed_ledger.split("/"))
+    return copy_at(log.folder, to)
+
+
+def copy_at(folder: str, to: str) -> str:
+    """The path of the copy of the topic at ``folder`` in the archive ``to``."""
+    return os.path.join(os.path.abspath(to), *name_of(folder).managed_ledger.split("/"))
 
 
 def copy_staging_folder(log: PartitionLog, to: str) -> str:

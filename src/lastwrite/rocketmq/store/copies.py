@@ -14,7 +14,7 @@ from lastwrite.storage.files import to_log_error
 
 # How far a broker's own services have read queues that a copy does not have: a broker on the copy
 # would pass over as many delayed messages as there were.
-_OF_OTHER_QUEUES = (
+OF_OTHER_QUEUES = (
     names.DELAY_OFFSETS,
     names.TIMER_CHECKPOINT,
     "timermetrics",
@@ -38,7 +38,7 @@ def copy_config(source: str, target: str) -> None:
         raise to_log_error(error, folder, "list the folder") from error
     files.make_folder(place, files.owner_of(folder).as_far_as_may())
     for name in found:
-        if name.removesuffix(names.BACKUP_SUFFIX) in _OF_OTHER_QUEUES:
+        if name.removesuffix(names.BACKUP_SUFFIX) in OF_OTHER_QUEUES:
             continue
         path, copy = os.path.join(folder, name), os.path.join(place, name)
         if os.path.isfile(path) and not os.path.lexists(copy):

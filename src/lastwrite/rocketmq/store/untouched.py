@@ -6,11 +6,13 @@ Source: RocketMQ 5.5.0 ``StorePathConfigHelper``, ``BrokerPathConfigHelper``.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
+from lastwrite.reports.untouched import UNKNOWN, UntouchedFile
 from lastwrite.rocketmq.format import names
-from lastwrite.rocketmq.reports import UNKNOWN, UntouchedFile
+from lastwrite.rocketmq.store import queues
+from lastwrite.rocketmq.store.copies import OF_OTHER_QUEUES
 from lastwrite.storage import files
 
 _SETTINGS: Final = "settings, without addresses and offsets"
@@ -65,6 +67,39 @@ BY_DISPATCH: Final = {
     names.CHECKPOINT: "a broker writes it anew",
     **dict.fromkeys(_POSITIONS, "queue offsets, which a dispatch does not change"),
 }
+BY_ROUND: Final = {
+    **dict.fromkeys(
+        (names.COMMIT_LOG, *_TREES, *_TIMER, names.CHECKPOINT, names.CONSUME_QUEUE_EXTENSIONS),
+        "holds no address of a compaction log",
+    ),
+    **dict.fromkeys(_POSITIONS, "queue offsets, which a round does not change"),
+}
+_BY_COPY: Final = {
+    **dict.fromkeys(
+        (names.COMMIT_LOG, *_TREES, *_TIMER, names.CHECKPOINT, names.CONSUME_QUEUE_EXTENSIONS),
+        "the copy has compaction logs and settings alone",
+    ),
+    **dict.fromkeys(
+        (f"{names.CONFIG}/{name}" for name in OF_OTHER_QUEUES),
+        "counts of other queues; a broker on the copy would pass over delayed messages",
+    ),
+}
+
+
+def untouched_by_round(folders: Iterable[str], to: str | None) -> list[UntouchedFile]:
+    """What a round on queues leaves as it is in their stores, or what the copy at ``to`` lacks.
+
+    Raises:
+        LogError: a folder cannot be listed.
+    """
+    found = []
+    for root in sorted({queues.root_of(folder) for folder in folders}):
+        if to is None:
+            found += list_untouched(root, {names.COMPACTION}, BY_ROUND)
+            continue
+        copied = {f"{names.CONFIG}/{name}" for name in _listed(os.path.join(to, names.CONFIG))}
+        found += list_untouched(root, {names.COMPACTION, names.LOCK, *copied}, _BY_COPY)
+    return found
 
 
 def list_untouched(

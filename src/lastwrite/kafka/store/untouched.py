@@ -1,0 +1,109 @@
+"""The files of a log root that a round or a restore leaves as they are, or that a copy lacks.
+
+Source: Kafka 4.4 ``LogManager``, ``CleanShutdownFileHandler``, ``RemoteIndexCache``,
+``BootstrapDirectory``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from lastwrite.kafka.format.names import (
+    CLEAN_SHUTDOWN,
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    LOCK,
+    LOG_STARTS,
+    META_PROPERTIES,
+    METADATA_TOPIC,
+    RECOVERY_POINTS,
+    REMOTE_INDEX_CACHE,
+    FileKind,
+    FolderState,
+    classify,
+    decode_folder_name,
+    live_partition,
+)
+from lastwrite.kafka.store.partitions import root_of
+from lastwrite.reports.untouched import UNKNOWN, UntouchedFile
+from lastwrite.storage.files import to_log_error
+
+_ALWAYS: Final = {
+    LOCK: "held by Lastwrite meanwhile",
+    META_PROPERTIES: "the ids of the broker and of its cluster",
+    CLEAN_SHUTDOWN: "says that the broker ended in order",
+    RECOVERY_POINTS: "up to where the broker has synced its logs, which a round does not change",
+    HIGH_WATERMARKS: "high watermarks, which a round does not change",
+    REMOTE_INDEX_CACHE: "indexes of remote segments; a broker fetches them again",
+    "bootstrap.checkpoint": "metadata for the first start of a cluster",
+}
+_NOT_COPIED: Final = {
+    META_PROPERTIES: "a broker on the copy needs its own ids: kafka-storage format writes them",
+    CLEAN_SHUTDOWN: "without it a broker's start checks the copied logs",
+    RECOVERY_POINTS: "without it a broker's start checks the copied logs",
+}
+_FOLDERS: Final = {
+    FolderState.LIVE: "the cluster's metadata log, which is not compacted",
+    FolderState.DELETED: "a partition that its broker is deleting",
+    FolderState.FUTURE: "a replica that its broker is filling from another disk",
+    FolderState.STRAY: "a partition that is not assigned to this broker",
+}
+_WRITTEN_BY_ROUNDS: Final = (CLEANER_OFFSETS, LOG_STARTS)
+_WRITTEN_BY_COPIES: Final = (CLEANER_OFFSETS, LOG_STARTS, HIGH_WATERMARKS, LOCK)
+WRITTEN_BY_RESTORES: Final = (CLEANER_OFFSETS, LOG_STARTS, HIGH_WATERMARKS, RECOVERY_POINTS)
+
+
+def untouched_by_round(folders: Sequence[str], *, is_copy: bool) -> list[UntouchedFile]:
+    """Files beside the logs in ``folders``, and unknown files in these folders.
+
+    Args:
+        is_copy: the files that the copy lacks, in place of those that the round leaves.
+
+    Raises:
+        LogError: a folder cannot be listed.
+    """
+    roots = {root_of(folder): None for folder in folders}
+    written = _WRITTEN_BY_COPIES if is_copy else _WRITTEN_BY_ROUNDS
+    reasons = {**_ALWAYS, **_NOT_COPIED} if is_copy else _ALWAYS
+    found = [each for root in roots for each in list_untouched(root, written, reasons)]
+    for folder in folders:
+        names = (name for name in _listed(folder) if classify(name).kind is FileKind.FOREIGN)
+        found += [UntouchedFile(os.path.join(folder, name), UNKNOWN) for name in names]
+    return found
+
+
+def list_untouched(
+    root: str, written: Collection[str], reasons: Mapping[str, str] = _ALWAYS
+) -> list[UntouchedFile]:
+    """The files and folders of the log root that are neither ``written`` nor live partitions.
+
+    Raises:
+        LogError: the folder cannot be listed.
+    """
+    return [
+        UntouchedFile(os.path.join(root, name), _reason(name, reasons))
+        for name in _listed(root)
+        if name not in written and live_partition(name) is None
+    ]
+
+
+def _reason(name: str, reasons: Mapping[str, str]) -> str:
+    if name.startswith("lastwrite-"):
+        return "written by Lastwrite"
+    folder = decode_folder_name(name)
+    if folder is not None and (
+        folder.state is not FolderState.LIVE or folder.partition.topic == METADATA_TOPIC
+    ):
+        return _FOLDERS[folder.state]
+    return reasons.get(name, UNKNOWN)
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise to_log_error(error, folder, "list the folder") from error

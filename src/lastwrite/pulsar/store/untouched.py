@@ -1,0 +1,57 @@
+"""The files of a topic folder that a round leaves as they are, or that a copy lacks."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from lastwrite.pulsar.format.names import (
+    FETCHED,
+    INDEX_SUFFIX,
+    MANAGED_LEDGER,
+    MANAGED_LEDGER_JSON,
+    MANIFEST,
+    SURVEY_SUFFIX,
+    parse_object_name,
+)
+from lastwrite.pulsar.store import lock
+from lastwrite.reports.untouched import UNKNOWN, UntouchedFile
+from lastwrite.storage.files import to_log_error
+
+_SIDE: Final = (FETCHED, MANAGED_LEDGER, MANAGED_LEDGER_JSON, MANIFEST)
+_OWN: Final = "written by Lastwrite"
+
+
+def list_untouched(folder: str, copy: str | None) -> list[UntouchedFile]:
+    """Unknown files of a topic folder, or all files that its ``copy`` lacks. None if the topic was
+    not copied.
+
+    Raises:
+        LogError: a folder cannot be listed.
+    """
+    copied = set() if copy is None else set(_listed(copy))
+    if copy is not None and not copied:
+        return []
+    found = []
+    for name in _listed(folder):
+        why = _reason(name)
+        if name not in copied and (why == UNKNOWN or copy is not None):
+            found.append(UntouchedFile(os.path.join(folder, name), why))
+    return found
+
+
+def _reason(name: str) -> str:
+    if name == lock.FILE or name.endswith(SURVEY_SUFFIX) or name.startswith("lastwrite-"):
+        return _OWN
+    if parse_object_name(name.removesuffix(INDEX_SUFFIX)) is not None:
+        return "of a ledger that the copy's compacted ledger replaces"
+    return "of the topic before the round" if name in _SIDE else UNKNOWN
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise to_log_error(error, folder, "list the folder") from error

@@ -1,0 +1,16 @@
+"""Files that a command did not change, or did not copy, as values that print as JSON."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lastwrite.reports.document import FrozenDocument
+
+UNKNOWN: Final = "Lastwrite does not know this file; check it before a broker starts"
+
+
+class UntouchedFile(FrozenDocument, frozen=True):
+    """A file or folder of the store that a command left as it is, and why."""
+
+    path: str
+    why: str

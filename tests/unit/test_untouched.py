@@ -1,0 +1,140 @@
+"""A command that changes a store, or copies one, accounts for every file beside the logs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import lastwrite
+from lastwrite.cli.problems import untouched_lines
+from lastwrite.reports.compaction import CompactionReport
+from lastwrite.reports.untouched import UNKNOWN, UntouchedFile
+from lastwrite.rocketmq.format.sides import CLEANUP_POLICY, COMPACTION_POLICY
+from lastwrite.spark.inline import Inline
+from tests.support.kafka.growing import GrowingLog
+from tests.support.pulsar.folders import single, write_ledger
+from tests.support.pulsar.topics import topic_folder
+from tests.support.rocketmq.stores import StoreWriter
+
+CLEAN = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
+
+
+def log_root(root: Path) -> Path:
+    log = GrowingLog(root)
+    for n in range(3):
+        log.append([(b"a", b"%d" % n, 5)])
+        log.roll()
+    for name in (".lock", "meta.properties", "bootstrap.checkpoint", "odd", "t-0/notes.txt"):
+        (root / name).write_bytes(b"")
+    for name in ("__cluster_metadata-0", "other-1", f"t-1.{'0' * 32}-delete", "odd.d"):
+        (root / name).mkdir()
+    return root
+
+
+def store(root: Path) -> Path:
+    writer = StoreWriter(root)
+    writer.topics["t"] = {CLEANUP_POLICY: COMPACTION_POLICY}
+    for n in range(60):
+        writer.send("t", b"%d" % n, {"KEYS": "a"})
+    writer.write_compaction("t")
+    writer.write()
+    for name in ("config/delayOffset.json", "config/odd.json", "odd"):
+        (root / name).write_text("{}")
+    return root
+
+
+def topic(archive: Path) -> Path:
+    folder = topic_folder(archive, "persistent://public/default/t")
+    write_ledger(folder, 10, [single("a", f"{n}", n) for n in range(9)])
+    (folder / "odd").write_bytes(b"")
+    return archive
+
+
+def compact(root: Path, to: Path | None = None) -> CompactionReport:
+    config = CLEAN if (root / "meta.properties").exists() else {}
+    where = None if to is None else str(to)
+    return lastwrite.compact(str(root), to=where, topic="t", config=config, spark=Inline())
+
+
+def named(root: Path, report: CompactionReport) -> dict[str, str]:
+    return {os.path.relpath(one.path, root): one.why for one in report.untouched}
+
+
+def entries_of(root: Path) -> set[str]:
+    """The files and folders at the top of the root, and the files of its settings."""
+    config = root / "config"
+    return {each.name for each in root.iterdir() if each != config} | {
+        f"config/{each.name}" for each in (config.iterdir() if config.is_dir() else ())
+    }
+
+
+def test_a_round_on_a_log_root(tmp_path: Path) -> None:
+    root = log_root(tmp_path / "root")
+    found = named(root, compact(root))
+    written = {"t-0", "other-1", "cleaner-offset-checkpoint", "log-start-offset-checkpoint"}
+    assert found.keys() - {"t-0/notes.txt"} == entries_of(root) - written
+    unknown = {name for name, why in found.items() if why == UNKNOWN}
+    assert unknown == {"odd", "odd.d", "t-0/notes.txt"}
+    assert found["meta.properties"] == "the ids of the broker and of its cluster"
+    assert found[f"t-1.{'0' * 32}-delete"] == "a partition that its broker is deleting"
+
+
+def test_a_copy_of_a_log_root(tmp_path: Path) -> None:
+    root, to = log_root(tmp_path / "root"), tmp_path / "copy"
+    report = compact(root, to)
+    found = named(root, report)
+    assert found.keys() - {"t-0/notes.txt"} == entries_of(root) - entries_of(to) - {"other-1"}
+    assert "needs its own ids" in found["meta.properties"]
+    (line,) = untouched_lines(report.untouched, is_copy=report.is_copy)
+    assert line.startswith(
+        "not in the copy: .kafka_cleanshutdown, __cluster_metadata-0, bootstrap.checkpoint"
+    )
+
+
+def test_a_round_on_a_store_of_rocketmq(tmp_path: Path) -> None:
+    root = store(tmp_path / "store")
+    report = compact(root)
+    found = named(root, report)
+    assert found.keys() == entries_of(root) - {"compaction"}
+    assert {name for name, why in found.items() if why == UNKNOWN} == {"odd", "config/odd.json"}
+    assert found["commitlog"] == "holds no address of a compaction log"
+    assert found["config/consumerOffset.json"] == "queue offsets, which a round does not change"
+    (line,) = untouched_lines(report.untouched)
+    assert line.endswith(f"unknown to Lastwrite: {root}/odd, {root}/config/odd.json")
+
+
+def test_a_copy_of_a_store_of_rocketmq(tmp_path: Path) -> None:
+    root, to = store(tmp_path / "store"), tmp_path / "copy"
+    found = named(root, compact(root, to))
+    assert found.keys() == entries_of(root) - entries_of(to)
+    assert "pass over delayed messages" in found["config/delayOffset.json"]
+
+
+@pytest.mark.parametrize("is_copy", [False, True])
+def test_a_topic_of_pulsar(tmp_path: Path, is_copy: bool) -> None:
+    root, to = topic(tmp_path / "archive"), tmp_path / "copy" if is_copy else None
+    found = named(topic_folder(root, "persistent://public/default/t"), compact(root, to))
+    assert found["odd"] == UNKNOWN
+    others = {name: why for name, why in found.items() if name not in ("odd", "lastwrite.lock")}
+    ours = {why for name, why in others.items() if name.endswith(".survey")}
+    replaced = {why for name, why in others.items() if not name.endswith(".survey")}
+    assert ours <= {"written by Lastwrite"}
+    assert replaced == (
+        {"of a ledger that the copy's compacted ledger replaces"} if is_copy else set()
+    )
+
+
+def test_a_plan_and_an_archive_have_none(tmp_path: Path) -> None:
+    root = store(tmp_path / "root")
+    assert lastwrite.plan(str(root), topic="t", spark=Inline()).untouched == []
+    lastwrite.fetch([str(root)], str(tmp_path / "archive"), topic="t", include_active=True)
+    done = lastwrite.compact(str(tmp_path / "archive"), spark=Inline())
+    assert len(done.partitions) == 1 and done.untouched == []
+
+
+def test_a_long_list_is_cut() -> None:
+    names = [UntouchedFile(f"/root/{n:02}", "") for n in range(20)]
+    (line,) = untouched_lines(names, is_copy=True)
+    assert line.endswith("10, 11 and 8 more")
