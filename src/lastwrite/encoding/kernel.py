@@ -118,7 +118,7 @@ def _for_numba(given: dict[str, Any], names: set[str]) -> dict[str, Any]:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """The global names that a function uses, including those of functions inside it."""
+    """The global names that a function uses, including the names in functions inside it."""
     yield from code.co_names
     for inner in code.co_consts:
         if isinstance(inner, CodeType):

@@ -26,7 +26,7 @@ def rewrite_cost(piece: Piece, scan: PieceScan) -> int:
 class Shares:
     """Shares of about equal rewriting cost, one per worker.
 
-    ``costs`` are those of each new segment. If whole segments give shares that are equal enough,
+    ``costs`` has the cost of each new segment. If whole segments give shares that are equal enough,
     none is cut. Otherwise shares are filled one after the other. A segment across the end of a
     share is cut there, at the next piece, and its parts are joined later. The end of a segment
     fills up a share, since all but its first part are copied when they are joined.

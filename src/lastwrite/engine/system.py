@@ -262,9 +262,7 @@ class Store(ABC):
         return self.read(folder)
 
     def judged(self, log: PartitionLog, config: Config, /) -> PartitionLog:
-        """The log with the problems that only its settings tell from what is right; by default there
-        are none.
-        """
+        """The log with the problems that can only be found with its settings; by default none."""
         return log
 
     def check_unmoved(self, log: PartitionLog, /) -> None:

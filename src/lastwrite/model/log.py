@@ -176,16 +176,16 @@ class PartitionLog:
     first_unstable_offset: int | None = None
     unseen: tuple[str, ...] = ()  # files of segments beyond the offset where a crash ended the log
     cached: tuple[str, ...] = ()  # files of Lastwrite: the scans of earlier rounds
-    # identifies the state of a log that a broker has open; None if none has
+    # identifies the state of a log that a broker has open; None if no broker has
     open_as: Hashable | None = None
     is_closed: bool = False  # no broker appends to the last segment: the log is in an archive
     generation: int = 0  # of the manifest that it was read from; 0 if it is in no archive
-    # In an archive that follows a live log: the base of the active segment, which has one archived
-    # segment per fetch. None if there is none.
+    # Only in an archive that follows a live log: the base of the active segment, which has one
+    # archived segment per fetch. None if there is none.
     active_from: int | None = None
     # of a log in an archive or a tier; in a log directory, partition.metadata has the id
     topic_id: str | None = None
-    superseded: tuple[Segment, ...] = ()  # of Pulsar: raw ledgers up to the horizon, which remain
+    superseded: tuple[Segment, ...] = ()  # in Pulsar: remaining raw ledgers up to the horizon
     # first offset and end of each range between two segments that no segment has, and that no
     # round of a cleaner accounts for
     holes: tuple[tuple[int, int], ...] = ()

@@ -305,7 +305,7 @@ class RewriteUnit:
     index_interval_bytes: int
     limits: Limits
     folder: str | None  # where the outputs are staged; None to measure only
-    mtime_ns: int = 0  # of the new files: that of the last source
+    mtime_ns: int = 0  # of the new files: the last source's
     aborted: tuple[AbortedTransaction, ...] = ()  # the entries of the new transaction index
     tells_left: bool = False  # report the rest of each piece: see ``PieceLeft``
     cost: int = 0  # in bytes read

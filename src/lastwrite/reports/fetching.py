@@ -43,7 +43,7 @@ class FetchedLog(FrozenDocument, frozen=True, kw_only=True):
     held: Held | None = None  # the reason in a word
     gap: str | None = None  # offsets before it that were accepted as lost, see ``--accept-gap``
     aside: str | None = None  # the archive with the records that could not be continued
-    attempts: int = 1  # more than one where another writer changed the partition first
+    attempts: int = 1  # more than one if another writer changed the partition first
 
 
 class LogsFetched(FrozenDocument, frozen=True, kw_only=True):

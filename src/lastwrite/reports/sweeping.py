@@ -16,7 +16,7 @@ class SweptPartition(Document, kw_only=True):
     bytes: int = 0
     is_waiting: bool = False  # equally old objects were left, for a round that is running
     reason: Annotated[str, As(or_none)] = ""  # why the partition could not be swept
-    attempts: int = 1  # more than one where another writer committed first
+    attempts: int = 1  # more than one if another writer committed first
     is_damaged: Annotated[bool, UNPRINTED] = False
 
 

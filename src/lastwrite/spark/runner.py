@@ -206,7 +206,7 @@ class SparkRunner(Runner):
     ) -> T:
         """Run ``act``; its jobs have the stage's name and their own group.
 
-        ``task_bytes`` are those of ``_watch``.
+        ``task_bytes`` is passed to ``_watch``.
 
         Raises:
             LogError: Spark failed, or ``cancel`` was called.

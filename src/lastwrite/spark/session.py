@@ -91,7 +91,7 @@ def _local(master: str) -> tuple[str, str | None] | None:
 
 
 class Spark(Protocol):
-    """Where a runner's stages run."""
+    """The Spark on which a runner's stages run."""
 
     @property
     def master(self) -> str: ...

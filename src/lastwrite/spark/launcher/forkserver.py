@@ -5,14 +5,13 @@ half a second of a core for each worker, and only after the JVM has started, sin
 Spark start workers. The fork server takes that half second once, while the JVM starts, and workers
 share its pages.
 
-    driver ── starts ──► fork server ── forks ──► Spark's daemon (pyspark.daemon) ── forks ──►
-    workers
-       └──── starts ──► JVM ── starts ──► lastwrite.spark.launcher.attach ──┘ passes on its streams
-       and environment
+    driver ── starts ──► fork server ── forks ──► Spark's daemon (pyspark.daemon) ─ forks ─► workers
+       │                                                         ▲ passes on its streams and
+       └──── starts ──► JVM ── starts ──► launcher.attach ───────┘ its environment
 
 The fork server is a separate program, or a fork of the driver. It is a fork if the driver is the
 command line on Linux, which needs to load the same modules anyway. It ends when the driver ends,
-and a daemon when the JVM ends, in whatever way: each holds one end of a pipe.
+and a daemon when the JVM ends, however they end: each holds one end of a pipe.
 """
 
 from __future__ import annotations

@@ -46,10 +46,10 @@ _SECONDS_TO_DIE = 2.0
 
 # Spark's gateway checks whether its parent is alive only once it listens, and a JVM that fails
 # before that never ends. So a shell waits beside it from the start. Its standard output is the far
-# end of a pipe that closes when the driver ends. A line means that the JVM may end by itself. The
-# end of the pipe means that this process group is killed, and the files that it may have started
-# ($2, $3) are removed. $1 makes the system prefer the JVM over the driver if it must kill one for
-# memory, because the driver can report that (``machine.go_first_for_memory``).
+# end of a pipe that closes when the driver ends. A line means that the JVM may end by itself. When
+# the pipe ends, the shell kills this process group and removes its unfinished files ($2, $3). $1
+# makes the system prefer the JVM over the driver if it must kill one for memory, because the driver
+# can report that (``machine.go_first_for_memory``).
 _GUARD = (
     "{ read -r adjust </proc/self/oom_score_adj && echo $((adjust + $1)) >/proc/self/oom_score_adj; } 2>/dev/null; "
     '{ read -r told || { rm -f "$2" "$3"; kill -9 0; }; } <&1 >/dev/null 2>&1 & '

@@ -1,4 +1,4 @@
-"""A pipe that shows another process that this one has ended, in whatever way."""
+"""A pipe that shows another process that this one has ended, even by a crash."""
 
 from __future__ import annotations
 
