@@ -79,12 +79,14 @@ kafka-metadata-quorum describe --status
 kafka-metadata-quorum describe --replication
 kafka-features describe
 kafka-transactions list
+kafka-transactions list --duration-filter 1 --transactional-id-pattern o.*
 kafka-transactions describe --transactional-id writer
 kafka-transactions describe --transactional-id open
 kafka-transactions describe --transactional-id missing
 kafka-transactions describe-producers --topic t --partition 0
 kafka-transactions describe-producers --topic plain --partition 0
 kafka-transactions find-hanging --broker-id 1
+kafka-transactions find-hanging --broker-id 1 --max-transaction-timeout 0
 """.strip().splitlines()
 # Texts that only a running cluster has, or that change while it runs.
 _RUNNING = (
@@ -230,6 +232,25 @@ def _comparable(pair: Pair, line: str) -> str:
     for pattern, kept in _RUNNING:
         line = re.sub(pattern, kept, line)
     return line
+
+
+def test_a_transaction_without_a_coordinator_is_found_hanging(pair: Pair, tmp_path: Path) -> None:
+    for name in ("data", "copy"):
+        shutil.copytree(pair.copy, tmp_path / name)
+        shutil.rmtree(tmp_path / name / "__transaction_state-0")
+    asked = "find-hanging", "--broker-id", "1", "--max-transaction-timeout", "0"
+    state = str(tmp_path / "state")
+    with (
+        Broker(pair.broker.home, tmp_path / "data") as broker,
+        lastwrite.serve(str(tmp_path / "copy"), listen="127.0.0.1:0", state=state) as ours,
+    ):
+        theirs, printed = (
+            pair.tools.run("kafka-transactions", each, *asked).lines
+            for each in (broker.address, ours.address)
+        )
+    # The last column is how long ago the transaction began.
+    assert [line.split()[:-1] for line in printed] == [line.split()[:-1] for line in theirs]
+    assert printed[1].split()[:2] == ["t", "0"]
 
 
 def test_loggers_are_those_of_a_running_broker(pair: Pair) -> None:
