@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import lastwrite
+from lastwrite.cli import run
 from lastwrite.errors import CorruptLog, InvalidConfig
 from lastwrite.kafka.cluster.remote_log_metadata import FINISHED, decode_segment_state
 from lastwrite.kafka.format.batch import encode_batch
@@ -151,6 +152,35 @@ def test_a_gap_is_damage_and_has_offsets(tier: Path) -> None:
         lastwrite.latest(str(tier), "orders")
     report = lastwrite.inspect(str(tier), topic="orders", spark=INLINE)
     assert report.exit_status == 3
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["dump"],
+        ["read"],
+        ["inspect"],
+        ["explain"],
+        ["plan"],
+        ["compact", "--to", "{0}/../archive"],
+        ["verify"],
+        ["fetch", "--to", "{0}/../archive"],
+        ["table", "--to", "{0}/../table", "--as", "parquet"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_every_command_names_a_gap(
+    tier: Path, capfd: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    (lost,) = folder("orders", tier).glob("00000000000000000130-*.log")
+    lost.unlink()
+    name, *options = [each.format(tier) for each in command]
+    if name in ("plan", "compact"):
+        options += ["--topic-config", "orders:cleanup.policy=compact"]
+    capfd.readouterr()
+    assert run([name, str(tier), "--topic", "orders", *options]) == 3
+    said = " ".join("".join(capfd.readouterr()).split())
+    assert "offsets 130 to 203 are in no segment of the tier" in said
 
 
 def test_a_copy_that_was_broken_off_does_not_count(tier: Path) -> None:

@@ -173,6 +173,12 @@ def test_the_next_fetch_and_a_copy_have_it_too(archive: Path, tmp_path: Path) ->
         assert [GAP in each.message for each in found.problems] == [True]
 
 
+def test_an_accepted_gap_is_no_missing_segment(archive: Path) -> None:
+    """Even where the topic's policy tells that no cleaner made it."""
+    report = lastwrite.verify(str(archive), config={"cleanup.policy": "delete"})
+    assert report.exit_status == 0
+
+
 def test_it_is_not_accepted_and_set_aside_at_once(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="two things of one gap"):
         fetch(write(tmp_path, range(4)), tmp_path / "archive", accepts_gap=True, sets_aside=True)

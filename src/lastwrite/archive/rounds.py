@@ -17,8 +17,8 @@ from typing import TypeVar
 
 from lastwrite.archive.manifest import Manifest
 from lastwrite.archive.place import Round, Seen, place_at, read_seen
-from lastwrite.errors import CommitConflict, InvalidConfig, LogError, RemoteFailed
-from lastwrite.model.log import PartitionLog, Segment
+from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, LogError, RemoteFailed
+from lastwrite.model.log import PartitionLog, ProblemKind, Segment
 from lastwrite.storage.objects.store import Store
 
 _AT_ONCE = 16  # requests wait for the store, not for us
@@ -299,11 +299,13 @@ def take_out(
 def refuse_damaged(log: PartitionLog, to: str) -> None:
     """
     Raises:
-        LogError: something of the log is wrong, so that the archive ``to`` shall not have it.
+        CorruptLog: the log is damaged, so it is left out of the archive ``to``.
+        LogError: the log has a format that is not supported.
     """
-    damage = next((problem for problem in log.problems if not problem.is_note), None)
-    if damage is not None:
-        raise LogError(f"damaged, and left out of {to}: {damage}", path=log.folder)
+    problem = next((problem for problem in log.problems if not problem.is_note), None)
+    if problem is not None:
+        kind = CorruptLog if problem.kind is ProblemKind.DAMAGED else LogError
+        raise kind(f"{problem.kind}, and left out of {to}: {problem}", path=log.folder)
 
 
 def each_at_once(work: Callable[[T], None], wave: Sequence[T]) -> list[Outcome]:

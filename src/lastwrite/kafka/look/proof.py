@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from lastwrite.archive.place import read_seen
 from lastwrite.errors import CorruptLog, LogError, RemoteFailed, UnsupportedFormat
 from lastwrite.kafka.format.index import ABORTED_TRANSACTION, OFFSET_ENTRY, TIME_ENTRY
 from lastwrite.kafka.format.names import LEADER_EPOCHS, PARTITION_METADATA
@@ -18,7 +19,9 @@ from lastwrite.kafka.recovery import index_truth
 from lastwrite.kafka.recovery.index_truth import NO_TIME, Lie, TransactionTruth
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.store import index_files
+from lastwrite.kafka.store.archived import contents_of, is_archived
 from lastwrite.kafka.store.missing import judge_holes
+from lastwrite.kafka.store.tiered import is_tier
 from lastwrite.kafka.system import KAFKA
 from lastwrite.model.columns import BAD_HORIZON, BatchTable, Int64Array
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
@@ -141,6 +144,11 @@ class KafkaProof(LogProof):
     def judge_holes(
         self, log: PartitionLog, holes: Sequence[tuple[int, int]], config: Mapping[str, object]
     ) -> Sequence[Problem]:
+        if is_tier(log.folder):  # whose listing reports them
+            return ()
+        if is_archived(log.folder):
+            gaps = contents_of(read_seen(log.folder).manifest, log.folder).gaps
+            holes = [each for each in holes if each not in gaps]  # else they are accepted
         return judge_holes(log, holes, KAFKA.settings(log.folder, config))
 
     def differences(self, before: PartitionLog, after: PartitionLog) -> list[Violation]:
