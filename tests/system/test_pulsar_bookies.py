@@ -85,7 +85,7 @@ def test_striped_ledgers_are_read_whatever_bookie_is_gone(
         pytest.raises(RemoteFailed) as caught,
     ):
         list(bookies.read(ledger, 0, 299))
-    assert "cannot be had" in caught.value.problem
+    assert "cannot be read" in caught.value.problem
 
 
 def test_a_ledger_goes_to_other_bookies_when_one_fails(

@@ -157,9 +157,9 @@ def test_every_way_to_say_who_we_are(broker: SecuredBroker, tmp_path: Path) -> N
     [
         ({"authParams": "token:{stranger}"}, "not authorized|authoriz|denied|permission"),
         ({"authParams": "token:{bad}"}, "(?i)authenticat"),
-        ({"authPlugin": "", "authParams": ""}, "(?i)authenticat|who we are"),
+        ({"authPlugin": "", "authParams": ""}, "(?i)authenticat|requires authentication"),
         ({"tlsTrustCertsFilePath": "{keys}/stranger.pem"}, "certificate is refused"),
-        ({"brokerServiceUrl": "pulsar://{address}"}, "hung up|closed|reset|frame of"),
+        ({"brokerServiceUrl": "pulsar://{address}"}, "closed|reset|frame of"),
         ({"metadataStoreAuth": ""}, "refuses access"),
         ({"metadataStoreAuth": "digest:lastwrite:no"}, "refuses access"),
         (

@@ -131,7 +131,7 @@ def test_what_etcd_gives_and_keeps(etcd: str) -> None:
     either = Etcd(f"etcd:http://127.0.0.1:1,{etcd}", 10, "", TlsFiles())
     assert either.children("/a", "looking") == ["c"]
     either.close()
-    with pytest.raises(InvalidConfig, match="no address of etcd"):
+    with pytest.raises(InvalidConfig, match="not an address of etcd"):
         Etcd("etcd:127.0.0.1:2379", 10, "", TlsFiles())
 
 
@@ -172,5 +172,5 @@ def test_a_topic_with_metadata_in_rocksdb_is_read_beside_the_standalone(
     assert planned["status"] == Status.CLEANED, planned
     with pytest.raises(InvalidConfig, match="only be read"):
         lastwrite.compact(TOPIC, config=config, spark=INLINE)
-    with pytest.raises(InvalidConfig, match="no RocksDB"):
+    with pytest.raises(InvalidConfig, match="not a RocksDB store"):
         lastwrite.fetch([TOPIC], str(tmp_path), config={"metadataStoreUrl": "rocksdb:///nowhere"})

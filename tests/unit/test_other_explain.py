@@ -164,7 +164,7 @@ def test_a_topic_in_its_own_words(tmp_path: Path) -> None:
     assert (last.fate, last.message) == (Fate.STAYS, "it is the key's last write")
     deleted = record(folder, b"b", 0)
     assert (deleted.fate, deleted.value_bytes) == (Fate.NEXT_ROUND, None)
-    assert "a compacted ledger holds no deletes" in deleted.message
+    assert "a compacted ledger contains no tombstones" in deleted.message
     assert compact(folder) == "cleaned"
     found = explained(folder, b"b")
     assert (found.summary, found.records) == ("clean", [])
@@ -177,7 +177,7 @@ def test_a_transaction_that_is_not_decided(tmp_path: Path) -> None:
     inside: dict[str, Any] = {"txnid_least_bits": 7, "txnid_most_bits": 0}
     put_ledger(folder, 10, [single("a", b"1"), single("a", b"2", **inside), single("a", b"3")])
     found = reason(folder, Rule.TRANSACTION)
-    assert found.message == "a transaction that is not decided begins at 10:1"
+    assert found.message == "an undecided transaction begins at 10:1"
     first, second, third = explained(folder, b"a").records or ()
     assert first.message.startswith("10:2 is a later write of the key, but lies above")
     assert first.change is not None and "open transaction (from 10:1)" in first.change

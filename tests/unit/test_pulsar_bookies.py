@@ -322,7 +322,7 @@ def test_the_end_of_an_open_ledger_is_what_the_best_of_its_bookies_knows() -> No
             assert (end.entry, end.confirmed, end.payload) == (9, 6, b"last")
             nothing = bookies.last_entry(ledger(empty))
             assert (nothing.entry, nothing.confirmed, nothing.payload) == (-1, -1, b"")
-            with pytest.raises(RemoteFailed, match="the end of ledger 7 cannot be had"):
+            with pytest.raises(RemoteFailed, match="the end of ledger 7 cannot be read"):
                 bookies.last_entry(ledger("127.0.0.1:1"))
 
 
@@ -331,10 +331,10 @@ def test_an_end_that_no_disk_gives_is_damage_and_one_behind_a_silent_bookie_is_n
         with Bookies(lambda address: address, timeout=1.0) as bookies:
             assert bookies.last_entry(ledger(broken, good)).entry == 9
             with pytest.raises(
-                CorruptLog, match=r"the end of ledger 7.*cannot read it \(code 101\)"
+                CorruptLog, match=r"the end of ledger 7.*cannot read the entry \(code 101\)"
             ):
                 bookies.last_entry(ledger(broken))
-            with pytest.raises(RemoteFailed, match="the end of ledger 7 cannot be had"):
+            with pytest.raises(RemoteFailed, match="the end of ledger 7 cannot be read"):
                 bookies.last_entry(ledger(broken, "127.0.0.1:1"))
 
 
@@ -408,7 +408,7 @@ def test_what_a_bookie_in_trouble_may_have_is_no_gap(contradiction: str, damage:
     ):
         for quorum in (one, two), (two, one), (one, "127.0.0.1:1"):
             found: list[int] = []
-            with pytest.raises(RemoteFailed, match="entry 7 of ledger 7 cannot be had"):
+            with pytest.raises(RemoteFailed, match="entry 7 of ledger 7 cannot be read"):
                 found.extend(entry for entry, _ in bookies.read_whole(ledger(*quorum), 0, 40))
             assert found == list(range(7))
 

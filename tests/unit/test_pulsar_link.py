@@ -302,7 +302,7 @@ def test_a_bookie_without_tls_says_so() -> None:
         connection.recv(1 << 16)
         connection.sendall(frame(b"\xff\xff"))
 
-    for answer, said in ((refuse, "does not speak TLS"), (babble, "not a bookie's answer")):
+    for answer, said in ((refuse, "does not support TLS"), (babble, "not a bookie's answer")):
         with listening(answer) as address, pytest.raises(RemoteFailed, match=said):
             Link(address, "bookie", 5, tls_context(TlsFiles()), ask_for_tls).open("asking")
 
@@ -339,7 +339,7 @@ def test_who_we_are_to_access_lists(tmp_path: Path) -> None:
         with pytest.raises(InvalidConfig) as caught:
             digest_of_user(wrong)
         assert "secret" not in str(caught.value)
-    with pytest.raises(InvalidConfig, match="cannot read who we are"):
+    with pytest.raises(InvalidConfig, match="cannot read the file of metadataStoreAuth"):
         digest_of_user(f"file://{tmp_path}/nothing")
 
 
@@ -374,7 +374,7 @@ def test_etcd_that_refuses_and_what_is_no_etcd() -> None:
             b"HTTP/1.1 400 Bad Request\r\nContent-Length: %d\r\n\r\n" % len(refusal) + refusal,
             "refuses",
         ),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", "not etcd's answer"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", "not an answer of etcd"),
         (b"SSH-2.0\r\n", "SSH|timed out|refused"),
     ):
         with listening(partial(answered, body)) as address:
@@ -452,10 +452,10 @@ def answering() -> Iterator[Callable[[bytes, bool], str]]:
             r"a Pulsar broker's own port \(Pulsar 4\)",
             "USE_ZOOKEEPER",
         ),
-        (b"\x15\x03\x03\x00\x02\x02\x46", "a server that wants TLS", "without TLS"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", "a server that requires TLS", "without TLS"),
         (b"-ERR unknown command", "it says -ERR unknown command", "2181"),
-        (b"\x00\x01\xff\xfe", "it says 00 01 ff fe", "2181"),
-        (b"", "has no answer to a ZooKeeper's client", "2181"),
+        (b"\x00\x01\xff\xfe", "it answers 00 01 ff fe", "2181"),
+        (b"", "does not answer a ZooKeeper client", "2181"),
     ],
     ids=["http", "admin", "broker", "tls", "words", "bytes", "nothing"],
 )
@@ -479,7 +479,7 @@ def test_who_says_nothing_and_holds_on(answering: Callable[[bytes, bool], str]) 
     address = answering(b"", False)
     with MetadataStore(address, timeout=3600) as store, pytest.raises(RemoteFailed) as refused:
         store.bookies()
-    assert "has no answer to a ZooKeeper's client" in refused.value.problem
+    assert "does not answer a ZooKeeper client" in refused.value.problem
 
 
 def test_nobody_there_is_said_of_each_server(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -343,7 +343,7 @@ def test_nothing_is_compacted_beyond_a_transaction_that_is_not_decided(tmp_path:
     assert compact(folder).status is Status.CLEANED
     assert positions(folder) == ["10:0"]
     put_ledger(folder, 12, [single("c")])
-    assert compact(folder).reason == "a transaction that is not decided begins at 10:1"
+    assert compact(folder).reason == "an undecided transaction begins at 10:1"
     put_ledger(folder, 14, [marker(COMMIT, 1)])
     assert compact(folder).status is Status.CLEANED
     assert positions(folder) == ["10:1", "10:2", "12:0"]

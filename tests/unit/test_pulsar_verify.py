@@ -116,15 +116,15 @@ def second_block_of_another_entry(index: IndexObject) -> IndexObject:
 
 DAMAGE: dict[str, Callable[[Path], None]] = {
     "checksum does not match": lambda folder: flip(raw(folder), 160),
-    "and a block begins at": lambda folder: change_index(raw(folder), second_block_moved),
+    "the index has a block at byte": lambda folder: change_index(raw(folder), second_block_moved),
     "by the index with": lambda folder: change_index(raw(folder), second_block_of_another_entry),
-    "21 entries, by the ledger's metadata 22": lambda folder: change_index(
+    "21 entries, and by the ledger's metadata 22": lambda folder: change_index(
         raw(folder), lambda index: with_metadata(index, last_entry=21)
     ),
-    "bytes of entries, by the ledger's metadata 7": lambda folder: change_index(
+    "bytes of entries, and by the ledger's metadata 7": lambda folder: change_index(
         raw(folder), lambda index: with_metadata(index, length=7)
     ),
-    "messages: 6, by the manifest 7": lambda folder: with_manifest(folder, messages=7),
+    "messages: 6, and by the manifest 7": lambda folder: with_manifest(folder, messages=7),
     "bytes: ": lambda folder: with_manifest(folder, size_bytes=1),
     "is beyond the horizon": lambda folder: with_manifest(
         folder,
@@ -135,7 +135,9 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
         from_=read_manifest(str(folder)).horizon._replace(entry=0),  # type: ignore[union-attr]
     ),
     "messages have the key of another one": lambda folder: made_by_hand(folder, b"k0", b"v"),
-    "messages without a key are in it": lambda folder: made_by_hand(folder, None, b"v"),
+    "messages without a key, which compaction never leaves": lambda folder: made_by_hand(
+        folder, None, b"v"
+    ),
 }
 
 
@@ -179,13 +181,14 @@ def test_what_a_broker_left_is_told_and_no_damage(folder: Path) -> None:
     made_by_hand(folder, None, b"v", is_ours=False)
     found = verified(folder)
     assert (
-        str(found.status) == "verified" and "1 messages without a key are in it" in found.advice[0]
+        str(found.status) == "verified"
+        and "it contains 1 messages without a key" in found.advice[0]
     )
 
 
 def test_deletes_in_a_compacted_ledger_are_told(folder: Path) -> None:
     made_by_hand(folder, b"k1", b"")
-    assert [line for line in verified(folder).advice if line.endswith("1 deletes are in it")]
+    assert [line for line in verified(folder).advice if line.endswith("it contains 1 tombstones")]
 
 
 def test_what_no_manifest_names_is_told(folder: Path) -> None:

@@ -1,1 +1,1 @@
-"""Pulsar: bytes, files, network, rules, looking, live topics, and its ``System``."""
+"""Pulsar: bytes, files, network, rules, inspection, live topics, and its ``System``."""

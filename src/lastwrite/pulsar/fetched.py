@@ -1,4 +1,4 @@
-"""What ``fetch`` brought into an archive, as values."""
+"""The results of ``fetch``, as values."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from lastwrite.reports.document import As, FrozenDocument, figure, or_none
 
 
 class HowFetched(StrEnum):
-    """What became of a ledger."""
+    """The way in which a ledger was fetched."""
 
-    # a second name of the source's own file, or its copy where the file system knows no links
+    # hard-linked to the source's file, or copied where the file system has no hard links
     LINKED = "linked"
     COPIED = "copied"
-    WRITTEN = "written"  # from another form
-    PRESENT = "present"  # an earlier fetch brought it
-    MISSING = "missing"  # the topic's metadata list it, and it is in none of the sources
+    WRITTEN = "written"  # rewritten from another form
+    PRESENT = "present"  # stored by an earlier fetch
+    MISSING = "missing"  # in the topic's metadata, but in none of the sources
 
 
 class FetchedLedger(FrozenDocument, frozen=True, kw_only=True):
@@ -27,24 +27,24 @@ class FetchedLedger(FrozenDocument, frozen=True, kw_only=True):
 
     ledger: int
     how: HowFetched
-    entries: int  # that are here; of a ledger that is not, how many it has
+    entries: int  # entries that are here; for a missing ledger, all that it has
     size_bytes: int = field(name="bytes")  # of the data object
-    # the data object in the archive; empty, and printed as null: there is none
+    # the data object in the archive; printed as null if empty: there is none
     path: Annotated[str, As(or_none)] = field(name="object")
-    # where it came from; empty, and printed as null: from nowhere
+    # the source; printed as null if empty: there is none
     source: Annotated[str, As(or_none)]
-    is_open: bool = field(default=False, name="open")  # it may have more entries by now
+    is_open: bool = field(default=False, name="open")  # whether it may have more entries by now
     is_compacted: bool = field(default=False, name="compacted")
-    # first and last of entries that are known, and not here
+    # first and last entry of each range that the ledger has and the archive lacks
     missing: tuple[tuple[int, int], ...] = ()
 
 
 class FetchedTopic(FrozenDocument, frozen=True, kw_only=True):
-    """One topic: its ledgers in the log's order, the compacted one last, and what is wrong."""
+    """One topic: its ledgers in the log's order, the compacted one last, and its problems."""
 
-    topic: str  # the full name, a partition's own
+    topic: str  # the full name, with the partition
     folder: str
-    horizon: str | None = None  # ledger:entry, where a compacted ledger was brought
+    horizon: str | None = None  # ledger:entry, if a compacted ledger was fetched
     ledgers: tuple[FetchedLedger, ...]
     problems: tuple[Problem, ...] = ()
     attempts: int = 1  # more than one where another writer changed the topic first
@@ -55,9 +55,9 @@ class FetchReport(FrozenDocument, frozen=True, kw_only=True):
 
     archive: str = field(name="path")
     topics: tuple[FetchedTopic, ...]
-    problems: tuple[Problem, ...] = ()  # of the sources, of no topic
-    # 3 where something is damaged or missing, 1 where something cannot be read; what is whole was
-    # brought
+    problems: tuple[Problem, ...] = ()  # problems of the sources that are not of one topic
+    # 3 if something is damaged or missing, 1 if something cannot be read; everything whole was
+    # fetched
     exit_status: ClassVar[int] = figure(lambda self: self.worst())
 
     def worst(self) -> int:

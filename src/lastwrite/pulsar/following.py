@@ -1,5 +1,6 @@
-"""An archive that follows topics of a live Pulsar cluster: turn after turn, and nothing is asked of
-the archive where nothing is new.
+"""An archive that follows topics of a live Pulsar cluster, turn after turn.
+
+If nothing is new, no request is sent to the archive.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ from lastwrite.reports.fetching import FetchedLog, Held
 from lastwrite.reports.following import FollowedLog
 from lastwrite.storage.objects.promises import refuse_if_broken
 
-_SYSTEM_TOPIC = "__"  # what a broker's own topics begin with
+_SYSTEM_TOPIC = "__"  # prefix of a broker's own topics
 
 
 class PulsarFollowed:
-    """See ``archive.following.Followed``. A source is a topic, with all its partitions if it has
-    some, or a namespace: ``persistent://TENANT/NAMESPACE``, or with a pattern behind it.
+    """See ``archive.following.Followed``.
 
-    Each turn has conversations of its own, by the settings as they are then.
+    A source is a topic, with all its partitions if it has some, or a namespace,
+    ``persistent://TENANT/NAMESPACE``, optionally followed by a pattern. Each turn opens its own
+    connections, with the settings at that time.
     """
 
     def __init__(self, wanted: Wanted) -> None:
@@ -81,18 +83,18 @@ class PulsarFollowed:
         return found
 
     def _names(self, cluster: Cluster) -> list[TopicName]:
-        """The topics that are wanted, as the cluster has them now."""
+        """The requested topics that the cluster has now."""
         names: set[TopicName] = set()
         for pattern in self._patterns:
             found = list(self._matching(cluster, pattern))
             if not found and self._wanted.is_once:
                 raise NotALog(
-                    f"{pattern} meets no topic",
+                    f"no topic matches {pattern}",
                     path=cluster.store.address,
-                    remedy="see its spelling",
+                    remedy="check the name",
                 )
             if not found:
-                words = f"waited for: {pattern}, of which the cluster has no topic yet"
+                words = f"waiting for {pattern}: the cluster has no such topic yet"
                 self._wanted.progress.note(words)
             names.update(found)
         return sorted(names)
@@ -134,20 +136,20 @@ class PulsarFollowed:
 
     def _refuse_if_stopped(self) -> None:
         if self._is_stopped:
-            raise LogError("the work was stopped", remedy="start again when you like")
+            raise LogError("the work was stopped", remedy="run it again to continue")
 
     def stop(self) -> None:
         self._is_stopped = True
 
     def close(self) -> None:
-        """Each turn closes its own."""
+        """Does nothing: each turn closes its own connections."""
 
 
 def patterns_of(url: str, wanted: Wanted) -> Iterator[TopicName]:
-    """The topics that a source's url and ``wanted.topic`` name; local names may be patterns.
+    """The topics in a source's URL and ``wanted.topic``. Local names may be patterns.
 
     Raises:
-        InvalidConfig: it names no topic and no namespace.
+        InvalidConfig: the URL is neither a topic's nor a namespace's.
     """
     rest = url.removeprefix(SCHEME).strip("/")
     topics = [wanted.topic] if isinstance(wanted.topic, str) else list(wanted.topic or ())
@@ -158,7 +160,7 @@ def patterns_of(url: str, wanted: Wanted) -> Iterator[TopicName]:
         return
     if topics:
         raise InvalidConfig(
-            f"{url} names its topics, and --topic does", remedy=f"give {SCHEME}TENANT/NAMESPACE"
+            f"both {url} and --topic name topics", remedy=f"give {SCHEME}TENANT/NAMESPACE"
         )
     namespace, _, local = namespace.partition("/")
     if _is_pattern(local) and "/" not in local and not _is_pattern(f"{tenant}{namespace}"):

@@ -1,16 +1,16 @@
 """``lastwrite compact persistent://tenant/namespace/topic``: a round on a topic that brokers serve.
 
-It is the round on a topic folder, with two steps around it::
+It is the round on a topic folder, with steps before and after it::
 
-    hold      subscribe __compaction, exclusively: no other compactor may, the broker's own neither
-    bring     what is beyond the horizon, and the compacted ledger, from bookies into a topic
-    folder
-    compact   the folder, as any other
-    publish   the new compacted ledger to bookies, and its horizon to the broker
+    hold      subscribe to __compaction exclusively: no other compactor runs, nor the broker's
+    bring     copy the entries beyond the horizon and the compacted ledger from bookies to a folder
+    compact   run a round on the folder, as on any other
+    publish   write the new compacted ledger to bookies, and its horizon to the broker
 
-What is brought and worked on lies in a scratch folder, or in an archive that is kept: the next
-round then brings only what is new. No ledger of the topic is fenced, closed or changed, and
-producers and consumers notice nothing.
+The topic folder is in a scratch folder, or in an archive that is kept, so that the next round
+copies only what is new. No ledger of the topic is fenced, closed or changed, and producers and
+consumers are not affected.
+
 Source: Pulsar 4.2.4 ``CompactorTool``; docs/formats/pulsar.md, "Compacted ledger";
 docs/formats/pulsar-compaction.md, "The commit" and "Retention and thresholds".
 """
@@ -60,8 +60,10 @@ from lastwrite.storage.scratch import make_folder, remove_folder
 from lastwrite.storage.throttle import make_throttle, spender
 
 _BRING = (
-    "nothing was changed; no bookie gives it. lastwrite fetch persistent://… --to ARCHIVE brings all the rest, and "
-    "takes it from folders of bookies, journals and buckets, too, if one has it: then compact with --archive ARCHIVE"
+    "nothing was changed; no bookie has it; run lastwrite fetch persistent://… --to ARCHIVE, which "
+    "copies the rest, "
+    "also from folders of bookies, journals and buckets that have it; then compact with --archive "
+    "ARCHIVE"
 )
 
 Run = Callable[[str, str, Options], CompactionReport]
@@ -75,21 +77,22 @@ def compact_live(
     run: Run,
     progress: Progress | None,
 ) -> CompactionReport:
-    """Compact a topic, all its partitions if it has some and the name or ``partition`` says none.
+    """Compact a topic. All its partitions are compacted if neither the name nor ``partition``
+    selects one.
 
     Args:
-        options: of the round; its settings say where the cluster is. A dry run publishes nothing
-            and holds nobody off; ``to`` is an archive for the result, which is then not published
-            either.
-        archive: what is brought stays there; None: it goes with the run.
-        run: does a round on a path: of an archive, and the topic's name in it.
+        options: of the round, with the cluster's addresses in its settings. A dry run publishes
+            nothing and blocks no other compactor. ``to`` is an archive for the result, which is
+            then not published either.
+        archive: keeps the copied ledgers. None means a folder that is deleted at the end. run: runs
+            a round on a path: an archive, and the topic's name in it.
 
     Raises:
-        InvalidConfig: nothing says where the cluster is; or a ledger lies in an object store alone.
-        NotALog: there is no such topic.
-        LogHeld: it is being compacted.
+        InvalidConfig: the cluster's addresses are missing, or only an object store has a ledger.
+        NotALog: the topic does not exist.
+        LogHeld: another compaction of the topic runs.
         RemoteFailed: no answer.
-        CorruptLog: what bookies give is damaged, or the compacted ledger is lost.
+        CorruptLog: what bookies return is damaged, or the compacted ledger is lost.
     """
     progress = progress or NoProgress()
     PulsarConfig.from_names(rules_of(options.config))
@@ -97,9 +100,9 @@ def compact_live(
     publishes = not options.dry_run and options.to is None
     if archive is not None and (is_address(archive) or holds_archived(archive)):
         raise InvalidConfig(
-            "a round on a live topic keeps what it brings in topic folders",
+            "a round on a live topic needs topic folders, and this is another kind of archive",
             path=archive,
-            remedy="give --archive a folder of its own",
+            remedy="give a folder of its own as --archive",
         )
     with contextlib.ExitStack() as stack:
         cluster = stack.enter_context(Cluster(access_of(config)))
@@ -134,7 +137,7 @@ def compact_live(
 def _with_retention(
     cluster: Cluster, topic: TopicName, rules: dict[str, object]
 ) -> dict[str, object]:
-    """The settings, with the retention that the cluster's policies say where they say none."""
+    """Add the retention of the cluster's policies to settings that state none."""
     if states_retention(rules) or (found := cluster.retention_of(topic)) is None:
         return rules
     said = {"retentionTimeInMinutes": found.minutes, "retentionSizeInMB": found.megabytes}
@@ -142,7 +145,7 @@ def _with_retention(
 
 
 def _say_where(report: PartitionReport, scratch: str) -> None:
-    """Let damage that was found in the scratch folder, which goes, be the topic's, as it is."""
+    """Report damage in the scratch folder as the topic's own, since the folder is deleted."""
     here = [
         each
         for each in report.problems
@@ -161,8 +164,10 @@ def _say_where(report: PartitionReport, scratch: str) -> None:
 def bring_live(
     url: str, config: Mapping[str, object], archive: str, progress: Progress | None = None
 ) -> list[TopicName]:
-    """Bring a topic, all its partitions if the name says none, into an archive whole: with the raw
-    ledgers below the horizon, which a round has no need of. Nothing changes in the cluster. Raises:
+    """Copy a topic into an archive, with the raw ledgers below the horizon, which a round does not
+    need.
+
+    All its partitions are copied if the name selects none. Nothing changes in the cluster. Raises:
     as ``compact_live``.
     """
     live = LiveConfig.from_names(config)
@@ -177,7 +182,7 @@ def bring_live(
 
 
 def lists_of(url: str, config: Mapping[str, object]) -> dict[TopicName, Said]:
-    """The ledger lists of a topic's partitions, or of the topic itself, as the cluster has them.
+    """The ledger lists in the cluster of a topic's partitions, or of the topic itself.
 
     Raises: as ``compact_live``.
     """
@@ -194,12 +199,14 @@ def fetch_live(
     progress: Progress | None = None,
     accepts_gap: bool = False,
 ) -> FetchReport:
-    """Bring topics, all partitions of those that have some, straight into the archive ``to``. What
-    keeps one back is in its report, and keeps no other back. Nothing changes in the cluster.
+    """Copy topics, with all their partitions, directly into the archive ``to``.
+
+    The report has the reason for each topic that was not copied; the others are copied. Nothing
+    changes in the cluster.
 
     Raises:
-        InvalidConfig: nothing says where the cluster is, or the store breaks a promise.
-        NotALog: there is no such topic.
+        InvalidConfig: the cluster's addresses are missing, or the store breaks a promise.
+        NotALog: the topic does not exist.
         RemoteFailed: no answer.
     """
     live = LiveConfig.from_names(config)
@@ -221,7 +228,7 @@ def fetch_live(
 
 
 def _tried(into: IntoArchive, name: TopicName) -> FetchedTopic:
-    """One topic; it is repeated, see ``Attempts``, where the archive changed meanwhile."""
+    """Copy one topic. The copy is repeated, see ``Attempts``, if the archive changed meanwhile."""
     attempts = Attempts()
     try:
         topic = attempts.run(partial(into.bring, name)).topic
@@ -236,19 +243,19 @@ def _tried(into: IntoArchive, name: TopicName) -> FetchedTopic:
 
 
 def backlog_bytes(topic: str, config: Mapping[str, object]) -> int:
-    """About how many bytes a topic has that compaction has not seen, of all its partitions; by
-    metadata alone.
+    """The approximate bytes of a topic, with all its partitions, that are not compacted yet.
 
-    A broker compares this with its ``compactionThreshold``.
-
-    Raises: as ``compact_live``.
+    Only metadata are read. A broker compares this with its ``compactionThreshold``. Raises: as
+    ``compact_live``.
     """
     return sum(found.size_bytes for found in waiting(topic, config).values())
 
 
 class LiveBacklog(NamedTuple):
-    """What a topic has that compaction has not seen, and from how many bytes on its brokers compact
-    by themselves: by its policy, its namespace's or their setting; None: nobody says.
+    """The uncompacted bytes of a topic, and the size from which its brokers compact it.
+
+    The latter is from its policy, its namespace's or the brokers' setting. None if no broker
+    answers.
     """
 
     size_bytes: int
@@ -256,7 +263,7 @@ class LiveBacklog(NamedTuple):
 
 
 def waiting(topic: str, config: Mapping[str, object]) -> dict[TopicName, LiveBacklog]:
-    """As ``backlog_bytes``, partition by partition; of a topic without partitions its own."""
+    """As ``backlog_bytes``, for each partition, or for a topic without partitions."""
     live = LiveConfig.from_names(config)
     with Cluster(access_of(live)) as cluster:
         names = topics_of(cluster, topic, None)
@@ -265,10 +272,10 @@ def waiting(topic: str, config: Mapping[str, object]) -> dict[TopicName, LiveBac
 
 
 def topics_of(cluster: Cluster, url: str, partition: int | None) -> list[TopicName]:
-    """The topics that a name means: its partitions, or itself.
+    """The topics of a name: its partitions, or the topic itself.
 
     Raises:
-        InvalidConfig: it has no such partition.
+        InvalidConfig: there is no such partition.
     """
     topic = TopicName.parse(url)
     if topic.is_partition:
@@ -281,7 +288,9 @@ def topics_of(cluster: Cluster, url: str, partition: int | None) -> list[TopicNa
     if partition is not None:
         if partition >= count:
             raise InvalidConfig(
-                f"{topic} has {count} partitions", path=url, remedy="they count from 0"
+                f"{topic} has {count} partitions",
+                path=url,
+                remedy="give a partition below that number; they count from 0",
             )
         return [topic.with_partition(partition)]
     return [topic.with_partition(n) for n in range(count)] or [topic]
@@ -302,7 +311,9 @@ def access_of(config: LiveConfig) -> Access:
 
 @dataclass(slots=True)
 class _Live:
-    """One topic on its way through a round; ``hold`` keeps others away, None: we only look."""
+    """One topic in a round. ``hold`` blocks other compactors; None means that
+    nothing is changed.
+    """
 
     cluster: Cluster
     config: LiveConfig
@@ -311,14 +322,14 @@ class _Live:
     options: Options
     progress: Progress
     hold: CursorHold | None
-    is_whole: bool = False  # bring also what a round has no need of
-    base: Compaction | None = None  # how far it is compacted as we begin
+    is_whole: bool = False  # copy also what a round does not need
+    base: Compaction | None = None  # the topic's compaction at the beginning
     brought: Manifest | None = None
 
     # ------------------------------------------------------------------ bring
 
     def bring(self) -> None:
-        """Make the topic's folder what the cluster says."""
+        """Bring the topic's folder up to date with the cluster."""
         if self.hold is not None:
             sweep(self.hold)
             self._bring(self.hold.again())
@@ -339,8 +350,8 @@ class _Live:
         self.base, horizon, compacted = state.base, state.horizon, state.compacted
         with mirroring(self.archive, self.topic) as mirror:
             self._refuse_foreign(mirror, state.info, horizon)
-            # What there has to be is written down first, so that a folder left in between is not
-            # taken for the whole.
+            # The facts are stored first, so that a folder that is left half-filled is recognized as
+            # incomplete.
             mirror.keep_known(state.known)
             mirror.keep_metadata(state.filled.encode())
             for each in state.info.ledgers:
@@ -357,7 +368,9 @@ class _Live:
     def _refuse_foreign(
         self, mirror: Mirror, info: ManagedLedgerInfo, horizon: Position | None
     ) -> None:
-        """Say no to an archive of another topic of that name: its messages would come back to life."""
+        """Refuse an archive of another topic of that name, since its deleted
+        messages would return.
+        """
         known = {each.ledger for each in info.ledgers}
         for ledger in mirror.raw_ledgers:
             if ledger not in known and (horizon is None or ledger > horizon.ledger):
@@ -367,14 +380,14 @@ class _Live:
                     "does not have: retention deleted it, or the topic was deleted and created "
                     "again",
                     path=mirror.folder,
-                    remedy="nothing was changed. Give a new folder: --archive of compact, --to "
+                    remedy="nothing was changed; give a new folder: --archive of compact, --to "
                     "of fetch",
                 )
 
     # ------------------------------------------------------------------ publish
 
     def publish(self, report: CompactionReport) -> None:
-        """Hand the round's new compacted ledger over, and say so in the report."""
+        """Publish the round's new compacted ledger, and add it to the report."""
         name = self.topic.base, self.topic.partition
         found = next(each for each in report.partitions if (each.topic, each.partition) == name)
         try:
@@ -430,14 +443,14 @@ class _Live:
 
 
 def reading_within(options: Options, throttles: Sequence[Throttle] = ()) -> Callable[[int], None]:
-    """What bytes that are read have to ask, by the settings and by ``throttles``."""
+    """The throttle of bytes that are read, from the settings and ``throttles``."""
     return _within(options, "read", throttles)
 
 
 def _within(
     options: Options, what: str, throttles: Sequence[Throttle] = ()
 ) -> Callable[[int], None]:
-    """What bytes that are ``read`` or ``written`` have to ask."""
+    """The throttle of bytes that are ``read`` or ``written``."""
     rates = CleanerConfig.from_names(options.config).rates
     limits = (rates.both, rates.reading if what == "read" else rates.writing)
     own = [make_throttle("", n, 1, what) for n in limits if math.isfinite(n)]

@@ -1,8 +1,8 @@
-"""Pulsar's share of the engine: topic folders, their rules and their format, joined.
+"""Pulsar's part of the engine: topic folders, their rules and their format.
 
-A topic, or one partition of it, is a partition; a ledger a segment; an entry a batch of one or many
-messages. A round takes the compacted ledger and what came after its horizon, and writes one new
-compacted ledger, up to a new horizon.
+A topic, or one partition of it, is a partition of the engine; a ledger is a segment; an entry is a
+batch of one or many messages. A round takes the compacted ledger and the entries after its horizon.
+It writes one new compacted ledger, up to a new horizon.
 
 Source: Pulsar 4.2.4 AbstractTwoPhaseCompactor, PublishingOrderCompactor, EventTimeOrderCompactor;
 docs/formats/pulsar.md, "Compacted ledger"; docs/formats/pulsar-compaction.md.
@@ -44,33 +44,35 @@ from lastwrite.storage.objects.promises import refuse_if_broken
 from lastwrite.storage.parallel_sync import overlapped
 from lastwrite.storage.throttle import Spend
 
-# Parts are joined for next to nothing, so that a single ledger is work for all.
+# Joining parts costs almost nothing, so even a single ledger is cut for all workers.
 _PIECE_BYTES = 8 << 20
 
 
 class PulsarSystem(System):
-    """See ``engine.system`` for what each call owes."""
+    """See ``engine.system`` for the contract of each call."""
 
     name = "pulsar"
     scan_kernel = "lastwrite.pulsar.format.kernels:walk"
     kind_of_path = "a topic of Pulsar"
     offset_span = LONG_MAX
-    # No scans are kept: the ledgers of one round are not those of the next.
+    # No scans are cached, because each round reads other ledgers than the round before.
     makes_one_segment = True
     notes = watching.NOTES
     damage_remedy = PulsarFormat.damage_remedy
     governs_keyless = "topicCompactionRetainNullKey"
     policy_remedy = "give --config compactionThreshold=100M: a topic with more than that to compact is compacted"
-    # Raw ledgers are other readers' too, and go by their own retention.
+    # Other readers use the raw ledgers too, and retention deletes them.
     no_retention = "compaction removes no raw ledger"
-    no_deletes = "a compacted ledger of Pulsar keeps no delete"
+    no_deletes = "a compacted ledger of Pulsar contains no tombstones"
     look_ms = 60_000  # brokerServiceCompactionMonitorIntervalInSeconds
 
     def __init__(self) -> None:
         self._rounds = PulsarRounds()
 
     def told(self, sources: Sources) -> PulsarSystem:
-        """Of topics of an archive another system; what one command begins is its own."""
+        """The system for these sources, as a new instance: ``ArchivedPulsar`` for topics of an
+        archive.
+        """
         no_topics_of_kafka(self.kind_of_path, sources)
         found = {
             root: sources.are_archives or archived.holds_archived(root) for root in sources.roots
@@ -80,9 +82,9 @@ class PulsarSystem(System):
             return PulsarSystem()
         if any(not found[root] and locate(root) is not None for root in found):
             raise InvalidConfig(
-                "topics of an archive, and topic folders",
+                "some of the paths are topics of an archive, and some are topic folders",
                 path=archives[0],
-                remedy="name one of the two at a time",
+                remedy="run the command for one of the two at a time",
             )
         return ArchivedPulsar()
 
@@ -99,7 +101,7 @@ class PulsarSystem(System):
         return partition_of(name_of(folder))
 
     def root_of(self, folder: str) -> str:
-        """Topics share nothing on disk."""
+        """The folder itself: topics share no files."""
         return folder
 
     # ------------------------------------------------------------------ rules
@@ -111,7 +113,9 @@ class PulsarSystem(System):
         return PulsarConfig.from_names(config).listed(config)
 
     def is_policy_known(self, folder: str, config: Mapping[str, object]) -> bool:
-        """Any topic can be compacted; a daemon has to be told from when on."""
+        """Whether the settings have a threshold. Any topic can be compacted, but a daemon needs to
+        know from when on.
+        """
         return bool(THRESHOLDS & config.keys())
 
     def decide(
@@ -122,14 +126,14 @@ class PulsarSystem(System):
         include_active: bool,
         like_broker: bool = False,
     ) -> Decision:
-        """A round is due as soon as the horizon can move; nothing in it depends on the clock."""
+        """A round is due as soon as the horizon can move. The clock does not matter."""
         settings = _config_of(config)
         first_dirty = log.log_start if log.checkpoint is None else log.checkpoint
         end = max(log.high_watermark, first_dirty)
         fresh = sum(s.size_bytes for s in log.segments if first_dirty <= s.base_offset < end)
         whole = fresh + sum(s.size_bytes for s in log.segments if s.base_offset < first_dirty)
-        # By event time the fold begins with what survived; a broker compares all it reads, and so
-        # parts of messages.
+        # By event time the comparison starts with the surviving messages. A broker compares
+        # everything it reads, chunks of messages included.
         strategy = Strategy.EVENT_TIME if settings.by_event_time else Strategy.OFFSET
         if strategy is Strategy.OFFSET and not like_broker and self._has_parts(log):
             strategy = Strategy.GROUPS
@@ -147,7 +151,7 @@ class PulsarSystem(System):
             cleanable_bytes=fresh,
             index_interval_bytes=staging.BLOCK_BYTES,
             policy=Policy(
-                # A delete acts at once: its horizon is 0, and no clock stands before that.
+                # A tombstone acts at once: its horizon is 0, and the time is never below that.
                 now_ms=max(now_ms, 0),
                 tombstone_retention_ms=0,
                 ages_by_write_time=True,
@@ -169,7 +173,9 @@ class PulsarSystem(System):
     def backlog(
         self, log: PartitionLog, horizon: int, config: Mapping[str, object], now_ms: int
     ) -> Backlog | None:
-        """The raw ledgers, by the retention that ``config`` states; unknown if it states none."""
+        """The raw ledgers, with the retention in ``config``. Without one, what may expire is
+        unknown.
+        """
         settings = _config_of(config)
         age, size = settings.retention_ms, settings.retention_bytes
         found = backlog_of(raw_ledgers(log.folder), horizon, age, size, now_ms)
@@ -184,11 +190,11 @@ class PulsarSystem(System):
     index_checker = staticmethod(topic_log.IndexChecker)
 
     def _compacted_of(self, log: PartitionLog) -> Manifest | None:
-        """What is said of the topic's compacted ledger."""
+        """The manifest of the topic's compacted ledger."""
         return topic_log.read_compacted(log.folder)
 
     def estimate_records(self, log: PartitionLog) -> int:
-        """By the surveys, with the places of a compacted batch that are empty."""
+        """The estimate of the surveys. It counts the placeholders of compacted batches."""
         return topic_log.record_count(log, self._compacted_of(log))
 
     def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
@@ -246,7 +252,7 @@ class PulsarSystem(System):
     def publish_copies(
         self, copies: Sequence[CommitPlan], to: str
     ) -> list[LogError | OSError | None]:
-        """Topics of another archive: all that readers of compacted topics need."""
+        """Create topics of another archive, with all that readers of compacted topics need."""
         if is_address(to):
             return self._publish_in_archive(copies, to)
 
@@ -261,7 +267,7 @@ class PulsarSystem(System):
         return self._rounds.publish([(copy.log, self._new_compacted(copy)) for copy in copies], to)
 
     def _new_ledger(self, new: CommitPlan) -> NewLedger | None:
-        """What was written aside, and what it is; None: nothing was."""
+        """The ledger that was written aside, with its facts. None if there is none."""
         if not new.made or new.policy is None or new.first_dirty is None:
             return None
         (made,) = new.made
@@ -277,7 +283,7 @@ class PulsarSystem(System):
         )
 
     def _new_compacted(self, new: CommitPlan) -> NewCompacted | None:
-        """The same, of objects of an archive."""
+        """The same for objects of an archive."""
         if not new.made or new.policy is None or new.first_dirty is None:
             return None
         (made,) = new.made
@@ -295,13 +301,15 @@ class PulsarSystem(System):
 
 
 class ArchivedPulsar(PulsarSystem):
-    """The same of topics of an archive: manifests tell, and nobody locks anything."""
+    """The system for topics of an archive. Manifests replace the folder listing, and nothing is
+    locked.
+    """
 
     notes = watching.ARCHIVE_NOTES
     glance = staticmethod(watching.glance_archive)
 
     def root_of(self, folder: str) -> str:
-        """The folder that all topics of the archive lie in."""
+        """The folder of all topics of the archive."""
         return archived.root_of(folder)
 
     def hold(self, root: str, names: Iterable[TopicPartition], /) -> AbstractContextManager[None]:
@@ -309,7 +317,7 @@ class ArchivedPulsar(PulsarSystem):
         return nullcontext()
 
     def refuse_if_held(self, root: str, names: object = None, /) -> None:
-        """Nobody holds anything."""
+        """Does nothing: topics of an archive are not locked."""
 
     def try_hold(
         self, root: str, names: Iterable[TopicPartition], /
@@ -323,7 +331,9 @@ class ArchivedPulsar(PulsarSystem):
         self._rounds.expect(folders)
 
     def recover(self, folder: str) -> None:
-        """A manifest is whole or not there; what a round left that died, a sweep finds."""
+        """Does nothing: a manifest is whole or absent, and a sweep removes the remains of a crashed
+        round.
+        """
 
     def read(self, folder: str, spend: Spend | None = None) -> PartitionLog:
         return self._rounds.read(folder, spend)
@@ -332,7 +342,7 @@ class ArchivedPulsar(PulsarSystem):
         return self._rounds.contents(log.folder).told(name_of(log.folder))
 
     def refuse_unwritable(self, log: PartitionLog, end: int) -> None:
-        """Each object is new."""
+        """Does nothing: each object is new."""
 
     def begins_writing(self, log: PartitionLog, to: str | None) -> bool:
         return True
@@ -347,7 +357,7 @@ class ArchivedPulsar(PulsarSystem):
         return self._rounds.swap([(new.log, self._new_compacted(new)) for new in wave])
 
     def tidy(self, logs: Sequence[PartitionLog]) -> list[LogError | OSError | None]:
-        """The next round removes what was replaced."""
+        """Does nothing: the next round removes what was replaced."""
         return [None] * len(logs)
 
     def untouched(self, folders: Sequence[str], to: str | None) -> list[UntouchedFile]:
@@ -360,8 +370,8 @@ class ArchivedPulsar(PulsarSystem):
 
 
 def waits(fresh: int, threshold: int) -> str | None:
-    """Why no broker would compact a topic by itself of which compaction has not seen so many bytes;
-    None: it would.
+    """The reason why no broker would compact a topic with this many uncompacted bytes. None if it
+    would.
 
     Source: docs/formats/pulsar-compaction.md, "Retention and thresholds".
     """
@@ -373,11 +383,9 @@ def waits(fresh: int, threshold: int) -> str | None:
 
 
 def _nothing_new(log: PartitionLog) -> str:
-    """Why the horizon cannot move."""
+    """The reason why the horizon cannot move."""
     if log.first_unstable_offset is not None:
-        return (
-            f"a transaction that is not decided begins at {Position.of(log.first_unstable_offset)}"
-        )
+        return f"an undecided transaction begins at {Position.of(log.first_unstable_offset)}"
     if log.checkpoint is not None:
         behind = Position.of(log.checkpoint)
         return f"no message beyond the horizon, {behind.ledger}:{behind.entry - 1}"

@@ -1,10 +1,10 @@
-"""A topic of a live cluster on its way to a disk: what its brokers say of it, and its ledgers from
-their bookies.
+"""Copy a topic of a live cluster to a disk: its metadata from the brokers, its ledgers from the
+bookies.
 
 No ledger is fenced, closed or changed. The broker reports the end of the open ledger, because
-readers of the bookies learn it an entry or more later. A closed ledger ends where its own metadata
-end it. The topic's ledger list also has a count, but brokers never read by it, and it can be too
-low: a write that failed makes a broker close the list's count while the ledger keeps the entry.
+readers of the bookies learn it an entry or more later. The end of a closed ledger is in its own
+metadata. The topic's ledger list also has a count, but brokers never read by it, and it can be too
+low: after a failed write, a broker stores a count in the list that lacks an entry of the ledger.
 
 Source: Pulsar 4.2.4 ``ManagedLedgerImpl`` (``internalReadFromLedger``), ``CompactedTopicImpl``;
 docs/formats/pulsar.md, "Managed ledger"; docs/formats/pulsar-compaction.md, "The commit".
@@ -29,23 +29,25 @@ from lastwrite.pulsar.store.mirror import Mirror
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What a cluster says of a topic: its raw ledgers, of the open one too how many entries it has
-    by now; how far it is compacted, and into which ledger.
+    """The state of a topic in its cluster.
+
+    It has the raw ledgers, with the current number of entries of the open one; how far the topic is
+    compacted, and into which ledger.
     """
 
     topic: TopicName
     info: ManagedLedgerInfo
     base: Compaction | None
-    compacted: LiveLedger | None  # None: there is none, or it is lost
+    compacted: LiveLedger | None  # None if there is none, or it is lost
 
     @property
     def horizon(self) -> Position | None:
-        """Up to where the compacted ledger counts; None: there is none."""
+        """The position up to which the compacted ledger counts. None without a compacted ledger."""
         return None if self.compacted is None or self.base is None else self.base.horizon
 
     @property
     def known(self) -> KnownTopic:
-        """What has to be said of it beside its ledgers."""
+        """The facts about the topic that are stored beside its ledgers."""
         told = None
         if self.compacted is not None and self.horizon is not None:
             told = self.compacted.id, self.horizon
@@ -53,17 +55,20 @@ class State:
 
     @property
     def filled(self) -> ManagedLedgerInfo:
-        """The raw ledgers that have an entry: one without, as the open one after a reload, cannot
-        be missed."""
+        """Raw ledgers with at least one entry. An empty one (the open ledger after a broker reload)
+        is not missing data.
+        """
         return replace(self.info, ledgers=tuple(each for each in self.info.ledgers if each.entries))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bringer:
-    """Brings a topic's ledgers into a mirror of it. ``goes_on``: also where the compacted ledger is
-    lost. ``is_whole``: past entries that no bookie has, of the compacted ledger, too. ``spend`` is
-    asked for bytes that are read. ``ended``: closed ledgers as the list has them, and as
-    ``with_end`` found them; a caller that looks again and again keeps it.
+    """Copies a topic's ledgers into a mirror of it.
+
+    ``goes_on`` continues even if the compacted ledger is lost. ``is_whole`` skips entries that no
+    bookie has, in the compacted ledger too. ``spend`` is called with the bytes that are read.
+    ``ended`` has the closed ledgers of the list, and the results of ``with_end`` for them; a caller
+    that polls keeps it.
     """
 
     cluster: Cluster
@@ -75,10 +80,10 @@ class Bringer:
     ended: dict[LedgerInfo, LedgerInfo] = field(default_factory=dict)
 
     def state(self, asked: Subscription) -> State:
-        """The topic as the cluster has it; ``asked`` is a subscription to it.
+        """The topic's state in the cluster. ``asked`` is a subscription to the topic.
 
         Raises:
-            NotALog: it has no ledgers.
+            NotALog: the topic has no ledgers.
             CorruptLog: the compacted ledger is lost.
             RemoteFailed: no answer.
         """
@@ -90,7 +95,7 @@ class Bringer:
         return State(topic=self.topic, info=info, base=base, compacted=compacted)
 
     def _with_end(self, info: LedgerInfo, ends: _Ends) -> LedgerInfo:
-        """The ledger with as many entries as it has by now."""
+        """The ledger with its current number of entries."""
         if info.is_closed:
             if info not in self.ended:
                 self.ended[info] = with_end(info, self.cluster)
@@ -102,7 +107,7 @@ class Bringer:
         return replace(info, entries=(ends.of(ledger) if closed is None else closed) + 1)
 
     def _compacted(self, base: Compaction | None) -> LiveLedger | None:
-        """The compacted ledger that brokers serve from; None: there is none."""
+        """The compacted ledger that brokers read from. None if there is none."""
         if base is None or base.ledger is None:
             return None
         found = self.cluster.store.ledger(base.ledger)
@@ -111,9 +116,11 @@ class Bringer:
                 f"{self.topic} is compacted into ledger {base.ledger}, which is gone: its readers get "
                 "nothing",
                 path=self.cluster.store.address,
-                remedy="if a broker was stopped just now, try again in a minute; else let bookkeeper's shell look for "
-                "the ledger. --unclean compacts what raw ledgers still have: values that are in none of them any "
-                "more are given up for good",
+                remedy="if a broker was stopped just now, try again in a minute; otherwise look "
+                "for the ledger with "
+                "bookkeeper's shell; --unclean compacts what raw ledgers still have: values that "
+                "exist only in the "
+                "lost ledger are then lost permanently",
             )
         return found
 
@@ -125,7 +132,7 @@ class Bringer:
             return
         ledger = self.cluster.store.ledger(info.ledger)
         if ledger is None and mirror.find(info.ledger, entries, info.offloaded_as, or_more=True):
-            return  # the list counts fewer entries than the offloaded ledger has
+            return  # the offloaded ledger has more entries than the list counts
         if ledger is None or (info.offload is not None and info.offload.bookkeeper_deleted):
             raise InvalidConfig(
                 f"ledger {info.ledger} of {self.topic} is offloaded, and only the object store has "
@@ -142,7 +149,7 @@ class Bringer:
             raise CorruptLog(
                 f"the compacted ledger {compacted.id} of {self.topic} is not closed",
                 path=self.cluster.store.address,
-                remedy="let the broker compact the topic once",
+                remedy="let the broker compact the topic once, then try again",
             )
         if mirror.find(compacted.id, last + 1) is None:
             what = f"compacted ledger {compacted.id} of {self.topic}"
@@ -158,7 +165,7 @@ class Bringer:
         what: str,
         info: LedgerInfo | None = None,
     ) -> None:
-        self.progress.note(f"bringing {what}: {entries} entries")
+        self.progress.note(f"fetching {what}: {entries} entries")
         spend = self.spend
 
         def spent(found: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
@@ -171,9 +178,9 @@ class Bringer:
         try:
             mirror.bring(ledger.id, ledger.metadata, spent(bookies.read(ledger, 0, last)), uid)
         except CorruptLog as error:
-            # The listing finds the gap, and judges: a round stops at one beyond the horizon. Of the
-            # compacted ledger nothing may lack in a round; a fetch brings the rest, and no manifest
-            # names it.
+            # The listing reports the gap, and a round stops at a gap beyond the horizon. In a round
+            # the compacted ledger must be complete. A fetch copies the rest of it, without a
+            # manifest that names it.
             if info is None and not self.is_whole:
                 raise
             self.progress.note(f"{error}; fetching the undamaged part of {what}")
@@ -182,17 +189,19 @@ class Bringer:
 
 
 class _Ends:
-    """Where a topic's open ledger ends: as far as any reader knows, or as its broker says."""
+    """The end of a topic's open ledger: the broker's answer, or the last confirmed entry of the
+    bookies.
+    """
 
     def __init__(self, cluster: Cluster, topic: TopicName, asked: Subscription) -> None:
         told = cluster.told(topic)
         self._cluster = cluster
-        # Not both: a broker never answers the second question where it cannot read the last entry.
+        # Not both: a broker never answers the second request if it cannot read the last entry.
         self._known = asked.last_message().position if told is None else told.last_confirmed
 
     def of(self, ledger: LiveLedger) -> int:
-        """The last entry that is safe; -1: none. What the broker has confirmed counts where bookies
-        lost it, too.
+        """The last safe entry, or -1. An entry that the broker has confirmed counts even if bookies
+        lost it.
         """
         known = [self._known.entry] if self._known.ledger == ledger.id else []
         try:
@@ -209,7 +218,7 @@ def ledgers_of(cluster: Cluster, topic: TopicName) -> ManagedLedgerInfo:
         raise NotALog(
             f"{topic} has no ledgers",
             path=cluster.store.address,
-            remedy="give a topic that was written to",
+            remedy="give a topic to which messages were published",
         )
     return found[1]
 
@@ -217,12 +226,12 @@ def ledgers_of(cluster: Cluster, topic: TopicName) -> ManagedLedgerInfo:
 def with_end(info: LedgerInfo, cluster: Cluster) -> LedgerInfo:
     """A closed ledger of the list, with the entries that brokers read from it.
 
-    A ledger that the list has closed and its own metadata have not is recovered by the first
-    broker that reads it. Recovery keeps the last entry that a bookie has, so that counts here.
-    A list that counts more entries than there are stays as it is: the rest is missing.
+    If the list has closed a ledger and its own metadata have not, the first broker that reads it
+    recovers it. Recovery keeps the last entry that a bookie has, so that entry counts here. If the
+    list counts more entries than there are, it is left unchanged: the rest is missing.
     """
     ledger = cluster.store.ledger(info.ledger)
-    if ledger is None:  # offloaded, and its entries are in the object store alone
+    if ledger is None:  # offloaded, and only the object store has its entries
         return info
     own = ledger.metadata
     if own.is_closed and own.last_entry is not None:

@@ -1,16 +1,16 @@
-"""Topics of a live cluster straight into an archive.
+"""Copy topics of a live cluster directly into an archive.
 
 ::
 
-    what the cluster has  ──►  what the archive lacks  ──►  ledger by ledger  ──►  one commit
-    broker, metadata store     its manifest                 bookies to objects     a topic
+    the cluster's ledgers      ──►  those the archive lacks  ──►  ledger by ledger  ──►  one commit
+    broker, metadata store          its manifest                  bookies to objects     per topic
 
-A ledger lies in the scratch folder until it is an object, so that holds one at a time. Whatever
-ends the work before the commit leaves the archive as it was; what came goes with the next sweep.
-Of a topic that has lost entries nothing is brought. Where whole ledgers behind the archive's end are
-gone, it goes on only if somebody accepts that, and notes the gap.
+A ledger is in the scratch folder until it is an object, so the folder has one ledger at a time. If
+the work ends before the commit, the archive is unchanged, and the next sweep deletes the copied
+objects. A topic that has lost entries is not copied at all. If whole ledgers after the archive's end
+are gone, the topic is continued only if the user accepts the gap, which is noted in the archive.
 
-Source: as of ``bring``.
+Source: as ``bring``.
 """
 
 from __future__ import annotations
@@ -38,32 +38,34 @@ from lastwrite.pulsar.store.topic import Topic, is_beyond, list_topic
 from lastwrite.storage.scratch import make_folder, remove_folder
 
 _MIXED = (
-    "lastwrite fetch BUCKET-COPY persistent://… --to FOLDER makes topic folders of both, then "
-    "lastwrite fetch FOLDER --to ARCHIVE"
+    "nothing was fetched; run lastwrite fetch BUCKET-COPY persistent://… --to FOLDER, which makes "
+    "topic folders of both, then lastwrite fetch FOLDER --to ARCHIVE"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brought:
-    """What one look at a topic gave."""
+    """The result of one check of a topic."""
 
-    topic: FetchedTopic | None = None  # None: nothing was new, and the archive not asked
-    ledgers: tuple[StoredLedger, ...] = ()  # that came, the parts of a compacted one too
-    first: Position | None = None  # of the raw entries that came
-    end: Position | None = None  # behind the last of them
+    topic: FetchedTopic | None = None  # None if nothing was new, without reading the archive
+    ledgers: tuple[StoredLedger, ...] = ()  # the copied ones, with the parts of a compacted ledger
+    first: Position | None = None  # of the copied raw entries
+    end: Position | None = None  # after the last copied raw entry
     is_new: bool = False
-    asked_ms: int = 0  # when the cluster said what it has
+    asked_ms: int = 0  # time at which the cluster's state was read
 
     @property
     def size_bytes(self) -> int:
-        """Of the objects that were written."""
+        """The bytes of the objects that were written."""
         return sum(each.bytes for ledger in self.ledgers for each in ledger.objects())
 
 
 @dataclass(slots=True, kw_only=True)
 class IntoArchive:
-    """Topics of one cluster on their way into the archive ``to``. ``waits``: for a round of others
-    that has begun before. ``spend`` is asked for bytes that come, and may end the work.
+    """Copies topics of one cluster into the archive ``to``.
+
+    ``waits`` lets another writer's round in the archive, begun earlier, go first. ``spend`` is
+    called with the bytes that arrive, and may end the work.
     """
 
     cluster: Cluster
@@ -71,21 +73,22 @@ class IntoArchive:
     progress: Progress
     spend: Callable[[int], None]
     waits: bool = False
-    goes_on: bool = False  # also where the compacted ledger is lost
-    accepts_gap: bool = False  # where ledgers behind the archive's end are gone
-    seen: dict[TopicName, State] = field(default_factory=dict)  # of which nothing was lacking
-    ended: dict[LedgerInfo, LedgerInfo] = field(default_factory=dict)  # as of ``Bringer``
+    goes_on: bool = False  # continues even if the compacted ledger is lost
+    accepts_gap: bool = False  # continues even if ledgers after the archive's end are gone
+    # states of topics without anything new
+    seen: dict[TopicName, State] = field(default_factory=dict)
+    ended: dict[LedgerInfo, LedgerInfo] = field(default_factory=dict)  # as in ``Bringer``
 
     def bring(self, name: TopicName) -> Brought:
-        """Bring what is new of a topic.
+        """Copy what is new of a topic.
 
         Raises:
-            NotALog: there is no such topic, or it has no ledgers.
-            NotContinued: these are not the ledgers that follow on the archive's.
+            NotALog: the topic does not exist, or has no ledgers.
+            NotContinued: these ledgers do not follow the archive's.
             CorruptLog: entries are lost, or the archive's manifest is damaged.
-            CommitConflict: somebody else has changed the topic in the archive meanwhile.
-            LogHeld: a round of others runs there.
-            LogError: a ledger that only an object store has.
+            CommitConflict: another writer has changed the topic in the archive meanwhile.
+            LogHeld: another writer's round runs there.
+            LogError: only an object store has a ledger.
             RemoteFailed: no answer.
         """
         bringer = Bringer(
@@ -153,16 +156,17 @@ class IntoArchive:
         if rival is not None:
             into.place.give_way(begun)
             raise LogHeld(
-                f"{rival} has begun a round there",
+                f"{rival} has begun a round in the archive",
                 path=into.folder,
-                remedy="it is waited for: the next turn brings what is new",
+                remedy="nothing was changed; the next turn waits for that round and fetches what "
+                "is new",
             )
         return begun
 
     def _raw(
         self, bringer: Bringer, state: State, each: LedgerInfo, copy: Copy
     ) -> StoredLedger | None:
-        """A raw ledger; None: all of it is lost, and nobody needs it."""
+        """A raw ledger. None if all of it is lost and the compacted ledger replaces it."""
 
         def bring(mirror: Mirror) -> None:
             mirror.keep_metadata(replace(state.info, ledgers=(each,)).encode())
@@ -186,10 +190,11 @@ class IntoArchive:
 
 @contextlib.contextmanager
 def _staged(state: State, bring: Callable[[Mirror], None]) -> Iterator[Topic]:
-    """What ``bring`` lays into a folder that goes with the context.
+    """The topic that ``bring`` stores in a scratch folder. The folder is removed at the end of the
+    context.
 
     Raises:
-        CorruptLog: something that the compacted ledger does not stand for is lost.
+        CorruptLog: something that the compacted ledger does not replace is lost.
     """
     name = state.topic
     scratch = make_folder()

@@ -1,10 +1,10 @@
-"""Messages that were sent in parts, put together as a consumer does.
+"""Join messages that were sent in chunks, as a consumer does.
 
-Each part (*chunk*) is an entry of its own and says which message it is of (a uuid), its number and
-how many there are. Parts of several messages may lie between each other. A group begins with part
-0; a part that is there already is passed over; one that leaves a gap ends its group, for what is
-missing will not come. Where more groups are open than a consumer keeps, the oldest goes. The
-message has the id of its last part, and what it says of itself is that part's.
+Each chunk is an entry of its own. It has the message's uuid, its number and the number of chunks.
+Chunks of several messages may be interleaved. A group begins with chunk 0. A chunk that was
+received before is skipped. A chunk after a gap ends its group, because the missing one will not
+arrive. If more groups are open than a consumer keeps, the oldest is dropped. The message has the id
+and the metadata of its last chunk.
 
 Source: Pulsar 4.2.4 ``ConsumerImpl.processMessageChunk``; docs/formats/pulsar-compaction.md, "A
 round".
@@ -21,20 +21,20 @@ MOST_GROUPS = 10  # maxPendingChunkedMessage of the stock client
 
 
 class ChunkGroups:
-    """Messages that have come in part, with up to ``limit_bytes`` of payloads in all."""
+    """Incomplete messages, with up to ``limit_bytes`` of payloads in all."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
-        self._groups: dict[str, list[bytes]] = {}  # in the order in which they began
+        self._groups: dict[str, list[bytes]] = {}  # in the order of their first chunks
         self._held = 0
-        self.dropped = 0  # parts of messages that nobody gets
+        self.dropped = 0  # chunks of messages that are never complete
 
     def add(self, entry: Entry) -> Entry | None:
-        """Take in the next part; the whole message, as an entry with its last part's id, where it
-        is complete.
+        """Add the next chunk. Returns the message once complete, as an entry with its last chunk's
+        id.
 
         Raises:
-            OutOfMemoryBudget: the groups hold more than the limit.
+            OutOfMemoryBudget: the groups exceed the limit.
         """
         meta = entry.metadata
         uuid, number, count = meta.uuid or "", meta.chunk_id or 0, meta.num_chunks_from_msg or 1
@@ -52,7 +52,9 @@ class ChunkGroups:
         parts.append(entry.payload)
         self._held += len(entry.payload)
         if self._held > self._limit:
-            raise OutOfMemoryBudget(f"messages in parts hold more than {self._limit} bytes")
+            raise OutOfMemoryBudget(
+                f"incomplete messages in chunks have more than {self._limit} bytes"
+            )
         if len(parts) < count:
             return None
         whole = replace(entry, payload=b"".join(parts))
@@ -61,7 +63,7 @@ class ChunkGroups:
 
     @property
     def incomplete(self) -> int:
-        """Groups whose last part has not come."""
+        """The number of groups without their last chunk."""
         return len(self._groups)
 
     def _drop(self, uuid: str, counts: bool = True) -> None:

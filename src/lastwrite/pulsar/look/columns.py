@@ -1,8 +1,8 @@
 """Pulsar's messages as columns: see ``rows``.
 
-All of a topic is its raw ledgers; its last writes are those of the compacted ledger, and of the raw
-entries beyond its horizon. A message in parts is put together where its last part is met: where the
-parts of such lie is looked for once, before anything is read.
+All messages of a topic are in its raw ledgers. Its last writes are in the compacted ledger and in
+the raw entries beyond its horizon. A chunked message is joined at its last chunk; the positions of
+all chunks are collected once, before anything is read.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ from lastwrite.rows.system import RowReader, RowSystem, Wants
 from lastwrite.storage.choice import Topics
 from lastwrite.storage.reading import reader_of
 
-# Of a message's number: ledger, entry, place in the batch, all together 63 bits.
+# Bits of a message's number for ledger, entry and index in the batch, 63 in all.
 _LEDGER, _ENTRY, _INDEX = 27, 24, 12
-_PLACE = struct.Struct("<3q")  # of a part: segment, position, size
+_PLACE = struct.Struct("<3q")  # of a chunk: segment, position, size
 _FINGERPRINT_BYTES = 16 << 10  # of a ledger's first entry
 
 
 class PartPlace(NamedTuple):
-    """Where one part of a message lies."""
+    """The position of one chunk of a message."""
 
     segment: Segment
     position: int
     size: int
 
 
-Parts = Mapping[int, tuple[PartPlace, ...]]  # by the offset of the last one
+Parts = Mapping[int, tuple[PartPlace, ...]]  # by the offset of the last chunk
 
 
 class _Reader:
@@ -91,7 +91,7 @@ class _Reader:
         return with_properties(records)
 
     def _joined(self, records: RecordColumns) -> RecordColumns:
-        """With the values of messages in parts; those of which a part is missing nobody gets."""
+        """Add the values of chunked messages, and drop messages with a missing chunk."""
         in_parts = records.values[1] == IN_PARTS
         known = np.array([int(offset) in self._parts for offset in records.offsets])
         records = records.take(np.flatnonzero(~in_parts | known))
@@ -213,22 +213,23 @@ def _beyond(at: Position, index: int) -> UnsupportedFormat:
     return UnsupportedFormat(
         f"message {at}:{index} has no number: ledgers go up to {(1 << _LEDGER) - 1}, entries to "
         f"{(1 << _ENTRY) - 1}, messages in a batch to {(1 << _INDEX) - 1}",
-        remedy="read the topic by lastwrite read, or lastwrite.read in Spark",
+        remedy="read the topic with lastwrite read, or lastwrite.read in Spark",
     )
 
 
 def _backlog(topic: Topic) -> Topic:
-    """The topic as one that nobody has compacted.
+    """The topic without its compaction.
 
     Raises:
-        CorruptLog: entries are missing that compaction does not need any more.
+        CorruptLog: entries are missing that compaction no longer needs.
     """
     for ledger in topic.ledgers:
         if ledger.missing:
             raise CorruptLog(
                 f"not here: {in_words(ledger.id, ledger.missing)}",
                 path=ledger.path,
-                remedy="ask for the compacted view, or fetch the topic from where it still is",
+                remedy="read the compacted view, or fetch the topic from a source that still has "
+                "them",
             )
     return replace(topic, manifest=None, compacted=None)
 
@@ -255,7 +256,7 @@ def _fingerprint(segment: Segment) -> str | None:
 
 @lru_cache(maxsize=4)
 def _parts_of(log: PartitionLog) -> Parts:
-    """Where the parts of each whole message lie that came in parts; see ``ChunkGroups``."""
+    """The positions of the chunks of each complete chunked message; see ``ChunkGroups``."""
     groups = ChunkGroups(64 << 20)
     found: dict[int, tuple[PartPlace, ...]] = {}
     limits = Limits()
@@ -287,7 +288,7 @@ def _parts_of(log: PartitionLog) -> Parts:
 
 
 def _without_payload(chunk: Chunk, row: int, segment: int) -> Entry:
-    """A part, with its place for its payload."""
+    """A chunk, with its position in place of its payload."""
     at, size = int(chunk.table["position"][row]), int(chunk.table["size"][row])
     with located("", chunk.shift):
         entry = decode_entry(

@@ -1,17 +1,17 @@
-"""Did a round on a topic keep what compaction promises? One topic folder held against what it was
-before.
+"""Check that a round on a topic kept the promises of compaction, by comparing the folder with its
+former state.
 
-What it was is a log of messages: its compacted ledger, if it had one, then its raw entries, up to
-the horizon that the round reached. Of that log each message is written down with its key's digest,
-its place and a digest of its content. Sorted by key, the last one that lives (by event time: the
-one that docs/formats/pulsar-compaction.md, "Event time", leaves) has to be in the new compacted
-ledger, bit for bit, and nothing else of that key. Besides: all messages without a key, or none; nothing of an aborted
-transaction; batches that cannot be read, whole; and every raw ledger beyond the horizon.
+The former state is a log of messages: its compacted ledger, if it had one, then its raw entries, up
+to the horizon of the round. For each message the check keeps the digest of its key, its position
+and a digest of its content. Sorted by key, the last live one (by event time: the one in
+docs/formats/pulsar-compaction.md, "Event time") must be in the new compacted ledger, bit for bit.
+Nothing else of that key may be there. Also required: all messages without a key, or none; nothing
+of an aborted transaction; unreadable batches unchanged; and every raw ledger beyond the horizon.
 
-Entries are read by the format's slow readers, not by the kernels that the engine has. Parts of a
-message in chunks have to be there with their last one; other parts may stay or go.
+Entries are read by the format's slow readers, not by the engine's kernels. The chunks of a message
+must be there if the last one is; otherwise they may stay or not.
 
-Memory: some 70 bytes a message, twice while they are sorted; more than the setting allows is
+Memory: about 70 bytes a message, twice while they are sorted. More than the setting allows is
 refused.
 
 Source: Pulsar 4.2.4; docs/formats/pulsar-compaction.md; docs/formats/pulsar.md, "Compacted ledger".
@@ -50,11 +50,11 @@ from lastwrite.pulsar.store.objects import read_entries
 from lastwrite.pulsar.store.topic import Ledger, Topic
 from lastwrite.reports.verification import Comparison, Violation
 
-_MOST_VIOLATIONS = 100  # that a report lists; all are counted
-_ALONE = -1  # the index of a message that is in no batch
+_MOST_VIOLATIONS = 100  # listed in a report; all are counted
+_ALONE = -1  # the index of a message outside of batches
 _PIECE = 1 << 20
 
-# What a message is.
+# Kinds of messages, as bits.
 _KEYED, _DELETE, _SINGLE, _PART, _WHOLE, _ABORTED_DATA, _BROKERS_DELETE = 1, 2, 4, 8, 16, 32, 64
 
 Mask = npt.NDArray[np.bool_]
@@ -62,20 +62,23 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(slots=True)
 class _Messages:
-    """Messages in the log's order, a column each."""
+    """Messages in the log's order, one column per fact."""
 
     most: int
     places: array[int] = field(default_factory=lambda: array("q"))
     indexes: array[int] = field(default_factory=lambda: array("q"))
     kinds: array[int] = field(default_factory=lambda: array("B"))
     times: array[int] = field(default_factory=lambda: array("Q"))
-    transactions: array[int] = field(default_factory=lambda: array("q"))  # -1: none
+    # -1 outside of transactions
+    transactions: array[int] = field(default_factory=lambda: array("q"))
     keys: bytearray = field(default_factory=bytearray)  # 16 bytes each
     contents: bytearray = field(default_factory=bytearray)  # 8 bytes each
-    numbers: dict[tuple[int, int], int] = field(default_factory=dict)  # of transactions
+    # numbers of transactions, by their ids
+    numbers: dict[tuple[int, int], int] = field(default_factory=dict)
     aborted: set[int] = field(default_factory=set)
     committed: set[int] = field(default_factory=set)
-    parts: dict[str, list[int]] = field(default_factory=dict)  # rows of messages in chunks, by uuid
+    # rows of the chunks of a message, by uuid
+    parts: dict[str, list[int]] = field(default_factory=dict)
     last_parts: dict[str, int] = field(default_factory=dict)
     markers: int = 0
 
@@ -93,7 +96,7 @@ class _Messages:
         content: bytes,
     ) -> None:
         if len(self) >= self.most:
-            words = f"more than {self.most} messages to compare"
+            words = f"there are more than {self.most} messages to compare"
             raise OutOfMemoryBudget(words, remedy="raise --memory")
         self.places.append(place)
         self.indexes.append(index)
@@ -104,7 +107,7 @@ class _Messages:
         self.contents += hashlib.blake2b(content, digest_size=8).digest()
 
     def take(self, entry: Entry, is_raw: bool) -> None:
-        """Note the messages of an entry. A compacted ledger holds committed ones only."""
+        """Add the messages of an entry. A compacted ledger has only committed ones."""
         meta, place = entry.metadata, Position(entry.ledger, entry.entry).offset
         if entry.is_marker:
             self.take_marker(entry)
@@ -140,7 +143,7 @@ class _Messages:
             self.add(place, _ALONE, kind, key, time, transaction, whole)
 
     def take_marker(self, entry: Entry) -> None:
-        """What a marker says of its transaction."""
+        """Record the commit or abort of a marker."""
         meta = entry.metadata
         if meta.transaction is not None and meta.marker_type in (TXN_COMMIT, TXN_ABORT):
             known = self.aborted if meta.marker_type == TXN_ABORT else self.committed
@@ -153,14 +156,16 @@ class _Messages:
         return np.array(values, dtype=np.int64)
 
     def undecided(self) -> Mask:
-        """Which messages are of a transaction that has no end yet."""
+        """The messages of transactions without an end."""
         ended = self.committed | self.aborted
         open_ = [number for number in range(len(self.numbers)) if number not in ended]
         found: Mask = np.isin(self.column(self.transactions), open_)
         return found
 
     def flags(self, like_broker: bool) -> npt.NDArray[np.uint8]:
-        """What each message is. To a broker each chunk is a message, and lengths tell deletes."""
+        """The kinds of the messages. For a broker each chunk is a message, and lengths decide
+        deletes.
+        """
         found = np.array(self.kinds, dtype=np.uint8)
         if like_broker:
             found &= ~np.uint8(_PART | _DELETE)
@@ -175,14 +180,15 @@ class _Messages:
 
 
 def compare(before: Topic, after: Topic, most_messages: int) -> tuple[Comparison, bool]:
-    """Hold ``after`` against what it was; by our rules, and where they are broken by a broker's
+    """Compare ``after`` with its former state, by Lastwrite's rules, then by a broker's
     (``--like-broker``).
 
-    Returns what was found, and whether a broker's rules hold and ours do not.
+    A broker's rules are tried only if Lastwrite's are broken. Returns the result, and whether only
+    a broker's rules are kept.
 
     Raises:
         CorruptLog: one of the two cannot be read.
-        OutOfMemoryBudget: more than ``most_messages`` have to be held.
+        OutOfMemoryBudget: more than ``most_messages`` would be kept in memory.
     """
     for problem in before.problems:
         if problem.kind is ProblemKind.DAMAGED:
@@ -193,10 +199,10 @@ def compare(before: Topic, after: Topic, most_messages: int) -> tuple[Comparison
     manifest = after.manifest
     if manifest is None or after.compacted is None:
         if before.manifest is not None:
-            broken.add("compacted", "the topic was compacted before, and is not any more")
+            broken.add("compacted", "the topic was compacted before, and is no longer")
         return found, False
     if before.horizon is not None and before.horizon > manifest.horizon:
-        broken.add("horizon", f"the horizon was {before.horizon}, and is {manifest.horizon}")
+        broken.add("horizon", f"the horizon was {before.horizon}, and is now {manifest.horizon}")
         return found, False
     was = _before(before, manifest.horizon, most_messages)
     now = _Messages(most_messages)
@@ -216,7 +222,7 @@ def compare(before: Topic, after: Topic, most_messages: int) -> tuple[Comparison
 
 
 def _before(topic: Topic, horizon: Position, most: int) -> _Messages:
-    """The messages of the log up to the new horizon; of what lies beyond only the markers count."""
+    """The messages of the log up to the new horizon. Beyond it only the markers are used."""
     found = _Messages(most)
     for entry in chain.from_iterable(map(_compacted_entries, topic.compacted or ())):
         found.take(entry, False)
@@ -247,7 +253,7 @@ def _compacted_entries(ledger: Ledger) -> Iterator[Entry]:
 
 
 class _Broken:
-    """The promises that do not hold."""
+    """Collects the broken promises."""
 
     def __init__(self, found: Comparison, topic: Topic) -> None:
         self.found = found
@@ -273,7 +279,7 @@ class _Broken:
 def _judge(
     was: _Messages, now: _Messages, manifest: Manifest, broken: _Broken, like_broker: bool
 ) -> None:
-    """Hold each message that was there, and each that is, against the promises; and count them."""
+    """Check each former and each current message against the promises, and count them."""
     found = broken.found
     flags = was.flags(like_broker)
     keyed, part, whole, delete, aborted = (
@@ -293,21 +299,29 @@ def _judge(
     gone, extra = ~there, there & ~kept
     if not like_broker:
         _judge_parts(was, kept, there, broken)
-    broken.each("unknown", "it was not in the log before", now, ~is_known)
+    broken.each("unknown", "the message was not in the log before", now, ~is_known)
     for promise, message, those in (
-        ("lost", "its key's last write is gone", winners & gone),
-        ("lost", "it has no key, and such were to stay", kept & ~winners & keyless & gone),
-        ("lost", "a batch that cannot be read has to stay whole", unread & gone),
+        ("lost", "the last write of its key is missing", winners & gone),
+        (
+            "lost",
+            "messages without a key must stay, and this one is missing",
+            kept & ~winners & keyless & gone,
+        ),
+        ("lost", "an unreadable batch must stay whole", unread & gone),
         ("aborted", "its transaction was aborted", there & aborted),
         ("undecided", "its transaction has no end yet", there & was.undecided()),
-        ("keyless", "it has no key, and such were to go", extra & keyless),
-        ("superseded", "it is not its key's last write, or that is a delete", extra & competes),
+        ("keyless", "messages without a key must be dropped", extra & keyless),
+        (
+            "superseded",
+            "it is not the last write of its key, or that write is a tombstone",
+            extra & competes,
+        ),
     ):
         broken.each(promise, message, was, those)
     before, after = (np.frombuffer(bytes(each.contents), dtype=np.uint64) for each in (was, now))
     changed = np.zeros(len(now), dtype=bool)
     changed[is_known] = before[place_of[is_known]] != after[is_known]
-    broken.each("changed", "it is not what it was", now, changed)
+    broken.each("changed", "its content has changed", now, changed)
     if any(low >= high for low, high in pairwise(now.ids)):
         broken.add("order", "the messages are not in the log's order", None)
     found.records_before, found.records_after = len(was), len(now)
@@ -323,7 +337,7 @@ def _judge(
 
 
 def _java_time(event_time: int | None) -> int:
-    """The event time as Java's signed long has it; absent, or below 0, it is 0."""
+    """The event time as Java's signed long. 0 if it is absent or below 0."""
     return event_time if event_time is not None and event_time < 1 << 63 else 0
 
 
@@ -334,7 +348,7 @@ def _winners(
     times: array[int],
     by_event_time: bool,
 ) -> list[int]:
-    """The message that each key is left with; none where a delete was the last to count."""
+    """The message that stays for each key. None for a key whose last write is a delete."""
     in_order = rows[np.lexsort((rows, keys[rows, 1], keys[rows, 0]))]
     same = (keys[in_order[1:]] == keys[in_order[:-1]]).all(axis=1)
     found = []
@@ -347,7 +361,7 @@ def _winners(
 
 
 def _folded(rows: Sequence[int], flags: npt.NDArray[np.uint8], times: array[int]) -> int:
-    """The row that is a key's last by event time; -1: none.
+    """The row of a key's last write by event time, or -1.
 
     Source: docs/formats/pulsar-compaction.md, "Event time".
     """
@@ -360,12 +374,12 @@ def _folded(rows: Sequence[int], flags: npt.NDArray[np.uint8], times: array[int]
 
 
 def _judge_parts(was: _Messages, kept: Mask, there: Mask, broken: _Broken) -> None:
-    """A message in chunks that stays has to have all parts."""
+    """Check that a chunked message that stays has all its chunks."""
     needed = np.zeros(len(was), dtype=bool)
     for uuid, last in was.last_parts.items():
         if kept[last]:
             needed[was.parts.get(uuid, [])] = True
-    message = "the message's last chunk is there, and this one is not"
+    message = "the last chunk of its message is there, and this chunk is missing"
     broken.each("lost", message, was, needed & ~there)
 
 
@@ -391,19 +405,21 @@ def _joined(was: _Messages, now: _Messages) -> tuple[npt.NDArray[np.int64], Mask
 
 
 def _compare_ledgers(before: Topic, after: Topic, broken: _Broken) -> None:
-    """What is beyond the horizon has to be there; what is there has to be what it was."""
+    """Check that ledgers beyond the horizon are present, and that present ones are unchanged."""
     here = {ledger.id: ledger for ledger in after.ledgers}
     for ledger in before.ledgers:
         now = here.get(ledger.id)
         if now is None:
             if ledger.is_beyond(after.horizon):
-                broken.add("backlog", f"raw ledger {ledger.id} is beyond the horizon, and is gone")
+                broken.add(
+                    "backlog", f"raw ledger {ledger.id} is beyond the horizon, and is missing"
+                )
         elif not _is_same(ledger, now):
-            broken.add("backlog", f"raw ledger {ledger.id} is not what it was", None, now.path)
+            broken.add("backlog", f"raw ledger {ledger.id} has changed", None, now.path)
 
 
 def _is_same(one: Ledger, other: Ledger) -> bool:
-    """Whether ``other`` has the bytes of ``one``, or its entries and more behind them."""
+    """Whether ``other`` has the same bytes, or the same entries followed by more."""
     if other.entries > one.entries:
         some = (each for each in read_entries(other.path) if each[0] < one.entries)
         return all(was == now for was, now in zip_longest(read_entries(one.path), some))

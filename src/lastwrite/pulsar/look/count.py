@@ -1,9 +1,9 @@
-"""What a ledger's entries hold, counted by the engine's kernels: one pass, every checksum proven,
-no message made.
+"""Count the contents of a ledger with the engine's kernels, in one pass that verifies every
+checksum.
 
-Where a ledger is not whole, or has what kernels do not know, nothing is said of it:
-``look.inspect`` then walks it entry by entry, which takes longer and names everything. Both count
-alike.
+For an incomplete ledger, or one with contents that the kernels do not support, there is no result.
+``look.inspect`` then walks it entry by entry, which takes longer and reports all details. Both give
+the same counts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ _END = (1 << 63) - 1
 
 
 class Counted(NamedTuple):
-    """A whole ledger's entries, and the ids of the first and the last; None: it has none."""
+    """The counts of a whole ledger, and the ids of its first and last entry. None if
+    it is empty.
+    """
 
     contents: EntryCounts
     first: Position | None
@@ -37,7 +39,7 @@ class Counted(NamedTuple):
 
 
 def count_ledger(ledger: Ledger, is_compacted: bool) -> Counted | None:
-    """The counts of a ledger; None where it has to be walked."""
+    """The counts of a ledger. None if it must be walked."""
     if ledger.missing or ledger.id > MAX_LEDGER:
         return None
     job = _Count(is_compacted)
@@ -77,7 +79,7 @@ class _Count:
         self._hashes: UInt64Array = np.empty((0, 2), dtype=np.uint64)
 
     def take(self, chunk: Chunk) -> bool:
-        """Count the next entries; whether that could be done."""
+        """Count the next entries. Returns whether that was possible."""
         table, found = chunk.table, self.found
         entries = self.format.entries[: len(table)]
         for run in self.format.opened(chunk.buffer, table):
@@ -96,9 +98,9 @@ class _Count:
             return False
         is_batch = kinds == kernels.BATCH
         if self._is_compacted and (entries["kept"][is_batch] == 0).any():
-            return False  # as old releases wrote them: only their messages say which of them went
+            return False  # as old releases wrote them: only the messages show which were removed
         found.entries += len(table)
-        is_whole = kinds == kernels.WHOLE  # one record, however many it says it has
+        is_whole = kinds == kernels.WHOLE  # one record, even if it states more
         found.records += int(table["records"][is_data & ~is_whole].sum())
         found.records += int(np.count_nonzero(is_whole))
         found.placeholders += int((entries["messages"] - table["records"])[is_batch].sum())

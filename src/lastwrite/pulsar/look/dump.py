@@ -1,5 +1,8 @@
 """``dump`` of Pulsar topic folders: messages in the order of the topic, entries, blocks, small
-files. Rows come while files are read."""
+files.
+
+Rows are returned while files are read.
+"""
 
 from __future__ import annotations
 
@@ -38,26 +41,26 @@ from lastwrite.storage.problems import limited
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsWanted:
-    """What one call asks for; None: not asked."""
+    """The selection of one call. None means that a criterion is not used."""
 
     topic: str | None = None
     partition: int | None = None
     start: Position | None = None
-    only: Position | None = None  # this entry alone, and of it
-    index: int | None = None  # this message of its batch
+    only: Position | None = None  # only this entry
+    index: int | None = None  # only this message of the entry's batch
     key: bytes | None = None
     time_ms: int | None = None
     whole_batches: bool = False
     blocks: bool = False
     compacted: bool = False
-    last: int | None = None  # of each topic and partition
+    last: int | None = None  # number of last rows of each topic and partition
 
     @classmethod
     def parse(cls, *, start: str | None, message_id: str | None, **others: Any) -> TopicsWanted:
-        """The same of message ids as text, ``LEDGER:ENTRY[:PARTITION[:INDEX]]``.
+        """Parse message ids given as text, ``LEDGER:ENTRY[:PARTITION[:INDEX]]``.
 
         Raises:
-            InvalidConfig: no message id, or what excludes each other.
+            InvalidConfig: not a message id, or options that exclude each other.
         """
         only = None if message_id is None else MessagePlace.parse(message_id)
         return cls(
@@ -70,17 +73,17 @@ class TopicsWanted:
     def __post_init__(self) -> None:
         picks = (self.key, self.time_ms, self.only)
         if self.blocks and any(each is not None for each in picks):
-            words = "--index prints where blocks begin, and a key, a time or an id finds messages"
+            words = "--index prints blocks, and a key, a time or an id selects messages"
             raise InvalidConfig(words)
         if self.blocks and self.last is not None:
-            raise InvalidConfig("--last picks messages and entries, not blocks")
+            raise InvalidConfig("--last selects messages and entries, not blocks")
         if self.whole_batches and self.key is not None:
-            raise InvalidConfig("a key picks messages, not entries")
+            raise InvalidConfig("a key selects messages, not entries")
         if self.start is not None and self.only is not None:
             raise InvalidConfig("--from and --message-id exclude each other")
 
     def holds(self, row: Row) -> bool:
-        """Whether a row of a file by itself is asked for."""
+        """Whether a row of a single file matches."""
         if "ledger" not in row:
             return True
         if self.only is not None and (row["ledger"], row["entry"]) != self.only:
@@ -95,11 +98,11 @@ def dump_topics(
 ) -> Iterator[Row]:
     """The rows of the topic folders at ``path``, or of a file outside of any.
 
-    ``say`` is told of what is not there and need not be.
+    ``say`` is called with notes on what is absent and not needed.
 
     Raises:
         NotALog, InvalidConfig: before the first row.
-        CorruptLog: after the last row, the first damage; nothing that is whole was left out.
+        CorruptLog: after the last row, for the first damage; all whole rows were returned before.
     """
     kind = kind_of(path)
     if kind is not None and not is_topic_folder(os.path.dirname(os.path.abspath(path))):
@@ -197,7 +200,9 @@ class _TopicDump:
                     yield row
 
     def _first(self, ledger: Ledger, source: LogPart) -> int:
-        """The number of the entry at which to begin; a compacted ledger's ids are not its numbers."""
+        """The number of the first entry to read. The ids of a compacted ledger are not its entry
+        numbers.
+        """
         begin = self._wanted.only or self._wanted.start
         if begin is None or source is LogPart.COMPACTED or ledger.id > begin.ledger:
             return 0
@@ -220,7 +225,7 @@ class _TopicDump:
 
 
 def side_rows(topic: Topic, file: str) -> Iterator[Row]:
-    """What the manifest says, or a row a ledger of what the topic's metadata say."""
+    """The content of the manifest, or a row per ledger of the topic's metadata."""
     head: Row = {"topic": topic.name.base, "partition": topic.name.partition}
     if file == MANIFEST:
         if topic.manifest is not None:

@@ -1,7 +1,7 @@
-"""Pulsar's share of ``explain``: its rules in words, and what a message is.
+"""Pulsar's part of ``explain``: its rules in words, and the description of a message.
 
-A message is named as its id is, ``10:5`` or, in a batch, ``10:5, index 2``. Messages of which
-nobody can tell the key, those of batches that cannot be read, are in no answer about a key.
+A message is named by its id, ``10:5`` or, in a batch, ``10:5, index 2``. Messages of unreadable
+batches have unknown keys, so no answer about a key contains them.
 
 Source: docs/formats/pulsar-compaction.md, "A round" and "Retention and thresholds".
 """
@@ -33,7 +33,7 @@ from lastwrite.reports.explanation import Reason, Rule
 
 
 class PulsarFates(Fates):
-    """Pulsar's words for what becomes of a message."""
+    """Pulsar's words for the fate of a message."""
 
     forget_clean = "its compacted ledger is removed, and the raw ledgers are all there"
     greatest = "the write with the latest event time"
@@ -51,11 +51,11 @@ class PulsarFates(Fates):
         return "it was published in"
 
     def delete(self, facts: RecordFacts, message: str) -> Answer:
-        return self.next(f"{message}; a compacted ledger holds no deletes")
+        return self.next(f"{message}; a compacted ledger contains no tombstones")
 
 
 class PulsarExplainer(Explainer):
-    """See ``explanation.partition`` for what each call owes."""
+    """See ``explanation.partition`` for the contract of each call."""
 
     fates = PulsarFates
     has_active = False
@@ -67,7 +67,7 @@ class PulsarExplainer(Explainer):
         return RangeReasons(clean, None, list(_reasons(log, decision, threshold)))
 
     def stored_keys(self, key: bytes) -> Sequence[bytes]:
-        return tuple({key, base64.b64encode(key)})  # the empty key is its own Base64
+        return tuple({key, base64.b64encode(key)})  # the empty key equals its own Base64
 
     def has_key(self, record: KeyRecord, key: bytes) -> bool:
         entry = _entry(record)
@@ -80,7 +80,7 @@ class PulsarExplainer(Explainer):
         return f"{self.fates.number(first)} to {self.fates.number(end - 1)}"
 
     def open_from(self, log: PartitionLog) -> Mapping[int, int]:
-        """By the transactions' numbers, which stand in their producers' place."""
+        """The open transactions by number, which is in the place of the producer id."""
         data: set[int] = set()
         ended: set[int] = set()
         for segment in log.segments:
@@ -115,7 +115,7 @@ def _entry(record: KeyRecord) -> Entry:
 
 
 def _message(entry: Entry, number: int) -> Message:
-    """The message that is the entry's record of this number: placeholders are none."""
+    """The message of the entry's record with this number. Placeholders are not records."""
     if entry.metadata.is_chunk:
         return Message(value=entry.payload)
     lists_kept = bool(entry.metadata.compacted_batch_indexes)
@@ -132,8 +132,8 @@ def _reasons(log: PartitionLog, decision: Decision, threshold: int) -> Iterator[
     if first is not None:
         yield Reason(
             Rule.TRANSACTION,
-            f"a transaction that is not decided begins at {Position.of(first)}",
-            "when it commits or aborts, which its coordinator makes it do after its time-out",
+            f"an undecided transaction begins at {Position.of(first)}",
+            "when it commits or aborts, which its coordinator forces after its timeout",
             from_offset=first,
         )
     elif decision.reason is not None:

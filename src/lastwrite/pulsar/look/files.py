@@ -1,6 +1,6 @@
 """``dump`` and ``inspect`` of one file of Pulsar outside of a topic folder.
 
-That is an object, a bookie's entry log or journal, or a map file.
+The file is an object, a bookie's entry log or journal, or a map file.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from lastwrite.storage.problems import problem_of
 
 
 def decoded_in(stored: StoredIn) -> tuple[Entry, int, LogPart]:
-    """An entry, what its begin lies behind the stored one's, and what kind of ledger it is of by
-    its own bytes.
+    """Decode a stored entry. Returns it, its position in the stored bytes, and its kind by its own
+    bytes.
 
     Raises:
-        CorruptLog: it is none; positions count from the stored entry's begin.
+        CorruptLog: the bytes are not an entry. Positions count from the stored entry's start.
     """
     source = LogPart.COMPACTED if is_record(stored.data) else LogPart.BACKLOG
     entry, body = decoded(stored, None if source is LogPart.COMPACTED else stored.ledger)
@@ -39,9 +39,11 @@ def decoded_in(stored: StoredIn) -> tuple[Entry, int, LogPart]:
 def walk_file(
     path: str, kind: FileKind, note: Callable[[Problem], None]
 ) -> Iterator[tuple[Entry, int, int, LogPart, StoredIn]]:
-    """Entries of a file, each with its position, its size, its kind and as it lies there. A
-    cursor's ledger in an entry log has entries of its own, which are none: what cannot be decoded
-    there is passed over."""
+    """Entries of a file, each with its position, its size, its kind and its stored form.
+
+    The ledger of a cursor in an entry log has entries that are not messages. What cannot be decoded
+    there is skipped.
+    """
     try:
         for stored in entries_in(path, kind):
             try:
@@ -63,7 +65,7 @@ def file_rows(
     whole_batches: bool,
     note: Callable[[Problem], None],
 ) -> Iterator[Row]:
-    """The messages of a file, or its entries; of an index object its blocks."""
+    """The messages of a file, or its entries; for an index object its blocks."""
     if kind is FileKind.INDEX_OBJECT:
         yield from index_rows(path)
         return
@@ -80,10 +82,10 @@ def file_rows(
 
 
 def index_rows(path: str) -> Iterator[Row]:
-    """The blocks that an index object names.
+    """The blocks in an index object.
 
     Raises:
-        CorruptLog, UnsupportedFormat: it contradicts its format.
+        CorruptLog, UnsupportedFormat: the index contradicts its format.
     """
     index = read_index(os.path.abspath(path).removesuffix(INDEX_SUFFIX))
     for block in index.blocks:

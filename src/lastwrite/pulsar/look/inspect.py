@@ -1,5 +1,6 @@
-"""``inspect`` of Pulsar topic folders: every entry read and counted, ledgers held against their
-indexes, the manifest and the topic's own metadata."""
+"""``inspect`` of Pulsar topic folders: reads and counts every entry, and compares ledgers, indexes,
+manifest and metadata.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ from lastwrite.storage.quarantine import read_quarantine
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MOST_PROBLEMS = 20  # of a topic that are named; the rest are counted
+MOST_PROBLEMS = 20  # problems of a topic that are listed; the rest are counted
 
 
 def inspect_topics(
@@ -58,12 +59,12 @@ def inspect_topics(
     progress: Progress | None,
     spark: SparkSession | Inline | None = None,
 ) -> PulsarReport:
-    """Read the topic folders at ``path`` whole and say what they are.
+    """Read the topic folders at ``path`` completely, and report on them.
 
     Raises:
         NotALog, InvalidConfig: nothing was read.
 
-    Damage does not raise: it stands in the report, with file and byte.
+    Damage is not raised: the report has it, with file and byte.
     """
     began = time.monotonic()
     system = system_named("pulsar")
@@ -93,7 +94,7 @@ def inspect_topics(
 
 
 def inspect_file(path: str, kind: FileKind, progress: Progress) -> PulsarFile:
-    """One file by itself: its entries, and which ledgers they are of."""
+    """One single file: its entries, and their ledgers."""
     found = PulsarFile(file=path, kind=str(kind), bytes=os.path.getsize(path))
     progress.stage("inspect", found.bytes)
     if kind is FileKind.INDEX_OBJECT:
@@ -126,7 +127,7 @@ def _listed(folder: str) -> Topic | LogError:
 
 
 class _Inspection:
-    """One topic on its way to what is said of it."""
+    """The inspection of one topic."""
 
     def __init__(self, topic: Topic, progress: Progress) -> None:
         self._topic = topic
@@ -136,7 +137,9 @@ class _Inspection:
         self._seen: set[tuple[str, int | None, str]] = set()
 
     def note(self, problem: Problem) -> None:
-        """Each once, all counted, the first named; damage is never crowded out by lesser things."""
+        """Add a problem once. All are counted and the first ones listed; damage replaces a lesser
+        problem.
+        """
         mark = (problem.path, problem.position, problem.message)
         if mark in self._seen:
             return
@@ -203,7 +206,9 @@ class _Inspection:
         return seen
 
     def _walk(self, ledger: Ledger, is_compacted: bool, seen: LedgerInspection) -> None:
-        """The same of a ledger that is damaged, or not as kernels know it: entry by entry."""
+        """Count a ledger entry by entry, because it is damaged or has contents that the kernels do
+        not support.
+        """
         last: Position | None = None
         try:
             for each in walk(LedgerReader(ledger), is_compacted, self.note):
@@ -231,7 +236,7 @@ class _Inspection:
             self.note(problem_of(error, path, each.position, RESTORE))
 
     def _compacted(self, manifest: Manifest, parts: Sequence[Ledger]) -> LedgerInspection:
-        """The compacted ledger, in an archive all its parts, held against its manifest."""
+        """The compacted ledger, with all its parts in an archive, compared with its manifest."""
         seen = LedgerInspection(ledger=manifest.ledger, file=manifest.object, is_indexed=True)
         path = parts[0].path if parts else self._topic.folder
         for n, part in enumerate(parts):
@@ -243,16 +248,18 @@ class _Inspection:
             if Position.parse(last) > manifest.horizon:
                 wrong.append(f"entry {last} is beyond the horizon {manifest.horizon}")
             if (first, last) != (str(manifest.from_), str(manifest.to)):
-                by = f"by its manifest from {manifest.from_} to {manifest.to}"
-                wrong.append(f"it goes from {first} to {last}, {by}")
+                by = f"and by its manifest from {manifest.from_} to {manifest.to}"
+                wrong.append(f"the ledger is from {first} to {last}, {by}")
             if messages != manifest.messages and not seen.contents.unreadable:
-                wrong.append(f"it holds {messages} messages, by its manifest {manifest.messages}")
+                wrong.append(
+                    f"the ledger has {messages} messages, and by its manifest {manifest.messages}"
+                )
         for message in wrong:
             self.note(problem_of(CorruptLog(message, path=path), path))
         return seen
 
     def _last_ids(self) -> None:
-        """What transactions and readers make of the topic's end."""
+        """The last message ids and the transactions of the topic's end."""
         found = self.found
         try:
             view = look(self._topic.folder, False)
@@ -262,7 +269,7 @@ class _Inspection:
             found.last_message_id = view.last_message_id(False)
             found.last_compacted_message_id = view.last_message_id(True)
         except (LogError, LedgerMoved):
-            return  # what is damaged was named already
+            return  # the damage is reported already
 
     def _judge(
         self,
@@ -271,7 +278,9 @@ class _Inspection:
         now_ms: int,
         spark: SparkSession | Inline | None,
     ) -> None:
-        """Whether a round is due, by the rules of a round now; and how many keys it would meet."""
+        """Decide whether a round is due, as a round now would, and count the keys that it would
+        meet.
+        """
         if self.found.is_damaged:
             return
         try:
@@ -291,7 +300,7 @@ class _Inspection:
 
 
 def _joined(seen: LedgerInspection, part: LedgerInspection) -> LedgerInspection:
-    """A compacted ledger up to the next part, and that."""
+    """Add the next part of a compacted ledger to the earlier ones."""
     seen.contents.add(part.contents)
     seen.file_bytes += part.file_bytes
     seen.blocks = (seen.blocks or 0) + (part.blocks or 0)
@@ -303,7 +312,9 @@ def _joined(seen: LedgerInspection, part: LedgerInspection) -> LedgerInspection:
 
 
 def _bytes_below(ledger: Ledger, horizon: Position | None, seen: LedgerInspection) -> int:
-    """About how many bytes of entries lie up to the horizon; a share in the ledger it cuts."""
+    """The approximate bytes of entries up to the horizon. A ledger that the horizon divides counts
+    in part.
+    """
     if horizon is None or ledger.id > horizon.ledger or not ledger.entries:
         return 0
     if ledger.id < horizon.ledger:

@@ -1,8 +1,8 @@
-"""What ``inspect`` finds in Pulsar topic folders, as values that print as JSON. Field names only
-grow.
+"""The results of ``inspect`` on Pulsar topic folders, as values that print as JSON. Field names are
+only added.
 
-None: not known, because it was not or could not be read. Times are milliseconds since 1970, ids are
-``ledger:entry``.
+None means that a value is unknown, because it was not or could not be read. Times are milliseconds
+since 1970, and ids are ``ledger:entry``.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from lastwrite.reports.settings import Setting, effective
 
 
 class EntryCounts(Document, kw_only=True):
-    """What the entries of a ledger, or of several, hold."""
+    """The contents of the entries of one or more ledgers."""
 
     entries: int = 0
-    # messages that are there: no placeholders, no markers; an encrypted batch is one
+    # messages that are present: no placeholders, no markers; an encrypted batch counts as one
     records: int = 0
     batches: int = 0  # entries that are batches
-    tombstones: int = 0  # with a key and without value
+    tombstones: int = 0  # messages with a key and without a value
     keyless: int = 0
-    placeholders: int = 0  # what compaction has left of messages in batches
+    placeholders: int = 0  # placeholders of messages that compaction removed from batches
     encrypted: int = 0  # entries
-    chunks: int = 0  # entries that are a part of a message
+    chunks: int = 0  # entries that are a chunk of a message
     markers: int = 0
-    transactional: int = 0  # entries that belong to a transaction; markers are not among them
-    # batches that cannot be decoded, though their checksum holds: compaction keeps them whole
+    transactional: int = 0  # entries of a transaction, without markers
+    # batches that cannot be decoded although their checksum matches: compaction keeps them whole
     unreadable: int = 0
-    bytes: int = 0  # of entries, without what frames them in the file
+    bytes: int = 0  # bytes of entries, without the framing in the file
     first_publish_time: int | None = None
     last_publish_time: int | None = None
-    codecs: Counter[str] = field(default_factory=Counter)  # entries; markers are left out
+    codecs: Counter[str] = field(default_factory=Counter)  # entries by codec, without markers
     # "checksum", "no checksum", "broker metadata"
     formats: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: EntryCounts) -> None:
-        """Take in other entries of the same topic."""
+        """Add the counts of other entries of the same topic."""
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.codecs.update(other.codecs)
@@ -64,14 +64,14 @@ _SUMS = tuple(
 
 
 class LedgerInspection(Document, kw_only=True):
-    """One ledger: its objects, and what is in them."""
+    """One ledger: its objects and their contents."""
 
     ledger: int
-    file: str | None  # None: the topic's metadata name the ledger, and no object of it lies there
+    file: str | None  # null if the topic's metadata name the ledger and it has no object here
     file_bytes: int = 0
     first_entry: int | None = None
     last_entry: int | None = None
-    first_id: str | None = None  # of a compacted ledger those of its messages
+    first_id: str | None = None  # of a compacted ledger: the ids of its messages
     last_id: str | None = None
     blocks: int | None = None
     is_indexed: bool = False
@@ -81,34 +81,36 @@ class LedgerInspection(Document, kw_only=True):
 class TopicInspection(Document, kw_only=True):
     """One topic, or one partition of a topic."""
 
-    # of the backlog
+    # contents of the backlog
     contents: Annotated[EntryCounts, SPREAD] = field(default_factory=EntryCounts)
     topic: str
-    partition: int  # -1: not partitioned
+    partition: int  # -1 if not partitioned
     folder: str
-    bytes: int = 0  # of all objects, the compacted ones too
-    horizon: str | None = None  # None: never compacted
+    bytes: int = 0  # of all objects, with the compacted ones
+    horizon: str | None = None  # null if never compacted
     manifest: dict[str, Any] | None = None
     first_id: str | None = None  # of the backlog
     last_id: str | None = None
-    last_message_id: dict[str, int] | None = None  # as a broker answers it to who reads all
-    last_compacted_message_id: dict[str, int] | None = None  # … to who reads compacted
-    read_below: str | None = None  # a transaction is open from here on: nobody reads further
+    # a broker's answer to a reader without readCompacted
+    last_message_id: dict[str, int] | None = None
+    # a broker's answer to a reader with readCompacted
+    last_compacted_message_id: dict[str, int] | None = None
+    read_below: str | None = None  # start of an open transaction, where readers stop
     open_transactions: int | None = None
     aborted_transactions: int | None = None
-    backlog_below_bytes: int = 0  # of entries up to the horizon: what expiry may take
-    dirty_bytes: int = 0  # of entries beyond the horizon: what a round reads anew
-    # distinct keys of the compacted ledger and of what lies beyond it; None: not counted
+    backlog_below_bytes: int = 0  # bytes of entries up to the horizon, which retention may delete
+    dirty_bytes: int = 0  # bytes of entries beyond the horizon, which a round reads again
+    # distinct keys of the compacted ledger and of the entries beyond it; null if not counted
     keys: int | None = None
-    is_due: bool | None = None  # a round now would do something
-    reason: str | None = None  # why it would not
-    other_files: list[str] = []  # that belong to no ledger which counts
-    uncleanable: Quarantined | None = None  # what the cleaner noted when it set the topic aside
+    is_due: bool | None = None  # whether a round now would do something
+    reason: str | None = None  # why a round now would do nothing
+    other_files: list[str] = []  # files of ledgers that do not count
+    uncleanable: Quarantined | None = None  # the cleaner's note, if it has set the topic aside
     problem_count: int = 0
     settings: Annotated[tuple[Setting, ...], As(effective)] = ()
     entry_bytes: ClassVar[int] = figure(lambda self: self.contents.bytes)
     status: ClassVar[str] = figure(lambda self: "damaged" if self.is_damaged else "whole")
-    ledgers: list[LedgerInspection] = []  # of the backlog, below the horizon too
+    ledgers: list[LedgerInspection] = []  # of the backlog, with those below the horizon
     compacted: LedgerInspection | None = None
     problems: list[Problem] = []
 
@@ -118,21 +120,21 @@ class TopicInspection(Document, kw_only=True):
 
 
 class EntriesOfFile(Document):
-    """What a file's entries hold."""
+    """The contents of a file's entries."""
 
     contents: Annotated[EntryCounts, SPREAD]
     entry_bytes: ClassVar[int] = figure(lambda self: self.contents.bytes)
 
 
 def of_file(contents: EntryCounts | None) -> EntriesOfFile | None:
-    """None: it is no file of entries."""
+    """The document. None for a file without entries."""
     return None if contents is None else EntriesOfFile(contents)
 
 
 class PulsarFile(Document, kw_only=True):
-    """One file that was asked for by itself."""
+    """One file that was given by itself."""
 
-    # of a data object or an entry log
+    # contents of a data object or an entry log
     contents: Annotated[EntryCounts | None, As(of_file), SPREAD] = None
     file: str
     kind: str
@@ -143,7 +145,7 @@ class PulsarFile(Document, kw_only=True):
 
 
 class TopicTotals(Document, kw_only=True):
-    """The sums over all topics."""
+    """The sums of all topics."""
 
     contents: Annotated[EntryCounts, SPREAD]
     partitions: int
@@ -156,7 +158,7 @@ class TopicTotals(Document, kw_only=True):
 
 
 class PulsarReport(Document, kw_only=True):
-    """Everything at a path: topic folders, or one file."""
+    """The results for a path: topic folders, or one file."""
 
     path: str
     system: str = "pulsar"

@@ -1,12 +1,13 @@
-"""``verify`` of Pulsar's topic folders: is every byte what its place promises?
+"""``verify`` of Pulsar's topic folders: checks every byte.
 
-Of each ledger, raw and compacted: every entry by its checksum and every batch message by message;
-entry ids without a gap; as many entries and bytes as the ledger's metadata say; and every block of
-the index where a block begins, with the entry that the index names. Of the compacted ledger
-besides: what the manifest says of it, and no id beyond the horizon; of one that we made no key
-twice, and no message without a key where the manifest says that such went.
+For each ledger, raw and compacted, it checks every entry by its checksum and every batch message by
+message. Entry ids must have no gap, and the counts of entries and bytes must equal the ledger's
+metadata. Every block of the index must begin where the index has it, with the entry in the index.
+The compacted ledger is also compared with its manifest and may have no id beyond the horizon. If
+Lastwrite made it, no key may occur twice, and messages without a key only if the manifest keeps
+them.
 
-Memory: a chunk, and of the compacted ledger sixteen bytes a message, up to a limit.
+Memory: a chunk, and sixteen bytes for each message of the compacted ledger, up to a limit.
 
 Source: Pulsar 4.2.4; docs/formats/pulsar.md; docs/formats/pulsar-compaction.md, "Batches".
 """
@@ -47,16 +48,17 @@ from lastwrite.reports.verification import (
 from lastwrite.verification.proof import Means, Pair, Proof, Question
 
 _AGAIN = (
-    "restore it from a backup; only where every raw ledger of the topic is here, from its first on, move the manifest "
-    "away and compact the topic anew"
+    "restore it from a backup; only if every raw ledger of the topic is here, from its first on, "
+    "move the manifest "
+    "away and compact the topic again"
 )
-_MOST_KEYS = 1 << 24  # that are held at once to see that none comes twice
-_MESSAGE_BYTES = 160  # that comparing takes
+_MOST_KEYS = 1 << 24  # keys compared at once to find duplicates
+_MESSAGE_BYTES = 160  # memory per message of a comparison
 _LARGEST_BLOCK = 1 << 40
 
 
 class PulsarProof(Proof):
-    """Topic folders, each read whole in this process; see ``comparison`` for the proof."""
+    """Checks topic folders, each read completely in this process. ``comparison`` has the proof."""
 
     system = PULSAR
     noun = "topic"
@@ -64,7 +66,7 @@ class PulsarProof(Proof):
     governs_keyless = "the manifest"
 
     def check_config(self, config: Mapping[str, object]) -> None:
-        """The manifest says by which settings a topic was compacted."""
+        """Accepts any settings: the manifest has those of the compaction."""
 
     def refuse_if_held(self, folder: str) -> None:
         lock.refuse_if_held(folder)
@@ -134,9 +136,7 @@ def _verify_structure(report: PartitionVerification, topic: Topic, limits: Limit
             aborted_records=sum(seen.records_of.get(number, 0) for number in seen.aborted),
         )
     if seen.whole:
-        report.advice.append(
-            f"{seen.whole} batches cannot be read: compaction keeps them whole, whatever is in them"
-        )
+        report.advice.append(f"{seen.whole} batches cannot be read: compaction keeps them whole")
     for stray in topic.strays:
         report.advice.append(f"{stray.path}: a compacted ledger that no manifest names")
 
@@ -154,15 +154,15 @@ def _note(report: PartitionVerification, problem: Problem) -> None:
 
 @dataclass(slots=True)
 class _Seen:
-    """What one ledger holds, or several."""
+    """The contents of one or more ledgers."""
 
     entries: int = 0
-    bytes: int = 0  # of entries, without what the object adds
+    bytes: int = 0  # of entries, without the object's framing
     messages: int = 0
     tombstones: int = 0
     keyless: int = 0
     markers: int = 0
-    whole: int = 0  # batches that cannot be read
+    whole: int = 0  # unreadable batches
     committed_markers: int = 0
     aborted_markers: int = 0
     first_offset: int = -1
@@ -171,17 +171,20 @@ class _Seen:
     committed: set[int] = field(default_factory=set)
     aborted: set[int] = field(default_factory=set)
     records_of: dict[int, int] = field(default_factory=dict)
-    keys: list[UInt64Array] = field(default_factory=list)  # two words a key
+    keys: list[UInt64Array] = field(default_factory=list)  # two words per key
     problems: list[Problem] = field(default_factory=list)
     path: str = ""
 
     def join_part(self, other: _Seen) -> None:
-        """Take what the next part of a compacted ledger holds."""
+        """Add the next part of a compacted ledger."""
         self.problems += other.problems
         if not other.entries:
             return
         if self.entries and other.first_offset < self.next_offset:
-            words = f"entry {Position.of(other.first_offset)} begins the part after the one with "
+            words = (
+                f"a part begins with entry {Position.of(other.first_offset)}, and the part before "
+                "ends with "
+            )
             words += str(Position.of(self.next_offset - 1))
             self.problems.append(Problem(ProblemKind.DAMAGED, words, other.path, None, _AGAIN))
         self.first_offset = self.first_offset if self.entries else other.first_offset
@@ -194,7 +197,7 @@ class _Seen:
         self.keys += other.keys
 
     def join(self, other: _Seen) -> None:
-        """Take what several ledgers of a topic tell together."""
+        """Add the figures that concern several ledgers of a topic together."""
         self.whole += other.whole
         self.committed_markers += other.committed_markers
         self.aborted_markers += other.aborted_markers
@@ -212,7 +215,9 @@ def _read(
     is_compacted: bool,
     secret: UInt64Array,
 ) -> _Seen:
-    """Read a ledger whole, and its index's blocks; count it, and hold it against its metadata."""
+    """Read a whole ledger with the blocks of its index, count it, and compare it
+    with its metadata.
+    """
     seen = _Seen(path=ledger.path)
     try:
         _check_blocks(ledger)
@@ -223,7 +228,7 @@ def _read(
             ("bytes of entries", seen.bytes, ledger.metadata.length),
         ):
             if there != said:
-                raise CorruptLog(f"{there} {what}, by the ledger's metadata {said}")
+                raise CorruptLog(f"{there} {what}, and by the ledger's metadata {said}")
     except CorruptLog as error:
         place, remedy = error.path or ledger.path, error.remedy or RESTORE
         damage = Problem(ProblemKind.DAMAGED, error.problem, place, error.at, remedy)
@@ -249,7 +254,7 @@ def _read_entries(
         offset = None if is_compacted else Position(ledger.id, first).offset
         _read_run(ledger, (begin, end), offset, limits, seen, secret)
         if ledger.missing and seen.next_offset != Position(ledger.id, stop).offset:
-            words = f"entry {ledger.id}:{stop - 1} is not where it should be"
+            words = f"entry {ledger.id}:{stop - 1} is missing or at a wrong place"
             raise CorruptLog(words, end, ledger.path, RESTORE)
 
 
@@ -261,7 +266,9 @@ def _read_run(
     seen: _Seen,
     secret: UInt64Array,
 ) -> None:
-    """Read a run of entries, the first of this offset; None: those of a compacted ledger."""
+    """Read a run of entries. ``first`` is the offset of the first one, or None in a compacted
+    ledger.
+    """
     form = PulsarFormat(limits.plain_bytes)
     is_compacted, lowest = first is None, first or 0
     end = Position(ledger.id + 1, 0).offset
@@ -283,7 +290,7 @@ def _read_run(
             expected = following + np.arange(len(table))
             if not np.array_equal(base, expected):
                 n = int(np.argmax(base != expected))
-                words = f"entry {Position.of(int(expected[n]))} is not where it should be"
+                words = f"entry {Position.of(int(expected[n]))} is missing or at a wrong place"
                 at = chunk.shift + int(table["origin"][n])
                 raise CorruptLog(words, at, ledger.path, RESTORE)
             following = int(table["next_offset"][-1])
@@ -328,10 +335,10 @@ def _tell_transactions(form: PulsarFormat, table: np.ndarray, seen: _Seen) -> No
 
 
 def _check_blocks(ledger: Ledger) -> None:
-    """Hold each block that the index names against the data object.
+    """Compare each block of the index with the data object.
 
     Raises:
-        CorruptLog: no block begins there, or one of other entries, or of another length.
+        CorruptLog: no block begins there, or one with other entries or another length.
     """
     index = ledger.index
     expected = 0
@@ -339,19 +346,21 @@ def _check_blocks(ledger: Ledger) -> None:
     with ledger.reader() as reader:
         for block in index.blocks:
             if block.offset != expected:
-                words = f"the index names byte {block.offset}, and a block begins at {expected}"
+                words = f"the index has a block at byte {block.offset}, but it begins at {expected}"
                 _refuse(ledger, words)
             if block.offset + BLOCK_HEADER_BYTES > ledger.size_bytes:
-                _refuse(ledger, f"the index names byte {block.offset}, beyond the object's end")
+                _refuse(
+                    ledger, f"the index has a block at byte {block.offset}, beyond the object's end"
+                )
             reader.read_into(head, block.offset)
             with located(ledger.path, block.offset):
                 found = parse_block_header(head.tobytes(), 0, _LARGEST_BLOCK)
             if found.first_entry != block.first_entry:
                 words = f"the block at {block.offset} begins with entry {found.first_entry}, "
-                _refuse(ledger, words + f"by the index with {block.first_entry}")
+                _refuse(ledger, words + f"and by the index with {block.first_entry}")
             expected = block.offset + found.block_bytes
     if expected != ledger.size_bytes:
-        _refuse(ledger, f"its blocks end at byte {expected}, the object at {ledger.size_bytes}")
+        _refuse(ledger, f"its blocks end at byte {expected}, but the object at {ledger.size_bytes}")
 
 
 def _refuse(ledger: Ledger, message: str) -> None:
@@ -381,28 +390,29 @@ def _verify_compacted(
             ("bytes", found.bytes, manifest.size_bytes),
             *(("topic", part.metadata.compacted_topic, manifest.topic) for part in parts),
         ]
-        # Of a broker's, who wrote the manifest may have counted what an encrypted batch claims.
+        # The writer of a broker's manifest may have counted the claimed messages of an encrypted
+        # batch.
         if is_ours:
             told.append(("messages", found.messages, manifest.messages))
         for what, there, said in told:
             if there != said:
-                damaged(f"{what}: {there}, by the manifest {said}")
+                damaged(f"{what}: {there}, and by the manifest {said}")
         if found.entries:
             first, last = Position.of(found.first_offset), Position.of(found.next_offset - 1)
             if last > manifest.horizon:
-                damaged(f"entry {last} is beyond the horizon, {manifest.horizon}")
+                damaged(f"entry {last} is beyond the horizon {manifest.horizon}")
             if (first, last) != (manifest.from_, manifest.to):
-                by = f"by the manifest from {manifest.from_} to {manifest.to}"
+                by = f"and by the manifest from {manifest.from_} to {manifest.to}"
                 damaged(f"from {first} to {last}, {by}")
-        if found.tombstones:  # by a broker's rules the length tells, which some clients leave out
-            report.advice.append(f"{place}: {found.tombstones} deletes are in it")
+        if found.tombstones:  # By a broker's rules the length decides, which some clients omit.
+            report.advice.append(f"{place}: it contains {found.tombstones} tombstones")
         for broken in _promises(found, manifest.retain_null_key):
             if is_ours:
-                damaged(f"{broken}: no compaction leaves that")
-            else:  # a broker's: of an older release, or with settings that nobody wrote down
-                report.advice.append(f"{place}: {broken}, and Lastwrite would not leave that")
+                damaged(f"{broken}, which compaction never leaves")
+            else:  # a broker's, of an older release, or with unknown settings
+                report.advice.append(f"{place}: {broken}, which Lastwrite would not leave")
         if sum(map(len, found.keys)) > _MOST_KEYS:
-            report.advice.append(f"{place}: too many keys to see whether one comes twice")
+            report.advice.append(f"{place}: too many keys to check for duplicates")
     for problem in wrong:
         _note(report, problem)
 
@@ -412,10 +422,10 @@ def _new_secret() -> UInt64Array:
 
 
 def _promises(found: _Seen, retain_null_key: bool) -> Sequence[str]:
-    """What compaction promises of the messages themselves, and does not hold."""
+    """The broken promises of compaction about the messages themselves."""
     broken = []
     if found.keyless and not retain_null_key:
-        broken.append(f"{found.keyless} messages without a key are in it")
+        broken.append(f"it contains {found.keyless} messages without a key")
     lanes = np.concatenate(found.keys) if found.keys else np.empty((0, 2), dtype=np.uint64)
     if len(lanes) <= _MOST_KEYS:
         twice = len(lanes) - len(np.unique(lanes, axis=0))

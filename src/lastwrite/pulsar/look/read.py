@@ -1,5 +1,8 @@
-"""``read`` of a Pulsar topic folder: what a consumer gets of the topic, with or without
-``readCompacted``, a message a row. ``reader`` reads it."""
+"""``read`` of a Pulsar topic folder: the messages that a consumer gets, with or without
+``readCompacted``, one per row.
+
+``reader`` reads the entries.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,12 @@ LIMIT, DAMAGED = "LIMIT", "DAMAGED"
 
 
 class TopicReading(Iterator[Row]):
-    """The messages, one dictionary each, with the fields of ``dump``; and, once they end, how.
+    """The messages, one dictionary each, with the fields of ``dump``; then the status of the end.
 
-    ``status``: ``END_OF_TOPIC``, ``LIMIT``, or ``OPEN_TRANSACTION`` where nobody reads on before a
-    transaction ends; ``DAMAGED`` where the end was reached and something on the way could not be
-    read or is missing; None while messages come. ``notes``: what is not as it should be, and what
-    was done about it.
+    ``status`` is ``END_OF_TOPIC``, ``LIMIT``, or ``OPEN_TRANSACTION`` if readers have to wait for a
+    transaction to end. It is ``DAMAGED`` if the end was reached and something before it could not
+    be read or is missing. It is None before the last message. ``notes`` are problems, and what was
+    done about them.
     """
 
     def __init__(self, reader: TopicReader, limit: int | None) -> None:
@@ -49,12 +52,12 @@ class TopicReading(Iterator[Row]):
 
     @property
     def next_id(self) -> str:
-        """Where a reader goes on, as ``--from`` takes it."""
+        """The position to continue from, in the form of ``--from``."""
         return self._id(self._reader.at)
 
     @property
     def horizons(self) -> list[str]:
-        """The horizons of all pairs that were read from, in their order."""
+        """The horizons of all pairs that were read from, in order."""
         return self._reader.horizons
 
     def __next__(self) -> Row:
@@ -63,7 +66,7 @@ class TopicReading(Iterator[Row]):
         return row
 
     def summary(self) -> Row:
-        """How it ended; the names of fields are a contract."""
+        """The summary of the read. The names of fields are a contract."""
         reader = self._reader
         topic = reader.looked().topic
         return {
@@ -119,7 +122,7 @@ def read_topic(
     limit: int | None,
     reads_compacted: bool,
 ) -> TopicReading:
-    """The messages of the one topic at ``path``; arguments as ``read.read``.
+    """The messages of the one topic at ``path``. Arguments as ``read.read``.
 
     Raises:
         NotALog, InvalidConfig: before the first message.
@@ -129,8 +132,8 @@ def read_topic(
     if len(folders) != 1:
         names = ", ".join(name_of(folder).full for folder in folders[:20])
         raise InvalidConfig(
-            f"{len(folders)} topics are there",
+            f"the path has {len(folders)} topics",
             path=path,
-            remedy=f"name the topic and the partition of one: {names}",
+            remedy=f"give the topic and the partition of one: {names}",
         )
     return TopicReading(TopicReader(folders[0], Start.parse(start), reads_compacted), limit)

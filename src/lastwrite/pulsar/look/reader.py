@@ -1,11 +1,11 @@
-"""A consumer of a Pulsar topic folder: entry after entry, as brokers dispatch them, with or without
-``readCompacted``.
+"""A consumer of a Pulsar topic folder: entries in the order in which brokers dispatch them, with or
+without ``readCompacted``.
 
-A consumer reads some entries at its position, and then behind them. The reader does the same on the
-objects of the folder; where each read looks is ``pulsar.rules.horizon.step``. Horizon and compacted
-ledger come from one manifest, and the folder is looked at again before each read: where a newer
-manifest lies there, the next read asks the newer pair. A pair that was replaced while it was opened
-is looked for again.
+A consumer reads some entries at its position, then the following ones. The reader does the same
+with the objects of the folder; ``pulsar.rules.horizon.step`` decides which part each read uses.
+Horizon and compacted ledger are from one manifest. Before each read the folder is checked for a
+newer manifest, and the read uses the newer pair. If a pair is replaced while it is opened, the
+folder is listed again.
 
 Source: Pulsar 4.2.4; docs/formats/pulsar-compaction.md.
 """
@@ -33,24 +33,24 @@ EARLIEST_NAME, LATEST_NAME = "earliest", "latest"
 
 END, OPEN_TRANSACTION = "END_OF_TOPIC", "OPEN_TRANSACTION"
 
-_LOOKS = 20  # at a folder in which things vanish, before that is taken for damage
+_LOOKS = 20  # listings of a folder with disappearing files, before that counts as damage
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a reader begins: at a place in the log, and of the batch that lies there at an index."""
+    """The start of a reader: an offset in the log, and an index in the batch there."""
 
     offset: int
     index: int = 0
 
     @classmethod
     def parse(cls, text: str) -> Start | None:
-        """The start of ``earliest`` or of a message id, ``LEDGER:ENTRY[:PARTITION[:INDEX]]``; None
-        for ``latest``.
+        """Parse ``earliest`` or a message id, ``LEDGER:ENTRY[:PARTITION[:INDEX]]``. None for
+        ``latest``.
 
         Raises:
             InvalidConfig: another text.
-            UnsupportedFormat: an id beyond what is compacted here.
+            UnsupportedFormat: an id above the supported maximum.
         """
         if text == LATEST_NAME:
             return None
@@ -60,13 +60,15 @@ class Start:
             place = MessagePlace.parse(text)
         except InvalidConfig as error:
             remedy = f"give {EARLIEST_NAME}, {LATEST_NAME} or a message id, LEDGER:ENTRY[:PARTITION[:INDEX]]"
-            raise InvalidConfig(f"{text!r} is no place in a topic", remedy=remedy) from error
+            raise InvalidConfig(f"{text!r} is not a position in a topic", remedy=remedy) from error
         return cls(place.position.offset, place.index or 0)
 
 
 class ReadEntry(NamedTuple):
-    """An entry that was read, where it lies, and its size there. Of a message in parts the last
-    part, with the payloads of all."""
+    """An entry that was read, its position, and its size there.
+
+    A chunked message is its last chunk's entry, with the payloads of all chunks.
+    """
 
     entry: Entry
     place: Place
@@ -78,11 +80,11 @@ class ReadEntry(NamedTuple):
 
 
 class TopicReader:
-    """Reads from ``at`` on; ``start`` None: from the topic's end.
+    """Reads from ``at`` on. ``start`` None means from the topic's end.
 
-    ``status``: ``END_OF_TOPIC``, or ``OPEN_TRANSACTION`` where nobody reads on before a transaction
-    ends; None before that. ``notes``: what is not as it should be. ``horizons``: of all pairs that
-    were read from, in their order.
+    ``status`` is ``END_OF_TOPIC``, or ``OPEN_TRANSACTION`` if readers have to wait for a
+    transaction to end; None before that. ``notes`` are problems. ``horizons`` are those of all
+    pairs that were read from, in order.
     """
 
     def __init__(self, folder: str, start: Start | None, reads_compacted: bool) -> None:
@@ -98,14 +100,14 @@ class TopicReader:
 
     @property
     def notes(self) -> list[Problem]:
-        """What was met on the way, and what is wrong with the folder as it was seen last."""
+        """The problems met so far, and those of the folder's last listing."""
         return [
             *({} if self._view is None else dict.fromkeys(self._view.problems)),
             *self._notes.values(),
         ]
 
     def note(self, problem: Problem) -> None:
-        """Take down what is wrong, once."""
+        """Record a problem, once."""
         self._notes.setdefault((problem.path, problem.position, problem.message), problem)
 
     @property
@@ -114,16 +116,16 @@ class TopicReader:
         return any_damaged(self.notes)
 
     def raise_damage(self) -> None:
-        """Raise the first damage that was met, if any was."""
+        """Raise the first damage that was met, if any."""
         for problem in self.notes:
             if problem.kind is ProblemKind.DAMAGED:
                 raise CorruptLog(problem.message, problem.position, problem.path, problem.remedy)
 
     def looked(self) -> TopicView:
-        """The folder as it is now.
+        """The current state of the folder.
 
         Raises:
-            CorruptLog: the compacted ledger is missing or damaged, and would be read.
+            CorruptLog: the compacted ledger is needed, and it is missing or damaged.
         """
         for _ in range(_LOOKS):
             try:
@@ -137,11 +139,11 @@ class TopicReader:
         raise self._unsteady()
 
     def last_message_id(self) -> dict[str, int]:
-        """What a broker answers to this reader when it asks for the topic's last message; -1, -1:
-        there is none.
+        """A broker's answer to this reader's request for the topic's last message; -1, -1 without a
+        message.
 
         Raises:
-            CorruptLog: what it would answer from cannot be read.
+            CorruptLog: the entries needed for the answer cannot be read.
         """
         for _ in range(_LOOKS):
             try:
@@ -152,14 +154,18 @@ class TopicReader:
 
     def _unsteady(self) -> CorruptLog:
         return CorruptLog(
-            "its objects vanish as fast as they are named", path=self.folder, remedy="read it again"
+            "its objects are replaced faster than they can be read",
+            path=self.folder,
+            remedy="read it again",
         )
 
     # ------------------------------------------------------------------ reads
 
     def entries(self) -> Iterator[ReadEntry]:
-        """The entries from ``at`` on that a consumer gets, messages in parts put together; ``at``
-        goes behind an entry when the next is asked for."""
+        """The entries from ``at`` on that a consumer gets, with chunked messages joined.
+
+        ``at`` moves beyond an entry when the next one is requested.
+        """
         moves = 0
         while self.status is None:
             try:
@@ -179,7 +185,7 @@ class TopicReader:
                 self.at = Start(found.offset + 1)
 
     def _read(self) -> list[ReadEntry]:
-        """The entries of one read; none where the reader was only moved, or is at an end."""
+        """The entries of one read. Empty if the reader only moved, or is at an end."""
         view = self.looked()
         horizon = view.horizon if self.reads_compacted else None
         said = step(self.at.offset, horizon, view.offsets, view.borders)
@@ -203,7 +209,7 @@ class TopicReader:
     def _entries(
         self, view: TopicView, reader: LedgerReader, first: int, source: LogPart
     ) -> list[ReadEntry]:
-        """The entries of one read. What is damaged is noted and left out."""
+        """The entries of one read. Damage is recorded and skipped."""
         path = reader.path_of(first)
         try:
             stored = reader.read(first)
@@ -219,7 +225,7 @@ class TopicReader:
                 )
                 if found and Position(entry.ledger, entry.entry).offset <= found[-1].offset:
                     raise CorruptLog(
-                        f"entry {entry.ledger}:{entry.entry} out of turn", 0, remedy=RESTORE
+                        f"entry {entry.ledger}:{entry.entry} is out of order", 0, remedy=RESTORE
                     )
             except LogError as error:
                 self.note(problem_of(error, path, each.position, RESTORE))
@@ -231,7 +237,7 @@ class TopicReader:
         return found
 
     def _go_on(self, view: TopicView, reader: LedgerReader, number: int, source: LogPart) -> None:
-        """Move on to entry ``number`` of this ledger, or behind all of it."""
+        """Move to entry ``number`` of this ledger, or beyond its end."""
         if source is LogPart.BACKLOG:
             self.at = Start(Position(reader.ledger.id, number).offset)
         elif number < reader.count:
@@ -240,7 +246,9 @@ class TopicReader:
             self.at = Start(view.horizon + 1)
 
     def _delivered(self, found: ReadEntry) -> ReadEntry | None:
-        """What a consumer gets of an entry: no marker, no aborted data, of parts the last."""
+        """The part of an entry that a consumer gets: no marker, no aborted data, and the last of
+        its chunks.
+        """
         entry, view = found.entry, self._view
         if found.place.source is LogPart.BACKLOG and view is not None:
             if view.undecided is not None and found.offset >= view.undecided:

@@ -1,9 +1,9 @@
-"""Pulsar entries as rows for ``dump`` and ``read``: a message a row. The names of fields are a
+"""Pulsar entries as rows for ``dump`` and ``read``: one row per message. The names of fields are a
 contract.
 
-Ids are numbers as upstream has them, ``batch_index`` -1 where a message is in no batch. Times are
-milliseconds, bytes are base64, keys are text as in Pulsar; a key of bytes is its base64 there, and
-``key_b64_encoded`` says so.
+Ids are numbers as upstream has them; ``batch_index`` is -1 outside of batches. Times are
+milliseconds, bytes are base64, keys are text as in Pulsar. A key of bytes is base64, and
+``key_b64_encoded`` is then true.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from lastwrite.pulsar.rules.horizon import NOT_BATCHED, LogPart
 from lastwrite.reports.table import Row
 from lastwrite.storage.problems import DAMAGE_REMEDY
 
-VALUE_LIMIT_BYTES = 256 << 20  # of one entry, decompressed
+VALUE_LIMIT_BYTES = 256 << 20  # of one decompressed entry
 
 # marker_type
 MARKERS = {
@@ -57,23 +57,23 @@ _MESSAGE_ID = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class MessagePlace:
-    """A message id: an entry, and the index in its batch, None where none is named."""
+    """A message id: an entry, and the index in its batch. The index is None if the id has none."""
 
     position: Position
     index: int | None = None
 
     @classmethod
     def parse(cls, text: str) -> MessagePlace:
-        """The place of an id as clients print it, ``LEDGER:ENTRY[:PARTITION[:INDEX]]``.
+        """Parse an id as clients print it, ``LEDGER:ENTRY[:PARTITION[:INDEX]]``.
 
         Raises:
             InvalidConfig: another text.
-            UnsupportedFormat: an id beyond what is compacted here.
+            UnsupportedFormat: an id above the supported maximum.
         """
         found = _MESSAGE_ID.fullmatch(text)
         if found is None:
             remedy = "give LEDGER:ENTRY[:PARTITION[:INDEX]], like 10:5"
-            raise InvalidConfig(f"{text!r} is no message id", remedy=remedy)
+            raise InvalidConfig(f"{text!r} is not a message id", remedy=remedy)
         position = Position.parse(found[1])
         position.offset  # noqa: B018  that it fits one is checked here
         return cls(position, None if found[2] in (None, "-1") else int(found[2]))
@@ -81,7 +81,7 @@ class MessagePlace:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an entry was found; ``position`` is the byte of the file at which it begins."""
+    """The place of an entry. ``position`` is its first byte in the file."""
 
     name: TopicName | None
     file: str
@@ -98,8 +98,9 @@ def base64_of(data: bytes | None) -> str | None:
 
 
 def has_key(key: bytes | None, is_b64: bool, wanted: bytes) -> bool:
-    """Whether a message has the key ``wanted``: text, or the bytes of which it bears the Base64.
-    The Base64 itself, which Java's ``getKey`` gives, finds it too.
+    """Whether a message has the key ``wanted``, given as text or as the bytes of a Base64 key.
+
+    The Base64 text itself, which Java's ``getKey`` returns, matches too.
     """
     return key is not None and (key == wanted or (is_b64 and key == base64.b64encode(wanted)))
 
@@ -107,11 +108,11 @@ def has_key(key: bytes | None, is_b64: bool, wanted: bytes) -> bool:
 def message_rows(
     entry: Entry, size: int, place: Place, whole: bool = False, key: bytes | None = None
 ) -> Iterator[Row]:
-    """The messages of an entry of ``size`` bytes, placeholders too; a marker is one row. With
-    ``key`` those that have it, and what cannot be read.
+    """The messages of an entry of ``size`` bytes, with placeholders. A marker is one row.
 
-    ``whole``: what cannot be read is one row, with the reason in ``problem`` and its payload in
-    ``stored_value``; else it raises.
+    With ``key``, only the messages that have it, and unreadable entries. With ``whole``, an
+    unreadable entry is one row, with the reason in ``problem`` and its payload in ``stored_value``;
+    otherwise it raises.
 
     Raises:
         CorruptLog, UnsupportedFormat, OutOfMemoryBudget: the payload cannot be read. Positions are
@@ -140,14 +141,14 @@ def message_rows(
 
 
 def is_of(entry: Entry, row: Row, key: bytes) -> bool:
-    """Whether a row of ``message_rows`` has the key, of what cannot be read by its metadata."""
+    """Whether a row of ``message_rows`` has the key. For unreadable entries the metadata decide."""
     meta = entry.metadata
     is_b64 = bool(meta.partition_key_b64_encoded)
     return row["problem"] is None or has_key(meta.partition_key, is_b64, key)
 
 
 def message_row(entry: Entry, message: Message, size: int, place: Place) -> Row:
-    """One message of an entry."""
+    """The row of one message of an entry."""
     meta = entry.metadata
     index = NOT_BATCHED if message.index is None else message.index
     count = meta.num_messages_in_batch or 1
@@ -174,7 +175,7 @@ def message_row(entry: Entry, message: Message, size: int, place: Place) -> Row:
 
 
 def entry_row(entry: Entry, size: int, place: Place) -> Row:
-    """What all messages of an entry share; of the rest the fields of a message that has nothing."""
+    """The fields that all messages of an entry share, and empty fields for the rest."""
     meta = entry.metadata
     return {
         "topic": None if place.name is None else place.name.base,
@@ -217,7 +218,7 @@ def entry_row(entry: Entry, size: int, place: Place) -> Row:
 
 
 def batch_row(entry: Entry, size: int, place: Place) -> Row:
-    """An entry by itself, its messages not looked at."""
+    """The row of an entry, without reading its messages."""
     meta = entry.metadata
     row = entry_row(entry, size, place)
     for name in _OF_A_MESSAGE:
@@ -236,8 +237,11 @@ def batch_row(entry: Entry, size: int, place: Place) -> Row:
 
 
 def row_problem(entry: Entry, row: Row) -> Problem:
-    """What a row says is wrong, as a value. A payload that nobody can read is no damage where its
-    checksum holds: so it was sent, and compaction keeps it."""
+    """The problem in a row, as a value.
+
+    An unreadable payload is not damage if its checksum matches: it was sent like this, and
+    compaction keeps it.
+    """
     is_damaged = entry.crc_holds is False
     kind = ProblemKind.DAMAGED if is_damaged else ProblemKind.RECOVERED
     remedy = DAMAGE_REMEDY if row["topic"] is None else RESTORE
@@ -247,7 +251,7 @@ def row_problem(entry: Entry, row: Row) -> Problem:
 
 
 def message_id(entry: Entry, name: TopicName | None, index: int) -> str:
-    """As upstream's clients print it: ledger, entry, partition, and in a batch the index."""
+    """The id as upstream's clients print it: ledger, entry, partition, and in a batch the index."""
     partition = -1 if name is None else name.partition
     said = f"{entry.ledger}:{entry.entry}:{partition}"
     return said if index == NOT_BATCHED else f"{said}:{index}"
@@ -262,7 +266,7 @@ def compression_of(meta: Metadata) -> str:
 
 
 def key_text(key: bytes) -> str:
-    """A key as Java's client has it: what is not UTF-8 becomes the replacement character."""
+    """A key as Java's client has it: invalid UTF-8 becomes the replacement character."""
     return key.decode("utf-8", "replace")
 
 
@@ -306,4 +310,4 @@ def _chunk(meta: Metadata) -> Row | None:
 
 
 def _crc_problem(entry: Entry) -> str | None:
-    return f"checksum {entry.checksum:08x} does not hold" if entry.crc_holds is False else None
+    return f"checksum {entry.checksum:08x} does not match" if entry.crc_holds is False else None

@@ -1,7 +1,7 @@
-"""The entries of a Pulsar ledger from front to back, past whatever is damaged.
+"""The entries of a Pulsar ledger in order, with damage skipped.
 
-An entry that cannot be decoded is passed by its length. Where the framing of a block is lost, the
-next block is where it goes on.
+An entry that cannot be decoded is skipped by its length. If the framing of a block is lost, the
+walk continues with the next block.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ _READ_ENTRIES = 4096
 
 
 class WalkedEntry(NamedTuple):
-    """An entry, where it begins in the file, its size as it was sent, its number in the ledger."""
+    """An entry, its first byte in the file, its size as it was sent, and its number
+    in the ledger.
+    """
 
     entry: Entry
     position: int
@@ -31,10 +33,10 @@ class WalkedEntry(NamedTuple):
 def walk(
     reader: LedgerReader, is_compacted: bool, note: Callable[[Problem], None], first: int = 0
 ) -> Iterator[WalkedEntry]:
-    """The entries of a ledger from number ``first`` on; of a compacted one those that its records
-    hold.
+    """The entries of a ledger from number ``first`` on; for a compacted ledger the entries in its
+    records.
 
-    An entry whose checksum does not hold is given; what is damaged otherwise goes to ``note``.
+    An entry with a wrong checksum is included. Other damage is passed to ``note``.
 
     Raises:
         CorruptLog: the file was replaced meanwhile.
@@ -70,13 +72,14 @@ def walk(
 
 
 def _replaced(path: str) -> CorruptLog:
-    return CorruptLog("the object was replaced while it was read", path=path, remedy="start again")
+    return CorruptLog("the object was replaced while it was read", path=path, remedy="run it again")
 
 
 def checksum_problem(entry: Entry, path: str, position: int) -> CorruptLog:
-    """What is to say of an entry whose checksum does not hold."""
+    """The problem of an entry with a wrong checksum."""
     return CorruptLog(
-        f"entry {entry.ledger}:{entry.entry} with checksum {entry.checksum or 0:08x}, which does not hold",
+        f"the checksum {entry.checksum or 0:08x} of entry {entry.ledger}:{entry.entry} does not "
+        "match",
         position,
         path,
     )

@@ -1,7 +1,7 @@
-"""A live Pulsar cluster: its metadata store, its bookies, its brokers.
+"""Access to a live Pulsar cluster: its metadata store, its bookies, its brokers.
 
-``link`` is frames over one connection, ``bookies`` reads and writes ledgers, ``metadata`` says what
-there is and where it lies, ``broker`` hands over what was written. No Python library that pip
-installs does any of it but the last, and that one cannot: Pulsar's own client has no
-acknowledgement with properties.
+``link`` sends and receives frames over one connection. ``bookies`` reads and writes ledgers.
+``metadata`` reads what exists and where it is stored. ``broker`` commits a new compacted ledger. No
+Python library from pip does the first three. Pulsar's own client cannot do the last, because it has
+no acknowledgement with properties.
 """

@@ -1,7 +1,7 @@
-"""What a broker says of a topic over HTTP: how its compaction stands in the broker's memory.
+"""Read a topic's state from a broker over HTTP: its compaction in the broker's memory, and its
+policies.
 
-The metadata store may lag behind it: a broker writes a cursor down at most once a second, by
-default.
+The metadata store may be behind: by default a broker stores a cursor at most once a second.
 
 Source: Pulsar 4.2.4 ``PersistentTopicInternalStats``; docs/formats/pulsar-compaction.md.
 """
@@ -33,29 +33,30 @@ _MOST_REDIRECTS = 5
 
 @dataclass(frozen=True, slots=True)
 class TopicInMemory:
-    """A topic as its broker goes by it."""
+    """A topic's state in its broker's memory."""
 
-    last_confirmed: Position  # the last entry that is written; entry -1 of a ledger without any
-    mark_delete: Position | None  # of its compaction; None: it has no such subscription
-    ledger: int | None  # the compacted one; None: it was never compacted
-    served: int | None  # the one that readers get: another only after a horizon that was refused
+    last_confirmed: Position  # the last written entry; entry -1 in an empty ledger
+    mark_delete: Position | None  # of the compaction's subscription; None if there is none
+    ledger: int | None  # the compacted ledger; None if never compacted
+    served: int | None  # the ledger that readers get; differs only after a refused horizon
 
 
 def topic_in_memory(
     admin: str, topic: TopicName, identity: Identity = ANONYMOUS, timeout: float = TIMEOUT_SECONDS
 ) -> TopicInMemory:
-    """What the broker that serves the topic says; ``admin`` is any broker's ``http://HOST:PORT``
-    or ``https://HOST:PORT``.
+    """The state of the topic in the broker that serves it.
+
+    ``admin`` is any broker's ``http://HOST:PORT`` or ``https://HOST:PORT``.
 
     Raises:
-        RemoteFailed: no answer, or none that tells.
+        RemoteFailed: no answer, or no usable one.
     """
     tenant, namespace, _, local = topic.managed_ledger.split("/")
     path = f"/admin/v2/persistent/{quote(tenant)}/{quote(namespace)}/{local}/internalStats"
     doing = f"asking for the state of {topic}"
     known = _get(admin, path, identity, timeout, doing)
     if not isinstance(known, dict):
-        raise RemoteFailed(f"{doing}: the answer is no object", path=admin)
+        raise RemoteFailed(f"{doing}: the answer is not a JSON object", path=admin)
     cursors = known.get("cursors")
     cursor = cursors.get(COMPACTION_CURSOR) if isinstance(cursors, dict) else None
     try:
@@ -74,7 +75,7 @@ def topic_in_memory(
 
 
 class Retention(NamedTuple):
-    """Of raw ledgers, as a broker's policy has it; -1: without end."""
+    """The retention of raw ledgers in a broker's policy. -1 means no limit."""
 
     minutes: int
     megabytes: int
@@ -83,11 +84,12 @@ class Retention(NamedTuple):
 def retention(
     admin: str, topic: TopicName, identity: Identity = ANONYMOUS, timeout: float = TIMEOUT_SECONDS
 ) -> Retention | None:
-    """The retention that holds for a topic: by its own policy, else its namespace's, else the
-    broker's setting; None: that is said nowhere. ``admin``: as of ``topic_in_memory``.
+    """The retention of a topic: its own policy, its namespace's, or the broker's setting.
+
+    Returns None if none of them sets it. ``admin`` as in ``topic_in_memory``.
 
     Raises:
-        RemoteFailed: no answer, or none that tells.
+        RemoteFailed: no answer, or no usable one.
     """
     doing = f"asking for the retention of {topic}"
     found = _policy(admin, topic, "retention", identity, timeout, doing)
@@ -102,14 +104,15 @@ def retention(
 def compaction_threshold(
     admin: str, topic: TopicName, identity: Identity = ANONYMOUS, timeout: float = TIMEOUT_SECONDS
 ) -> int | None:
-    """From how many bytes on brokers compact the topic by themselves: by its own policy, else its
-    namespace's, else their setting; 0: never; None: that is said nowhere. ``admin``: as of
-    ``topic_in_memory``.
+    """The backlog in bytes from which brokers compact the topic: its own policy, its namespace's,
+    or their setting.
+
+    0 means never, and None that none of them sets it. ``admin`` as in ``topic_in_memory``.
 
     Raises:
-        RemoteFailed: no answer, or none that tells.
+        RemoteFailed: no answer, or no usable one.
     """
-    doing = f"asking from when on {topic} is compacted"
+    doing = f"asking for the compaction threshold of {topic}"
     found = _policy(admin, topic, "compactionThreshold", identity, timeout, doing)
     return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else None
 
@@ -117,7 +120,7 @@ def compaction_threshold(
 def _policy(
     admin: str, topic: TopicName, name: str, identity: Identity, timeout: float, doing: str
 ) -> Any:
-    """What holds for a topic; of a broker without policies of topics, what its namespace says."""
+    """A policy of a topic. For a broker without topic policies, the policy of its namespace."""
     place = f"{quote(topic.tenant)}/{quote(topic.namespace)}"
     try:
         path = f"/admin/v2/persistent/{place}/{encode_local(topic.local)}/{name}?applied=true"
@@ -129,13 +132,16 @@ def _policy(
 
 
 def _get(admin: str, path: str, identity: Identity, timeout: float, doing: str) -> Any:
-    """The JSON at ``path`` of the broker that ``admin`` sends us to; None: an empty answer."""
+    """The JSON at ``path`` of the broker that ``admin`` redirects to. None for an empty answer."""
     for _ in range(_MOST_REDIRECTS):
         url = urlsplit(admin)
         if url.scheme not in ("http", "https") or not url.hostname:
             remedy = "give webServiceUrl=http://HOST:PORT or https://HOST:PORT"
-            raise RemoteFailed(f"{doing}: {admin!r} cannot be asked", path=admin, remedy=remedy)
-        if url.scheme == "http" and identity.wants_tls:  # a redirection, say: no token in the clear
+            raise RemoteFailed(
+                f"{doing}: {admin!r} is not an HTTP address", path=admin, remedy=remedy
+            )
+        # after a redirect, for example: send no token without TLS
+        if url.scheme == "http" and identity.wants_tls:
             remedy = "give webServiceUrl=https://HOST:PORT, and brokers a webServicePortTls"
             raise RemoteFailed(f"{doing}: {admin} has no TLS", path=admin, remedy=remedy)
         connection = (
@@ -155,7 +161,7 @@ def _get(admin: str, path: str, identity: Identity, timeout: float, doing: str) 
             raise RemoteFailed(
                 f"{doing}: {str(error) or type(error).__name__}",
                 path=admin,
-                remedy="see whether the broker runs there, and whether this machine may reach it",
+                remedy="check that the broker runs there, and that this machine can reach it",
             ) from error
         location = answer.getheader("Location")
         if answer.status in (302, 307) and location:
@@ -172,11 +178,13 @@ def _get(admin: str, path: str, identity: Identity, timeout: float, doing: str) 
             return json.loads(body)
         except (ValueError, RecursionError) as error:
             raise RemoteFailed(f"{doing}: the answer is not JSON", path=admin) from error
-    raise RemoteFailed(f"{doing}: brokers send us round", path=admin, remedy="ask again")
+    raise RemoteFailed(
+        f"{doing}: the brokers redirect to each other in a circle", path=admin, remedy="ask again"
+    )
 
 
 def parse_admin_urls(urls: str) -> Iterator[str]:
-    """The addresses of ``http://HOST:PORT,HOST:PORT`` or ``https://…``, each with its scheme."""
+    """The addresses in ``http://HOST:PORT,HOST:PORT`` or ``https://…``, each with its scheme."""
     scheme, separator, hosts = urls.strip().rpartition("://")
     for host in hosts.split(","):
         if host.strip(" /"):

@@ -1,23 +1,23 @@
-"""Reading and writing ledgers on bookies, by BookKeeper's second wire protocol, which Pulsar's
-brokers speak too.
+"""Read and write ledgers on bookies, by BookKeeper's second wire protocol, which Pulsar's brokers
+use too.
 
     request   u32 length, u8 version 2, u8 operation, u16 flags, then
               read: i64 ledger, i64 entry            add: 20 bytes of master key, the packet
               batch read: i64 ledger, i64 first entry, i64 number of the request,
                           i32 entries at most, i64 bytes at most
     answer    u32 length, u8 version 2, u8 operation, u16 0, i32 code, i64 ledger, i64 entry, then
-              of a read the packet; of a batch read the i64 of the request, and of each entry from
-              the first on u32 length, the packet
+              for a read the packet; for a batch read the i64 of the request, and for each entry
+              from the first on u32 length, the packet
     packet    as a record of an entry log: a RecordHead, digest of it and the payload, payload
 
-Entry e of a ledger lies on the bookies e, e + 1 … (as many as the write quorum says) of the
-ensemble that its metadata names for e, counted round. Any one of them is asked; where it has not
-got the entry, cannot read it from its disk, or gives what was not written, the next. Nothing here
-fences a ledger: a topic's open ledger goes on being written while we read it.
+The metadata name an ensemble of bookies for entry e. The entry is on the bookies e, e + 1 … of it,
+modulo its size; the write quorum is their number. Any of them is asked. If it lacks the entry,
+cannot read it from its disk, or returns something else, the next one is asked. Reading does not
+fence a ledger: a topic's open ledger is still written meanwhile.
 
-To send an answer costs a bookie more than to read an entry. Where each bookie of an ensemble has
-all entries, they are asked for in batches. A bookie older than 4.17 hangs up then; it is asked for
-one entry at a time.
+Sending an answer costs a bookie more than reading an entry. If each bookie of an ensemble has all
+entries, they are requested in batches. A bookie older than 4.17 then closes the connection and is
+asked for one entry at a time.
 
 Source: BookKeeper 4.17.3 ``BookieProtocol``, ``BookieProtoEncoding``, ``DigestManager``,
 ``BatchedReadEntryProcessor``, ``RoundRobinDistributionSchedule``;
@@ -45,54 +45,54 @@ from lastwrite.pulsar.network.start_tls import ask_for_tls
 
 _ADD, _READ, _BATCH_READ = 1, 2, 7
 _VERSION = 2
-_LAST = -1  # as the entry of a read: the last one that the bookie has
+_LAST = -1  # as the entry of a read: the bookie's last one
 _READ_REQUEST = struct.Struct(">BBHqq")
 _ADD_REQUEST = struct.Struct(">BBH")
 _ANSWER = struct.Struct(">BBHiqq")
 _BATCH_REQUEST = struct.Struct(">BBHqqqiq")
-_REQUEST_BYTES = 8  # the number of the request, before a batch's packets
+_REQUEST_BYTES = 8  # the number of the request, before the packets of a batch
 _SIZE = struct.Struct(">I")
-_USUAL = struct.Struct(">qqqqI")  # a RecordHead, and a CRC-32C; then the payload
+_USUAL = struct.Struct(">qqqqI")  # a RecordHead and a CRC-32C; the payload follows
 
 _CODES = {
-    1: "it has not got the ledger",
+    1: "it does not have the ledger",
     2: "it does not have the entry",
-    100: "it does not know the request",
+    100: "it does not support the request",
     101: "it cannot read or write its disk",
     102: "it refuses access",
     103: "it uses another protocol version",
     104: "the ledger is fenced",
     105: "it is read-only",
-    106: "it has too much to do",
-    107: "it does not know the state of the ledger",
+    106: "it is overloaded",
+    107: "the state of the ledger is unknown to it",
 }
 _NOT_THERE = (1, 2)
-# It failed to read an entry for another reason than its disk (a damaged size, say), or it refuses
-# the request.
+# The bookie failed to read an entry for a reason other than its disk (a damaged size, for example),
+# or it refuses the request.
 _FAILED = 100
 _UNREADABLE = 101
 _NO_LEDGER = (1 << 63) - 1
 _NOT_LET_IN = 102
 
-_FIRST_AHEAD = 16  # entries asked for ahead, before anything is known of their size
+_FIRST_AHEAD = 16  # entries requested ahead, before their size is known
 _MOST_AHEAD = 1024
-_AHEAD_BYTES = 16 << 20  # were all as large as the largest so far
-_BATCHES_AHEAD = 4  # of so many entries
-_BATCH_BYTES = 1 << 20  # of a bookie's frame, which has 5 MiB at most by its default
-_MOST_OUTSTANDING = 1000  # entries added and not yet answered
+_AHEAD_BYTES = 16 << 20  # limit for entries as large as the largest so far
+_BATCHES_AHEAD = 4  # number of batches requested ahead
+_BATCH_BYTES = 1 << 20  # of an answer; a bookie's frame has at most 5 MiB by default
+_MOST_OUTSTANDING = 1000  # entries added without an answer yet
 _OUTSTANDING_BYTES = 8 << 20
 _SEND_BYTES = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
 class LiveLedger:
-    """A ledger and what the metadata store says of it."""
+    """A ledger and its metadata in the metadata store."""
 
     id: int
     metadata: LedgerMetadata
 
     def ensemble_of(self, entry: int) -> tuple[str, ...]:
-        """The bookies among which the entry lies, in the order that they are counted in.
+        """The bookies that the entry is distributed over, in their order.
 
         Raises:
             CorruptLog: the metadata name none.
@@ -104,18 +104,20 @@ class LiveLedger:
         if not found or not 0 < self.metadata.quorum <= len(found):
             raise CorruptLog(
                 f"ledger {self.id} has a write quorum of {self.metadata.quorum} among {len(found)} bookies",
-                remedy="see to the ledger's metadata",
+                remedy="check the ledger's metadata",
             )
         return found
 
     def bookies_of(self, entry: int) -> list[str]:
-        """The bookies that have the entry, in the order that they are asked in."""
+        """The bookies that have the entry, in the order in which they are asked."""
         ensemble = self.ensemble_of(max(entry, 0))
         return [ensemble[(entry + n) % len(ensemble)] for n in range(self.metadata.quorum)]
 
     def turns(self, first: int, end: int) -> Iterator[tuple[int, int, list[list[str]]]]:
-        """The entries from ``first`` to before ``end`` by ensemble: where those begin and end, and
-        ``bookies_of`` an entry at the place of its number, counted round.
+        """The entries from ``first`` to before ``end`` by ensemble.
+
+        Yields the first entry, the end, and a list with ``bookies_of`` for each place of the
+        rotation.
         """
         changes = sorted({segment.first_entry for segment in self.metadata.ensembles})
         borders = [first, *(place for place in changes if first < place < end), end]
@@ -126,16 +128,16 @@ class LiveLedger:
 
 
 class LastEntry(NamedTuple):
-    """An entry of a ledger, mostly its last one, as a bookie has it."""
+    """An entry of a ledger on a bookie, usually the last one."""
 
-    entry: int  # the highest that any has; -1: none
-    confirmed: int  # up to it every reader may read; its writer knows one more as a rule
+    entry: int  # the highest that any bookie has, or -1
+    confirmed: int  # readers may read up to it; its writer usually has one more
     payload: bytes = b""
-    ledger_bytes: int = 0  # of all payloads up to it
+    ledger_bytes: int = 0  # bytes of all payloads up to it
 
 
 class _Answer(NamedTuple):
-    """What a bookie says to a request; the code of a read may also be 1, 2, 100 or 101."""
+    """A bookie's answer to a request. The code of a read may also be 1, 2, 100 or 101."""
 
     entry: int
     code: int
@@ -143,11 +145,11 @@ class _Answer(NamedTuple):
 
 
 class Bookies:
-    """Connections to bookies. ``address_of`` gives the ``HOST:PORT`` of a bookie's id, or raises
-    ``RemoteFailed``.
+    """Connections to bookies.
 
-    Not for two threads at once. ``timeout``: seconds, of every single request. ``tls``: what
-    connections are wrapped in; None: nothing.
+    ``address_of`` returns the ``HOST:PORT`` of a bookie's id, or raises ``RemoteFailed``. Not
+    thread-safe. ``timeout`` is in seconds, for every single request. ``tls`` wraps the connections;
+    None means no TLS.
     """
 
     def __init__(
@@ -160,9 +162,10 @@ class Bookies:
         self._timeout = timeout
         self._tls = tls
         self._links: dict[str, Link] = {}
-        self._failed: dict[str, RemoteFailed] = {}  # bookies in trouble: asked last from then on
-        self._with_batches: set[str] = set()  # bookies that gave one
-        self._without_batches: set[str] = set()  # and that hung up when they were asked for one
+        self._failed: dict[str, RemoteFailed] = {}  # bookies that failed: asked last from then on
+        self._with_batches: set[str] = set()  # bookies that returned a batch
+        # bookies that closed the connection after a batch request
+        self._without_batches: set[str] = set()
 
     def close(self) -> None:
         for link in self._links.values():
@@ -178,21 +181,22 @@ class Bookies:
     # ------------------------------------------------------------------ reading
 
     def read(self, ledger: LiveLedger, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-        """Entries ``first`` to ``last`` of the ledger, in order: number and payload, its digest
-        proven.
+        """Entries ``first`` to ``last`` of the ledger, in order: number and payload, with its
+        digest verified.
 
-        Holds an entry, and what comes out of turn.
+        Keeps one entry in memory, and those that arrive out of order.
 
         Raises:
-            CorruptLog: every bookie that should have an entry says that it has not or cannot read
-                it, or gives something else.
-            RemoteFailed: a bookie that may have an entry cannot be asked, and no other gives it.
-            UnsupportedFormat: a digest that we do not know.
+            CorruptLog: every bookie of an entry answers that it lacks it or cannot read it, or
+                returns
+                something else.
+            RemoteFailed: a bookie that may have an entry does not answer, and no other returns it.
+            UnsupportedFormat: the digest is not supported.
         """
         return self._read(ledger, first, last, skips=False)
 
     def read_whole(self, ledger: LiveLedger, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-        """As ``read``, past entries that no bookie has whole: each that should have it was asked,
+        """As ``read``, but skips entries that no bookie returns whole. All their bookies were asked
         and answered.
 
         Raises:
@@ -223,9 +227,9 @@ class Bookies:
         """The end of an open ledger, without fencing it.
 
         Raises:
-            CorruptLog: all of its bookies answer, and none gives what was written.
-            RemoteFailed: some cannot be asked, and no other gives it.
-            UnsupportedFormat: a digest that we do not know.
+            CorruptLog: all of its bookies answer, and none returns what was written.
+            RemoteFailed: some do not answer, and no other returns it.
+            UnsupportedFormat: the digest is not supported.
         """
         digest = _digest_of(ledger)
         newest = max((segment.first_entry for segment in ledger.metadata.ensembles), default=0)
@@ -255,12 +259,12 @@ class Bookies:
             raise damage
         if not answered:
             raise self._none_answers(f"the end of ledger {ledger.id}", troubles)
-        if best.entry < confirmed:  # the newest ensemble has nothing yet: ask the one before
+        if best.entry < confirmed:  # the newest ensemble has no entry yet, so ask the one before
             best = self._ask_each(ledger, confirmed, digest)
         return best._replace(confirmed=confirmed)
 
     def _ask_each(self, ledger: LiveLedger, entry: int, digest: Digest) -> LastEntry:
-        """The entry from whichever of its bookies has it, one after the other."""
+        """Ask the bookies of an entry one after the other."""
         troubles: list[RemoteFailed] = []
         damage: CorruptLog | None = None
         for bookie in sorted(ledger.bookies_of(entry), key=lambda bookie: bookie in self._failed):
@@ -276,14 +280,15 @@ class Bookies:
             raise self._none_answers(f"entry {entry} of ledger {ledger.id}", troubles)
         raise damage or CorruptLog(
             f"entry {entry} of ledger {ledger.id} is on none of its bookies: {', '.join(ledger.bookies_of(entry))}",
-            remedy="see whether the ledger was deleted just now; else let bookkeeper's shell recover it",
+            remedy="check whether the ledger was deleted meanwhile; otherwise let bookkeeper's "
+            "shell recover it",
         )
 
     def _ask_one(self, bookie: str, ledger: int, entry: int) -> bytes | None:
-        """The packet of one entry; None: the bookie says that it has none.
+        """The packet of one entry. None if the bookie answers that it has none.
 
         Raises:
-            CorruptLog: the bookie cannot read this one.
+            CorruptLog: the bookie cannot read this entry.
             RemoteFailed: no answer, or a refusal.
         """
         doing = (
@@ -298,14 +303,16 @@ class Bookies:
                 raise _refused(link, doing, code)
         if code in (_FAILED, _UNREADABLE):
             raise CorruptLog(
-                f"{doing}: bookie {bookie} cannot read it (code {code})",
+                f"{doing}: bookie {bookie} cannot read the entry (code {code})",
                 remedy="see the bookie's log and its disks",
             )
         return None if code in _NOT_THERE else packet
 
     def _is_answered(self, link: Link) -> bool:
-        """Whether the bookie reads at all: of an impossible ledger it says that it has none."""
-        doing = "asking for a ledger that cannot be"
+        """Whether the bookie answers reads at all. For an impossible ledger it answers that it has
+        none.
+        """
+        doing = "asking for an impossible ledger"
         link.send([_READ_REQUEST.pack(_VERSION, _READ, 0, _NO_LEDGER, 0)], doing)
         return self._answer(link, _READ, _NO_LEDGER, doing).code in _NOT_THERE
 
@@ -340,7 +347,7 @@ class Bookies:
         return Link(self._address_of(bookie), "bookie", self._timeout, self._tls, ask_for_tls)
 
     def let_go(self, bookies: Iterable[str]) -> None:
-        """End the conversations with these, whatever they still have to say."""
+        """Close the connections to these bookies, with requests unanswered."""
         for bookie in bookies:
             link = self._links.pop(bookie, None)
             if link is not None:
@@ -353,15 +360,16 @@ class Bookies:
     def _none_answers(self, what: str, troubles: list[RemoteFailed]) -> RemoteFailed:
         said = "; ".join(f"{error.path}: {error.problem}" for error in troubles)
         return RemoteFailed(
-            f"{what} cannot be had: {said}", path=troubles[0].path, remedy=troubles[0].remedy
+            f"{what} cannot be read: {said}", path=troubles[0].path, remedy=troubles[0].remedy
         )
 
 
 class _Reading:
-    """Entries of a ledger that are asked for ahead, each of one of its bookies, and taken in order.
+    """Entries of a ledger, each requested ahead from one of its bookies, and returned in order.
 
-    What a bookie cannot give is asked of the others when its turn has come. Who fails, or gives one
-    damaged, is not asked ahead any more where another can be.
+    If a bookie does not return an entry, the others are asked when it is that entry's turn. A
+    bookie that failed, or returned a damaged entry, is used for requests ahead only if there is no
+    other.
     """
 
     def __init__(self, bookies: Bookies, ledger: LiveLedger, first: int, last: int) -> None:
@@ -370,15 +378,18 @@ class _Reading:
         self._digest = _digest_of(ledger)
         self._doing = f"reading ledger {ledger.id}"
         self._last = last
-        self._next = first  # to be asked for
+        self._next = first  # next entry to request
         self._ahead = _FIRST_AHEAD
         self._asked: dict[int, tuple[str, Link]] = {}
-        self._batches: dict[int, int] = {}  # by the first entry of each: where it ends
-        self._found: dict[int, bytes | None] = {}  # out of turn; None: that bookie has it not
+        self._batches: dict[int, int] = {}  # end of each batch, by its first entry
+        # arrived out of order; None if that bookie does not have it
+        self._found: dict[int, bytes | None] = {}
         self._largest = 0
 
     def take(self, entry: int) -> bytes:
-        """The next entry; errors as ``Bookies.read``, and one may go on after ``CorruptLog``."""
+        """The next entry. Errors as ``Bookies.read``. The caller may
+        continue after ``CorruptLog``.
+        """
         if self._next <= self._last and entry + self._ahead // 2 >= self._next:
             self._ask(min(entry + self._ahead, self._last + 1))
         payload = self._received(entry)
@@ -387,7 +398,9 @@ class _Reading:
         return payload
 
     def end(self) -> None:
-        """Nobody may take for an answer what was asked here and never taken."""
+        """Close the connections with unread answers, which must not be mistaken for answers to
+        later requests.
+        """
         self._bookies.let_go({bookie for bookie, _ in self._asked.values()})
 
     def _ask(self, end: int) -> None:
@@ -411,12 +424,12 @@ class _Reading:
             self._bookies._give_up(bookie, error)
 
     def _gives_batches(self, turn: list[list[str]]) -> bool:
-        """Whether each bookie of the ensemble has all entries, and none is known to be older."""
+        """Whether each bookie of the ensemble has all entries, and none is known to be too old."""
         refused = self._bookies._without_batches
         return len(turn[0]) == len(turn) and refused.isdisjoint(turn[0])
 
     def _send(self, bookie: str, link: Link, stretches: Sequence[tuple[int, int]]) -> None:
-        """Ask for stretches of entries; of one each for the entry alone."""
+        """Request ranges of entries. A range of one entry is a plain read."""
         ledger = self._ledger.id
         frames = [
             _READ_REQUEST.pack(_VERSION, _READ, 0, ledger, first)
@@ -433,10 +446,12 @@ class _Reading:
                 self._batches[first] = end
 
     def _received(self, entry: int) -> bytes | None:
-        """The entry's payload from the bookie that was asked for it; None: it does not give it."""
+        """The entry's payload from the bookie that was asked for it. None if that bookie does not
+        return it.
+        """
         while entry not in self._found:
             bookie, link = self._asked.get(entry, ("", None))
-            # It was never asked, or has failed since.
+            # It was not requested, or the bookie has failed since.
             if link is None or self._bookies._links.get(bookie) is not link:
                 self._asked.pop(entry, None)
                 return None
@@ -452,7 +467,9 @@ class _Reading:
         return self._found.pop(entry)
 
     def _may_be_older(self, bookie: str, error: RemoteFailed) -> bool:
-        """Whether a bookie hung up that was asked for batches, and has never given one."""
+        """Whether the bookie closed the connection after a batch request and has never returned a
+        batch.
+        """
         known = self._bookies._with_batches | self._bookies._without_batches
         return (
             isinstance(error.__cause__, ConnectionError)
@@ -461,17 +478,17 @@ class _Reading:
         )
 
     def _ask_without_batches(self, bookie: str) -> None:
-        """Ask once more for what it was asked for, entry by entry."""
+        """Request the unanswered entries again, one by one."""
         self._bookies._without_batches.add(bookie)
         self._bookies.let_go([bookie])
         again = [entry for entry, (asked, _) in self._asked.items() if asked == bookie]
         self._begin(bookie, [(entry, entry + 1) for entry in again])
 
     def _take_in(self, frame: bytes, bookie: str, link: Link) -> None:
-        """Take what a bookie answers.
+        """Handle a bookie's answer.
 
         Raises:
-            RemoteFailed: it is not what was asked, or a refusal.
+            RemoteFailed: it does not match a request, or is a refusal.
         """
         is_batch = frame[1:2] == bytes([_BATCH_READ])
         first, code, rest = self._bookies._answer_in(
@@ -493,7 +510,7 @@ class _Reading:
         for entry, packet in enumerate(packets, first):
             del self._asked[entry]
             self._found[entry] = self._payload(packet, entry, bookie, link)
-        if behind < end:  # it gave no more at once
+        if behind < end:  # the answer has only a part of the batch
             self._send(bookie, link, [(behind, end)])
         if packets and (largest := max(map(len, packets))) > self._largest:
             self._largest = largest
@@ -512,7 +529,7 @@ class _Reading:
         return found
 
     def _payload(self, packet: bytes, entry: int, bookie: str, link: Link) -> bytes | None:
-        """What is in the packet of the entry; None: it is damaged."""
+        """The payload in the entry's packet. None if the packet is damaged."""
         if self._digest is Digest.CRC32C and len(packet) >= _USUAL.size:  # as brokers write it
             ledger, number, _, _, digest = _USUAL.unpack_from(packet)
             payload = packet[_USUAL.size :]
@@ -522,7 +539,7 @@ class _Reading:
                 return payload
         try:
             return _opened(packet, self._ledger.id, entry, self._digest, bookie).payload
-        except CorruptLog as error:  # one entry: what else was asked may be whole
+        except CorruptLog as error:  # only this entry: the others may be whole
             self._bookies._failed[bookie] = RemoteFailed(
                 error.problem, path=link.address, remedy=error.remedy
             )
@@ -530,12 +547,12 @@ class _Reading:
 
 
 class LedgerWriter:
-    """Adds entries to a ledger that is ours alone; its metadata are open, and the caller closes
+    """Adds entries to a new ledger of this process. Its metadata are open, and the caller closes
     them.
 
-    Many entries are under way at once. An entry counts when all bookies of its write quorum have it
-    on disk. Trouble with one bookie ends it: ``failed`` says with which, and the ledger is to be
-    given up.
+    Many entries are written at once. An entry counts when all bookies of its write quorum have it
+    on disk. An error of one bookie ends the writing: ``failed`` names the bookie, and the ledger
+    must be abandoned.
     """
 
     def __init__(self, bookies: Bookies, ledger: LiveLedger, password: bytes = b"") -> None:
@@ -555,10 +572,10 @@ class LedgerWriter:
         self._outstanding = 0
 
     def add(self, payload: bytes) -> int:
-        """Add an entry behind the last; its number.
+        """Append an entry. Returns its number.
 
         Raises:
-            RemoteFailed: a bookie does not take this or an earlier one.
+            RemoteFailed: a bookie does not accept this or an earlier one.
         """
         entry = self.entries
         self.entries += 1
@@ -580,10 +597,10 @@ class LedgerWriter:
         return entry
 
     def flush(self) -> None:
-        """Wait until all that was added is on the bookies' disks.
+        """Wait until all added entries are on the bookies' disks.
 
         Raises:
-            RemoteFailed: a bookie does not take an entry.
+            RemoteFailed: a bookie does not accept an entry.
         """
         self._send()
         doing = f"adding to ledger {self._ledger.id}"
@@ -601,7 +618,7 @@ class LedgerWriter:
         self._outstanding = 0
 
     def abandon(self) -> None:
-        """Forget what is under way."""
+        """Drop the outstanding entries."""
         self._bookies.let_go([bookie for bookie, waited in self._waited.items() if waited])
         self._frames.clear()
         self._waited.clear()
@@ -627,31 +644,31 @@ def _digest_of(ledger: LiveLedger) -> Digest:
     except ValueError:
         raise UnsupportedFormat(
             f"ledger {ledger.id} has digests of type {ledger.metadata.digest}",
-            remedy="CRC32, CRC32C, HMAC and none are known",
+            remedy="CRC32, CRC32C, HMAC and none are supported",
         ) from None
 
 
 def _opened(
     packet: bytes, ledger: int, entry: int | None, digest: Digest, bookie: str
 ) -> LastEntry:
-    """What is in the packet of an entry; ``entry`` None: whichever it is.
+    """The entry in a packet. ``entry`` None accepts any entry.
 
     Raises:
         CorruptLog: it is another entry, or its digest is wrong.
     """
     size = RECORD_HEAD.size + DIGEST_BYTES[digest]
     where = f"ledger {ledger}" if entry is None else f"entry {entry} of ledger {ledger}"
-    remedy = "see to its disks"
+    remedy = "check the disks of this bookie"
     if len(packet) < size:
         raise CorruptLog(f"{where}: {len(packet)} bytes from bookie {bookie}", remedy=remedy)
     found, number, confirmed, ledger_bytes = RECORD_HEAD.unpack_from(packet)
     if found != ledger or (entry is not None and number != entry) or number < 0:
-        words = f"{where}: bookie {bookie} gives entry {number} of ledger {found}"
+        words = f"{where}: bookie {bookie} returned entry {number} of ledger {found}"
         raise CorruptLog(words, remedy=remedy)
     head, stored = packet[: RECORD_HEAD.size], packet[RECORD_HEAD.size : size]
     payload = packet[size:]
     if stored != digest_of(digest, head, payload):
-        words = f"{where}: the digest of what bookie {bookie} gives is wrong"
+        words = f"{where}: the entry from bookie {bookie} has a wrong digest"
         raise CorruptLog(words, remedy=remedy)
     return LastEntry(number, confirmed, payload, ledger_bytes)
 
@@ -659,7 +676,7 @@ def _opened(
 def _refused(link: Link, doing: str, code: int) -> RemoteFailed:
     said = _CODES.get(code, "it refuses")
     remedy = (
-        "for TLS: bookkeeperTLSClientAuthentication=true and its files; SASL is not supported"
+        "use TLS: bookkeeperTLSClientAuthentication=true and its files; SASL is not supported"
         if code == _NOT_LET_IN
         else "see the bookie's log"
     )
@@ -668,5 +685,5 @@ def _refused(link: Link, doing: str, code: int) -> RemoteFailed:
 
 def _strange(link: Link, doing: str, what: str) -> RemoteFailed:
     return RemoteFailed(
-        f"{doing}: {what}", path=link.address, remedy="see whether a bookie listens there"
+        f"{doing}: {what}", path=link.address, remedy="check that a bookie listens there"
     )

@@ -1,16 +1,15 @@
-"""The brokers of a cluster: who serves a topic, what its last message is, and here is its next
+"""The brokers of a cluster: find the broker of a topic, read the topic's last message, commit its
 compacted ledger.
 
-A compactor is a consumer of its own topic, on the exclusive subscription ``__compaction``. Whoever
-is subscribed keeps every other compactor away, the broker's own too; an acknowledgement with the
-ledger's id as a property is the commit::
+A compactor is a consumer of its own topic, on the exclusive subscription ``__compaction``. While it
+is subscribed, no other compactor can run, the broker's own included. The commit is an
+acknowledgement with the ledger's id as a property::
 
     with find_owner(["127.0.0.1:6650"], "persistent://public/default/orders") as broker:
         with broker.subscribe(topic) as held:
             held.acknowledge(Position(10, 5), ledger=42)
 
-No answer ever says that a broker refused an acknowledgement: look into the topic's metadata for
-what became of it.
+A broker never answers that it refused an acknowledgement. The topic's metadata show the result.
 
 Source: Pulsar 4.2.4 ``CompactorSubscription``, ``ServerCnx``; docs/formats/pulsar-compaction.md,
 "The commit" and "The last message id".
@@ -59,32 +58,32 @@ _RETRY_SECONDS = 0.2
 
 
 class BrokerUrl(NamedTuple):
-    """Where a broker listens, and whether in TLS."""
+    """The address of a broker, and whether it uses TLS."""
 
     address: str  # HOST:PORT
     has_tls: bool = False
 
 
 class _NotReady(RemoteFailed):
-    """Nobody serves the topic just now: somebody soon will."""
+    """No broker serves the topic at the moment. One will do so soon."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastMessage:
-    """The end of a topic as its broker knows it."""
+    """The end of a topic in its broker's memory."""
 
-    position: Position  # of the last entry that a consumer may get; -1:-1 where there is none
-    mark_delete: Position | None  # of the asking subscription, as it is in the broker's memory
+    position: Position  # of the last entry that a consumer may get; -1:-1 without one
+    mark_delete: Position | None  # of this subscription, in the broker's memory
 
 
 class Broker:
-    """A conversation with one broker, that begins at once. A thread of its own keeps it alive.
+    """A connection to one broker, opened at once. A thread of its own keeps it alive.
 
-    ``identity`` authenticates. ``proxied``: ``HOST:PORT`` of the broker that a proxy at ``url``
-    shall hand everything to.
+    ``identity`` authenticates. ``proxied`` is the ``HOST:PORT`` of the broker behind a proxy at
+    ``url``.
 
     Raises:
-        RemoteFailed: nobody answers, or not in time, or not as a broker, or it refuses access.
+        RemoteFailed: no answer in time, an answer that is not a broker's, or access is refused.
     """
 
     def __init__(
@@ -129,7 +128,7 @@ class Broker:
     # ------------------------------------------------------------------ questions
 
     def lookup(self, topic: str, authoritative: bool = False) -> LookupResponse:
-        """Who serves the topic. The broker may take it for itself.
+        """Ask for the broker that serves the topic. The asked broker may take the topic itself.
 
         Raises:
             RemoteFailed: no answer.
@@ -142,12 +141,11 @@ class Broker:
         return answer.lookup_response
 
     def subscribe(self, topic: str) -> Subscription:
-        """Hold ``__compaction``; where the topic has no such subscription it begins at its first
-        entry.
+        """Subscribe to ``__compaction``. A new subscription starts at the topic's first entry.
 
         Raises:
-            LogHeld: somebody else holds it: a compaction is going on.
-            NotALog: there is no such topic.
+            LogHeld: another compaction of the topic holds it.
+            NotALog: the topic does not exist.
             RemoteFailed: no answer, or a refusal.
         """
         return self._subscribed(
@@ -159,7 +157,7 @@ class Broker:
         )
 
     def look(self, topic: str) -> Subscription:
-        """A subscription that leaves nothing behind: only to ask for the topic's end.
+        """A temporary subscription, used only to ask for the topic's end.
 
         Raises: as ``subscribe``.
         """
@@ -203,7 +201,7 @@ class Broker:
             raise
 
     def _listen(self) -> None:
-        """Until the end: answer pings, hand out answers, note which consumers were closed."""
+        """Until the end: answer pings, pass on answers, and record closed consumers."""
         try:
             while not self._is_closed:
                 frame = self._link.receive("listening", seconds=1.0)
@@ -238,11 +236,11 @@ class Broker:
             self._changed.notify_all()
 
     def _ask(self, number: int, command: BaseCommand, doing: str) -> BaseCommand:
-        """The answer to the request of that number.
+        """The answer to the request with this number.
 
         Raises:
-            RemoteFailed: there is none in time, or the connection is gone: what was asked may have
-                been done.
+            RemoteFailed: no answer in time, or the connection is lost. The request may have been
+                executed.
         """
         deadline = time.monotonic() + self._timeout
         with self._changed:
@@ -258,7 +256,7 @@ class Broker:
                         raise RemoteFailed(
                             f"{doing}: no answer from the broker within {self._timeout:g} s",
                             path=self.address,
-                            remedy="see whether it is alive",
+                            remedy="check that it is running",
                         )
                 return self._answers.pop(number)
         finally:
@@ -278,13 +276,15 @@ class Broker:
             raise RemoteFailed(
                 f"not a broker's answer: {error.problem}",
                 path=self.address,
-                remedy="see whether a broker listens there",
+                remedy="check that a broker listens there",
             ) from error
 
     def _authenticate(self) -> None:
         method = self._identity.login.method
         if method is None:
-            raise self._refusal("connecting", ServerError.AUTHENTICATION, "it asks who we are")
+            raise self._refusal(
+                "connecting", ServerError.AUTHENTICATION, "the broker requires authentication"
+            )
         data = AuthData(auth_method_name=method, auth_data=self._proof())
         response = AuthResponse(client_version=_CLIENT, response=data)
         command = BaseCommand(kind=37, auth_response=response)
@@ -299,7 +299,7 @@ class Broker:
     def _refusal(self, doing: str, code: int | None, message: str | None) -> LogError:
         said = f"{doing}: {(message or 'no reason given').strip().splitlines()[0]}"
         if code == ServerError.CONSUMER_BUSY:
-            remedy = "another compaction of the topic runs: wait for its end"
+            remedy = "another compaction of the topic runs: run this again after its end"
             return LogHeld(said, path=self.address, remedy=remedy)
         if code == ServerError.TOPIC_NOT_FOUND:
             return NotALog(said, path=self.address, remedy="give a topic that exists")
@@ -316,7 +316,7 @@ class Broker:
 
 
 class Subscription:
-    """What ``Broker.subscribe`` and ``look`` give."""
+    """The result of ``Broker.subscribe`` and ``look``."""
 
     def __init__(self, broker: Broker, topic: str, consumer: int) -> None:
         self.broker = broker
@@ -325,12 +325,11 @@ class Subscription:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the broker has ended it, or is gone: somebody else may hold it now."""
+        """Whether the broker has ended it, or is gone. Another compaction may hold it then."""
         return self._consumer in self.broker._lost or self.broker._trouble is not None
 
     def last_message(self) -> LastMessage:
-        """The topic's end. Data of undecided and aborted transactions and markers at its end are no
-        messages.
+        """The topic's end. Undecided and aborted data and markers at the end are not messages.
 
         Raises:
             RemoteFailed: no answer, or a refusal.
@@ -349,14 +348,14 @@ class Subscription:
         )
 
     def acknowledge(self, horizon: Position, ledger: int) -> None:
-        """Say that all up to ``horizon`` is compacted into ``ledger``: the broker serves it from
-        now on.
+        """Acknowledge that all entries up to ``horizon`` are compacted into ``ledger``. The broker
+        then serves that ledger.
 
-        That it returns says that the broker has read this; not that it has agreed, nor that it has
-        written it down. Never twice with the same ledger: the broker then deletes it.
+        A return means only that the broker has read this, not that it has accepted or stored it.
+        Never acknowledge a ledger twice: the broker then deletes it.
 
         Raises:
-            RemoteFailed: nobody knows whether the broker has read this.
+            RemoteFailed: it is unknown whether the broker has read this.
         """
         number = next(self.broker._numbers)
         doing = f"acknowledging {horizon} of {self.topic} with ledger {ledger}"
@@ -368,14 +367,14 @@ class Subscription:
         )
         if self.broker._protocol < ACK_RECEIPT_VERSION:
             self.broker._link.send([encode_command(BaseCommand(kind=10, ack=ack))], doing)
-            return  # what is asked next is answered after it
+            return  # the next request is answered after this one
         answer = self.broker._ask(number, BaseCommand(kind=10, ack=ack), doing)
         response = answer.ack_response
         if response is not None and response.error is not None:
             raise self.broker._refusal(doing, response.error, response.message)
 
     def close(self) -> None:
-        """End it; the broker answers when it has, and has read all that was said before."""
+        """End the subscription. The broker answers after it has read everything sent before."""
         if self.is_lost:
             return
         number = next(self.broker._numbers)
@@ -387,7 +386,8 @@ class Subscription:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(RemoteFailed):  # the broker ends it too when the connection goes
+        # the broker also ends it when the connection is closed
+        with contextlib.suppress(RemoteFailed):
             self.close()
 
 
@@ -397,14 +397,14 @@ def find_owner(
     identity: Identity = ANONYMOUS,
     timeout: float = TIMEOUT_SECONDS,
 ) -> Broker:
-    """A conversation with the broker that serves ``topic``, found from any of ``urls``.
+    """A connection to the broker that serves ``topic``, found from any of ``urls``.
 
     Raises:
-        RemoteFailed: no broker answers, or none serves it within the timeout.
-        NotALog: there is no such topic.
+        RemoteFailed: no broker answers, or none serves the topic within the timeout.
+        NotALog: the topic does not exist.
     """
     if not urls:
-        remedy = "start one: it takes the horizon over"
+        remedy = "start a broker, since only a broker can store the horizon"
         raise RemoteFailed("no broker of the cluster is alive", remedy=remedy)
     deadline = time.monotonic() + timeout
     failed = RemoteFailed("no broker answers")
@@ -422,7 +422,7 @@ def find_owner(
 
 
 def _follow(service: BrokerUrl, topic: str, identity: Identity, timeout: float) -> Broker:
-    """The broker that the one at ``service`` names, or one that it names."""
+    """Follow the lookup from the broker at ``service`` to the broker that serves the topic."""
     at, authoritative = service, False
     for _ in range(_MOST_REDIRECTS):
         broker = Broker(at, identity, timeout)
@@ -442,17 +442,17 @@ def _follow(service: BrokerUrl, topic: str, identity: Identity, timeout: float) 
                 return Broker(service, identity, timeout, proxied=named.address)
             return Broker(named, identity, timeout)
         at, authoritative = named, bool(answer.authoritative)
-    words = f"asking who serves {topic}: brokers send us round"
-    raise RemoteFailed(words, path=service.address, remedy="ask again")
+    words = f"asking who serves {topic}: the brokers redirect to each other in a circle"
+    raise RemoteFailed(words, path=service.address, remedy="run it again")
 
 
 def _named(answer: LookupResponse, asked: BrokerUrl, topic: str) -> BrokerUrl:
-    """The broker that an answer names, by the way that we came; never out of TLS."""
+    """The broker in an answer, with or without TLS as before. Never leaves TLS."""
     if asked.has_tls and not answer.broker_url_tls:
         raise RemoteFailed(
             f"{topic} is served by a broker that does not accept TLS",
             path=answer.broker_url or asked.address,
-            remedy="give the brokers a brokerServicePortTls, or us brokerServiceUrl=pulsar://…",
+            remedy="set brokerServicePortTls on the brokers, or give brokerServiceUrl=pulsar://…",
         )
     named = (not asked.has_tls and answer.broker_url) or answer.broker_url_tls
     if not named:
@@ -461,7 +461,7 @@ def _named(answer: LookupResponse, asked: BrokerUrl, topic: str) -> BrokerUrl:
 
 
 def parse_broker_url(url: str) -> BrokerUrl:
-    """What ``pulsar://HOST:PORT`` or ``pulsar+ssl://HOST:PORT`` says; the scheme may lack.
+    """Parse ``pulsar://HOST:PORT`` or ``pulsar+ssl://HOST:PORT``. The scheme is optional.
 
     Raises:
         InvalidConfig: another scheme.
@@ -470,12 +470,12 @@ def parse_broker_url(url: str) -> BrokerUrl:
     address = url.removeprefix(_TLS_SCHEME if has_tls else _SCHEME)
     if "://" in address:
         remedy = "give pulsar://HOST:PORT or pulsar+ssl://HOST:PORT"
-        raise InvalidConfig(f"a broker at {url!r} is not supported", remedy=remedy)
+        raise InvalidConfig(f"{url!r} is not a supported broker address", remedy=remedy)
     return BrokerUrl(address.rstrip("/"), has_tls)
 
 
 def parse_broker_urls(urls: str) -> Iterator[BrokerUrl]:
-    """The brokers of ``pulsar://HOST:PORT,HOST:PORT``."""
+    """The brokers in ``pulsar://HOST:PORT,HOST:PORT``."""
     addresses, has_tls = parse_broker_url(urls.strip())
     for part in addresses.split(","):
         if part.strip():

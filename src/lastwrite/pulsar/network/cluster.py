@@ -1,9 +1,9 @@
 """A live cluster, and how far a topic of it is compacted.
 
-That is said in three places, which need not agree. The store has a node of the subscription
+Three places have this state, and they may differ. The store has a node of the subscription
 ``__compaction``. While a broker serves the topic, the node only names a ledger, whose last entry
-counts. And the broker's memory is ahead of both: it writes a subscription down at most once a
-second, by default, and does not say when it has left that out.
+counts. And the broker's memory is ahead of both: by default it stores a cursor at most once a
+second, and does not report a skipped write.
 
 Source: Pulsar 4.2.4 ``ManagedCursorImpl``, ``CompactorSubscription``;
 docs/formats/pulsar-compaction.md, "The commit"; docs/formats/pulsar.md, "Managed ledger".
@@ -43,7 +43,7 @@ from lastwrite.pulsar.network.metadata import MetadataStore
 from lastwrite.pulsar.network.tls import tls_context
 from lastwrite.pulsar.rules.live_settings import TlsFiles
 
-_MOST_TRIES = 5  # to read a cursor's ledger that is replaced while we look
+_MOST_TRIES = 5  # reads of a cursor's ledger that is replaced meanwhile
 _RETRY_SECONDS = 0.1
 
 T = TypeVar("T")
@@ -51,12 +51,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Where a cluster is, and who we are.
+    """The addresses of a cluster, and the client's identity.
 
-    ``brokers``: ``pulsar://HOST:PORT`` of some; empty: those that the metadata store knows.
-    ``admin``: ``http://HOST:PORT`` of some, to be asked before those. ``bookies_tls``: None, they
-    are spoken to in the clear. ``store_auth``: as of ``LiveConfig``.
-    ``mark_deletes_a_second``: the brokers' ``managedLedgerDefaultMarkDeleteRateLimit``.
+    ``brokers`` is ``pulsar://HOST:PORT`` of some brokers; empty means those in the metadata store.
+    ``admin`` is ``http://HOST:PORT`` of some, which are asked before those in the store.
+    ``bookies_tls`` None means no TLS with bookies. ``store_auth`` is as in ``LiveConfig``.
+    ``mark_deletes_a_second`` is the brokers' ``managedLedgerDefaultMarkDeleteRateLimit``.
     """
 
     metadata_store: str
@@ -72,14 +72,18 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """How far a topic is compacted: all up to the horizon, into the ledger; None: never."""
+    """A topic's compaction: everything up to the horizon, into the ledger. None
+    if never compacted.
+    """
 
     horizon: Position
     ledger: int | None
 
 
 class Cluster:
-    """The cluster at ``access``; connections begin with the first question, and end together."""
+    """The cluster at ``access``. Connections start with the first request, and
+    are closed together.
+    """
 
     def __init__(self, access: Access) -> None:
         self.access = access
@@ -92,7 +96,7 @@ class Cluster:
         )
         bookies_tls = None if access.bookies_tls is None else tls_context(access.bookies_tls)
         self.bookies = Bookies(self.store.address_of, access.timeout, bookies_tls)
-        self._silent: set[str] = set()  # brokers' addresses that do not answer
+        self._silent: set[str] = set()  # addresses of brokers that do not answer
 
     def close(self) -> None:
         self.bookies.close()
@@ -105,11 +109,11 @@ class Cluster:
         self.close()
 
     def owner_of(self, topic: TopicName) -> Broker:
-        """A conversation with the broker that serves the topic, which loads it at need.
+        """A connection to the broker that serves the topic. The broker loads the topic if needed.
 
         Raises:
-            RemoteFailed: none answers.
-            NotALog: there is no such topic.
+            RemoteFailed: no broker answers.
+            NotALog: the topic does not exist.
         """
         identity = self.access.identity
         named = list(parse_broker_urls(self.access.brokers)) or [
@@ -120,12 +124,13 @@ class Cluster:
         return find_owner(named, topic.full, identity, self.access.timeout)
 
     def written_down(self, topic: TopicName) -> Compaction | None:
-        """How far the topic is compacted, as a broker would find it after a crash; None: it has no
-        such subscription.
+        """The topic's compaction on disk, as a broker would find it after a crash.
+
+        Returns None without a subscription of the compaction.
 
         Raises:
             RemoteFailed: no answer.
-            CorruptLog: what is there cannot be read.
+            CorruptLog: the stored state cannot be read.
         """
         problem: CorruptLog | None = None
         for _ in range(_MOST_TRIES):
@@ -146,21 +151,22 @@ class Cluster:
                         said = PositionInfo.decode_node(payload)
                         return Compaction(said.horizon, said.compacted_ledger)
                 problem = CorruptLog(
-                    f"the subscription {COMPACTION_CURSOR} of {topic} lies in ledger {cursor.cursors_ledger}, and that "
+                    f"the subscription {COMPACTION_CURSOR} of {topic} is stored in ledger "
+                    f"{cursor.cursors_ledger}, which "
                     f"{'has no entry' if ledger is not None else 'is gone'}",
                     path=self.store.address,
-                    remedy="unload the topic, so that its broker writes it again",
+                    remedy="unload the topic, so that its broker stores the subscription again",
                 )
-            except CorruptLog as error:  # perhaps another ledger has taken its place just now
+            except CorruptLog as error:  # another ledger may have replaced it meanwhile
                 problem = error
             time.sleep(_RETRY_SECONDS)
         assert problem is not None
         raise problem
 
     def in_memory(self, topic: TopicName) -> Compaction | None:
-        """How far the topic is compacted as its broker goes by it; None: nobody says.
+        """The topic's compaction in its broker's memory. None if no broker answers.
 
-        The position is true at once, the ledger a moment after an acknowledgement.
+        The position is valid at once, the ledger a moment after an acknowledgement.
         """
         found = self.told(topic)
         if found is None or found.mark_delete is None:
@@ -168,13 +174,13 @@ class Cluster:
         return Compaction(found.mark_delete, found.ledger)
 
     def told(self, topic: TopicName) -> TopicInMemory | None:
-        """The topic as its broker goes by it; None: nobody says."""
+        """The topic's state in its broker's memory. None if no broker answers."""
         return self._asked(
             lambda admin: topic_in_memory(admin, topic, self.access.identity, self.access.timeout)
         )
 
     def _asked(self, ask: Callable[[str], T]) -> T | None:
-        """What the first broker says that answers."""
+        """The answer of the first broker that answers."""
         for admin in self._admins():
             if admin in self._silent:
                 continue
@@ -192,7 +198,7 @@ class Cluster:
                 yield broker.admin
 
     def threshold_of(self, topic: TopicName) -> int | None:
-        """From how many bytes on brokers compact the topic by themselves; None: nobody says."""
+        """The backlog in bytes from which brokers compact the topic. None if no broker answers."""
         return self._asked(
             lambda admin: compaction_threshold(
                 admin, topic, self.access.identity, self.access.timeout
@@ -200,13 +206,13 @@ class Cluster:
         )
 
     def retention_of(self, topic: TopicName) -> Retention | None:
-        """What retention holds for the topic's raw ledgers; None: nobody says."""
+        """The retention of the topic's raw ledgers. None if no broker answers."""
         return self._asked(
             lambda admin: retention(admin, topic, self.access.identity, self.access.timeout)
         )
 
     def compaction_of(self, topic: TopicName) -> Compaction | None:
-        """How far the topic is compacted: as its broker says, else as it is written down."""
+        """The topic's compaction in its broker's memory, otherwise the one on disk."""
         return self.in_memory(topic) or self.written_down(topic)
 
 
@@ -214,21 +220,21 @@ def _of_node(topic: TopicName, cursor: CursorInfo) -> Compaction:
     if cursor.horizon is None:
         raise CorruptLog(
             f"the subscription {COMPACTION_CURSOR} of {topic} has no position",
-            remedy="unsubscribe it, and compact the topic again",
+            remedy="delete this subscription, then compact the topic again",
         )
     return Compaction(cursor.horizon, cursor.compacted_ledger)
 
 
 class CursorHold:
-    """The exclusive subscription of a topic's compaction: nobody else compacts the topic while we
-    have it.
+    """The exclusive subscription of a topic's compaction. While it is held, no other compaction can
+    run.
 
-    A topic may move to another broker meanwhile: ``again`` takes the subscription there. Whoever
-    was faster there may have compacted the topic: look how far it is.
+    If the topic moves to another broker, ``again`` subscribes there. Another compaction may have
+    run in between, so check how far the topic is compacted.
 
     Raises:
-        LogHeld: somebody else has it.
-        NotALog: there is no such topic.
+        LogHeld: another compaction holds it.
+        NotALog: the topic does not exist.
         RemoteFailed: no answer, or a refusal.
     """
 
@@ -237,11 +243,11 @@ class CursorHold:
         self.topic = topic
         self._broker: Broker | None = None
         self._subscription: Subscription | None = None
-        self.since = 0.0  # on the monotonic clock
+        self.since = 0.0  # time on the monotonic clock
         self.again()
 
     def again(self) -> Subscription:
-        """The subscription, taken once more where it was lost; errors as of the class."""
+        """The subscription, renewed if it was lost. Errors as for the class."""
         if self._subscription is None or self._subscription.is_lost:
             self.release()
             self._broker = self.cluster.owner_of(self.topic)
@@ -254,11 +260,11 @@ class CursorHold:
         return self._subscription
 
     def acknowledged(self) -> None:
-        """Note that the broker has just been told to write the subscription down."""
+        """Record the time of an acknowledgement, after which the broker stores the cursor."""
         self.since = time.monotonic()
 
     def release(self) -> None:
-        """Give it back."""
+        """End the subscription."""
         broker, subscription = self._broker, self._subscription
         self._broker = self._subscription = None
         if subscription is not None:
@@ -276,6 +282,8 @@ class CursorHold:
 
 @contextlib.contextmanager
 def looking_at(cluster: Cluster, topic: TopicName) -> Iterator[Subscription]:
-    """A subscription that keeps nobody away and leaves nothing; errors as of ``CursorHold``."""
+    """A temporary subscription that blocks nobody and leaves nothing behind. Errors as
+    ``CursorHold``.
+    """
     with cluster.owner_of(topic) as broker, broker.look(topic.full) as looking:
         yield looking

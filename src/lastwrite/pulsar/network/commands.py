@@ -1,8 +1,7 @@
-"""What is said between a client and a broker, as tables: the part of it that handing over a ledger
-needs.
+"""The messages between a client and a broker, as tables: those that the commit of a ledger needs.
 
-A frame without payload is a u32 length and a ``BaseCommand`` of that length. Its field 1 names the
-command; the field of the same number holds it.
+A frame without payload is a u32 length and a ``BaseCommand`` of that length. Its field 1 is the
+command's number; another field contains the command.
 
 Source: Pulsar 4.2.4, protocol version 19 and up; docs/formats/pulsar.md, "Entry";
 docs/formats/pulsar-compaction.md, "The commit".
@@ -29,25 +28,25 @@ from lastwrite.pulsar.format.protobuf import (
 )
 
 PROTOCOL_VERSION = 19
-ACK_RECEIPT_VERSION = 17  # from it on an acknowledgement is answered
+ACK_RECEIPT_VERSION = 17  # brokers from this version on answer an acknowledgement
 
 _LENGTH = struct.Struct(">I")
 
 
 class ServerError(IntEnum):
-    """Why a broker refuses, where we act by it."""
+    """Error codes of a broker that are handled here."""
 
     AUTHENTICATION = 3
     AUTHORIZATION = 4
-    CONSUMER_BUSY = 5  # somebody else holds the exclusive subscription
-    SERVICE_NOT_READY = 6  # ask again, from the lookup on
+    CONSUMER_BUSY = 5  # the exclusive subscription is in use
+    SERVICE_NOT_READY = 6  # try again, from the lookup on
     TOPIC_NOT_FOUND = 11
     SUBSCRIPTION_NOT_FOUND = 12
     TOO_MANY_REQUESTS = 14
 
 
 class LookupType(IntEnum):
-    """What the answer to a lookup is."""
+    """The kinds of answers to a lookup."""
 
     REDIRECT = 0
     CONNECT = 1
@@ -77,7 +76,7 @@ class Subscribe(ProtoMessage):
     consumer_id: Annotated[int, ProtoField(4, UINT64, required=True)]
     request_id: Annotated[int, ProtoField(5, UINT64, required=True)]
     consumer_name: Annotated[str | None, ProtoField(6, STRING)] = None
-    durable: Annotated[bool | None, ProtoField(8, BOOL)] = None  # absent: it is
+    durable: Annotated[bool | None, ProtoField(8, BOOL)] = None  # durable if absent
     start: Annotated[MessageId | None, ProtoField(9, MessageId)] = None
     read_compacted: Annotated[bool | None, ProtoField(11, BOOL)] = None
     initial_position: Annotated[int | None, ProtoField(13, INT32)] = None  # 1: the earliest
@@ -114,7 +113,7 @@ class Refused(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseConsumer(ProtoMessage):
-    """From us: we are done. From the broker: the topic moves, subscribe again."""
+    """Sent by the client at its end, and by the broker if the topic moves: then subscribe again."""
 
     consumer_id: Annotated[int, ProtoField(1, UINT64, required=True)]
     request_id: Annotated[int, ProtoField(2, UINT64, required=True)]
@@ -122,7 +121,7 @@ class CloseConsumer(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ping(ProtoMessage):
-    """Are you there? The other side must answer with the same, as PONG."""
+    """A keep-alive request. The other side must answer with the same, as PONG."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +171,7 @@ class AuthResponse(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseCommand(ProtoMessage):
-    """Any command; fields of commands that we never use stay in ``unknown``."""
+    """Any command. Fields of unused commands stay in ``unknown``."""
 
     kind: Annotated[int, ProtoField(1, INT32, required=True)]
     connect: Annotated[Connect | None, ProtoField(2, Connect)] = None
@@ -190,23 +189,23 @@ class BaseCommand(ProtoMessage):
     last_message_id_response: Annotated[
         LastMessageIdResponse | None, ProtoField(30, LastMessageIdResponse)
     ] = None
-    # What it asks does not matter: we know one answer.
+    # Its content is not needed, since there is only one answer.
     auth_challenge: Annotated[Ping | None, ProtoField(36, Ping)] = None
     auth_response: Annotated[AuthResponse | None, ProtoField(37, AuthResponse)] = None
     ack_response: Annotated[AckResponse | None, ProtoField(38, AckResponse)] = None
 
 
 def encode_command(command: BaseCommand) -> bytes:
-    """The frame of a command without payload, behind the frame's own length."""
+    """The frame of a command without payload, without the frame's own length."""
     data = command.encode()
     return _LENGTH.pack(len(data)) + data
 
 
 def decode_command(frame: bytes) -> BaseCommand:
-    """The command of a frame; a payload behind it is not looked at.
+    """The command of a frame. A payload after it is ignored.
 
     Raises:
-        TruncatedLog, CorruptLog: it is no command.
+        TruncatedLog, CorruptLog: the frame is not a command.
     """
     if len(frame) < _LENGTH.size:
         raise TruncatedLog("frame of a broker without a command", 0)

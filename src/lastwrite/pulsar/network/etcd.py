@@ -1,8 +1,8 @@
 """Metadata in etcd, by its JSON gateway.
 
-A node is a key, its path; nothing is above it unless somebody put it there. Versions count from 1
-in etcd and from 0 in Pulsar: here they are etcd's. A number that nobody else gets is the version of
-the folder's key, which each that wants one puts anew.
+A node is a key, its path, and has no parents. Versions count from 1 in etcd and from 0 in Pulsar;
+here they are etcd's. A unique number is the version of the folder's key, which each writer that
+needs a number rewrites.
 
 Source: Pulsar 4.2.4 ``EtcdMetadataStore``; etcd 3.4 ``rpc.proto``, its gateway.
 """
@@ -27,12 +27,12 @@ from lastwrite.pulsar.rules.live_settings import TlsFiles
 _SCHEME = "etcd:"
 _MOST_BYTES = 256 << 20  # of an answer
 _RETRY_SECONDS = 0.2
-_UNREACHED = "see whether etcd runs there, and whether this machine may reach it"
+_UNREACHED = "check that etcd runs there, and that this machine can reach it"
 _REFUSED = (401, 403)
 
 
 class _Refused(Exception):
-    """etcd said no; ``status``: over HTTP."""
+    """etcd refused the request. ``status`` is the HTTP status."""
 
     def __init__(self, status: int, words: str) -> None:
         super().__init__(words)
@@ -40,11 +40,13 @@ class _Refused(Exception):
 
 
 class Etcd:
-    """See ``nodes.Nodes``. ``url``: ``etcd:http://HOST:PORT,http://HOST:PORT``, or ``https``, and
-    then by ``tls``. ``auth``: ``digest:USER:PASSWORD`` where etcd wants one.
+    """See ``nodes.Nodes``.
+
+    ``url`` is ``etcd:http://HOST:PORT,http://HOST:PORT``, or ``https`` with the files of ``tls``.
+    ``auth`` is ``digest:USER:PASSWORD`` if etcd requires a login.
 
     Raises:
-        InvalidConfig: no such address, or a file of ``tls`` that cannot be read.
+        InvalidConfig: the address is invalid, or a file of ``tls`` cannot be read.
     """
 
     read_only = ""
@@ -55,7 +57,7 @@ class Etcd:
         parts = [urlsplit(part.strip()) for part in url.removeprefix(_SCHEME).split(",")]
         if not all(part.scheme in ("http", "https") and part.hostname for part in parts):
             raise InvalidConfig(
-                f"{url!r} is no address of etcd",
+                f"{url!r} is not an address of etcd",
                 remedy="give metadataStoreUrl=etcd:http://HOST:PORT,http://HOST:PORT, or https",
             )
         self._servers = [(p.scheme == "https", p.hostname or "", p.port or 2379) for p in parts]
@@ -110,7 +112,7 @@ class Etcd:
             raise self._strange(doing) from error
 
     def _done(self, asked: Mapping[str, object], doing: str) -> bool:
-        """Whether a change was made, which is asked for once."""
+        """Request a change once. Returns whether it was made."""
         try:
             return bool(self._once("kv/txn", asked, doing).get("succeeded"))
         except RemoteFailed as error:
@@ -119,7 +121,7 @@ class Etcd:
     # ------------------------------------------------------------------ how
 
     def _asked(self, what: str, asked: Mapping[str, object], doing: str) -> dict[str, Any]:
-        """What may be asked again: by another server, while the time lasts."""
+        """Send a request that may be repeated, to the next server too, until the timeout."""
         deadline = time.monotonic() + self._timeout
         while True:
             try:
@@ -132,7 +134,8 @@ class Etcd:
                 time.sleep(_RETRY_SECONDS)
 
     def _once(self, what: str, asked: Mapping[str, object], doing: str) -> dict[str, Any]:
-        """
+        """Send a request once.
+
         Raises:
             RemoteFailed: no answer, or a refusal.
         """
@@ -150,13 +153,15 @@ class Etcd:
             refuses = error.status in _REFUSED or "permission denied" in str(error)
             refuses = refuses or "user name is empty" in str(error)
             remedy = (
-                "metadataStoreAuth=digest:USER:PASSWORD of a user that may" if refuses else None
+                "set metadataStoreAuth=digest:USER:PASSWORD to a user with access"
+                if refuses
+                else None
             )
             words = f"{doing}: etcd refuses: {error}"
             raise RemoteFailed(words, path=self.address, remedy=remedy) from error
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            self._servers.append(self._servers.pop(0))  # the next question is the next one's
+            self._servers.append(self._servers.pop(0))  # the next request goes to the next server
             words = f"{doing}: {str(error) or type(error).__name__}"
             raise RemoteFailed(words, path=self.address, remedy=_UNREACHED) from error
         except ValueError as error:
@@ -194,7 +199,9 @@ class Etcd:
 
     def _strange(self, doing: str) -> RemoteFailed:
         return RemoteFailed(
-            f"{doing}: not etcd's answer", path=self.address, remedy="see what listens there"
+            f"{doing}: not an answer of etcd",
+            path=self.address,
+            remedy="check that etcd listens there",
         )
 
 
@@ -213,6 +220,6 @@ def _put(path: str, data: bytes) -> dict[str, object]:
 
 
 def _if_version(path: str, version: int, change: dict[str, object]) -> dict[str, object]:
-    """A change that is made if the key has that version; 0: if it is not there."""
+    """A change that is made if the key has this version. 0 means that the key does not exist."""
     compare = {"key": _text(path), "target": "VERSION", "result": "EQUAL", "version": str(version)}
     return {"compare": [compare], "success": [change]}

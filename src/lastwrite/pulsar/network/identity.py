@@ -1,4 +1,4 @@
-"""Who we are to the brokers of a cluster, and how they are spoken to."""
+"""The client's identity for the brokers of a cluster, and the TLS of the connections to them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lastwrite.pulsar.rules.live_settings import Login, TlsFiles, checked_token
 
 @dataclass(frozen=True)
 class Identity:
-    """``wants_tls``: of a broker that listens both ways, the way of TLS is taken."""
+    """``wants_tls`` uses the TLS address of a broker that listens with and without TLS."""
 
     login: Login = field(default_factory=Login)
     files: TlsFiles = field(default_factory=TlsFiles)
@@ -22,7 +22,7 @@ class Identity:
 
     @cached_property
     def tls(self) -> ssl.SSLContext:
-        """What connections are wrapped in.
+        """The TLS context of connections.
 
         Raises:
             InvalidConfig: a file cannot be read.
@@ -30,10 +30,10 @@ class Identity:
         return tls_context(self.files)
 
     def proof(self) -> bytes:
-        """What a broker gets to see beside the method: the token as it is now, or nothing.
+        """The authentication data sent with the method: the current token, or nothing.
 
         Raises:
-            InvalidConfig: its file cannot be read, or has none.
+            InvalidConfig: the token's file cannot be read, or has no token.
         """
         if self.login.method != "token":
             return b""
@@ -48,7 +48,7 @@ class Identity:
         return checked_token(text, path).encode()
 
     def headers(self) -> dict[str, str]:
-        """Of a question over HTTP; errors as of ``proof``."""
+        """The headers of an HTTP request. Errors as ``proof``."""
         proof = self.proof()
         return {"Authorization": f"Bearer {proof.decode()}"} if proof else {}
 

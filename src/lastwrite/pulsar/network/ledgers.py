@@ -1,8 +1,8 @@
-"""A ledger of ours, from nothing to closed: bookies chosen, entries written, metadata closed.
+"""Write a new ledger: choose bookies, write the entries, close the metadata.
 
-A ledger is written once and by one. Where a bookie fails on the way, the ledger is deleted and
-another is written with other bookies: what goes into it can be had again, and no ensemble has to
-change in a ledger that nobody reads.
+A ledger is written once and by one writer. If a bookie fails, the ledger is deleted and another one
+is written with other bookies. The entries can be read again, and nobody reads the ledger yet, so
+its ensemble never has to change.
 
 Source: Pulsar 4.2.4 ``AbstractTwoPhaseCompactor``; BookKeeper 4.17.3 ``LedgerCreateOp``;
 docs/formats/pulsar.md, "Compacted ledger"; docs/formats/pulsar-compaction.md, "The commit".
@@ -31,7 +31,7 @@ _MOST_TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Quorums:
-    """On how many bookies a ledger lies, each of its entries, and how many must have said so."""
+    """Numbers of bookies: of a ledger, of each entry, and those that must confirm an entry."""
 
     ensemble: int = 2
     write: int = 2
@@ -41,7 +41,7 @@ class Quorums:
         if not 0 < self.ack <= self.write <= self.ensemble:
             raise InvalidConfig(
                 f"an ensemble of {self.ensemble}, a write quorum of {self.write} and an ack quorum of {self.ack}",
-                remedy="each of these is at least 1 and at most the one before it",
+                remedy="make each of these at least 1 and at most the one before it",
             )
 
 
@@ -54,15 +54,15 @@ def write_ledger(
     now_ms: int,
     announce: Callable[[int], None] = lambda ledger: None,
 ) -> LiveLedger:
-    """Write a closed ledger with these entries, numbered from 0. Digest CRC-32, no password, as
-    compacted ledgers have.
+    """Write a closed ledger with these entries, numbered from 0.
 
-    ``entries`` is called once more where a bookie fails. ``announce`` hears of each ledger before
-    anything lies on a bookie. ``now_ms``: the clock, for the ledger's metadata.
+    It has CRC-32 digests and no password, as compacted ledgers have. ``entries`` is called again
+    after a bookie fails. ``announce`` is called with each ledger before any of its entries is
+    written. ``now_ms`` is the creation time in the ledger's metadata.
 
     Raises:
-        RemoteFailed: not enough bookies, or no answer; what was begun is deleted.
-        CommitConflict: somebody else has touched the ledger.
+        RemoteFailed: not enough bookies, or no answer. The new ledger is deleted.
+        CommitConflict: another program has changed the ledger.
     """
     refused: dict[str, RemoteFailed] = {}
     for _ in range(_MOST_TRIES):
@@ -77,7 +77,7 @@ def write_ledger(
             return _closed(store, made, writer)
         except BaseException as error:
             writer.abandon()
-            with contextlib.suppress(LogError):  # a note was made of it: the next run finds it
+            with contextlib.suppress(LogError):  # the ledger was noted, so the next run finds it
                 store.delete_ledger(made.ledger.id)
             if writer.failed is None or not isinstance(error, RemoteFailed):
                 raise
@@ -99,7 +99,7 @@ def _closed(store: MetadataStore, made: MadeLedger, writer: LedgerWriter) -> Liv
 def open_metadata(
     quorums: Quorums, ensemble: Sequence[str], custom: Mapping[str, bytes], now_ms: int
 ) -> LedgerMetadata:
-    """What the metadata store has of a ledger that is being written."""
+    """The metadata of a ledger that is being written."""
     return LedgerMetadata(
         quorum=quorums.write,
         ensemble=quorums.ensemble,
@@ -121,7 +121,7 @@ def choose_bookies(
     racks: Mapping[str, str],
     refused: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """So many of the bookies, by chance, of as many racks as may be.
+    """Choose ``count`` random bookies, from as many racks as possible.
 
     Raises:
         RemoteFailed: there are fewer.
@@ -130,8 +130,9 @@ def choose_bookies(
     if len(usable) < count:
         said = "".join(f"; {bookie} failed" for bookie in refused)
         raise RemoteFailed(
-            f"{len(usable)} bookies take entries, a ledger needs {count}{said}",
-            remedy="start more of them, or set managedLedgerDefaultEnsembleSize, …WriteQuorum and …AckQuorum as the "
+            f"{len(usable)} bookies accept entries, and a ledger needs {count}{said}",
+            remedy="start more bookies, or set managedLedgerDefaultEnsembleSize, …WriteQuorum and "
+            "…AckQuorum as the "
             "brokers have them",
         )
     order = sorted(usable, key=lambda bookie: secrets.randbits(32))

@@ -1,10 +1,11 @@
-"""One connection to a bookie or a broker: frames of a length and as many bytes, both ways.
+"""One connection to a bookie or a broker, with frames of a length and as many bytes in both
+directions.
 
-Every call ends within its time, whatever the other side does. A frame's length is a claim: bytes
-are taken as they come, and what would be longer than any answer ends the conversation.
+Every call ends within its timeout, whatever the other side does. The length of a frame may be
+false: bytes are read as they arrive, and a length above the maximum ends the connection.
 
-Source: Pulsar 4.2.4 and BookKeeper 4.17.3, which frame alike: an int32, big-endian, that does not
-count itself.
+Source: Pulsar 4.2.4 and BookKeeper 4.17.3, which use the same framing: an int32, big-endian, that
+does not count itself.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ TIMEOUT_SECONDS = 30.0
 _PREFIX = struct.Struct(">i")
 _MOST_BYTES = (
     256 << 20
-)  # of a frame: more than the largest message that a cluster can be set to take
+)  # the largest frame; more than the largest message size that a cluster can have
 _READ_BYTES = 1 << 18
 
 
 class Link:
-    """A connection to ``address``, ``HOST:PORT``, that begins with the first frame and ends with
-    the first trouble.
+    """A connection to ``address``, ``HOST:PORT``. It starts with the first frame and ends with the
+    first error.
 
-    What was asked before the trouble is never asked again by itself. ``kind`` names the other side
-    in errors. ``tls``: what it is wrapped in, before the first frame, or after what ``begin`` says
-    in the clear by frames. Not for two threads at once, but one may send while another receives.
+    A request before the error is never repeated automatically. ``kind`` names the other side in
+    errors. ``tls`` wraps the connection, before the first frame, or after the frames that ``begin``
+    exchanges without TLS. Not thread-safe, but one thread may send while another receives.
     """
 
     def __init__(
@@ -54,13 +55,13 @@ class Link:
         self._begin = begin
         self._socket: socket.socket | TlsSocket | None = None
         self._received = bytearray()
-        self._taken = 0  # bytes at the begin of ``_received`` that were given out
+        self._taken = 0  # bytes at the start of ``_received`` that were returned already
 
     def open(self, doing: str) -> None:
-        """Connect, if that was not done yet; ``doing`` says in an error's words what for.
+        """Connect, if not connected yet. ``doing`` names the purpose in errors.
 
         Raises:
-            RemoteFailed: nobody listens there, or not in time.
+            RemoteFailed: the connection fails or times out.
         """
         if self._socket is not None:
             return
@@ -87,15 +88,15 @@ class Link:
         return answer
 
     def send(self, frames: list[bytes], doing: str) -> None:
-        """Send frames, whole.
+        """Send whole frames.
 
         Raises:
-            RemoteFailed: they are not taken within the timeout.
+            RemoteFailed: they are not accepted within the timeout.
         """
         self.open(doing)
         parts = [part for frame in frames for part in (_PREFIX.pack(len(frame)), frame)]
         try:
-            if self._socket is None:  # another thread met trouble
+            if self._socket is None:  # another thread met an error
                 raise ConnectionAbortedError
             self._socket.sendall(b"".join(parts))
         except OSError as error:
@@ -103,12 +104,15 @@ class Link:
             raise self._failed(error, doing) from error
 
     def receive(self, doing: str, seconds: float | None = None) -> bytes | None:
-        """The next frame. ``seconds``: how long to wait for its begin, and None if it does not
-        come; None: the timeout, and an error.
+        """The next frame.
+
+        With ``seconds`` it returns None if the frame does not start to arrive in that time.
+        Without, it waits for the timeout and raises.
 
         Raises:
-            RemoteFailed: it does not come in time, or the other side hangs up, or what comes is no
-                frame.
+            RemoteFailed: the frame does not arrive in time, the connection is closed, or the bytes
+                are not
+                a frame.
         """
         frame = self._at_hand()
         if frame is not None:
@@ -127,7 +131,8 @@ class Link:
                 raise RemoteFailed(
                     f"{doing}: a frame of {length} bytes",
                     path=self.address,
-                    remedy=f"see whether a {self._kind} listens there, in TLS or not, as was asked",
+                    remedy=f"check that a {self._kind} listens there, with or without TLS as "
+                    "configured",
                 )
             self._fill(_PREFIX.size + length, deadline)
         except RemoteFailed:
@@ -139,7 +144,7 @@ class Link:
         return self._at_hand()
 
     def _at_hand(self) -> bytes | None:
-        """The next frame, if all of it has come; one that cannot be is left for ``receive``."""
+        """The next frame, if it has arrived completely. ``receive`` handles an invalid one."""
         begin = self._taken + _PREFIX.size
         if len(self._received) < begin:
             return None
@@ -151,7 +156,9 @@ class Link:
         return bytes(memoryview(self._received)[begin:end])
 
     def hang_up(self) -> None:
-        """End the conversation, for a thread that waits in ``receive`` too: it is to close then."""
+        """Shut the connection down, also for a thread that waits in ``receive``. That thread then
+        closes it.
+        """
         connected = self._socket
         if connected is not None:
             with contextlib.suppress(OSError):
@@ -187,7 +194,7 @@ class Link:
                 if self._socket is not None:
                     self._socket.settimeout(self._timeout)
             if not part:
-                raise ConnectionResetError("it hung up")
+                raise ConnectionResetError("the other side closed the connection")
             self._received += part
 
     def _failed(self, error: OSError, doing: str) -> RemoteFailed:
@@ -195,25 +202,27 @@ class Link:
             return RemoteFailed(
                 f"{doing}: no answer from the {self._kind} within {self._timeout:g} s",
                 path=self.address,
-                remedy="see whether it is alive",
+                remedy="check that it is running",
             )
         if isinstance(error, ssl.SSLCertVerificationError):
             return RemoteFailed(
                 f"{doing}: the {self._kind}'s certificate is refused: {error.verify_message}",
                 path=self.address,
-                remedy="tlsTrustCertsFilePath, of a bookie bookkeeperTLSTrustCertsFilePath, names "
-                "the authorities; where the host's name is verified the certificate has to be for it",
+                remedy="give the certificate authority as tlsTrustCertsFilePath, for bookies as "
+                "bookkeeperTLSTrustCertsFilePath; if host names are verified, the certificate must "
+                "have the host's name",
             )
         if isinstance(error, ssl.SSLError):
             why = (error.reason or str(error)).lower().replace("_", " ")
             return RemoteFailed(
                 f"{doing}: no TLS with the {self._kind}: {why}",
                 path=self.address,
-                remedy="see whether it speaks TLS there, and whether it wants a certificate of us",
+                remedy="check that it uses TLS at that port, and whether it requires a client "
+                "certificate",
             )
         reason = (error.strerror or str(error) or "the connection was closed").lower()
         return RemoteFailed(
             f"{doing}: {reason}",
             path=self.address,
-            remedy=f"see whether the {self._kind} runs there, and whether this machine may reach it",
+            remedy=f"check that the {self._kind} runs there, and that this machine can reach it",
         )

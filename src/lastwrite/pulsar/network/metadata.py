@@ -1,19 +1,19 @@
-"""What a cluster's metadata store knows: topics, ledgers, bookies, brokers. Of which kinds there
-are, ``open_nodes`` says.
+"""The content of a cluster's metadata store: topics, ledgers, bookies, brokers. ``open_nodes``
+lists the kinds of stores.
 
     /managed-ledgers/<managed ledger>              the topic's ledgers (ManagedLedgerInfo)
     /managed-ledgers/<managed ledger>/<cursor>     a subscription (ManagedCursorInfo)
     /admin/partitioned-topics/<t>/<n>/persistent/<x>     {"partitions": 4}
-    /ledgers/00/0000/L0042                         a ledger's metadata; also its existence
-    /ledgers/idgen/ID-0000000042                   for a moment: whoever makes it has the number
-    /ledgers/available/<bookie>                    a bookie that takes entries, and where it
-                                                   listens; …/readonly/<…>
-    /loadbalance/brokers/<broker>                  a broker, and where it listens
-    /lastwrite/publishing/<managed ledger>/<ledger>      ours: a ledger on its way to be a topic's
-                                                         compacted one
+    /ledgers/00/0000/L0042                         a ledger's metadata; it exists as long as this
+    /ledgers/idgen/ID-0000000042                   temporary: its creator owns the number
+    /ledgers/available/<bookie>                    a bookie that accepts entries, and its address;
+                                                   …/readonly/<…>
+    /loadbalance/brokers/<broker>                  a broker, and its addresses
+    /lastwrite/publishing/<managed ledger>/<ledger>      Lastwrite's own: a ledger that may become a
+                                                         topic's compacted one
 
-Reading is asked again while the connection comes and goes, until the time is up. A change is asked
-once; where the answer was lost, what is there tells what became of it.
+Reads are repeated until the timeout if the connection is interrupted. A change is requested once.
+If its answer is lost, the node is read to find out the result.
 
 Source: Pulsar 4.2.4 ``MetaStoreImpl``, ``PulsarLedgerManager``, ``PulsarLedgerIdGenerator``,
 ``PulsarRegistrationClient``; docs/formats/pulsar-compaction.md, "The commit";
@@ -55,12 +55,12 @@ _BROKERS = "/loadbalance/brokers"
 _RACKS = "/bookies"
 _OURS = "/lastwrite/publishing"
 _HIERARCHICAL = "HierarchicalLedgerManagerFactory"
-_MAX_LEDGER = (1 << 31) - 1  # ids from here on are laid out otherwise, and do not fit an offset
+_MAX_LEDGER = (1 << 31) - 1  # ids from here on have another layout, and do not fit an offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint(ProtoMessage):
-    """Where a bookie listens, and what for."""
+    """An address of a bookie, and its protocol."""
 
     id: Annotated[str | None, ProtoField(1, STRING)] = None
     port: Annotated[int | None, ProtoField(2, INT32)] = None
@@ -70,14 +70,14 @@ class Endpoint(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceInfo(ProtoMessage):
-    """What a bookie says of itself; empty in older releases, where its id is its address."""
+    """A bookie's registration. Empty in older releases, where its id is its address."""
 
     endpoints: Annotated[tuple[Endpoint, ...], ProtoField(6, Endpoint, repeated=True)] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class MadeLedger:
-    """A ledger that is ours and open."""
+    """A new open ledger of this process."""
 
     ledger: LiveLedger
     version: int  # of its node
@@ -85,21 +85,21 @@ class MadeLedger:
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """Where a broker listens; None: not in such a way."""
+    """The addresses of a broker. None if it does not listen in this way."""
 
     binary: str | None  # pulsar://HOST:PORT, or pulsar+ssl://…
     admin: str | None  # http://HOST:PORT, or https://…
 
 
 class MetadataStore:
-    """The metadata store at ``url``; the connection begins with the first question.
+    """The metadata store at ``url``. The connection starts with the first request.
 
-    ``url``: as in the brokers' ``metadataStoreUrl``, see ``open_nodes``. ``ledgers``: the path of
-    the ledgers there. ``timeout``: seconds, of every question. ``auth``: who we are to its access
-    lists, as of ``LiveConfig``. ``tls``: of a store over https.
+    ``url`` is as in the brokers' ``metadataStoreUrl``, see ``open_nodes``. ``ledgers`` is the path
+    of the ledgers there. ``timeout`` is in seconds, for every request. ``auth`` is the user for its
+    access lists, as in ``LiveConfig``. ``tls`` is used for a store over https.
 
     Raises:
-        InvalidConfig: no such address, or a store of another kind.
+        InvalidConfig: the address is invalid, or of an unsupported kind of store.
     """
 
     def __init__(
@@ -124,9 +124,10 @@ class MetadataStore:
         self.close()
 
     def refuse_read_only(self, doing: str) -> None:
-        """
+        """Check that the store can be changed.
+
         Raises:
-            InvalidConfig: nothing can be changed in this store.
+            InvalidConfig: it can only be read.
         """
         if self._nodes.read_only:
             words = f"{doing}: the metadata store can only be read"
@@ -135,7 +136,7 @@ class MetadataStore:
     # ------------------------------------------------------------------ topics
 
     def partitions(self, topic: TopicName) -> int:
-        """How many partitions a topic has; 0: it is not partitioned, or not there."""
+        """The number of partitions of a topic. 0 if it is not partitioned, or does not exist."""
         whole = topic.with_partition(-1)
         path = f"{_PARTITIONED}/{whole.managed_ledger}"
         node = self._get(path, f"asking for the partitions of {whole}")
@@ -151,17 +152,19 @@ class MetadataStore:
         return count
 
     def topics(self, tenant: str, namespace: str) -> list[TopicName]:
-        """The persistent topics of a namespace that have ledgers, partitions by themselves."""
+        """The persistent topics of a namespace that have ledgers. Partitions
+        are separate topics.
+        """
         place = f"{tenant}/{namespace}/persistent"
         names = self._nodes.children(f"{_TOPICS}/{place}", f"asking for the topics of {place}")
         return sorted(TopicName.of_managed_ledger(f"{place}/{name}") for name in names)
 
     def managed_ledger(self, topic: TopicName) -> tuple[bytes, ManagedLedgerInfo] | None:
-        """A topic's ledgers, as they lie there and as they read; None: there is no such topic, or
-        it was never loaded.
+        """A topic's ledgers, as bytes and decoded. None if the topic does not exist, or was never
+        loaded.
 
         Raises:
-            CorruptLog, UnsupportedFormat: it cannot be read.
+            CorruptLog, UnsupportedFormat: the node cannot be read.
         """
         node = self._get(f"{_TOPICS}/{topic.managed_ledger}", f"asking for the ledgers of {topic}")
         if node is None:
@@ -170,8 +173,8 @@ class MetadataStore:
             return node, ManagedLedgerInfo.decode_node(node)
 
     def cursor(self, topic: TopicName, subscription: str) -> CursorInfo | None:
-        """A subscription as the store has it: where ``cursors_ledger`` names a ledger, that one has
-        the truth.
+        """A subscription in the store. If ``cursors_ledger`` names a ledger, that ledger is valid
+        instead.
         """
         path = f"{_TOPICS}/{topic.managed_ledger}/{subscription}"
         node = self._get(path, f"asking for the subscription {subscription} of {topic}")
@@ -183,8 +186,9 @@ class MetadataStore:
     # ------------------------------------------------------------------ who is there
 
     def brokers(self, in_tls: bool = False) -> list[BrokerAddress]:
-        """The brokers that are alive, where they listen: ``in_tls``, or in the clear and else in
-        TLS."""
+        """The addresses of the live brokers: with ``in_tls`` those with TLS, otherwise preferably
+        without.
+        """
         found = []
         for name in self._nodes.children(_BROKERS, "asking for the brokers"):
             known = _object(self._get(f"{_BROKERS}/{name}", "asking for the brokers"))
@@ -198,10 +202,10 @@ class MetadataStore:
         return found
 
     def address_of(self, bookie: str) -> str:
-        """Where a bookie listens.
+        """The address of a bookie.
 
         Raises:
-            RemoteFailed: it is not alive.
+            RemoteFailed: the bookie is not alive.
         """
         for place in ("available", "available/readonly"):
             path = f"{self._ledgers}/{place}/{bookie}"
@@ -211,16 +215,16 @@ class MetadataStore:
         raise RemoteFailed(
             f"bookie {bookie} is not alive",
             path=self.address,
-            remedy="start it; or let another take its ledgers over (autorecovery)",
+            remedy="start it, or let autorecovery copy its ledgers to another bookie",
         )
 
     def bookies(self) -> list[str]:
-        """The bookies that take new entries, sorted."""
+        """The bookies that accept new entries, sorted."""
         names = self._nodes.children(f"{self._ledgers}/available", "asking for the bookies")
         return sorted(name for name in names if name != "readonly")
 
     def racks(self) -> dict[str, str]:
-        """The rack of each bookie of which one was said."""
+        """The rack of each bookie that has one."""
         groups = _object(self._get(_RACKS, "asking for the bookies' racks"))
         return {
             str(bookie): str(known["rack"])
@@ -233,10 +237,10 @@ class MetadataStore:
     # ------------------------------------------------------------------ ledgers
 
     def ledger(self, number: int) -> LiveLedger | None:
-        """What is known of a ledger; None: it was deleted, or never was.
+        """The metadata of a ledger. None if it was deleted, or never existed.
 
         Raises:
-            CorruptLog, UnsupportedFormat: it cannot be read.
+            CorruptLog, UnsupportedFormat: the node cannot be read.
         """
         path = self._ledger_path(number)
         node = self._get(path, f"asking for ledger {number}")
@@ -246,20 +250,20 @@ class MetadataStore:
             return LiveLedger(number, LedgerMetadata.decode_node(node))
 
     def make_ledger(self, metadata: LedgerMetadata) -> MadeLedger:
-        """Make an open ledger with these metadata, under a number that nobody else has.
+        """Create an open ledger with these metadata, under a unique number.
 
         Raises:
             RemoteFailed: no answer, or a refusal.
-            UnsupportedFormat: the cluster's numbers or their layout are such as we do not write.
+            UnsupportedFormat: the cluster's ledger numbers or their layout are not supported.
         """
         self._refuse_other_layout()
-        metadata = replace(metadata, ctoken=secrets.randbits(62))  # tells our node from another's
+        metadata = replace(metadata, ctoken=secrets.randbits(62))  # identifies this process's node
         number = self._next_number()
         path, data = self._ledger_path(number), metadata.encode_node()
         doing = f"making ledger {number}"
         try:
             version = self._nodes.create(path, data, doing)
-        except (Taken, Unanswered) as error:  # perhaps it was done, and the answer lost
+        except (Taken, Unanswered) as error:  # it may have been created, and the answer lost
             found = self._nodes.find(path, doing)
             if found is None or found.data != data:
                 raise self._not_done(doing, error) from error
@@ -267,10 +271,10 @@ class MetadataStore:
         return MadeLedger(LiveLedger(number, metadata), version)
 
     def close_ledger(self, made: MadeLedger, metadata: LedgerMetadata) -> None:
-        """Give a ledger that is ours its last metadata.
+        """Store the final metadata of a ledger of this process.
 
         Raises:
-            CommitConflict: somebody else has changed it: fenced it, or deleted it.
+            CommitConflict: another program has fenced or deleted the ledger.
             RemoteFailed: no answer, or a refusal.
         """
         metadata = replace(metadata, ctoken=made.ledger.metadata.ctoken)
@@ -285,20 +289,21 @@ class MetadataStore:
             if isinstance(error, Unanswered):
                 raise error.error from error
             raise CommitConflict(
-                f"ledger {number}, which we wrote, was changed by another program",
+                f"ledger {number}, which Lastwrite wrote, was changed by another program",
                 path=self.address,
-                remedy="start again",
+                remedy="nothing was committed; run it again",
             ) from error
 
     def delete_ledger(self, number: int) -> None:
-        """Delete a ledger, if it is there. The bookies remove its entries later."""
+        """Delete a ledger, if it exists. The bookies remove its entries later."""
         self._nodes.delete(self._ledger_path(number), f"deleting ledger {number}")
 
     # ------------------------------------------------------------------ notes of ours
 
     def note(self, topic: TopicName, ledger: int) -> None:
-        """Write down that ``ledger`` is on its way to be the topic's compacted ledger: whoever
-        finds the note after a crash knows that it may belong to nobody."""
+        """Note that ``ledger`` may become the topic's compacted ledger. A note left by a crash
+        marks a ledger that may have no owner.
+        """
         path, doing = f"{_notes_path(topic)}/{ledger}", f"noting ledger {ledger} of {topic}"
         try:
             self._nodes.create(path, b"", doing)
@@ -309,12 +314,12 @@ class MetadataStore:
                 raise error.error from error
 
     def noted(self, topic: TopicName) -> list[int]:
-        """The ledgers of which such notes are there."""
+        """The noted ledgers of the topic."""
         names = self._nodes.children(_notes_path(topic), f"asking for notes on {topic}")
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
     def forget(self, topic: TopicName, ledger: int) -> None:
-        """Take a note back."""
+        """Delete a note."""
         folder = _notes_path(topic)
         for place in (f"{folder}/{ledger}", folder):
             self._nodes.delete(place, f"forgetting ledger {ledger}")
@@ -326,7 +331,7 @@ class MetadataStore:
             raise UnsupportedFormat(
                 f"ledger {number} has a number of 63 bits",
                 path=self.address,
-                remedy="ledgers below 2147483647 can be compacted",
+                remedy="only ledgers below 2147483647 can be compacted",
             )
         digits = f"{number:010d}"
         return f"{self._ledgers}/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
@@ -335,13 +340,16 @@ class MetadataStore:
         doing = "asking how ledgers are laid out"
         node = self._get(f"{self._ledgers}/LAYOUT", doing)
         if node is None and not isinstance(self._nodes, ZooKeeper):
-            # A cluster that was begun there says nothing: it has the one layout that brokers know.
+            # A cluster that started with this store has no such node, because brokers have only one
+            # layout there.
             node = self._get(f"{self._ledgers}/INSTANCEID", doing) and _HIERARCHICAL.encode()
         if node is None or _HIERARCHICAL not in node.decode(errors="replace"):
             raise UnsupportedFormat(
-                f"ledgers at {self._ledgers} are laid out by {(node or b'nobody').decode(errors='replace')!r}",
+                f"the layout of the ledgers at {self._ledgers} is not supported: "
+                f"{(node or b'nobody').decode(errors='replace')!r}",
                 path=self.address,
-                remedy="give the path of a cluster's ledgers in bookkeeperMetadataServiceUri, or set up by "
+                remedy="set bookkeeperMetadataServiceUri to the path of a cluster's ledgers; they "
+                "must have the layout of "
                 "org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory",
             )
 
@@ -351,7 +359,7 @@ class MetadataStore:
             raise UnsupportedFormat(
                 "the cluster numbers its new ledgers with 63 bits",
                 path=self.address,
-                remedy="such ledgers do not fit what is compacted; see docs/guide/pulsar-live.md",
+                remedy="such ledgers cannot be compacted; see docs/guide/pulsar-live.md",
             )
         text = self._nodes.number(f"{self._ledgers}/idgen/ID-", doing)
         number = int(text) if re.fullmatch(r"-?\d+", text, re.ASCII) else -1
@@ -359,21 +367,21 @@ class MetadataStore:
             raise UnsupportedFormat(
                 f"the cluster has no ledger numbers below 2147483647 left: {text}",
                 path=self.address,
-                remedy="a broker has to begin with longer ones; such ledgers cannot be compacted",
+                remedy="brokers then use longer numbers, and such ledgers cannot be compacted",
             )
         return number
 
     def _not_done(self, doing: str, error: Taken | Unanswered) -> RemoteFailed:
         if isinstance(error, Unanswered):
             return error.error
-        remedy = "see to the metadata store, then start again"
-        return RemoteFailed(f"{doing}: it is there already", path=self.address, remedy=remedy)
+        remedy = "check the metadata store, then run it again"
+        return RemoteFailed(f"{doing}: the node exists already", path=self.address, remedy=remedy)
 
     def _listens_at(self, bookie: str, node: bytes) -> str:
         try:
             endpoints = ServiceInfo.decode(node).endpoints if node else ()
         except LogError:
-            endpoints = ()  # an older release's note: the id is the address
+            endpoints = ()  # the id is the address, as in an older release
         for endpoint in endpoints:
             if endpoint.host and endpoint.port and endpoint.protocol in (None, "bookie-rpc"):
                 host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
@@ -382,9 +390,9 @@ class MetadataStore:
             parse_address(bookie)
         except InvalidConfig:
             raise RemoteFailed(
-                f"bookie {bookie} does not say where it listens",
+                f"bookie {bookie} is registered without an address",
                 path=self.address,
-                remedy="see its node below the ledgers' available",
+                remedy="check its node under /ledgers/available",
             ) from None
         return bookie
 
@@ -398,24 +406,24 @@ def _notes_path(topic: TopicName) -> str:
 
 
 def open_nodes(url: str, like: str, timeout: float, auth: str, tls: TlsFiles) -> Nodes:
-    """The store at ``url``, by its scheme.
+    """The store at ``url``, chosen by its scheme.
 
     Raises:
-        InvalidConfig: no such address, or a store that we do not know.
-        EnvironmentUnfit: the extra is not installed by which it is spoken to.
+        InvalidConfig: the address is invalid, or of an unsupported store.
+        EnvironmentUnfit: the extra package for this store is not installed.
     """
     text = url.strip().removeprefix("metadata-store:")
     if text.startswith("etcd:"):
         return Etcd(text, timeout, auth, tls)
     if text.startswith("rocksdb:"):
-        from lastwrite.pulsar.network.rocksdb import RocksDb  # by an extra
+        from lastwrite.pulsar.network.rocksdb import RocksDb  # requires an extra package
 
         return RocksDb(text)
     return ZooKeeper(text, timeout, auth, like)
 
 
 def _object(node: bytes | None) -> dict[str, Any]:
-    """A node that should be a JSON object; anything else says nothing."""
+    """The JSON object in a node. Empty for any other content."""
     try:
         known = json.loads(node or b"{}")
     except (ValueError, RecursionError):

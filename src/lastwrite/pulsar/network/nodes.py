@@ -1,7 +1,6 @@
-"""What every metadata store is to us: nodes with a path, bytes and a version.
+"""The interface of every metadata store: nodes with a path, bytes and a version.
 
-``zookeeper``, ``etcd`` and ``rocksdb`` speak with one kind each; ``metadata`` knows what lies
-there, and nothing of how.
+``zookeeper``, ``etcd`` and ``rocksdb`` implement it; ``metadata`` uses it.
 """
 
 from __future__ import annotations
@@ -12,22 +11,22 @@ from lastwrite.errors import RemoteFailed
 
 
 class Node(NamedTuple):
-    """What lies at a path."""
+    """The content of a path."""
 
     data: bytes
-    version: int  # another after each change
+    version: int  # changes with each change of the node
 
 
 class Taken(Exception):
-    """There is such a node already."""
+    """The node exists already."""
 
 
 class Changed(Exception):
-    """The node has another version, or is gone."""
+    """The node has another version, or was deleted."""
 
 
 class Unanswered(Exception):
-    """A change was asked for once, and nobody said what became of it."""
+    """A change was requested once, and its result is unknown."""
 
     def __init__(self, error: RemoteFailed) -> None:
         super().__init__(str(error))
@@ -35,39 +34,41 @@ class Unanswered(Exception):
 
 
 class Nodes(Protocol):
-    """A store. What only reads is asked again until the time is up; a change is asked once.
-    ``doing`` says in an error's words what for. Every call raises ``RemoteFailed``: no answer
-    within the timeout, or none for us.
+    """A metadata store.
+
+    Reads are repeated until the timeout; a change is requested once. ``doing`` names the purpose in
+    errors. Every call raises ``RemoteFailed`` if there is no answer within the timeout, or access
+    is refused.
     """
 
     address: str
-    read_only: str  # why nothing can be changed there, as a remedy; empty: it can
+    read_only: str  # why nothing can be changed there, as a remedy; empty if it can
 
     def find(self, path: str, doing: str) -> Node | None:
-        """What lies there; None: nothing."""
+        """The content of the path. None if there is no node."""
 
     def children(self, path: str, doing: str) -> list[str]:
-        """The names of what lies below, one level; none also where nothing lies there."""
+        """The names of the children, one level down. Empty if there is no node."""
 
     def create(self, path: str, data: bytes, doing: str) -> int:
-        """Make a node, and what is above it; its version.
+        """Create a node, and missing parents. Returns its version.
 
         Raises:
             Taken, Unanswered.
         """
 
     def replace(self, path: str, data: bytes, version: int, doing: str) -> None:
-        """Give the node of that version other bytes.
+        """Replace the bytes of the node if it has this version.
 
         Raises:
             Changed, Unanswered.
         """
 
     def delete(self, path: str, doing: str) -> None:
-        """Remove a node that has none below it; whatever is not there, or has, stays so."""
+        """Delete a node without children. Does nothing for a missing node or one with children."""
 
     def number(self, prefix: str, doing: str) -> str:
-        """A number that nobody else gets for the path ``prefix``, as text."""
+        """A unique number for the path ``prefix``, as text."""
 
     def close(self) -> None:
-        """End the conversation."""
+        """Close the connection."""

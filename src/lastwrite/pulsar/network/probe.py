@@ -1,13 +1,13 @@
-"""What answers at an address that was given for a ZooKeeper's, in words.
+"""Describe what answers at an address that should be a ZooKeeper's.
 
-Each of three questions goes over a connection of its own, all at once; the first answer that says
-whose it is counts::
+Three requests are sent, each over a connection of its own and all at once. The first answer that
+identifies the server counts::
 
-    srvr                      a ZooKeeper says its version, that it does not serve, or may not say
-    CONNECT of a client       a Pulsar broker says CONNECTED, or why not
-    GET /admin/v2/clusters    a broker's admin port says its clusters, another HTTP server anything
+    srvr                      ZooKeeper answers its version, that it is not serving, or a refusal
+    CONNECT of a client       a Pulsar broker answers CONNECTED, or the reason why not
+    GET /admin/v2/clusters    a broker's admin port answers its clusters, other servers anything
 
-What comes is looked at, never obeyed: an address may lead anywhere.
+The answers are only shown, never acted on, because an address may lead anywhere.
 
 Source: ZooKeeper 3.9 ``FourLetterCommands``, ``AbstractFourLetterCommand``; Pulsar 4.2.4
 ``ServerCnx``, ``Clusters``.
@@ -28,9 +28,9 @@ from lastwrite.config.address import parse_address
 from lastwrite.errors import InvalidConfig, LogError
 from lastwrite.pulsar.network.commands import BaseCommand, Connect, decode_command, encode_command
 
-_SECONDS = 2.0  # for one question
-_MORE_SECONDS = 0.5  # for a name that nobody resolves: a question cannot be broken off there
-_STALLED_SECONDS = 4.5  # for what says nothing: it may be busy
+_SECONDS = 2.0  # for one request
+_MORE_SECONDS = 0.5  # for a name that does not resolve, since name resolution cannot be interrupted
+_STALLED_SECONDS = 4.5  # for a server that does not answer: it may be busy
 _MOST_BYTES = 4096
 _SHOWN_BYTES = 24
 
@@ -40,11 +40,11 @@ _QUESTIONS = (
     len(_CONNECT).to_bytes(4, "big") + _CONNECT,
     b"GET /admin/v2/clusters HTTP/1.0\r\nAccept: application/json\r\n\r\n",
 )
-_PLAIN = "give a listener without TLS"
-_WHERE = "metadataStoreUrl in the brokers' broker.conf names it, zk:HOST:2181 as a rule"
-# A standalone has no ZooKeeper unless it is told to.
+_PLAIN = "give the address of a listener without TLS"
+_WHERE = "give metadataStoreUrl as in the brokers' broker.conf, usually zk:HOST:2181"
+# A standalone has no ZooKeeper by default.
 _PULSARS = (
-    f"that is where clients connect; {_WHERE}; a standalone keeps its metadata in RocksDB, which "
+    f"clients connect there; {_WHERE}; a standalone keeps its metadata in RocksDB, which "
     "can only be read (metadataStoreUrl=rocksdb://PATH of its data/metadata), unless it was first "
     "started with PULSAR_STANDALONE_USE_ZOOKEEPER=1"
 )
@@ -55,8 +55,8 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one address leads to; ``worth_seconds``: how long it may yet turn out to serve, from the
-    first try on.
+    """The description of an address. ``worth_seconds`` is how long it may still turn out to serve,
+    from the first try on.
     """
 
     words: str
@@ -67,12 +67,12 @@ class Answer:
 _SILENT = Answer(
     f"no answer within {_SECONDS:g} s",
     worth_seconds=_STALLED_SECONDS,
-    remedy="see whether this machine may reach it (a firewall, a network of its own)",
+    remedy="check that this machine can reach it (firewall, separate network)",
 )
 
 
 def who_answers(addresses: Sequence[str]) -> dict[str, Answer]:
-    """What answers at each of ``addresses``, ``HOST:PORT``; all together within three seconds."""
+    """Describe each of ``addresses``, ``HOST:PORT``. Takes three seconds in all."""
     asked = [partial(_who_answers, address) for address in addresses]
     found = _at_once(asked, _SECONDS + 2 * _MORE_SECONDS)
     return {
@@ -82,7 +82,7 @@ def who_answers(addresses: Sequence[str]) -> dict[str, Answer]:
 
 
 def _at_once(works: Sequence[Callable[[], _T]], seconds: float) -> list[_T | None]:
-    """What the ``works`` give; None: not done in time, as where nobody resolves a name."""
+    """Run ``works`` in parallel. The result is None for one that does not finish in time."""
     found: list[_T | None] = [None] * len(works)
 
     def do(place: int, work: Callable[[], _T]) -> None:
@@ -112,23 +112,26 @@ def _who_answers(address: str) -> Answer:
     for each in (_zookeeper(said[0]), _broker(said[1]), *map(_anybody, (said[2], *said))):
         if each is not None:
             return each
-    words = "something accepts connections there, and has no answer to a ZooKeeper's client"
+    words = "a server accepts connections there, but does not answer a ZooKeeper client"
     return Answer(words, worth_seconds=_STALLED_SECONDS)
 
 
 def _ask(host: str, port: int, question: bytes) -> bytes | Answer:
-    """The first bytes of the answer, none where it says nothing; or why nobody could be asked."""
+    """The first bytes of the answer, empty if there is none. An ``Answer`` if the connection
+    failed.
+    """
     deadline = time.monotonic() + _SECONDS
     try:
         connection = socket.create_connection((host, port), _SECONDS)
     except socket.gaierror:
-        return Answer(f"no machine is known by the name of {host}", remedy="see to its spelling")
+        return Answer(f"the name {host} does not resolve", remedy="see to its spelling")
     except TimeoutError:
         return _SILENT
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         return Answer(
-            why, remedy="see whether a ZooKeeper runs there, and listens to other machines"
+            why,
+            remedy="check that a ZooKeeper runs there and accepts connections from other machines",
         )
     received = b""
     with connection:
@@ -142,7 +145,7 @@ def _ask(host: str, port: int, question: bytes) -> bytes | Answer:
                 received += part
                 if not received.startswith(b"HTTP/") or received.partition(b"\r\n\r\n")[2]:
                     break
-        except OSError:  # it hung up, or says nothing
+        except OSError:  # closed by the server, or no answer
             pass
     return received
 
@@ -150,12 +153,12 @@ def _ask(host: str, port: int, question: bytes) -> bytes | Answer:
 def _zookeeper(said: bytes) -> Answer | None:
     if said.startswith(b"Zookeeper version") or b"not in the whitelist" in said:
         return Answer(
-            "a ZooKeeper, which answers nothing else", worth_seconds=math.inf, remedy="see its log"
+            "a ZooKeeper that does not answer clients", worth_seconds=math.inf, remedy="see its log"
         )
     if said.startswith(b"This ZooKeeper instance is not currently serving"):
-        words = "a ZooKeeper that serves nobody just now"
+        words = "a ZooKeeper that is not serving at the moment"
         return Answer(
-            words, worth_seconds=math.inf, remedy="see whether most of its ensemble is up"
+            words, worth_seconds=math.inf, remedy="check that a majority of its ensemble is up"
         )
     return None
 
@@ -175,7 +178,7 @@ def _broker(said: bytes) -> Answer | None:
 
 
 def _anybody(said: bytes) -> Answer | None:
-    """By what protocols begin with."""
+    """Describe an unknown server by its protocol's first bytes."""
     if said.startswith(b"HTTP/"):
         head, _, body = said.partition(b"\r\n\r\n")
         status = head.split(b"\r\n")[0]
@@ -183,8 +186,8 @@ def _anybody(said: bytes) -> Answer | None:
             return Answer("a Pulsar broker's admin port (HTTP)", remedy=_PULSARS)
         return Answer(f"an HTTP server ({_shown(status)})")
     if said[:1] == b"\x15" and said[1:2] == b"\x03":
-        return Answer("a server that wants TLS", remedy=_PLAIN)
-    return Answer(f"no ZooKeeper: it says {_shown(said)}") if said else None
+        return Answer("a server that requires TLS", remedy=_PLAIN)
+    return Answer(f"not a ZooKeeper: it answers {_shown(said)}") if said else None
 
 
 def _shown(said: bytes) -> str:

@@ -1,26 +1,26 @@
-"""Handing a compacted ledger over to a topic that brokers serve.
+"""Commit a compacted ledger to a topic that brokers serve.
 
-The commit is one acknowledgement on ``__compaction``: horizon and ledger's id. Seven things about
-it are not as one would wish, and each has its place here:
+The commit is one acknowledgement on ``__compaction`` with the horizon and the ledger's id. Seven
+facts complicate it, and each is handled here:
 
-- *No answer says no.* What the store has afterwards tells: ``Cluster.written_down``.
-- *At most once a second is anything written down.* An acknowledgement that comes too early is
-  answered, it is served from, the former ledger is deleted, and nothing of it is on disk: after a
-  crash readers hang. So it comes when the subscription was ours, and quiet, for longer than that.
-- *A horizon below the mark-delete is refused*, and that may have moved without a compaction: after
-  a reload it stands at ``N:-1`` of a newer ledger. Where no entry lies between, exactly that is the
-  horizon.
+- *A refusal is not answered.* The result is read from the store afterwards:
+  ``Cluster.written_down``.
+- *Cursors are stored at most once a second.* A broker answers an acknowledgement that arrives too
+  early, serves the new ledger and deletes the former one, but stores nothing: after a crash readers
+  hang. So the acknowledgement is sent only after the subscription was held and idle for longer than
+  that.
+- *A horizon below the mark-delete position is refused*, and that position may have moved without a
+  compaction: after a reload it is ``N:-1`` of a newer ledger. If no entry is in between, exactly
+  that position becomes the horizon.
 - *A horizon beyond the last entry is refused.* So the topic must still have the horizon's entry.
-- *The same ledger acknowledged twice is deleted* while it is served. So each acknowledgement has a
-  ledger of its own; one that had no effect, or was lost on its way, is followed by another with a
-  fresh copy.
-- *A pointer to a ledger that is gone* is mended in memory by a first acknowledgement, on disk by a
-  second.
-- *Whatever fails leaves ledgers that belong to nobody.* A note of each is in the store before
-  anything is written into it, and taken back when it is in use or deleted. Who commits next deletes
-  what notes are left of.
+- *A ledger that is acknowledged twice is deleted* while it is served. So each acknowledgement has a
+  ledger of its own. If one has no effect, or is lost, another follows with a new copy.
+- *A reference to a deleted ledger* is repaired in memory by a first acknowledgement, and on disk by
+  a second.
+- *A failure leaves ledgers without an owner.* A note of each is stored before anything is written
+  into it, and removed once it is in use or deleted. The next commit deletes the noted ledgers.
 
-Source: docs/formats/pulsar-compaction.md, "The commit", seen by running Pulsar 4.2.4.
+Source: docs/formats/pulsar-compaction.md, "The commit", observed with Pulsar 4.2.4.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from lastwrite.pulsar.network.cluster import Cluster, Compaction, CursorHold
 from lastwrite.pulsar.network.ledgers import Quorums, write_ledger
 
 _MOST_TRIES = 3
-_MARGIN_SECONDS = 0.3  # more than the brokers' pause between two writes of a subscription
+_MARGIN_SECONDS = 0.3  # more than the brokers' pause between two writes of a cursor
 _LOOK_SECONDS = 0.02
-_WRITTEN_SECONDS = 5.0  # within these an acknowledgement is on disk, or it never will be
+_WRITTEN_SECONDS = 5.0  # an acknowledgement is on disk within this time, or never will be
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What is served from now on."""
+    """The result of a commit."""
 
     ledger: int
     horizon: Position
-    tries: int  # ledgers that were written for it
-    removed: tuple[int, ...]  # ledgers that belonged to nobody
+    tries: int  # ledgers written for it
+    removed: tuple[int, ...]  # deleted ledgers without an owner
 
 
 def publish(
@@ -63,19 +63,17 @@ def publish(
     now_ms: int,
     reach: Callable[[str], None] = lambda step: None,
 ) -> Published:
-    """Have the topic's broker serve ``records`` for all up to ``horizon``, and see to it that this
-    is on disk.
+    """Commit ``records`` for everything up to ``horizon``, and check that the commit is on disk.
 
-    ``base``: how far the topic was compacted when the work began; the records contain all that it
-    had. ``records`` is called once for every copy. ``reach`` hears of each step before it is done,
-    for tests that crash there.
+    ``base`` is the topic's compaction when the work began; the records contain all that it had.
+    ``records`` is called once for every copy. ``reach`` is called before each step, for tests that
+    crash there.
 
     Raises:
-        CommitConflict: the topic was compacted, emptied or made anew meanwhile; nothing has
+        CommitConflict: the topic was compacted, emptied or recreated meanwhile. Nothing was
             changed.
-        LogHeld: somebody else compacts it now.
-        RemoteFailed: no answer; or the broker does not write down what it is told, and ``path``
-            says which.
+        LogHeld: another compaction of the topic runs.
+        RemoteFailed: no answer; or the broker does not store the acknowledgement.
     """
     cluster, topic, store = hold.cluster, hold.topic, hold.cluster.store
     pause = 1 / max(cluster.access.mark_deletes_a_second, 1e-3) + _MARGIN_SECONDS
@@ -98,11 +96,11 @@ def publish(
             ).id
             time.sleep(max(0.0, hold.since + pause - time.monotonic()))
             if base is not None and base.ledger is not None:
-                # It belongs to nobody as soon as the broker has read the acknowledgement.
+                # It has no owner as soon as the broker has read the acknowledgement.
                 store.note(topic, base.ledger)
             reach("acknowledge")
             acknowledged.append(ours)
-            # A subscription that was lost before: the broker does not listen to it.
+            # The broker ignores the acknowledgement of a subscription that was lost before.
             with contextlib.suppress(RemoteFailed):
                 subscription.acknowledge(at, ours)
             hold.acknowledged()
@@ -114,13 +112,16 @@ def publish(
             reach("clear")
             return Published(ours, at, tries, _swept(cluster, topic, ours))
     _clear_away(cluster, topic, base, written, acknowledged)
-    words = f"{topic}: the broker got the acknowledgement up to {at} {tries} times, and has not stored it"
-    remedy = "see the broker's log for why its subscription __compaction does not move"
+    words = (
+        f"{topic}: the broker received the acknowledgement up to {at} {tries} times, and has not "
+        "stored it"
+    )
+    remedy = "see the broker's log for the reason why the subscription __compaction does not move"
     raise RemoteFailed(words, path=store.address, remedy=remedy)
 
 
 def sweep(hold: CursorHold) -> tuple[int, ...]:
-    """Delete the ledgers of which notes are left, unless one may be in use; which they were.
+    """Delete the noted ledgers, unless one may be in use. Returns the deleted ones.
 
     Raises:
         RemoteFailed: no answer.
@@ -130,12 +131,12 @@ def sweep(hold: CursorHold) -> tuple[int, ...]:
         return ()
     told, written = cluster.told(topic), cluster.written_down(topic)
     if told is None or written is None or not told.ledger == told.served == written.ledger:
-        return ()  # nobody can say what is in use: the next commit tells
+        return ()  # it is unknown which ledger is in use; the next commit decides
     return () if hold.again().is_lost else _swept(cluster, topic, written.ledger)
 
 
 def _swept(cluster: Cluster, topic: TopicName, used: int | None) -> tuple[int, ...]:
-    """Delete all of which there are notes but what is used."""
+    """Delete all noted ledgers except ``used``."""
     removed = []
     for ledger in cluster.store.noted(topic):
         if ledger != used:
@@ -154,11 +155,11 @@ def _clear_away(
     written: list[int],
     acknowledged: list[int],
 ) -> None:
-    """Delete what we have written and nobody serves; where that cannot be told, the notes stay."""
+    """Delete the written ledgers that are not served. If that is unknown, the notes stay."""
     with contextlib.suppress(LogError):
         told, durable = cluster.told(topic), cluster.written_down(topic)
         used = {base and base.ledger, durable and durable.ledger}
-        # Where nobody tells, each one that the broker has heard of may be what readers get.
+        # Without the broker's answer, readers may get any ledger that it has received.
         used |= set(acknowledged) if told is None else {told.ledger, told.served}
         for ledger in written:
             if ledger not in used:
@@ -171,21 +172,22 @@ def _clear_away(
 def _refuse_other(
     cluster: Cluster, topic: TopicName, base: Compaction | None, written: list[int]
 ) -> None:
-    """Say no where somebody else has compacted the topic since we looked."""
+    """Check that no other compaction of the topic has finished since the work began."""
     found = cluster.compaction_of(topic)
     ledger, expected = found and found.ledger, base and base.ledger
     if ledger != expected and ledger not in written:
         raise CommitConflict(
-            f"{topic} was compacted into ledger {ledger} meanwhile; this began with {expected}",
+            f"{topic} was compacted into ledger {ledger} meanwhile; this round began with "
+            f"{expected}",
             path=cluster.store.address,
-            remedy="nothing was changed; start again",
+            remedy="nothing was changed; run it again",
         )
 
 
 def _place(
     cluster: Cluster, topic: TopicName, horizon: Position, mark_delete: Position | None
 ) -> Position:
-    """The horizon, or the subscription's position if no entry lies between the two."""
+    """The horizon, or the subscription's position if no entry is between the two."""
     found = cluster.store.managed_ledger(topic)
     info = ManagedLedgerInfo() if found is None else found[1]
     if mark_delete is not None and mark_delete > horizon:
@@ -194,16 +196,18 @@ def _place(
         ):
             return mark_delete
         raise CommitConflict(
-            f"{topic}: the subscription __compaction stands at {mark_delete}, beyond the horizon {horizon}",
+            f"{topic}: the subscription __compaction is at {mark_delete}, beyond the horizon "
+            f"{horizon}",
             path=cluster.store.address,
-            remedy="nothing was changed; start again; if it happens again, see whether a backlog quota moves it",
+            remedy="nothing was changed; run it again; if it happens again, check whether a "
+            "backlog quota moves it",
         )
     is_listed = any(ledger.ledger == horizon.ledger for ledger in info.ledgers)
     if not is_listed or _last_of(cluster, info, horizon) < horizon.entry:
         raise CommitConflict(
-            f"{topic} has no entry {horizon} any more",
+            f"{topic} no longer has entry {horizon}",
             path=cluster.store.address,
-            remedy="nothing was changed; start again",
+            remedy="nothing was changed; run it again",
         )
     return horizon
 
@@ -211,7 +215,7 @@ def _place(
 def _has_entries_between(
     cluster: Cluster, info: ManagedLedgerInfo, low: Position, high: Position
 ) -> bool:
-    """Whether an entry lies behind ``low`` and before the first of ledger ``high``."""
+    """Whether there is an entry after ``low`` and before the first one of ledger ``high``."""
     for each in info.ledgers:
         if low.ledger <= each.ledger < high.ledger:
             last = _last_of(cluster, info, Position(each.ledger, 0))
@@ -221,10 +225,10 @@ def _has_entries_between(
 
 
 def _last_of(cluster: Cluster, info: ManagedLedgerInfo, at: Position) -> int:
-    """The last entry of a ledger of the topic; -1: it has none.
+    """The last entry of a ledger of the topic, or -1.
 
-    The ledger's own metadata say it. An offloaded ledger whose metadata are deleted has ``at`` and
-    what the topic's list counts, which may be less.
+    It is from the ledger's own metadata. An offloaded ledger whose metadata are deleted has at
+    least the entry ``at`` and the entries in the topic's list, which may have fewer.
     """
     ledger = cluster.store.ledger(at.ledger)
     if ledger is None:
@@ -238,7 +242,7 @@ def _last_of(cluster: Cluster, info: ManagedLedgerInfo, at: Position) -> int:
 
 
 def _is_written(cluster: Cluster, topic: TopicName, expected: Compaction) -> bool:
-    """Whether the acknowledgement gets onto disk."""
+    """Whether the acknowledgement is stored on disk in time."""
     deadline = time.monotonic() + _WRITTEN_SECONDS
     while True:
         with contextlib.suppress(LogError):

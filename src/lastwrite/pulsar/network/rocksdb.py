@@ -1,8 +1,9 @@
-"""Metadata in RocksDB, as a standalone keeps them: a folder of this machine, only to be read.
+"""Metadata in RocksDB, as in a standalone: a folder of this machine, which can only be read.
 
-The standalone has the store to itself, and goes on: we open it as a secondary, which sees what the
-primary has written, and catches up with it before each question. So a topic can be fetched and
-planned; a round cannot be published, since nobody else may write there.
+The standalone has exclusive write access and keeps running. Lastwrite opens the store as a
+secondary, which reads what the primary has written, and catches up with it before each request. So
+a topic can be fetched and planned. A round cannot be published, because no other process may write
+there.
 
 A value is 41 bytes of head and the data; the key is the path.
 
@@ -20,16 +21,17 @@ from lastwrite.pulsar.network.nodes import Node
 from lastwrite.storage.scratch import make_folder, remove_folder
 
 _SCHEME = "rocksdb:"
-_HEAD = struct.Struct(">iiqqqqb")  # its size, format, version, owner, made, changed, is ephemeral
+# its size, format, version, owner, created, changed, is ephemeral
+_HEAD = struct.Struct(">iiqqqqb")
 _FORMAT = 1
 _READ_ONLY = (
-    "a round beside metadata in RocksDB cannot be published, fetch and plan only read; with "
-    "ZooKeeper it can: PULSAR_STANDALONE_USE_ZOOKEEPER=1 before the standalone's first start"
+    "with metadata in RocksDB only fetch and plan work, and no round can be published; it can be "
+    "with ZooKeeper: PULSAR_STANDALONE_USE_ZOOKEEPER=1 before the standalone's first start"
 )
 
 
 class RocksDb:
-    """See ``nodes.Nodes``; what would change something is refused. ``url``: ``rocksdb://PATH``.
+    """See ``nodes.Nodes``. Changes are refused. ``url`` is ``rocksdb://PATH``.
 
     Raises:
         InvalidConfig: there is no such store.
@@ -45,19 +47,20 @@ class RocksDb:
             from rocksdict import AccessType, Options, Rdict
         except ImportError as error:
             raise EnvironmentUnfit(
-                "metadata in RocksDB are read by rocksdict, which is not installed",
-                remedy="pip install 'lastwrite[pulsar]'",
+                "reading metadata in RocksDB requires rocksdict, which is not installed",
+                remedy="run pip install 'lastwrite[pulsar]'",
             ) from error
         if not (Path(self.address) / "CURRENT").exists():
             raise InvalidConfig(
-                "no RocksDB lies there",
+                "the path is not a RocksDB store",
                 path=self.address,
                 remedy="give metadataStoreUrl=rocksdb://PATH of the standalone's data/metadata",
             )
         self._scratch = make_folder()
         try:
             options = Options(raw_mode=True)
-            options.set_max_open_files(-1)  # else a file that compaction removes is gone for us
+            # otherwise a file that compaction removes could not be read any more
+            options.set_max_open_files(-1)
             self._store: Any = Rdict(
                 self.address, options, access_type=AccessType.secondary(str(self._scratch))
             )
@@ -68,7 +71,7 @@ class RocksDb:
             raise InvalidConfig(
                 f"the store cannot be opened: {error}",
                 path=self.address,
-                remedy="run as a user that may read it",
+                remedy="run lastwrite as a user that may read the store",
             ) from error
 
     def close(self) -> None:
@@ -95,9 +98,9 @@ class RocksDb:
     def _catch_up(self, doing: str) -> None:
         try:
             self._store.try_catch_up_with_primary()
-        except Exception as error:  # the library's own
+        except Exception as error:  # of a type of the library's own
             raise RemoteFailed(
-                f"{doing}: {error}", path=self.address, remedy="start again"
+                f"{doing}: {error}", path=self.address, remedy="run it again"
             ) from error
 
     def create(self, path: str, data: bytes, doing: str) -> int:
@@ -113,14 +116,16 @@ class RocksDb:
         raise self._refused(doing)
 
     def _refused(self, doing: str) -> InvalidConfig:
-        return InvalidConfig(f"{doing}: it can only be read", path=self.address, remedy=_READ_ONLY)
+        return InvalidConfig(
+            f"{doing}: the store can only be read", path=self.address, remedy=_READ_ONLY
+        )
 
 
 def decode_value(value: bytes, where: str) -> Node:
-    """What lies at a path, of the value that RocksDB has.
+    """Decode a value of RocksDB.
 
     Raises:
-        CorruptLog: it has no head that we know.
+        CorruptLog: its head is not of a supported form.
     """
     if len(value) < _HEAD.size:
         raise CorruptLog(f"a value of {len(value)} bytes", 0, where)

@@ -1,5 +1,7 @@
-"""How a conversation with a bookie becomes one in TLS: a request of its third protocol, in the
-clear, and the answer; then hands are shaken, and the second protocol goes on inside.
+"""Start TLS on a connection to a bookie.
+
+The client sends a request of the third protocol without TLS and reads the response. The TLS
+handshake follows, and the second protocol is used inside.
 
 Source: BookKeeper 4.17.3 ``PerChannelBookieClient.initiateTLS``, ``BookieRequestProcessor``,
 ``BookkeeperProtocol.proto``.
@@ -28,7 +30,7 @@ class Header(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartTls(ProtoMessage):
-    """It has no fields."""
+    """A message without fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +46,11 @@ class Response(ProtoMessage):
 
 
 def ask_for_tls(exchange: Callable[[bytes], bytes], address: str) -> None:
-    """Ask the bookie at ``address``; ``exchange`` sends a frame and gives the next one.
+    """Ask the bookie at ``address`` to start TLS. ``exchange`` sends a frame and returns the next
+    one.
 
     Raises:
-        RemoteFailed: it has no TLS, or is no bookie.
+        RemoteFailed: the bookie has no TLS, or the address is not a bookie's.
     """
     answer = exchange(Request().encode())
     try:
@@ -56,11 +59,12 @@ def ask_for_tls(exchange: Callable[[bytes], bytes], address: str) -> None:
         raise RemoteFailed(
             f"not a bookie's answer: {error.problem}",
             path=address,
-            remedy="see whether a bookie listens there",
+            remedy="check that a bookie listens there",
         ) from error
     if status != _OK:
         raise RemoteFailed(
-            f"the bookie does not speak TLS (status {status})",
+            f"the bookie does not support TLS (status {status})",
             path=address,
-            remedy="bookkeeperTLSClientAuthentication asks for it; see its tlsProviderFactoryClass",
+            remedy="configure the bookie's tlsProviderFactoryClass, or unset "
+            "bookkeeperTLSClientAuthentication",
         )

@@ -18,25 +18,26 @@ _MILLISECONDS = 1000
 
 
 def tls_context(files: TlsFiles) -> ssl.SSLContext:
-    """What a connection is wrapped in.
+    """The TLS context of a connection.
 
     Raises:
-        InvalidConfig: a file that is not there, or not PEM.
+        InvalidConfig: a file is missing, or not PEM.
     """
     try:
         context = ssl.create_default_context(cafile=files.trusted or None)
         if files.certificate:
-            # An encrypted key would be asked for at the terminal.
+            # For an encrypted key the library would ask for a password at the terminal.
             context.load_cert_chain(files.certificate, files.key or None, password="")
-    except OSError as error:  # of ssl, too
+    except OSError as error:  # also errors of ssl
         raise InvalidConfig(
             f"a certificate or key cannot be read: {error.strerror or error}",
             path=", ".join(each for each in (files.trusted, files.certificate, files.key) if each),
             remedy="give PEM files, the key without a password: tlsTrustCertsFilePath, "
-            "tlsCertificateFilePath, tlsKeyFilePath; of bookies bookkeeperTLS…",
+            "tlsCertificateFilePath, tlsKeyFilePath; for bookies bookkeeperTLS…",
         ) from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # Java takes authorities of fewer words
+    # Java accepts certificates with fewer extensions
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.check_hostname = files.verifies_host and not files.is_insecure
     if files.is_insecure:
         context.verify_mode = ssl.CERT_NONE
@@ -44,8 +45,9 @@ def tls_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 class TlsSocket:
-    """A connection in TLS, of which one thread may send while another receives: the library takes
-    one call at a time, and none may wait in it.
+    """A TLS connection where one thread may send while another receives.
+
+    The ssl library handles one call at a time, so no call may block in it.
     """
 
     def __init__(self, wrapped: ssl.SSLSocket, timeout: float) -> None:
@@ -55,7 +57,7 @@ class TlsSocket:
         wrapped.setblocking(False)
 
     def settimeout(self, seconds: float) -> None:
-        """Of what is received."""
+        """Set the timeout of ``recv``."""
         self._receiving = seconds
 
     def sendall(self, data: bytes) -> None:

@@ -1,6 +1,6 @@
-"""Metadata in a ZooKeeper, by kazoo; with its access lists of the scheme digest.
+"""Metadata in ZooKeeper, by kazoo, with access lists of the scheme digest.
 
-Reading is asked again while the connection comes and goes, until the time is up.
+Reads are repeated until the timeout if the connection is interrupted.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from lastwrite.pulsar.rules.live_settings import path_of
 DEFAULT_PORT = 2181
 
 _RETRY_SECONDS = 0.2
-_FIRST_SECONDS = 1.0  # after that we look who is there
-_START_AGAIN = "see to the metadata store, then start again"
-_UNREACHED = "see whether the metadata store runs there, and whether this machine may reach it"
+_FIRST_SECONDS = 1.0  # then the addresses are probed
+_START_AGAIN = "check the metadata store, then run it again"
+_UNREACHED = "check that the metadata store runs there, and that this machine can reach it"
 _AGAIN = (
     ConnectionLoss,
     ConnectionClosedError,
@@ -51,21 +51,21 @@ _AGAIN = (
 )
 _SERVERS = re.compile(r"[\w.\-]+(?::\d+)?|\[[0-9a-fA-F:]+\](?::\d+)?", re.ASCII)
 
-# kazoo tells every change of a connection as a warning; what matters to a user comes as an error.
+# kazoo logs every change of a connection as a warning; users get what matters as an error.
 _LOG = logging.getLogger("lastwrite.zookeeper")
 _LOG.addHandler(logging.NullHandler())
 _LOG.propagate = False
 
 
 class ZooKeeper:
-    """See ``nodes.Nodes``; the connection begins with the first question.
+    """See ``nodes.Nodes``. The connection starts with the first request.
 
-    ``url``: ``zk:HOST:PORT,HOST:PORT/chroot`` as in the brokers' ``metadataStoreUrl``; the scheme
-    may lack. ``like``: a node whose access list ours have, too. ``auth``: who we are to those, as
-    of ``LiveConfig``.
+    ``url`` is ``zk:HOST:PORT,HOST:PORT/chroot`` as in the brokers' ``metadataStoreUrl``; the scheme
+    is optional. ``like`` is a node whose access list new nodes get. ``auth`` is the user, as in
+    ``LiveConfig``.
 
     Raises:
-        InvalidConfig: no such address.
+        InvalidConfig: the address is invalid.
     """
 
     read_only = ""
@@ -119,17 +119,18 @@ class ZooKeeper:
 
     def number(self, prefix: str, doing: str) -> str:
         how = {"ephemeral": True, "sequence": True, "makepath": True}
-        # Asked again at need: a number that nobody uses costs nothing.
+        # Repeated if needed: an unused number costs nothing.
         made = str(self._asked(lambda client: client.create_async(prefix, b"", **how), doing))
-        with contextlib.suppress(NoNodeError, *_AGAIN):  # it goes with the session
+        with contextlib.suppress(NoNodeError, *_AGAIN):  # the node is deleted with the session
             self._once(_delete(made), doing)
         return made.removeprefix(prefix)
 
     def _asked(self, ask: Callable[[Any], Any], doing: str) -> Any:
-        """What may be asked again: the answer, or kazoo's error that says what is not there.
+        """Send a request that may be repeated. Returns the answer, or raises kazoo's error for a
+        missing node.
 
         Raises:
-            RemoteFailed: no answer within the timeout, or not for us.
+            RemoteFailed: no answer within the timeout, or access is refused.
         """
         deadline = time.monotonic() + self._timeout
         while True:
@@ -141,15 +142,16 @@ class ZooKeeper:
                 time.sleep(_RETRY_SECONDS)
 
     def _once(self, ask: Callable[[Any], Any], doing: str) -> Any:
-        """What is asked once: the answer, or kazoo's error."""
+        """Send a request once. Returns the answer, or raises kazoo's error."""
         client = self._connected(doing)
         try:
             return ask(client).get(timeout=self._timeout)
         except (NoAuthError, AuthFailedError) as error:
             raise RemoteFailed(
-                f"{doing}: it refuses access",
+                f"{doing}: the metadata store refuses access",
                 path=self.address,
-                remedy="metadataStoreAuth=digest:USER:PASSWORD of whom its access lists let in",
+                remedy="set metadataStoreAuth=digest:USER:PASSWORD to a user that its access lists "
+                "allow",
             ) from error
 
     def _connected(self, doing: str) -> Any:
@@ -163,7 +165,7 @@ class ZooKeeper:
             try:
                 self._connect(client, doing)
             except BaseException:
-                # It may wait long for an answer that never comes.
+                # Stopping may wait long for an answer that never arrives.
                 threading.Thread(target=_end, args=(client,), daemon=True).start()
                 raise
             self._client = client
@@ -172,8 +174,11 @@ class ZooKeeper:
         return self._client
 
     def _siblings_access(self, client: Any) -> Any:
-        """Whom what we make lets in: as the ledgers' folder does, so that brokers may change and
-        delete it; where that cannot be seen whole, ourselves."""
+        """The access list of new nodes.
+
+        It is that of the ledgers' folder, so that brokers may change and delete the nodes. If that
+        list cannot be read completely, only this user has access.
+        """
         with contextlib.suppress(KazooException, *_AGAIN):
             found, _ = client.get_acls_async(self._like).get(timeout=self._timeout)
             if not any(each.id.scheme == "digest" and each.id.id.endswith(":x") for each in found):
@@ -181,10 +186,10 @@ class ZooKeeper:
         return CREATOR_ALL_ACL
 
     def _connect(self, client: Any, doing: str) -> None:
-        """Connect; where none of the servers can be a ZooKeeper's, say so at once.
+        """Connect. Fails at once if none of the servers can be a ZooKeeper.
 
         Raises:
-            RemoteFailed: none of them serves us.
+            RemoteFailed: none of them accepts the client.
         """
         begun = time.monotonic()
         connected = client.start_async()
@@ -200,18 +205,18 @@ class ZooKeeper:
             for address, answer in found.items()
         )
         raise RemoteFailed(
-            f"{doing}: no ZooKeeper serves us: {words}",
+            f"{doing}: no ZooKeeper accepts the connection: {words}",
             path=self.address,
             remedy="; ".join(dict.fromkeys(answer.remedy for answer in found.values())),
         )
 
     def _refuse_no_root(self, client: Any, doing: str) -> None:
-        """Below a path that is not there all would look as if it were not there."""
+        """Check that the chroot exists. Without it every node would seem to be missing."""
         if client.chroot and client.exists_async("/").get(timeout=self._timeout) is None:
             raise RemoteFailed(
                 f"{doing}: there is no path {client.chroot} in that ZooKeeper",
                 path=self.address,
-                remedy="see what follows the servers in metadataStoreUrl of a broker.conf",
+                remedy="use the path after the servers in metadataStoreUrl of a broker.conf",
             )
 
     def _no_answer(
@@ -222,7 +227,7 @@ class ZooKeeper:
 
 
 def _end(client: Any) -> None:
-    with contextlib.suppress(Exception):  # nobody waits for it
+    with contextlib.suppress(Exception):  # errors are ignored: nothing depends on it
         client.stop()
         client.close()
 
@@ -235,7 +240,7 @@ def parse_store_url(url: str) -> str:
     """kazoo's form of a metadata store's address: ``HOST:PORT,HOST:PORT/chroot``.
 
     Raises:
-        InvalidConfig: no such address, or a store of another kind.
+        InvalidConfig: the address is invalid, or of another kind of store.
     """
     text = url.strip()
     for scheme in ("metadata-store:", "zk+hierarchical://", "zk+null://", "zk://", "zk:"):
@@ -244,18 +249,19 @@ def parse_store_url(url: str) -> str:
     parts = [part for part in re.split("[,;]", servers) if part]
     if not parts or not all(_SERVERS.fullmatch(part) for part in parts):
         raise InvalidConfig(
-            f"{url!r} is no metadata store that we know",
-            remedy="metadataStoreUrl=zk:HOST:PORT, etcd:http://HOST:PORT or rocksdb://PATH",
+            f"{url!r} is not a supported metadata store",
+            remedy="give metadataStoreUrl=zk:HOST:PORT, etcd:http://HOST:PORT or rocksdb://PATH",
         )
     ported = [part if re.search(r":\d+$", part) else f"{part}:{DEFAULT_PORT}" for part in parts]
     return ",".join(ported) + (f"/{chroot.rstrip('/')}" if slash and chroot.strip("/") else "")
 
 
 def digest_of_user(text: str) -> tuple[str, str] | None:
-    """kazoo's form of ``digest:USER:PASSWORD``, or of a file with that; None: of nothing.
+    """kazoo's form of ``digest:USER:PASSWORD``, or of a file with that text. None for an empty
+    text.
 
     Raises:
-        InvalidConfig: it is something else; no error shows it.
+        InvalidConfig: another text. The error does not contain it.
     """
     source = "metadataStoreAuth"
     if text.startswith("file:"):
@@ -264,13 +270,16 @@ def digest_of_user(text: str) -> tuple[str, str] | None:
             text = Path(source).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise InvalidConfig(f"cannot read who we are: {why}", path=source) from error
+            raise InvalidConfig(
+                f"cannot read the file of metadataStoreAuth: {why}", path=source
+            ) from error
     if not text:
         return None
     scheme, _, who = text.partition(":")
     if scheme != "digest" or not all(who.partition(":")[::2]):
         raise InvalidConfig(
             f"{source} is not digest:USER:PASSWORD",
-            remedy="of access lists the schemes digest, ip and world are supported",
+            remedy="give digest:USER:PASSWORD; the access list schemes digest, ip and world are "
+            "supported",
         )
     return scheme, who
