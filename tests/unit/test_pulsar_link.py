@@ -453,7 +453,7 @@ def answering() -> Iterator[Callable[[bytes, bool], str]]:
             "USE_ZOOKEEPER",
         ),
         (b"\x15\x03\x03\x00\x02\x02\x46", "a server that requires TLS", "without TLS"),
-        (b"-ERR unknown command", "it says -ERR unknown command", "2181"),
+        (b"-ERR unknown command", "it answers -ERR unknown command", "2181"),
         (b"\x00\x01\xff\xfe", "it answers 00 01 ff fe", "2181"),
         (b"", "does not answer a ZooKeeper client", "2181"),
     ],
@@ -496,7 +496,10 @@ def test_nobody_there_is_said_of_each_server(monkeypatch: pytest.MonkeyPatch) ->
     with MetadataStore(url, timeout=3600) as store, pytest.raises(RemoteFailed) as refused:
         store.bookies()
     assert "127.0.0.1:1: connection refused" in refused.value.problem
-    assert "no-such-host.invalid:2181: no machine is known by the name" in refused.value.problem
+    assert (
+        "no-such-host.invalid:2181: the name no-such-host.invalid does not resolve"
+        in refused.value.problem
+    )
 
 
 @pytest.mark.parametrize(

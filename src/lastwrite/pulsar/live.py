@@ -77,8 +77,9 @@ def compact_live(
     run: Run,
     progress: Progress | None,
 ) -> CompactionReport:
-    """Compact a topic. All its partitions are compacted if neither the name nor ``partition``
-    selects one.
+    """Compact a topic.
+
+    All its partitions are compacted if neither the name nor ``partition`` selects one.
 
     Args:
         options: of the round, with the cluster's addresses in its settings. A dry run publishes
@@ -164,8 +165,7 @@ def _say_where(report: PartitionReport, scratch: str) -> None:
 def bring_live(
     url: str, config: Mapping[str, object], archive: str, progress: Progress | None = None
 ) -> list[TopicName]:
-    """Copy a topic into an archive, with the raw ledgers below the horizon, which a round does not
-    need.
+    """Copy a topic into an archive, with the raw ledgers that a round does not need.
 
     All its partitions are copied if the name selects none. Nothing changes in the cluster. Raises:
     as ``compact_live``.
@@ -311,8 +311,9 @@ def access_of(config: LiveConfig) -> Access:
 
 @dataclass(slots=True)
 class _Live:
-    """One topic in a round. ``hold`` blocks other compactors; None means that
-    nothing is changed.
+    """One topic in a round.
+
+    ``hold`` blocks other compactors; None means that nothing is changed.
     """
 
     cluster: Cluster
@@ -368,9 +369,7 @@ class _Live:
     def _refuse_foreign(
         self, mirror: Mirror, info: ManagedLedgerInfo, horizon: Position | None
     ) -> None:
-        """Refuse an archive of another topic of that name, since its deleted
-        messages would return.
-        """
+        """Refuse an archive of another topic of that name: its deleted messages would return."""
         known = {each.ledger for each in info.ledgers}
         for ledger in mirror.raw_ledgers:
             if ledger not in known and (horizon is None or ledger > horizon.ledger):

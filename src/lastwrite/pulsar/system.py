@@ -70,9 +70,7 @@ class PulsarSystem(System):
         self._rounds = PulsarRounds()
 
     def told(self, sources: Sources) -> PulsarSystem:
-        """The system for these sources, as a new instance: ``ArchivedPulsar`` for topics of an
-        archive.
-        """
+        """A new system for these sources: ``ArchivedPulsar`` for topics of an archive."""
         no_topics_of_kafka(self.kind_of_path, sources)
         found = {
             root: sources.are_archives or archived.holds_archived(root) for root in sources.roots
@@ -113,8 +111,9 @@ class PulsarSystem(System):
         return PulsarConfig.from_names(config).listed(config)
 
     def is_policy_known(self, folder: str, config: Mapping[str, object]) -> bool:
-        """Whether the settings have a threshold. Any topic can be compacted, but a daemon needs to
-        know from when on.
+        """Whether the settings have a threshold.
+
+        Any topic can be compacted, but a daemon needs to know from when on.
         """
         return bool(THRESHOLDS & config.keys())
 
@@ -173,8 +172,9 @@ class PulsarSystem(System):
     def backlog(
         self, log: PartitionLog, horizon: int, config: Mapping[str, object], now_ms: int
     ) -> Backlog | None:
-        """The raw ledgers, with the retention in ``config``. Without one, what may expire is
-        unknown.
+        """The raw ledgers, with the retention in ``config``.
+
+        Without one, what may expire is unknown.
         """
         settings = _config_of(config)
         age, size = settings.retention_ms, settings.retention_bytes
@@ -301,8 +301,9 @@ class PulsarSystem(System):
 
 
 class ArchivedPulsar(PulsarSystem):
-    """The system for topics of an archive. Manifests replace the folder listing, and nothing is
-    locked.
+    """The system for topics of an archive.
+
+    Manifests replace the folder listing, and nothing is locked.
     """
 
     notes = watching.ARCHIVE_NOTES
@@ -331,9 +332,7 @@ class ArchivedPulsar(PulsarSystem):
         self._rounds.expect(folders)
 
     def recover(self, folder: str) -> None:
-        """Does nothing: a manifest is whole or absent, and a sweep removes the remains of a crashed
-        round.
-        """
+        """Does nothing: a manifest is whole or absent, and a sweep removes a round that crashed."""
 
     def read(self, folder: str, spend: Spend | None = None) -> PartitionLog:
         return self._rounds.read(folder, spend)
@@ -370,8 +369,9 @@ class ArchivedPulsar(PulsarSystem):
 
 
 def waits(fresh: int, threshold: int) -> str | None:
-    """The reason why no broker would compact a topic with this many uncompacted bytes. None if it
-    would.
+    """The reason why no broker would compact a topic with this many uncompacted bytes.
+
+    None if it would.
 
     Source: docs/formats/pulsar-compaction.md, "Retention and thresholds".
     """

@@ -118,8 +118,9 @@ class PulsarFormat:
 
     @property
     def entries(self) -> kernels.EntryTable:
-        """The facts about each entry (``kernels.ENTRY``), row for row with the last table. It may
-        have more rows.
+        """The facts about each entry (``kernels.ENTRY``), row for row with the last table.
+
+        It may have more rows.
         """
         return self._entries
 
@@ -164,8 +165,7 @@ class PulsarFormat:
     def opened(
         self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None
     ) -> Iterator[Run]:
-        """The decompressed entries of ``table``, or those with a non-zero byte in ``wanted``, in
-        runs.
+        """Decompress ``table``'s entries, or those with a non-zero byte in ``wanted``, in runs.
 
         Sets ``plain_start`` and ``plain_end``. A run is valid until the next one is requested. A
         batch that does not decompress to the size it states is kept whole.
@@ -192,8 +192,9 @@ class PulsarFormat:
                 yield Run(first, last, buffer)
 
     def _open(self, buffer: ByteArray, table: BatchTable, first: int, last: int) -> int:
-        """Decompress a run of entries from ``table[first]`` to at most ``last``. Returns the run's
-        end.
+        """Decompress a run of entries from ``table[first]`` to at most ``last``.
+
+        Returns the run's end.
 
         Raises:
             OutOfMemoryBudget: as ``opened``, for the first entry. A later one begins the next run.
@@ -260,8 +261,9 @@ class PulsarFormat:
         return first + done, used
 
     def _open_one(self, buffer: ByteArray, row: np.void, entry: np.void, used: int) -> int:
-        """Decompress an entry that ``open_many`` left, after ``used`` bytes. Returns its size, or
-        -1 if it does not fit.
+        """Decompress an entry that ``open_many`` left, after ``used`` bytes.
+
+        Returns its size, or -1 if it does not fit.
         """
         if entry["kind"] != kernels.BATCH or not row["codec"]:
             start, size = int(entry["key_at"]), max(int(entry["key_length"]), 0)
@@ -309,8 +311,9 @@ class PulsarFormat:
         filled: int,
         keys: Int64Array | None = None,
     ) -> int:
-        """Visit the run's records: a byte of ``states`` per record, a row of ``entries`` per
-        competing record.
+        """Visit the run's records: a byte of ``states`` per record.
+
+        Each competing record also gets a row of ``entries``.
 
         Returns the number of filled rows of ``entries``. A row with a third word gets the version
         (see ``add_versions``). ``keys`` gets (position in ``run.plain``, length), row for row with
@@ -356,9 +359,7 @@ class PulsarFormat:
         return int(row["records"]) if row["base_offset"] < offset else 0
 
     def rebuilt_size(self, table: BatchTable, records: int) -> int:
-        """The most bytes that ``rebuild`` may need for ``table``, not counting
-        batches that grow.
-        """
+        """The most bytes that ``rebuild`` may need for ``table``, without batches that grow."""
         return int(kernels.rebuilt_size(table, self._entries, len(table)))
 
     def rebuild(
@@ -427,8 +428,7 @@ class PulsarFormat:
         out: ByteArray,
         rows: Int64Array,
     ) -> tuple[kernels.Done, ByteArray]:
-        """Remove records from the next run of compressed batches, and compress the batches that
-        changed.
+        """Rebuild the next run of compressed batches. Those that change are compressed again.
 
         Returns (progress of the rebuild, the output buffer, which may have been enlarged).
         """
@@ -459,8 +459,7 @@ class PulsarFormat:
         out: ByteArray,
         at: int,
     ) -> tuple[ByteArray, int, Int64Array]:
-        """Write the payloads of batches that ``thin_many`` rewrote to ``out`` from ``at`` on, with
-        room for heads.
+        """Write the payloads of ``thin_many`` to ``out`` from ``at`` on, with room for heads.
 
         Returns (``out``, which may have been enlarged; the end position; the size of each with its
         head).

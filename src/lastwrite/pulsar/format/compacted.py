@@ -64,8 +64,9 @@ class MessageId(ProtoMessage):
 
 
 def is_record(data: Buffer) -> bool:
-    """Whether the bytes are a record of a compacted ledger and not a raw entry. Both may be
-    damaged.
+    """Whether the bytes are a record of a compacted ledger and not a raw entry.
+
+    Both may be damaged.
     """
     return len(data) > 4 and data[4] == _LEDGER_TAG and data[0] != _FRAME_MARK
 

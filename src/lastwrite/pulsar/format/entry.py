@@ -1,5 +1,6 @@
-"""An entry of a ledger, field by field: what one producer sent in one piece. The readable version
-of ``kernels``.
+"""An entry of a ledger, field by field: what one producer sent in one piece.
+
+The readable version of ``kernels``.
 
 The smallest case is one message: ``0e01``, CRC-32C, length of the metadata, metadata, payload.
 Then:
@@ -96,8 +97,9 @@ class EncryptionKey(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata(ProtoMessage):
-    """MessageMetadata. ``property_fields`` and ``encryption_keys`` stay encoded until they are
-    used.
+    """MessageMetadata.
+
+    ``property_fields`` and ``encryption_keys`` stay encoded until they are used.
     """
 
     # fmt: off
@@ -142,8 +144,9 @@ class Metadata(ProtoMessage):
 
     @property
     def properties(self) -> tuple[tuple[str, str], ...]:
-        """Names and values in their order. ``CorruptLog`` if one is broken, with a position in that
-        property.
+        """Names and values in their order.
+
+        ``CorruptLog`` if one is broken, with a position in that property.
         """
         return decode_properties(self.property_fields)
 
@@ -251,8 +254,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One message as a consumer receives it. ``index`` is its index in a batch, or None for a
-    single message.
+    """One message as a consumer receives it.
+
+    ``index`` is its index in a batch, or None for a single message.
     """
 
     index: int | None = None
@@ -273,8 +277,9 @@ class Message:
 
 
 def decode_properties(encoded: Sequence[bytes]) -> tuple[tuple[str, str], ...]:
-    """The names and values of KeyValue messages, in their order. ``CorruptLog`` if
-    one is broken.
+    """The names and values of KeyValue messages, in their order.
+
+    ``CorruptLog`` if one is broken.
     """
     pairs = (KeyValue.decode(item) for item in encoded)
     return tuple((pair.key, pair.value) for pair in pairs)
@@ -334,8 +339,9 @@ def _length(raw: bytes, at: int, what: str) -> int:
 
 
 def messages_of(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> list[Message]:
-    """The messages of an entry: none for a marker, one for a single or an encrypted entry,
-    otherwise the batch's.
+    """The messages of an entry, placeholders included.
+
+    A marker has none, a single or an encrypted entry one, and a batch its own number.
 
     Placeholders are included. The value of an encrypted entry is its stored payload, and its key is
     from the metadata. A chunked message is compressed as a whole, so join its chunks first.
@@ -392,8 +398,9 @@ def plain_payload(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes
 
 
 def batch_parts(meta: Metadata, plain: bytes) -> list[tuple[int, SingleMetadata, bytes, bytes]]:
-    """Index, metadata, value and all bytes (length, metadata, value) of each message in a batch's
-    plain payload.
+    """Index, metadata, value and all bytes of each message in a batch's plain payload.
+
+    All bytes are length, metadata and value.
 
     Raises:
         CorruptLog: more or fewer messages than stated, or bytes after them. In the denser layout
@@ -507,8 +514,9 @@ def encode_batch(
 
 
 def encode_part(message: Message) -> bytes:
-    """A message as stored in a batch's plain payload. A ``compacted_out`` message becomes a
-    placeholder.
+    """A message as stored in a batch's plain payload.
+
+    A ``compacted_out`` message becomes a placeholder.
     """
     if message.compacted_out:
         return PLACEHOLDER
@@ -549,9 +557,7 @@ def rebatched(
 
 
 def patched(metadata: bytes, indexes: Sequence[int], uncompressed_size: int) -> bytes:
-    """A batch's metadata with these indexes and this payload size, otherwise byte for byte the
-    same.
-    """
+    """A batch's metadata with these indexes and this payload size, otherwise unchanged."""
     rest = without(metadata, UNCOMPRESSED_SIZE, COMPACTED_BATCH_INDEXES)
     rest = inserted(rest, UNCOMPRESSED_SIZE, put(UNCOMPRESSED_SIZE, uncompressed_size))
     return inserted(
@@ -574,9 +580,7 @@ def checked(entry: Entry) -> Entry:
 
 
 def is_undecodable(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bool:
-    """Whether the entry is a batch that a compactor keeps whole because its messages cannot be
-    read.
-    """
+    """Whether the entry is an unreadable batch, which a compactor keeps whole."""
     if not entry.is_readable_batch:
         return False
     try:

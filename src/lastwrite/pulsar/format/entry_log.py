@@ -1,5 +1,6 @@
-"""A bookie's entry log: the entries of all its ledgers in order of arrival. Also its journal, which
-gets them first.
+"""A bookie's entry log: the entries of all its ledgers in order of arrival.
+
+Also its journal, which gets them first.
 
 A log begins with 1024 bytes: ``BKLO``, a version, the position of the map of its ledgers (0 if the
 log was not closed for its size) and their number. Then records: ``i32 size``, and so many bytes.
@@ -157,9 +158,7 @@ def walk_entry_log(
 
 
 def _behind_padding(data: Buffer, at: int, end: int, behind_gap: bool) -> tuple[int, bool]:
-    """The position where to look for the next record, and whether a record there
-    must prove itself.
-    """
+    """The position of the next possible record, and whether a record there must prove itself."""
     if int(data[at]) == PADDING_BYTE:
         return min(end, at + ALIGNMENT - at % ALIGNMENT), behind_gap
     if not any(bytes(data[at : min(end, at + ALIGNMENT)])) and end - at > ALIGNMENT:
@@ -187,8 +186,9 @@ def _is_record(
 def _record(
     data: Buffer, at: int, size: int, digests: Mapping[int, Digest], passwords: Mapping[int, bytes]
 ) -> LogRecord | None:
-    """The record whose size is at ``at``, or None for the bookie's own. The caller has checked the
-    length.
+    """The record whose size is at ``at``, or None for the bookie's own.
+
+    The caller has checked the length.
     """
     if size < _IDS_BYTES:
         raise CorruptLog(f"record of {size} bytes", at)
@@ -209,8 +209,9 @@ def _record(
 
 
 def _holds(digest: Digest, body: bytes, password: bytes) -> bool:
-    """Whether the stored digest matches the rest of a record's body, which has at
-    least its head.
+    """Whether the digest in a record's body matches the rest.
+
+    The body has at least its head.
     """
     size = DIGEST_BYTES[digest]
     head, stored, payload = body[:32], body[32 : 32 + size], body[32 + size :]
@@ -229,8 +230,9 @@ def digest_of(digest: Digest, head: bytes, payload: bytes, password: bytes = b""
 
 
 def decode_map(data: Buffer) -> dict[int, int]:
-    """Bytes by ledger, record sizes included, from a log that was closed for its size. Empty
-    without a map.
+    """Bytes by ledger, record sizes included, from a log that was closed for its size.
+
+    Empty without a map.
 
     Raises:
         TruncatedLog, CorruptLog, UnsupportedFormat: as ``decode_header``, or a broken map.
@@ -275,8 +277,9 @@ def encode_record(
     digest: Digest = Digest.CRC32C,
     password: bytes = b"",
 ) -> bytes:
-    """The record of an entry. By default entry - 1 was confirmed, and the ledger had no other
-    bytes.
+    """The record of an entry.
+
+    By default entry - 1 was confirmed, and the ledger had no other bytes.
     """
     head = RECORD_HEAD.pack(
         ledger,

@@ -1,5 +1,4 @@
-"""Kernels over a bookie's files: find the records of some ledgers, and frame their entries for a
-data object.
+"""Kernels over a bookie's files: find the records of some ledgers, and frame their entries.
 
 An entry log mixes all ledgers of all topics. Only the first 16 bytes of a record are read unless
 its ledger is wanted. ``tests/unit/test_pulsar_entry_log_kernels.py`` compares the kernels with the
@@ -68,8 +67,9 @@ _PADDING_MARK = -256  # of a journal
 # Longer than other functions: a part of the loop would have as many parameters as the function.
 @njit(cache=True, nogil=True)
 def walk(data, at, must_prove, wanted, is_journal, table, scratch):
-    """Find records of the ``wanted`` ledgers (ascending) from byte ``at`` on, and fill ``table``
-    (STORED).
+    """Find records of the ``wanted`` ledgers from byte ``at`` on, and fill ``table`` (STORED).
+
+    ``wanted`` must ascend.
 
     ``must_prove`` is true after a gap that no writer leaves on purpose. Four bytes that look like a
     size are then a record only if a digest matches. It is false at the begin of a log. Returns the
@@ -138,8 +138,9 @@ def walk(data, at, must_prove, wanted, is_journal, table, scratch):
 
 @njit(cache=True, nogil=True)
 def _digest(where, body, size, scratch):
-    """The digest that matches, and the payload's position. No record names its digest, so both are
-    tried.
+    """The digest that matches, and the payload's position.
+
+    No record names its digest, so both are tried.
     """
     if size >= _HEAD_BYTES + 4:
         payload = size - _HEAD_BYTES - 4

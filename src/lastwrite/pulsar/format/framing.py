@@ -1,5 +1,4 @@
-"""Kernels over the bytes of a compacted ledger's data object: frame entries as records, and
-renumber records.
+"""Kernels that frame entries as records of a compacted ledger, and that renumber records.
 
 An entry of the object is ``i32 size | i64 entry id``, then the record: ``u32 id size |
 MessageIdData | u32 body size | body``. ``compacted.py`` is the readable version of this code;
@@ -62,8 +61,9 @@ def framed_sizes(rows, tail_bytes, sizes):
 
 @njit(cache=True, nogil=True)
 def frame(data, rows, first, last, tail, entry_id, out, at):
-    """Frame ``rows[first:last]`` at ``out[at]``, numbered from ``entry_id``. Returns the end
-    position.
+    """Frame ``rows[first:last]`` at ``out[at]``, numbered from ``entry_id``.
+
+    Returns the end position.
     """
     source, target, end = address(data), address(out), address(tail)
     for i in range(first, last):
@@ -88,8 +88,9 @@ def frame(data, rows, first, last, tail, entry_id, out, at):
 
 @njit(cache=True, nogil=True)
 def renumber(data, at, end, shift):
-    """Add ``shift`` to the entry ids in ``data[at:end]``. Returns the count, or -1 if an entry is
-    incomplete.
+    """Add ``shift`` to the entry ids in ``data[at:end]``.
+
+    Returns the count, or -1 if an entry is incomplete.
     """
     target = address(data)
     count = 0

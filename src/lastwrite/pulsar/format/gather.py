@@ -1,5 +1,6 @@
-"""The positions of keys, values and properties of many messages, as columns, with no Python
-statement per message.
+"""Keys, values and properties of many messages, as columns of positions.
+
+No Python statement runs per message.
 
 ``tests/unit/test_other_rows.py`` compares it with ``pulsar.format.entry``.
 
@@ -82,8 +83,7 @@ class Given(NamedTuple):
 
 
 def open_singles(given: Given, wanted: ByteArray | None, limit_bytes: int) -> None:
-    """Mark compressed single messages as batches, so that their payloads are decompressed like a
-    batch's.
+    """Mark compressed single messages as batches, so that their payloads are decompressed.
 
     Raises:
         CorruptLog, UnsupportedFormat: the decompressed size is absent or wrong, or the codec
@@ -173,8 +173,9 @@ def with_properties(records: RecordColumns) -> RecordColumns:
 
 
 def _with_keys(data: ByteArray, rows: Int64Array, which: npt.NDArray[np.int64]) -> ByteArray:
-    """The data with the decoded Base64 keys appended. A key that is not valid Base64 stays
-    unchanged.
+    """The data with the decoded Base64 keys appended.
+
+    A key that is not valid Base64 stays unchanged.
     """
     room = np.empty(int(rows[_KEY][which].sum()), dtype=np.uint8)
     used = _decode_keys(data, rows[_KEY_AT], rows[_KEY], which, room)
@@ -183,8 +184,9 @@ def _with_keys(data: ByteArray, rows: Int64Array, which: npt.NDArray[np.int64]) 
 
 @njit(cache=True, nogil=True)
 def _facts(data, at, end, tags):
-    """Facts from metadata that were validated: whether the key is Base64, whether the value is
-    null, and the number of properties.
+    """Whether the key is Base64, whether the value is null, and the number of properties.
+
+    The metadata must be validated already.
     """
     is_b64 = False
     is_null = False
@@ -310,8 +312,9 @@ def _locate(
 
 @njit(cache=True, nogil=True)
 def _locate_properties(joined, starts, counts, found):
-    """Locate name and value of each property, with their lengths. Returns whether each property has
-    both.
+    """Locate name and value of each property, with their lengths.
+
+    Returns whether each property has both.
     """
     filled = 0
     data = address(joined)
@@ -368,8 +371,9 @@ def _sextet(byte):
 
 @njit(cache=True, nogil=True)
 def _decode_keys(data, starts, lengths, which, room):
-    """Write the decoded Base64 keys to ``room``, and set their positions after ``data``. Returns
-    the bytes written.
+    """Write the decoded Base64 keys to ``room``, and set their positions after ``data``.
+
+    Returns the bytes written.
     """
     used = 0
     for n in which:

@@ -107,8 +107,9 @@ EntryTable = npt.NDArray[np.void]
 
 
 class SplitChunk(NamedTuple):
-    """The result of ``split`` for a chunk: a row per entry in each table. ``entries`` may have more
-    rows.
+    """The result of ``split`` for a chunk: a row per entry in each table.
+
+    ``entries`` may have more rows.
     """
 
     buffer: ByteArray
@@ -229,8 +230,9 @@ def _long_varint(data, at, end):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _varint(data, at, end):
-    """The varint at ``at`` as an int64, and its end. Those of one byte, nearly all,
-    need no loop.
+    """The varint at ``at`` as an int64, and its end.
+
+    Those of one byte, nearly all, need no loop.
     """
     if at < end:
         byte = np.int64(load8(data, at))
@@ -579,8 +581,7 @@ def split(buffer, start, end, table, entries, lowest_offset, limit, reading):
 
 @njit(cache=True, nogil=True)
 def open_many(buffer, table, entries, first, last, plain, used, enough):
-    """Decompress to ``plain``, from ``used`` on, the batches' payloads, and copy the keys of other
-    entries.
+    """Decompress the batches' payloads to ``plain`` from ``used`` on, and copy other entries' keys.
 
     Works on ``table[first:last]`` until ``enough`` bytes are used. Stops before an entry that does
     not fit or that only a library can decompress reliably. Sets ``plain_start`` and ``plain_end``.
@@ -861,8 +862,9 @@ def _placeholders(out, at, count):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _flushed(out, to, plain, run, end):
-    """Copy the pending messages ``plain[run:end]``; ``run`` is -1 if there are none. Returns the
-    end position.
+    """Copy the pending messages ``plain[run:end]``; ``run`` is -1 if there are none.
+
+    Returns the end position.
     """
     if run >= 0:
         copy_bytes(out, to, plain, run, end - run)
@@ -1014,8 +1016,9 @@ def _note(rows, filled, begin, at, row, kept):
 
 @njit(cache=True, nogil=True)
 def stays_as_it_is(row, entry, action):
-    """Whether an entry is copied unchanged: it is not a readable batch, or its metadata already
-    list all kept indexes.
+    """Whether an entry is copied unchanged.
+
+    It is not a readable batch, or its metadata already list all kept indexes.
     """
     if entry.kind != BATCH or entry.marks & IS_HUGE:
         return True
@@ -1024,8 +1027,9 @@ def stays_as_it_is(row, entry, action):
 
 @njit(cache=True, nogil=True)
 def _put_batch(chunk, orders, scratch, b, keep_at, out, at):
-    """Write batch ``b`` without its dropped messages. A compressed batch is written only if all
-    messages stay.
+    """Write batch ``b`` without its dropped messages.
+
+    A compressed batch is written only if all messages stay.
 
     Returns (position after it, number of kept messages, code). PACKED: it must be decompressed or
     compressed elsewhere. CHANGED: it contradicts itself.
@@ -1130,8 +1134,7 @@ THINNED = 5  # number of columns
 
 @njit(cache=True, nogil=True)
 def thin_many(chunk, orders, scratch, first, last, keep_at):
-    """Write the kept messages of the batches ``first`` to ``last`` to ``scratch.thinned``, one
-    after the other.
+    """Write the kept messages of the batches ``first`` to ``last`` to ``scratch.thinned``.
 
     The batches are decompressed in ``scratch.plain``. The head of each payload is written to
     ``scratch.heads``, and a row per batch to ``scratch.notes``. A batch that contradicts itself
@@ -1253,9 +1256,7 @@ def rooms(table, entries, first, last, enough):
 
 @njit(cache=True, nogil=True)
 def rebuilt_size(table, entries, count):
-    """The bytes that the first ``count`` entries need once rebuilt, not counting
-    batches that grow.
-    """
+    """The bytes that the first ``count`` entries need once rebuilt, without batches that grow."""
     size = np.int64(0)
     for b in range(count):
         size += table[b].size

@@ -74,8 +74,9 @@ def unwrapped(data: bytes) -> bytes:
 
 
 def wrapped(message: bytes, codec: Codec) -> bytes:
-    """The node of a message, compressed with this codec. With NONE it is the bare message, as
-    upstream.
+    """The node of a message, compressed with this codec.
+
+    With NONE it is the bare message, as upstream.
     """
     if codec is Codec.NONE:
         return message
@@ -113,9 +114,7 @@ class NestedPosition(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverMetadata(ProtoMessage):
-    """OffloadDriverMetadata: the store, and the properties that its driver needs to read the
-    ledger.
-    """
+    """OffloadDriverMetadata: the store, and the properties that its driver needs to read."""
 
     name: Annotated[str, ProtoField(1, STRING, required=True)]
     properties: Annotated[tuple[Property, ...], ProtoField(2, Property, repeated=True)] = ()
@@ -213,8 +212,9 @@ class ManagedLedgerInfo(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorInfo(ProtoMessage):
-    """ManagedCursorInfo. If ``cursors_ledger`` is -1, its other fields are valid, otherwise that
-    ledger's last entry.
+    """ManagedCursorInfo.
+
+    If ``cursors_ledger`` is -1, its other fields are valid, otherwise that ledger's last entry.
     """
 
     # fmt: off
@@ -373,8 +373,9 @@ def _ledger_of_messages(item: dict[str, Any]) -> LedgerInfo:
 
 
 def _of_admin(document: dict[str, Any]) -> Exported:
-    """Both forms of pulsar-admin. One has times and uuids, the other the entries of all closed
-    ledgers.
+    """Both forms of pulsar-admin.
+
+    One has times and uuids, the other the entries of all closed ledgers.
     """
     is_stats = "state" in document or "lastConfirmedEntry" in document
     count = len(document["ledgers"])

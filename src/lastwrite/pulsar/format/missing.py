@@ -1,5 +1,4 @@
-"""Entries that a ledger has and its data object lacks: ranges of entry ids, stored in the object's
-own index.
+"""Entries that a ledger has and its data object lacks: ranges of ids in the object's index.
 
 If entry 7 of a ledger is damaged in every copy, ``fetch`` stores the others. The object then has
 entries 0 to 6 in one block and 8 to 89 in the next. The custom metadata of its index contain
@@ -97,8 +96,9 @@ def decode_ranges(text: bytes) -> tuple[EntryRange, ...]:
 
 
 def in_words(ledger: int, ranges: Sequence[EntryRange]) -> str:
-    """The ids in words, the first few by number: ``entry 80:7``, or ``entries 80:0 to 80:4 and
-    80:9, 6 in all``.
+    """The ids in words, the first few by number.
+
+    For example ``entry 80:7``, or ``entries 80:0 to 80:4 and 80:9, 6 in all``.
     """
     count = entries_in(ranges)
     named = [

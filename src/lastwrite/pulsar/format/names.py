@@ -1,5 +1,4 @@
-"""Names of topics, of their objects in a metadata store or a bucket, and of files in a topic
-folder.
+"""Names of topics, of their nodes in a metadata store, of objects, and of files in a topic folder.
 
 ``persistent://public/default/orders`` is a topic; ``orders`` alone means the same. Partition 3 of a
 partitioned topic is a topic of its own, ``persistent://public/default/orders-partition-3``. Its
@@ -173,9 +172,7 @@ def _no_topic(text: str) -> InvalidConfig:
 
 
 def encode_local(local: str) -> str:
-    """A local name as part of a managed ledger's name: UTF-8, encoded as
-    by Java's ``URLEncoder``.
-    """
+    """A local name as part of a managed ledger's name, encoded as by Java's ``URLEncoder``."""
     return quote_plus(local, safe="*").replace("~", "%7E")
 
 
@@ -185,8 +182,9 @@ def object_name(uuid: UUID, ledger: int) -> str:
 
 
 def parse_object_name(name: str) -> tuple[UUID, int] | None:
-    """Uuid and ledger of a data object's name. None for any other name, including an index
-    object's.
+    """Uuid and ledger of a data object's name.
+
+    None for any other name, including an index object's.
     """
     found = _OBJECT.fullmatch(name)
     if found is None or int(found[2]) > _MAX_I64:

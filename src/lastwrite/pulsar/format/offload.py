@@ -158,8 +158,9 @@ def walk_data(data: Buffer, has_gaps: bool = False) -> Iterator[tuple[int, int, 
 def block_entries(
     data: Buffer, block: int, block_bytes: int, expected: int
 ) -> Iterator[tuple[int, int, int]]:
-    """The entries of the block at byte ``block``, from id ``expected`` on. Its header is not
-    checked.
+    """The entries of the block at byte ``block``, from id ``expected`` on.
+
+    Its header is not checked.
 
     Results and errors are as in ``walk_data``.
     """
@@ -185,9 +186,7 @@ def block_entries(
 
 @dataclass(frozen=True, slots=True)
 class IndexObject:
-    """The index of a V1 data object: the ledger's metadata, still encoded, and the positions of its
-    blocks.
-    """
+    """The index of a V1 data object: the ledger's encoded metadata, and the blocks' positions."""
 
     data_bytes: int
     metadata_bytes: bytes

@@ -55,15 +55,17 @@ class Position(NamedTuple):
 
     @classmethod
     def of(cls, offset: int) -> Position:
-        """The entry of an offset. The offset of ``10:-1`` gives the last entry that ledger 9 could
-        have.
+        """The entry of an offset.
+
+        The offset of ``10:-1`` gives the last entry that ledger 9 could have.
         """
         return cls(offset >> ENTRY_BITS, offset & MAX_ENTRY)
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """Parse ``ledger:entry``. Message ids with further parts (partition, batch index) are
-        refused.
+        """Parse ``ledger:entry``.
+
+        Message ids with further parts (partition, batch index) are refused.
 
         Raises:
             InvalidConfig: the text has another form.

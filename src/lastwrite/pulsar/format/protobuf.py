@@ -58,8 +58,9 @@ class Span(NamedTuple):
 
 
 def decode_varint(data: Buffer, at: int, end: int) -> tuple[int, int]:
-    """The unsigned 64-bit number at byte ``at``, and the position after it. Reads no byte from
-    ``end`` on.
+    """The unsigned 64-bit number at byte ``at``, and the position after it.
+
+    Reads no byte from ``end`` on.
 
     Raises:
         TruncatedLog: ``end`` is before the last byte.
@@ -154,9 +155,7 @@ UINT64, INT64, UINT32, INT32, BOOL, STRING, BYTES = ProtoKind
 
 @dataclass(frozen=True, slots=True)
 class ProtoField:
-    """One row of a message's table: the field's number, and its kind or the class of the nested
-    message.
-    """
+    """One row of a message's table: the field's number, and its kind or message class."""
 
     number: int
     kind: ProtoKind | type[ProtoMessage]
@@ -199,8 +198,9 @@ class ProtoField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtoMessage:
-    """A message; the class is its table. ``unknown`` keeps the fields that are not in the table,
-    byte for byte.
+    """A message; the class is its table.
+
+    ``unknown`` keeps the fields that are not in the table, byte for byte.
 
     ``encode`` writes the known fields by ascending number, then the unknown ones. So bytes that
     must not change are patched (``without``, ``inserted``), never decoded and encoded again.
@@ -291,8 +291,9 @@ def without(data: Buffer, *numbers: int) -> bytes:
 
 
 def inserted(data: Buffer, number: int, field: bytes) -> bytes:
-    """The message with ``field`` (one or more encoded fields) before its first field of a higher
-    number.
+    """The message with ``field`` inserted before its first field of a higher number.
+
+    ``field`` is one or more encoded fields.
 
     If fields are in ascending order, as every generated writer writes them, that is the place of
     field ``number``. Errors as ``spans``.

@@ -1,5 +1,4 @@
-"""The ``data`` file of a Hadoop MapFile: a SequenceFile, to which the file-system offloader writes
-a ledger.
+"""The ``data`` file of a Hadoop MapFile: a SequenceFile, as written by the file-system offloader.
 
 Header: ``SEQ``, version 6, two class names, whether values are compressed and whether in blocks,
 the codec's name, pairs of text, 16 random bytes (*sync*). Then records: ``i32`` size of key and

@@ -1,5 +1,6 @@
-"""The kind of each entry of a ledger, from its metadata alone: no checksum is verified and no
-payload is opened.
+"""The kind of each entry of a ledger, from its metadata alone.
+
+No checksum is verified and no payload is decompressed.
 
 A store surveys each ledger once. Before a round it then has the number of records, the decided
 transactions, and the position up to which compaction may go.

@@ -1,1 +1,1 @@
-"""What is done with live topics of Pulsar beside rounds: they are brought."""
+"""Copies topics of live Pulsar clusters to topic folders and archives."""

@@ -1,5 +1,4 @@
-"""Copy a topic of a live cluster to a disk: its metadata from the brokers, its ledgers from the
-bookies.
+"""Copy a topic of a live cluster to disk: metadata from the brokers, ledgers from the bookies.
 
 No ledger is fenced, closed or changed. The broker reports the end of the open ledger, because
 readers of the bookies learn it an entry or more later. The end of a closed ledger is in its own
@@ -55,8 +54,9 @@ class State:
 
     @property
     def filled(self) -> ManagedLedgerInfo:
-        """Raw ledgers with at least one entry. An empty one (the open ledger after a broker reload)
-        is not missing data.
+        """Raw ledgers with at least one entry.
+
+        An empty one (the open ledger after a broker reload) is not missing data.
         """
         return replace(self.info, ledgers=tuple(each for each in self.info.ledgers if each.entries))
 
@@ -189,9 +189,7 @@ class Bringer:
 
 
 class _Ends:
-    """The end of a topic's open ledger: the broker's answer, or the last confirmed entry of the
-    bookies.
-    """
+    """The end of an open ledger: by the broker, or the last confirmed entry on the bookies."""
 
     def __init__(self, cluster: Cluster, topic: TopicName, asked: Subscription) -> None:
         told = cluster.told(topic)
@@ -200,8 +198,9 @@ class _Ends:
         self._known = asked.last_message().position if told is None else told.last_confirmed
 
     def of(self, ledger: LiveLedger) -> int:
-        """The last safe entry, or -1. An entry that the broker has confirmed counts even if bookies
-        lost it.
+        """The last safe entry, or -1.
+
+        An entry that the broker has confirmed counts even if bookies lost it.
         """
         known = [self._known.entry] if self._known.ledger == ledger.id else []
         try:

@@ -190,8 +190,9 @@ class IntoArchive:
 
 @contextlib.contextmanager
 def _staged(state: State, bring: Callable[[Mirror], None]) -> Iterator[Topic]:
-    """The topic that ``bring`` stores in a scratch folder. The folder is removed at the end of the
-    context.
+    """The topic that ``bring`` stores in a scratch folder.
+
+    The folder is removed at the end of the context.
 
     Raises:
         CorruptLog: something that the compacted ledger does not replace is lost.

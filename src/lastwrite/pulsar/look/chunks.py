@@ -30,8 +30,9 @@ class ChunkGroups:
         self.dropped = 0  # chunks of messages that are never complete
 
     def add(self, entry: Entry) -> Entry | None:
-        """Add the next chunk. Returns the message once complete, as an entry with its last chunk's
-        id.
+        """Add the next chunk.
+
+        Returns the message once complete, as an entry with its last chunk's id.
 
         Raises:
             OutOfMemoryBudget: the groups exceed the limit.

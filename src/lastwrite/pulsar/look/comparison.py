@@ -1,5 +1,4 @@
-"""Check that a round on a topic kept the promises of compaction, by comparing the folder with its
-former state.
+"""Check that a round kept the promises of compaction, by comparing a topic with its former state.
 
 The former state is a log of messages: its compacted ledger, if it had one, then its raw entries, up
 to the horizon of the round. For each message the check keeps the digest of its key, its position
@@ -163,8 +162,9 @@ class _Messages:
         return found
 
     def flags(self, like_broker: bool) -> npt.NDArray[np.uint8]:
-        """The kinds of the messages. For a broker each chunk is a message, and lengths decide
-        deletes.
+        """The kinds of the messages.
+
+        For a broker each chunk is a message, and lengths decide deletes.
         """
         found = np.array(self.kinds, dtype=np.uint8)
         if like_broker:
@@ -180,8 +180,9 @@ class _Messages:
 
 
 def compare(before: Topic, after: Topic, most_messages: int) -> tuple[Comparison, bool]:
-    """Compare ``after`` with its former state, by Lastwrite's rules, then by a broker's
-    (``--like-broker``).
+    """Compare ``after`` with its former state, by Lastwrite's rules, then by a broker's.
+
+    The latter are those of ``--like-broker``.
 
     A broker's rules are tried only if Lastwrite's are broken. Returns the result, and whether only
     a broker's rules are kept.

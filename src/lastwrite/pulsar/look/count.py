@@ -1,5 +1,4 @@
-"""Count the contents of a ledger with the engine's kernels, in one pass that verifies every
-checksum.
+"""Count the contents of a ledger in one pass of the engine's kernels, which verifies checksums.
 
 For an incomplete ledger, or one with contents that the kernels do not support, there is no result.
 ``look.inspect`` then walks it entry by entry, which takes longer and reports all details. Both give
@@ -29,8 +28,9 @@ _END = (1 << 63) - 1
 
 
 class Counted(NamedTuple):
-    """The counts of a whole ledger, and the ids of its first and last entry. None if
-    it is empty.
+    """The counts of a whole ledger, and the ids of its first and last entry.
+
+    None if it is empty.
     """
 
     contents: EntryCounts

@@ -1,5 +1,4 @@
-"""``dump`` of Pulsar topic folders: messages in the order of the topic, entries, blocks, small
-files.
+"""``dump`` of Pulsar topic folders: messages in the topic's order, entries, blocks, small files.
 
 Rows are returned while files are read.
 """
@@ -200,8 +199,9 @@ class _TopicDump:
                     yield row
 
     def _first(self, ledger: Ledger, source: LogPart) -> int:
-        """The number of the first entry to read. The ids of a compacted ledger are not its entry
-        numbers.
+        """The number of the first entry to read.
+
+        The ids of a compacted ledger are not its entry numbers.
         """
         begin = self._wanted.only or self._wanted.start
         if begin is None or source is LogPart.COMPACTED or ledger.id > begin.ledger:

@@ -25,8 +25,9 @@ from lastwrite.storage.problems import problem_of
 
 
 def decoded_in(stored: StoredIn) -> tuple[Entry, int, LogPart]:
-    """Decode a stored entry. Returns it, its position in the stored bytes, and its kind by its own
-    bytes.
+    """Decode a stored entry.
+
+    Returns it, its position in the stored bytes, and its kind by its own bytes.
 
     Raises:
         CorruptLog: the bytes are not an entry. Positions count from the stored entry's start.

@@ -1,6 +1,4 @@
-"""``inspect`` of Pulsar topic folders: reads and counts every entry, and compares ledgers, indexes,
-manifest and metadata.
-"""
+"""``inspect`` of Pulsar topic folders: reads and counts every entry, and checks the metadata."""
 
 from __future__ import annotations
 
@@ -137,8 +135,9 @@ class _Inspection:
         self._seen: set[tuple[str, int | None, str]] = set()
 
     def note(self, problem: Problem) -> None:
-        """Add a problem once. All are counted and the first ones listed; damage replaces a lesser
-        problem.
+        """Add a problem once.
+
+        All are counted and the first ones listed; damage replaces a lesser problem.
         """
         mark = (problem.path, problem.position, problem.message)
         if mark in self._seen:
@@ -206,9 +205,7 @@ class _Inspection:
         return seen
 
     def _walk(self, ledger: Ledger, is_compacted: bool, seen: LedgerInspection) -> None:
-        """Count a ledger entry by entry, because it is damaged or has contents that the kernels do
-        not support.
-        """
+        """Count a ledger entry by entry, because it is damaged or the kernels do not support it."""
         last: Position | None = None
         try:
             for each in walk(LedgerReader(ledger), is_compacted, self.note):
@@ -278,9 +275,7 @@ class _Inspection:
         now_ms: int,
         spark: SparkSession | Inline | None,
     ) -> None:
-        """Decide whether a round is due, as a round now would, and count the keys that it would
-        meet.
-        """
+        """Decide whether a round is due now, and count the keys that it would meet."""
         if self.found.is_damaged:
             return
         try:
@@ -312,8 +307,9 @@ def _joined(seen: LedgerInspection, part: LedgerInspection) -> LedgerInspection:
 
 
 def _bytes_below(ledger: Ledger, horizon: Position | None, seen: LedgerInspection) -> int:
-    """The approximate bytes of entries up to the horizon. A ledger that the horizon divides counts
-    in part.
+    """The approximate bytes of entries up to the horizon.
+
+    A ledger that the horizon divides counts in part.
     """
     if horizon is None or ledger.id > horizon.ledger or not ledger.entries:
         return 0

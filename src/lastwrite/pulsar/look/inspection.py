@@ -1,5 +1,6 @@
-"""The results of ``inspect`` on Pulsar topic folders, as values that print as JSON. Field names are
-only added.
+"""The results of ``inspect`` on Pulsar topic folders, as values that print as JSON.
+
+Field names are only added.
 
 None means that a value is unknown, because it was not or could not be read. Times are milliseconds
 since 1970, and ids are ``ledger:entry``.

@@ -215,9 +215,7 @@ def _read(
     is_compacted: bool,
     secret: UInt64Array,
 ) -> _Seen:
-    """Read a whole ledger with the blocks of its index, count it, and compare it
-    with its metadata.
-    """
+    """Read a ledger and the blocks of its index, count it, and compare it with its metadata."""
     seen = _Seen(path=ledger.path)
     try:
         _check_blocks(ledger)
@@ -266,8 +264,9 @@ def _read_run(
     seen: _Seen,
     secret: UInt64Array,
 ) -> None:
-    """Read a run of entries. ``first`` is the offset of the first one, or None in a compacted
-    ledger.
+    """Read a run of entries.
+
+    ``first`` is the offset of the first one, or None in a compacted ledger.
     """
     form = PulsarFormat(limits.plain_bytes)
     is_compacted, lowest = first is None, first or 0

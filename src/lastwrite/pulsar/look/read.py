@@ -1,5 +1,6 @@
-"""``read`` of a Pulsar topic folder: the messages that a consumer gets, with or without
-``readCompacted``, one per row.
+"""``read`` of a Pulsar topic folder: one row per message that a consumer gets.
+
+A consumer reads with or without ``readCompacted``.
 
 ``reader`` reads the entries.
 """

@@ -1,5 +1,6 @@
-"""A consumer of a Pulsar topic folder: entries in the order in which brokers dispatch them, with or
-without ``readCompacted``.
+"""A consumer of a Pulsar topic folder: entries in the order in which brokers dispatch them.
+
+It reads with or without ``readCompacted``.
 
 A consumer reads some entries at its position, then the following ones. The reader does the same
 with the objects of the folder; ``pulsar.rules.horizon.step`` decides which part each read uses.
@@ -45,8 +46,9 @@ class Start:
 
     @classmethod
     def parse(cls, text: str) -> Start | None:
-        """Parse ``earliest`` or a message id, ``LEDGER:ENTRY[:PARTITION[:INDEX]]``. None for
-        ``latest``.
+        """Parse ``earliest`` or a message id, ``LEDGER:ENTRY[:PARTITION[:INDEX]]``.
+
+        None for ``latest``.
 
         Raises:
             InvalidConfig: another text.
@@ -139,8 +141,7 @@ class TopicReader:
         raise self._unsteady()
 
     def last_message_id(self) -> dict[str, int]:
-        """A broker's answer to this reader's request for the topic's last message; -1, -1 without a
-        message.
+        """A broker's answer to a request for the topic's last message; -1, -1 without one.
 
         Raises:
             CorruptLog: the entries needed for the answer cannot be read.
@@ -154,7 +155,7 @@ class TopicReader:
 
     def _unsteady(self) -> CorruptLog:
         return CorruptLog(
-            "its objects are replaced faster than they can be read",
+            "its objects vanish faster than they can be read",
             path=self.folder,
             remedy="read it again",
         )
@@ -246,9 +247,7 @@ class TopicReader:
             self.at = Start(view.horizon + 1)
 
     def _delivered(self, found: ReadEntry) -> ReadEntry | None:
-        """The part of an entry that a consumer gets: no marker, no aborted data, and the last of
-        its chunks.
-        """
+        """The part of an entry that a consumer gets: no marker, no aborted data, the last chunk."""
         entry, view = found.entry, self._view
         if found.place.source is LogPart.BACKLOG and view is not None:
             if view.undecided is not None and found.offset >= view.undecided:

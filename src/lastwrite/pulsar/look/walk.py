@@ -20,9 +20,7 @@ _READ_ENTRIES = 4096
 
 
 class WalkedEntry(NamedTuple):
-    """An entry, its first byte in the file, its size as it was sent, and its number
-    in the ledger.
-    """
+    """An entry, its first byte in the file, its size as sent, and its number in the ledger."""
 
     entry: Entry
     position: int
@@ -33,8 +31,9 @@ class WalkedEntry(NamedTuple):
 def walk(
     reader: LedgerReader, is_compacted: bool, note: Callable[[Problem], None], first: int = 0
 ) -> Iterator[WalkedEntry]:
-    """The entries of a ledger from number ``first`` on; for a compacted ledger the entries in its
-    records.
+    """The entries of a ledger from number ``first`` on.
+
+    For a compacted ledger they are the entries in its records.
 
     An entry with a wrong checksum is included. Other damage is passed to ``note``.
 

@@ -1,5 +1,4 @@
-"""Read a topic's state from a broker over HTTP: its compaction in the broker's memory, and its
-policies.
+"""Read a topic's compaction in its broker's memory, and its policies, over HTTP.
 
 The metadata store may be behind: by default a broker stores a cursor at most once a second.
 
@@ -104,8 +103,9 @@ def retention(
 def compaction_threshold(
     admin: str, topic: TopicName, identity: Identity = ANONYMOUS, timeout: float = TIMEOUT_SECONDS
 ) -> int | None:
-    """The backlog in bytes from which brokers compact the topic: its own policy, its namespace's,
-    or their setting.
+    """The backlog in bytes from which brokers compact the topic.
+
+    The topic's own policy, its namespace's, or the brokers' setting has it.
 
     0 means never, and None that none of them sets it. ``admin`` as in ``topic_in_memory``.
 

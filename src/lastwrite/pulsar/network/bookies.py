@@ -1,5 +1,6 @@
-"""Read and write ledgers on bookies, by BookKeeper's second wire protocol, which Pulsar's brokers
-use too.
+"""Read and write ledgers on bookies, by BookKeeper's second wire protocol.
+
+Pulsar's brokers use this protocol too.
 
     request   u32 length, u8 version 2, u8 operation, u16 flags, then
               read: i64 ledger, i64 entry            add: 20 bytes of master key, the packet
@@ -181,8 +182,7 @@ class Bookies:
     # ------------------------------------------------------------------ reading
 
     def read(self, ledger: LiveLedger, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-        """Entries ``first`` to ``last`` of the ledger, in order: number and payload, with its
-        digest verified.
+        """Number and payload of the entries ``first`` to ``last``, in order, with verified digests.
 
         Keeps one entry in memory, and those that arrive out of order.
 
@@ -196,8 +196,9 @@ class Bookies:
         return self._read(ledger, first, last, skips=False)
 
     def read_whole(self, ledger: LiveLedger, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-        """As ``read``, but skips entries that no bookie returns whole. All their bookies were asked
-        and answered.
+        """As ``read``, but skips entries that no bookie returns whole.
+
+        All their bookies were asked and answered.
 
         Raises:
             CorruptLog: the ledger's metadata name no bookies.
@@ -309,8 +310,9 @@ class Bookies:
         return None if code in _NOT_THERE else packet
 
     def _is_answered(self, link: Link) -> bool:
-        """Whether the bookie answers reads at all. For an impossible ledger it answers that it has
-        none.
+        """Whether the bookie answers reads at all.
+
+        For an impossible ledger it answers that it has none.
         """
         doing = "asking for an impossible ledger"
         link.send([_READ_REQUEST.pack(_VERSION, _READ, 0, _NO_LEDGER, 0)], doing)
@@ -387,8 +389,9 @@ class _Reading:
         self._largest = 0
 
     def take(self, entry: int) -> bytes:
-        """The next entry. Errors as ``Bookies.read``. The caller may
-        continue after ``CorruptLog``.
+        """The next entry.
+
+        Errors as ``Bookies.read``. The caller may continue after ``CorruptLog``.
         """
         if self._next <= self._last and entry + self._ahead // 2 >= self._next:
             self._ask(min(entry + self._ahead, self._last + 1))
@@ -398,9 +401,7 @@ class _Reading:
         return payload
 
     def end(self) -> None:
-        """Close the connections with unread answers, which must not be mistaken for answers to
-        later requests.
-        """
+        """Close connections with unread answers, so that none is taken for a later answer."""
         self._bookies.let_go({bookie for bookie, _ in self._asked.values()})
 
     def _ask(self, end: int) -> None:
@@ -446,8 +447,9 @@ class _Reading:
                 self._batches[first] = end
 
     def _received(self, entry: int) -> bytes | None:
-        """The entry's payload from the bookie that was asked for it. None if that bookie does not
-        return it.
+        """The entry's payload from the bookie that was asked for it.
+
+        None if that bookie does not return it.
         """
         while entry not in self._found:
             bookie, link = self._asked.get(entry, ("", None))
@@ -467,9 +469,7 @@ class _Reading:
         return self._found.pop(entry)
 
     def _may_be_older(self, bookie: str, error: RemoteFailed) -> bool:
-        """Whether the bookie closed the connection after a batch request and has never returned a
-        batch.
-        """
+        """Whether the bookie hung up after a batch request and never returned a batch."""
         known = self._bookies._with_batches | self._bookies._without_batches
         return (
             isinstance(error.__cause__, ConnectionError)
@@ -547,8 +547,9 @@ class _Reading:
 
 
 class LedgerWriter:
-    """Adds entries to a new ledger of this process. Its metadata are open, and the caller closes
-    them.
+    """Adds entries to a new ledger of this process.
+
+    Its metadata are open, and the caller closes them.
 
     Many entries are written at once. An entry counts when all bookies of its write quorum have it
     on disk. An error of one bookie ends the writing: ``failed`` names the bookie, and the ledger

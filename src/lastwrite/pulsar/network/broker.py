@@ -1,5 +1,4 @@
-"""The brokers of a cluster: find the broker of a topic, read the topic's last message, commit its
-compacted ledger.
+"""Find the broker of a topic, read the topic's last message, and commit its compacted ledger.
 
 A compactor is a consumer of its own topic, on the exclusive subscription ``__compaction``. While it
 is subscribed, no other compactor can run, the broker's own included. The commit is an
@@ -348,8 +347,9 @@ class Subscription:
         )
 
     def acknowledge(self, horizon: Position, ledger: int) -> None:
-        """Acknowledge that all entries up to ``horizon`` are compacted into ``ledger``. The broker
-        then serves that ledger.
+        """Acknowledge that all entries up to ``horizon`` are compacted into ``ledger``.
+
+        The broker then serves that ledger.
 
         A return means only that the broker has read this, not that it has accepted or stored it.
         Never acknowledge a ledger twice: the broker then deletes it.

@@ -72,8 +72,9 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """A topic's compaction: everything up to the horizon, into the ledger. None
-    if never compacted.
+    """A topic's compaction: everything up to the horizon, into the ledger.
+
+    None if never compacted.
     """
 
     horizon: Position
@@ -81,8 +82,9 @@ class Compaction:
 
 
 class Cluster:
-    """The cluster at ``access``. Connections start with the first request, and
-    are closed together.
+    """The cluster at ``access``.
+
+    Connections start with the first request, and are closed together.
     """
 
     def __init__(self, access: Access) -> None:
@@ -226,8 +228,9 @@ def _of_node(topic: TopicName, cursor: CursorInfo) -> Compaction:
 
 
 class CursorHold:
-    """The exclusive subscription of a topic's compaction. While it is held, no other compaction can
-    run.
+    """The exclusive subscription of a topic's compaction.
+
+    While it is held, no other compaction can run.
 
     If the topic moves to another broker, ``again`` subscribes there. Another compaction may have
     run in between, so check how far the topic is compacted.
@@ -282,8 +285,9 @@ class CursorHold:
 
 @contextlib.contextmanager
 def looking_at(cluster: Cluster, topic: TopicName) -> Iterator[Subscription]:
-    """A temporary subscription that blocks nobody and leaves nothing behind. Errors as
-    ``CursorHold``.
+    """A temporary subscription, which excludes no other one.
+
+    Errors as ``CursorHold``.
     """
     with cluster.owner_of(topic) as broker, broker.look(topic.full) as looking:
         yield looking

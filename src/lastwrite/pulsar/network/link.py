@@ -1,7 +1,8 @@
-"""One connection to a bookie or a broker, with frames of a length and as many bytes in both
-directions.
+"""One connection to a bookie or a broker.
 
-Every call ends within its timeout, whatever the other side does. The length of a frame may be
+It sends and receives frames: a length and as many bytes.
+
+Every call ends within its timeout, even without an answer. The length of a frame may be
 false: bytes are read as they arrive, and a length above the maximum ends the connection.
 
 Source: Pulsar 4.2.4 and BookKeeper 4.17.3, which use the same framing: an int32, big-endian, that
@@ -31,8 +32,9 @@ _READ_BYTES = 1 << 18
 
 
 class Link:
-    """A connection to ``address``, ``HOST:PORT``. It starts with the first frame and ends with the
-    first error.
+    """A connection to ``address``, ``HOST:PORT``.
+
+    It starts with the first frame and ends with the first error.
 
     A request before the error is never repeated automatically. ``kind`` names the other side in
     errors. ``tls`` wraps the connection, before the first frame, or after the frames that ``begin``
@@ -156,8 +158,9 @@ class Link:
         return bytes(memoryview(self._received)[begin:end])
 
     def hang_up(self) -> None:
-        """Shut the connection down, also for a thread that waits in ``receive``. That thread then
-        closes it.
+        """Shut the connection down, also for a thread that waits in ``receive``.
+
+        That thread then closes it.
         """
         connected = self._socket
         if connected is not None:

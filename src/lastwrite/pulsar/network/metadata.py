@@ -1,5 +1,6 @@
-"""The content of a cluster's metadata store: topics, ledgers, bookies, brokers. ``open_nodes``
-lists the kinds of stores.
+"""The content of a cluster's metadata store: topics, ledgers, bookies, brokers.
+
+``open_nodes`` lists the kinds of stores.
 
     /managed-ledgers/<managed ledger>              the topic's ledgers (ManagedLedgerInfo)
     /managed-ledgers/<managed ledger>/<cursor>     a subscription (ManagedCursorInfo)
@@ -152,16 +153,18 @@ class MetadataStore:
         return count
 
     def topics(self, tenant: str, namespace: str) -> list[TopicName]:
-        """The persistent topics of a namespace that have ledgers. Partitions
-        are separate topics.
+        """The persistent topics of a namespace that have ledgers.
+
+        Partitions are separate topics.
         """
         place = f"{tenant}/{namespace}/persistent"
         names = self._nodes.children(f"{_TOPICS}/{place}", f"asking for the topics of {place}")
         return sorted(TopicName.of_managed_ledger(f"{place}/{name}") for name in names)
 
     def managed_ledger(self, topic: TopicName) -> tuple[bytes, ManagedLedgerInfo] | None:
-        """A topic's ledgers, as bytes and decoded. None if the topic does not exist, or was never
-        loaded.
+        """A topic's ledgers, as bytes and decoded.
+
+        None if the topic does not exist, or was never loaded.
 
         Raises:
             CorruptLog, UnsupportedFormat: the node cannot be read.
@@ -173,8 +176,9 @@ class MetadataStore:
             return node, ManagedLedgerInfo.decode_node(node)
 
     def cursor(self, topic: TopicName, subscription: str) -> CursorInfo | None:
-        """A subscription in the store. If ``cursors_ledger`` names a ledger, that ledger is valid
-        instead.
+        """A subscription in the store.
+
+        If ``cursors_ledger`` names a ledger, that ledger is valid instead.
         """
         path = f"{_TOPICS}/{topic.managed_ledger}/{subscription}"
         node = self._get(path, f"asking for the subscription {subscription} of {topic}")
@@ -186,8 +190,9 @@ class MetadataStore:
     # ------------------------------------------------------------------ who is there
 
     def brokers(self, in_tls: bool = False) -> list[BrokerAddress]:
-        """The addresses of the live brokers: with ``in_tls`` those with TLS, otherwise preferably
-        without.
+        """The addresses of the live brokers, with ``in_tls`` only those with TLS.
+
+        Otherwise an address without TLS is preferred.
         """
         found = []
         for name in self._nodes.children(_BROKERS, "asking for the brokers"):
@@ -301,8 +306,9 @@ class MetadataStore:
     # ------------------------------------------------------------------ notes of ours
 
     def note(self, topic: TopicName, ledger: int) -> None:
-        """Note that ``ledger`` may become the topic's compacted ledger. A note left by a crash
-        marks a ledger that may have no owner.
+        """Note that ``ledger`` may become the topic's compacted ledger.
+
+        A note left by a crash marks a ledger that may have no owner.
         """
         path, doing = f"{_notes_path(topic)}/{ledger}", f"noting ledger {ledger} of {topic}"
         try:

@@ -55,8 +55,9 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The description of an address. ``worth_seconds`` is how long it may still turn out to serve,
-    from the first try on.
+    """The description of an address.
+
+    ``worth_seconds`` is how long it may still turn out to serve, from the first try on.
     """
 
     words: str
@@ -117,8 +118,9 @@ def _who_answers(address: str) -> Answer:
 
 
 def _ask(host: str, port: int, question: bytes) -> bytes | Answer:
-    """The first bytes of the answer, empty if there is none. An ``Answer`` if the connection
-    failed.
+    """The first bytes of the answer, empty if there is none.
+
+    An ``Answer`` if the connection failed.
     """
     deadline = time.monotonic() + _SECONDS
     try:

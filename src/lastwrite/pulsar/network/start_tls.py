@@ -46,8 +46,9 @@ class Response(ProtoMessage):
 
 
 def ask_for_tls(exchange: Callable[[bytes], bytes], address: str) -> None:
-    """Ask the bookie at ``address`` to start TLS. ``exchange`` sends a frame and returns the next
-    one.
+    """Ask the bookie at ``address`` to start TLS.
+
+    ``exchange`` sends a frame and returns the next one.
 
     Raises:
         RemoteFailed: the bookie has no TLS, or the address is not a bookie's.

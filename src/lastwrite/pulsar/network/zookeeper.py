@@ -126,8 +126,9 @@ class ZooKeeper:
         return made.removeprefix(prefix)
 
     def _asked(self, ask: Callable[[Any], Any], doing: str) -> Any:
-        """Send a request that may be repeated. Returns the answer, or raises kazoo's error for a
-        missing node.
+        """Send a request that may be repeated.
+
+        Returns the answer, or raises kazoo's error for a missing node.
 
         Raises:
             RemoteFailed: no answer within the timeout, or access is refused.
@@ -257,8 +258,9 @@ def parse_store_url(url: str) -> str:
 
 
 def digest_of_user(text: str) -> tuple[str, str] | None:
-    """kazoo's form of ``digest:USER:PASSWORD``, or of a file with that text. None for an empty
-    text.
+    """kazoo's form of ``digest:USER:PASSWORD``, or of a file with that text.
+
+    None for an empty text.
 
     Raises:
         InvalidConfig: another text. The error does not contain it.

@@ -1,5 +1,4 @@
-"""The part of a backlog below the compaction horizon, and the part of that which retention lets
-expire.
+"""The part of a backlog below the compaction horizon, and what retention lets expire of it.
 
 The smallest case: ledgers 10 (2 MB), 12 (3 MB), and 15, which is still written; the horizon is the
 last entry of 12. Both 10 and 12 are below it. Retention goes from the oldest ledger up. A ledger
@@ -38,9 +37,7 @@ def backlog_of(
     retention_bytes: int,
     now_ms: int,
 ) -> Backlog:
-    """The figures of ``segments``, oldest first, if everything below offset ``horizon_end`` is
-    compacted.
-    """
+    """The figures of ``segments``, oldest first, for a compaction up to offset ``horizon_end``."""
     below = 0
     for segment in segments:
         if segment.is_open or segment.end_offset > horizon_end:

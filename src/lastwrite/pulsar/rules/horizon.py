@@ -1,5 +1,4 @@
-"""Reads from a log with a compacted part: where each read looks, where it continues, and the last
-message.
+"""Reads from a compacted log: where each read looks, where it continues, and the last message.
 
 A log contains ``a@1 b@2 a@3 b@4 c@7``, where ``b@4`` is a tombstone, and was compacted up to its
 *horizon* 5: the compacted part is ``a@3``. A read at or below the horizon, 5 included, uses the
@@ -56,8 +55,9 @@ class Step:
 def step(
     position: int, horizon: int | None, compacted: Sequence[int], borders: Sequence[int] = ()
 ) -> Step:
-    """The place where a read at ``position`` looks, given the offsets of the entries of the
-    compacted part.
+    """The place where a read at ``position`` looks.
+
+    ``compacted`` has the offsets of the entries of the compacted part.
 
     ``horizon`` is None for a log that was never compacted. ``compacted`` rises strictly; only the
     offsets that a binary search needs are read. ``borders`` are ascending indexes of it whose

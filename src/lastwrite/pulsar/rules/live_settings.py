@@ -1,5 +1,6 @@
-"""Access to a live Pulsar cluster and the way ledgers are written there: settings under the names
-of a ``broker.conf`` or a ``client.conf``.
+"""Settings of a live cluster: its addresses, the client's identity, and how ledgers are written.
+
+They have the names of a ``broker.conf`` or a ``client.conf``.
 
 A round on a live topic needs the metadata store, which has the addresses of bookies and brokers. A
 broker's whole ``broker.conf`` is sufficient. If both files name a setting, the broker's name
@@ -163,8 +164,9 @@ def _is_on(names: Mapping[str, object], *wanted: str) -> bool:
 
 
 def _first(names: Mapping[str, object], wanted: Sequence[str]) -> tuple[str, str]:
-    """The first of the ``wanted`` names that is set, with its text. Otherwise the first name and
-    "".
+    """The first of the ``wanted`` names that is set, with its text.
+
+    Otherwise the first name and "".
     """
     found = ((name, _text(names, name)) for name in wanted)
     return next(((name, text) for name, text in found if text), (wanted[0], ""))

@@ -112,8 +112,9 @@ class PulsarConfig(SettingsTable):
 
     @property
     def by_event_time(self) -> bool:
-        """Whether the newest record of a key is the one with the latest event time (PIP-352)
-        instead of the last in the log.
+        """Whether the newest record of a key is the one with the latest event time (PIP-352).
+
+        Otherwise it is the last one in the log.
         """
         return self.service_factory == _EVENT_TIME
 

@@ -223,9 +223,7 @@ class Incoming:
         return () if self.gap is None else archived.gaps_of(after, self.folder)[-1:]
 
     def _untied(self, listed: Collection[int]) -> tuple[Held, str] | None:
-        """The reason why an archive without a list does not match the list: ledgers that the list
-        lacks.
-        """
+        """The reason why an archive without a list does not match the topic's list."""
         if self.before.metadata is not None:
             return None
         others = sorted(set(self._here) - set(listed))
@@ -437,8 +435,9 @@ def _id_of(offset: int | None) -> str | None:
 
 
 def _with_sides(before: ArchivedTopic, source: str) -> ArchivedTopic:
-    """Replace the topic's list and facts by those in a topic folder. What the
-    folder lacks stays.
+    """Replace the topic's list and facts by those in a topic folder.
+
+    What the folder lacks stays.
     """
     if archived.is_archived(source):
         there = archived.contents_of(read_seen(source).manifest, source)
@@ -460,8 +459,9 @@ def _side(folder: str, name: str) -> bytes | None:
 
 
 def successor(manifest: ArchiveManifest, after: ArchivedTopic) -> ArchiveManifest:
-    """The manifest with other contents. ``Place.commit`` sets the fields
-    that distinguish versions.
+    """The manifest with other contents.
+
+    ``Place.commit`` sets the fields that distinguish versions.
     """
     return structs.replace(
         manifest, log=msgspec.Raw(msgspec.json.encode(after)), objects=after.objects()

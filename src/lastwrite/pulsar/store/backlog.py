@@ -8,8 +8,9 @@ from lastwrite.pulsar.store.topic import list_topic
 
 
 def raw_ledgers(folder: str) -> list[RawSegment]:
-    """The ledgers of the topic's own list, stored here or not. Without a list, the ledgers stored
-    here.
+    """The ledgers of the topic's own list, stored here or not.
+
+    Without a list, the ledgers stored here.
 
     The sizes are those of the entries. Only the list has the time when a ledger was closed.
 

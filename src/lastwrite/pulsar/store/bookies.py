@@ -78,8 +78,9 @@ class StoredLedger:
         return int(holes[0]) if len(holes) else len(entries)
 
     def end_beyond(self, first: int) -> int:
-        """The end of the run of entries from ``first`` on that are whole or broken, without
-        trailing broken ones.
+        """The end of the run of whole or broken entries from ``first`` on.
+
+        Broken entries at the end of the run are left out.
         """
         known = np.union1d(self.rows["entry"], np.array(self.broken, np.int64))
         known = known[known >= first]
@@ -103,8 +104,9 @@ class BookieFolders:
         self.problems: list[Problem] = []
 
     def find(self, wanted: Iterable[int]) -> dict[int, StoredLedger]:
-        """The stored entries of each wanted ledger that has any. Uses 64 bytes of
-        memory per entry.
+        """The stored entries of each wanted ledger that has any.
+
+        Uses 64 bytes of memory per entry.
         """
         ids = np.unique(np.array(list(wanted), np.int64))
         if not len(ids):
@@ -271,9 +273,7 @@ def _magic(path: str) -> bytes:
 
 
 def _begin(file: BookieFile, data: ByteArray) -> tuple[int, bool, Problem | None]:
-    """The position of the first record (-1: none), whether the file was closed in order, and a
-    problem.
-    """
+    """The position of the first record (-1: none), whether the file was closed, and a problem."""
     head = data[:20].tobytes()
     magic = _JOURNAL_MAGIC if file.is_journal else _LOG_MAGIC
     if not head.strip(b"\0"):

@@ -187,8 +187,9 @@ class _Plan:
         ]
 
     def candidates(self, info: LedgerInfo) -> list[Offloaded]:
-        """The whole offloads of a raw ledger. The one that the topic's metadata name
-        is the first.
+        """The whole offloads of a raw ledger.
+
+        The one that the topic's metadata name is the first.
         """
         found = [each for each in self.offloads(info) if each.damage is None]
         if info.entries:  # a ledger may have more entries than the list counts, and all are read
@@ -328,9 +329,7 @@ class _Run:
         return _Plan(name, said, offloaded)
 
     def look_into_bookies(self, plans: Sequence[_Plan]) -> None:
-        """Find on bookies the ledgers that were not offloaded, then the compacted ledgers of the
-        cursors.
-        """
+        """Find on bookies the ledgers that were not offloaded, and the compacted ledgers."""
         if self.bookies is None:
             return
         wanted = {
@@ -536,8 +535,9 @@ class _Bringing:
         return made
 
     def _rescued(self, info: LedgerInfo, end: int, is_open: bool) -> FetchedLedger | None:
-        """Copy the whole entries of a damaged ledger, with those of earlier fetches. None if there
-        are none.
+        """Copy the whole entries of a damaged ledger, with those of earlier fetches.
+
+        None if there are none.
         """
         stored = self._run.stored.get(info.ledger, NOTHING)
         present = list(self._mirror.indexes(info.ledger))
@@ -662,9 +662,7 @@ class _Bringing:
     # ---------------------------------------------------------------- the compacted ledger
 
     def _compacted(self, number: int, horizon: Position) -> FetchedLedger | None:
-        """Copy the compacted ledger and write its manifest, unless the manifest has a later
-        horizon.
-        """
+        """Copy the compacted ledger and write its manifest, unless that has a later horizon."""
         manifest = self._mirror.manifest
         if manifest is not None and manifest.horizon >= horizon:
             if manifest.ledger == number:

@@ -1,5 +1,4 @@
-"""Ledgers in an offloader's form: objects of a bucket that was copied to a folder, and MapFiles of
-a file system.
+"""Offloaded ledgers in folders: objects copied from a bucket, and MapFiles.
 
 Both name their topic in the ledger's metadata: a broker stores there the managed ledger of each
 ledger. So all topics of a bucket are found without asking the cluster. Very old ledgers lack this
@@ -179,8 +178,9 @@ def _topic_of(metadata: LedgerMetadata) -> TopicName | None:
 
 
 def _topic_of_user_metadata(path: str) -> TopicName | None:
-    """The topic from the user metadata that were saved beside an object. Stores lower-case the
-    names.
+    """The topic from the user metadata that were saved beside an object.
+
+    Stores lower-case the names.
     """
     try:
         with open(path, "rb") as file:

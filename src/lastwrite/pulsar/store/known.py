@@ -1,5 +1,6 @@
-"""Facts about a topic whose data need not be in its folder: ``fetched.json``. ``fetch`` writes it
-before it copies data.
+"""Facts about a topic whose data need not be in its folder: ``fetched.json``.
+
+``fetch`` writes it before it copies data.
 
 ::
 

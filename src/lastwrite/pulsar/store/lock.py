@@ -1,5 +1,6 @@
-"""The lock of a topic folder: ``storage.lock`` on ``lastwrite.lock`` in it. No broker opens such a
-folder.
+"""The lock of a topic folder: ``storage.lock`` on ``lastwrite.lock`` in it.
+
+No broker opens such a folder.
 
 Each topic has a lock file of its own, which stays open while it is locked. A run over an archive of
 many topics therefore raises the limit of open files to the system's hard limit.
@@ -43,8 +44,9 @@ def hold(folder: str, names: Iterable[TopicPartition]) -> AbstractContextManager
 def try_hold(
     folder: str, names: Iterable[TopicPartition]
 ) -> AbstractContextManager[set[TopicPartition]]:
-    """As ``hold``, if the topic is not locked. The context value has the topics
-    that were locked.
+    """As ``hold``, if the topic is not locked.
+
+    The context value has the topics that were locked.
     """
     if is_archived(folder):
         refuse_if_broken(archive_of(folder))

@@ -1,5 +1,6 @@
-"""The compacted ledger of a topic folder: ``compacted.json``, the offline version of the cursor
-``__compaction``.
+"""The compacted ledger of a topic folder: ``compacted.json``.
+
+It is the offline version of the cursor ``__compaction``.
 
 ::
 
@@ -53,8 +54,9 @@ _REMEDY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A topic's compacted ledger. ``from_`` and ``to`` are its ends, or the horizon if
-    it is empty.
+    """A topic's compacted ledger.
+
+    ``from_`` and ``to`` are its ends, or the horizon if it is empty.
     """
 
     topic: str  # the full name, with the partition
@@ -222,8 +224,9 @@ def read_manifest(folder: str) -> Manifest | None:
 
 
 def replace_manifest(folder: str, manifest: Manifest) -> None:
-    """Write the manifest, atomically and durably. Its ledger counts from this moment on, not
-    before.
+    """Write the manifest, atomically and durably.
+
+    Its ledger counts from this moment on, not before.
 
     Raises:
         LogError: the file cannot be written; the former one remains.

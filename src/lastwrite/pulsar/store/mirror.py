@@ -126,8 +126,9 @@ class Mirror:
         *,
         or_more: bool = False,
     ) -> str | None:
-        """The ledger's data object with this number of entries, and this uuid if given. None if it
-        is not here.
+        """The ledger's data object with this number of entries, and this uuid if given.
+
+        None if it is not here.
         """
         for path, count in self.present(ledger):
             parsed = parse_object_name(os.path.basename(path))
@@ -185,8 +186,7 @@ class Mirror:
         end: int,
         note: Callable[[CorruptLog], None],
     ) -> str | None:
-        """Write a ledger without a whole source: the sources' entries before ``end``, and those
-        stored here.
+        """Write a ledger from sources that are incomplete, and from the entries stored here.
 
         Returns None if no entry is whole. ``note`` receives the damage to what is stored here. The
         former object stays until the new one is whole, since it may have the only copy of an entry.
@@ -213,8 +213,9 @@ class Mirror:
             return None
 
     def link(self, ledger: int, source: str, copies: bool = False) -> str:
-        """Hard-link the two objects of a ledger into this folder, or copy them. Returns the data
-        object's path.
+        """Hard-link the two objects of a ledger into this folder, or copy them.
+
+        Returns the data object's path.
 
         Raises:
             LogError: they can be neither linked nor copied.
@@ -245,9 +246,7 @@ class Mirror:
         return path
 
     def drop_parts(self, ledger: int, whole: str) -> None:
-        """Remove the ledger's objects that have only a part of the entries of the object at
-        ``whole``.
-        """
+        """Remove the ledger's objects that have only a part of the entries of ``whole``."""
         count = next(entries for path, entries in self.present(ledger) if path == whole)
         for path, index in list(self.indexes(ledger)):
             last = -1 if index.metadata.last_entry is None else index.metadata.last_entry
@@ -287,9 +286,7 @@ class Mirror:
         write_known(self.folder, known)
 
     def keep_metadata(self, content: bytes, is_json: bool = False) -> None:
-        """Write the topic's own list of ledgers: the metadata store's node, or an
-        export as JSON.
-        """
+        """Write the topic's own list of ledgers: a metadata store's node, or an export as JSON."""
         names = (MANAGED_LEDGER, MANAGED_LEDGER_JSON, MANIFEST)
         node, exported, manifest = (os.path.join(self.folder, name) for name in names)
         path, other = (exported, node) if is_json else (node, exported)
@@ -348,8 +345,9 @@ def _is_compacted(path: str) -> bool:
 
 
 def _described(topic: TopicName, path: str, ledger: int, horizon: Position) -> Manifest:
-    """The manifest of a compacted ledger of another writer. It does not have the order of the
-    compaction.
+    """The manifest of a compacted ledger of another writer.
+
+    It does not have the order of the compaction.
     """
     first = last = None
     count = size = messages = 0

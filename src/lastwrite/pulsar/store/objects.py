@@ -1,5 +1,4 @@
-"""Ledgers in a topic folder: a data object of blocks and its index object, as by the object-store
-offloader.
+"""Ledgers in a topic folder: data and index objects in the object-store offloader's layout.
 
 A data object is written aside as ``<name>.<attempt>.aside``, block after block. A block's header is
 written when the block ends, because only then its length is known. The index is written last and
@@ -210,8 +209,9 @@ class ObjectWriter:
 
 
 def find_staged(folder: str) -> list[str]:
-    """The files that writers left aside in a topic folder. If no writer is active, they are of
-    killed ones.
+    """The files that writers left aside in a topic folder.
+
+    If no writer is active, they are of killed ones.
     """
     names = sorted(os.listdir(folder))
     return [os.path.join(folder, name) for name in names if name.endswith(ASIDE_SUFFIX)]

@@ -45,8 +45,9 @@ _MAGICS = {
 
 
 def kind_of(path: str) -> FileKind | None:
-    """The kind of the file at ``path`` by its first four bytes. None without a file, or for any
-    other file.
+    """The kind of the file at ``path`` by its first four bytes.
+
+    None without a file, or for any other file.
     """
     if not os.path.isfile(path):
         return None
@@ -94,8 +95,9 @@ def name_of(folder: str) -> TopicName:
 
 
 def locate(path: str) -> str | None:
-    """The topic folder at or above ``path``; otherwise ``path`` if topics are below it; otherwise
-    None.
+    """The topic folder at or above ``path``.
+
+    Otherwise ``path`` if topics are below it; otherwise None.
     """
     if is_address(str(path)):  # a bucket contains only archives
         return None

@@ -79,8 +79,9 @@ class NewLedger:
 
 
 def publish(log: PartitionLog, new: NewLedger) -> Outcome:
-    """Make the new ledger the topic's compacted one. ``recover`` cleans up after a crash before
-    ``tidy``.
+    """Make the new ledger the topic's compacted one.
+
+    ``recover`` cleans up after a crash before ``tidy``.
 
     The caller has locked the topic. Returns the error, in which case the topic is unchanged.
     """
@@ -183,8 +184,7 @@ def tidy(log: PartitionLog) -> Outcome:
 
 
 def refuse_unwritable(folder: str) -> None:
-    """Check before a round that the manifest can be replaced and the former compacted ledger
-    removed.
+    """Check that a round could replace the manifest and remove the former compacted ledger.
 
     Raises:
         LogError: something prevents it; the error names it.
@@ -304,8 +304,9 @@ def _refuse_topic(folder: str) -> None:
 
 
 def publish_copy(log: PartitionLog, new: NewLedger | None, to: str) -> Outcome:
-    """Create a copy of the topic below ``to``: its metadata, its compacted ledger, and the ledgers
-    beyond the horizon.
+    """Create a copy of the topic below ``to``.
+
+    It has the metadata, the compacted ledger, and the ledgers beyond the horizon.
 
     ``new`` is the copy's compacted ledger, written aside there; None means a copy of the topic's
     own. A damaged topic is copied unchanged.

@@ -76,8 +76,9 @@ class LedgerMoved(Exception):
 
 
 class LedgerReader:
-    """Reads one ledger's entries. Caches the positions of the entries of some blocks,
-    8 bytes each.
+    """Reads one ledger's entries.
+
+    Caches the positions of the entries of some blocks, 8 bytes each.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -108,9 +109,7 @@ class LedgerReader:
         return self._firsts
 
     def behind(self, number: int) -> int:
-        """The entry to continue with after damage: the next block's first entry, or the ledger's
-        end.
-        """
+        """The entry to continue with after damage: the next block's first one, or the end."""
         block = bisect_right(self._firsts, number)
         return self._firsts[block] if block < len(self._firsts) else self.count
 
@@ -211,8 +210,10 @@ class LedgerReader:
         return self._last[1], 0, start
 
     def _place(self, blocks: Blocks, number: int) -> tuple[memoryview, int, int, int]:
-        """Bytes of the object, their position in it, the entry's position in them, and the entry's
-        size.
+        """Locate an entry.
+
+        Returns bytes of the object, their position in it, the entry's position in them, and the
+        entry's size.
         """
         block = bisect_right(self._firsts, number) - 1
         if block < 0:
@@ -249,9 +250,7 @@ class LedgerReader:
             raise CorruptLog(f"block of entry {first} without that entry", start, remedy=RESTORE)
 
     def _walk(self, blocks: Blocks, block: int) -> tuple[array[int], CorruptLog | None]:
-        """The positions of the heads of a block's entries, and the damage that ended the walk, if
-        any.
-        """
+        """The positions of the heads of a block's entries, and the damage that ended the walk."""
         data, start, shift = blocks(block)
         number = self._firsts[block]
         self._first_of(blocks, block)

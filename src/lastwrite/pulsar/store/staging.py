@@ -64,8 +64,9 @@ _MISTAKE = "nothing was changed; please report this"
 
 
 class StagedLedger:
-    """Appends records to ``<folder>/<attempt>.aside``. If ``unit.folder`` is None,
-    it only counts.
+    """Appends records to ``<folder>/<attempt>.aside``.
+
+    If ``unit.folder`` is None, it only counts.
     """
 
     def __init__(self, unit: RewriteUnit) -> None:
@@ -153,8 +154,9 @@ class StagedLedger:
     def finish(
         self, result: SegmentOutput, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()
     ) -> None:
-        """Write the rest and the index, and put the file names into ``result``; of a part only the
-        data's.
+        """Write the rest and the index, and put the file names into ``result``.
+
+        A part has only its data file there.
         """
         if self._filled:
             self._close_block()
@@ -179,8 +181,9 @@ class StagedLedger:
 
 
 class StagedPart(StagedLedger):
-    """Appends records to a new object of an archive's topic: a part of its compacted ledger, which
-    is never joined.
+    """Appends records to a new object of an archive's topic.
+
+    The object is a part of its compacted ledger, which is never joined.
     """
 
     def _open(self, unit: RewriteUnit, folder: str) -> None:
@@ -243,9 +246,7 @@ def _topic_folder(unit: RewriteUnit) -> str:
 
 
 def join_stored(parts: Sequence[SegmentOutput], base_offset: int) -> SegmentOutput:
-    """The parts of a compacted ledger of an archive as one output, with all of
-    them in ``stored``.
-    """
+    """The parts of an archive's compacted ledger as one output, with all of them in ``stored``."""
     whole = SegmentOutput(parts[0].partition, parts[0].group, 0, base_offset=base_offset)
     made = [part.stored for part in parts if isinstance(part.stored, tuple)]
     whole.stored = tuple(chain.from_iterable(made))
@@ -262,8 +263,9 @@ def _add_up(whole: SegmentOutput, parts: Sequence[SegmentOutput]) -> None:
 
 
 def new_path(folder: str) -> str:
-    """A new path for a data object that is written aside. Its index has the same name with the
-    usual suffix.
+    """A new path for a data object that is written aside.
+
+    Its index has the same name with the usual suffix.
     """
     return os.path.join(folder, f"{uuid.uuid4().hex}{ASIDE_SUFFIX}")
 
@@ -294,8 +296,9 @@ def _write_index(
     last: Position,
     like: Ownership | None,
 ) -> str:
-    """Write the index of a compacted ledger with its data at ``path``. Returns the path of the
-    index.
+    """Write the index of a compacted ledger with its data at ``path``.
+
+    Returns the path of the index.
     """
     index = _index_of(name_of(os.path.dirname(path)), entries, size_bytes, blocks, last)
     files.write(path + INDEX_SUFFIX, index.encode(), is_synced=False, like=like)

@@ -1,5 +1,4 @@
-"""The facts that one pass over a raw ledger's metadata finds, stored beside the ledger so that the
-pass runs once.
+"""The facts that one pass over a raw ledger's metadata finds, stored beside the ledger.
 
 A round must find its end before it reads a record. It ends after the last message that is not a
 marker and not of an aborted transaction, and before every undecided transaction. So the survey has
@@ -129,8 +128,9 @@ def _digest(data: bytes) -> bytes:
 
 
 class TopicTransactions(NamedTuple):
-    """A topic's transactions by number: the first data of each, the markers of the decided ones,
-    and the aborted ones.
+    """A topic's transactions by number.
+
+    They have the first data of each, the markers of the decided ones, and the aborted ones.
     """
 
     firsts: dict[int, Position]
@@ -150,8 +150,9 @@ class TopicTransactions(NamedTuple):
 def transactions_of(
     surveys: Mapping[int, LedgerSurvey], beyond: Position | None = None
 ) -> TopicTransactions:
-    """The transactions in the surveys, by ledger id. With ``beyond``, only of the
-    entries after it.
+    """The transactions in the surveys, by ledger id.
+
+    With ``beyond``, only of the entries after it.
     """
     firsts: dict[int, Position] = {}
     markers: dict[int, Position] = {}

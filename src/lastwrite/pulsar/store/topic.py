@@ -1,5 +1,4 @@
-"""The content of a topic folder: its ledgers, the valid compacted ledger, and the log that they
-form.
+"""The content of a topic folder: its ledgers, and the log that they form.
 
 ::
 
@@ -112,8 +111,9 @@ def find_topics(path: str, topic: Topics = None, partition: int | None = None) -
 
 
 def topic_names(name: TopicPartition) -> tuple[str, ...]:
-    """The accepted names of a topic: ``orders``, ``public/default/orders`` or its URL, and the
-    names of a partition.
+    """The accepted names of a topic: ``orders``, ``public/default/orders`` or its URL.
+
+    A partition also has its own names.
     """
     path = name.topic.removeprefix(SCHEME)
     short = (path.split("/", 2)[2], path, name.topic)
@@ -471,8 +471,9 @@ class _Listing:
             yield ledger
 
     def _check_horizon(self, known: KnownTopic, manifest: Manifest | None) -> None:
-        """Check for the compacted ledger of an earlier fetch. It may have the only
-        copy of values.
+        """Check for the compacted ledger of an earlier fetch.
+
+        It may have the only copy of values.
         """
         path = os.path.join(self._folder, MANIFEST)
         if manifest is None and any(problem.path == path for problem in self._problems):
@@ -498,8 +499,9 @@ class _Listing:
         manifest: Manifest | None,
         known: KnownTopic | None,
     ) -> None:
-        """Compare the stored entries with the known ones. Entries up to the horizon
-        may be missing.
+        """Compare the stored entries with the known ones.
+
+        Entries up to the horizon may be missing.
         """
         here = {ledger.id: ledger for ledger in ledgers}
         expected = expected_entries(info, self._last_confirmed, known)
@@ -606,8 +608,9 @@ def brought_uuid(name: TopicName, ledger: int, entries: int, stored: int) -> UUI
 
 
 def _newest(name: TopicName, objects: list[Ledger]) -> list[Ledger]:
-    """Leave out earlier fetched objects if another object has all their entries. A crash may leave
-    both.
+    """Leave out earlier fetched objects if another object has all their entries.
+
+    A crash may leave both.
 
     A newly fetched object includes what was stored before. So the fetched object with the most
     entries has all entries of the others.

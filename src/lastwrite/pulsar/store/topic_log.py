@@ -183,8 +183,9 @@ class _Reading:
 def _new_horizon(
     beyond: Sequence[_Beyond], undecided: Position | None, aborted: Collection[int]
 ) -> Position | None:
-    """The last entry before undecided data that is not a marker and not aborted. None if there is
-    none.
+    """The last entry before undecided data that is not a marker and not aborted.
+
+    None if there is none.
     """
     for each in reversed(beyond):
         entry = each.survey.entries - 1

@@ -89,8 +89,9 @@ class TopicView:
                 raise CorruptLog(problem.message, problem.position, problem.path, problem.remedy)
 
     def backlog_at(self, offset: int) -> tuple[LedgerReader | None, int]:
-        """The ledger and the number of the first entry from ``offset`` on, or (None, 0) if there is
-        none.
+        """The ledger and the number of the first entry from ``offset`` on.
+
+        (None, 0) if there is none.
         """
         wanted = Position.of(max(offset, 0))
         for reader in self.backlog[bisect_left(self.backlog, wanted.ledger, key=_ledger_id) :]:
@@ -100,9 +101,7 @@ class TopicView:
         return None, 0
 
     def is_read(self, ledger: int, number: int) -> bool:
-        """Whether readers receive the entry: it is not a marker and not of
-        an aborted transaction.
-        """
+        """Whether readers receive the entry: no marker, and not of an aborted transaction."""
         return self._run_unread(ledger, number) is None
 
     def _run_unread(self, ledger: int, number: int) -> int | None:
@@ -152,8 +151,9 @@ def _entry(reader: LedgerReader, number: int, ledger: int | None) -> Entry:
 
 
 def _removed(entry: Entry) -> Iterator[bool]:
-    """A flag for each message of a batch: whether compaction removed it. Empty for an unreadable
-    batch.
+    """A flag for each message of a batch: whether compaction removed it.
+
+    Empty for an unreadable batch.
     """
     if not entry.is_encrypted:
         with suppress(LogError):
@@ -210,8 +210,9 @@ def look(folder: str, reads_compacted: bool, before: TopicView | None = None) ->
 
 
 def _missing_below(topic: Topic) -> Iterator[Problem]:
-    """The entries up to the horizon that readers of the backlog miss. Compaction does not need
-    them.
+    """The entries up to the horizon that readers of the backlog miss.
+
+    Compaction does not need them.
     """
     horizon = topic.horizon
     if horizon is None:
