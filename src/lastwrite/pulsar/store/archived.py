@@ -17,8 +17,8 @@ The manifest's ``log``::
     metadata         the topic's own list of its ledgers as it was fetched, base64, or null;
                      ``metadata_is_json``: as an export
     known            ``fetched.json`` as it was fetched, base64, or null
-    gaps             positions of the first entry that was lost between two fetches and of the one
-                     behind the last, as ``--accept-gap`` has accepted; oldest first
+    gaps             pairs of positions, oldest first: the first entry that was lost between two
+                     fetches, and the next one that exists; accepted with ``--accept-gap``
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def gaps_of(topic: ArchivedTopic, folder: str) -> tuple[Problem, ...]:
 
 
 def gap_words(gap: tuple[str, str], horizon: str | None) -> str:
-    """A sentence about a gap; ``horizon``: of the compacted ledger, or None."""
+    """A sentence about a gap. ``horizon`` is the compacted ledger's, or None."""
     first, end = gap
     if horizon is not None and Position.parse(horizon).ledger >= Position.parse(end).ledger:
         return (

@@ -61,7 +61,7 @@ _END = (1 << 63) - 1
 _ELSEWHERE = "the archive was left unchanged; fetch into another archive: give another --to"
 _GAP = (
     "the archive was left unchanged. If the topic was created again, fetch into another archive: "
-    "give another --to. Else --accept-gap goes on, and notes in the manifest what was lost"
+    "give another --to. Otherwise --accept-gap continues, and notes the gap in the manifest"
 )
 
 
@@ -143,7 +143,7 @@ class Incoming:
         self.before = ArchivedTopic()
         if self.seen is not None:
             self.before = archived.contents_of(self.seen.manifest, self.folder)
-        self.gap: tuple[str, str] | None = None  # that ``refuse_another`` has accepted
+        self.gap: tuple[str, str] | None = None  # the one that ``refuse_another`` accepted
         self._here = {each.ledger: each for each in self.before.ledgers}
 
     def lacks(self, ledger: int, entries: int) -> bool:
@@ -211,7 +211,7 @@ class Incoming:
         )
 
     def _gap_before(self, listed: Collection[int]) -> tuple[str, str]:
-        """From the archive's end to the next ledger that there is."""
+        """The gap: from the archive's end to the next ledger that exists."""
         last = max(
             (each for each in self.before.ledgers if each.entries), key=lambda each: each.ledger
         )

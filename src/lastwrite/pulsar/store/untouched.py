@@ -1,4 +1,4 @@
-"""The files of a topic folder that a round leaves as they are, or that a copy lacks."""
+"""The files of a topic folder that a round leaves unchanged, or that a copy lacks."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ _OWN: Final = "written by Lastwrite"
 
 
 def list_untouched(folder: str, copy: str | None) -> list[UntouchedFile]:
-    """Unknown files of a topic folder, or all files that its ``copy`` lacks. None if the topic was
-    not copied.
+    """The unknown files of a topic folder, or all files that its ``copy`` lacks.
+
+    Empty if the topic was not copied.
 
     Raises:
         LogError: a folder cannot be listed.
