@@ -50,6 +50,7 @@ from lastwrite.rocketmq.format import names
 from lastwrite.rocketmq.format.kernels import MESSAGE, MessageTable
 from lastwrite.rocketmq.network.client import Client
 from lastwrite.rocketmq.network.connection import TIMEOUT_SECONDS
+from lastwrite.rocketmq.network.patience import Patience
 from lastwrite.rocketmq.network.pulling import Puller, Records, refuse_reader_with_holes
 from lastwrite.rocketmq.network.route import MessageQueue
 from lastwrite.rocketmq.reports import Restoration, RestoredQueue
@@ -134,7 +135,7 @@ def restore(  # one parameter an option of the command line
         unclean: go on though the store's broker was killed.
         trust_broker: pull also from a broker that may skip messages
             (docs/formats/rocketmq-compaction.md, "The read hole after a restart").
-        timeout: seconds, of every single request.
+        timeout: seconds, of every single request; and for how long no message may come.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: nothing was begun. Of Kafka what single partitions met is
@@ -220,9 +221,9 @@ def restore(  # one parameter an option of the command line
             lock.refuse_unclean(root, goes_on=unclean)
             for queue, place in zip(queues, named, strict=True):
                 publish.recover(root, place)
-                restored.append(
-                    _Rebuild(root, place, queue, client, _file_sizes(root, place, sizes)).run()
-                )
+                file_sizes = _file_sizes(root, place, sizes)
+                one = _Rebuild(root, place, queue, client, file_sizes, Patience(timeout))
+                restored.append(one.run())
     notes = tuple(f"{queue.name}: {note}" for queue in restored for note in queue.notes)
     left = tuple(list_untouched(root, {names.COMPACTION}, BY_ROUND))
     if not any(read_queue(root, Part.COMPACTION_LOG, name).files for name in named):
@@ -363,6 +364,7 @@ class _Rebuild:
     queue: MessageQueue
     client: Client
     sizes: tuple[int, int]
+    patience: Patience  # with a broker that goes away amid the queue
 
     def run(self) -> RestoredQueue:
         local = CompactedQueue(self.root, self.name)
@@ -378,7 +380,7 @@ class _Rebuild:
         writer = QueueWriter(publish.staging_folder(self.root, self.name), *self.sizes)
         pulled = kept = 0
         try:
-            answers = Puller(self.client, self.queue).records(below=below)
+            answers = Puller(self.client, self.queue, self.patience).records(below=below)
             begin = next(answers, None)
             if begin is not None:
                 own = ((block.buffer, block.table) for block in local.blocks())
