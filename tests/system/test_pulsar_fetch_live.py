@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import re
 import shutil
 import struct
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import lastwrite
 from lastwrite.decoding.options import DecodingConfig
-from lastwrite.errors import CommitConflict, InvalidConfig, NotALog
+from lastwrite.errors import CommitConflict, InvalidConfig, NotALog, RemoteFailed
 from lastwrite.pulsar.fetched import FetchedTopic, HowFetched
+from lastwrite.pulsar.network.metadata import MetadataStore
 from lastwrite.pulsar.store.objects import read_entries
 from lastwrite.rows.decoded import DecodedRows
 from lastwrite.source.options import parse
 from lastwrite.source.stream import StreamReader
+from tests.support.breaking import BreakingProxy
 from tests.support.pulsar.broker import Broker
 from tests.support.pulsar.commands import files_of
 from tests.support.pulsar.driver import Driver
@@ -156,6 +160,30 @@ def test_a_topic_that_was_deleted_and_created_again_is_its_second_life(
     assert "another --to" in str(problem.remedy)
 
 
+def test_ledgers_that_are_gone_are_a_gap_that_is_accepted(
+    pulsar: Broker, driver: Driver, tmp_path: Path
+) -> None:
+    url = driver.fresh("gap")
+    asked: Any = {"config": {"metadataStoreUrl": f"zk:{pulsar.metadata_store}"}}
+    driver.send(url, messages(0, 4))
+    driver.unload(url)
+    [first] = lastwrite.fetch([url], str(tmp_path), **asked).topics
+    driver.ask("delete", topic=url)  # the ledger list is as if retention had taken the first one
+    driver.create(url)
+    driver.send(url, messages(4, 2))
+    held = lastwrite.fetch([url], str(tmp_path), **asked)
+    assert held.exit_status == 1 and "--accept-gap" in str(held.topics[0].problems[0].remedy)
+    found = lastwrite.fetch([url], str(tmp_path), accepts_gap=True, **asked)
+    [note] = found.topics[0].problems
+    gone = first.ledgers[0]
+    assert found.exit_status == 0
+    assert f"entries {gone.ledger}:{gone.entries} to before" in note.message
+    again = lastwrite.fetch([url], str(tmp_path), **asked)
+    assert (again.exit_status, again.topics[0].problems) == (0, ())
+    report = lastwrite.inspect(str(tmp_path))
+    assert (report.exit_status, report.partitions[0].problems[0].message) == (0, note.message)
+
+
 def test_all_partitions_of_a_topic_are_brought(
     pulsar: Broker, driver: Driver, tmp_path: Path
 ) -> None:
@@ -262,3 +290,38 @@ def test_what_a_bookie_cannot_read_is_fetched_around_and_named(
         each["key"]: base64.b64decode(each["value"]) for each in driver.read(below, compacted=True)
     }
     assert kept == {f"k{n % 5}": base64.b64decode(f"dmFsdWU{n:05d}") for n in range(35, 40)}
+
+
+def test_what_comes_through_connections_that_break_is_kept(
+    pulsar: Broker, driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = driver.fresh("far")
+    config = {
+        "metadataStoreUrl": f"zk:{pulsar.metadata_store}",
+        "default.api.timeout.ms": "1000",
+    }
+    sent = [{"messages": [{"key": f"k{n}", "value": "dmFs" * 400}]} for n in range(30)]
+    driver.send(url, sent)
+    large = {"messages": [{"key": "large", "value": "dmFs" * 40_000}]}
+    driver.send(url, [large, *sent])
+    address_of, proxies = MetadataStore.address_of, dict[str, BreakingProxy]()
+    with contextlib.ExitStack() as stack:
+
+        def behind(store: MetadataStore, bookie: str) -> str:
+            if bookie not in proxies:
+                proxies[bookie] = BreakingProxy([9_000, 2_000, 40_000])
+                stack.enter_context(proxies[bookie].before(address_of(store, bookie)))
+            return proxies[bookie].address
+
+        monkeypatch.setattr(MetadataStore, "address_of", behind)
+        with pytest.raises(RemoteFailed, match=r"came from entry 30 on .* archive has what had"):
+            lastwrite.fetch([url], str(tmp_path), config=config)
+        assert sum(each.breaks for each in proxies.values())
+    monkeypatch.undo()
+    report = lastwrite.inspect(str(tmp_path))
+    assert (report.exit_status, [each.last_entry for each in report.partitions[0].ledgers]) == (
+        0,
+        [29],
+    )
+    [topic] = lastwrite.fetch([url], str(tmp_path), config=config).topics
+    check(driver, topic)

@@ -306,6 +306,7 @@ def access_of(config: LiveConfig) -> Access:
         bookies_tls=config.bookies_tls,
         store_auth=config.store_auth,
         mark_deletes_a_second=config.mark_deletes_a_second,
+        patience_s=config.api_timeout_ms / 1000,
     )
 
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
-from lastwrite.errors import CorruptLog, InvalidConfig, NotALog
+from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, NotALog, RemoteFailed
 from lastwrite.model.progress import Progress
 from lastwrite.pulsar.format.managed_ledger import LedgerInfo, ManagedLedgerInfo
 from lastwrite.pulsar.format.names import TopicName
@@ -24,6 +25,7 @@ from lastwrite.pulsar.network.broker import Subscription
 from lastwrite.pulsar.network.cluster import Cluster, Compaction
 from lastwrite.pulsar.store.known import KnownTopic
 from lastwrite.pulsar.store.mirror import Mirror
+from lastwrite.pulsar.store.objects import read_entries, read_index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,7 @@ class State:
         return replace(self.info, ledgers=tuple(each for each in self.info.ledgers if each.entries))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Bringer:
     """Copies a topic's ledgers into a mirror of it.
 
@@ -78,6 +80,13 @@ class Bringer:
     goes_on: bool = False
     is_whole: bool = False
     ended: dict[LedgerInfo, LedgerInfo] = field(default_factory=dict)
+    keeps_part: bool = False  # of a raw ledger, where its bookies answer no more
+    broken: RemoteFailed | None = field(default=None, init=False)  # why only a part came
+    _came: int = field(default=0, init=False)  # entries of that part
+
+    def part(self, info: LedgerInfo) -> LedgerInfo:
+        """The ledger as far as it came, where it is the one of which only a part did."""
+        return replace(info, entries=self._came)
 
     def state(self, asked: Subscription) -> State:
         """The topic's state in the cluster. ``asked`` is a subscription to the topic.
@@ -124,7 +133,16 @@ class Bringer:
             )
         return found
 
-    def bring_raw(self, mirror: Mirror, info: LedgerInfo, horizon: Position | None) -> None:
+    def bring_raw(
+        self,
+        mirror: Mirror,
+        info: LedgerInfo,
+        horizon: Position | None,
+        here: str | None = None,
+    ) -> None:
+        """Bring a raw ledger, unless all of it lies up to the horizon. ``here``: the data object
+        that has its first entries; None: there is none.
+        """
         entries = info.entries or 0
         if not entries or (horizon is not None and Position(info.ledger, entries - 1) <= horizon):
             return
@@ -141,7 +159,7 @@ class Bringer:
                 remedy="fetch the bucket's objects into an archive with lastwrite fetch, then give "
                 "it as --archive",
             )
-        self._write(mirror, ledger, entries, f"ledger {info.ledger} of {self.topic}", info)
+        self._write(mirror, ledger, entries, f"ledger {info.ledger} of {self.topic}", info, here)
 
     def bring_compacted(self, mirror: Mirror, compacted: LiveLedger, horizon: Position) -> None:
         last = compacted.metadata.last_entry
@@ -164,19 +182,34 @@ class Bringer:
         entries: int,
         what: str,
         info: LedgerInfo | None = None,
+        here: str | None = None,
     ) -> None:
         self.progress.note(f"fetching {what}: {entries} entries")
         spend = self.spend
 
-        def spent(found: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-            for entry, data in found:
-                spend(len(data))
-                yield entry, data
+        def spent(
+            found: Iterator[tuple[int, bytes]], may_stop: bool = False
+        ) -> Iterator[tuple[int, bytes]]:
+            try:
+                for entry, data in found:
+                    spend(len(data))
+                    yield entry, data
+                    self._came = entry + 1
+            except RemoteFailed as error:
+                if not (may_stop and self._came):
+                    raise
+                self.broken = error
 
         bookies, last = self.cluster.bookies, entries - 1
+        may_stop = self.keeps_part and info is not None
         uid = None if info is None else info.offloaded_as
         try:
-            mirror.bring(ledger.id, ledger.metadata, spent(bookies.read(ledger, 0, last)), uid)
+            self._came = 0 if here is None else self._same(here, ledger)
+            known: Iterator[tuple[int, bytes]] = iter(())
+            if here is not None and self._came:
+                known = read_entries(here, 0, self._came - 1, read_index(here))
+            found = chain(known, spent(bookies.read(ledger, self._came, last), may_stop))
+            mirror.bring(ledger.id, ledger.metadata, found, uid)
         except CorruptLog as error:
             # The listing reports the gap, and a round stops at a gap beyond the horizon. In a round
             # the compacted ledger must be complete. A fetch copies the rest of it, without a
@@ -186,6 +219,21 @@ class Bringer:
             self.progress.note(f"{error}; fetching the undamaged part of {what}")
             whole = spent(bookies.read_whole(ledger, 0, last))
             mirror.merge(ledger.id, ledger.metadata, [whole], entries, lambda error: None)
+
+    def _same(self, here: str, ledger: LiveLedger) -> int:
+        """How many entries of the ledger the data object has, if its last one is the bookies'; else
+        0.
+        """
+        try:
+            index = read_index(here)
+            last = index.metadata.last_entry
+            if index.missing or last is None or last < 0:
+                return 0
+            ((_, known),) = read_entries(here, last, last, index)
+        except (CorruptLog, CommitConflict):  # damaged or missing there: all of it comes again
+            return 0
+        ((_, found),) = self.cluster.bookies.read(ledger, last, last)
+        return last + 1 if known == found else 0
 
 
 class _Ends:

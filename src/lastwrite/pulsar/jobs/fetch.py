@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from msgspec import structs
 
 from lastwrite.archive.place import Round
-from lastwrite.errors import InvalidConfig, LogError, LogHeld
+from lastwrite.errors import InvalidConfig, LogError, LogHeld, RemoteFailed
 from lastwrite.model.progress import Progress
 from lastwrite.pulsar.fetched import FetchedLedger, FetchedTopic, HowFetched
 from lastwrite.pulsar.format.managed_ledger import LedgerInfo
@@ -31,6 +31,7 @@ from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.jobs.bring import Bringer, State
 from lastwrite.pulsar.network.cluster import Cluster, looking_at
+from lastwrite.pulsar.network.patience import until_whole
 from lastwrite.pulsar.store.archived import ArchivedTopic, StoredCompacted, StoredLedger
 from lastwrite.pulsar.store.archiving import Copy, Incoming, refuse_gaps
 from lastwrite.pulsar.store.mirror import Mirror, mirroring
@@ -98,10 +99,15 @@ class IntoArchive:
             spend=self.spend,
             goes_on=self.goes_on,
             ended=self.ended,
+            keeps_part=True,
         )
-        with looking_at(self.cluster, name) as looking:
-            asked_ms = time.time_ns() // 1_000_000
-            state = bringer.state(looking)
+
+        def look() -> tuple[int, State]:
+            with looking_at(self.cluster, name) as looking:
+                return time.time_ns() // 1_000_000, bringer.state(looking)
+
+        patience_s = self.cluster.access.patience_s
+        asked_ms, state = until_whole(look, patience_s, f"no answer about {name} came")
         if self.seen.get(name) == state:
             return Brought(asked_ms=asked_ms)
         self.seen.pop(name, None)
@@ -133,13 +139,31 @@ class IntoArchive:
         begun = self._begin(into)
         with into.place.abandoned_if_broken_off(begun):
             copy = Copy(into.place, begun, lambda written: None)
-            raw = []
+            compacted = self._compacted(bringer, state, copy) if is_further else None
+            raw: list[StoredLedger] = []
+            here = {each.ledger: each.path(into.folder) for each in into.before.ledgers}
+            broken: RemoteFailed | None = None
             for each in new:
-                made = self._raw(bringer, state, each, copy)
+                try:
+                    made = self._raw(bringer, state, each, copy, here.get(each.ledger))
+                except RemoteFailed as error:
+                    broken = error
+                    break
                 into.place.renew(begun)
                 raw += [] if made is None else [made]
-            compacted = self._compacted(bringer, state, copy) if is_further else None
+                broken = bringer.broken
+                if broken is not None:
+                    break
+            if broken is not None:
+                after = _part(after, state, raw, broken)
         after = into.commit(begun, after, raw, compacted)
+        if broken is not None:
+            raise RemoteFailed(
+                f"{broken.problem}. The archive has what had come, up to {raw[-1].ledger}:"
+                f"{raw[-1].entries - 1}",
+                path=broken.path,
+                remedy=broken.remedy,
+            ) from broken
         came = (*raw, *(() if compacted is None else compacted.parts))
         before = {each.ledger: each.entries for each in into.before.ledgers}
         return Brought(
@@ -164,16 +188,23 @@ class IntoArchive:
         return begun
 
     def _raw(
-        self, bringer: Bringer, state: State, each: LedgerInfo, copy: Copy
+        self, bringer: Bringer, state: State, each: LedgerInfo, copy: Copy, here: str | None
     ) -> StoredLedger | None:
-        """A raw ledger. None if all of it is lost and the compacted ledger replaces it."""
+        """A raw ledger, or the part of it that was read before its bookies stopped answering.
+
+        None if all of it is lost and the compacted ledger replaces it. ``here`` is the archive's
+        object of the ledger, if there is one.
+        """
 
         def bring(mirror: Mirror) -> None:
             mirror.keep_metadata(replace(state.info, ledgers=(each,)).encode())
             try:
-                bringer.bring_raw(mirror, each, None)
+                bringer.bring_raw(mirror, each, None, here)
             except InvalidConfig as error:
                 raise LogError(error.problem, path=state.topic.full, remedy=_MIXED) from error
+            if bringer.broken is not None:
+                part = replace(state.info, ledgers=(bringer.part(each),))
+                mirror.keep_metadata(part.encode())
 
         with _staged(state, bring) as topic:
             return copy.one(topic.ledgers[0]) if topic.ledgers else None
@@ -186,6 +217,27 @@ class IntoArchive:
         with _staged(state, bring) as topic:
             assert topic.manifest is not None and topic.compacted is not None
             return StoredCompacted.of(topic.manifest, tuple(map(copy.one, topic.compacted)))
+
+
+def _part(
+    after: ArchivedTopic, state: State, raw: list[StoredLedger], broken: RemoteFailed
+) -> ArchivedTopic:
+    """The topic as it was when the last of ``raw`` had these entries and no later ledger had any.
+
+    Raises:
+        RemoteFailed: ``broken``, where that is no state that the topic was in: nothing came, or it
+            was compacted further.
+    """
+    horizon = state.horizon
+    if not raw or (horizon is not None and raw[-1].ledger <= horizon.ledger):
+        raise broken
+    last = raw[-1].ledger
+    ledgers = tuple(
+        replace(each, entries=raw[-1].entries) if each.ledger == last else each
+        for each in state.filled.ledgers
+        if each.ledger <= last
+    )
+    return structs.replace(after, metadata=replace(state.filled, ledgers=ledgers).encode())
 
 
 @contextlib.contextmanager

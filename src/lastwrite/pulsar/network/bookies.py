@@ -41,7 +41,8 @@ import google_crc32c
 from lastwrite.errors import CorruptLog, RemoteFailed, UnsupportedFormat
 from lastwrite.pulsar.format.entry_log import DIGEST_BYTES, RECORD_HEAD, digest_of
 from lastwrite.pulsar.format.ledger_metadata import Digest, LedgerMetadata
-from lastwrite.pulsar.network.link import TIMEOUT_SECONDS, Link
+from lastwrite.pulsar.network.link import TIMEOUT_SECONDS, ConnectionBroken, Link
+from lastwrite.pulsar.network.patience import until_whole
 from lastwrite.pulsar.network.start_tls import ask_for_tls
 
 _ADD, _READ, _BATCH_READ = 1, 2, 7
@@ -158,7 +159,9 @@ class Bookies:
         address_of: Callable[[str], str],
         timeout: float = TIMEOUT_SECONDS,
         tls: ssl.SSLContext | None = None,
+        patience_s: float = 0.0,
     ) -> None:
+        self._patience_s = patience_s
         self._address_of = address_of
         self._timeout = timeout
         self._tls = tls
@@ -361,7 +364,9 @@ class Bookies:
 
     def _none_answers(self, what: str, troubles: list[RemoteFailed]) -> RemoteFailed:
         said = "; ".join(f"{error.path}: {error.problem}" for error in troubles)
-        return RemoteFailed(
+        is_broken = any(isinstance(error, ConnectionBroken) for error in troubles)
+        kind = ConnectionBroken if is_broken else RemoteFailed
+        return kind(
             f"{what} cannot be read: {said}", path=troubles[0].path, remedy=troubles[0].remedy
         )
 
@@ -397,7 +402,11 @@ class _Reading:
             self._ask(min(entry + self._ahead, self._last + 1))
         payload = self._received(entry)
         if payload is None:
-            payload = self._bookies._ask_each(self._ledger, entry, self._digest).payload
+            payload = until_whole(
+                lambda: self._bookies._ask_each(self._ledger, entry, self._digest),
+                self._bookies._patience_s,
+                f"no entry of ledger {self._ledger.id} came from entry {entry} on",
+            ).payload
         return payload
 
     def end(self) -> None:
@@ -466,6 +475,7 @@ class _Reading:
                     self._ask_without_batches(bookie)
                 else:
                     self._bookies._give_up(bookie, error)
+                    self._ahead = max(1, self._ahead // 2)
         return self._found.pop(entry)
 
     def _may_be_older(self, bookie: str, error: RemoteFailed) -> bool:

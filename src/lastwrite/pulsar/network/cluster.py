@@ -68,6 +68,7 @@ class Access:
     store_auth: str = field(default="", repr=False)
     timeout: float = TIMEOUT_SECONDS
     mark_deletes_a_second: float = 1.0
+    patience_s: float = 60.0  # how long conversations that break are begun again
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,9 @@ class Cluster:
             access.identity.files,
         )
         bookies_tls = None if access.bookies_tls is None else tls_context(access.bookies_tls)
-        self.bookies = Bookies(self.store.address_of, access.timeout, bookies_tls)
+        self.bookies = Bookies(
+            self.store.address_of, access.timeout, bookies_tls, access.patience_s
+        )
         self._silent: set[str] = set()  # addresses of brokers that do not answer
 
     def close(self) -> None:

@@ -31,6 +31,10 @@ _MOST_BYTES = (
 _READ_BYTES = 1 << 18
 
 
+class ConnectionBroken(RemoteFailed):
+    """The other side, or the network, ended a conversation that had begun."""
+
+
 class Link:
     """A connection to ``address``, ``HOST:PORT``.
 
@@ -224,7 +228,9 @@ class Link:
                 "certificate",
             )
         reason = (error.strerror or str(error) or "the connection was closed").lower()
-        return RemoteFailed(
+        begun = ConnectionResetError, ConnectionAbortedError, BrokenPipeError
+        kind = ConnectionBroken if isinstance(error, begun) else RemoteFailed
+        return kind(
             f"{doing}: {reason}",
             path=self.address,
             remedy=f"check that the {self._kind} runs there, and that this machine can reach it",

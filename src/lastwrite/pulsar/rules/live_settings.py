@@ -56,7 +56,8 @@ _QUORUMS = (
 _PLUGIN = "org.apache.pulsar.client.impl.auth."
 _TOKEN_PLUGIN, _TLS_PLUGIN = f"{_PLUGIN}AuthenticationToken", f"{_PLUGIN}AuthenticationTls"
 _UNCLEAN = "unclean"
-_OURS = (_UNCLEAN, _STORE_AUTH)
+_API_TIMEOUT = "default.api.timeout.ms"  # of a Kafka client: Pulsar has none of the kind
+_OURS = (_UNCLEAN, _STORE_AUTH, _API_TIMEOUT)
 
 LIVE_NAMES = frozenset(
     (
@@ -109,6 +110,7 @@ class LiveConfig:
     mark_deletes_a_second: float
     quorums: tuple[int, int, int] | None
     goes_on: bool
+    api_timeout_ms: int = 60_000  # how long conversations that break are begun again
 
     @classmethod
     def from_names(cls, names: Mapping[str, object]) -> LiveConfig:
@@ -147,6 +149,9 @@ class LiveConfig:
             mark_deletes_a_second=float(rate) if rate > 0 else 1.0,
             quorums=(int(quorums[0]), int(quorums[1]), int(quorums[2])) if quorums else None,
             goes_on=_is_on(names, _UNCLEAN),
+            api_timeout_ms=int(
+                parse_number(_API_TIMEOUT, names.get(_API_TIMEOUT, 60_000), whole=True)
+            ),
         )
 
 
