@@ -20,6 +20,9 @@ import lastwrite  # noqa: E402
 from lastwrite.decoding.options import DecodingConfig  # noqa: E402
 from lastwrite.errors import CommitConflict  # noqa: E402
 from lastwrite.model.log import PartitionLog  # noqa: E402
+from lastwrite.pulsar.fetched import FetchReport  # noqa: E402
+from lastwrite.pulsar.format.managed_ledger import LedgerInfo, ManagedLedgerInfo  # noqa: E402
+from lastwrite.pulsar.format.names import MANAGED_LEDGER  # noqa: E402
 from lastwrite.reports.table_round import TableRound  # noqa: E402
 from lastwrite.rocketmq.format.sides import CLEANUP_POLICY, COMPACTION_POLICY  # noqa: E402
 from lastwrite.rows.decoded import DecodedRows  # noqa: E402
@@ -223,3 +226,26 @@ def test_a_compaction_log_of_a_topic_that_was_deleted(tmp_path: Path) -> None:
     report = lastwrite.fetch([str(store)], str(tmp_path / "archive"), include_active=True)
     assert report.exit_status == 1
     assert "made anew: its message of queue offset 29" in str(report.partitions[0].reason)
+
+
+def test_an_archive_takes_no_ledgers_of_a_cluster_that_was_set_up_again(tmp_path: Path) -> None:
+    """Its ledger ids begin below those of the archive."""
+
+    def fetch(life: int, *ids: int) -> FetchReport:
+        source = tmp_path / f"source-{life}"
+        folder = topic_folder(source, "persistent://public/default/t")
+        for ledger in ids:
+            write_ledger(folder, ledger, [single(f"k{ledger}", "value")])
+        ledgers = tuple(LedgerInfo(ledger=ledger, entries=1, size_bytes=9) for ledger in ids)
+        (folder / MANAGED_LEDGER).write_bytes(ManagedLedgerInfo(ledgers=ledgers).encode())
+        report = lastwrite.fetch([str(source)], f"{tmp_path}/archive")
+        assert isinstance(report, FetchReport)
+        return report
+
+    fetch(1, 50, 60)
+    assert fetch(2, 50, 60, 70).exit_status == 0
+    report = fetch(3, 10, 20)
+    assert report.exit_status == 1
+    words = str(report.topics[0].problems[0])
+    assert "ends with ledger 20, before the archive's ledger 70, and has ledger 10" in words
+    assert b"k10" not in lastwrite.table(f"{tmp_path}/archive")

@@ -178,7 +178,8 @@ class Incoming:
         if accepts_gap and why is not None and why[0] is Held.GAP:
             why, self.gap = None, self._gap_before(listed)
             self.before = structs.replace(self.before, gaps=(*self.before.gaps, self.gap))
-        why = why or (self._untied(listed) if has_list else None)
+        if has_list:
+            why = why or self._behind(listed, sizes) or self._untied(listed)
         if why is not None:
             error = NotContinued(
                 f"{self.folder} cannot be continued: {why[1]}",
@@ -221,6 +222,23 @@ class Incoming:
     def gap_note(self, after: ArchivedTopic) -> tuple[Problem, ...]:
         """The note about the gap that was accepted, if one was."""
         return () if self.gap is None else archived.gaps_of(after, self.folder)[-1:]
+
+    def _behind(
+        self, listed: Collection[int], sizes: Mapping[int, tuple[int, int | None]]
+    ) -> tuple[Held, str] | None:
+        """The reason why a list that ends before the archive is of another topic: it has ledgers
+        that the archive lacks.
+        """
+        last, end = max(self._here, default=-1), max(listed, default=-1)
+        lacking = [each for each, (entries, _) in sizes.items() if self.lacks(each, entries)]
+        if end >= last or not lacking:
+            return None
+        return (
+            Held.ANOTHER,
+            f"the topic's ledger list ends with ledger {end}, before the archive's ledger {last}, "
+            f"and has ledger {min(lacking)}, which the archive lacks: the list is of another "
+            "cluster, or out of date",
+        )
 
     def _untied(self, listed: Collection[int]) -> tuple[Held, str] | None:
         """The reason why an archive without a list does not match the topic's list."""
