@@ -286,6 +286,30 @@ _USERS = [{"name": name} for name in ("bob", "alice", "alice", "nobody")]
         ("list_groups", (5,), {"types_filter": ["consumer"]}),
         ("describe_groups", (0, 5, 6), {"groups": _GROUPS}),
         ("consumer_group_describe", (0, 1), {"group_ids": _GROUPS}),
+        ("list_config_resources", (0, 1), {"resource_types": []}),
+        ("list_config_resources", (1,), {"resource_types": [3]}),
+        ("list_transactions", (0, 2), {}),
+        ("list_transactions", (2,), {"state_filters": ["Ongoing", "Odd"]}),
+        ("describe_transactions", (0,), {"transactional_ids": ["writer", "open", "missing", ""]}),
+        *(
+            (
+                "describe_client_quotas",
+                (0, 1),
+                {
+                    "components": [{"entity_type": kind, "match_type": how, "match": name}],
+                    "strict": is_strict,
+                },
+            )
+            for kind, how, name in (
+                ("user", 0, "alice"),
+                ("user", 1, None),
+                ("client-id", 2, None),
+                ("ip", 0, None),
+                ("odd", 2, None),
+                ("", 2, None),
+            )
+            for is_strict in (True, False)
+        ),
         ("describe_user_scram_credentials", (0,), {"users": None}),
         ("describe_user_scram_credentials", (0,), {"users": _USERS}),
         *(

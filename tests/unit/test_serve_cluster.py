@@ -234,7 +234,7 @@ def test_which_quotas_match() -> None:
 
     def found(*components: tuple[str, int, str | None], strict: bool = False) -> list[Any]:
         body = _Filter(tuple(_Component(*each) for each in components), strict)
-        assert _filter_error(body.components) == (Code.NONE, None)
+        assert _filter_error(body.components) == (Code.NONE, "")
         return [entity for entity in state.quotas if _matches(entity, body)]
 
     default, alice, both = entities

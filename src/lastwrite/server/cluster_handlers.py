@@ -136,7 +136,7 @@ def _quota(request: Request, entity: QuotaEntity, values: Mapping[str, float]) -
     )
 
 
-def _filter_error(components: Any) -> tuple[int, str | None]:
+def _filter_error(components: Any) -> tuple[int, str]:
     """What is wrong with the components of a filter."""
     kinds: set[str] = set()
     for each in components:
@@ -161,7 +161,7 @@ def _filter_error(components: Any) -> tuple[int, str | None]:
     if _IP in kinds and len(kinds) > 1:
         text = "Invalid entity filter component combination. IP filter component should not be "
         return Code.INVALID_REQUEST, text + "used with user or clientId filter component."
-    return Code.NONE, None
+    return Code.NONE, ""
 
 
 def _matches(entity: QuotaEntity, body: Any) -> bool:
