@@ -1,13 +1,17 @@
-"""RocketMQ records, chunk by chunk: what the engine asks of a format.
+"""The engine's format interface for RocketMQ records, chunk by chunk.
 
-A commit log record is a batch of one record: ``split`` cuts a chunk into them and proves each body
-by its checksum, ``opened`` decompresses what is compressed, to know that it can be and which bodies
-are empty (a delete), ``walk`` takes the keys, ``rebuild`` copies what stays. Nothing is thinned: a
-record stays or goes whole. An inner batch counts as one record of one key, as a broker has it
+A commit log record is a batch of one record:
+
+- ``split`` cuts a chunk into records and checks each body's checksum.
+- ``opened`` decompresses bodies, to check that they decompress and to find empty ones (deletes).
+- ``walk`` fingerprints the keys.
+- ``rebuild`` copies the records that are kept.
+
+A record is kept or dropped whole. An inner batch counts as one record with one key, as in a broker
 (docs/formats/rocketmq-compaction.md, "Into the compaction log").
 
-What ``split`` finds out of each record beyond a batch's columns stays in this instance until the
-next ``split``; the other calls are about that table.
+The instance keeps what ``split`` finds besides the batch columns until the next ``split``. The
+other calls refer to that table.
 
 Source: RocketMQ 5.5.0 CompactionLog; docs/formats/rocketmq.md, "Record";
 docs/formats/rocketmq-compaction.md, "Into the compaction log" and "A run".
@@ -28,18 +32,18 @@ from lastwrite.rocketmq.format import chunk_kernels, kernels
 from lastwrite.rocketmq.format.names import RESTORE_QUEUE
 from lastwrite.rocketmq.format.record import COMPRESSED, decompress_body
 
-_ROWS = 4096  # of the tables, at first
-_ROW_BYTES = 512  # of all of them
+_ROWS = 4096  # rows of the tables at first
+_ROW_BYTES = 512  # all tables together
 _KEEP = f"nothing was changed; {RESTORE_QUEUE}"
 _UNDECODABLE = f"{_KEEP}, or keep the record as it is with --config undecodable.messages=keep"
 _NO_KEYS = np.empty((0, 2), dtype=np.int64)
 
 
 class RocketmqFormat:
-    """Records of a compaction log. Holds reusable buffers: one instance a worker, no sharing.
+    """The records of a compaction log. Has reusable buffers, so each worker needs its own instance.
 
     ``plain_limit`` bounds the decompressed bytes of one body. With ``keeps_undecodable`` a record
-    whose body does not decompress is a write like any other, and ``kept`` tells of it.
+    whose body does not decompress counts as an ordinary write, and ``kept`` lists it.
     """
 
     name = "rocketmq"
@@ -56,7 +60,6 @@ class RocketmqFormat:
         self._hold(_ROWS)
 
     def _hold(self, rows: int) -> None:
-        """Make room for so many records at once."""
         self._messages = np.empty(rows, dtype=kernels.MESSAGE)
         self._table = batch_table(rows)
         self._deletes: ByteArray = np.zeros(rows, dtype=np.uint8)
@@ -64,7 +67,8 @@ class RocketmqFormat:
 
     @property
     def messages(self) -> kernels.MessageTable:
-        """What each record is, row for row with the last table, and longer."""
+        """The MESSAGE row of each record of the last table, in its order; further rows are
+        unused."""
         return self._messages
 
     def split(
@@ -76,17 +80,18 @@ class RocketmqFormat:
         *,
         proves: bool = True,
     ) -> tuple[BatchTable, int, int, ByteArray]:
-        """Cut ``buffer[start:end]`` into whole records, each body proven by its CRC-32.
+        """Cut ``buffer[start:end]`` into whole records and check each body's CRC-32.
 
-        Returns the table, valid until the next call; where its records end; how many bytes the
-        record needs that is cut short there (0: not known, -1: none is); ``buffer``.
+        Returns the table, which is valid until the next call; the position after the last whole
+        record; the bytes that a record cut short there needs (0 if unknown, -1 if no record is cut
+        short); and ``buffer``.
 
         Raises:
             CorruptLog: size, magic, lengths or a checksum contradict the format, or queue offsets
                 do not rise.
         """
         self._kept = []
-        if self._is_full:  # Python takes as long for a longer table
+        if self._is_full:  # doubles the table: the cost in Python is the same for a longer one
             self._hold(min(2 * len(self._messages), self._most_rows))
         rows, consumed, code, at, wanted = kernels.split(buffer, start, end, self._messages, proves)
         self._is_full = consumed < end and rows == len(self._messages) < self._most_rows
@@ -102,7 +107,7 @@ class RocketmqFormat:
                 )
             return self._table[:framed], int(bad["position"]), -1, buffer
         if not rows and code not in (kernels.OK, kernels.NEED_MORE):
-            # Up to where the index says that records end, there are nothing but records.
+            # The index states where the records end, so up to there every byte belongs to a record.
             raise CorruptLog(kernels.CODES[code], int(at), remedy=_KEEP)
         return (
             self._table[:rows],
@@ -111,18 +116,18 @@ class RocketmqFormat:
             buffer,
         )
 
-    # Where all were proven before, ``rebuild`` proves those that stay.
+    # For chunks whose records were all checked before: ``rebuild`` checks the copied ones.
     split_proven = partialmethod(split, proves=False)
 
     def opened(
         self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None
     ) -> Iterator[Run]:
-        """The records of ``table`` (those with a non-zero byte in ``wanted``) in runs.
+        """The records of ``table`` in runs; with ``wanted`` only those with a non-zero byte in it.
 
         Raises:
             CorruptLog: a body does not decompress. A broker would drop it and the rest of its file.
-            UnsupportedFormat: it is compressed in a way that no release knows.
-            OutOfMemoryBudget: one decompresses to more than the limit.
+            UnsupportedFormat: no release uses this compression type.
+            OutOfMemoryBudget: a body decompresses to more than the limit.
         """
         if chunk_kernels.note_deletes(self._messages, len(table), self._deletes):
             self._try_packed(buffer, len(table), wanted)
@@ -136,7 +141,7 @@ class RocketmqFormat:
                 yield Run(first, last, buffer)
 
     def _try_packed(self, buffer: ByteArray, rows: int, wanted: ByteArray | None) -> None:
-        """Decompress what is compressed, to know that it can be and which bodies are empty."""
+        """Decompress the compressed bodies, to check that this works and to find empty ones."""
         messages, deletes = self._messages[:rows], self._deletes[:rows]
         chosen = (messages["sys_flag"] & COMPRESSED != 0) & (deletes == 0)
         if wanted is not None:
@@ -157,7 +162,8 @@ class RocketmqFormat:
                 )
 
     def kept(self) -> list[tuple[int, str]]:
-        """Of unreadable records that were kept: where each begins in the buffer, and why; once."""
+        """Position in the buffer and reason for each undecodable record kept since the last
+        call."""
         kept, self._kept = self._kept, []
         return kept
 
@@ -172,11 +178,11 @@ class RocketmqFormat:
         filled: int,
         keys: Int64Array | None = None,
     ) -> int:
-        """Visit the run's records: a byte of ``states`` each, a row of ``entries`` each that has a
+        """Write a byte of ``states`` for each record of the run, and a row of ``entries`` for each
         key.
 
-        Returns the rows of ``entries`` that are filled now. ``keys`` takes (position in
-        ``run.plain``, length) row for row with ``entries``.
+        Returns the number of rows of ``entries`` in use. ``keys`` gets (position in ``run.plain``,
+        length) for each row of ``entries``.
         """
         return int(
             chunk_kernels.walk(
@@ -205,15 +211,15 @@ class RocketmqFormat:
         start: int,
         filled: int,
     ) -> None:
-        """There is no other strategy than the offset."""
+        """Always raises: a RocketMQ queue is compacted by offset only."""
         raise UnsupportedFormat("a RocketMQ queue is compacted by offset alone")
 
     def records_below(self, run: Run, row: np.void, offset: int) -> int:
-        """How many records of one batch of ``run`` lie below ``offset``."""
+        """The number of records of one batch of ``run`` below ``offset``."""
         return int(row["base_offset"] < offset)
 
     def rebuilt_size(self, table: BatchTable, records: int) -> int:
-        """Bytes that ``rebuild`` may need at most for ``table``."""
+        """The most bytes that ``rebuild`` may need for ``table``."""
         return int(table["size"].sum())
 
     def rebuild(
@@ -226,13 +232,13 @@ class RocketmqFormat:
         out: ByteArray,
         rows: Int64Array,
     ) -> tuple[ByteArray, int, int]:
-        """Copy the records that are not to be dropped to ``out``, from its begin, and a row each to
-        ``rows``.
+        """Copy the records that are not dropped to the start of ``out``, and write a row for each
+        to ``rows``.
 
         The sixth number of a row is the tags code. Returns (``out``, bytes written, rows filled).
 
         Raises:
-            CorruptLog: the body of one that stays is not what its checksum says.
+            CorruptLog: a copied record's body does not match its checksum.
         """
         size, filled, done = chunk_kernels.rebuild(
             buffer, self._messages, len(table), actions, out, rows

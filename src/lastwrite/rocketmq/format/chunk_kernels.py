@@ -1,8 +1,7 @@
-"""Kernels of a compaction round over records that ``kernels.split`` has cut, and over the units of
-their index.
+"""Kernels of a compaction run, for records cut by ``kernels.split`` and for units of their index.
 
-A record is a batch of one record. ``tests/unit/test_rocketmq_chunk.py`` holds each against its slow
-twin.
+A record is a batch of one record. ``tests/unit/test_rocketmq_chunk.py`` compares each kernel with a
+slow Python version.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -46,8 +45,11 @@ _MAX_I64 = 0x7FFFFFFFFFFFFFFF
 
 @njit(cache=True, nogil=True)
 def frame(messages, rows, lowest_offset, table):
-    """Fill a BATCH row for each of the first ``rows`` of a MESSAGE table; returns how many, up to
-    the first whose queue offset is below ``lowest_offset`` or does not rise."""
+    """Fill a BATCH row for each of the first ``rows`` rows of a MESSAGE table.
+
+    Returns the number of rows filled: filling stops before the first record whose queue offset is
+    below ``lowest_offset`` or does not rise.
+    """
     floor = lowest_offset
     for i in range(rows):
         message = messages[i]
@@ -76,8 +78,9 @@ def frame(messages, rows, lowest_offset, table):
 
 @njit(cache=True, nogil=True)
 def note_deletes(messages, rows, deletes):
-    """Set in ``deletes`` which of the first ``rows`` records have an empty body; returns how many
-    of the others are compressed.
+    """Set in ``deletes`` which of the first ``rows`` records have an empty body.
+
+    Returns how many of the other records are compressed.
     """
     packed = 0
     for i in range(rows):
@@ -89,10 +92,11 @@ def note_deletes(messages, rows, deletes):
 
 @njit(cache=True, nogil=True)
 def walk(data, messages, first, last, deletes, secret, ordinal, states, entries, filled, keys):
-    """Visit the records ``messages[first:last]`` of ``data``: as ``kafka.format.kernels.walk``.
+    """Visit the records ``messages[first:last]`` of ``data``, like ``kafka.format.kernels.walk``.
 
-    ``deletes``: by record, whether its body is empty. Returns the entries that are filled. The
-    parameters are those of ``engine.system.Format.walk``, spread: a kernel takes no objects.
+    ``deletes`` has a byte for each record: whether its body is empty. Returns the number of entries
+    filled. The parameters are those of ``engine.system.Format.walk`` as single arrays, since a
+    kernel takes no objects.
     """
     source = address(data)
     for i in range(first, last):
@@ -115,15 +119,15 @@ def walk(data, messages, first, last, deletes, secret, ordinal, states, entries,
 
 @njit(cache=True, nogil=True)
 def rebuild(data, messages, count, actions, out, rows):
-    """Copy the first ``count`` records, but those to DROP, to ``out``, and a row each to ``rows``
-    (see ROW_COLUMNS).
+    """Copy those of the first ``count`` records that are not DROP to ``out``, with a row of
+    ``rows`` each (see ROW_COLUMNS).
 
-    Returns (bytes written, rows filled, records gone through): the body of one more is not what
-    its checksum says, where those are not all.
+    Returns (bytes written, rows filled, records done). If fewer than ``count`` records are done,
+    the body of the next one does not match its checksum.
     """
     at = np.int64(0)
     filled = 0
-    # Neighbours are copied together.
+    # Records that follow each other are copied together.
     begin = np.int64(0)
     pending = np.int64(0)
     for i in range(count):
@@ -154,10 +158,11 @@ def rebuild(data, messages, count, actions, out, rows):
 
 @njit(cache=True, nogil=True)
 def place(data, rows, first, last, start, units, units_at):
-    """Give the records of ``rows[first:last]`` in ``data`` their addresses, from ``start`` on, and
-    write their units of 46 bytes from ``units[units_at]`` on.
+    """Set the addresses of the records ``rows[first:last]`` in ``data``, beginning with ``start``,
+    and write their units of 46 bytes to ``units`` from ``units_at`` on.
 
-    Source: docs/formats/rocketmq-compaction.md, "Into the compaction log"."""
+    Source: docs/formats/rocketmq-compaction.md, "Into the compaction log".
+    """
     records, out = address(data), address(units)
     for i in range(first, last):
         at, size = rows[i, ROW_POSITION], rows[i, ROW_SIZE]
@@ -175,13 +180,13 @@ def place(data, rows, first, last, start, units, units_at):
         start += size
 
 
-# What a unit has wrong; ``store`` has the words.
+# Defects of a unit. The modules in ``store`` have the messages.
 FITS = 0
-GAP = 1  # its record would not come after the one before
-BEHIND = 2  # its record would end after its file
-ORDER = 3  # its queue offset is not above those before it
-NUMBER = 4  # it counts more than one record
-PLACE = 5  # of a unit beside its record: another address
+GAP = 1  # the record does not follow the one before it
+BEHIND = 2  # the record would end after its file
+ORDER = 3  # the queue offset is not above the ones before
+NUMBER = 4  # the unit counts more than one record
+PLACE = 5  # the unit has another address than its record
 SIZE = 6
 OFFSET = 7
 TIME = 8
@@ -206,7 +211,8 @@ def _is_valid(data, at):
 
 @njit(cache=True, nogil=True)
 def count_units(data, is_valid):
-    """How many units of 46 bytes ``data`` begins with that are valid, or that are not."""
+    """The number of units of 46 bytes at the start of ``data`` whose validity equals
+    ``is_valid``."""
     source = address(data)
     slots = len(data) // _UNIT_BYTES
     for i in range(slots):
@@ -217,10 +223,10 @@ def count_units(data, is_valid):
 
 @njit(cache=True, nogil=True)
 def follow_units(data, start, file_end, floor):
-    """Whether the valid units in ``data`` follow each other as their records do, from address
-    ``start`` to ``file_end`` at most, with offsets from ``floor`` up.
+    """Check that the valid units in ``data`` are contiguous, like their records, from address
+    ``start`` to ``file_end`` at most, with queue offsets from ``floor`` up.
 
-    Returns (what is wrong, the unit at fault, address after the last record, largest store time).
+    Returns (defect, its unit, address after the last record, largest store time).
     """
     source = address(data)
     place = np.int64(start)
@@ -244,10 +250,9 @@ def follow_units(data, start, file_end, floor):
 
 @njit(cache=True, nogil=True)
 def compare_units(data, table, shift):
-    """Hold the units in ``data`` against the records of a BATCH table, one for one.
+    """Compare the units in ``data`` with the records of a BATCH table, one by one.
 
-    ``shift``: what a record's origin lacks to its address. Returns (what is wrong, the row at
-    fault).
+    A record's address is its origin plus ``shift``. Returns (defect, its row).
     """
     source = address(data)
     for i in range(len(table)):

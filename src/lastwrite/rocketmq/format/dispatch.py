@@ -1,32 +1,31 @@
-"""What is dispatched where: the rules by which a commit log becomes queues, an index and compaction
-logs. No files.
+"""The rules by which a broker dispatches a commit log to queues, an index and compaction logs.
 
-A commit log holds all topics' records in the order in which they came. A broker's reput thread
-reads them one by one and files each in up to three places:
+A commit log has the records of all topics in order of arrival. A broker's reput thread reads them
+one by one and dispatches each to up to three places:
 
     record of topic t, queue 3, queue offset 7, KEYS "a b"
       consumequeue/t/3            unit number 7: address, size, tags code (20 bytes)
       index/…                     an entry each for t#UNIQ_KEY, t#a and t#b
-      compaction/…/t/3            where t is compacted: the record itself and a unit of 46 bytes
+      compaction/…/t/3            if t is compacted: the record itself and a unit of 46 bytes
 
-Here that is done for many records at once, in two steps without any Python per record. ``take``
-turns split records into *rows* of eight words, and ``group`` sorts a piece's rows by queue; index
-entries are those of ``kernels.index_keys``. Then each queue is a run of rows in the log's order,
-and ``fill_queue``, ``fill_batch_queue`` and ``place_records`` decide row by row what a broker would
-decide:
+This module does the same for many records at once, in two steps without Python code per record.
+``take`` turns split records into *rows* of eight words, and ``group`` sorts the rows of a piece by
+queue. Index entries come from ``kernels.index_keys``. Each queue is then a run of rows in log
+order. ``fill_queue``, ``fill_batch_queue`` and ``place_records`` apply a broker's decisions row by
+row:
 
 - A prepared or rolled back message of a transaction gets no unit.
-- A record that names light queues (``INNER_MULTI_DISPATCH``) gets a unit in each of them, too, at
-  the queue offset that ``INNER_MULTI_QUEUE_OFFSET`` states for it; see ``find_light_queues``.
-- What the queue already has (an address below its end) is passed over, so dispatching twice adds
-  nothing.
-- A unit's number is its queue offset. Where a queue's first record is not number 0, fillers stand
-  before it. A second number 0 is a topic that was deleted and made again: the queue begins again.
-  Any other offset that was there already is passed over, as a broker does. One that leaves offsets
-  out ends the dispatch there: a broker would file all that follows under wrong numbers.
-- A batch consume queue counts queue offsets by INNER_NUM and INNER_BASE, where a record has both,
-  else 1 from its own queue offset on (5.5.0, seen by running it); below 0 either is passed over.
-- A compaction log takes what has a higher offset than all it holds, and a key; see
+- A record that names light queues (``INNER_MULTI_DISPATCH``) also gets a unit in each of them, at
+  the queue offset in ``INNER_MULTI_QUEUE_OFFSET``; see ``find_light_queues``.
+- A record below the queue's end address is skipped, so dispatching twice adds nothing.
+- A unit's number is its queue offset. If a queue's first record is not number 0, fillers stand
+  before it. A second number 0 means that the topic was deleted and created again, so the queue
+  starts over. Any other offset that exists already is skipped, as a broker does. A gap in the
+  offsets ends the dispatch: a broker would file all later records under wrong numbers.
+- A batch consume queue counts queue offsets by INNER_NUM and INNER_BASE if a record has both. Other
+  records count 1, from their own queue offset on (observed with 5.5.0). A negative value of either
+  is skipped.
+- A compaction log takes records that have a key and a higher offset than all its records; see
   ``place_records``.
 
 Source: RocketMQ 5.5.0 ``DefaultMessageStore`` (the reput service and its dispatchers),
@@ -76,7 +75,7 @@ from lastwrite.rocketmq.format.record import (
 )
 from lastwrite.rocketmq.format.units import BATCH_UNIT, CONSUME_QUEUE_UNIT
 
-# A row: a record on its way into the queues.
+# The words of a row. A row is a record on its way to one queue.
 ADDRESS: Final = 0  # in the commit log
 SIZE: Final = 1
 TAGS: Final = 2  # tags code
@@ -88,39 +87,40 @@ FLAGS: Final = 7  # the bits below
 ROW_WORDS: Final = 8
 
 IS_QUEUED: Final = 1  # gets a unit
-IS_KEYED: Final = 2  # KEYS is there and not blank
+IS_KEYED: Final = 2  # KEYS is present and not blank
 IS_DELAYED: Final = 4  # has a property DELAY
 IS_LIGHT: Final = 8  # for a light queue; the record is of another topic
 
-# Light queues of one record, as ``find_light_queues`` gives them.
+# The words of a light queue of one record, as written by ``find_light_queues``.
 NAME_AT: Final = 0
 NAME_LENGTH: Final = 1
 LIGHT_QUEUE_ID: Final = 2
 LIGHT_OFFSET: Final = 3
-LIGHT_NUMBER: Final = 4  # of the queue in ``QueueNumbers``
+LIGHT_NUMBER: Final = 4  # number of the queue in ``QueueNumbers``
 LIGHT_WORDS: Final = 5
-MOST_LIGHT: Final = 1 << 14  # of a record: properties have 32,767 bytes, a name and its comma two
+# most light queues of a record: properties have 32,767 bytes, a name and its comma take two
+MOST_LIGHT: Final = 1 << 14
 
-# Where light queues are numbered (``enableLmq``), and whether they are built at all.
+# Whether light queues are built (``enableLmq``), and which queue number they get.
 NO_LIGHT: Final = 0
 LIGHT_AT_ZERO: Final = 1  # a queue named %LMQ%… is queue 0
-LIGHT_BY_RECORD: Final = 2  # it has the record's queue number
+LIGHT_BY_RECORD: Final = 2  # it gets the record's queue number
 
-# Of a queue in ``QueueNumbers``.
-TO_LIGHT: Final = 1  # its records are dispatched to light queues, too
-NO_UNITS: Final = 2  # it takes none of 20 bytes
+# Bits of a queue in ``QueueNumbers``.
+TO_LIGHT: Final = 1  # its records are also dispatched to light queues
+NO_UNITS: Final = 2  # it takes no units of 20 bytes
 
 # Why a kernel stopped.
 DONE: Final = 0
 NEW_QUEUE: Final = 1
 FULL: Final = 2
-GAP: Final = 3  # an offset is left out
+GAP: Final = 3  # queue offsets are missing
 NEW_LIGHT_QUEUE: Final = 4
 
 UNIT_BYTES: Final = CONSUME_QUEUE_UNIT.size
 BATCH_UNIT_BYTES: Final = BATCH_UNIT.size
 
-_MAGIC = np.uint64(0x20A3DA)  # of both magics the first three bytes, as a little-endian number
+_MAGIC = np.uint64(0x20A3DA)  # the first three bytes of both magics, as a little-endian number
 _LOW = np.uint64(0xFFFFFF)
 _LAST_V1 = np.uint64(0xA7)
 _LAST_V2 = np.uint64(0xAB)
@@ -147,13 +147,11 @@ def _put16(data, at, value):
 
 @njit(cache=True, nogil=True)
 def find_record(data, start, end, base):
-    """The first position from ``start`` to before ``end`` where a record may begin, -1 if there is
-    none.
+    """The first position in ``[start, end)`` where a record may begin, -1 if there is none.
 
-    ``data`` is a whole file whose first byte has the address ``base``. A record begins where a
-    magic is, and the place that the record itself states is this very place. A body may hold such
-    bytes too if somebody means it to: whoever begins here must see whether what lies before ends
-    here.
+    ``data`` is a whole file whose first byte has the address ``base``. A record begins at a magic
+    if the address that the record states is its own. A body can contain such bytes by intent, so a
+    caller that starts here must check that the record before ends here.
     """
     source = address(data)
     last = min(end, len(data) - SMALLEST_RECORD_BYTES + 1) + 4
@@ -174,10 +172,10 @@ def find_record(data, start, end, base):
 
 @njit(cache=True, nogil=True)
 def count_sound(table, count, base):
-    """How many of the first ``count`` messages a broker could dispatch from where they lie.
+    """How many of the first ``count`` messages a broker could dispatch from their positions.
 
-    Behind that one does not lie where it says: stale bytes of another place, or the number
-    of an inner batch is no number. ``base``: the address of the first byte of what was split.
+    The next one states another address (stale bytes from elsewhere), or its INNER_NUM or INNER_BASE
+    is not a number. ``base`` is the address of the first byte of the split data.
     """
     for i in range(count):
         if table[i].physical_offset != base + table[i].position or table[i].marks & BAD_NUMBER:
@@ -207,9 +205,7 @@ def _begins_with(source, at, end, wanted):
 
 @njit(cache=True, nogil=True)
 def _without_commas(source, at, end):
-    """Where the text ends without the commas at its end: Java's ``split`` drops empty parts
-    there.
-    """
+    """The end of the text without trailing commas: Java's ``split`` drops empty parts there."""
     while end > at and load8(source, end - 1) == _COMMA:
         end -= 1
     return end
@@ -235,12 +231,14 @@ def _parts(source, at, end):
 
 @njit(cache=True, nogil=True)
 def find_light_queues(data, at, end, queue_id, light, out):
-    """The light queues that the properties ``data[at:end]`` of a record name, into ``out``.
+    """Write the light queues named in the properties ``data[at:end]`` of a record to ``out``.
 
-    ``light``: LIGHT_AT_ZERO or LIGHT_BY_RECORD; ``queue_id``: the record's. As a broker does it:
-    none unless there are as many offsets as names; a name with a slash is passed over. Returns
-    (count, whether an offset is no number from 0 on: a broker's dispatch fails there again and
-    again; the queues before it have their units by then, those after it none).
+    ``light`` is LIGHT_AT_ZERO or LIGHT_BY_RECORD; ``queue_id`` is the record's. As in a broker
+    there are none if the numbers of offsets and names differ, and a name with a slash is skipped.
+
+    Returns (count, whether an offset is not a number from 0 on). At such an offset a broker's
+    dispatch fails again and again: the queues before it have their units by then, the ones after it
+    do not.
 
     Source: RocketMQ 5.5.0 ``ConsumeQueue.multiDispatchLmqQueue``,
     ``MultiDispatchUtils.checkMultiDispatchQueue``.
@@ -322,12 +320,13 @@ def _is_same(one, at, other, start, length):
 
 
 class QueueNumbers:
-    """The queues that ``take`` has met, numbered as they came; topics as bytes."""
+    """The queues that ``take`` has met, numbered in order of arrival; topics are bytes."""
 
     def __init__(self) -> None:
         self.names: list[tuple[bytes, int]] = []
         self.slots: Int64Array = np.full(1 << 8, -1, np.int64)  # open addressing, at most half full
-        # topic's place, its length, queue, is compacted, TO_LIGHT and NO_UNITS
+        # position and length of the topic's name, queue, whether it is compacted, TO_LIGHT and
+        # NO_UNITS
         self.table: Int64Array = np.zeros((1 << 7, 5), np.int64)
         self.topics: ByteArray = np.zeros(1 << 12, np.uint8)
         self._used = 0
@@ -336,9 +335,10 @@ class QueueNumbers:
         return len(self.names)
 
     def add(self, topic: bytes, queue: int, *, is_compacted: bool, light: int = 0) -> None:
-        """Give a new queue the next number.
+        """Assign the next number to a new queue.
 
-        ``is_compacted``: its records go into a compaction log; ``light``: TO_LIGHT, NO_UNITS.
+        ``is_compacted``: its records also go to a compaction log. ``light``: the bits TO_LIGHT,
+        NO_UNITS.
         """
         number = len(self.names)
         if number == len(self.table):
@@ -365,9 +365,9 @@ class QueueNumbers:
 
 @njit(cache=True, nogil=True)
 def _take_light(data, message, slots, queues, topics, light, light_queues, light_bad):
-    """The light queues of a message, with their numbers in ``QueueNumbers``.
+    """Write the light queues of a message, with their numbers in ``QueueNumbers``.
 
-    Returns how many there are; -1 where the one in row 0 of ``light_queues`` is not known.
+    Returns their count, or -1 if the one now in row 0 of ``light_queues`` has no number yet.
     """
     source = address(data)
     names = address(topics)
@@ -420,15 +420,15 @@ def take(
     """Turn the rows ``first`` to ``count`` of a MESSAGE table of ``data`` into rows, from ``row``
     on.
 
-    ``slots``, ``queues`` and ``topics`` are those of a ``QueueNumbers``; a row's queue goes to
-    ``row_queues``. Records below the address ``queued_from``, and those that get no unit, give a
-    row only to compacted queues. ``light``: see ``find_light_queues``, whose ``out`` is
-    ``light_queues``; ``light_bad`` counts the records with a bad light queue, and has the first
-    one's address.
+    ``slots``, ``queues`` and ``topics`` belong to a ``QueueNumbers``. ``row_queues`` gets the queue
+    number of each row. Records below the address ``queued_from``, and records that get no unit,
+    give rows to compacted queues only. For ``light`` see ``find_light_queues``, whose ``out`` is
+    ``light_queues``. ``light_bad`` gets the count of records with a bad light queue and the address
+    of the first.
 
-    Returns (messages done, rows, code): NEW_QUEUE, where the next message's queue is not known,
-    NEW_LIGHT_QUEUE, where the light queue in row 0 of ``light_queues`` is not, or FULL. A kernel
-    takes arrays and numbers, no objects: hence so many parameters.
+    Returns (messages done, rows, code). The code is NEW_QUEUE if the next message's queue has no
+    number, NEW_LIGHT_QUEUE if the light queue in row 0 of ``light_queues`` has none, FULL, or DONE.
+    There are many parameters because a kernel takes arrays and numbers, no objects.
     """
     source = address(data)
     names = address(topics)
@@ -492,10 +492,9 @@ def take(
 
 @njit(cache=True, nogil=True)
 def group(rows, row_queues, count, ends, out):
-    """Sort the first ``count`` rows by queue into ``out``, those of a queue in their order;
-    ``ends``: where each ends.
+    """Sort the first ``count`` rows by queue into ``out``, stable within a queue.
 
-    ``ends`` has a place for every queue.
+    ``ends`` has an element for every queue and gets the end of its rows.
     """
     ends[:] = 0
     for i in range(count):
@@ -514,21 +513,21 @@ def group(rows, row_queues, count, ends, out):
 
 # ---------------------------------------------------------------------- consume queues
 
-# What a queue is, and what becomes of it; the kernels below go on from it and change it.
+# State of a queue: the kernels below continue from it and update it.
 NEXT: Final = 0  # the next unit's number; -1: the queue is empty
-# where its last record ends in the commit log; of a batch consume queue where it begins; -1: none
+# end of its last record in the commit log, for a batch consume queue its begin; -1: no record
 END: Final = 1
 FIRST: Final = 2  # the number of the first unit that was filled
 FILLED: Final = 3  # units filled
-IS_ANEW: Final = 4  # the queue began anew: what it had goes
-PASSED: Final = 5  # records passed over: their offset was there, or is below 0
+IS_ANEW: Final = 4  # the queue started over: its old units are replaced
+PASSED: Final = 5  # records skipped because their offset exists already or is below 0
 STATE_WORDS: Final = 6
 
 
 @njit(cache=True, nogil=True)
 def fill_queue(rows, until, state, out):
-    """The units of 20 bytes of one queue's ``rows`` below the address ``until``, from ``FILLED`` on
-    in ``out``.
+    """Write the units of 20 bytes of one queue's ``rows`` below the address ``until`` to ``out``,
+    after the ``FILLED`` ones.
 
     Returns (rows done, code).
     """
@@ -569,8 +568,8 @@ def fill_queue(rows, until, state, out):
 
 @njit(cache=True, nogil=True)
 def fill_batch_queue(rows, until, state, out):
-    """The units of 46 bytes of one batch consume queue's ``rows`` below ``until``, from ``FILLED``
-    on in ``out``.
+    """Write the units of 46 bytes of one batch consume queue's ``rows`` below the address ``until``
+    to ``out``, after the ``FILLED`` ones.
 
     Returns (rows done, code).
     """
@@ -606,27 +605,27 @@ def _put_batch_unit(target, place, rows, i, at, base, number):
 
 # ---------------------------------------------------------------------- compaction logs
 
-# What a compaction log is, and what becomes of it.
-HIGHEST: Final = 0  # offset in it; -1: none
-# the pair of files being written, counted from 0 for the one that was there; -1: there is none
+# State of a compaction log: ``place_records`` continues from it and updates it.
+HIGHEST: Final = 0  # highest queue offset in it; -1: none
+# the pair of files being written; 0 is the pair that existed before; -1: there is none
 PAIR: Final = 1
-LOG_WROTE: Final = 2  # bytes of its log
-INDEX_WROTE: Final = 3  # bytes of its index
-OLD: Final = 4  # records left out because their offset was there
-KEYLESS: Final = 5  # without a key
-TOO_LARGE: Final = 6  # for any file
+LOG_WROTE: Final = 2  # bytes written to its log
+INDEX_WROTE: Final = 3  # bytes written to its index
+OLD: Final = 4  # records left out because their offset exists already
+KEYLESS: Final = 5  # records left out without a key
+TOO_LARGE: Final = 6  # records left out because no file is large enough
 LOG_STATE_WORDS: Final = 7
 
 
 @njit(cache=True, nogil=True)
 def place_records(rows, until, log_bytes, index_bytes, state, pairs, positions):
-    """Where a broker appends one queue's ``rows`` in its compaction log
+    """Decide where a broker appends one queue's ``rows`` in its compaction log
     (docs/formats/rocketmq-compaction.md, "Into the compaction log").
 
-    ``pairs``: for each row the pair of files that takes it, -1 where it is left out; ``positions``:
-    the place in that pair's log file. A pair that another one follows was closed: see ``closing``.
-    A record that no file has room for is left out; a broker loses it too, but leaves a pair without
-    a unit, which makes it serve nothing at all.
+    ``pairs`` gets for each row the pair of files that takes it, or -1 if it is left out.
+    ``positions`` gets the position in that pair's log file. Every pair before the last is closed;
+    see ``closing``. A record too large for any file is left out. A broker loses it too, but leaves
+    a pair without a unit, and then serves nothing from the queue.
     """
     for i in range(len(rows)):
         pairs[i] = -1
@@ -663,11 +662,11 @@ def place_records(rows, until, log_bytes, index_bytes, state, pairs, positions):
 def closing(
     log_wrote: int, index_wrote: int, log_bytes: int, index_bytes: int
 ) -> tuple[bytes, bool]:
-    """What a broker appends to a pair that takes no more: to its log a blank record, to its index
-    an end unit or not.
+    """The bytes that a broker appends to the log of a full pair, and whether its index gets an end
+    unit.
 
-    Nothing where one of the two is full to its last byte, since then the next record does not even
-    try.
+    The log gets a blank record. Neither file gets anything if one of them is full to its last byte,
+    because then a broker does not try to append the next record.
     """
     room = log_bytes - log_wrote
     if room == 0 or index_wrote >= index_bytes:
@@ -681,10 +680,10 @@ def closing(
 def copy_records(data, base, rows, log_address, positions, out, units):
     """Copy records of a commit log file into a compaction log file's bytes, and write their units.
 
-    ``data`` is the commit log file, its first byte at ``base``. The records follow each other in
-    ``out``, their units in ``units``; ``log_address`` is the address of the compaction log file's
-    first byte, ``positions`` the records' places in it. Returns the bytes written, -1 if a record
-    does not lie within ``data``.
+    ``data`` is the commit log file, its first byte at ``base``. ``log_address`` is the address of
+    the compaction log file's first byte, and ``positions`` are the records' positions in it.
+    Records are contiguous in ``out``, their units in ``units``. Returns the bytes written, or -1 if
+    a record is not within ``data``.
     """
     source, target, unit = address(data), address(out), address(units)
     at = np.int64(0)

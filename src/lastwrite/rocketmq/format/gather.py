@@ -1,8 +1,8 @@
-"""Where the parts of many messages lie: keys, bodies and properties as columns of positions.
-``tests/unit/test_other_rows.py`` holds it against ``rocketmq.format.record``.
+"""Columns of the positions of keys, bodies and properties of many messages.
 
-Bodies that are compressed are opened one by one, by the library that the client uses; so are inner
-batches, rare in a compaction log.
+Compressed bodies and inner batches (rare in a compaction log) are decoded one by one, bodies with
+the library that the client uses.
+``tests/unit/test_other_rows.py`` compares this module with ``rocketmq.format.record``.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from lastwrite.rocketmq.format.record import (
 )
 
 LOG_APPEND_TIME = 1
-_OPEN_BYTES = 4 << 20  # of opened bodies that are held at once, if one is no larger
+_OPEN_BYTES = 4 << 20  # limit of decompressed bodies in memory, if no single one is larger
 
 
 def gather(
     buffer: ByteArray, messages: MessageTable, span: tuple[int, int], shift: int, limit_bytes: int
 ) -> Iterator[RecordColumns]:
-    """The messages whose queue offsets lie in ``span``, the second exclusive.
+    """The messages whose queue offsets are in ``span``; its second number is exclusive.
 
     Args:
-        messages: as ``kernels.split`` found them in ``buffer``.
-        shift: what positions in the buffer lack to those in the file.
-        limit_bytes: of one body.
+        messages: the rows that ``kernels.split`` found in ``buffer``.
+        shift: added to a position in the buffer, it gives the position in the file.
+        limit_bytes: of one decompressed body.
 
     Raises:
         CorruptLog, UnsupportedFormat, OutOfMemoryBudget: a body does not decompress.
@@ -95,7 +95,7 @@ def _columns(data: ByteArray, messages: MessageTable, shift: int) -> RecordColum
 
 
 class _Opened:
-    """Bodies that were compressed, by their row."""
+    """Decompressed bodies by row."""
 
     def __init__(self, buffer: ByteArray) -> None:
         self._buffer = buffer
@@ -110,7 +110,7 @@ class _Opened:
         self.size += len(body)
 
     def columns(self, messages: MessageTable, first: int, shift: int) -> RecordColumns:
-        """Those of ``messages``, whose first is row ``first``."""
+        """The columns of ``messages``, whose first row is row ``first``."""
         found = _columns(self._buffer, messages, shift)
         bodies = {row - first: body for row, body in self._bodies}
         data, values = with_bodies(self._buffer, found.values, bodies)
@@ -120,7 +120,8 @@ class _Opened:
 def with_bodies(
     data: ByteArray, stored: Slices, bodies: Mapping[int, bytes]
 ) -> tuple[ByteArray, Slices]:
-    """The data with bodies behind, which by their row take the place of those that are stored."""
+    """The data followed by ``bodies``, and slices in which each replaces the stored body of its
+    row."""
     starts, lengths = np.array(stored[0]), np.array(stored[1])
     rows = list(bodies)
     lengths[rows] = [len(body) for body in bodies.values()]
@@ -137,7 +138,6 @@ class _Item(NamedTuple):
 
 
 def _inner(buffer: ByteArray, record: np.void, shift: int, limit_bytes: int) -> RecordColumns:
-    """The messages of an inner batch."""
     position, size = int(record["position"]), int(record["size"])
     message = decode_message(memoryview(buffer), position, position + size)
     found = [

@@ -1,14 +1,14 @@
-"""The index file: from a key to the addresses in the commit log of the records that have it.
+"""The index file: from a key to the commit log addresses of the records that have it.
 
-Header, slots, entries. A key's hash chooses a slot; the slot holds the number of the newest entry
-there, each entry the number of the one before it, 0 ends the chain. Entry 0 is never used, so the
-count in the header begins at 1. Hashes collide: whoever looks up must compare the records' own
+A file has a header, slots and entries. A key's hash chooses a slot. The slot has the number of its
+newest entry, each entry the number of the one before it, and 0 ends the chain. Entry 0 is never
+used, so the count in the header begins at 1. Hashes collide: a lookup must compare the records' own
 keys.
 
-5.5.0 enters a record's tag, too, under the key ``T#TAG``; 4.9.3 does not.
+5.5.0 also enters a record's tag, under the key ``T#TAG``; 4.9.3 does not.
 
-Neither the number of slots nor the room for entries is stated anywhere; a broker takes both from
-its settings. They are found again from the size and from what the entries say (``find_slots``).
+The file states neither the number of slots nor the capacity for entries; a broker takes both from
+its settings. ``find_slots`` derives them from the file size and the entries.
 
 Source: RocketMQ 5.5.0 ``IndexFile``, ``IndexHeader``, ``IndexService.buildIndex``;
 docs/formats/rocketmq.md, "Index file".
@@ -47,14 +47,14 @@ class IndexHeader(NamedTuple):
 
 
 class IndexEntry(NamedTuple):
-    """A key of a record."""
+    """One key of one record."""
 
     # fmt: off
     #                               offset  type
     hash:            Annotated[int, At(0,  I32)]  # of "TOPIC#KEY", not negative
     physical_offset: Annotated[int, At(4,  I64)]
     seconds:         Annotated[int, At(12, I32)]  # after the header's first store time
-    previous:        Annotated[int, At(16, I32)]  # entry of the same slot; 0: none
+    previous:        Annotated[int, At(16, I32)]  # the entry before it in the same slot; 0: none
     # fmt: on
 
 
@@ -78,7 +78,7 @@ def index_bytes(slots: int, entries: int) -> int:
 
 
 def decode_index_header(data: Buffer, at: int = 0) -> IndexHeader:
-    """The header of an index file; a count of 0, as in a new file, is given as 1.
+    """The header of an index file. A count of 0, as in a new file, is returned as 1.
 
     Raises:
         TruncatedLog: fewer than 40 bytes.
@@ -92,11 +92,12 @@ def decode_index_header(data: Buffer, at: int = 0) -> IndexHeader:
 
 
 def find_slots(data: Buffer) -> int | None:
-    """How many slots an index file has, from its bytes alone; None where they do not tell.
+    """Derive the number of slots of an index file from its bytes. Returns None if that is
+    impossible.
 
-    RocketMQ's default ratio of four entries a slot is tried first, then every number that the size
-    allows. A number is believed when the first and the last entry are where it puts them, agree
-    with the header, and have slots that point to them or to later ones.
+    RocketMQ's default ratio of four entries per slot is tried first, then every number that the
+    size allows. A number is accepted if the first and the last entry are at the positions that
+    follow from it, agree with the header, and have slots that point to them or to later entries.
     """
     header = decode_index_header(data)
     rest = len(data) - INDEX_HEADER.size
@@ -117,8 +118,8 @@ def find_slots(data: Buffer) -> int | None:
             view[INDEX_HEADER.size + 4 * candidates + INDEX_ENTRY.size + 4 + k] == wanted[k]
         ]
     fitting = [int(slots) for slots in candidates.tolist() if _fits(data, header, slots)]
-    # Where the first entries are of address 0 a shift by one entry may fit too; but entry 0 is
-    # never used, and after the last one nothing was written, unless a crash kept the header old.
+    # If the first entries have address 0, a shift by one entry may fit too. But entry 0 is never
+    # used, and nothing follows the last entry unless a crash left an old header.
     best = (slots for slots in fitting if _ends_fit(data, header, slots))
     return next(best, fitting[0] if fitting else None)
 
@@ -147,7 +148,7 @@ def _fits(data: Buffer, header: IndexHeader, slots: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """An index file's bytes, and how they divide."""
+    """An index file's bytes and their division into slots and entries."""
 
     data: Buffer
     slots: int
@@ -155,12 +156,13 @@ class IndexFile:
 
     @classmethod
     def of(cls, data: Buffer, slots: int | None = None) -> IndexFile:
-        """Open the bytes of an index file; ``slots`` where they are known, else they are found.
+        """Open the bytes of an index file. Without ``slots`` their number is derived from the
+        bytes.
 
         Raises:
             TruncatedLog: too few bytes for the header, the slots, or the entries that the header
                 counts.
-            CorruptLog: the number of slots cannot be found.
+            CorruptLog: the number of slots cannot be derived.
         """
         header = decode_index_header(data)
         if slots is None:
@@ -168,7 +170,7 @@ class IndexFile:
         if slots is None:
             if header.count > 1:
                 raise CorruptLog("header and entries of the index file contradict each other", 36)
-            # Without entries it does not matter.
+            # Without entries any number of slots will do.
             slots = max((len(data) - INDEX_HEADER.size) // 84, 1)
         held = header.count if header.count > 1 else 0
         needed = INDEX_HEADER.size + 4 * slots + INDEX_ENTRY.size * held
@@ -178,7 +180,7 @@ class IndexFile:
 
     @property
     def capacity(self) -> int:
-        """Room for entries, the unused one included."""
+        """The number of entries that fit, including the unused entry 0."""
         return (len(self.data) - INDEX_HEADER.size - 4 * self.slots) // INDEX_ENTRY.size
 
     @property
@@ -186,12 +188,12 @@ class IndexFile:
         return self.header.count >= self.capacity
 
     def slot(self, number: int) -> int:
-        """What the slot holds: an entry's number, 0 for none."""
+        """The number of the slot's newest entry; 0 if it has none."""
         at = INDEX_HEADER.size + 4 * number
         return int.from_bytes(bytes(self.data[at : at + 4]), "big", signed=True)
 
     def entry_at(self, number: int) -> int:
-        """Where entry ``number`` lies in the file; the first that is used is 1."""
+        """The position of entry ``number`` in the file; the first one in use is 1."""
         return INDEX_HEADER.size + 4 * self.slots + INDEX_ENTRY.size * number
 
     def entry(self, number: int) -> IndexEntry:
@@ -205,10 +207,10 @@ class IndexFile:
         return np.frombuffer(self.data, ENTRY_DTYPE, self.header.count - 1, self.entry_at(1))
 
     def addresses(self, topic: str, key: str) -> list[int]:
-        """The addresses that the file has for the key's hash, the newest first.
+        """The addresses of the entries with the key's hash, newest first.
 
         Raises:
-            CorruptLog: the chain leaves its slot, or does not go down.
+            CorruptLog: the chain leaves its slot or does not descend.
         """
         wanted = index_hash(topic, key)
         slot = wanted % self.slots
@@ -231,7 +233,7 @@ class IndexFile:
 def new_index_file(
     slots: int, entries: int, *, last_physical_offset: int = 0, last_store_time_ms: int = 0
 ) -> ByteArray:
-    """An index file without entries, as a broker makes it after one that ended so."""
+    """An index file without entries, as a broker creates it after one with these last values."""
     out = np.zeros(index_bytes(slots, entries), np.uint8)
     time_ms, offset = max(last_store_time_ms, 0), max(last_physical_offset, 0)
     head = INDEX_HEADER.pack(time_ms, time_ms, offset, offset, 0, 1)
@@ -247,13 +249,13 @@ def build(
     times: Int64Array,
     first: int = 0,
 ) -> int:
-    """Enter the keys from ``first`` on, as ``kernels.index_keys`` gives them, into an index file,
-    until it is full.
+    """Enter the keys from ``first`` on, from ``kernels.index_keys``, into an index file until it is
+    full.
 
-    Returns how many went in. Byte for byte what a broker writes.
+    Returns how many were entered. The bytes equal those that a broker writes.
 
     Raises:
-        ValueError: the bytes are not those of an index file with so many slots.
+        ValueError: the bytes are not an index file with so many slots.
     """
     capacity = (len(out) - INDEX_HEADER.size - 4 * slots) // INDEX_ENTRY.size
     if slots < 1 or capacity < 1:

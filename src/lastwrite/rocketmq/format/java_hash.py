@@ -1,9 +1,8 @@
-"""Java's idea of a text and of its hash.
+"""Java strings and their hash code.
 
-A record's texts are UTF-8; the broker makes Java strings of them, and what it computes from a
-string it computes from its UTF-16 code units: a character outside the first 65,536 counts as two.
-Broken UTF-8 is not an error to Java: each broken stretch becomes U+FFFD, so two different byte
-strings may be one Java string.
+A record's texts are UTF-8. The broker decodes them to Java strings and computes on their UTF-16
+code units: a character outside the first 65,536 counts as two. Java accepts broken UTF-8. Each
+broken sequence becomes U+FFFD, so two different byte strings may be the same Java string.
 
 The hash of ``u0 … un-1`` is ``h = 31 * h + u`` in wrapping 32-bit arithmetic, from 0.
 
@@ -17,7 +16,7 @@ from functools import lru_cache
 
 _REPLACEMENT = "\ufffd"
 
-# Character.isWhitespace: what commons-lang's isBlank asks of each code unit.
+# Character.isWhitespace, which commons-lang's isBlank tests for each code unit.
 _SPACES = frozenset(
     [*range(0x09, 0x0E), *range(0x1C, 0x21), 0x1680, *range(0x2000, 0x2007), 0x2008, 0x2009, 0x200A]
     + [0x2028, 0x2029, 0x205F, 0x3000]
@@ -25,7 +24,7 @@ _SPACES = frozenset(
 
 
 def decode(raw: bytes) -> str:
-    """``new String(raw, UTF_8)``: never fails."""
+    """``new String(raw, UTF_8)``. Never fails."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -46,11 +45,10 @@ def _decode_broken(raw: bytes) -> str:
 
 
 def sequence_length(raw: bytes, at: int) -> int:
-    """How many bytes the character at ``at`` takes; negative: that many broken bytes become one
-    U+FFFD.
+    """The bytes of the character at ``at``. If negative, so many broken bytes become one U+FFFD.
 
-    A surrogate that was encoded by itself is broken as a whole, three bytes; else a break takes the
-    bytes up to the first that does not continue.
+    A surrogate that is encoded by itself is broken as a whole, three bytes. Any other broken
+    sequence ends before the first byte that does not continue it.
     """
     left = len(raw) - at
     first = raw[at]
@@ -94,17 +92,17 @@ def string_hash(text: str) -> int:
 
 
 def index_hash(topic: str, key: str) -> int:
-    """The hash by which an index file knows a key of a topic: 0 to 2**31 - 1."""
+    """The hash of a topic's key in an index file: 0 to 2**31 - 1."""
     value = abs(string_hash(f"{topic}#{key}"))
     return value if value < 1 << 31 else 0
 
 
 @lru_cache(1 << 12)
 def tags_code(tag: str | None) -> int:
-    """What a consume queue unit keeps of a tag: its hash, 0 without tag."""
+    """The tag's hash in a consume queue unit; 0 without a tag."""
     return string_hash(tag) if tag else 0
 
 
 def is_blank(text: str | None) -> bool:
-    """Whether a key counts as missing: none, empty, or nothing but Java's white space."""
+    """Whether a key counts as missing: absent, empty, or only Java white space."""
     return text is None or all(ord(character) in _SPACES for character in text)

@@ -1,10 +1,9 @@
 """Kernels over RocketMQ records: split, index keys, index entries.
 
-Each works on whole chunks, checks every size and length before it trusts one, and reports what it
-found as a code and a position instead of raising. What is called for every record is given the
-bytes by their address (see ``encoding.intrinsics``). ``tests/unit/test_rocketmq_kernels.py`` holds
-each against its slow twin in ``record``, ``properties``, ``java_hash`` and ``units``, which have
-the tables.
+Each works on whole chunks, checks every size and length before it uses one, and returns a code and
+a position instead of raising. Functions called for every record take the address of the bytes (see
+``encoding.intrinsics``). ``tests/unit/test_rocketmq_kernels.py`` compares each kernel with a slow
+version in ``record``, ``properties``, ``java_hash`` or ``units``, which have the layout tables.
 
 Record, big-endian; B and S are 8 or 20 (docs/formats/rocketmq.md, "Record"):
 
@@ -56,7 +55,7 @@ MESSAGE = np.dtype(
             "queue_id",
             "flag",
             "queue_offset",
-            "physical_offset",  # as the record says it; in a sound log its place there
+            "physical_offset",  # as the record states it; in a sound log its address there
             "sys_flag",
             "born_time",
             "store_time",
@@ -70,8 +69,8 @@ MESSAGE = np.dtype(
             "topic_length",
             "properties_at",
             "properties_length",
-            "key_at",  # KEYS, whole; where it is blank this is where it lies
-            "key_length",  # -1: none, or nothing but white space
+            "key_at",  # the whole KEYS; set also if KEYS is blank
+            "key_length",  # -1: no KEYS, or only white space
             "tags_at",
             "tags_length",  # -1: none
             "tags_code",  # Java's hash of the tag, 0 without
@@ -84,18 +83,18 @@ MESSAGE = np.dtype(
     ]
 )
 
-# Marks: what a row has no column for; ask ``record.decode_message``.
+# Marks of a record without a column of their own; ``record.decode_message`` decodes the values.
 HAS_DELAY = 1  # a property DELAY
 HAS_MULTI_DISPATCH = 2  # a property INNER_MULTI_DISPATCH
 HAS_INNER = 4  # both INNER_NUM and INNER_BASE
-BAD_NUMBER = 8  # one of them is no number: to a broker the record is broken
-# KEYS is nothing but white space; its length is in the bits from KEY_LENGTH_SHIFT on
+BAD_NUMBER = 8  # INNER_NUM or INNER_BASE is not a number: a broker treats the record as broken
+# KEYS is only white space; its length is in the bits from KEY_LENGTH_SHIFT on
 BLANK_KEY = 16
 KEY_LENGTH_SHIFT = 16
 
 MessageTable = npt.NDArray[np.void]
 
-# Codes that kernels report; ``CODES`` has the words.
+# Codes that kernels return; ``CODES`` has the messages.
 OK = 0
 NEED_MORE = 1
 BLANK = 2
@@ -118,9 +117,9 @@ CODES = {
     BAD_ORDER: "queue offsets do not rise",
 }
 
-# A DLedger commit log has a header before each record: magic i32, size i32 with this header,
-# index i64, term i64, position i64, channel i32, CRCs of chain and body i32, body length i32. At
-# the end of a file a blank entry has the magic -1 and the room that is left. Source: DLedger 0.3.2.
+# A DLedger commit log has a header before each record: magic i32, size i32 with this header, index
+# i64, term i64, position i64, channel i32, CRCs of chain and body i32, body length i32. A blank
+# entry at the end of a file has the magic -1 and the number of bytes left. Source: DLedger 0.3.2.
 DLEDGER_HEADER_BYTES = 48
 _DLEDGER_MESSAGE = 1
 _DLEDGER_BLANK = -1
@@ -130,7 +129,7 @@ _V1_HEAD = 75  # the fixed fields without the hosts
 _MAX_I16 = 32767
 _MAX_I64 = 0x7FFFFFFFFFFFFFFF
 
-# Names as little-endian words, as ``load64`` and its like read them.
+# Names as little-endian words, as ``load64``, ``load32`` and ``load16`` read them.
 _KEYS = np.uint64(int.from_bytes(b"KEYS", "little"))
 _TAGS = np.uint64(int.from_bytes(b"TAGS", "little"))
 _UNIQ_KEY = np.uint64(int.from_bytes(b"UNIQ_KEY", "little"))
@@ -149,7 +148,7 @@ _TOPS = np.uint64(0x8080808080808080)
 
 @njit(cache=True, nogil=True, forceinline=True)
 def value_end(source, at, end, bound):
-    """The first byte 2 in ``[at, end)``, or ``end``. Up to ``bound`` there are bytes to load."""
+    """The first byte 2 in ``[at, end)``, or ``end``. Bytes up to ``bound`` may be loaded."""
     while at < end:
         if at + 8 <= bound:
             word = load64(source, at) ^ _TWOS
@@ -171,7 +170,7 @@ def _continues(byte):
 
 @njit(cache=True, nogil=True)
 def is_blank(source, at, end):
-    """Whether ``[at, end)`` is nothing but what Java's ``Character.isWhitespace`` accepts."""
+    """Whether ``[at, end)`` has only characters that Java's ``Character.isWhitespace`` accepts."""
     while at < end:
         byte = np.int64(load8(source, at))
         if 0x09 <= byte <= 0x0D or 0x1C <= byte <= 0x20:
@@ -204,7 +203,7 @@ def _mixed(value, unit):
 
 @njit(cache=True, nogil=True)
 def _hash_on(source, at, end, value):
-    """Java's hash, carried on from ``value`` over ``[at, end)``; below 2**32."""
+    """Java's hash, continued from ``value`` over ``[at, end)``; below 2**32."""
     while at < end:
         first = np.int64(load8(source, at))
         if first < 0x80:
@@ -279,10 +278,9 @@ def decimal(source, at, end, largest):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _properties(source, at, end, bound, row):
-    """Note in ``row`` what the properties ``[at, end)`` say; of a name that is there twice the last
-    counts.
+    """Write what ``row`` needs of the properties ``[at, end)``; the last of equal names counts.
 
-    One function: what it finds is a dozen local numbers, which a call would have to carry.
+    This is one function, because a call would have to pass its dozen local numbers.
     """
     key_at = np.int64(-1)
     key_length = np.int64(-1)
@@ -299,8 +297,9 @@ def _properties(source, at, end, bound, row):
     while at < end:
         stop = value_end(source, at, end, bound)
         length = stop - at
-        # No name holds a byte 1, so the first one is where it ought to be or the name is another;
-        # and only where the length allows it is a byte loaded. At least one byte of value follows.
+        # No name contains a byte 1, so the first one is at the expected position or the name is
+        # another. A byte is loaded only where the length allows it. At least one byte of value
+        # follows.
         if length >= 6:
             word = load32(source, at)
             if word == _KEYS and load8(source, at + 4) == one:
@@ -348,7 +347,7 @@ def _properties(source, at, end, bound, row):
                 marks |= HAS_DELAY
         at = stop + 1
     if key_at >= 0 and load8(source, key_at) - np.uint64(0x21) > np.uint64(0x5E):
-        # Only what begins with a space or beyond ASCII can be blank.
+        # Only a value that begins with a space or a byte beyond ASCII can be blank.
         if is_blank(source, key_at, key_at + key_length):
             marks |= BLANK_KEY | key_length << KEY_LENGTH_SHIFT
             key_length = np.int64(-1)
@@ -378,7 +377,7 @@ def _properties(source, at, end, bound, row):
 
 @njit(cache=True, nogil=True, inline="always")
 def is_whole(data, body_at, body_length, crc):
-    """Whether a record's checksum proves its body; of an empty one there is nothing to prove."""
+    """Whether a record's body matches its checksum; an empty body always does."""
     if body_length == 0:
         return True
     return np.int64(crc32(data, body_at, body_at + body_length)) & 0x7FFFFFFF == crc
@@ -389,16 +388,16 @@ def split(data, start, end, table, check_crc):
     """Cut ``data[start:end]`` into whole records, one row of ``table`` (MESSAGE) each, until the
     table is full.
 
-    Returns (rows, position after the last whole record, code, position the code speaks of, bytes
-    that the record there needs, 0 where unknown). After NEED_MORE that is how many bytes from the
-    record's first one there must be: a claim, to be held against what its file has left.
-    After BLANK it is the room that the blank record states; whoever goes on does so in the next
-    file. After END and the codes of damage the position is where they were found.
+    Returns (rows, position after the last whole record, code, position that the code refers to,
+    bytes that the record there needs, 0 if unknown). After NEED_MORE the bytes count from the
+    record's first byte. They are a claim of the record, to be compared with the bytes left in its
+    file. After BLANK they are the bytes that the blank record states, and the log continues in the
+    next file. After END and the codes of damage the position is where they were found.
 
-    One function, since each check needs the numbers that those before it have read.
+    This is one function, because each check needs the numbers that the ones before it have read.
 
-    Like a broker it does not check the record's address; ``physical_offset - position`` is the same
-    in all rows of a sound log, and where it is not, the bytes are stale ones of another place.
+    Like a broker it does not check the record's address. ``physical_offset - position`` is the same
+    in all rows of a sound log; a row where it differs is stale bytes from elsewhere.
     """
     rows = 0
     at = np.int64(start)
@@ -406,7 +405,7 @@ def split(data, start, end, table, check_crc):
     while rows < len(table) and at < end:
         left = end - at
         if left < 8:
-            # What is written ends with zeros, and a file may end with fewer than eight of them.
+            # Written data ends with zeros, and a file may end with fewer than eight of them.
             return rows, at, NEED_MORE, at, 8
         size = i32(source, at)
         magic = i32(source, at + 4)
@@ -423,7 +422,7 @@ def split(data, start, end, table, check_crc):
                 return rows, at, NEED_MORE, at, DLEDGER_HEADER_BYTES
             if magic < DLEDGER_HEADER_BYTES or i32(source, at + 44) != magic - DLEDGER_HEADER_BYTES:
                 return rows, at, BAD_MAGIC, at + 4, 0
-            at += DLEDGER_HEADER_BYTES  # its body is the record, which states its own address
+            at += DLEDGER_HEADER_BYTES  # the body is the record, which states its own address
             continue
         if size < _SMALLEST:
             return rows, at, BAD_SIZE, at, 0
@@ -494,13 +493,13 @@ def _key_hash(source, at, end, topic_hash):
 
 @njit(cache=True, nogil=True)
 def index_keys(data, table, first, last, hashes, places, times, tags=True):
-    """The index entries of the rows ``first`` to ``last`` of a MESSAGE table, in the order of a
-    broker.
+    """The index entries of the rows ``first`` to ``last`` of a MESSAGE table, in a broker's order.
 
-    Of each record its UNIQ_KEY, then each part of KEYS between spaces, then with ``tags``, as 5.5.0
-    has it and 4.9.3 has not, its tag under the key ``T#TAG``; none of a rolled back transaction.
-    The three arrays take hash, address and store time of an entry. Returns (entries, next row): a
-    row whose entries may not fit any more is left for the next call.
+    A record gives an entry for its UNIQ_KEY, then one for each part of KEYS between spaces. With
+    ``tags``, as in 5.5.0 but not in 4.9.3, an entry for its tag under the key ``T#TAG`` follows. A
+    rolled back record of a transaction gives none. The three arrays get the hash, address and store
+    time of each entry. Returns (entries, next row): a row whose entries may no longer fit is left
+    for the next call.
     """
     source = address(data)
     filled = 0
@@ -511,7 +510,7 @@ def index_keys(data, table, first, last, hashes, places, times, tags=True):
         length = row.key_length
         if row.marks & BLANK_KEY:
             length = row.marks >> KEY_LENGTH_SHIFT
-        # Parts are at least a byte each with a space between.
+        # Each part has at least one byte, with a space between parts.
         if filled + 2 + (max(length, 0) + 1) // 2 > len(hashes):
             return filled, i
         before = _hash_on(source, row.topic_at, row.topic_at + row.topic_length, np.int64(0))
@@ -547,8 +546,8 @@ def index_keys(data, table, first, last, hashes, places, times, tags=True):
 def put_entries(out, slots, capacity, hashes, places, times, first, last):
     """Enter ``hashes[first:last]`` into the index file ``out`` as a broker does, until it is full.
 
-    ``out``: the file's bytes, header and all, of the size that ``slots`` and ``capacity`` give.
-    Returns how many of the entries went in.
+    ``out`` is the whole file, of the size that ``slots`` and ``capacity`` give. Returns the number
+    of entries written.
     """
     base = 40 + 4 * slots
     count = max(i32(out, 36), np.int64(1))

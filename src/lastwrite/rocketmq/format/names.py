@@ -1,9 +1,9 @@
 """Names and sizes of files and folders in a RocketMQ store.
 
-``00000000000104857460`` is the file of a log or queue whose first byte has that address; files of
-one log are equally large, so an address is found by its file's name. Compaction leaves jumps
-between names, so look it up in the list and never divide. A file of the compaction index has the
-name of its log file, not an address of its own.
+``00000000000104857460`` is the file of a log or queue whose first byte has that address. Files of
+one log are equally large, but compaction leaves gaps between names. So find the file of an address
+in the list of names, and never by division. A file of the compaction index has the name of its log
+file, not an address of its own.
 
 ``consumequeue/orders/3`` is queue 3 of topic ``orders``: plain decimal.
 
@@ -19,8 +19,8 @@ from functools import lru_cache
 from lastwrite.errors import InvalidConfig
 
 OFFSET_DIGITS = 20
-LIGHT_QUEUE = "%LMQ%"  # begins the names of the topics of light queues
-LITE_TOPIC = "%LMQ%$"  # begins those of lite topics (5.5.0)
+LIGHT_QUEUE = "%LMQ%"  # prefix of the topic names of light queues
+LITE_TOPIC = "%LMQ%$"  # prefix of the names of lite topics (5.5.0)
 
 # In the store's root.
 COMMIT_LOG = "commitlog"
@@ -31,13 +31,13 @@ INDEX = "index"
 COMPACTION = "compaction"
 CONFIG = "config"
 TIMER_LOG = "timerlog"
-TIMER_WHEEL = "timerwheel"  # a file; those that begin so and end with a number are its snapshots
+TIMER_WHEEL = "timerwheel"  # a file; its snapshots have this name followed by a number
 CHECKPOINT = "checkpoint"
 ABORT = "abort"
 LOCK = "lock"
 
-# In ``commitlog/``, of another length than its files, so that no broker loads them: what was
-# stopped half way.
+# Markers of an interrupted command, in ``commitlog/``. Their length differs from that of its files,
+# so that no broker loads them.
 DISPATCH_GUARD = "lastwrite-dispatch"
 CUT_GUARD = "lastwrite-cut"
 
@@ -46,21 +46,22 @@ COMPACTION_LOGS = "compactionLog"
 COMPACTION_QUEUES = "compactionCq"
 POSITION_CHECKPOINT = "position-checkpoint"
 
-# In a queue's folder of the two, while a broker compacts or rebuilds a replica; and the mark of a
-# file on its way out.
+# Folders in a queue's folder of the two, while a broker compacts or rebuilds a replica; and the
+# suffix of a file that is being replaced.
 COMPACTING = "compacting"
 REPLICATING = "replicating"
 DELETED_SUFFIX = ".delete"
 
-# What to do with a file so marked: until a broker's run is through, it may be all that there is of
-# some messages.
+# The remedy for a file with this suffix. Until a broker's compaction has finished, the file may
+# have the only copy of some messages.
 UNFINISHED_REMEDY = (
     f"keep it, it may be all there is of some messages; if every file marked {DELETED_SUFFIX} is still there, move the "
     f"new files of the queue away and take the mark off, of log and index alike; else finish what the broker began, "
     f"from {COMPACTING}"
 )
 
-# Of a damaged compaction log: each replica compacts by itself, so a single file of it does not fit.
+# The remedy for a damaged compaction log. Each replica compacts by itself, so a single file of a
+# replica does not fit.
 RESTORE_QUEUE = (
     "restore the whole queue, log files and index files together, from one backup or one replica"
 )
@@ -68,13 +69,13 @@ RESTORE_QUEUE = (
 # In ``config/``.
 TOPICS = "topics.json"
 CONSUMER_OFFSETS = "consumerOffset.json"
-LIGHT_OFFSETS = "lmqConsumerOffset.json"  # in its place where a broker has enableLmq
+LIGHT_OFFSETS = "lmqConsumerOffset.json"  # replaces it if a broker has enableLmq
 DELAY_OFFSETS = "delayOffset.json"
 TIMER_CHECKPOINT = "timercheck"
 BACKUP_SUFFIX = ".bak"
 
-RETRY_TOPIC = "%RETRY%"  # begins the names of the topics of messages that are consumed again
-SYSTEM_TOPIC = "rmq_sys_"  # begins the names of a broker's own topics, of most of them
+RETRY_TOPIC = "%RETRY%"  # prefix of the topic names for messages that are consumed again
+SYSTEM_TOPIC = "rmq_sys_"  # prefix of the names of most of a broker's own topics
 TIMER_TOPIC = "rmq_sys_wheel_timer"  # messages with a time of delivery, in queue 0
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # delayed messages: their tags code is the time of delivery
 DEFAULT_CONSUME_QUEUE_BYTES = 6_000_000  # mappedFileSizeConsumeQueue
@@ -83,7 +84,7 @@ DEFAULT_COMPACTION_LOG_BYTES = 104_857_600  # compactionMappedFileSize, before l
 DEFAULT_COMPACTION_QUEUE_BYTES = 10_485_760  # compactionCqMappedFileSize, before log_sizes
 
 _BATCH_UNIT_BYTES = 46
-_FEWEST_INDEXES = 5  # a log file is at least so many index files long
+_FEWEST_INDEXES = 5  # a log file is at least as large as so many index files
 _MAX_I64 = (1 << 63) - 1
 _MAX_I32 = (1 << 31) - 1
 _NAME = re.compile(r"[0-9]{20}", re.ASCII)
@@ -95,7 +96,7 @@ def file_name(offset: int) -> str:
     """The name of the file whose first byte has the address ``offset``.
 
     Raises:
-        ValueError: below 0, or beyond 2**63 - 1.
+        ValueError: the offset is below 0 or above 2**63 - 1.
     """
     if not 0 <= offset <= _MAX_I64:
         raise ValueError(f"no file begins at {offset}")
@@ -104,9 +105,9 @@ def file_name(offset: int) -> str:
 
 @lru_cache(1 << 14)
 def parse_file_name(name: str) -> int | None:
-    """The address in a file's name, None where it is no such name.
+    """The address in a file's name. Returns None for any other name.
 
-    A broker takes any decimal number; but it writes 20 digits, and would not find the file again
+    A broker accepts any decimal number. But it writes 20 digits and would not find the file again
     under another name.
     """
     if not _NAME.fullmatch(name):
@@ -116,7 +117,7 @@ def parse_file_name(name: str) -> int | None:
 
 
 def parse_queue_name(name: str) -> int | None:
-    """The number of a queue's folder; None: brokers skip a folder of such a name."""
+    """The number of a queue's folder. Returns None for a name that brokers skip."""
     if not _QUEUE.fullmatch(name):
         return None
     queue = int(name)
@@ -124,30 +125,29 @@ def parse_queue_name(name: str) -> int | None:
 
 
 def dispatches_to_light_queues(topic: str) -> bool:
-    """Whether a broker files the topic's records in the light queues that they name, too.
+    """Whether a broker dispatches the topic's records to the light queues that they name.
 
-    Source: RocketMQ 5.5.0 ``MultiDispatchUtils.isNeedHandleMultiDispatch``; only an ordinary
+    Source: RocketMQ 5.5.0 ``MultiDispatchUtils.isNeedHandleMultiDispatch``. Only an ordinary
     consume queue does so.
     """
     return topic != SCHEDULE_TOPIC and not topic.startswith((RETRY_TOPIC, SYSTEM_TOPIC))
 
 
 def is_index_name(name: str) -> bool:
-    """Whether it is an index file's name: ``yyyyMMddHHmmssSSS``, of the broker's zone."""
+    """Whether ``name`` is an index file's: ``yyyyMMddHHmmssSSS``, in the broker's time zone."""
     return _INDEX_NAME.fullmatch(name) is not None
 
 
 def log_sizes(
     compaction_mapped_file_size: int, compaction_cq_mapped_file_size: int
 ) -> tuple[int, int]:
-    """The bytes of a compaction log's files and of their index files that a broker makes of the two
-    settings.
+    """The sizes of compaction log files and of their index files that result from the two settings.
 
-    The log's size is a multiple of the index's on purpose: a broker computes places in index files
-    as address modulo index file size.
+    The log's size is a multiple of the index's: a broker computes positions in index files as
+    address modulo index file size.
 
     Raises:
-        InvalidConfig: an index file would hold no unit, or a file would pass 2 GiB.
+        InvalidConfig: an index file would have no unit, or a file would exceed 2 GiB.
     """
     index = compaction_cq_mapped_file_size // _BATCH_UNIT_BYTES * _BATCH_UNIT_BYTES
     if index <= 0:

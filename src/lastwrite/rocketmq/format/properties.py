@@ -1,12 +1,12 @@
 r"""The properties of a message: names and values in one flat string.
 
 ``KEYS\x01order-1\x02TAGS\x01TagA\x02``: a name, byte 1, a value, byte 2, and so on. Brokers before
-5.2.0 leave the last byte 2 out. Nothing is escaped, so a value may hold a byte 1 but never a byte
-2. A broker that writes record checksums puts ``__CRC32#`` last, always 20 bytes: ten digits, the
-least significant first.
+5.2.0 leave out the last byte 2. Nothing is escaped, so a value may contain a byte 1 but never a
+byte 2. A broker that writes record checksums puts ``__CRC32#`` last. It always takes 20 bytes: its
+value has ten digits, the least significant first.
 
-A piece without byte 1, without a name or without a value says nothing; of a name that is there
-twice the last counts.
+A piece without byte 1, without a name or without a value is ignored. The last of equal names
+counts.
 
 Source: RocketMQ 5.5.0 ``MessageDecoder.string2messageProperties``, ``MessageExtEncoder``,
 ``UtilAll.crc32``; docs/formats/rocketmq.md, "Record" and "Properties";
@@ -28,11 +28,11 @@ VALUE_END: Final = 0x02
 KEYS: Final = "KEYS"
 TAGS: Final = "TAGS"
 UNIQUE_KEY: Final = "UNIQ_KEY"
-INNER_NUM: Final = "INNER_NUM"  # of an inner batch: its messages
-INNER_BASE: Final = "INNER_BASE"  # of an inner batch: its first queue offset
+INNER_NUM: Final = "INNER_NUM"  # number of messages in an inner batch
+INNER_BASE: Final = "INNER_BASE"  # first queue offset of an inner batch
 DELAY: Final = "DELAY"  # a level of messageDelayLevel, from 1
 MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"  # further (light) queues, separated by commas
-MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"  # its offsets there
+MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"  # the offsets in these queues
 RECORD_CRC: Final = "__CRC32#"
 
 RECORD_CRC_BYTES: Final = 20
@@ -40,7 +40,7 @@ _RECORD_CRC_HEAD = RECORD_CRC.encode() + bytes([NAME_END])
 
 
 def items(raw: bytes) -> list[tuple[bytes, bytes]]:
-    """Names and values as they lie there, in their order, repeated ones too."""
+    """Names and values in stored order, including repeated names."""
     found = []
     for piece in raw.split(b"\x02"):
         name, separator, value = piece.partition(b"\x01")
@@ -57,8 +57,8 @@ def parse(raw: bytes) -> dict[str, str]:
 def light_queues(found: Mapping[str, str], queue_id: int) -> list[tuple[str, int, int]]:
     """Topic, queue and offset of each light queue that a record of queue ``queue_id`` names.
 
-    As a broker reads them: none unless there are as many offsets as names, and none from an offset
-    on that is no number. A queue that a record names twice has it once.
+    As in a broker there are none if the numbers of offsets and names differ, and none from an
+    offset on that is not a number. A queue that a record names twice has the record once.
 
     Source: RocketMQ 5.5.0 ``ConsumeQueue.multiDispatchLmqQueue``.
     """
@@ -78,10 +78,10 @@ def light_queues(found: Mapping[str, str], queue_id: int) -> list[tuple[str, int
 
 
 def build(pairs: Mapping[str, str] | Iterable[tuple[str, str]], *, closed: bool = True) -> bytes:
-    """The properties' bytes; ``closed``: with the last byte 2, as brokers from 5.2.0 on write it.
+    """Encode properties. ``closed`` adds the last byte 2, as brokers since 5.2.0 do.
 
     Raises:
-        ValueError: a name or value that would not be read back.
+        ValueError: a name or value would not be decoded to itself.
     """
     out = []
     for name, value in pairs.items() if isinstance(pairs, Mapping) else pairs:
@@ -92,7 +92,7 @@ def build(pairs: Mapping[str, str] | Iterable[tuple[str, str]], *, closed: bool 
 
 
 def record_crc(record: bytes | memoryview) -> int:
-    """The checksum that a record states: over all but its last 20 bytes, top bit cleared."""
+    """Compute the checksum stored in a record: over all but its last 20 bytes, top bit cleared."""
     return zlib.crc32(memoryview(record)[:-RECORD_CRC_BYTES]) & 0x7FFF_FFFF
 
 
@@ -102,9 +102,9 @@ def record_crc_item(crc: int) -> bytes:
 
 
 def record_crc_holds(record: bytes | memoryview) -> bool | None:
-    """Whether a whole record is what its record checksum says; None where it states none.
+    """Whether a whole record matches its record checksum. Returns None if it has none.
 
-    Of a record in a compaction log it never holds: the address changed after it was computed.
+    In a compaction log it never matches, because the address changes after it was computed.
     """
     tail = bytes(memoryview(record)[-RECORD_CRC_BYTES:])
     digits = tail[len(_RECORD_CRC_HEAD) : -1]

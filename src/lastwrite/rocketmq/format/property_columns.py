@@ -1,6 +1,4 @@
-"""The properties of many messages at once, as a column of maps: the kernel whose slow twin is
-``properties.parse``.
-"""
+"""The properties of many messages as a column of maps. The slow version is ``properties.parse``."""
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ _SMALLEST_ITEM_BYTES = 3  # a name, byte 1, a value
 
 
 class PropertyItems(NamedTuple):
-    """Names and values as slices; those of message i are ``[offsets[i], offsets[i + 1])``."""
+    """Names and values as slices; message i has ``[offsets[i], offsets[i + 1])``."""
 
     offsets: npt.NDArray[np.int32]
     name_at: Int64Array
@@ -27,8 +25,8 @@ class PropertyItems(NamedTuple):
 
 
 def property_items(data: ByteArray, starts: Int64Array, lengths: Int64Array) -> PropertyItems:
-    """The properties in ``data[start : start + length]``, each name once with its last value."""
-    # A byte 2 follows each, the last one perhaps.
+    """The properties in ``data[start : start + length]``, each name once, with its last value."""
+    # A byte 2 follows each item, except perhaps the last.
     most = int(((lengths + 1) // (_SMALLEST_ITEM_BYTES + 1)).sum())
     offsets = np.zeros(len(starts) + 1, np.int32)
     columns = np.empty((4, most), np.int64)
@@ -67,7 +65,7 @@ def _items(data, starts, lengths, offsets, columns):
 
 @njit(cache=True, nogil=True)
 def _place_of(data, columns, first, count, at, length):
-    """Where the message has this name already, else ``count``."""
+    """The column where the message has this name already, else ``count``."""
     for place in range(first, count):
         if columns[1, place] == length:
             same = True

@@ -1,15 +1,17 @@
-"""A record of a commit log or a compaction log, field by field: the readable twin of ``kernels``.
+"""A record of a commit log or a compaction log, field by field: the readable version of
+``kernels``.
 
-One message, the smallest case: total size, magic, checksum of the body, queue, offsets, times,
-hosts, body, topic, properties. Then:
+The smallest case is one message: total size, magic, checksum of the body, queue, offsets, times,
+hosts, body, topic, properties. In addition:
 
-- A host takes 8 bytes (IPv4) or 20 (IPv6); two bits of the sysFlag say which, each for itself.
+- A host takes 8 bytes (IPv4) or 20 (IPv6); the sysFlag has one bit for each of the two hosts.
 - Magic v2 has two bytes of topic length, v1 one.
-- The last record of a file is *blank*: the room that is left, and a magic of its own; what follows
-  means nothing. In the file that is being written the data end where the total size reads 0.
-- The body may be compressed. It lies as the client sent it, and the checksum covers it so.
+- The last record of a file is *blank*: the number of bytes left, and a magic of its own. Bytes
+  after it have no meaning. In the file being written, data ends where the total size is 0.
+- The body may be compressed. It is stored as the client sent it, and the checksum covers the stored
+  bytes.
 - An *inner batch* is one record whose body is a sequence of messages.
-- A traditional batch leaves no trace: its messages are records like others.
+- A traditional batch leaves no trace: its messages are ordinary records.
 
 Source: RocketMQ 5.5.0 and 4.9.3 ``MessageExtEncoder``, ``CommitLog.checkMessageAndReturnSize``,
 ``MessageDecoder``; docs/formats/rocketmq.md, "Record" and "Properties".
@@ -48,7 +50,7 @@ from lastwrite.rocketmq.format.properties import (
     record_crc_item,
 )
 
-# Magics as signed numbers, as they come out of the tables below.
+# Magics as the signed numbers that the layouts below decode.
 MAGIC_V1 = 0xDAA320A7 - (1 << 32)
 MAGIC_V2 = 0xDAA320AB - (1 << 32)
 MAGIC_BLANK = 0xCBD43194 - (1 << 32)
@@ -64,7 +66,7 @@ BORN_V6 = 0x10
 STORE_V6 = 0x20
 NEEDS_UNWRAP = 0x40
 INNER_BATCH = 0x80
-COMPRESSION_MASK = 0x700  # means something only with COMPRESSED
+COMPRESSION_MASK = 0x700  # used only with COMPRESSED
 COMPRESSION_LZ4 = 0x100
 COMPRESSION_ZSTD = 0x200
 COMPRESSION_ZLIB = 0x300
@@ -72,7 +74,7 @@ COMPRESSION_ZLIB = 0x300
 IS_INNER = NEEDS_UNWRAP | INNER_BATCH  # both: the body is a sequence of messages
 
 BLANK_BYTES = 8
-SMALLEST_RECORD_BYTES = 91  # IPv4 hosts, magic v1, neither body, topic nor properties
+SMALLEST_RECORD_BYTES = 91  # IPv4 hosts, magic v1, no body, topic or properties
 PHYSICAL_OFFSET_AT = 28  # the only bytes that change when a record is copied to a compaction log
 DEFAULT_LIMIT_BYTES = 64 << 20  # of one body, decompressed
 
@@ -82,7 +84,7 @@ _SMALLEST_ITEM_BYTES = 22
 
 
 class RecordHead(NamedTuple):
-    """What every record begins with, whatever its hosts and its magic."""
+    """The start of every record, the same for all kinds of hosts and both magics."""
 
     # fmt: off
     #                               offset  type
@@ -102,17 +104,17 @@ class RecordHead(NamedTuple):
 
 
 class StoreTime(NamedTuple):
-    """What follows the born host."""
+    """The store time, after the born host."""
 
     # fmt: off
     #                             offset  type
-    store_time_ms: Annotated[int, At(0, I64)]  # by the broker's clock; never falls within a log
+    store_time_ms: Annotated[int, At(0, I64)]  # by the broker's clock; never decreases within a log
     # 8: store host
     # fmt: on
 
 
 class RecordTail(NamedTuple):
-    """What follows the store host."""
+    """The fields after the store host."""
 
     # fmt: off
     #                               offset  type
@@ -124,7 +126,7 @@ class RecordTail(NamedTuple):
 
 
 class Blank(NamedTuple):
-    """The end of a file; nothing after it means anything."""
+    """The blank record that ends a file. Bytes after it have no meaning."""
 
     # fmt: off
     #                     offset  type
@@ -134,7 +136,7 @@ class Blank(NamedTuple):
 
 
 class InnerHead(NamedTuple):
-    """What a message of an inner batch begins with."""
+    """The start of a message in an inner batch."""
 
     # fmt: off
     #                           offset  type
@@ -155,7 +157,7 @@ INNER_HEAD = layout(InnerHead, byte_order=">", size=20)
 
 
 class Compression(StrEnum):
-    """How a body is compressed."""
+    """The compression of a body."""
 
     NONE = "none"
     ZLIB = "zlib"
@@ -172,10 +174,10 @@ _COMPRESSIONS = {
 
 
 def compression_of(sys_flag: int) -> Compression:
-    """What the sysFlag says of the body.
+    """The compression of the body according to the sysFlag.
 
     Raises:
-        UnsupportedFormat: a type that no release knows.
+        UnsupportedFormat: no release uses this compression type.
     """
     if not sys_flag & COMPRESSED:
         return Compression.NONE
@@ -200,7 +202,7 @@ class Host(NamedTuple):
         return f"[{text}]:{self.port}" if self.is_v6 else f"{text}:{self.port}"
 
     def encode(self) -> bytes:
-        """As it lies in a record: address, then the port in four bytes."""
+        """Encode the address, then the port in four bytes, as in a record."""
         return self.address + struct.pack(">i", self.port)
 
 
@@ -209,7 +211,7 @@ LOCALHOST = Host(b"\x7f\0\0\1", 10911)
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A record, every field as it lies on disk.  Sizes and lengths are those of its parts."""
+    """A record with every field as stored. Sizes and lengths follow from its parts."""
 
     magic: int = MAGIC_V1
     body_crc: int = 0
@@ -235,7 +237,7 @@ class Message:
 
     @property
     def keys(self) -> str | None:
-        """The whole of KEYS, by which compaction goes; None where it is missing or blank."""
+        """The whole KEYS, which compaction uses as the key. None if it is missing or blank."""
         keys = self.properties.get(KEYS)
         return None if is_blank(keys) else keys
 
@@ -249,12 +251,12 @@ class Message:
 
     @property
     def body_at(self) -> int:
-        """Where the body begins, counted from the record's first byte."""
+        """The position of the body, counted from the record's first byte."""
         return 72 + _host_bytes(self.sys_flag, BORN_V6) + _host_bytes(self.sys_flag, STORE_V6)
 
     @property
     def size(self) -> int:
-        """Bytes of the record."""
+        """The size of the record in bytes."""
         lengths = 4 if self.magic == MAGIC_V2 else 3  # of topic and properties
         parts = (self.body, self.topic_bytes, self.properties_bytes)
         return self.body_at + lengths + sum(map(len, parts))
@@ -265,12 +267,13 @@ class Message:
 
     @property
     def body_crc_holds(self) -> bool:
-        """Whether the stored body agrees with the record; like a broker, no body always does."""
+        """Whether the stored body matches its checksum; as in a broker, an empty body always
+        does."""
         return not self.body or body_crc(self.body) == self.body_crc
 
 
 def body_crc(body: Buffer) -> int:
-    """The checksum of a stored body: CRC-32 without its top bit, 0 of nothing."""
+    """The checksum of a stored body: CRC-32 without its top bit; 0 for an empty body."""
     return zlib.crc32(body) & 0x7FFF_FFFF
 
 
@@ -279,7 +282,7 @@ def _host_bytes(sys_flag: int, bit: int) -> int:
 
 
 def decode_blank(buffer: Buffer, at: int, end: int) -> int | None:
-    """The room that a blank record at ``at`` states, None where none lies there."""
+    """The number of bytes that a blank record at ``at`` states. Returns None for other bytes."""
     if end - at < BLANK_BYTES:
         return None
     blank = Blank._make(BLANK.unpack_from(buffer, at))
@@ -287,16 +290,16 @@ def decode_blank(buffer: Buffer, at: int, end: int) -> int | None:
 
 
 def decode_message(buffer: Buffer, at: int, end: int) -> Message:
-    """Decode the record that begins ``at`` bytes into ``buffer``, whose bytes count up to ``end``.
+    """Decode the record at position ``at`` of ``buffer``, whose data ends at ``end``.
 
-    Checks the magic and every length, as a broker does, but neither checksum: ask
-    ``body_crc_holds`` and ``properties.record_crc_holds``. Nor does it compare ``physical_offset``
-    with where the record lies.
+    Checks the magic and every length, as a broker does, but neither checksum; use
+    ``body_crc_holds`` and ``properties.record_crc_holds``. Does not compare ``physical_offset``
+    with the record's position.
 
     Raises:
         TruncatedLog: the bytes end inside the record.
-        CorruptLog: size 0 (the end of what was written), a blank record, another magic, lengths
-            that do not add up; positions are bytes of ``buffer``.
+        CorruptLog: size 0 (the end of written data), a blank record, another magic, or lengths that
+            do not add up. Positions are bytes of ``buffer``.
     """
     size = _record_size(buffer, at, end)
     end = at + size
@@ -341,7 +344,7 @@ def decode_message(buffer: Buffer, at: int, end: int) -> Message:
 
 
 def _record_size(buffer: Buffer, at: int, end: int) -> int:
-    """What the record at ``at`` states; see ``decode_message`` for what it raises."""
+    """The stated size of the record at ``at``; raises as ``decode_message`` does."""
     left = end - at
     if left < BLANK_BYTES:
         raise TruncatedLog(f"record cut short: {max(left, 0)} bytes", at)
@@ -375,8 +378,9 @@ def make_message(
     closed: bool = True,
     **fields: Any,
 ) -> Message:
-    """A message whose checksum and host bits agree with its parts; ``closed`` as in
-    ``properties.build``, ``fields`` are others of ``Message``.
+    """A message with the checksum and host bits that match its parts.
+
+    ``closed`` is that of ``properties.build``; ``fields`` are other fields of ``Message``.
     """
     raw = build(properties or {}, closed=closed)
     made = Message(
@@ -392,13 +396,13 @@ def make_message(
 
 
 def encode_message(message: Message, *, record_crc: bool = False) -> bytes:
-    """The record's bytes; lengths are derived, the body's checksum is the message's.
+    """Encode a record. Lengths are derived; the body's checksum is the message's field.
 
-    ``record_crc``: a record checksum is put after the properties, which must be ``closed`` for it
-    to be found.
+    ``record_crc`` appends a record checksum to the properties, which must be ``closed`` for a
+    reader to find it.
 
     Raises:
-        ValueError: a part that does not fit its field, or hosts that contradict the sysFlag.
+        ValueError: a part does not fit its field, or hosts contradict the sysFlag.
     """
     if message.magic not in (MAGIC_V1, MAGIC_V2):
         raise ValueError(f"magic {message.magic}")
@@ -444,10 +448,10 @@ def encode_message(message: Message, *, record_crc: bool = False) -> bytes:
 
 
 def encode_blank(room: int) -> bytes:
-    """The blank record that leaves ``room`` bytes of a file unused, itself included.
+    """Encode a blank record that leaves ``room`` bytes of a file unused, itself included.
 
     Raises:
-        ValueError: there is no room for it.
+        ValueError: ``room`` is too small for it.
     """
     if not BLANK_BYTES <= room <= _MAX_I32:
         raise ValueError(f"a blank record in {room} bytes")
@@ -455,15 +459,15 @@ def encode_blank(room: int) -> bytes:
 
 
 def body_of(message: Message, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes:
-    """The body as the producer meant it: decompressed, to ``limit_bytes`` at most.
+    """The decompressed body, of at most ``limit_bytes``.
 
-    Like a broker it leaves a body of length 0 alone, whatever the sysFlag, and reads zlib to the
-    stream's own end.
+    As in a broker, a body of length 0 is returned unchanged despite its sysFlag, and zlib data is
+    read to the end of its stream.
 
     Raises:
-        CorruptLog: it does not decompress; positions count from the record's first byte.
-        UnsupportedFormat: compressed in a way that no release knows.
-        OutOfMemoryBudget: more than ``limit_bytes`` come out.
+        CorruptLog: the body does not decompress; positions count from the record's first byte.
+        UnsupportedFormat: no release uses this compression type.
+        OutOfMemoryBudget: the body decompresses to more than ``limit_bytes``.
     """
     return decompress_body(message.body, message.sys_flag, message.body_at, limit_bytes)
 
@@ -471,7 +475,7 @@ def body_of(message: Message, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes:
 def decompress_body(
     body: bytes, sys_flag: int, body_at: int, limit_bytes: int = DEFAULT_LIMIT_BYTES
 ) -> bytes:
-    """``body_of``, of a body whose record is not decoded as a whole."""
+    """``body_of`` for the body of a record that is not decoded as a whole."""
     if not body or not sys_flag & COMPRESSED:
         return body
     compression = compression_of(sys_flag)
@@ -510,10 +514,10 @@ def _past_limit(limit_bytes: int, body_at: int) -> OutOfMemoryBudget:
 def split_inner(message: Message, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> list[Message]:
     """The messages of an inner batch, each with its own flag, body, properties and queue offset.
 
-    All else is the record's, its address too. A message that is no inner batch is given back alone.
+    All other fields, including the address, are the record's. Any other message is returned alone.
 
     Raises:
-        CorruptLog: items that do not fill the body, or more or fewer than INNER_NUM; positions as
+        CorruptLog: items do not fill the body, or their number is not INNER_NUM; positions as in
             ``body_of``.
     """
     if not message.is_inner_batch:
@@ -575,7 +579,7 @@ def _decode_item(body: bytes, at: int, record: Message) -> tuple[Message, int]:
 
 
 def encode_inner(messages: Sequence[tuple[int, bytes, bytes]]) -> bytes:
-    """The body of an inner batch of messages given as flag, body and properties' bytes."""
+    """Encode the body of an inner batch from (flag, body, properties) of each message."""
     out = bytearray()
     for flag, body, raw in messages:
         if len(raw) > _MAX_I16:
@@ -589,13 +593,13 @@ def encode_inner(messages: Sequence[tuple[int, bytes, bytes]]) -> bytes:
 def offset_message_id(host: Host, physical_offset: int) -> str:
     """The id by which a broker finds a message in its commit log: host and address in hex.
 
-    Of a record in a compaction log it would name another place; use the commit log's.
+    It needs the address in the commit log; the address in a compaction log is another one.
     """
     return (host.encode() + struct.pack(">q", physical_offset)).hex().upper()
 
 
 def parse_message_id(text: str) -> tuple[Host, int]:
-    """The store host and the address in the commit log that an offset message id names.
+    """The store host and the commit log address in an offset message id.
 
     Raises:
         InvalidConfig: not 32 or 56 hex digits, or an address below 0.

@@ -1,11 +1,11 @@
 """The small files beside the logs: checkpoint, abort, lock, and the broker's JSON.
 
-``checkpoint``: 4,096 bytes, six numbers and zeros. ``abort``: there while a broker runs, with its
-process id (5.x) or empty (4.9.3); still there at a start, it means that the broker did not stop in
-order. ``lock``: the text ``lock``, held while a broker runs.
+``checkpoint`` has 4,096 bytes: six numbers and zeros. ``abort`` exists while a broker runs, with
+its process id (5.x) or empty (4.9.3). If it exists at a start, the broker was not stopped cleanly.
+``lock`` contains the text ``lock`` and is locked while a broker runs.
 
-The JSON is fastjson's: numbers may stand as names without quotation marks (``{0:5}``), which no
-other parser takes, so they are quoted first. Members that we do not know are passed over.
+The JSON is written by fastjson. Numbers may be member names without quotation marks (``{0:5}``). No
+other parser accepts that, so they are quoted first. Unknown members are ignored.
 
 Source: RocketMQ 5.5.0 ``StoreCheckpoint``, ``DefaultMessageStore``, ``TopicConfigManager``,
 ``ConsumerOffsetManager``, ``CompactionPositionMgr``; docs/formats/rocketmq.md, "The store" and
@@ -37,23 +37,23 @@ _RECOVERY_MARGIN_MS = 3_000
 
 
 class Checkpoint(NamedTuple):
-    """How far a broker had come; what a release does not know is 0."""
+    """A broker's progress. A field that a release does not write is 0."""
 
     # fmt: off
     #                                      offset  type
     commit_log_time_ms:     Annotated[int, At(0,  I64)]  # newest store time on disk
-    # newest one in consume queues; every 60 s only
+    # newest one in consume queues; updated only every 60 s
     consume_queue_time_ms:  Annotated[int, At(8,  I64)]
     index_time_ms:          Annotated[int, At(16, I64)]
     master_flushed_offset:  Annotated[int, At(24, I64)]  # 5.0.0
     confirm_offset:         Annotated[int, At(32, I64)]  # 5.1.1
-    # 5.5.0: address that the consume queues have reached
+    # 5.5.0: commit log address up to which the consume queues are filled
     consume_queue_offset:   Annotated[int, At(40, I64)]
     # fmt: on
 
     @property
     def recovery_time_ms(self) -> int:
-        """From which store time on a broker that was not stopped in order dispatches again."""
+        """The store time from which a broker dispatches again after an unclean stop."""
         return max(
             min(self.commit_log_time_ms, self.consume_queue_time_ms) - _RECOVERY_MARGIN_MS, 0
         )
@@ -63,7 +63,7 @@ CHECKPOINT = layout(Checkpoint, byte_order=">", size=48)
 
 
 def decode_checkpoint(data: Buffer) -> Checkpoint:
-    """The file ``checkpoint``.
+    """Decode the file ``checkpoint``.
 
     Raises:
         TruncatedLog: fewer bytes than its numbers take.
@@ -74,12 +74,12 @@ def decode_checkpoint(data: Buffer) -> Checkpoint:
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """The file's 4,096 bytes."""
+    """Encode the 4,096 bytes of the file."""
     return CHECKPOINT.pack(*checkpoint).ljust(CHECKPOINT_BYTES, b"\0")
 
 
 def decode_abort(data: bytes) -> int | None:
-    """The process id in ``abort``, None where it names none, as 4.9.3 leaves it."""
+    """The process id in ``abort``. Returns None if it has none, as in 4.9.3."""
     text = bytes(data).strip()
     return int(text) if text.isdigit() and len(text) < 12 else None
 
@@ -99,30 +99,30 @@ class Topic:
 
     @property
     def is_compacted(self) -> bool:
-        """Whether a broker keeps a compaction log of it."""
+        """Whether a broker keeps a compaction log of the topic."""
         return self.attributes.get(CLEANUP_POLICY) == COMPACTION_POLICY
 
     @property
     def has_batch_queues(self) -> bool:
-        """Whether its queues have units of 46 bytes, under ``batchconsumequeue``."""
+        """Whether the topic's queues have units of 46 bytes, under ``batchconsumequeue``."""
         return self.attributes.get(QUEUE_TYPE) == BATCH_QUEUE_TYPE
 
 
 def decode_topics(data: bytes) -> dict[str, Topic]:
-    """``config/topics.json``, by name.
+    """Decode ``config/topics.json``, by name.
 
     Raises:
-        CorruptLog: no JSON, or settings of another kind than they should be.
+        CorruptLog: the data is not JSON, or a setting has the wrong type.
     """
     table = _member(_json(data), "topicConfigTable")
     return {name: _topic(name, value) for name, value in table.items()}
 
 
 def decode_topic(name: str, data: bytes) -> Topic:
-    """A topic's settings as a broker answers with them.
+    """Decode a topic's settings from a broker's response.
 
     Raises:
-        CorruptLog: no JSON, or settings of another kind than they should be.
+        CorruptLog: the data is not JSON, or a setting has the wrong type.
     """
     return _topic(name, _json(data))
 
@@ -146,11 +146,12 @@ def _topic(name: str, value: Any) -> Topic:
 
 
 def decode_consumer_offsets(data: bytes) -> dict[tuple[str, str], dict[int, int]]:
-    """``config/consumerOffset.json`` or ``lmqConsumerOffset.json``: by topic and group, the next
-    offset of each queue; a light queue's is that of queue 0.
+    """Decode ``config/consumerOffset.json`` or ``lmqConsumerOffset.json``.
+
+    Returns the next offset of each queue, by topic and group. A light queue's is that of queue 0.
 
     Raises:
-        CorruptLog: no JSON, or anything but numbers.
+        CorruptLog: the data is not JSON, or a value is not a number.
     """
     found = {}
     document = _json(data)
@@ -169,10 +170,10 @@ def decode_consumer_offsets(data: bytes) -> dict[tuple[str, str], dict[int, int]
 
 
 def decode_delay_offsets(data: bytes) -> dict[int, int]:
-    """``config/delayOffset.json``: by level of delay, the next offset to be delivered.
+    """Decode ``config/delayOffset.json``: the next offset to deliver, by delay level.
 
     Raises:
-        CorruptLog: no JSON, or anything but numbers.
+        CorruptLog: the data is not JSON, or a value is not a number.
     """
     return {
         _number(level, "a level of delay"): _number(offset, f"offset of delay level {level}")
@@ -181,10 +182,10 @@ def decode_delay_offsets(data: bytes) -> dict[int, int]:
 
 
 def decode_config(data: bytes) -> Any:
-    """Another JSON file of the folder ``config``.
+    """Decode another JSON file of the folder ``config``.
 
     Raises:
-        CorruptLog: no JSON.
+        CorruptLog: the data is not JSON.
     """
     return _json(data)
 
@@ -197,11 +198,12 @@ _QUEUE_OFFSET = re.compile(r'("?)(?<![0-9])([0-9]{1,10})\1(\s*:\s*)([0-9]{1,19})
 def lower_consumer_offsets(
     data: bytes, ends: Mapping[tuple[str, int], int]
 ) -> tuple[bytes, list[tuple[str, str, int, int, int]]]:
-    """``config/consumerOffset.json`` or ``lmqConsumerOffset.json`` with no offset of a queue above
-    that of ``ends`` (by topic and queue). A light queue's offset stands alone, without its queue 0.
+    """``config/consumerOffset.json`` or ``lmqConsumerOffset.json`` with offsets lowered to
+    ``ends``.
 
-    All else stays as it is written. Returns the bytes, and of each offset that was lowered topic,
-    group, queue, what it was and what it is.
+    ``ends`` is by topic and queue. A light queue's offset is a plain number, without its queue 0.
+    All other text is kept as it is. Returns the bytes, and for each lowered offset its topic,
+    group, queue, old and new value.
     """
     lowered: list[tuple[str, str, int, int, int]] = []
 
@@ -235,9 +237,9 @@ _DELAY_OFFSET = re.compile(rb'("?)(?<![0-9])([0-9]{1,10})\1(\s*:\s*)([0-9]{1,19}
 def lower_delay_offsets(
     data: bytes, ends: Mapping[int, int]
 ) -> tuple[bytes, list[tuple[int, int, int]]]:
-    """``config/delayOffset.json`` with no offset of a level above that of ``ends``.
+    """``config/delayOffset.json`` with offsets lowered to the ``ends`` of their levels.
 
-    Returns the bytes, and of each offset that was lowered the level, what it was and what it is.
+    Returns the bytes, and for each lowered offset its level, old and new value.
     """
     lowered: list[tuple[int, int, int]] = []
 
@@ -255,13 +257,13 @@ def lower_delay_offsets(
 
 
 def decode_positions(data: bytes) -> dict[str, int]:
-    """``compaction/position-checkpoint``: by ``TOPIC_QUEUE``, the highest queue offset of what was
-    compacted.
+    """Decode ``compaction/position-checkpoint``: the highest compacted queue offset, by
+    ``TOPIC_QUEUE``.
 
-    An empty file says nothing, as to a broker, which then takes its ``.bak``.
+    An empty file returns nothing. A broker then reads its ``.bak``.
 
     Raises:
-        CorruptLog: no JSON, or anything but numbers.
+        CorruptLog: the data is not JSON, or a value is not a number.
     """
     if not data.strip():
         return {}
@@ -270,15 +272,14 @@ def decode_positions(data: bytes) -> dict[str, int]:
 
 
 def position_name(topic: str, queue: int) -> str:
-    """Under which name a queue's position is kept."""
+    """The name of a queue's position in the file."""
     return f"{topic}_{queue}"
 
 
 def encode_positions(positions: Mapping[str, int]) -> bytes:
-    """The file's bytes as 5.5.0 writes them: tabs, no newline at the end, in the order of Java's
-    map.
+    """Encode positions as 5.5.0 does: tabs, no final newline, in the order of Java's map.
 
-    ``positions``: those that were loaded first, in their order, then new ones as they came.
+    ``positions`` has the loaded ones first, in their order, then new ones in order of arrival.
     """
     if not positions:
         return b'{\n\t"empty":true,\n\t"queueOffsetMap":{}\n}'
@@ -289,11 +290,11 @@ def encode_positions(positions: Mapping[str, int]) -> bytes:
 
 
 def java_order(names: Iterable[str]) -> list[str]:
-    """The names in the order in which a ``ConcurrentHashMap`` that took them one by one gives them.
+    """The order in which a ``ConcurrentHashMap`` iterates over names added one by one.
 
-    By bucket of a table that doubles when it is three quarters full; within a bucket as they came,
-    but for what a doubling turned round: of each bucket it moves the longest tail that stays
-    together as it is and puts the others in front of it one by one.
+    The order is by bucket of a table that doubles when it is three quarters full. Names in a bucket
+    are in order of arrival, except where doubling reverses them: it moves the longest tail of each
+    bucket that stays together unchanged, and puts the others before it one by one.
     """
     table: list[list[tuple[int, str]]] = [[] for _ in range(16)]
     count = 0
@@ -339,7 +340,7 @@ def _json(data: bytes) -> Any:
 
 
 def _byte_of(text: str, place: int) -> int:
-    """The byte of the file for a character's place in the text with quoted names."""
+    """The byte in the file for a character's position in the text with quoted names."""
     quotes = 0
     for match in _BARE_NAME.finditer(text):
         if match[3] is not None and match.start(3) + quotes < place:

@@ -1,13 +1,12 @@
-"""The timer's files: messages with a time of delivery of their own (5.0.0).
+"""The timer's files, for messages with a delivery time of their own (5.0.0).
 
-A broker files such a message under ``rmq_sys_wheel_timer``, queue 0. Its timer service reads that
-consume queue and appends a unit of 52 bytes to ``timerlog/``; ``timerwheel`` has for each second
-the last unit of that second, and units of one second are chained backwards. A file of the log ends
-with a blank: a size, 8 bytes and a magic of its own. ``config/timercheck`` says how far the service
-has read both.
+A broker stores such a message under ``rmq_sys_wheel_timer``, queue 0. Its timer service reads that
+consume queue and appends a unit of 52 bytes to ``timerlog/``. ``timerwheel`` has the last unit of
+each second, and the units of one second are chained backwards. A file of the log ends with a blank:
+a size, 8 bytes and a magic of its own. ``config/timercheck`` has the service's positions in both.
 
-A broker without ``timerwheel`` builds it from the log at its start, from the byte
-``log_flushed_at`` on less one file.
+A broker without ``timerwheel`` rebuilds it at its start from the log, beginning one file before the
+byte ``log_flushed_at``.
 
 Source: RocketMQ 5.5.0 ``TimerMessageStore``, ``TimerLog``, ``TimerWheel``, ``TimerCheckpoint``.
 """
@@ -23,8 +22,8 @@ from lastwrite.encoding.layout import I32, I64, At, Buffer, layout
 from lastwrite.errors import TruncatedLog
 from lastwrite.model.columns import ByteArray
 
-PRECISION_MS: Final = 1000  # timerPrecisionMs, the default: what one slot of the wheel stands for
-_MOST_MAGIC: Final = 0xF  # of a unit; that of a blank is larger
+PRECISION_MS: Final = 1000  # timerPrecisionMs, the default: the time span of one slot of the wheel
+_MOST_MAGIC: Final = 0xF  # largest magic of a unit; a blank has a larger one
 
 
 class TimerUnit(NamedTuple):
@@ -34,9 +33,9 @@ class TimerUnit(NamedTuple):
     #                               offset  type
     size:            Annotated[int, At(0,  I32)]  # 52
     previous:        Annotated[int, At(4,  I64)]  # unit of the same second; -1: none
-    magic:           Annotated[int, At(12, I32)]  # bits: 1, 2 to be filed again, 4 a recall
+    magic:           Annotated[int, At(12, I32)]  # bits: 1, 2 to be stored again, 4 a recall
     write_time_ms:   Annotated[int, At(16, I64)]
-    delay_ms:        Annotated[int, At(24, I32)]  # from then on
+    delay_ms:        Annotated[int, At(24, I32)]  # after write_time_ms
     physical_offset: Annotated[int, At(28, I64)]  # in the commit log
     message_size:    Annotated[int, At(36, I32)]
     topic_hash:      Annotated[int, At(40, I32)]
@@ -50,7 +49,7 @@ TimerUnits = npt.NDArray[np.void]
 
 
 class TimerCheckpoint(NamedTuple):
-    """``config/timercheck``: 4,096 bytes, of which these are used."""
+    """``config/timercheck``: 4,096 bytes, of which the first 56 are used."""
 
     # fmt: off
     #                                   offset  type
@@ -68,7 +67,7 @@ TIMER_CHECKPOINT = layout(TimerCheckpoint, byte_order=">", size=56)
 
 
 def decode_timer_checkpoint(data: Buffer) -> TimerCheckpoint:
-    """The file ``config/timercheck``.
+    """Decode the file ``config/timercheck``.
 
     Raises:
         TruncatedLog: fewer bytes than its numbers take.
@@ -79,7 +78,7 @@ def decode_timer_checkpoint(data: Buffer) -> TimerCheckpoint:
 
 
 def timer_units(data: ByteArray) -> TimerUnits:
-    """The units at the begin of a timer log file, up to the blank or to what was never written."""
+    """The units at the start of a timer log file, up to the blank or to unwritten bytes."""
     whole = len(data) // TIMER_UNIT.size * TIMER_UNIT.size
     table = data[:whole].view(TIMER_DTYPE)
     is_unit = (table["size"] == TIMER_UNIT.size) & ((table["magic"] | _MOST_MAGIC) == _MOST_MAGIC)

@@ -1,16 +1,15 @@
-"""Units: what a consume queue, a batch consume queue and a compaction index keep of a record.
+"""Units: the entry of a record in a consume queue, a batch consume queue or a compaction index.
 
-Consume queue, the smallest case: unit number = queue offset, 20 bytes, so unit q lies at byte ``20
-* q`` of the queue. Where a queue's first kept message is not number 0, fillers stand before it in
-its file.
+Consume queue, the smallest case: the unit number is the queue offset and a unit has 20 bytes, so
+unit q is at byte ``20 * q`` of the queue. If the first kept message of a queue is not number 0,
+fillers stand before it in its file.
 
-Batch consume queue: 46 bytes a record; a record covers the offsets ``base`` to ``base + number -
-1``, so units are searched by base; one that is no inner batch covers its own offset. The compaction
-index has the same units, ``number`` always 1, with gaps between bases; its file ends at the first
-unit that is not valid: an end unit, zeros, or the file's end.
+Batch consume queue: 46 bytes for each record. A record covers the offsets ``base`` to ``base +
+number - 1``, so units are searched by base. A record that is not an inner batch covers its own
+offset. The compaction index has the same units, with ``number`` always 1 and gaps between bases.
+Its file ends at the first invalid unit: an end unit, zeros, or the file's end.
 
-Extension: units of 20 bytes and more, at addresses that a consume queue states in place of a tags
-code.
+Extension: units of 20 bytes and more, at addresses that a consume queue has instead of a tags code.
 
 Source: RocketMQ 5.5.0 ``ConsumeQueue``, ``BatchConsumeQueue``, ``SparseConsumeQueue``,
 ``ConsumeQueueExt``; docs/formats/rocketmq.md, "Units".
@@ -36,7 +35,7 @@ class ConsumeQueueUnit(NamedTuple):
     #                               offset  type
     physical_offset: Annotated[int, At(0,  I64)]  # in the commit log
     size:            Annotated[int, At(8,  I32)]  # of the whole record
-    # hash of the tag, time of delivery, or an extension's address
+    # hash of the tag, delivery time, or address of an extension unit
     tags_code:       Annotated[int, At(12, I64)]
     # fmt: on
 
@@ -46,7 +45,7 @@ class BatchUnit(NamedTuple):
 
     # fmt: off
     #                                offset  type
-    physical_offset:  Annotated[int, At(0,  I64)]  # in the commit log; in the compaction log
+    physical_offset:  Annotated[int, At(0,  I64)]  # in the commit log, or in the compaction log
     size:             Annotated[int, At(8,  I32)]
     tags_code:        Annotated[int, At(12, I64)]
     store_time_ms:    Annotated[int, At(20, I64)]
@@ -58,11 +57,11 @@ class BatchUnit(NamedTuple):
 
 
 class ExtensionHead(NamedTuple):
-    """What an extension's unit begins with."""
+    """The start of an extension's unit."""
 
     # fmt: off
     #                             offset  type
-    size:          Annotated[int, At(0,  I16)]  # of the unit; below 1: nothing more in this file
+    size:          Annotated[int, At(0,  I16)]  # of the unit; below 1: no more units in this file
     tags_code:     Annotated[int, At(2,  I64)]
     store_time_ms: Annotated[int, At(10, I64)]
     bitmap_length: Annotated[int, At(18, I16)]
@@ -81,7 +80,7 @@ FILLER_SIZE = (1 << 31) - 1
 FILLER = CONSUME_QUEUE_UNIT.pack(0, FILLER_SIZE, 0)
 END_UNIT = BATCH_UNIT.pack(-1, 0, 0, 0, 0, 0, -1, 0)
 
-EXTENSION_BASE = -(1 << 63)  # plus a byte of the extension: the tags code that names it
+EXTENSION_BASE = -(1 << 63)  # plus the byte of an extension unit: the tags code that refers to it
 
 Units = npt.NDArray[np.void]
 
@@ -96,17 +95,17 @@ class Extension(NamedTuple):
 
 
 def consume_queue_units(data: Buffer) -> Units:
-    """The whole units of 20 bytes in ``data``, without a copy; a rest that is no unit is left out."""
+    """The whole units of 20 bytes in ``data``, without a copy; a partial unit is left out."""
     return np.frombuffer(data, CONSUME_QUEUE_DTYPE, len(data) // CONSUME_QUEUE_UNIT.size)
 
 
 def batch_units(data: Buffer) -> Units:
-    """The whole units of 46 bytes in ``data``, without a copy; a rest that is no unit is left out."""
+    """The whole units of 46 bytes in ``data``, without a copy; a partial unit is left out."""
     return np.frombuffer(data, BATCH_DTYPE, len(data) // BATCH_UNIT.size)
 
 
 def queue_units(data: Buffer, *, is_batch: bool) -> Units:
-    """The whole units of a file of a consume queue, of either kind."""
+    """The whole units of a consume queue file of either kind."""
     return batch_units(data) if is_batch else consume_queue_units(data)
 
 
@@ -120,17 +119,19 @@ def offsets_of(units: Units, row: int, start: int) -> tuple[int, int]:
 
 
 def lower_bound(column: npt.NDArray[Any], wanted: int, count: int) -> int:
-    """The first of ``count`` ascending values that is not below ``wanted``, else ``count``. Looks
-    at the logarithm of their number, so that a mapped file is not read.
+    """The index of the first of ``count`` ascending values that is not below ``wanted``, else
+    ``count``.
+
+    Searches by bisection, so that only a few pages of a mapped file are read.
     """
     return bisect_left(range(count), wanted, key=lambda row: int(column[row]))
 
 
 def valid_count(units: Units) -> int:
-    """How many units there are before the first that is not valid, of either kind.
+    """The number of units before the first invalid one, for either kind.
 
-    A filler counts: it takes the place of a unit. Of 46 bytes valid are those with an address and a
-    base from 0 on, a size and a number from 1 on.
+    A filler counts, because it replaces a unit. A unit of 46 bytes is valid if its address and base
+    are at least 0, and its size and number at least 1.
     """
     step = 1 << 14
     for first in range(0, len(units), step):
@@ -144,10 +145,10 @@ def valid_count(units: Units) -> int:
 
 
 def find_offset(units: Units, offset: int, count: int | None = None) -> int:
-    """Which of the first ``count`` units of 46 bytes answers a reader of queue offset ``offset``:
-    the first whose last offset is not below it, else ``count``.
+    """The number of the unit of 46 bytes that answers a read of queue offset ``offset``.
 
-    ``count``: of valid units, found where it is not given.
+    That is the first whose last offset is not below ``offset``, else ``count``. ``count`` is the
+    number of valid units, counted if it is None.
     """
     if count is None:
         count = valid_count(units)
@@ -155,11 +156,11 @@ def find_offset(units: Units, offset: int, count: int | None = None) -> int:
 
 
 def decode_extension(buffer: Buffer, at: int, end: int) -> Extension | None:
-    """The extension's unit at ``at``, None where the file's units end there.
+    """The extension's unit at ``at``. Returns None if the file's units end there.
 
     Raises:
         TruncatedLog: the bytes end inside the unit.
-        CorruptLog: lengths that contradict each other.
+        CorruptLog: lengths contradict each other.
     """
     if end - at < 2:
         return None
