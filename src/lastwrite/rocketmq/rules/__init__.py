@@ -1,1 +1,1 @@
-"""RocketMQ's own rules and settings, pure."""
+"""RocketMQ's own rules and settings, without I/O."""

@@ -1,8 +1,9 @@
-"""Names of a RocketMQ broker's settings that change nothing in compaction, so that its
-``broker.conf`` can be given as it is; ``dispatch`` obeys some of them.
+"""Names of RocketMQ broker settings that do not affect compaction.
+
+They are accepted so that a ``broker.conf`` can be used unchanged. ``dispatch`` uses some of them.
 
 Source: the fields of RocketMQ 5.5.0 MessageStoreConfig (also that of tiered storage), BrokerConfig,
-NettyServerConfig, NettyClientConfig and AuthConfig, and those that 4.9.3 had.
+NettyServerConfig, NettyClientConfig and AuthConfig, and those of 4.9.3.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The settings that decide what RocketMQ's dispatch makes, under the broker's names, defaults and
-units.
+"""The settings of RocketMQ's dispatch, under the broker's names, defaults and units.
 
-File sizes are those of the files that are there; a setting speaks only where there is none.
+Existing files determine the file sizes. A size setting is used only if there is no file yet.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from lastwrite.rocketmq.rules.broker_names import BROKER_NAMES
 
 _DELAY_UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
-# Names that a broker's own properties may hold and that dispatch has no use for, with what they
-# must be.
+# Settings in a broker's properties that dispatch does not support, with the only accepted value.
 _MUST_BE = {
     "storeType": "default",
     "enableConsumeQueueExt": "false",
@@ -32,13 +30,13 @@ _MUST_BE = {
 
 @dataclass(frozen=True, kw_only=True)
 class DispatchConfig(SettingsTable):
-    """What a broker's settings say to dispatch. None: the files decide, or else the broker's
-    default.
+    """A broker's settings for dispatch.
 
-    ``index.tags`` is a setting of Lastwrite: false for a store of a broker before 5.5.0, which does
-    not enter tags into the index. Light queues are built wherever records name them with their
-    offsets, which only a broker with ``enableLmq`` writes; ``enableMultiDispatch=false`` turns that
-    off.
+    None means that the files, or else the broker's default, decide.
+
+    ``index.tags`` is a setting of Lastwrite. Set it to false for a broker before 5.5.0, which does
+    not enter tags into the index. Light queues are built for records that name them with offsets,
+    which only a broker with ``enableLmq`` writes. ``enableMultiDispatch=false`` turns that off.
 
     Source: RocketMQ 5.5.0 ``MessageStoreConfig``; docs/formats/rocketmq-compaction.md, "Settings".
     """
@@ -74,7 +72,7 @@ class DispatchConfig(SettingsTable):
 
     @classmethod
     def from_names(cls, names: Mapping[str, object]) -> Self:
-        """As ``SettingsTable.from_names``; those of a broker's settings that change nothing here have no effect.
+        """Parse settings like ``SettingsTable.from_names``, and ignore a broker's unrelated ones.
 
         Raises:
             InvalidConfig: also for a feature that dispatch does not build.
@@ -91,10 +89,10 @@ class DispatchConfig(SettingsTable):
         return super().from_names(names)
 
     def delays_ms(self) -> tuple[int, ...]:
-        """How long a message of each level waits, level 1 first.
+        """The delay of each level in ms, level 1 first.
 
         Raises:
-            InvalidConfig: messageDelayLevel is no list of times.
+            InvalidConfig: messageDelayLevel is not a list of times.
         """
         levels = []
         for text in (self.delay_levels or DEFAULT_DELAY_LEVELS).split():

@@ -1,5 +1,7 @@
-"""How a live cluster is reached: settings under the names of RocketMQ's clients and their
-``tls.properties``; where RocketMQ has none, Kafka's.
+"""The settings for connecting to a live cluster.
+
+Their names are those of RocketMQ's clients and their ``tls.properties``, or Kafka's if RocketMQ has
+none.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ SCHEME = "rocketmq://"
 
 @dataclass(frozen=True, kw_only=True)
 class RocketmqClientConfig(SettingsTable):
-    """Who we are and how long we wait; see ``docs/guide/rocketmq-live.md``."""
+    """Credentials, TLS and timeouts of the client; see ``docs/guide/rocketmq-live.md``."""
 
     access_key: str = setting("", "accessKey")
     secret_key: str = setting("", "secretKey")
@@ -28,11 +30,10 @@ class RocketmqClientConfig(SettingsTable):
     tls_certificate: str = setting("", "tls.client.certPath")
     tls_key: str = setting("", "tls.client.keyPath")
     tls_key_password: str = setting("", "tls.client.keyPassword")
-    # whether the broker has to show a certificate that is believed; RocketMQ's own clients ask for
-    # none unless told to
+    # whether the broker's certificate is verified; RocketMQ's own clients verify none by default
     tls_proves_server: bool = setting(True, "tls.client.authServer")
     request_timeout_ms: int = setting(30_000, "request.timeout.ms", 100, INT_MAX)  # of one request
-    # in which a broker or name server that is away may come back
+    # how long a broker or name server may be unreachable
     api_timeout_ms: int = setting(60_000, "default.api.timeout.ms", 100, INT_MAX)
 
     def __post_init__(self) -> None:
@@ -44,7 +45,7 @@ class RocketmqClientConfig(SettingsTable):
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        """Settings of compaction and of buckets are given together with these."""
+        """Ignore settings of compaction and of buckets, which are in the same file."""
         return name not in CLIENT_NAMES
 
 
@@ -57,20 +58,20 @@ def rules_of(names: Mapping[str, object]) -> dict[str, object]:
 
 
 class ClusterAddress(NamedTuple):
-    """Whom to ask."""
+    """The name servers of a cluster, and the broker to use."""
 
     name_servers: str  # separated by semicolons
-    broker: str | None  # whose queues; None: the only one that has the topic
+    broker: str | None  # None means the only broker that has the topic
 
     def __str__(self) -> str:
         return self.name_servers.replace(";", ",")
 
 
 def cluster_of(url: str) -> ClusterAddress:
-    """What ``rocketmq://HOST:PORT[,HOST:PORT…][/BROKER]`` names; semicolons do for commas.
+    """Parse ``rocketmq://HOST:PORT[,HOST:PORT…][/BROKER]``; semicolons may replace the commas.
 
     Raises:
-        InvalidConfig: an address is none, or something follows.
+        InvalidConfig: an address is malformed, or text follows.
     """
     if url.startswith(f"{SCHEME}/"):
         path = url.removeprefix(SCHEME)

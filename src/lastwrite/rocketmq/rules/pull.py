@@ -1,17 +1,16 @@
-"""What a RocketMQ broker answers to a pull of a compaction topic: status, next offset, and where it
-looks.
+"""A RocketMQ broker's answer to a pull of a compaction topic: status, next offset, and file.
 
-A queue holds ``a@0 b@1 a@2``, compacted: ``b@1 a@2``. Its minimum is 1, its maximum 3, the offset
-behind the last. Who asks for 1 or 2 gets the message, who asks for 0 gets the next larger one, and
-who asks for 3 hears that there is none yet (*overflow one*). Beyond that the reader is moved back:
-to the maximum, or to 0 where the minimum is 0 (*overflow badly*). There is no "too small".
+A queue was ``a@0 b@1 a@2`` and is compacted to ``b@1 a@2``. Its minimum is 1 and its maximum, the
+offset after the last message, is 3. A pull at 1 or 2 returns the message, and a pull at 0 returns
+the next higher one. A pull at 3 finds no message yet (*overflow one*). Beyond 3 the client is moved
+back to the maximum, or to 0 if the minimum is 0 (*overflow badly*). No status means "too small".
 
-Files complicate it. One answer never leaves the file that it begins in. A pair of files without a
-valid unit is no trouble where it is the last, new one. Elsewhere the search may end in it, and then
-the answer is "nothing, go on at 0" (*found null*), for ever. A log whose first pair is like that
-has minimum 0 and answers so to offset 0.
+Files complicate this. One answer contains records of one file only. A pair of files without a valid
+unit does no harm as the last, new pair. Elsewhere the search may end in it. The answer is then
+"nothing, continue at 0" (*found null*), forever. A log whose first pair has no valid unit has
+minimum 0 and gives that answer at offset 0.
 
-This is the search through the files themselves, ``searchBcqByCacheEnable=false``: with the cache a
+This is the search through the files themselves, ``searchBcqByCacheEnable=false``. With the cache, a
 restarted broker skips live messages.
 
 Source: RocketMQ 5.5.0 ``CompactionLog.getMessage``, ``SparseConsumeQueue``, ``BatchConsumeQueue``,
@@ -25,7 +24,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-# Settings of the broker, and of the stock client where it asks for no less.
+# Limits of the broker, and of the stock client where it requests no less.
 MAX_MESSAGES = 32  # the stock pull consumer's pullBatchSize
 # maxTransferBytesOnMessageInMemory, maxTransferCountOnMessageInMemory
 MEMORY_BYTES, MEMORY_MESSAGES = 262_144, 32
@@ -33,14 +32,14 @@ MEMORY_BYTES, MEMORY_MESSAGES = 262_144, 32
 DISK_BYTES, DISK_MESSAGES = 65_536, 8
 SMALLEST_MAX_BYTES, LARGEST_MAX_BYTES = 100, 128 << 20
 
-# Codes of the answer on the wire.
+# Response codes on the wire.
 SUCCESS = 0
 PULL_NOT_FOUND = 19
 PULL_OFFSET_MOVED = 21
 
 
 class PullStatus(StrEnum):
-    """How a broker calls the outcome."""
+    """The broker's names for the outcomes of a pull."""
 
     FOUND = "FOUND"
     NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"  # no compaction log of the queue
@@ -50,7 +49,7 @@ class PullStatus(StrEnum):
     OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"  # the search ends in a file without a valid unit
 
     def code(self, offset: int) -> int:
-        """What a client sees that asked for ``offset``."""
+        """The response code for a client that requested ``offset``."""
         if self is PullStatus.FOUND:
             return SUCCESS
         if self is PullStatus.OFFSET_OVERFLOW_BADLY:
@@ -62,14 +61,14 @@ class PullStatus(StrEnum):
 
 
 class FileOffsets(NamedTuple):
-    """The offsets that the index of one file names, both included."""
+    """The first and last offset in the index of one file."""
 
     first: int
     last: int
 
 
 class ListedOffsets(Protocol):
-    """Those of all files of a queue, in order; None: of a pair of files without a valid unit."""
+    """The offsets of a queue's files, in order. None for a pair of files without a valid unit."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, number: int, /) -> FileOffsets | None: ...
@@ -77,24 +76,24 @@ class ListedOffsets(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a broker answers. Where it is FOUND, ``next_offset`` is the offset asked for: what
-    follows depends on how many messages go into the answer, which begins in the file ``file`` at
-    the first offset that is not below it.
+    """A broker's answer. If it is FOUND, ``next_offset`` is the requested offset.
+
+    The real next offset depends on the number of messages in the answer. The answer begins in file
+    ``file``, at the first offset that is not below the requested one.
     """
 
     status: PullStatus
     next_offset: int
     min_offset: int
     max_offset: int
-    file: int | None = None  # its place in the list
+    file: int | None = None  # its index in the list
 
 
 def answer(offset: int, files: ListedOffsets | None) -> Answer:
-    """The answer to a pull at ``offset`` of a queue whose files, in their order, name these
-    offsets.
+    """The answer to a pull at ``offset`` of a queue with these ``files``, in order.
 
-    ``files``: None for a queue without compaction log. It is asked for no more entries than the
-    search needs, those at its end first.
+    ``files`` is None for a queue without a compaction log. Only the elements that the search needs
+    are read, starting at the end.
     """
     if files is None:
         return Answer(PullStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
@@ -128,7 +127,7 @@ def _largest(files: ListedOffsets) -> int:
 
 
 def _find_file(offset: int, files: ListedOffsets) -> int | None:
-    """The file that holds ``offset``, else the one after the last that ends below it."""
+    """The file with ``offset``, else the one after the last file that ends below it."""
     for number in range(len(files) - 1, -1, -1):
         held = files[number]
         if held is None:
@@ -146,12 +145,11 @@ def taken(
     max_bytes: int = LARGEST_MAX_BYTES,
     on_disk: bool = False,
 ) -> int:
-    """How many of the messages of ``sizes`` bytes, which follow each other in one file, go into one
-    answer.
+    """How many messages of these ``sizes``, contiguous in one file, fit into one answer.
 
-    ``max_messages``, ``max_bytes``: as the client asks. ``on_disk``: whether the broker takes them
-    for read from disk: they lie further from the log's end than ``accessMessageInMemoryMaxRatio``
-    of its memory. The first always goes.
+    ``max_messages`` and ``max_bytes`` are the client's limits. ``on_disk`` means that the broker
+    treats the messages as read from disk: they are further from the log's end than
+    ``accessMessageInMemoryMaxRatio`` of its memory. The first message always fits.
     """
     own_bytes, own_messages = MEMORY_BYTES, MEMORY_MESSAGES
     if on_disk:

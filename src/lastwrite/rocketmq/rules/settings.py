@@ -1,10 +1,10 @@
-"""The settings that decide what compaction of a RocketMQ store does.
+"""The settings of a RocketMQ store's compaction.
 
-A broker has none that says when a queue is worth a run, how long a delete stays or what becomes of
-messages without a key: it compacts whenever a closed file is dirty, and drops deletes and keyless
-messages at once. Those are ours, under Kafka's names where Kafka has the same thing. The broker's
-own names are accepted, so that its ``broker.conf`` can be given as it is; they have no effect: the
-sizes of files are taken from the files.
+A broker has no setting for when to compact a queue, how long to keep a delete, or what to do with
+messages without a key. It compacts whenever a closed file is dirty, and drops deletes and keyless
+messages at once. Lastwrite has settings for these, with Kafka's names if Kafka has the same
+setting. The broker's own names are accepted without effect, so that its ``broker.conf`` can be used
+unchanged. Sizes of files are taken from the files.
 
 Source: RocketMQ 5.5.0 MessageStoreConfig, BrokerConfig; docs/formats/rocketmq-compaction.md, "A
 run" and "Settings".
@@ -28,16 +28,16 @@ DROP, KEEP, REFUSE = "drop", "keep", "refuse"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RocketmqConfig(SettingsTable):
-    """What compaction obeys; dots become underscores.
+    """The settings of compaction; dots become underscores.
 
-    ``delete_retention_ms`` is Kafka's day, not the broker's nothing: a consumer that was away for
-    less learns of every delete. It counts from the delete's own store time. ``keyless_messages`` is
-    the broker's way, to drop them; its own compaction logs have none. ``undecodable_messages``: of
-    those whose body does not decompress; the broker's run drops them and what comes after them in
-    their file.
+    ``delete_retention_ms`` is a day as in Kafka, while a broker drops deletes at once. A consumer
+    that was offline for less than that sees every delete. It counts from the delete's own store
+    time. ``keyless_messages`` drops them by default, as a broker does; its own compaction logs have
+    none. ``undecodable_messages`` applies to messages whose body does not decompress; a broker's
+    compaction drops them and the rest of their file.
 
     Raises:
-        InvalidConfig: a value is out of its range, or does not go with another.
+        InvalidConfig: a value is out of its range, or contradicts another.
     """
 
     # fmt: off
@@ -47,7 +47,7 @@ class RocketmqConfig(SettingsTable):
     delete_retention_ms: int = setting(_DAY, "delete.retention.ms", 0)
     keyless_messages: str = setting(DROP, "keyless.messages", choices=(DROP, KEEP), parse=lower_text)
     undecodable_messages: str = setting(REFUSE, "undecodable.messages", choices=(REFUSE, KEEP), parse=lower_text)
-    unclean: bool = setting(False, "unclean")  # go on where a broker was not stopped in order
+    unclean: bool = setting(False, "unclean")  # continue although a broker was not stopped cleanly
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class RocketmqConfig(SettingsTable):
 
     @property
     def cleanup_policy(self) -> tuple[str, ...]:
-        """A compaction log is compacted: it knows no retention, and no other policy."""
+        """A compaction log has no retention and no policy but compaction."""
         return ("compact",)
 
     @property

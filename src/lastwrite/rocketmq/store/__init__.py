@@ -1,1 +1,1 @@
-"""RocketMQ's stores: the only place that opens and changes their files."""
+"""RocketMQ's stores: only these modules open and change their files."""

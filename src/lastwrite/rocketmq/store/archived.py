@@ -1,26 +1,25 @@
-"""A queue of RocketMQ in an archive: what its manifest says of the compaction log, and the log that
-this is.
+"""A RocketMQ queue in an archive: the contents of its manifest, and the log that it describes.
 
     ARCHIVE/rocketmq/orders/3/manifest.json
                               data/<round>-<attempt>/00000000000104857600
                                                      00000000000104857600.index
 
-A file is a compaction log's up to its last record, its index the units up to the last one: a broker
-would have them full, with zeros. Queue offsets and all of a record but its address are as they
-were. The address, and with it the name, is the archive's: it rises from file to file. The
-manifest's ``log``::
+A file is a compaction log's file up to its last record, and its index has the units up to the last
+one; a broker would fill both with zeros. Queue offsets and all bytes of a record except its address
+are unchanged. The addresses, and the file names that follow from them, are the archive's: they rise
+from file to file. The manifest's ``log``::
 
-    end_offset       the queue offset after the last message that was brought, still here or not
-    checkpoint       the first dirty offset; null: no round was finished
+    end_offset       the queue offset after the last fetched message, whether still present or not
+    checkpoint       the first dirty offset; null: no compaction has finished
     files            see ``StoredFile``, oldest first
-    file_bytes       of a file of the store that came first: addresses are that far apart at least
-    last_stored_ms   the largest store time of all messages that were brought
+    file_bytes       of a file of the first fetched store: addresses are at least that far apart
+    last_stored_ms   the largest store time of all fetched messages
     last_message     digest of the message before ``end_offset``; null: it was not in the log
-    topic            the topic's settings as the store's ``topics.json`` had them, or null
-    source           the store that was fetched from last
-    gaps             first offset and end of what was lost between two fetches, as ``--accept-gap``
-                     has accepted; oldest first. Some messages of a gap may be there
-    brought_ms       when
+    topic            the topic's settings from the store's ``topics.json``, or null
+    source           the store of the last fetch
+    gaps             first offset and end of each range lost between two fetches and accepted with
+                     ``--accept-gap``; oldest first. Some messages of a gap may be present
+    brought_ms       time of the last fetch
 """
 
 from __future__ import annotations
@@ -57,12 +56,12 @@ _FILE = re.compile("(.*)/data/[0-9a-f]{32}-[^/]+/[^/]+$")
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A file of a compaction log among the objects of a queue."""
+    """A file of a compaction log in a queue's archive."""
 
     base_offset: int
     end_offset: int  # after its last record
-    address: int  # of its first byte, as its records and its index have it
-    folder: str  # of its objects, relative to the queue's
+    address: int  # of its first byte, as stored in its records and its index
+    folder: str  # of its objects, relative to the queue's folder
     bytes: int
     etag: str = ""
     index_bytes: int
@@ -81,13 +80,13 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.index_bytes // BATCH_UNIT.size
 
     def objects(self) -> Iterable[DataObject]:
-        """Both that it is made of."""
+        """The two objects of the file: records and index."""
         yield DataObject(key=self.key, bytes=self.bytes, etag=self.etag)
         yield DataObject(key=self.key + INDEX_SUFFIX, bytes=self.index_bytes, etag=self.index_etag)
 
 
 class ArchivedQueue(msgspec.Struct, frozen=True, kw_only=True):
-    """See the module."""
+    """The RocketMQ part of a manifest; see the module."""
 
     end_offset: int = 0
     checkpoint: int | None = None
@@ -101,7 +100,7 @@ class ArchivedQueue(msgspec.Struct, frozen=True, kw_only=True):
     gaps: tuple[tuple[int, int], ...] = ()
 
     def objects(self) -> tuple[DataObject, ...]:
-        """Every object that it names."""
+        """Every object that the manifest names."""
         return tuple(each for file in self.files for each in file.objects())
 
     @property
@@ -111,7 +110,7 @@ class ArchivedQueue(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def next_address(self) -> int:
-        """Of the file that is brought next."""
+        """The address of the next file to be fetched."""
         if not self.files or not self.file_bytes:
             return 0
         last = self.files[-1]
@@ -119,12 +118,12 @@ class ArchivedQueue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_archived(folder: str) -> bool:
-    """Whether a queue's folder is one of an archive; in a store it lies below ``compaction``."""
+    """Whether a queue's folder is in an archive; in a store it is below ``compaction``."""
     return os.path.basename(root_of(folder)) == SYSTEM
 
 
 def is_root(root: str) -> bool:
-    """Whether topics of an archive lie in ``root``, where nobody locks anything."""
+    """Whether ``root`` contains the topics of an archive, which needs no store lock."""
     if is_address(root):
         return True
     if os.path.basename(root.rstrip("/")) != SYSTEM:
@@ -133,23 +132,23 @@ def is_root(root: str) -> bool:
 
 
 def folder_of(root: str, name: TopicPartition) -> str:
-    """Where a queue of an archive lies."""
+    """The folder of a queue in an archive."""
     return partition_address(os.path.dirname(root), SYSTEM, name.topic, name.partition)
 
 
 def name_of(folder: str) -> TopicPartition:
-    """The queue of an archive that lies there."""
+    """The queue of an archive in this folder."""
     above, number = os.path.split(folder.rstrip("/"))
     return TopicPartition(unquote(os.path.basename(above)), int(number))
 
 
 def root_of(folder: str) -> str:
-    """The folder that the topics of RocketMQ lie in."""
+    """The folder with the RocketMQ topics of the archive."""
     return os.path.dirname(os.path.dirname(folder.rstrip("/")))
 
 
 def queue_of_file(path: str) -> str | None:
-    """The queue's folder, of the address of a file in an archive; None: it is another file."""
+    """The queue's folder for a file's address in an archive. Returns None for any other file."""
     found = _FILE.match(path)
     return None if found is None else found[1]
 
@@ -160,10 +159,10 @@ def find(path: str) -> dict[TopicPartition, str]:
 
 
 def contents_of(manifest: Manifest, folder: str) -> ArchivedQueue:
-    """The system's part of a manifest.
+    """The RocketMQ part of a manifest.
 
     Raises:
-        CorruptLog: it is not one of RocketMQ's.
+        CorruptLog: the manifest is not a RocketMQ queue's.
     """
     try:
         return decode_struct(manifest.log, ArchivedQueue)
@@ -172,24 +171,25 @@ def contents_of(manifest: Manifest, folder: str) -> ArchivedQueue:
 
 
 def read_contents(folder: str) -> ArchivedQueue:
-    """What the manifest at ``folder`` says: one request.
+    """Read the RocketMQ part of the manifest at ``folder``, with one request.
 
     Raises:
-        NotALog, CorruptLog, UnsupportedFormat, RemoteFailed: as ``place.read_seen``.
+        NotALog, CorruptLog, UnsupportedFormat, RemoteFailed: as in ``place.read_seen``.
     """
     return contents_of(read_seen(folder).manifest, folder)
 
 
 def glance(path: str) -> list[Glance]:
-    """For the daemon: the queues in the archive at ``path``, with their manifests' versions: a
-    request each.
+    """The queues in the archive at ``path`` with their manifests' versions, for the daemon.
+
+    Sends one request for each queue.
     """
     found = manifests_at(path, SYSTEM)
     return sorted(Glance(name_of(each), each, seen.version, True) for each, seen in found)
 
 
 def log_of(manifest: Manifest, folder: str) -> PartitionLog:
-    """The log that a manifest describes; paths of its segments are whole addresses."""
+    """The log that a manifest describes. The paths of its segments are full addresses."""
     queue = contents_of(manifest, folder)
     return PartitionLog(
         name=name_of(folder),
@@ -206,7 +206,7 @@ def log_of(manifest: Manifest, folder: str) -> PartitionLog:
 
 
 def gaps_of(queue: ArchivedQueue, folder: str) -> tuple[Problem, ...]:
-    """A note for each gap that the log still spans."""
+    """A note for each gap that the log still includes."""
     return tuple(gap_at(folder, gap_words(*gap)) for gap in queue.gaps if gap[1] > queue.log_start)
 
 
@@ -216,7 +216,7 @@ def gap_words(first: int, end: int) -> str:
 
 
 def segment_of(stored: StoredFile, folder: str) -> Segment:
-    """A stored file as the rules see it."""
+    """A stored file as a segment for the rules."""
     return Segment(
         base_offset=stored.base_offset,
         path=f"{folder}/{stored.key}",
@@ -230,9 +230,7 @@ def segment_of(stored: StoredFile, folder: str) -> Segment:
 
 
 def manifest_of(seen: Seen | None, queue: ArchivedQueue, folder: str) -> Manifest:
-    """The manifest of what the queue is then; ``Place.commit`` gives it what tells it from the
-    last.
-    """
+    """The manifest for a queue with these contents. ``Place.commit`` sets the version fields."""
     log, objects = msgspec.Raw(msgspec.json.encode(queue)), queue.objects()
     if seen is not None:
         return structs.replace(seen.manifest, log=log, objects=objects)

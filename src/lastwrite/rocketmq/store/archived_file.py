@@ -1,8 +1,7 @@
-"""A new file of a compaction log in an archive, on its way: records to an object as they come, the
-index behind them.
+"""A new file of a compaction log in an archive: records are streamed to one object, then the index.
 
-Each attempt at a task has a folder of its own below the round's, so that one that was tried twice
-does not write into its twin's; the round's journal names them all.
+Each attempt at a task has a folder of its own below the round's, so that a second attempt does not
+overwrite the files of the first. The round's journal names all of them.
 """
 
 from __future__ import annotations
@@ -33,11 +32,12 @@ from lastwrite.storage.objects.store import Writer
 
 
 class ArchivedFile:
-    """Appends records to a new object of the queue at ``folder`` (an address) and makes its index.
+    """Appends records to a new object of the queue at ``folder`` and creates its index.
 
-    ``round_folder``: what its objects' keys begin with, relative to ``folder``; an attempt's id and
-    a ``/`` follow. ``start``: the address of the first record. ``stores``: as the driver told the
-    worker. ``folder`` None: nothing is written, only counted.
+    ``round_folder`` is the prefix of its objects' keys, relative to ``folder``; an attempt's id and
+    a ``/`` follow. ``start`` is the address of the first record. ``stores`` are the settings that
+    the driver passed to the worker. ``folder`` is an address; if it is None,
+    records are only counted.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ArchivedFile:
         self._first_timestamp_ms = self._largest_timestamp_ms = -1
 
     def append(self, data: ByteArray, rows: Int64Array) -> None:
-        """Append records; ``rows`` as ``ROW_COLUMNS`` says. Sets their addresses in ``data``."""
+        """Append records with their ``ROW_COLUMNS``. Sets the records' addresses in ``data``."""
         if not len(rows):
             return
         if self._base_offset < 0:
@@ -86,7 +86,7 @@ class ArchivedFile:
     def finish(
         self, result: SegmentOutput, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()
     ) -> None:
-        """Give the objects their names, and say in ``result`` what they are."""
+        """Complete the objects, and describe them in ``result``."""
         result.bytes_written = self._size
         result.largest_timestamp_ms = self._largest_timestamp_ms
         if self._base_offset < 0:
@@ -113,6 +113,6 @@ class ArchivedFile:
         )
 
     def abandon(self) -> None:
-        """Let no object be made of what was written."""
+        """Discard what was written; no object is created."""
         if self._writer is not None:
             self._writer.abandon()

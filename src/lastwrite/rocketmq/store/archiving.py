@@ -1,4 +1,4 @@
-"""A round on queues of RocketMQ in an archive: what it makes of their manifests."""
+"""Compaction of RocketMQ queues in an archive: how their manifests change."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from lastwrite.rocketmq.store.topics import read_topics
 
 
 class QueueRounds(Rounds):
-    """See ``archive.rounds``."""
+    """RocketMQ's part of ``archive.rounds``."""
 
     def read(self, folder: str) -> PartitionLog:
-        """The log, by ``now``."""
+        """The log, according to ``now``."""
         return archived.log_of(self.now(folder).manifest, folder)
 
     def contents(self, folder: str) -> ArchivedQueue:
-        """What the manifest that was read last says."""
+        """The contents of the manifest that was read last."""
         return archived.contents_of(self.seen(folder).manifest, folder)
 
     def address_in(self, to: str, log: PartitionLog) -> str:
         return partition_address(to, archived.SYSTEM, log.name.topic, log.name.partition)
 
     def swap(self, wave: Sequence[CommitPlan]) -> list[Outcome]:
-        """Commit each; plan for plan why it failed. Their journals go together."""
+        """Commit each plan. Returns an outcome per plan; their journals are written together."""
         return self.commit_each(self._swap, wave)
 
     def _swap(self, new: CommitPlan) -> None:
@@ -60,7 +60,7 @@ class QueueRounds(Rounds):
             self.commit(folder, archived.manifest_of(seen, after, folder))
 
     def publish(self, copies: Sequence[CommitPlan], to: str) -> list[Outcome]:
-        """Make a queue of the archive ``to`` of each; copy for copy why there is none."""
+        """Create a queue in the archive ``to`` from each copy. Returns an outcome per copy."""
         return each_at_once(lambda copy: self._publish(copy, to), copies)
 
     def _publish(self, copy: CommitPlan, to: str) -> None:
@@ -90,7 +90,7 @@ class QueueRounds(Rounds):
         place.commit(begun, archived.manifest_of(None, after, folder))
 
     def _source_of(self, log: PartitionLog) -> ArchivedQueue:
-        """What an archive says of a log beside its files."""
+        """The manifest fields of a log besides its files."""
         if archived.is_archived(log.folder):
             return self.contents(log.folder)
         root = queues.root_of(log.folder)
@@ -106,7 +106,7 @@ class QueueRounds(Rounds):
         )
 
     def discard_part(self, part: SegmentOutput) -> None:
-        """Remove the objects of a file, as ``discard``."""
+        """Remove the objects of a file, as ``discard`` does."""
         folder = archived.queue_of_file(part.log_path)
         if folder is not None and isinstance(part.stored, StoredFile):
             self.discard(folder, [each.key for each in part.stored.objects()])

@@ -1,9 +1,9 @@
-"""What a reader takes of a store that a broker has open, so that what is said of it is true.
+"""Consistent reads of a store that a broker has open.
 
-The broker appends a record to the commit log, then gives it a unit in its consume queue, then
-copies it to the compaction log and gives it a unit there. So what a unit leads to is whole, and
-all that lies below it in the same log. Its compaction exchanges all files of a queue but the last:
-those of the log, then those of the index, then it notes the position
+The broker appends a record to the commit log, then adds its unit to the consume queue, then copies
+it to the compaction log and adds its unit there. So the record of a unit is complete, and so is
+everything before it in the same log. The broker's compaction exchanges all files of a queue except
+the last: first the log's, then the index's, then it stores the position
 (docs/decisions/beside-a-broker.md).
 
 Source: RocketMQ 5.5.0 ``CommitLog``, ``ReputMessageService``, ``CompactionLog.replaceFiles``.
@@ -30,23 +30,25 @@ from lastwrite.storage.reading import TRIES, TRY_AGAIN, check_segments
 
 T = TypeVar("T")
 
-_RESTS_S = 30.0  # that an exchange of a queue's files is waited for; it takes milliseconds
+_RESTS_S = 30.0  # longest wait for an exchange of a queue's files, which takes milliseconds
 _PAUSE_S = 0.01
-_HEAD_BYTES = 36  # of a record: up to its address
+_HEAD_BYTES = 36  # of a record, up to its address
 _UNIT_PARTS = (Part.CONSUME_QUEUE, Part.BATCH_QUEUE)
 
 
 def is_open(root: str) -> bool:
-    """Whether a broker has the store."""
+    """Whether a broker has the store open."""
     return lock.broker_of(root) is not None
 
 
 def settled(root: str | None, read: Callable[[], T]) -> T:
-    """What ``read`` makes of a small file; beside a broker, which may be writing it, again a few
-    times where it cannot be understood.
+    """The result of ``read``, which parses a small file.
+
+    If a broker has the store open and may be writing the file, a failed read is repeated a few
+    times.
 
     Raises:
-        LogError: it cannot.
+        LogError: the last attempt failed.
     """
     for _ in range(TRIES - 1):
         try:
@@ -62,7 +64,7 @@ def settled(root: str | None, read: Callable[[], T]) -> T:
 
 
 class Pairs(NamedTuple):
-    """The files of a queue's compaction log, and of its index, as they were at one moment."""
+    """The files of a queue's compaction log and of its index at one moment."""
 
     logs: MappedLog
     indexes: MappedLog
@@ -73,8 +75,8 @@ class Pairs(NamedTuple):
 def read_pairs(root: str, name: TopicPartition) -> Pairs:
     """List the files of a queue's compaction log.
 
-    Where a broker has the store, at a moment at which its compaction exchanges none of them. A log
-    file that it has made and not yet its index is left out: no record is in there.
+    If a broker has the store open, the list is taken while its compaction is not exchanging files.
+    A log file whose index does not exist yet is left out: it has no record.
 
     Raises:
         LogError: a file or folder cannot be read.
@@ -97,17 +99,18 @@ def read_pairs(root: str, name: TopicPartition) -> Pairs:
         logs = reading.read_queue(root, Part.COMPACTION_LOG, name)
         known = read_positions(live_tree(root))
         is_at_rest = before is not None and before == _at_rest(root, name)
-        # What does not come to rest is told as it is, by those who look at the names.
+        # After the deadline the files are returned as found; callers check the names.
         if is_at_rest or time.monotonic() > deadline:
             return Pairs(_open(logs, indexes), _open(indexes, indexes), known, True)
         time.sleep(_PAUSE_S)
 
 
 def _at_rest(root: str, name: TopicPartition) -> Hashable | None:
-    """What is another after an exchange of the queue's files; None: one is under way.
+    """A value that changes with each exchange of the queue's files. None during an exchange.
 
-    New files are made in a folder of the log's and in one of the index's. Both have files, or
-    neither is there: else some were moved already, or the position is not noted yet.
+    New files are written to a folder of the log's and one of the index's. Either both folders have
+    files or neither exists. Otherwise some files were moved already, or the position is not stored
+    yet.
     """
     folders = [
         reading.queue_folder(os.path.join(root, part), name)
@@ -125,8 +128,11 @@ def _at_rest(root: str, name: TopicPartition) -> Hashable | None:
 
 
 def _open(log: MappedLog, indexes: MappedLog) -> MappedLog:
-    """The log, or ``indexes`` themselves, up to the last index: that file grows, and those that the
-    broker has made since are left out. That its compaction makes new ones is no problem."""
+    """The log, or ``indexes`` themselves, up to the last index, whose file grows.
+
+    Files that the broker has created since are left out. Its compaction's work folders are no
+    problem.
+    """
     most = 1 if not indexes.files else len([s for s in log.starts if s <= indexes.starts[-1]])
     files = list(log.files[: most if indexes.files or len(log.files) > 1 else 0])
     if files:
@@ -144,7 +150,7 @@ def _open(log: MappedLog, indexes: MappedLog) -> MappedLog:
 
 
 def file_of_pair(root: str, name: TopicPartition, file: MappedFile) -> MappedLog:
-    """A file of a queue's compaction log by itself; one that grows up to where its index leads."""
+    """One file of a queue's compaction log; a growing file ends where its index ends."""
     pairs = read_pairs(root, name)
     log = reading.log_of_one(next((f for f in pairs.logs.files if f.path == file.path), file))
     index = next((pair for pair in pairs.indexes.files if pair.start == file.start), None)
@@ -157,15 +163,15 @@ def file_of_pair(root: str, name: TopicPartition, file: MappedFile) -> MappedLog
 
 
 def marks(logs: MappedLog, indexes: MappedLog) -> Hashable:
-    """By what a queue's files are known again."""
+    """A value that identifies a queue's current files."""
     return tuple((file.path, file.inode) for file in (*logs.files, *indexes.files))
 
 
 def check_marks(known: Hashable) -> None:
-    """See that the files are still those that were listed.
+    """Check that the files are still those that were listed.
 
     Raises:
-        CommitConflict: one was exchanged, or is gone.
+        CommitConflict: a file was exchanged or deleted.
     """
     assert isinstance(known, tuple)
     for path, inode in known:
@@ -180,10 +186,10 @@ def check_marks(known: Hashable) -> None:
 
 
 def check_unmoved(log: PartitionLog) -> None:
-    """Of a queue that a broker has open, hold its files against what was listed.
+    """Compare the files of a queue that a broker has open with the listed ones.
 
     Raises:
-        CommitConflict: one was exchanged, or is gone.
+        CommitConflict: a file was exchanged or deleted.
     """
     if log.open_as is not None:
         check_marks(log.open_as)
@@ -200,7 +206,7 @@ def open_queue(folder: str, end_offset: int) -> Problem:
 
 
 def open_store(root: str, bound: int) -> Problem:
-    """The note that a broker has the store."""
+    """The note that a broker has the store open."""
     wrong = (
         f"a broker has the store open: its commit log is read up to {bound}, where its consume "
         "queues end"
@@ -209,8 +215,10 @@ def open_store(root: str, bound: int) -> Problem:
 
 
 def up_to_dispatched(root: str | None, read: Callable[[], MappedLog]) -> MappedLog:
-    """The commit log, or files of it, as ``read`` lists them; where a broker has the store, up to
-    the last record that has a unit in a consume queue. Nothing of it where no queue has one.
+    """The commit log, or files of it, as listed by ``read``.
+
+    If a broker has the store open, the log ends after the last record with a unit in a consume
+    queue. It is empty if no queue has a unit.
 
     Raises:
         LogError: a file cannot be read.
@@ -218,7 +226,7 @@ def up_to_dispatched(root: str | None, read: Callable[[], MappedLog]) -> MappedL
     if root is None or not is_open(root):
         return read()
     lasts = _last_units(root)
-    log = read()  # later: what they lead to is there
+    log = read()  # read after the units, so that their records exist
     whole = reading.read_files(*{os.path.dirname(file.path) for file in log.files})
     bound = _dispatched_end(lasts, whole)
     files = tuple(replace(file, is_growing=file.end >= bound) for file in log.files)
@@ -226,7 +234,7 @@ def up_to_dispatched(root: str | None, read: Callable[[], MappedLog]) -> MappedL
 
 
 def _last_units(root: str) -> set[tuple[int, int]]:
-    """Address and size of the record that each queue's last unit leads to."""
+    """Address and size of the record of each queue's last unit."""
     found: set[tuple[int, int]] = set()
     for part in _UNIT_PARTS:
         for name in reading.list_queues(root, part):
@@ -237,7 +245,7 @@ def _last_units(root: str) -> set[tuple[int, int]]:
 
 
 def last_unit(log: MappedLog, part: Part) -> tuple[int, int] | None:
-    """Address and size of the record that a queue's last unit leads to."""
+    """Address and size of the record of a queue's last unit. Returns None for an empty queue."""
     for file in reversed(log.files):
         try:
             data = reading.map_whole(file)
@@ -254,8 +262,7 @@ def last_unit(log: MappedLog, part: Part) -> tuple[int, int] | None:
 
 
 def _dispatched_end(lasts: set[tuple[int, int]], log: MappedLog) -> int:
-    """The address after the last record that a unit leads to; a unit that leads to none does not
-    count."""
+    """The address after the last record of a unit. Units without a record are ignored."""
     with reading.LogReader(log) as reader:
         for address, size in sorted(lasts, reverse=True):
             head = reader.read(address, _HEAD_BYTES)

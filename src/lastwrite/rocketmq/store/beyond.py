@@ -1,9 +1,9 @@
-"""What of a commit log lies beyond a place, and which queue offsets that is.
+"""The records of a commit log after a damaged address, and the queue offsets that were lost.
 
-A log that is damaged at an address goes on after it, as a rule: the next record that states its own
-address is looked for, in that file and in those that follow. Which queue offsets the damaged bytes
-held is what the consume queues list there; of a queue that has no units there, what is missing
-between the last offset before and the first one beyond.
+A log that is damaged at an address usually continues after it. The next record that states its own
+address is searched in that file and the ones after it. The consume queues list the queue offsets of
+the damaged bytes. For a queue without units there, the lost offsets are those between the last
+offset before the damage and the first one after it.
 
 Source: RocketMQ 5.5.0 ``CommitLog.checkMessageAndReturnSize``, ``ConsumeQueue``;
 docs/formats/rocketmq.md.
@@ -28,9 +28,9 @@ from lastwrite.storage.mapping import mapped
 
 @dataclass(slots=True)
 class WholeRecords:
-    """The whole records of a stretch of the commit log."""
+    """The whole records in an address range of the commit log."""
 
-    first: int = -1  # address; -1: there is none
+    first: int = -1  # address; -1: no record
     last: int = -1
     end: int = -1  # after the last one
     records: int = 0
@@ -53,12 +53,13 @@ class WholeRecords:
 def survey(
     files: Sequence[MappedFile], start: int, end: int = NO_END, *, is_exact: bool = False
 ) -> WholeRecords:
-    """The whole records from ``start`` to before ``end``, past whatever is damaged.
+    """The whole records in ``[start, end)``, skipping damaged bytes.
 
-    ``is_exact``: a record begins at ``start``; else the first one from there on is looked for.
+    ``is_exact`` means that a record begins at ``start``; otherwise the first one after it is
+    searched.
 
     Raises:
-        LogError: a file cannot be read, or is not as large as it was.
+        LogError: a file cannot be read, or its size has changed.
     """
     found = WholeRecords()
     for file in files:
@@ -74,7 +75,7 @@ def survey(
 
 
 def _number(found: WholeRecords, data: ByteArray, table: kernels.MessageTable) -> None:
-    """Note which queue offsets the records have, but those that no queue has a unit of."""
+    """Note the records' queue offsets, except for records that get no unit in any queue."""
     stage = table["sys_flag"] & TRANSACTION_MASK
     queued = table[(stage == 0) | (stage == TRANSACTION_COMMIT)]
     columns = ["topic_at", "topic_length", "queue_id", "queue_offset", "marks"]
@@ -94,7 +95,7 @@ def _number(found: WholeRecords, data: ByteArray, table: kernels.MessageTable) -
 def listed(
     log: MappedLog, kind: QueueKind, start: int, end: int = NO_END
 ) -> tuple[int, int] | None:
-    """The first and last queue offset that a consume queue lists of ``[start, end)``."""
+    """The first and last queue offset that a consume queue lists for ``[start, end)``."""
     found: list[int] = []
     for file in log.files:
         with mapped(file.path) as data:
@@ -117,12 +118,11 @@ def lost_between(
     beyond: WholeRecords,
     ends: Mapping[TopicPartition, int],
 ) -> list[OffsetRange]:
-    """The queue offsets of what is damaged: as the consume queues list them, else what is missing
-    in between.
+    """The queue offsets lost to damage, from the consume queues or else from the gap.
 
-    ``there``: listed of the damaged bytes; ``ahead``: queues that list what lies from there on, so
-    that nothing need be guessed; ``ends``: of each queue the offset after its last whole record
-    before the damage.
+    ``there`` has the offsets listed for the damaged bytes. ``ahead`` has the queues that list
+    records from there on, so that nothing need be guessed. ``ends`` has the offset after each
+    queue's last whole record before the damage.
     """
     lost = ranges_of(there, "consume queue")
     for name, (first, _) in sorted(beyond.queues.items()):
@@ -140,7 +140,7 @@ def ranges_of(queues: Mapping[TopicPartition, tuple[int, int]], source: str) -> 
 
 
 def in_words(ranges: Collection[OffsetRange], most: int = 5) -> str:
-    """``orders-0 17 to 19, orders-1 4``."""
+    """Format ranges like ``orders-0 17 to 19, orders-1 4``."""
     named = [
         f"{TopicPartition(one.topic, one.queue)} {one.first}"
         + (f" to {one.last}" if one.last > one.first else "")

@@ -1,9 +1,9 @@
-"""Stage two of dispatch: new files of queues, compaction logs and the index, written aside.
+"""Stage two of dispatch: write new files of queues, compaction logs and the index to a work folder.
 
-A task brings one queue, one compaction log or one index file up to date from its rows, and writes
-each file that changes once more as a whole: what was there up to its end, what comes, and zeros to
-its full size, as a broker leaves it. Names are drawn, so that a task that is tried twice does not
-write into its twin's file. Nothing that is there changes; ``trees`` puts the files in place.
+A task updates one queue, one compaction log or one index file from its rows. It writes each changed
+file as a whole: the old bytes up to the old end, the new bytes, and zeros to the full size, as a
+broker leaves it. File names are random, so that a second attempt does not write into a file of the
+first. Existing files are not changed; ``trees`` puts the new ones in place.
 
 Source: RocketMQ 5.5.0 ``ConsumeQueue.putMessagePositionInfo`` and ``fillPreBlank``,
 ``CompactionLog``, ``SparseConsumeQueue.putEndPositionInfo``, ``IndexService.putKey``;
@@ -49,10 +49,10 @@ _ENTRIES_AT_ONCE = 1 << 20
 
 
 def build(unit: BuildUnit) -> Built:
-    """Bring one thing up to date, aside and durably.
+    """Update one queue, compaction log or index file in the work folder, and sync its files.
 
     Raises:
-        CorruptLog: a record cannot be where it says that it is.
+        CorruptLog: a record is not at its stated address.
         LogError: a file cannot be read or written.
     """
     if isinstance(unit, QueueUnit):
@@ -67,7 +67,7 @@ def build(unit: BuildUnit) -> Built:
 
 @contextmanager
 def _writing(operation: str, path: str) -> Iterator[None]:
-    """A fault point before, and a clear error for what the system refuses."""
+    """Reach a fault point, and turn an OSError into a LogError."""
     try:
         files.faults.reach(operation, path)
         yield
@@ -76,7 +76,7 @@ def _writing(operation: str, path: str) -> Iterator[None]:
 
 
 class _Staged:
-    """A file that is being written aside."""
+    """A file that is being written to the work folder."""
 
     def __init__(self, folder: str) -> None:
         self.path = os.path.join(folder, uuid.uuid4().hex)
@@ -102,7 +102,7 @@ class _Staged:
                 self.append(data[at : min(at + _COPY_BYTES, size_bytes)])
 
     def finish(self, size_bytes: int) -> None:
-        """Give it its full size; the rest is zeros, and takes no room."""
+        """Extend the file to its full size with zeros, which take no disk space."""
         with _writing("size aside", self.path):
             self._file.truncate(size_bytes)
             self._file.close()
@@ -112,7 +112,7 @@ class _Staged:
 
 
 class _QueueFiles:
-    """The files of a consume queue from where it ends on."""
+    """The files of a consume queue, from its current end on."""
 
     def __init__(self, unit: QueueUnit, unit_bytes: int) -> None:
         self._unit, self._unit_bytes = unit, unit_bytes
@@ -125,13 +125,13 @@ class _QueueFiles:
             self._at = unit.state.next_number * unit_bytes
 
     def begin_at(self, number: int) -> None:
-        """Begin a queue at this unit; what was written is dropped."""
+        """Start the queue at this unit, and delete what was written."""
         self.drop()
         self._state = None
         self._at = number * self._unit_bytes
 
     def drop(self) -> None:
-        """Remove what was written."""
+        """Delete what was written."""
         if self._file is not None:
             self._end_file()
         for _, path in self.done:
@@ -180,7 +180,7 @@ class _QueueFiles:
 
 
 def queue_file(name: TopicPartition, start: int) -> str:
-    """A file of a queue, by its place below the queues' tree."""
+    """The path of a queue's file below the tree of queues."""
     return os.path.join(queue_folder("", name), file_name(start))
 
 
@@ -234,7 +234,7 @@ def _build_queue(unit: QueueUnit) -> Built:
 
 
 class _PairFiles:
-    """The pairs of a compaction log from the last one on."""
+    """The pairs of a compaction log, from its last pair on."""
 
     def __init__(self, unit: LogUnit) -> None:
         self._unit = unit
@@ -245,11 +245,11 @@ class _PairFiles:
         self.done: list[tuple[str, str]] = []
 
     def address(self, pair: int) -> int:
-        """Of a pair's first byte."""
+        """The address of a pair's first byte."""
         return self._first + pair * self._unit.log_bytes
 
     def turn_to(self, pair: int) -> None:
-        """Make this pair the one that is written; those before it are closed."""
+        """Continue with this pair; the ones before it are closed."""
         state = self._unit.state
         if self._pair < 0 and state.start >= 0:
             self._open(0)
@@ -296,7 +296,7 @@ class _PairFiles:
 
 
 class _CommitLog:
-    """Files of the commit log, mapped one after the other."""
+    """The files of the commit log; one is mapped at a time."""
 
     def __init__(self, log: Sequence[MappedFile]) -> None:
         self._log, self._starts = log, [file.start for file in log]
@@ -305,7 +305,7 @@ class _CommitLog:
         self._data: ByteArray = np.empty(0, np.uint8)
 
     def at(self, address: int) -> tuple[ByteArray, MappedFile]:
-        """The file that holds an address, and its bytes."""
+        """The file that contains an address, and its bytes."""
         place = bisect_right(self._starts, address) - 1
         if place != self._place:
             self.close()
@@ -354,7 +354,7 @@ def _build_log(unit: LogUnit) -> Built:
 
 
 def _runs(rows: Int64Array, pairs: Int64Array) -> Iterator[tuple[int, int]]:
-    """Neighbouring rows that go into one pair, of about as many bytes as are copied at once."""
+    """Runs of neighbouring rows of one pair, of about the number of bytes copied at once."""
     ends = np.cumsum(rows[:, rules.SIZE])
     start = 0
     while start < len(rows):
@@ -373,7 +373,7 @@ def _copy(
     pair: int,
     positions: Int64Array,
 ) -> None:
-    """Copy records, all of one piece and so of one file."""
+    """Copy records that are all in one file."""
     records = np.empty(int(rows[:, rules.SIZE].sum()), np.uint8)
     entries = np.empty(len(rows) * rules.BATCH_UNIT_BYTES, np.uint8)
     size = rules.copy_records(

@@ -1,15 +1,15 @@
-"""A queue's compaction log for readers: from a queue offset on, file by file, through the index.
+"""Reads a queue's compaction log from a queue offset on, file by file, through the index.
 
-A file's index is searched by halves, so that finding an offset reads some 20 units, and the records
-that follow are read a chunk at a time along it. What the index does not name is not read: after
-its last unit may lie stale bytes of another run (docs/formats/rocketmq-compaction.md). Each
-record is held against its unit. Where the two disagree the file is walked record by record, which
-tells a damaged record (it is left out, and noted) from a wrong index (another is made in memory,
-and noted). A file whose index is missing is walked, too.
+The index of a file is searched by bisection, so finding an offset reads about 20 units. The records
+are then read in chunks along the index. Bytes without a unit are not read: stale bytes of an
+earlier compaction may follow the last unit (docs/formats/rocketmq-compaction.md). Each record is
+compared with its unit. If the two disagree, the file is walked record by record. The walk shows
+whether a record is damaged or the index is wrong. A damaged record is skipped, and a wrong index is
+replaced in memory. Both are noted. A file without an index is walked, too.
 
-Files may go while they are read: a live broker renames and deletes. So both files of a pair are
-opened before either is read, and where one is gone ``FilesMoved`` says that the folder has to be
-listed anew; an offset stays what it was.
+Files may disappear while they are read, because a live broker renames and deletes them. So both
+files of a pair are opened before either is read. If one is missing, ``FilesMoved`` means that the
+folder must be listed again; queue offsets stay valid.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ T = TypeVar("T")
 CHUNK_BYTES = 4 << 20
 _WALKED_ROWS = 1 << 12
 _UNIT_BYTES = BATCH_UNIT.size
-_MOST_LISTINGS = 8  # until a queue whose files keep changing is given up
+_MOST_LISTINGS = 8  # after so many listings a queue whose files keep changing is an error
 
 _RESTORE_INDEX = "a broker needs the file itself: restore it from a replica or a backup"
 _CODES_OF_DAMAGE = (
@@ -63,7 +63,10 @@ _CODES_OF_DAMAGE = (
 
 
 class FilesMoved(Exception):
-    """The queue's files are not those that were listed: ``refresh``, and go on at the same offset."""
+    """The files have changed since they were listed.
+
+    Call ``refresh``, and continue at the same offset.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +82,10 @@ class RecordPlaces(NamedTuple):
 
     positions: Int64Array  # in the log's file
     sizes: Int64Array
-    # queue offsets; of an inner batch, which the broker does not make here, the first
+    # queue offsets; the first one of an inner batch, which a broker does not write here
     bases: Int64Array
     lasts: Int64Array
-    is_rebuilt: bool  # by a walk through the log
+    is_rebuilt: bool  # by walking the log
 
     @property
     def range(self) -> FileOffsets | None:
@@ -90,8 +93,10 @@ class RecordPlaces(NamedTuple):
 
 
 class RecordBlock(NamedTuple):
-    """Whole records in a buffer, one after another. Positions in ``table`` are the buffer's;
-    ``shift`` is what they lack to the file's."""
+    """Whole contiguous records in a buffer.
+
+    A position in ``table`` refers to the buffer; plus ``shift`` it is the position in the file.
+    """
 
     file: MappedFile
     buffer: ByteArray
@@ -102,14 +107,14 @@ class RecordBlock(NamedTuple):
 
 
 class _Stop(NamedTuple):
-    """Why a walk ended, and where in the file."""
+    """Why a walk ended, and its position in the file."""
 
     code: int
     position: int
 
 
 class Ranges:
-    """The offsets that each file names, found when they are asked for."""
+    """The offsets of each file, read on first use."""
 
     def __init__(self, queue: CompactedQueue) -> None:
         self._queue = queue
@@ -125,10 +130,10 @@ class Ranges:
 
 
 class CompactedQueue:
-    """The compaction log of one queue. Reads only; nothing is held open between two calls.
+    """The compaction log of one queue. Only reads; no file stays open between two calls.
 
-    ``notes``: what is not as a broker would have it, and what was done about it. ``damage``:
-    records that are lost to a reader.
+    ``notes`` has deviations from what a broker would write, and how they were handled. ``damage``
+    has records that cannot be read.
     """
 
     def __init__(self, root: str, name: TopicPartition) -> None:
@@ -141,7 +146,7 @@ class CompactedQueue:
         self.is_open = False  # a broker appends to the last pair
         self._ranges: dict[int, FileOffsets | None] = {}
         self._rebuilt: dict[int, RecordPlaces] = {}
-        self._counts: dict[int, int] = {}  # of the units that were seen, by file
+        self._counts: dict[int, int] = {}  # number of valid units found, by file
         self._seen: tuple[tuple[int, int], ...] = ()
         self._listings = 0
         self.refresh()
@@ -151,10 +156,10 @@ class CompactedQueue:
         return Ranges(self)
 
     def refresh(self) -> None:
-        """List the files again; where a broker has the store, up to where they reach now.
+        """List the files again. If a broker has the store open, the log ends where it ends now.
 
         Raises:
-            CommitConflict: they keep changing.
+            CommitConflict: the files keep changing.
         """
         self._listings += 1
         if self._listings > _MOST_LISTINGS:
@@ -183,12 +188,12 @@ class CompactedQueue:
             remedy = "a broker does not start on this store: restore the log file"
             self._note(damaged("an index without its log file", file.path, None, remedy))
         if self.is_open and self.pairs:
-            with suppress(FilesMoved):  # whoever reads them finds the same
+            with suppress(FilesMoved):  # a later read of the file finds the same
                 self.range_of(len(self.pairs) - 1)
 
     @property
     def end_offset(self) -> int:
-        """The queue offset after the last message; 0 where there is none.
+        """The queue offset after the last message; 0 if there is none.
 
         Raises:
             FilesMoved: a file is gone.
@@ -196,7 +201,7 @@ class CompactedQueue:
         return max((found.last + 1 for found in self.ranges if found is not None), default=0)
 
     def range_of(self, number: int) -> FileOffsets | None:
-        """The offsets that the file's index names; None: none, as in a new pair of files.
+        """The offsets in the file's index. Returns None if it has none, as in a new pair of files.
 
         Raises:
             FilesMoved: the file is gone.
@@ -206,12 +211,11 @@ class CompactedQueue:
         return self._ranges[number]
 
     def entries(self, number: int) -> RecordPlaces:
-        """All records of the file, as its index names them, or as a walk finds them where the index
-        cannot be right.
+        """All records of the file, from its index, or from a walk if the index cannot be right.
 
         Raises:
             FilesMoved: a file is gone.
-            OutOfMemoryBudget: an index file is far larger than any broker makes it.
+            OutOfMemoryBudget: an index file is far larger than any broker writes it.
         """
         if number not in self._rebuilt:
             found = self._read_index(number)
@@ -221,8 +225,7 @@ class CompactedQueue:
         return self._rebuilt[number]
 
     def blocks(self, offset: int = 0) -> Iterator[RecordBlock]:
-        """The records from ``offset`` on, through all files; each block is valid until the next is
-        asked for.
+        """The records of all files from ``offset`` on. A block is valid until the next one is read.
 
         Raises:
             CommitConflict: the files keep changing.
@@ -243,8 +246,7 @@ class CompactedQueue:
                 number = 0
 
     def blocks_of(self, number: int, offset: int, check_crc: bool = True) -> Iterator[RecordBlock]:
-        """The records of one file from ``offset`` on; each block is valid until the next is asked
-        for.
+        """The records of one file from ``offset`` on. A block is valid until the next one is read.
 
         Raises:
             FilesMoved: a file is gone.
@@ -308,9 +310,9 @@ class CompactedQueue:
         return self._rebuilt[number].range
 
     def _read_index(self, number: int) -> RecordPlaces | None:
-        """The index as it lies there; None: it cannot be right."""
+        """The stored index. Returns None if it cannot be right."""
         pair = self.pairs[number]
-        # Looks at its first and last unit, and walks where they are wrong.
+        # Checks the first and last unit, and walks the file if they are wrong.
         if self.range_of(number) is None:
             none: Int64Array = np.empty(0, np.int64)
             return RecordPlaces(none, none, none, none, is_rebuilt=False)
@@ -343,7 +345,7 @@ class CompactedQueue:
         return found if is_right and found.range == self.range_of(number) else None
 
     def _rebuild(self, number: int, wrong: str) -> None:
-        """Make an index of the file in memory, and say so."""
+        """Build an index of the file in memory, and note that."""
         self._check_unmoved()
         pair = self.pairs[number]
         entries, stop = self._walk(number)
@@ -363,9 +365,10 @@ class CompactedQueue:
         self._ranges[number] = entries.range
 
     def _is_true(self, number: int, entries: RecordPlaces, at: int, stop: _Stop) -> bool:
-        """Whether the index is right about entry ``at``, which no whole record answers: then the
-        record is damaged, which is noted. Else the index is wrong, and a better one takes its
-        place."""
+        """Whether the index is right about entry ``at``, for which there is no whole record.
+
+        If so, the record is damaged, and the damage is noted. If not, a rebuilt index replaces it.
+        """
         self._check_unmoved()
         pair = self.pairs[number]
         if not entries.is_rebuilt:
@@ -403,10 +406,10 @@ class CompactedQueue:
     # ------------------------------------------------------------------ the log alone
 
     def _walk(self, number: int) -> tuple[RecordPlaces, _Stop]:
-        """The records of a log file from its first byte on, as far as they can be this file's.
+        """The records of a log file from its first byte on, as far as they can belong to this file.
 
-        Queue offsets rise and stay below the next file's; where the first record states its own
-        address the others do, too. What breaks this is left of another run.
+        Queue offsets rise and stay below the next file's. If the first record states its own
+        address, all others do, too. Other records are left from an earlier compaction.
         """
         file = self.pairs[number].log
         below = self._first_of(number + 1)
@@ -455,7 +458,7 @@ class CompactedQueue:
         return RecordPlaces(found[0], found[1], found[2], found[2], is_rebuilt=True), stop
 
     def _first_of(self, number: int) -> int:
-        """The first offset of a file, if its index is right; else one that none reaches."""
+        """The first offset of a file if its index is right; else one above all offsets."""
         index = self.pairs[number].index if number < len(self.pairs) else None
         if index is not None:
             with _Opened(self.pairs[number].log) as log, _Opened(index) as opened:
@@ -470,7 +473,7 @@ class CompactedQueue:
         return queue_folder(os.path.join(self.root, part), self.name)
 
     def _look(self) -> tuple[tuple[int, int], ...]:
-        """What changes when a file comes, goes or is renamed, or when the whole tree is exchanged."""
+        """Changes if a file is added, removed or renamed, or if the whole tree is exchanged."""
         seen = []
         for part in (Part.COMPACTION_LOG, Part.COMPACTION_INDEX):
             try:
@@ -481,7 +484,10 @@ class CompactedQueue:
         return tuple(seen)
 
     def _check_unmoved(self) -> None:
-        """Files of two states of the queue would contradict each other without any damage."""
+        """Raise ``FilesMoved`` if the folders have changed since they were listed.
+
+        Files of two states of the queue would contradict each other without any damage.
+        """
         if self._look() != self._seen:
             raise FilesMoved
 
@@ -491,11 +497,11 @@ class CompactedQueue:
 
 
 class _Opened:
-    """One file, open.
+    """One open file.
 
     Raises:
-        FilesMoved: it is gone, or is another one.
-        LogError: it cannot be read.
+        FilesMoved: the file is gone or was replaced.
+        LogError: the file cannot be read.
     """
 
     def __init__(self, file: MappedFile) -> None:
@@ -532,7 +538,7 @@ class _Opened:
             view, position = view[count:], position + count
 
     def bytes_at(self, position: int, count: int) -> bytes:
-        """``count`` bytes; fewer at the file's end."""
+        """``count`` bytes, or fewer at the file's end."""
         if self._reader is not None:
             content = np.empty(max(min(count, self.file.size_bytes - position), 0), np.uint8)
             self.read_into(content, position)
@@ -550,13 +556,13 @@ class _Opened:
         return BatchUnit._make(BATCH_UNIT.unpack_from(data, 0))
 
     def first_size(self) -> int:
-        """The size that a log file's first record states, 0 where no record begins there."""
+        """The size that a log file's first record states; 0 if there is no record."""
         data = self.bytes_at(0, 8)
         is_record = int.from_bytes(data[4:8], "big", signed=True) in (MAGIC_V1, MAGIC_V2)
         return int.from_bytes(data[:4], "big", signed=True) if is_record else 0
 
     def is_record(self, unit: BatchUnit) -> bool:
-        """Whether a log file has what a unit of its index names."""
+        """Whether the log file has the record that a unit of its index describes."""
         position = unit.physical_offset - self.file.start
         if position < 0 or not RECORD_HEAD.size <= unit.size <= self.file.size_bytes - position:
             return False
@@ -578,10 +584,10 @@ class _Opened:
 
 
 def _moved_or(work: Callable[[], T]) -> T:
-    """What ``work`` gives, of an object of an archive.
+    """The result of ``work``, which reads an object of an archive.
 
     Raises:
-        FilesMoved: the object is gone: rounds have replaced it, and it was not needed any more.
+        FilesMoved: the object is gone, because compaction has replaced it.
     """
     try:
         return work()
@@ -594,7 +600,10 @@ def _is_valid(unit: BatchUnit) -> bool:
 
 
 def _chunk_end(entries: RecordPlaces, at: int) -> int:
-    """The first entry not read together with ``at``: those touch, and fill a chunk."""
+    """The first entry not read in one chunk with ``at``.
+
+    Entries of a chunk are contiguous.
+    """
     ends = entries.positions + entries.sizes
     last = entries.positions[at] + CHUNK_BYTES
     until = max(int(np.searchsorted(ends, last, side="right")), at + 1)
@@ -603,7 +612,7 @@ def _chunk_end(entries: RecordPlaces, at: int) -> int:
 
 
 def _agreeing(table: MessageTable, entries: RecordPlaces, at: int, begin: int) -> int:
-    """How many of the records, from the first on, are what the index says."""
+    """How many of the first records agree with the index."""
     until = at + len(table)
     same = (
         (table["size"] == entries.sizes[at:until])
@@ -614,7 +623,7 @@ def _agreeing(table: MessageTable, entries: RecordPlaces, at: int, begin: int) -
 
 
 def _is_rising(offsets: Int64Array, floor: int) -> npt.NDArray[np.bool_]:
-    """Whether each is above the one before it; the first above ``floor``."""
+    """Whether each offset is above the one before it, and the first above ``floor``."""
     rises = np.empty(len(offsets), np.bool_)
     rises[0] = offsets[0] > floor
     rises[1:] = offsets[1:] > offsets[:-1]
@@ -622,5 +631,5 @@ def _is_rising(offsets: Int64Array, floor: int) -> npt.NDArray[np.bool_]:
 
 
 def first_damage(queues: Sequence[CompactedQueue]) -> LogError | None:
-    """The first record that no reader gets, as an error."""
+    """The first unreadable record of the queues, as an error."""
     return error_of([problem for queue in queues for problem in queue.damage])

@@ -1,5 +1,4 @@
-"""What a copy of a store's compaction logs needs besides them, so that a broker can be started on
-it.
+"""The configuration that a copy of compaction logs needs so that a broker can start on it.
 
 Source: RocketMQ 5.5.0; docs/formats/rocketmq-compaction.md, "A store rewritten offline".
 """
@@ -12,8 +11,8 @@ from lastwrite.rocketmq.format import names
 from lastwrite.storage import files
 from lastwrite.storage.files import to_log_error
 
-# How far a broker's own services have read queues that a copy does not have: a broker on the copy
-# would pass over as many delayed messages as there were.
+# Positions of a broker's own services in queues that a copy does not have. With them, a broker on
+# the copy would skip as many delayed messages as there were.
 OF_OTHER_QUEUES = (
     names.DELAY_OFFSETS,
     names.TIMER_CHECKPOINT,
@@ -23,8 +22,10 @@ OF_OTHER_QUEUES = (
 
 
 def copy_config(source: str, target: str) -> None:
-    """Give the store ``target`` the files of the folder ``config`` of ``source``, as far as it has
-    none of that name. What counts delayed messages stays behind: the copy has none.
+    """Copy the files of the folder ``config`` of ``source`` to the store ``target``.
+
+    Existing files are kept. Files with the positions of delayed messages are not copied, because
+    the copy has no such messages.
 
     Raises:
         LogError: a file cannot be read or written.

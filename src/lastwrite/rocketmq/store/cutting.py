@@ -1,40 +1,41 @@
-"""Ending a commit log at an earlier place, with all that follows from it, so that it can be undone.
+"""Cuts of a commit log at an earlier place, with everything that depends on it, and their undo.
 
-A broker that starts ends its log by itself at a record that is not whole, and what was there is
-gone. A cut does it where it is told to, says before what goes, and keeps everything. A tree is
-``commitlog``, ``consumequeue``, ``batchconsumequeue``, ``index``, ``compaction`` or ``timerlog``.
-Of each that changes::
+A broker that starts cuts its log at a record that is not whole, and what follows is lost. ``cut``
+does so at a place of the user's choice, reports beforehand what is removed, and keeps everything. A
+tree is ``commitlog``, ``consumequeue``, ``batchconsumequeue``, ``index``, ``compaction`` or
+``timerlog``. For each tree that changes::
 
-    commitlog.cut           its successor: files that stay by a second name, the last one a copy
+    commitlog.cut           its successor: unchanged files as hard links, the last one a copy
                             that ends at the cut
-    commitlog.before-cut    afterwards: the tree as it was
+    commitlog.before-cut    afterwards: the old tree
 
-A queue's next offset follows from its consume queue, so offsets that go are given again. What knows
-of them must not be ahead: a compaction log would refuse new records at offsets that it has, an
-index file those below its last address, and a consumer group would pass over what lies below its
-own offset. So these are cut, too, and the small files ``checkpoint``,
-``config/consumerOffset.json``, ``lmqConsumerOffset.json`` and ``delayOffset.json`` are written
-anew, the old ones kept beside them.
+A queue's next offset follows from its consume queue, so removed offsets are assigned again.
+Everything else that refers to them must be cut as well. A compaction log would refuse new records
+at offsets that it has, an index file would refuse addresses below its last one, and a consumer
+group would skip messages below its own offset. The small files ``checkpoint``,
+``config/consumerOffset.json``, ``lmqConsumerOffset.json`` and ``delayOffset.json`` are rewritten,
+and the old ones are kept beside them.
 
-The timer's files lead into the commit log as well. Its log ``timerlog`` ends before the first unit
-of a record that goes; ``timerwheel`` and its snapshots are set aside, because a broker builds the
-wheel from the log; ``config/timercheck`` goes back to the new end of the timer's queue. What was
-delivered after the cut goes with it, so delayed messages that were due after the last record that
-stays count as not delivered.
+The timer's files also refer to the commit log. Its log ``timerlog`` is cut before the first unit of
+a removed record. ``timerwheel`` and its snapshots are set aside, because a broker rebuilds the
+wheel from the log. ``config/timercheck`` is set back to the new end of the timer's queue. Messages
+delivered after the cut are removed. So delayed messages that were due after the last kept record
+count as not delivered.
 
 The steps::
 
     STORE/lastwrite-cut.json     the note: what changes
-    *.cut                        the successors, synced; that of the commit log holds the guard
+    *.cut                        the successors, synced; that of the commit log has the guard
                                  "new"
     commitlog/lastwrite-cut      the guard "old": from here on no broker starts
     tree -> tree.before-cut, tree.cut -> tree          one after the other
     commitlog <-> commitlog.cut, then to commitlog.before-cut
     (nothing)                    the guard is removed: here the cut is done
 
-Whoever finds the guard goes back: which commit log is in place the guard's own text says, which of
-the others its name. An undo is the same way back, begun by a guard. The lock keeps brokers away
-while we run, the guard after a crash.
+An undo also starts with a guard and takes the same steps back; so does the recovery of a cut that
+was interrupted. The guard's text shows which commit log is in place, and the names show which of
+the other trees are. The lock keeps brokers away during the cut, the guard keeps them away after a
+crash.
 
 Source: RocketMQ 5.5.0 ``CommitLog.recoverNormally``, ``MappedFileQueue.doLoad`` and
 ``truncateDirtyFiles``,
@@ -95,21 +96,21 @@ _DELAY_SIDES = tuple(
 )
 
 
-# ---------------------------------------------------------------------- what state a store is in
+# ---------------------------------------------------------------------- the state of a store
 
 
 def _is_done(root: str) -> bool:
-    """Whether a cut was made there, and is neither undone nor under way."""
+    """Whether the store has a finished cut that is not undone."""
     aside = trees.live_tree(root, names.COMMIT_LOG) + _ASIDE
     return os.path.lexists(aside) and not lock.has_stopped_cut(root)
 
 
-# ---------------------------------------------------------------------- what a cut would do
+# ---------------------------------------------------------------------- planning a cut
 
 
 @dataclass(slots=True)
 class _Edit:
-    """A file of the successor: ``content``, or the old one's first ``keep`` bytes, then zeros."""
+    """A file of the successor: ``content``, or the old file's first ``keep`` bytes, then zeros."""
 
     keep: int = 0
     content: bytes | None = None
@@ -117,17 +118,17 @@ class _Edit:
 
 @dataclass(slots=True)
 class Cut:
-    """A cut as it was planned; ``report`` says what goes."""
+    """A planned cut; ``report`` describes what is removed."""
 
     root: str
     at: int
     report: CutReport
     edits: dict[str, dict[str, _Edit]] = field(default_factory=dict)  # by tree: path below it
     gone: dict[str, set[str]] = field(default_factory=dict)  # by tree: paths below it
-    # path below the store: its new content; None: it is set aside
+    # path below the store: its new content; None means that the file is set aside
     sides: dict[str, bytes | None] = field(default_factory=dict)
-    last_time_ms: int = 0  # store time of the last record that stays
-    ends: dict[TopicPartition, int] = field(default_factory=dict)  # queue's next offset
+    last_time_ms: int = 0  # store time of the last kept record
+    ends: dict[TopicPartition, int] = field(default_factory=dict)  # next offset of each queue
 
     def edit(self, tree: str, path: str, edit: _Edit) -> None:
         self.edits.setdefault(tree, {})[path] = edit
@@ -137,18 +138,18 @@ class Cut:
 
     @property
     def trees(self) -> list[str]:
-        """Those that change, the commit log last."""
+        """The trees that change, the commit log last."""
         changed = set(self.edits) | set(self.gone)
         return [tree for tree in _TREES if tree in changed]
 
 
 def plan(root: str, at: int) -> Cut:
-    """What a cut at the physical offset ``at`` would do. Changes nothing.
+    """Plan a cut at the physical offset ``at``. Changes nothing.
 
     Raises:
         InvalidConfig: no record begins or ends there, or none would be left.
-        CorruptLog: files of the store are not as a broker would load them.
-        LogHeld: an earlier cut was stopped, or its copy is still there.
+        CorruptLog: a broker would not load files of the store.
+        LogHeld: an earlier cut was interrupted, or its copy still exists.
         LogError: a file cannot be read.
     """
     lock.refuse_stopped_cut(root)
@@ -182,7 +183,7 @@ def plan(root: str, at: int) -> Cut:
 
 
 def _check_place(found: list[MappedFile], at: int) -> MappedFile:
-    """The file that the cut is in.
+    """The file that contains the cut.
 
     Raises:
         InvalidConfig: see ``plan``.
@@ -213,8 +214,10 @@ def _check_place(found: list[MappedFile], at: int) -> MappedFile:
 
 
 def _borders(file: MappedFile, at: int = 0) -> tuple[set[int], int]:
-    """Where whole records of the file begin and end; the store time of the last one before ``at``,
-    0 if there is none."""
+    """The positions where whole records of the file begin and end, and a store time.
+
+    The store time is that of the last record before ``at``, or 0 if there is none.
+    """
     found: set[int] = set()
     last_time_ms = 0
     end = walking.written_end(file)
@@ -261,8 +264,11 @@ def _plan_log(cut: Cut, log: MappedLog, found: list[MappedFile], place: MappedFi
 
 
 def _plan_queues(cut: Cut) -> None:
-    """Units of records that go. A broker's start would cut them off as well; but then what is given
-    again would differ from what a dispatch before that start finds."""
+    """Remove the units of removed records.
+
+    A broker would also remove them at its start. But a dispatch before that start would otherwise
+    find other next offsets than the broker assigns.
+    """
     for kind in (QueueKind.ORDINARY, QueueKind.BATCH):
         for name in reading.list_queues(cut.root, Part(kind)):
             log = reading.read_queue(cut.root, Part(kind), name)
@@ -285,7 +291,7 @@ def _plan_queues(cut: Cut) -> None:
 
 
 def _note_empty(cut: Cut, name: TopicPartition, first: int) -> None:
-    """A queue that keeps no unit is numbered from 0 again."""
+    """Note that a queue without units is numbered from 0 again."""
     if not first and not cut.ends[name]:
         return
     cut.report.notes.append(f"{name} keeps no unit: a broker numbers its messages from 0 again")
@@ -317,7 +323,7 @@ def _pairs(root: str, name: TopicPartition) -> list[tuple[MappedFile, MappedFile
 
 
 def _plan_compaction(cut: Cut) -> None:
-    """Records at offsets that will be given again, and positions beyond them."""
+    """Remove records whose offsets will be assigned again, and lower positions beyond them."""
     lowered: dict[str, int] = {}
     positions = read_positions(trees.live_tree(cut.root, names.COMPACTION))
     for name in reading.list_queues(cut.root, Part.COMPACTION_LOG):
@@ -334,7 +340,7 @@ def _plan_compaction(cut: Cut) -> None:
 
 
 def _plan_compaction_log(cut: Cut, name: TopicPartition, end: int) -> None:
-    going: list[int] = []  # queue offsets, the first and the last of each file's
+    going: list[int] = []  # the first and the last removed queue offset of each file
     last_kept: tuple[MappedFile, MappedFile, int, int] | None = None
     gone: list[tuple[MappedFile, MappedFile]] = []
     for log, index in _pairs(cut.root, name):
@@ -361,7 +367,8 @@ def _plan_compaction_log(cut: Cut, name: TopicPartition, end: int) -> None:
         cut.remove(names.COMPACTION, _below(names.COMPACTION_LOGS, name, log))
         cut.remove(names.COMPACTION, _below(names.COMPACTION_QUEUES, name, index))
     if last_kept is not None:
-        # Without the blank record and the end unit of a closed pair: it is the active one now.
+        # Without the blank record and the end unit of a closed pair, because it is now the active
+        # one.
         log, index, wrote, keep = last_kept
         cut.edit(names.COMPACTION, _below(names.COMPACTION_LOGS, name, log), _Edit(wrote))
         shorter = _Edit(keep * units.BATCH_UNIT.size)
@@ -379,7 +386,10 @@ def _below(tree: str, name: TopicPartition, file: MappedFile) -> str:
 
 
 def _plan_index(cut: Cut) -> None:
-    """Entries of records that go: a broker enters nothing below its newest file's last address."""
+    """Remove entries of removed records from the index.
+
+    A broker enters no address below its newest file's last one.
+    """
     for file in reading.read_index_files(cut.root).files:
         with mapped(file.path) as data:
             try:
@@ -399,7 +409,7 @@ def _plan_index(cut: Cut) -> None:
 
 
 def _shorter_index(cut: Cut, found: index_file.IndexFile) -> bytes | None:
-    """The index file with the entries of records below the cut alone; None: there is none."""
+    """The index file with only the entries below the cut. Returns None if there are none."""
     table = found.entries()
     count = int(np.searchsorted(table["physical_offset"], cut.at))
     if not count:
@@ -407,7 +417,7 @@ def _shorter_index(cut: Cut, found: index_file.IndexFile) -> bytes | None:
     table = table[:count]
     times = found.header.first_store_time_ms + 1000 * table["seconds"].astype(np.int64)
     last = int(table["physical_offset"][-1])
-    # Entries have seconds; the header has the last record's time to the millisecond.
+    # Entries store seconds; the header has the last record's time in milliseconds.
     times[table["physical_offset"] == last] = _store_time(cut, last) or times[-1]
     times[0] = found.header.first_store_time_ms
     out = index_file.new_index_file(found.slots, found.capacity)
@@ -427,7 +437,7 @@ def _store_time(cut: Cut, address: int) -> int | None:
 
 
 def _plan_sides(cut: Cut) -> None:
-    """Consumer groups' offsets beyond a queue's new end, the checkpoint's beyond the log's."""
+    """Lower consumer groups' offsets and the checkpoint to the new ends."""
     ends = {(name.topic, name.partition): end for name, end in cut.ends.items()}
     for path in _GROUP_SIDES:
         content = _content(cut.root, path)
@@ -447,8 +457,11 @@ def _plan_sides(cut: Cut) -> None:
 
 
 def _plan_delays(cut: Cut) -> None:
-    """How far delayed messages are delivered: not beyond their queue's end, nor beyond the first
-    that was due after the last record that stays, because what it was delivered as goes."""
+    """Lower the positions of delivered delayed messages to their queue's end.
+
+    They are lowered further to the first message due after the last kept record, because its
+    delivered copy is removed.
+    """
     ends: dict[int, int] = {}
     for name in reading.list_queues(cut.root, Part.CONSUME_QUEUE):
         if name.topic == names.SCHEDULE_TOPIC:
@@ -462,8 +475,10 @@ def _plan_delays(cut: Cut) -> None:
 
 
 def _first_due(cut: Cut, name: TopicPartition) -> int:
-    """The queue offset of a level's first message due after the last record that stays; that of the
-    queue's end, if there is none."""
+    """The queue offset of a level's first message due after the last kept record.
+
+    If there is none, the offset of the queue's end.
+    """
     end = cut.ends.get(name, _NO_END)
     for file in reading.read_queue(cut.root, Part.CONSUME_QUEUE, name).files:
         with mapped(file.path) as data:
@@ -480,8 +495,10 @@ def _first_due(cut: Cut, name: TopicPartition) -> int:
 
 
 def _plan_timer(cut: Cut) -> None:
-    """The timer log without units of records that go; the wheel, which a broker builds from it; and
-    how far the timer service has come."""
+    """Plan the timer's changes: a shorter log, no wheel, and an earlier checkpoint.
+
+    A broker rebuilds the wheel from the log.
+    """
     content = _content(cut.root, _TIMER_CHECKPOINT)
     removed = _plan_timer_log(cut)
     if removed:
@@ -489,7 +506,7 @@ def _plan_timer(cut: Cut) -> None:
         cut.sides.update(dict.fromkeys(wheels))
     try:
         old = timer.decode_timer_checkpoint(content)
-    except CorruptLog:  # none, or not one: a broker takes it for one of zeros
+    except CorruptLog:  # missing or too short: a broker reads it as zeros
         old = timer.TimerCheckpoint(0, 0, 0, 0, 0, 0, 0)
     end = cut.ends.get(_TIMER_QUEUE, _NO_END)
     slot = cut.last_time_ms // timer.PRECISION_MS * timer.PRECISION_MS
@@ -514,8 +531,11 @@ def _plan_timer(cut: Cut) -> None:
 
 
 def _plan_timer_log(cut: Cut) -> int:
-    """End the timer log before its first unit of a record that goes: the timer service takes
-    messages in their order. Returns how many units go."""
+    """Cut the timer log before its first unit of a removed record.
+
+    Later units are removed as well, because the timer service processes messages in order. Returns
+    the number of units removed.
+    """
     removed = 0
     for file in reading.read_files(trees.live_tree(cut.root, names.TIMER_LOG)).sound().files:
         name = os.path.basename(file.path)
@@ -552,14 +572,14 @@ def _content(root: str, path: str) -> bytes:
         raise files.to_log_error(error, os.path.join(root, path), "read the file") from error
 
 
-# ---------------------------------------------------------------------- doing it
+# ---------------------------------------------------------------------- carrying out a cut
 
 
 def make(cut: Cut) -> CutReport:
-    """Make the cut. The caller holds the store.
+    """Carry out the cut. The caller holds the store's lock.
 
     Raises:
-        LogError: nothing was changed, or it says how to go on.
+        LogError: nothing was changed, or the message has the next step.
     """
     root = cut.root
     _clear(root)
@@ -644,13 +664,13 @@ def _forward(cut: Cut) -> None:
 
 
 def _rename(old: str, new: str) -> None:
-    """Rename a tree, durably: both names are of one folder."""
+    """Rename a tree within its folder, and sync the folder."""
     files.rename(old, new)
     files.fsync_dir(os.path.dirname(new))
 
 
 def _exchange(one: str, other: str) -> None:
-    """Let two trees of one folder change names, durably."""
+    """Exchange the names of two trees of one folder, and sync the folder."""
     files.exchange(one, other)
     files.fsync_dir(os.path.dirname(other))
 
@@ -666,16 +686,16 @@ def _remove_guard(log: str) -> None:
     files.fsync_dir(log)
 
 
-# ---------------------------------------------------------------------- and back
+# ---------------------------------------------------------------------- undoing a cut
 
 
 def undo(root: str) -> CutReport:
-    """Put back what a cut removed, or one that was stopped. The caller holds the store.
+    """Undo a finished or interrupted cut. The caller holds the store's lock.
 
     Raises:
-        InvalidConfig: no cut was made there.
-        LogHeld: the log has gone on since, so that an undo would lose what was written.
-        LogError: a step failed; the next undo goes on.
+        InvalidConfig: the store has no cut.
+        LogHeld: the log has new records since, which an undo would lose.
+        LogError: a step failed; the next undo continues.
     """
     if not lock.has_stopped_cut(root) and not _is_done(root):
         _clear(root)
@@ -739,11 +759,12 @@ def _is_new(log: str) -> bool:
         raise files.to_log_error(error, log, "see how far a cut came") from error
     if text in (_NEW, _OLD):
         return text == _NEW
-    return os.path.lexists(log + _ASIDE)  # not written whole: the guard of an undo, else of a cut
+    # The guard is only partly written: by an undo if the old log is aside, else by a cut.
+    return os.path.lexists(log + _ASIDE)
 
 
 def _back(root: str) -> list[str]:
-    """Put the old trees back, whatever state they are in; returns what did not go back, for people."""
+    """Put the old trees back, whatever their state. Returns messages about files not put back."""
     note = _read_note(root)
     notes = []
     log = trees.live_tree(root, names.COMMIT_LOG)
@@ -754,7 +775,7 @@ def _back(root: str) -> list[str]:
         old = live + _ASIDE
         if not os.path.lexists(old):
             continue
-        # The timer's files go together, and a broker that wrote nothing has delivered nothing.
+        # The timer's files belong together, and a broker that wrote nothing has delivered nothing.
         is_ours = crc is None or path == _TIMER_CHECKPOINT or not os.path.lexists(live)
         is_ours = is_ours or zlib.crc32(_content(root, path)) == crc
         if is_ours or _is_same(live, old):
@@ -784,7 +805,7 @@ def _is_same(one: str, other: str) -> bool:
 
 
 def _clear(root: str) -> None:
-    """Remove what is left of a cut that was not begun, or was undone."""
+    """Remove the files left by a cut that was not begun, or that was undone."""
     if lock.has_stopped_cut(root) or _is_done(root):
         return
     for path in _left(root):

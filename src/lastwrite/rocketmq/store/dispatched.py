@@ -1,8 +1,8 @@
-"""What of a store is dispatched already: the ends of consume queues, compaction logs and the index.
+"""The ends of a store's consume queues, compaction logs and index: what is dispatched already.
 
-A broker that starts finds the end of a queue by its units: the first that is not valid ends it. In
-a store that was stopped in order all units before that are valid, so a binary search finds it.
-Units that point beyond the commit log's end are none: a broker's start cuts them off.
+A broker that starts finds the end of a queue at its first invalid unit. In a store that was stopped
+cleanly all units before it are valid, so a bisection finds it. Units that point beyond the commit
+log's end do not count, because a broker's start removes them.
 
 Source: RocketMQ 5.5.0 ``ConsumeQueue.recover``, ``BatchConsumeQueue.recover``,
 ``SparseConsumeQueue.recover``, ``IndexService.load``; docs/formats/rocketmq.md;
@@ -26,12 +26,12 @@ from lastwrite.rocketmq.store.reading import MappedFile, MappedLog, Part
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.mapping import mapped
 
-# The number of a queue's next message follows from its units: without any it would be 0 again.
+# Without any unit the queue's next number would be 0, so the log must still have a message of it.
 MAKE_ANEW = (
     "if the commit log still has a message of the queue, move the queue's folder out of the store, keep it, and run "
     "lastwrite dispatch with --whole-log"
 )
-# What a compaction log has may be all that there is: the commit log forgets.
+# A compaction log may have the only copy of a message, because the commit log expires.
 MAKE_LOG_ANEW = (
     f"{names.RESTORE_QUEUE}; or, where the commit log still has all of the queue, move both "
     "folders of it out of the store, keep them, and run lastwrite dispatch with --whole-log"
@@ -39,7 +39,7 @@ MAKE_LOG_ANEW = (
 
 
 def read_checkpoint(root: str) -> sides.Checkpoint:
-    """The store's file ``checkpoint``; all numbers are 0 where it is missing, or not one."""
+    """The store's file ``checkpoint``. All numbers are 0 if it is missing or invalid."""
     path = os.path.join(root, names.CHECKPOINT)
     try:
         with open(path, "rb") as file:
@@ -56,10 +56,10 @@ def read_checkpoint(root: str) -> sides.Checkpoint:
 
 
 def read_queue_state(log: MappedLog, kind: QueueKind, until: int = NO_END) -> QueueState:
-    """Where a consume queue ends; units of records at ``until`` or after it are none.
+    """The end of a consume queue; units of records at or after address ``until`` do not count.
 
     Raises:
-        CorruptLog: its files are not as a broker would load them.
+        CorruptLog: a broker would not load the queue's files.
     """
     is_batch = kind is QueueKind.BATCH
     size = units.BATCH_UNIT.size if is_batch else units.CONSUME_QUEUE_UNIT.size
@@ -93,7 +93,7 @@ def read_queue_state(log: MappedLog, kind: QueueKind, until: int = NO_END) -> Qu
 
 
 def _refuse_hole(before: MappedFile, file: MappedFile, until: int, *, is_batch: bool) -> None:
-    """The file before must be full, and lie right before."""
+    """Raise unless the file before is full and ends where ``file`` begins."""
     with mapped(before.path) as data:
         table = units.queue_units(data, is_batch=is_batch)
         is_full = is_valid(table[len(table) - 1], until)
@@ -102,7 +102,7 @@ def _refuse_hole(before: MappedFile, file: MappedFile, until: int, *, is_batch: 
 
 
 def _first_number(file: MappedFile) -> int:
-    """The number of the first unit of a consume queue that is no filler."""
+    """The number of a consume queue's first unit that is not a filler."""
     with mapped(file.path) as data:
         sizes = units.consume_queue_units(data)["size"]
         fillers = bisect_left(
@@ -112,7 +112,7 @@ def _first_number(file: MappedFile) -> int:
 
 
 def is_valid(unit: Any, until: int = NO_END) -> bool:
-    """Whether it is a unit of a record below the address ``until``, or a filler."""
+    """Whether ``unit`` is a filler or belongs to a record below the address ``until``."""
     if not 0 <= int(unit["physical_offset"]) < until or int(unit["size"]) <= 0:
         return False
     if unit.dtype != units.BATCH_DTYPE:
@@ -121,13 +121,13 @@ def is_valid(unit: Any, until: int = NO_END) -> bool:
 
 
 def address_of(log: MappedLog, number: int) -> int | None:
-    """The address of the record with this queue offset, by an ordinary consume queue."""
+    """The address of the record with this queue offset, from an ordinary consume queue."""
     with reading.LogReader(log) as reader:
         return address_in(reader, number)
 
 
 def address_in(queue: reading.LogReader, number: int) -> int | None:
-    """The same, of a queue that is open."""
+    """``address_of`` for an open queue."""
     size = units.CONSUME_QUEUE_UNIT.size
     raw = queue.read(number * size, size)
     if len(raw) < size:
@@ -140,11 +140,12 @@ def address_in(queue: reading.LogReader, number: int) -> int | None:
 
 
 def read_log_state(root: str, name: TopicPartition) -> tuple[LogState, int | None, int | None]:
-    """What a queue's compaction log holds, and the sizes of its log and index files, None where it
-    has none.
+    """The state of a queue's compaction log, and the sizes of its log and index files.
+
+    The sizes are None if it has no files.
 
     Raises:
-        CorruptLog: its files are not as a broker would load them.
+        CorruptLog: a broker would not load the log's files.
     """
     logs = reading.read_queue(root, Part.COMPACTION_LOG, name).sound()
     indexes = reading.read_queue(root, Part.COMPACTION_INDEX, name).sound()
@@ -159,7 +160,7 @@ def read_log_state(root: str, name: TopicPartition) -> tuple[LogState, int | Non
         )
     if not logs.files:
         return LogState(), None, None
-    # The newest pair may wait for its first record: then the one before says the highest offset.
+    # The newest pair may still be empty. The one before it then has the highest offset.
     newest, newest_index = logs.files[-1], indexes.files[-1]
     highest, log_wrote, index_wrote = -1, 0, 0
     for log, index in zip(reversed(logs.files), reversed(indexes.files), strict=True):
@@ -192,15 +193,15 @@ def read_log_state(root: str, name: TopicPartition) -> tuple[LogState, int | Non
 def read_index_state(
     root: str, slots: int | None, entries: int | None, newest_ms: int | None = None
 ) -> tuple[IndexState, list[str]]:
-    """The newest index file, and the names of those that are not to count.
+    """The newest index file, and the names of files to be left out.
 
-    ``slots`` and ``entries``: the settings, where they were given. ``newest_ms``: of a killed
-    broker's, those whose last record was stored later are left out and made anew, as a broker does.
+    ``slots`` and ``entries`` are the settings, if given. ``newest_ms`` is for a store whose broker
+    was killed: files whose last record was stored later are left out and rebuilt, as a broker does.
 
     Raises:
-        InvalidConfig: the files do not tell how many slots they have, or the settings contradict
-            them.
-        CorruptLog: a file is too short for what it states.
+        InvalidConfig: the number of slots cannot be derived from the files, or the settings
+            contradict them.
+        CorruptLog: a file is too short for its header.
     """
     left_out: list[str] = []
     for file in reversed(reading.read_index_files(root).sound().files):
