@@ -80,12 +80,12 @@ class Bringer:
     goes_on: bool = False
     is_whole: bool = False
     ended: dict[LedgerInfo, LedgerInfo] = field(default_factory=dict)
-    keeps_part: bool = False  # of a raw ledger, where its bookies answer no more
-    broken: RemoteFailed | None = field(default=None, init=False)  # why only a part came
+    keeps_part: bool = False  # keeps the entries of a raw ledger that were read before an error
+    broken: RemoteFailed | None = field(default=None, init=False)  # why only a part was read
     _came: int = field(default=0, init=False)  # entries of that part
 
     def part(self, info: LedgerInfo) -> LedgerInfo:
-        """The ledger as far as it came, where it is the one of which only a part did."""
+        """The ledger with the entries that were read before its bookies stopped answering."""
         return replace(info, entries=self._came)
 
     def state(self, asked: Subscription) -> State:
@@ -140,8 +140,9 @@ class Bringer:
         horizon: Position | None,
         here: str | None = None,
     ) -> None:
-        """Bring a raw ledger, unless all of it lies up to the horizon. ``here``: the data object
-        that has its first entries; None: there is none.
+        """Copy a raw ledger, unless all of it is up to the horizon.
+
+        ``here`` is the path of the data object that has its first entries, or None.
         """
         entries = info.entries or 0
         if not entries or (horizon is not None and Position(info.ledger, entries - 1) <= horizon):
@@ -221,16 +222,14 @@ class Bringer:
             mirror.merge(ledger.id, ledger.metadata, [whole], entries, lambda error: None)
 
     def _same(self, here: str, ledger: LiveLedger) -> int:
-        """How many entries of the ledger the data object has, if its last one is the bookies'; else
-        0.
-        """
+        """The number of entries of ``here`` if its last one equals the bookies', otherwise 0."""
         try:
             index = read_index(here)
             last = index.metadata.last_entry
             if index.missing or last is None or last < 0:
                 return 0
             ((_, known),) = read_entries(here, last, last, index)
-        except (CorruptLog, CommitConflict):  # damaged or missing there: all of it comes again
+        except (CorruptLog, CommitConflict):  # damaged or missing there: read everything again
             return 0
         ((_, found),) = self.cluster.bookies.read(ledger, last, last)
         return last + 1 if known == found else 0

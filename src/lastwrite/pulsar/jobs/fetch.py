@@ -107,7 +107,7 @@ class IntoArchive:
                 return time.time_ns() // 1_000_000, bringer.state(looking)
 
         patience_s = self.cluster.access.patience_s
-        asked_ms, state = until_whole(look, patience_s, f"no answer about {name} came")
+        asked_ms, state = until_whole(look, patience_s, f"no answer about {name}")
         if self.seen.get(name) == state:
             return Brought(asked_ms=asked_ms)
         self.seen.pop(name, None)
@@ -159,7 +159,7 @@ class IntoArchive:
         after = into.commit(begun, after, raw, compacted)
         if broken is not None:
             raise RemoteFailed(
-                f"{broken.problem}. The archive has what had come, up to {raw[-1].ledger}:"
+                f"{broken.problem}. The archive has the entries up to {raw[-1].ledger}:"
                 f"{raw[-1].entries - 1}",
                 path=broken.path,
                 remedy=broken.remedy,
@@ -225,8 +225,8 @@ def _part(
     """The topic as it was when the last of ``raw`` had these entries and no later ledger had any.
 
     Raises:
-        RemoteFailed: ``broken``, where that is no state that the topic was in: nothing came, or it
-            was compacted further.
+        RemoteFailed: ``broken``, if the topic never had such a state: nothing was read, or it is
+            compacted further.
     """
     horizon = state.horizon
     if not raw or (horizon is not None and raw[-1].ledger <= horizon.ledger):

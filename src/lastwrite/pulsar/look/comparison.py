@@ -250,7 +250,7 @@ def _compacted_entries(ledger: Ledger) -> Iterator[Entry]:
         yield entry
 
 
-# ---------------------------------------------------------------------- what must hold
+# ---------------------------------------------------------------------- promises
 
 
 class _Broken:

@@ -366,7 +366,7 @@ def _refuse(ledger: Ledger, message: str) -> None:
     raise CorruptLog(message, path=ledger.path + INDEX_SUFFIX, remedy=RESTORE)
 
 
-# ---------------------------------------------------------------------- the compacted one
+# ---------------------------------------------------------------------- the compacted ledger
 
 
 def _verify_compacted(

@@ -341,7 +341,7 @@ class Bookies:
             raise _refused(link, doing, code)
         return _Answer(entry, code, frame[_ANSWER.size :])
 
-    # ------------------------------------------------------------------ how
+    # ------------------------------------------------------------------ connections
 
     def _link(self, bookie: str) -> Link:
         if bookie not in self._links:

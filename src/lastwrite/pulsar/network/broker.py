@@ -124,7 +124,7 @@ class Broker:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ------------------------------------------------------------------ questions
+    # ------------------------------------------------------------------ requests
 
     def lookup(self, topic: str, authoritative: bool = False) -> LookupResponse:
         """Ask for the broker that serves the topic. The asked broker may take the topic itself.
@@ -175,7 +175,7 @@ class Broker:
             raise self._refusal(doing, answer.error.error, answer.error.message)
         return Subscription(self, topic, consumer)
 
-    # ------------------------------------------------------------------ how
+    # ------------------------------------------------------------------ connection
 
     def _connect(self, proxied: str | None) -> int:
         doing, method = "connecting", self._identity.login.method

@@ -68,7 +68,7 @@ class Access:
     store_auth: str = field(default="", repr=False)
     timeout: float = TIMEOUT_SECONDS
     mark_deletes_a_second: float = 1.0
-    patience_s: float = 60.0  # how long conversations that break are begun again
+    patience_s: float = 60.0  # how long requests over broken connections are repeated
 
 
 @dataclass(frozen=True, slots=True)

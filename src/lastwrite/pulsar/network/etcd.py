@@ -118,7 +118,7 @@ class Etcd:
         except RemoteFailed as error:
             raise Unanswered(error) from error
 
-    # ------------------------------------------------------------------ how
+    # ------------------------------------------------------------------ requests
 
     def _asked(self, what: str, asked: Mapping[str, object], doing: str) -> dict[str, Any]:
         """Send a request that may be repeated, to the next server too, until the timeout."""

@@ -32,7 +32,7 @@ _READ_BYTES = 1 << 18
 
 
 class ConnectionBroken(RemoteFailed):
-    """The other side, or the network, ended a conversation that had begun."""
+    """The other side, or the network, closed an open connection."""
 
 
 class Link:

@@ -187,7 +187,7 @@ class MetadataStore:
         with located(self.address + path):
             return CursorInfo.decode_node(node)
 
-    # ------------------------------------------------------------------ who is there
+    # ------------------------------------------------------------------ brokers and bookies
 
     def brokers(self, in_tls: bool = False) -> list[BrokerAddress]:
         """The addresses of the live brokers, with ``in_tls`` only those with TLS.
@@ -303,7 +303,7 @@ class MetadataStore:
         """Delete a ledger, if it exists. The bookies remove its entries later."""
         self._nodes.delete(self._ledger_path(number), f"deleting ledger {number}")
 
-    # ------------------------------------------------------------------ notes of ours
+    # ------------------------------------------------------------------ notes
 
     def note(self, topic: TopicName, ledger: int) -> None:
         """Note that ``ledger`` may become the topic's compacted ledger.
@@ -330,7 +330,7 @@ class MetadataStore:
         for place in (f"{folder}/{ledger}", folder):
             self._nodes.delete(place, f"forgetting ledger {ledger}")
 
-    # ------------------------------------------------------------------ how
+    # ------------------------------------------------------------------ paths and numbers
 
     def _ledger_path(self, number: int) -> str:
         if not 0 <= number < _MAX_LEDGER:

@@ -1,4 +1,4 @@
-"""How long conversations that break are begun again."""
+"""Retries of requests whose connection breaks."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ _FIRST_AGAIN_S, _AGAIN_S = 0.01, 0.1
 
 
 def until_whole(ask: Callable[[], T], seconds: float, what: str) -> T:
-    """The result of ``ask``, which is tried again for ``seconds`` while its connection breaks.
-    ``what``: a sentence about the result that does not come.
+    """The result of ``ask``, which is repeated for ``seconds`` while its connection breaks.
+
+    ``what`` is a sentence about the missing result.
 
     Raises:
-        RemoteFailed: it did not come in that time, or not for another reason.
+        RemoteFailed: there was no result in that time, or another error.
     """
     begin_s, tries = time.monotonic(), 0
     while True:
@@ -33,8 +34,8 @@ def until_whole(ask: Callable[[], T], seconds: float, what: str) -> T:
                 raise RemoteFailed(
                     f"{what} for {waited_s:.0f} s: {error.problem}",
                     path=error.path,
-                    remedy="see to the network and the bookies, and run the same command again; "
-                    "default.api.timeout.ms is how long it waits",
+                    remedy="check the network and the bookies, then run the same command again; "
+                    "default.api.timeout.ms sets how long it waits",
                 ) from error
         time.sleep(min(_FIRST_AGAIN_S * 2**tries, _AGAIN_S))
         tries = min(tries + 1, 10)

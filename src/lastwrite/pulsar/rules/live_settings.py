@@ -56,7 +56,7 @@ _QUORUMS = (
 _PLUGIN = "org.apache.pulsar.client.impl.auth."
 _TOKEN_PLUGIN, _TLS_PLUGIN = f"{_PLUGIN}AuthenticationToken", f"{_PLUGIN}AuthenticationTls"
 _UNCLEAN = "unclean"
-_API_TIMEOUT = "default.api.timeout.ms"  # of a Kafka client: Pulsar has none of the kind
+_API_TIMEOUT = "default.api.timeout.ms"  # a setting of Kafka clients; Pulsar has no similar one
 _OURS = (_UNCLEAN, _STORE_AUTH, _API_TIMEOUT)
 
 LIVE_NAMES = frozenset(
@@ -110,7 +110,7 @@ class LiveConfig:
     mark_deletes_a_second: float
     quorums: tuple[int, int, int] | None
     goes_on: bool
-    api_timeout_ms: int = 60_000  # how long conversations that break are begun again
+    api_timeout_ms: int = 60_000  # how long requests over broken connections are repeated
 
     @classmethod
     def from_names(cls, names: Mapping[str, object]) -> LiveConfig:

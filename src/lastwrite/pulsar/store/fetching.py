@@ -219,7 +219,7 @@ class _Run:
             path = os.path.abspath(source)
             if not os.path.isdir(path):
                 raise NotALog(
-                    "no such folder", path=source, remedy="give folders that hold ledgers"
+                    "no such folder", path=source, remedy="give folders that contain ledgers"
                 )
             if is_bookie(path):
                 bookies.append(path)
@@ -229,7 +229,7 @@ class _Run:
                 raise NotALog(
                     "no log of Kafka, store of RocketMQ or ledger of Pulsar in this folder",
                     path=source,
-                    remedy="give a log root or a store; of Pulsar a folder of offloaded objects or "
+                    remedy="give a log root or a store; for Pulsar a folder of offloaded objects or "
                     "MapFiles, or a bookie's folder with its entry logs",
                 )
             self._offloaded += found
@@ -407,7 +407,7 @@ class _Bringing:
             problems=tuple(self._problems),
         )
 
-    # ---------------------------------------------------------------- what is known
+    # ---------------------------------------------------------------- known facts
 
     def _is_open(self, info: LedgerInfo) -> bool:
         return self._said.info is not None and not info.is_closed
@@ -720,7 +720,7 @@ class _Bringing:
         custom = ledger_custom_metadata(self._plan.name.full, to, self._plan.name.partition)
         return self._write_stored(stored, end, custom, is_compacted=True)
 
-    # ---------------------------------------------------------------- words
+    # ---------------------------------------------------------------- results
 
     def _fetched(
         self,

@@ -77,7 +77,7 @@ _MOST_METADATA_BYTES = 256 << 20
 _REQUESTS_AT_ONCE = 16  # requests wait for the store, so they need no CPU
 
 
-# ---------------------------------------------------------------------- where topics lie
+# ---------------------------------------------------------------------- names and paths of topics
 
 
 def partition_of(name: TopicName) -> TopicPartition:
@@ -122,7 +122,7 @@ def topic_names(name: TopicPartition) -> tuple[str, ...]:
     return (*short, *(f"{each}{PARTITION_MARK}{name.partition}" for each in short))
 
 
-# ---------------------------------------------------------------------- what lies in one
+# ---------------------------------------------------------------------- content of a topic folder
 
 
 @dataclass(frozen=True, slots=True)
