@@ -122,12 +122,15 @@ def test_sweep_that_loses_to_a_sweep_starts_again(
 
 
 class Rival:
-    """Commits the log as it is before each commit of others to one partition."""
+    """Commits the log as it is before the first commits of others to one partition."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, times: int) -> None:
         self._folder, self._commit, self.commits = folder, Place.commit, 0
+        self._times = times
 
     def before(self, *given: Any, **named: Any) -> Any:
+        if self.commits == self._times:
+            return self._commit(*given, **named)
         place = place_at(self._folder)
         seen = place.read()
         assert seen is not None
@@ -136,9 +139,9 @@ class Rival:
         return self._commit(*given, **named)
 
 
-def losing(folder: str) -> tuple[Any, Rival]:
-    """A context in which other writers win each commit to the partition, and who they are."""
-    rival = Rival(folder)
+def losing(folder: str, times: int = 2 * ATTEMPTS) -> tuple[Any, Rival]:
+    """A context in which another writer wins the first commits to the partition, and that one."""
+    rival = Rival(folder, times)
     return patch.object(
         Place, "commit", lambda *given, **named: rival.before(*given, **named)
     ), rival
@@ -171,6 +174,30 @@ def test_fetch_and_sweep_of_kafka_that_keep_losing_fail_after_their_last_attempt
         (said,) = json.loads(capfd.readouterr().out)["partitions"]
         assert said["attempts"] == 1
     assert lastwrite.latest(to) == {b"a": b"3"}
+
+
+def test_second_attempt_is_reported_in_words(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log, to = GrowingLog(tmp_path / "log"), str(tmp_path / "archive")
+    fetch = ["fetch", str(log.root), "--to", to, "--include-active"]
+    log.append([(b"a", b"1", NOW_MS)])
+    assert cli.run(fetch) == 0
+    log.append([(b"a", b"2", NOW_MS)])
+    (folder,) = partitions_at(to)
+    words = "attempt 2 of 5, after another writer changed it first"
+    commits, _ = losing(folder, 1)
+    assert words not in capfd.readouterr().out
+    with commits:
+        assert cli.run(fetch) == 0
+    assert words in " ".join(capfd.readouterr().out.split())
+    place = place_at(folder)
+    place.begin(place.read())
+    age(Path(folder) / "rounds")
+    commits, _ = losing(folder, 1)
+    with commits:
+        assert cli.run(["sweep", to]) == 0
+    assert words in " ".join(capfd.readouterr().out.split())
 
 
 def test_fetch_of_pulsar_that_keeps_losing_fails_after_its_last_attempt(tmp_path: Path) -> None:

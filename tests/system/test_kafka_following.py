@@ -13,10 +13,15 @@ from typing import Any
 import pytest
 
 import lastwrite
+from lastwrite.archive.following import Wanted
+from lastwrite.archive.place import Place
 from lastwrite.cleaner.events import Event
 from lastwrite.cleaner.follow import Follower
+from lastwrite.commands.following import limits_of, open_followed
+from lastwrite.model.progress import NoProgress
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
 from tests.support.kafka.clients import Sent, create_topic, produce
+from tests.support.two_writers import run_both
 from tests.system.test_clean_daemon import daemon
 
 pytest.importorskip("kio")
@@ -153,3 +158,32 @@ def test_once(broker: Broker, tmp_path: Path) -> None:
     assert lastwrite.clean([str(archive)], config, follow=follow, tell=told.append, **how) == 0
     assert [each.event for each in told] == ["brought", "round"]
     assert dict(lastwrite.latest(str(archive), "once-a")) == table
+
+
+def test_of_two_followers_of_one_archive_the_loser_starts_again(
+    broker: Broker, tmp_path: Path
+) -> None:
+    create_topic(broker, "followed-twice", {})
+    table = send(broker, "followed-twice", 0, 50)
+    archive = str(tmp_path / "archive")
+    wanted = Wanted(
+        sources=[f"kafka://{broker.address}"],
+        to=archive,
+        topic="followed-twice",
+        partition=0,
+        config=dict,
+        overrides=(),
+        limits=limits_of(None, None),
+        progress=NoProgress(),
+    )
+    followers = [open_followed(wanted), open_followed(wanted)]
+    try:
+        logs = [
+            log for turn in run_both(Place, *[each.bring for each in followers]) for log in turn
+        ]
+        assert sorted(each.log.attempts for each in logs) == [1, 2]
+        assert [each.log.reason for each in logs] == [None, None]
+    finally:
+        for each in followers:
+            each.close()
+    assert lastwrite.latest(archive) == table

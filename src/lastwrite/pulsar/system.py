@@ -26,7 +26,7 @@ from lastwrite.model.policy import LONG_MAX, Policy, Strategy
 from lastwrite.model.work import RewriteUnit, SegmentOutput
 from lastwrite.pulsar.format.chunk import KEEPS_PREFIX, LIKE_BROKER, TELLS_GROUPS, PulsarFormat
 from lastwrite.pulsar.format.position import Position
-from lastwrite.pulsar.rules.backlog import backlog_of
+from lastwrite.pulsar.rules.backlog import RawSegment, backlog_of
 from lastwrite.pulsar.rules.settings import THRESHOLDS, PulsarConfig, states_retention
 from lastwrite.pulsar.store import archived, lock, publish, staging, topic_log, watching
 from lastwrite.pulsar.store.archiving import NewCompacted, PulsarRounds
@@ -34,7 +34,7 @@ from lastwrite.pulsar.store.backlog import raw_ledgers
 from lastwrite.pulsar.store.manifest import EVENT_TIME, PUBLISHING, Manifest
 from lastwrite.pulsar.store.place import locate, name_of
 from lastwrite.pulsar.store.publish import NewLedger
-from lastwrite.pulsar.store.topic import find_topics, partition_of, topic_names
+from lastwrite.pulsar.store.topic import find_topics, list_topic, partition_of, topic_names
 from lastwrite.pulsar.store.untouched import list_untouched
 from lastwrite.reports.compaction import Backlog
 from lastwrite.reports.settings import Setting
@@ -178,10 +178,13 @@ class PulsarSystem(System):
         """
         settings = _config_of(config)
         age, size = settings.retention_ms, settings.retention_bytes
-        found = backlog_of(raw_ledgers(log.folder), horizon, age, size, now_ms)
+        found = backlog_of(self._raw_ledgers(log.folder), horizon, age, size, now_ms)
         if states_retention(config):
             return found
         return structs.replace(found, segments_free=None, bytes_free=None, reason=None)
+
+    def _raw_ledgers(self, folder: str) -> list[RawSegment]:
+        return raw_ledgers(list_topic(folder))
 
     # ------------------------------------------------------------------ store
 
@@ -336,6 +339,9 @@ class ArchivedPulsar(PulsarSystem):
 
     def read(self, folder: str, spend: Spend | None = None) -> PartitionLog:
         return self._rounds.read(folder, spend)
+
+    def _raw_ledgers(self, folder: str) -> list[RawSegment]:
+        return self._rounds.raw_ledgers(folder)
 
     def _compacted_of(self, log: PartitionLog) -> Manifest | None:
         return self._rounds.contents(log.folder).told(name_of(log.folder))

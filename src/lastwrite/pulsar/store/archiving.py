@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -42,8 +43,10 @@ from lastwrite.pulsar.format.names import (
     TopicName,
 )
 from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.rules.backlog import RawSegment
 from lastwrite.pulsar.store import archived, lock, topic_log
 from lastwrite.pulsar.store.archived import ArchivedTopic, StoredCompacted, StoredLedger
+from lastwrite.pulsar.store.backlog import raw_ledgers
 from lastwrite.pulsar.store.place import name_of
 from lastwrite.pulsar.store.survey import survey_of
 from lastwrite.pulsar.store.topic import Ledger, Topic, list_topic, topic_of
@@ -526,12 +529,36 @@ class NewCompacted:
         )
 
 
+class _Read(NamedTuple):
+    """Facts about a topic, which need the indexes of its ledgers."""
+
+    nonce: str  # of the manifest
+    highest_ledger: int
+    raw_ledgers: list[RawSegment]
+
+
 class PulsarRounds(Rounds):
     """Rounds on archived topics of Pulsar; see ``archive.rounds``."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._read: dict[str, _Read] = {}  # until the topic's report asks for its raw ledgers
+
     def read(self, folder: str, spend: Spend | None) -> PartitionLog:
         """The topic's log, by ``now``."""
-        return topic_log.log_of(topic_of(self.now(folder).manifest, folder), spend)
+        manifest = self.now(folder).manifest
+        topic = topic_of(manifest, folder)
+        self._read[folder] = _Read(manifest.nonce, topic.highest_ledger, raw_ledgers(topic))
+        return topic_log.log_of(topic, spend)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._read = {folder: self._read[folder] for folder in self._read.keys() & self._seen}
+
+    def raw_ledgers(self, folder: str) -> list[RawSegment]:
+        """The raw ledgers, which a round does not change, as the topic was read last."""
+        found = self._read.pop(folder, None)
+        return raw_ledgers(list_topic(folder)) if found is None else found.raw_ledgers
 
     def contents(self, folder: str) -> ArchivedTopic:
         """The content of the manifest that was read last."""
@@ -556,8 +583,12 @@ class PulsarRounds(Rounds):
         named = {each.path(folder) for each in (*before.parts, *before.ledgers)}
         if any(segment.path not in named for segment in log.segments):
             raise another_won(folder, "topic")
-        number = topic_of(manifest, folder).highest_ledger + 1
-        after = structs.replace(before, compacted=new.numbered(number))
+        last = self._read.get(folder)
+        if last is None or last.nonce != manifest.nonce:
+            highest = topic_of(manifest, folder).highest_ledger
+        else:
+            highest = last.highest_ledger
+        after = structs.replace(before, compacted=new.numbered(highest + 1))
         self.commit(folder, successor(manifest, after))
 
     def publish(

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.rules.backlog import RawSegment
-from lastwrite.pulsar.store.topic import list_topic
+from lastwrite.pulsar.store.topic import Topic
 
 
-def raw_ledgers(folder: str) -> list[RawSegment]:
+def raw_ledgers(topic: Topic) -> list[RawSegment]:
     """The ledgers of the topic's own list, stored here or not.
 
     Without a list, the ledgers stored here.
 
     The sizes are those of the entries. Only the list has the time when a ledger was closed.
-
-    Raises:
-        LogError: the folder or a file cannot be read.
     """
-    topic = list_topic(folder)
     here = {ledger.id: ledger for ledger in topic.ledgers}
     if topic.info is None or not topic.info.ledgers:
         ends = [Position(each.id, each.entries).offset for each in topic.ledgers]
