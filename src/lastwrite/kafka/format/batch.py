@@ -1,6 +1,6 @@
 """Kafka's record batch, magic 2: bytes to records and back, readable rather than fast.
 
-Entries of the older formats, magic 0 and 1, are given as such batches too; their layout is in
+Entries of the older formats, magic 0 and 1, are decoded to such batches too; their layout is in
 ``old_format.entries``.
 
 The smallest batch has one record::
@@ -9,19 +9,18 @@ The smallest batch has one record::
     record              length, attributes, timestamp delta, offset delta 0, key, value, header
                         count
 
-A second record gets offset delta 1.  Compaction takes records out and leaves the rest as it was:
-the base offset and the last offset stay, the count falls, deltas keep their holes.  A batch that
-loses every record may stay as a bare header, so that readers find the log's end.  A batch that
-holds tombstones is given a
-*delete horizon*: attribute bit 6 is set, and the base timestamp is the horizon, to which all
-timestamp deltas are then relative.  With compression everything behind the header is one blob.
+A second record gets offset delta 1. Compaction removes records and leaves the rest unchanged: the
+base offset and the last offset stay, the count falls, and the deltas keep their holes. A batch that
+loses every record may stay as a bare header, so that readers find the log's end. A batch that
+contains tombstones gets a *delete horizon*: attribute bit 6 is set, the base timestamp is the
+horizon, and all timestamp deltas are relative to it. With compression, everything after the header
+is one blob.
 
-The compiled kernels read the same format a hundred times as fast; this module says what they mean,
-and serves where a call a record is bearable: ``dump``, the demo's writer, tests.
+The compiled kernels read the same format a hundred times as fast. This module is the readable
+reference, for callers that can afford a Python call per record: ``dump``, the demo's writer, tests.
 
 Source: Kafka 4.4 ``DefaultRecordBatch``, ``DefaultRecord``, ``MemoryRecordsBuilder``,
-``ControlRecordType``;
-KIP-98; KIP-534 for attribute bit 6; docs/formats/kafka.md.
+``ControlRecordType``; KIP-98; KIP-534 for attribute bit 6; docs/formats/kafka.md.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ _MAX_I64 = (1 << 63) - 1
 
 
 class ControlType(IntEnum):
-    """What a control record says; from KRaft's own log all but the first two."""
+    """The type of a control record. All but the first two occur only in KRaft's own log."""
 
     ABORT = 0
     COMMIT = 1
@@ -75,8 +74,8 @@ class ControlType(IntEnum):
 class ControlRecord(NamedTuple):
     """A control record's key and, for a transaction marker, its value.
 
-    ``type`` is a plain number where this release does not know it: such a record has no effect.
-    ``coordinator_epoch`` is None unless it is an ABORT or a COMMIT.
+    ``type`` is a plain number if this release does not support it: such a record has no effect.
+    ``coordinator_epoch`` is None except for ABORT and COMMIT.
     """
 
     version: int
@@ -85,7 +84,7 @@ class ControlRecord(NamedTuple):
 
     @property
     def label(self) -> str:
-        """As ``dump`` prints it: "abort", "commit", another name, or "unknown-9"."""
+        """The name that ``dump`` prints: "abort", "commit", another name, or "unknown-9"."""
         if isinstance(self.type, ControlType):
             return self.type.name.lower().replace("_", "-")
         return f"unknown-{self.type}"
@@ -94,10 +93,10 @@ class ControlRecord(NamedTuple):
 def decode_batch_header(segment: Buffer, at: int) -> BatchHeader:
     """Decode the header of the batch that starts ``at`` bytes into ``segment``.
 
-    Checks what needs no more than the header: magic, length, offsets, count.  The batch behind it
-    may be cut short, and the crc is not looked at, which would cost a pass over the records.  For
-    an entry of magic 0 or 1 a header is made up from what it says of itself: a compressed one has
-    its last offset as base offset too, and counts as one record, until ``decode_batch`` opens it.
+    Checks only the header: magic, length, offsets, count. The batch may be cut short after it, and
+    the crc is not checked, because that costs a pass over the records. For an entry of magic 0 or 1
+    the header is derived from the entry's own fields. A compressed entry counts as one record, with
+    its last offset as base offset, until ``decode_batch`` opens it.
 
     Raises:
         TruncatedLog: the segment ends inside the header.
@@ -105,7 +104,7 @@ def decode_batch_header(segment: Buffer, at: int) -> BatchHeader:
         CorruptLog: the fields contradict each other.
     """
     left = len(segment) - at
-    if left < 17:  # the first 17 bytes mean the same in all formats
+    if left < 17:  # the first 17 bytes have the same layout in all formats
         raise TruncatedLog(f"batch header cut short: {left} of {BATCH_HEADER.size} bytes", at)
     length = int.from_bytes(bytes(segment[at + 8 : at + 12]), "big", signed=True)
     magic = int.from_bytes(bytes(segment[at + 16 : at + 17]), "big", signed=True)
@@ -136,12 +135,12 @@ def decode_batch_header(segment: Buffer, at: int) -> BatchHeader:
 def decode_batch(segment: Buffer, at: int, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Batch:
     """Decode and check the whole batch that starts ``at`` bytes into ``segment``.
 
-    Every count and size is checked against the bytes that are there before it is used; at most
-    ``limit_bytes`` come out of a compressed batch.  Positions in errors are bytes of ``segment``;
-    inside a compressed batch they name its first compressed byte, and the text the byte of the
-    decompressed data.
+    Every count and size is checked against the available bytes before it is used. A compressed
+    batch decompresses to ``limit_bytes`` at most. Positions in errors are bytes of ``segment``.
+    Inside a compressed batch the position is its first compressed byte, and the text names the byte
+    of the decompressed data.
 
-    An entry of magic 0 or 1, a message or a wrapper of messages, is given as a batch; see
+    An entry of magic 0 or 1 (a message, or a wrapper of messages) becomes a batch; see
     ``old_format.entries``.
 
     Raises:
@@ -175,7 +174,7 @@ def decode_batch(segment: Buffer, at: int, limit_bytes: int = DEFAULT_LIMIT_BYTE
     try:
         return Batch(header, attributes, _decode_records(plain, header, attributes))
     except CorruptLog as error:
-        # Stopping early inside a whole batch is damage: the bytes after it are there.
+        # Records that end early inside a whole batch are damage: all bytes of the batch are there.
         if attributes.codec is Codec.NONE:
             raise CorruptLog(error.problem, start + (error.at or 0)) from error
         raise CorruptLog(
@@ -186,10 +185,9 @@ def decode_batch(segment: Buffer, at: int, limit_bytes: int = DEFAULT_LIMIT_BYTE
 def iter_batches(
     segment: Buffer, at: int = 0, limit_bytes: int = DEFAULT_LIMIT_BYTES
 ) -> Iterator[tuple[int, Batch]]:
-    """The batches of ``segment`` from byte ``at`` to its end, each with its position; errors as
-    ``decode_batch``.
+    """The batches of ``segment`` from byte ``at`` to its end, each with its position.
 
-    A torn tail ends in ``TruncatedLog``, after all whole batches have been given.
+    Raises as ``decode_batch`` does. A torn tail raises ``TruncatedLog``, after all whole batches.
     """
     while at < len(segment):
         batch = decode_batch(segment, at, limit_bytes)
@@ -198,10 +196,9 @@ def iter_batches(
 
 
 def decode_control_record(record: Record, at: int | None = None) -> ControlRecord:
-    """What a record of a control batch says; ``at`` is the batch's position, for the errors.
+    """Decode a record of a control batch; ``at`` is the batch's position, for the errors.
 
-    Key: ``i16 version, i16 type``, of a longer one the first four bytes.  Value of ABORT and
-    COMMIT:
+    Key: ``i16 version, i16 type``, the first four bytes of a longer one. Value of ABORT and COMMIT:
     ``i16 version, i32 coordinator epoch``.
 
     Raises:
@@ -225,7 +222,7 @@ def decode_control_record(record: Record, at: int | None = None) -> ControlRecor
     return ControlRecord(version, kind, int.from_bytes(record.value[2:6], "big", signed=True))
 
 
-# A parameter a field of the header: who writes a batch names only those that matter to it.
+# One parameter per header field: a caller names only those that it needs.
 def encode_batch(
     records: Sequence[Record],
     *,
@@ -244,10 +241,10 @@ def encode_batch(
 ) -> bytes:
     """Encode a batch as Kafka's builder does; length, count and crc are derived.
 
-    ``records`` ascend by offset.  ``base_offset`` and ``last_offset`` are by default those of the
-    records. The base timestamp is the delete horizon, or else the first record's timestamp.
-    ``max_timestamp_ms`` is by default the records' largest; with ``append_time`` readers take it
-    for every record.
+    ``records`` ascend by offset. ``base_offset`` and ``last_offset`` default to the first and the
+    last record's. The base timestamp is the delete horizon, or else the first record's timestamp.
+    ``max_timestamp_ms`` defaults to the records' largest; with ``append_time`` readers use it for
+    every record.
 
     Without records the batch is a bare header: both offsets must be given, and the codec and the
     delete horizon are left out, as Kafka's cleaner does.
@@ -301,9 +298,9 @@ def rebuild_batch(
 ) -> bytes:
     """The batch of ``header`` with only the records ``kept``, as Kafka's cleaner writes it.
 
-    Offsets, codec, producer, epoch and control bits stay.  The largest timestamp is that of the
-    kept records, or the append time.  With nothing kept it is a bare header that keeps its largest
-    timestamp as well.  What was of magic 0 or 1 begins and ends with the kept records.
+    Offsets, codec, producer, epoch and control bits stay. The largest timestamp is the kept
+    records' largest, or the append time. If no record is kept, the result is a bare header with the
+    old largest timestamp. A batch of magic 0 or 1 shrinks to the offsets of the kept records.
     """
     attributes = decode_attributes(header.attributes)
     stays = attributes.append_time or not kept
@@ -326,10 +323,10 @@ def rebuild_batch(
 
 
 def seal_batch(header: BatchHeader, payload: bytes) -> bytes:
-    """Header and payload as one batch; the header's length and crc are derived, not believed.
+    """Join header and payload to a batch; the header's length and crc are recomputed.
 
     Raises:
-        ValueError: a field does not fit, or the batch would pass 2 GiB.
+        ValueError: a field does not fit, or the batch would exceed 2 GiB.
     """
     length = BATCH_HEADER.size - LENGTH_END + len(payload)
     if length + LENGTH_END > _MAX_I32:
@@ -343,7 +340,7 @@ def seal_batch(header: BatchHeader, payload: bytes) -> bytes:
 
 
 def encode_records(records: Sequence[Record], base_offset: int, base_timestamp_ms: int) -> bytes:
-    """Records one behind another, as they follow an uncompressed header."""
+    """The records in sequence, as in an uncompressed batch after its header."""
     out = bytearray()
     for record in records:
         body = bytearray(b"\x00")
@@ -363,7 +360,7 @@ def _encode_nullable(content: bytes | None) -> bytes:
 
 
 def _wrapped(number: int) -> int:
-    """``number`` as Java's 64-bit arithmetic leaves it."""
+    """``number`` wrapped to 64 bits, as in Java's arithmetic."""
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
@@ -408,7 +405,7 @@ def _decode_record(
     end = start + length
     timestamp_delta, cursor = decode_varlong(
         plain, start + 1, end
-    )  # 1: the attributes, which say nothing
+    )  # 1: the attributes, which are unused
     offset_delta, cursor = decode_varint(plain, cursor, end)
     key, cursor = _decode_nullable(plain, cursor, end, "key")
     value, cursor = _decode_nullable(plain, cursor, end, "value")

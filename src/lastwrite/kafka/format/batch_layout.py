@@ -1,6 +1,7 @@
 """A Kafka record batch as values: its header, attributes and records, for every magic.
 
-``batch`` decodes and encodes them; ``old_format.entries`` makes them of entries of magic 0 and 1.
+``batch`` decodes and encodes these values; ``old_format.entries`` builds them from entries of magic
+0 and 1.
 
 Source: Kafka 4.4 ``DefaultRecordBatch``, ``DefaultRecord``; KIP-98; KIP-534 for attribute bit 6;
 docs/formats/kafka.md.
@@ -19,9 +20,9 @@ UNKNOWN_MAGIC = (
     "the magic of a record batch is none of 0, 1, 2: a newer release wrote it, or "
     "the byte is damaged"
 )
-LENGTH_END = 12  # what batch_length does not count: itself and the base offset
+LENGTH_END = 12  # batch_length counts the bytes after this one
 CRC_START = 21  # the first byte that the crc covers
-SHORTEST_ENTRY_BYTES = 14  # what the length of any entry, of any magic, must be at least
+SHORTEST_ENTRY_BYTES = 14  # the least length field of an entry, whatever its magic
 # a byte each: length, attributes, two deltas, null key, null value, header count
 SHORTEST_RECORD_BYTES = 7
 DEFAULT_LIMIT_BYTES = 1 << 30  # of one batch, decompressed
@@ -47,7 +48,7 @@ class BatchHeader(NamedTuple):
     magic:                  Annotated[int, At(16, I8)]   # 2
     crc:                    Annotated[int, At(17, U32)]  # CRC-32C of byte 21 to the batch's end
     attributes:             Annotated[int, At(21, I16)]  # bits: see BatchAttributes
-    last_offset_delta:      Annotated[int, At(23, I32)]  # outlives the record it counts
+    last_offset_delta:      Annotated[int, At(23, I32)]  # stays if its record is compacted away
     # the delete horizon when bit 6 is set; -1 if empty
     base_timestamp_ms:      Annotated[int, At(27, I64)]
     # -1: none; the append time when bit 3 is set
@@ -60,7 +61,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The whole batch, header included."""
+        """Bytes of the whole batch, header included."""
         return self.batch_length + LENGTH_END
 
     @property
@@ -73,16 +74,19 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When the tombstones of this batch may go; None where no round has set it."""
+        """The time at which the batch's tombstones may be removed. None if no round has set it."""
         return self.base_timestamp_ms if self.attributes & DELETE_HORIZON_BIT else None
 
     @property
     def last_sequence(self) -> int:
-        """The producer's sequence number of the last record as first written; -1 without one."""
+        """The producer's sequence number of the last record as first written; -1 if it has none."""
         return self.sequence_of(self.last_offset)
 
     def sequence_of(self, offset: int) -> int:
-        """The producer's sequence number at ``offset``; past 2^31 - 1 comes 0.  -1 without one."""
+        """The producer's sequence number at ``offset``, or -1 if it has none.
+
+        After 2^31 - 1 the numbers wrap to 0.
+        """
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + offset - self.base_offset) & _MAX_I32
@@ -123,10 +127,10 @@ class BatchAttributes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record.  None is a null key or value, which is not the same as an empty one.
+    """One record. None means a null key or value, which differs from an empty one.
 
-    ``headers`` are pairs of name (UTF-8 by agreement, not checked) and value, in order; names may
-    repeat.
+    ``headers`` are pairs of name and value, in order. Names may repeat; they are UTF-8 by
+    convention, which is not checked.
     """
 
     offset: int
@@ -138,7 +142,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A whole batch: the header as it lies on disk, its attributes in words, its records by offset."""
+    """A whole batch: its header as stored, its attributes decoded, its records by offset."""
 
     header: BatchHeader
     attributes: BatchAttributes
@@ -146,7 +150,7 @@ class Batch:
 
 
 def decode_attributes(bits: int, at: int | None = None) -> BatchAttributes:
-    """The bits of a header in words; ``at`` is the batch's position, for the error.
+    """Decode the attribute bits of a header; ``at`` is the batch's position, for the error.
 
     Raises:
         UnsupportedFormat: the codec is 5, 6 or 7.

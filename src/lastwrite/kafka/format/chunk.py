@@ -1,14 +1,13 @@
-"""Kafka batches, chunk by chunk: what the engine asks of a format.
+"""Kafka's batches chunk by chunk: the format interface of the engine.
 
-A *chunk* is a stretch of a segment in a byte buffer. ``split`` cuts it into batches and proves each
-by its checksum; ``opened`` gives the records' bytes, decompressed where they must be, in runs that
-fit memory; ``walk`` visits the records; ``rebuild`` writes what the rules decided. The work per
-record is in ``kernels``; this module pays for a Python statement per chunk, or per batch that is
-compressed.
+A *chunk* is a contiguous part of a segment in a byte buffer. ``split`` cuts it into batches and
+checks each one's checksum. ``opened`` decompresses their records in runs that fit memory. ``walk``
+visits the records. ``rebuild`` writes the decisions of the rules. The work per record is in
+``kernels``; this module runs a Python statement per chunk, or per compressed batch.
 
-What was written in message format v0 or v1 is converted by ``split``, batch by batch, and is from
-there on a batch like any other, whose row says IS_OLD: its records lie in the clear in the buffer
-that ``split`` gives, whatever codec its header names, and ``rebuild`` never copies it as it is.
+``split`` converts messages of format v0 or v1, batch by batch. Afterwards they are batches like any
+other, with IS_OLD in their rows. Their records are uncompressed in the buffer that ``split``
+returns, whatever codec the header names, and ``rebuild`` never copies such a batch unchanged.
 """
 
 from __future__ import annotations
@@ -53,26 +52,26 @@ _CODECS = tuple(Codec)
 _IN_KERNELS = (Codec.LZ4, Codec.ZSTD)
 _NO_KEYS = np.empty((0, 2), dtype=np.int64)
 _FACT_NAMES = ("position", "size", "records", "codec")
-_PLAIN_BYTES = 1 << 20  # of the buffer for decompressed batches, until one needs more
+_PLAIN_BYTES = 1 << 20  # initial buffer for decompressed batches
 _RUN_BYTES = (
     1 << 19
-)  # what is decompressed before it is walked: it shall still be in the second-level cache then
+)  # decompressed bytes per run, so that they are still in the second-level cache for ``walk``
 
 
 class Split(NamedTuple):
-    """What a chunk held: whole batches, where they end, and how many bytes the next one announces."""
+    """The whole batches of a chunk, where they end, and the announced size of the next one."""
 
     table: BatchTable
     consumed: int
-    # bytes of the batch that the chunk cuts short; 0: not known yet; -1: none is cut short
+    # bytes of the incomplete batch at the chunk's end; 0: not known yet; -1: there is none
     wanted: int
-    buffer: ByteArray  # that holds the batches: the chunk's own, or one of converted batches
+    buffer: ByteArray  # contains the batches: the chunk's own, or one of converted batches
 
 
 class KafkaFormat:
-    """Record batches of all formats. Holds reusable buffers: one instance a worker, no sharing.
+    """Record batches of all formats. Holds reusable buffers, so each worker needs its own instance.
 
-    ``plain_limit`` bounds the decompressed bytes held at once, and likewise those converted from
+    ``plain_limit`` bounds the decompressed bytes in memory, and separately the bytes converted from
     older formats.
     """
 
@@ -92,10 +91,10 @@ class KafkaFormat:
         self._old: OldConverter | None = None
 
     def split(self, buffer: ByteArray, start: int, end: int, lowest_offset: int) -> Split:
-        """Cut ``buffer[start:end]`` into whole batches, each proven by its CRC.
+        """Cut ``buffer[start:end]`` into whole batches and check their CRCs.
 
-        Table and buffer are valid until the next call; the batches are all of v2, or all converted.
-        Positions in errors count from the begin of ``buffer``, also for converted batches.
+        Table and buffer are valid until the next call. The batches are all of v2, or all converted.
+        Positions in errors count from the start of ``buffer``, also for converted batches.
 
         Raises:
             CorruptLog: lengths, magic, offsets, counts or a checksum contradict the format.
@@ -118,20 +117,19 @@ class KafkaFormat:
             buffer,
         )
 
-    split_proven = split  # of most batches something stays, and a checksum is over the whole of one
+    split_proven = split  # most batches keep some records, and a checksum covers a whole batch
 
     def kept(self) -> list[tuple[int, str]]:
-        """No record that cannot be read is kept."""
+        """Always empty: unreadable records are never kept."""
         return []
 
     def opened(
         self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None
     ) -> Iterator[Run]:
-        """The batches of ``table`` (those with a non-zero byte in ``wanted``) in runs, records in
-        the clear.
+        """The batches of ``table`` in runs, with their records decompressed.
 
-        ``buffer`` is the one that ``split`` gave. Sets ``plain_start`` and ``plain_end`` of each
-        batch. A run is valid until the next is asked for.
+        ``buffer`` is the one from ``split``. ``wanted`` selects the batches with a non-zero byte.
+        Sets ``plain_start`` and ``plain_end`` of each batch. A run is valid until the next one.
 
         Raises:
             CorruptLog: a batch does not decompress.
@@ -158,12 +156,13 @@ class KafkaFormat:
                 first = b
 
     def _open(self, buffer: ByteArray, table: BatchTable, first: int, last: int) -> int:
-        """Decompress batches from ``table[first]`` on, ``last`` at most, as many as make a run;
-        returns where it ends.
+        """Decompress as many batches from ``table[first]`` on as make a run, ``last`` at most.
+
+        Returns the index after the run.
 
         Raises:
-            CorruptLog, OutOfMemoryBudget: as ``opened``, of the first batch; a later one begins the
-                next run.
+            CorruptLog, OutOfMemoryBudget: as ``opened``, for the first batch only; a later faulty
+                batch begins the next run.
         """
         if not len(self._plain):
             self._plain = np.empty(min(self._limit, _PLAIN_BYTES), dtype=np.uint8)
@@ -185,7 +184,7 @@ class KafkaFormat:
                 if b > first:
                     break
                 raise
-            if opened < 0:  # the buffer is full: hand out what is there
+            if opened < 0:  # the buffer is full: end the run here
                 break
             starts[b], ends[b] = used, used + opened
             used += opened
@@ -195,9 +194,9 @@ class KafkaFormat:
     def _decompress(
         self, data: memoryview, position: int, size: int, records: int, codec: int, used: int
     ) -> int:
-        """Decompress a batch to ``used`` in the buffer; its bytes, or -1 where they do not fit."""
+        """Decompress a batch to ``used`` in the buffer. Returns its bytes, or -1 if it is full."""
         start, end = position + kernels.HEADER_BYTES, position + size
-        if start == end and not records:  # a bare header, whatever codec it names
+        if start == end and not records:  # a bare header may name any codec
             return 0
         opened = 0
         while True:
@@ -235,11 +234,11 @@ class KafkaFormat:
         filled: int,
         keys: Int64Array | None = None,
     ) -> int:
-        """Visit the run's records: a byte of ``states`` each, a row of ``entries`` each that has a
-        key.
+        """Visit the run's records.
 
-        Returns the rows of ``entries`` that are filled now. ``keys`` takes (position in
-        ``run.plain``, length) row for row with ``entries``.
+        Writes a byte of ``states`` per record, and a row of ``entries`` per record with a key. If
+        given, ``keys`` receives (position in ``run.plain``, length) row for row with ``entries``.
+        Returns the number of rows of ``entries`` that are filled now.
 
         Raises:
             CorruptLog: a record contradicts the format.
@@ -271,13 +270,13 @@ class KafkaFormat:
         start: int,
         filled: int,
     ) -> None:
-        """Write the versions of ``entries[start:filled]``, made of ``run``, to the third column."""
+        """Write the versions of ``entries[start:filled]``, from ``run``, to the third column."""
         name = np.frombuffer(policy.strategy_header.encode(), dtype=np.uint8)
         by_header, span = policy.strategy is Strategy.HEADER, entries[start:filled]
         versions(buffer, run.plain, table, run.first, run.last, ordinal, by_header, name, span)
 
     def records_below(self, run: Run, row: np.void, offset: int) -> int:
-        """How many records of one batch of ``run`` lie below ``offset``."""
+        """Count the records of one batch of ``run`` below ``offset``."""
         return int(
             kernels.records_below(
                 run.plain,
@@ -290,7 +289,7 @@ class KafkaFormat:
         )
 
     def rebuilt_size(self, table: BatchTable, records: int) -> int:
-        """Bytes that ``rebuild`` needs at most, save for compressed batches that grow."""
+        """The most bytes that ``rebuild`` writes, unless compressed batches grow."""
         return int(table["size"].sum()) + 12 * records + kernels.HEADER_BYTES * len(table)
 
     def rebuild(
@@ -303,18 +302,18 @@ class KafkaFormat:
         out: ByteArray,
         rows: Int64Array,
     ) -> tuple[ByteArray, int, int]:
-        """Carry out ``actions`` on the batches of ``table``.
+        """Apply ``actions`` to the batches of ``table``.
 
-        Writes to ``out`` (from its begin) and a row (position, size, next offset, largest
-        timestamp, base offset) to ``rows`` for each batch that remains. Returns (the output buffer,
-        grown if it had to be; bytes written; rows filled).
+        Writes to ``out`` from its start. Writes a row (position, size, next offset, largest
+        timestamp, base offset) to ``rows`` per remaining batch. Returns (the output buffer, a
+        larger one if necessary; bytes written; rows filled).
 
         Raises:
             CorruptLog: a batch that must be rebuilt contradicts the format.
             OutOfMemoryBudget: as ``opened``.
         """
         b = keep_at = at = filled = 0
-        borders: Int64Array | None = None  # the ends of what is compressed and changes
+        borders: Int64Array | None = None  # the ends of the runs that must be recompressed
         while True:
             b, keep_at, at, filled, code, place = kernels.rebuild(
                 buffer,
@@ -353,7 +352,7 @@ class KafkaFormat:
             filled += last - b
             b, at = last, stop
 
-    # It hands two kernels their arguments, which Numba wants flat.
+    # It passes the arguments of two kernels on, which Numba requires as separate parameters.
     def _rebuild_packed(
         self,
         buffer: ByteArray,
@@ -399,10 +398,10 @@ class KafkaFormat:
     def _pack(
         self, table: BatchTable, first: int, last: int, out: ByteArray, at: int, sizes: Int64Array
     ) -> tuple[ByteArray, int]:
-        """Compress what is left of the batches ``table[first:last]``, each behind room for its
-        header, one behind the other from ``at`` on.
+        """Compress the thinned batches ``table[first:last]`` in sequence from ``at`` on.
 
-        Sets their ``sizes``. Returns (the output buffer, position in it).
+        Each follows a gap for its header. Sets ``sizes``. Returns (the output buffer, position in
+        it).
         """
         b = first
         while b < last:
@@ -416,7 +415,7 @@ class KafkaFormat:
             start, end = self._thinned[b - first, : packed_kernels.END + 1]
             packed = self._codecs.compress(_CODECS[table["codec"][b]], self._thin[start:end])
             behind = at + kernels.HEADER_BYTES + len(packed)
-            # room promised to the batches behind this one
+            # space reserved for the batches after this one
             slack = max(0, len(out) - at - int(table["size"][b]))
             if behind + slack > len(out):
                 grown = np.empty(behind + slack + (1 << 16), dtype=np.uint8)
@@ -429,8 +428,9 @@ class KafkaFormat:
 
 
 def record_error(code: int, row: np.void, at: int) -> LogError:
-    """What a kernel found at ``at`` in the plain bytes of a batch; where that is no place in the
-    buffer, it is the batch's.
+    """The error for a kernel's code at ``at`` in the opened bytes of a batch.
+
+    If those bytes are not in the file's buffer, the error has the batch's own position.
     """
     return _error(code, int(row["origin"] if row["codec"] or row["flags"] & IS_OLD else at))
 

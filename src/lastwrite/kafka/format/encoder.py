@@ -1,8 +1,8 @@
-"""Records as columns, of whatever system, as batches of Kafka's.
+"""Encode columns of records, of any system, as Kafka batches.
 
-``a@3 b@4 c@900`` become one batch with base offset 3 and deltas 0, 1 and 897. A batch ends where it
-would be larger than wanted in the clear, or its last delta beyond what fits; a record that is
-larger is a batch alone. Every record keeps its own time.
+``a@3 b@4 c@900`` become one batch with base offset 3 and deltas 0, 1 and 897. A batch ends before
+its uncompressed size exceeds the target, or its last delta the field's maximum. A record larger
+than the target is a batch alone. Every record keeps its own time.
 
 Source: Kafka 4.4 ``DefaultRecordBatch``, ``DefaultRecord``; docs/formats/kafka.md.
 """
@@ -22,12 +22,12 @@ from lastwrite.kafka.format.batch_layout import (
 )
 from lastwrite.model.columns import ByteArray, Int64Array, RecordColumns
 
-BATCH_BYTES = 128 << 10  # in the clear, unless one record has more
+BATCH_BYTES = 128 << 10  # uncompressed, unless a single record is larger
 _MOST_DELTA = (1 << 31) - 1
 
 
 class BatchEncoder:
-    """Makes batches of ``codec``. Holds reusable buffers: one a thread."""
+    """Encodes batches with one codec. Holds reusable buffers, so each thread needs its own."""
 
     def __init__(self, codec: Codec, batch_bytes: int = BATCH_BYTES) -> None:
         self._codec = codec
@@ -35,12 +35,12 @@ class BatchEncoder:
         self._batch_bytes = batch_bytes
 
     def batches(self, records: RecordColumns, offsets: Int64Array, leader_epoch: int) -> ByteArray:
-        """The records, of which there are some, as batches one behind another.
+        """The records as consecutive batches. There must be at least one record.
 
-        ``records`` were looked into for their headers; ``offsets`` rise, one a record.
+        ``records`` have their headers located. ``offsets`` rise, one per record.
 
         Raises:
-            ValueError: they do not rise, or one is below 0.
+            ValueError: the offsets do not rise, or one is below 0.
         """
         if int(offsets[0]) < 0 or (np.diff(offsets) <= 0).any():
             raise ValueError(f"offsets do not rise from {int(offsets[0])} on")
@@ -88,14 +88,14 @@ class BatchEncoder:
         return data
 
     def _end_of(self, first: int, room: Int64Array, offsets: Int64Array) -> int:
-        """Where the batch ends that begins with row ``first``."""
+        """The row after the batch that begins with row ``first``."""
         by_bytes = int(np.searchsorted(room, room[first] + self._batch_bytes, side="right")) - 1
         by_offsets = int(np.searchsorted(offsets, offsets[first] + _MOST_DELTA, side="right"))
         return max(first + 1, min(by_bytes, by_offsets))
 
 
 def _room(parts: Int64Array, headers: Int64Array, header_ends: Int64Array) -> Int64Array:
-    """What the records before each row take at most, and behind the last what all do."""
+    """The most bytes of the records before each row; a last item for all records."""
     inside = np.maximum(headers[1], 0) + np.maximum(headers[3], 0) + encoder_kernels.HEADER_ROOM
     of_headers = np.zeros(headers.shape[1] + 1, np.int64)
     np.cumsum(inside, out=of_headers[1:])

@@ -1,5 +1,6 @@
-"""The kernel of ``encoder``: columns become records. ``tests/unit/test_encoder.py`` holds it
-against ``kafka.format.batch``.
+"""The kernel of ``encoder``: writes columns as the records of a batch.
+
+``tests/unit/test_encoder.py`` compares it with ``kafka.format.batch``.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -11,13 +12,13 @@ from lastwrite.encoding.intrinsics import address, copy_bytes, store8
 from lastwrite.encoding.kernel import njit
 from lastwrite.kafka.format.kernels import _put_varint, _varint_size
 
-RECORD_ROOM = 41  # bytes that a record may need beside its key, its value and its headers
-HEADER_ROOM = 20  # and one of its headers beside name and value
+RECORD_ROOM = 41  # the most bytes of a record, not counting its key, value and headers
+HEADER_ROOM = 20  # the most bytes of a header, not counting its name and value
 
 
 @njit(cache=True, nogil=True, inline="always")
 def _put_bytes(target, at, source, begin, length):
-    """A length, -1 for null, and the bytes; returns the position behind."""
+    """Write a length (-1 for null) and the bytes; return the position after them."""
     at = _put_varint(target, at, np.int64(max(length, -1)))
     if length > 0:
         copy_bytes(target, at, source, begin, length)
@@ -32,12 +33,14 @@ def _bytes_size(length):
 
 @njit(cache=True, nogil=True)
 def put_records(data, offsets, times, parts, headers, header_ends, first, last, out):
-    """Write rows ``first`` to ``last``, exclusive, as the records of one batch to ``out``: from the
-    offset and the time of the first one on.
+    """Write rows ``first`` to ``last``, exclusive, to ``out`` as the records of one batch.
 
-    ``parts``: where keys and values of ``data`` begin, and their lengths, -1 for null: a row of
-    each; ``headers`` likewise of names and values of all headers, of which row n has those from
-    ``header_ends[n]`` to ``header_ends[n + 1]``. ``out`` has room for RECORD_ROOM and HEADER_ROOM.
+    Offsets and timestamps are written as differences from those of row ``first``.
+
+    ``parts`` has four rows: positions of keys in ``data``, their lengths, positions of values,
+    their lengths; length -1 is null. ``headers`` has the same four rows for the names and values of
+    all headers. Row n has the headers from ``header_ends[n]`` to ``header_ends[n + 1]``. ``out``
+    holds RECORD_ROOM bytes a record and HEADER_ROOM bytes a header beside the data.
 
     Returns (bytes written, the largest time).
     """

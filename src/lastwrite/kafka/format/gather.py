@@ -1,5 +1,7 @@
-"""Where the parts of many records lie: keys, values and headers as columns of positions, with no
-Python statement a record. ``tests/unit/test_gather.py`` holds it against ``kafka.format.batch``.
+"""Locate the keys, values and headers of many records, as columns of positions.
+
+No Python statement runs per record. ``tests/unit/test_gather.py`` compares it with
+``kafka.format.batch``.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -36,13 +38,12 @@ def gather(
     is_committed: bool,
     shift: int = 0,
 ) -> RecordColumns:
-    """The records of ``run`` whose offsets lie in ``span``, the second exclusive; none of control
-    batches.
+    """The records of ``run`` with offsets in ``span`` (end exclusive), without control records.
 
     Args:
-        buffer: that ``split`` gave, with the batches' headers.
-        is_committed: without those of aborted transactions, which ``table`` says.
-        shift: what origins in the buffer lack to positions in the file.
+        buffer: the one from ``split``, with the batches' headers.
+        is_committed: leave out records of aborted transactions, as flagged in ``table``.
+        shift: added to origins in the buffer to give positions in the file.
 
     Raises:
         CorruptLog: a record contradicts the format.
@@ -70,7 +71,7 @@ def gather(
 
 
 def with_headers(records: RecordColumns) -> RecordColumns:
-    """The same records, with what their headers are."""
+    """The same records, with the positions of their headers' names and values."""
     starts, counts = records.headers
     found = np.empty((4, int(counts.sum())), dtype=np.int64)
     _locate_headers(records.data, starts, counts, found)
@@ -79,8 +80,9 @@ def with_headers(records: RecordColumns) -> RecordColumns:
 
 @njit(cache=True, nogil=True)
 def _locate(plain, buffer, table, first, last, low, high, skipped, rows):
-    """Fill a column of ``rows`` a record; returns (records, code, batch at fault, position in
-    ``plain``).
+    """Fill one column of ``rows`` per record.
+
+    Returns (records, code, batch at fault, position in ``plain``).
     """
     filled = 0
     source = address(plain)
@@ -130,7 +132,7 @@ def _locate(plain, buffer, table, first, last, low, high, skipped, rows):
 
 @njit(cache=True, nogil=True)
 def _locate_headers(plain, starts, counts, found):
-    """Where name and value of each header lie, and how long they are; -1: the value is null."""
+    """Write position and length of each header's name and value. Length -1 is a null value."""
     filled = 0
     end = np.int64(len(plain))
     source = address(plain)

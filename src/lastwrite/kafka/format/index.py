@@ -1,19 +1,19 @@
 """The three indexes beside a Kafka segment: offset, time, aborted transactions.
 
-Offset index, the smallest case: three batches of 3000 bytes, ending at offsets 9, 19 and 29.  An
-entry is due once more than 4096 bytes were written since the last one, so only the third batch gets
-one, ``(29, 6000)``: its last offset and where it begins.  A reader who looks for offset 29 or above
-starts at 6000.  One who looks for 25 starts at 0, because an entry says nothing of where its
-batch's smaller offsets begin: the rule is the greatest entry not above the target, else the
-segment's start.
+Offset index, the smallest case: three batches of 3000 bytes, ending at offsets 9, 19 and 29. An
+entry is due once more than 4096 bytes were written since the last one. So only the third batch gets
+an entry, ``(29, 6000)``: its last offset and its position. A reader of offset 29 or above starts at
+6000. A reader of 25 starts at 0, because an entry does not tell where its batch's smaller offsets
+begin. The rule: the greatest entry not above the target, else the segment's start.
 
-Time index: with that entry goes ``(largest timestamp so far, last offset of the earliest batch that
-has it)``, unless it would repeat the entry before.  One more follows when the segment is closed, so
-the last entry is the segment's largest timestamp.  A segment without timestamps has none.
+Time index: each offset entry is accompanied by ``(largest timestamp so far, last offset of the
+earliest batch that has it)``, unless that repeats the entry before. Closing the segment adds one
+more entry, so the last one has the segment's largest timestamp. A segment without timestamps has no
+entries.
 
-Files of an active segment are filled up with zeros to a fixed size and cut when the segment is
-closed.  Entries must rise, so the first that does not ends them; anything but zeros behind it is
-damage.
+The files of an active segment are padded with zeros to a fixed size and cut when the segment is
+closed. Entries must rise, so the first that does not rise ends them. Anything but zeros after that
+is damage.
 
 Source: Kafka 4.4 ``OffsetIndex``, ``TimeIndex``, ``TransactionIndex``, ``LogSegment.append``,
 KAFKA-806; docs/formats/kafka.md, "Indexes"; docs/formats/kafka-cleaning.md, "Index entries".
@@ -41,7 +41,7 @@ NO_TIMESTAMP_MS = -1
 
 
 class OffsetEntry(NamedTuple):
-    """A run of bytes from ``position`` on ends with a batch whose last offset is this one."""
+    """The batch that ends with this offset, or an earlier one, begins at ``position``."""
 
     # fmt: off
     #                                       offset  type
@@ -51,7 +51,7 @@ class OffsetEntry(NamedTuple):
 
 
 class TimeEntry(NamedTuple):
-    """Every record with a later timestamp has a greater offset."""
+    """A timestamp and an offset: every record with a later timestamp has a greater offset."""
 
     # fmt: off
     #                                       offset  type
@@ -67,9 +67,9 @@ class AbortedEntry(NamedTuple):
     #                                           offset  type
     version:            Annotated[int, At(0,  I16)]  # 0
     producer_id:        Annotated[int, At(2,  I64)]
-    first_offset:       Annotated[int, At(10, I64)]  # may lie in an earlier segment
+    first_offset:       Annotated[int, At(10, I64)]  # may be in an earlier segment
     last_offset:        Annotated[int, At(18, I64)]  # of the marker, in this segment
-    # first of another one still open, else marker + 1
+    # first offset of another transaction still open, else marker + 1
     last_stable_offset: Annotated[int, At(26, I64)]
     # fmt: on
 
@@ -85,7 +85,7 @@ _NONE = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OffsetIndex:
-    """Entries of a ``.index``: absolute ``offsets`` that rise, ``positions`` that do not fall."""
+    """Entries of a ``.index``: absolute ``offsets`` that rise, ``positions`` that never fall."""
 
     base_offset: int
     offsets: Int64s
@@ -97,7 +97,7 @@ class OffsetIndex:
     def lookup(self, offset: int) -> tuple[int, int]:
         """The greatest entry not above ``offset`` as (offset, position), else (base offset, 0).
 
-        No batch that holds ``offset`` or follows it begins before that position.
+        No batch that contains ``offset`` or follows it begins before that position.
         """
         row = int(np.searchsorted(self.offsets, offset, side="right")) - 1
         return (
@@ -107,7 +107,7 @@ class OffsetIndex:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimeIndex:
-    """Entries of a ``.timeindex``: ``timestamps_ms`` rise, absolute ``offsets`` do not fall."""
+    """Entries of a ``.timeindex``: ``timestamps_ms`` rise, absolute ``offsets`` never fall."""
 
     base_offset: int
     timestamps_ms: Int64s
@@ -118,15 +118,15 @@ class TimeIndex:
 
     @property
     def largest_timestamp_ms(self) -> int | None:
-        """The last entry's timestamp: of a closed segment its largest.  None: no entry."""
+        """The last entry's timestamp, which is a closed segment's largest. None without entries."""
         return int(self.timestamps_ms[-1]) if len(self.timestamps_ms) else None
 
 
 def decode_offset_index(data: Buffer, base_offset: int) -> OffsetIndex:
-    """Decode a ``.index``; zeros behind the entries are left out.  Copies the entries.
+    """Decode a ``.index`` without the zeros after the entries. Copies the entries.
 
     Raises:
-        CorruptLog: the size is no multiple of 8, a position falls or is negative, or something
+        CorruptLog: the size is not a multiple of 8, a position falls or is negative, or something
             other than zeros follows the entries.
     """
     if not len(data):
@@ -134,8 +134,8 @@ def decode_offset_index(data: Buffer, base_offset: int) -> OffsetIndex:
     entries = _entries(data, _OFFSET_DTYPE, "offset index")
     relative = entries["relative_offset"].astype(np.int64)
     positions = entries["position"].astype(np.int64)
-    # Relative offset 0 is no entry: the first batch never gets one, and the second ends above the
-    # base.
+    # Relative offset 0 cannot be an entry: the first batch never gets one, and the second ends
+    # above the base.
     count = _rising(relative, 0)
     _check_zeros(data, count * OFFSET_ENTRY.size, "offset index")
     _check_never_falls(
@@ -145,10 +145,10 @@ def decode_offset_index(data: Buffer, base_offset: int) -> OffsetIndex:
 
 
 def encode_offset_index(index: OffsetIndex) -> bytes:
-    """The bytes of a ``.index``, without zeros behind.
+    """The bytes of a ``.index``, without padding.
 
     Raises:
-        ValueError: an offset or a position that does not fit 31 bits.
+        ValueError: an offset or a position does not fit 31 bits.
     """
     entries = np.empty(len(index), _OFFSET_DTYPE)
     entries["relative_offset"] = _fitting(index.offsets - index.base_offset, "relative offset")
@@ -157,13 +157,13 @@ def encode_offset_index(index: OffsetIndex) -> bytes:
 
 
 def decode_time_index(data: Buffer, base_offset: int) -> TimeIndex:
-    """Decode a ``.timeindex``; zeros behind the entries are left out.  Copies the entries.
+    """Decode a ``.timeindex`` without the zeros after the entries. Copies the entries.
 
-    An entry of zeros says that the batch at the base offset has timestamp 0.  It counts where it is
-    the only one or a greater one follows; else the file is a new one, filled up with zeros.
+    An entry of zeros is valid: the batch at the base offset has timestamp 0. It counts if it is the
+    only entry or a greater one follows. Otherwise the file is new and all zeros are padding.
 
     Raises:
-        CorruptLog: the size is no multiple of 12, an offset falls or is negative, or something
+        CorruptLog: the size is not a multiple of 12, an offset falls or is negative, or something
             other than zeros follows the entries.
     """
     entries = _entries(data, _TIME_DTYPE, "time index")
@@ -180,10 +180,10 @@ def decode_time_index(data: Buffer, base_offset: int) -> TimeIndex:
 
 
 def encode_time_index(index: TimeIndex) -> bytes:
-    """The bytes of a ``.timeindex``, without zeros behind.
+    """The bytes of a ``.timeindex``, without padding.
 
     Raises:
-        ValueError: an offset that does not fit 31 bits.
+        ValueError: an offset does not fit 31 bits.
     """
     entries = np.empty(len(index), _TIME_DTYPE)
     entries["timestamp_ms"] = index.timestamps_ms
@@ -192,11 +192,11 @@ def encode_time_index(index: TimeIndex) -> bytes:
 
 
 def decode_transaction_index(data: Buffer, base_offset: int) -> tuple[AbortedEntry, ...]:
-    """Decode a ``.txnindex``; an entry cut short at the end is left out, as Kafka does.
+    """Decode a ``.txnindex``. An incomplete last entry is ignored, as in Kafka.
 
     Raises:
-        UnsupportedFormat: an entry of a version above 0.
-        CorruptLog: a version below 0, or markers that lie below the base offset or do not rise.
+        UnsupportedFormat: an entry has a version above 0.
+        CorruptLog: a version is below 0, or markers are below the base offset or do not rise.
     """
     view = memoryview(data)
     size = ABORTED_TRANSACTION.size
@@ -216,13 +216,12 @@ def decode_transaction_index(data: Buffer, base_offset: int) -> tuple[AbortedEnt
 
 
 def encode_transaction_index(aborted: Sequence[AbortedEntry]) -> bytes:
-    """The bytes of a ``.txnindex``; without entries there should be no file."""
+    """The bytes of a ``.txnindex``. Without entries no file should be written."""
     return b"".join(ABORTED_TRANSACTION.pack(*entry) for entry in aborted)
 
 
 class SegmentIndexer:
-    """Builds the offset and time index of one segment from its batches, in order, in any number of
-    portions.
+    """Builds the offset and time index of one segment from its batches, appended in order.
 
     Holds the entries: 8 and 12 bytes for each ``interval_bytes`` of the segment.
     """
@@ -232,8 +231,8 @@ class SegmentIndexer:
             raise ValueError(f"index interval of {interval_bytes} bytes")
         self._base_offset = base_offset
         self._interval_bytes = interval_bytes
-        # Bytes since the last entry; largest timestamp and its offset; timestamp of the last time
-        # entry.
+        # Bytes since the last entry; the largest timestamp and its offset; the last time entry's
+        # timestamp.
         self._state = np.array([0, NO_TIMESTAMP_MS, base_offset, NO_TIMESTAMP_MS], np.int64)
         self._end_offset = base_offset
         self._end_position = 0
@@ -242,27 +241,26 @@ class SegmentIndexer:
 
     @property
     def largest_timestamp_ms(self) -> int | None:
-        """Of all batches so far; None where none has one."""
+        """The largest timestamp of all batches so far. None if no batch has one."""
         largest = int(self._state[1])
         return None if largest == NO_TIMESTAMP_MS else largest
 
     def append(
         self, positions: Int64s, sizes: Int64s, last_offsets: Int64s, max_timestamps_ms: Int64s
     ) -> None:
-        """Take the next batches, one row each: first byte, bytes, last offset, header's largest
-        timestamp.
+        """Add the next batches, one row each: position, bytes, last offset, largest timestamp.
 
-        A batch that compaction thinned counts with its last offset, not with that of its last
-        record.
+        A batch that compaction thinned counts with the last offset of its header, not with its last
+        record's.
 
         Raises:
-            CorruptLog: offsets that do not rise, or that lie too far above the base for an index;
-                positions that overlap or pass 2 GiB.  Nothing was taken then.
+            CorruptLog: offsets do not rise or are too far above the base for an index, or positions
+                overlap or pass 2 GiB. Nothing was added then.
         """
         if not len(positions):
             return
         self._check(positions, sizes, last_offsets)
-        # columns of a table, often: machine code takes what lies together
+        # Often these are columns of a table; machine code needs contiguous arrays.
         columns = map(np.ascontiguousarray, (positions, sizes, last_offsets, max_timestamps_ms))
         offset_rows = np.empty((len(positions), 2), np.int64)
         time_rows = np.empty((len(positions), 2), np.int64)
@@ -273,14 +271,14 @@ class SegmentIndexer:
             offset_rows,
             time_rows,
         )
-        # Copied, so that the few entries do not keep the room for many.
+        # Copied, so that the few entries do not hold the memory for many.
         self._offset_rows.append(offset_rows[:offset_count].copy())
         self._time_rows.append(time_rows[:time_count].copy())
         self._end_offset = int(last_offsets[-1]) + 1
         self._end_position = int(positions[-1] + sizes[-1])
 
     def finish(self) -> tuple[bytes, bytes]:
-        """The bytes of ``.index`` and ``.timeindex``, the closing time entry included."""
+        """The bytes of ``.index`` and ``.timeindex``, including the closing time entry."""
         offset_rows = np.concatenate([np.empty((0, 2), np.int64), *self._offset_rows])
         closing = [self._state[1:3]] if self._state[1] > self._state[3] else []
         time_rows = np.concatenate(
@@ -327,7 +325,7 @@ def _mark(
     offset_rows: Int64s,
     time_rows: Int64s,
 ) -> tuple[int, int]:
-    """Fill in the entries that these batches give, and return how many of each kind."""
+    """Write the entries for these batches; return how many of each kind."""
     since, largest_ms, largest_offset, written_ms = state[0], state[1], state[2], state[3]
     offset_count = 0
     time_count = 0
@@ -360,7 +358,7 @@ def _entries(data: Buffer, dtype: np.dtype[np.void], what: str) -> npt.NDArray[n
 
 
 def _rising(column: Int64s, floor: int) -> int:
-    """How many values at the front rise, from above ``floor``."""
+    """Count the values at the front that rise, from above ``floor``."""
     if not len(column) or column[0] <= floor:
         return 0
     falls = column[1:] <= column[:-1]  # a difference could overflow

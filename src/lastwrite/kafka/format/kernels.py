@@ -1,9 +1,9 @@
 """Kernels over Kafka record batches: split, walk, thin, seal.
 
-Each works on whole chunks, checks every count, size and length before it trusts one, and reports
-what it found as a code and a position instead of raising. What is called for every record is given
-the bytes by their address (see ``encoding.intrinsics``). ``tests/unit/test_kafka_kernels.py`` holds
-each against its slow twin in ``kafka.format.batch``.
+Each kernel works on whole chunks and checks every count, size and length before it uses one. It
+reports an error as a code and a position instead of raising. Functions called for every record take
+the address of the bytes (see ``encoding.intrinsics``). ``tests/unit/test_kafka_kernels.py``
+compares each with its slow twin in ``kafka.format.batch``.
 
 Header, 61 bytes, big-endian (docs/formats/kafka.md, "Record batch"):
 
@@ -89,9 +89,11 @@ _HORIZON = 64
 def split(data, start, end, table, lowest_offset):
     """Cut ``data[start:end]`` into whole batches, one row of ``table`` each.
 
-    Returns (rows, position behind the last whole batch, code, position the code speaks of, bytes
-    that the batch at fault or cut short announces, 0 where unknown). ``lowest_offset`` is the least
-    base offset that the first batch may have; offsets must rise from there.
+    ``lowest_offset`` is the least base offset that the first batch may have; offsets must rise from
+    there.
+
+    Returns (rows, position after the last whole batch, code, position of the error, size in bytes
+    that the faulty or incomplete batch announces, or 0 if unknown).
     """
     rows = 0
     at = start
@@ -179,7 +181,7 @@ def _long_varint(data, at, end):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _varint(data, at, end):
-    """A varint that begins at ``at``; lengths of one and two bytes, nearly all, take no loop."""
+    """Decode the varint at ``at``. Lengths of one and two bytes, nearly all, need no loop."""
     if at < end:
         byte = np.int64(load8(data, at))
         if byte < 128:
@@ -194,7 +196,7 @@ def _varint(data, at, end):
 
 @njit(cache=True, nogil=True)
 def _headers_end(data, at, end):
-    """The position behind the headers that begin at ``at``, or -1 where they do not fit ``end``."""
+    """The position after the headers that begin at ``at``, or -1 if they do not fit ``end``."""
     count, at = _varint(data, at, end)
     if at < 0 or count < 0 or count > end - at:
         return np.int64(-1)
@@ -213,8 +215,11 @@ def _headers_end(data, at, end):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _record(data, at, end):
-    """One record: (end or -1, timestamp delta, position of the offset delta, offset delta, key
-    position, key length or -1, value length or -1)."""
+    """Decode one record.
+
+    Returns (end or -1, timestamp delta, position of the offset delta, offset delta, key position,
+    key length or -1, value length or -1).
+    """
     bad = np.int64(-1)
     zero = np.int64(0)
     length, body = _varint(data, at, end)
@@ -244,7 +249,7 @@ def _record(data, at, end):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _record_end(data, at, end):
-    """Of a record that was walked before: (position behind its length, its end or -1)."""
+    """For a record that ``walk`` has checked: (position after its length field, its end or -1)."""
     length, body = _varint(data, at, end)
     if body < 0 or length < SMALLEST_RECORD - 1 or length > end - body:
         return body, np.int64(-1)
@@ -253,12 +258,12 @@ def _record_end(data, at, end):
 
 @njit(cache=True, nogil=True)
 def walk(plain, table, first, last, secret, ordinal, states, entries, filled, keys):
-    """Visit every record of the batches ``table[first:last]``, whose bytes lie in ``plain``.
+    """Visit every record of the batches ``table[first:last]``, whose records are in ``plain``.
 
-    Writes a state byte a record from ``states[0]`` on, and for each keyed record of a data batch
-    that is not of an aborted transaction a row of ``entries`` from ``filled`` on: first lane; high
-    half of the second lane and the ordinal. Where ``keys`` has rows they take the key's position in
-    ``plain`` and its length.
+    Writes one state byte per record from ``states[0]`` on. Writes one row of ``entries`` per keyed
+    record from ``filled`` on, except for control batches and aborted transactions: the first lane,
+    then the high half of the second lane with the ordinal. If ``keys`` has rows, they receive the
+    key's position in ``plain`` and its length.
 
     Returns (entries filled, records seen, code, batch at fault, position in ``plain``).
     """
@@ -335,17 +340,18 @@ def _put_varint(out, at, value):
 
 @njit(cache=True, nogil=True)
 def thin(plain, header, header_at, start, end, count, keep, keep_at, horizon, rebase, out, at):
-    """Write the kept ones of a batch's ``count`` records to ``out`` from ``at`` on.
+    """Write the kept records of a batch of ``count`` records to ``out`` from ``at`` on.
 
-    ``plain[start:end]`` holds the records, ``header[header_at:]`` the batch's header, ``keep`` a
-    byte a record from ``keep_at`` on. ``horizon`` is the new batch's delete horizon or NO_HORIZON.
-    Timestamp deltas are written anew where the reference time moves: to the horizon, else to the
-    first kept record's time; otherwise runs of kept records are copied as they
-    are. The scan has walked these records: of one that goes only the length is read, of one that
-    stays no more than moves. ``out`` must hold 12 bytes a kept record more than the records take
-    now.
+    ``plain[start:end]`` holds the records and ``header[header_at:]`` the batch's header. ``keep``
+    has one byte per record from ``keep_at`` on. ``horizon`` is the new batch's delete horizon, or
+    NO_HORIZON. The new reference time is the horizon, or else the first kept record's time. If it
+    differs from the old one, timestamp deltas are rewritten; otherwise runs of kept records are
+    copied unchanged. ``walk`` has checked these records, so only the length of a dropped record is
+    read, and of a kept one only the fields that change. ``out`` must hold the records' present size
+    plus 12 bytes per kept record.
 
-    Returns (position behind, records kept, reference time, largest timestamp, code, position).
+    Returns (position after the records, records kept, reference time, largest timestamp, code,
+    position in ``plain``, offset deltas of the first and the last kept record).
     """
     old_base = i64(header, header_at + 27)
     old_max = i64(header, header_at + 35)
@@ -419,10 +425,9 @@ def thin(plain, header, header_at, start, end, count, keep, keep_at, horizon, re
 def seal(
     header, header_at, out, at, end, count, reference, largest, horizon, base_offset, last_delta
 ):
-    """Write the header of the rebuilt batch ``out[at:end]``, whose records are in place, and its
-    checksum.
+    """Write header and checksum of the rebuilt batch ``out[at:end]``, whose records are in place.
 
-    Everything that compaction leaves alone comes from the old header.
+    Fields that compaction does not change are copied from the old header.
     """
     copy_bytes(out, at, header, header_at, HEADER_BYTES)
     store64(out, at, swap64(np.uint64(base_offset)))
@@ -442,7 +447,7 @@ def seal(
 
 @njit(cache=True, nogil=True)
 def reseal(data, positions, sizes):
-    """Write the checksums of the batches at ``positions`` anew."""
+    """Recompute the checksums of the batches at ``positions``."""
     for n in range(len(positions)):
         at = positions[n]
         store32(data, at + 17, swap32(np.uint64(crc32c(data, at + 21, at + sizes[n]))))
@@ -450,11 +455,10 @@ def reseal(data, positions, sizes):
 
 @njit(cache=True, nogil=True)
 def rebuild(data, table, first, last, actions, horizons, keep, keep_at, out, at, rows, filled):
-    """Carry out the actions on ``table[first:last]`` up to the first batch that must be compressed
-    anew.
+    """Apply the actions to ``table[first:last]``, up to the first batch that must be recompressed.
 
-    Writes to ``out`` from ``at`` on and a row a batch (see ROW_COLUMNS) to ``rows`` from ``filled``
-    on. ``keep`` has the kept bytes of these batches from ``keep_at`` on.
+    Writes to ``out`` from ``at`` on, and one row per batch (see ROW_COLUMNS) to ``rows`` from
+    ``filled`` on. ``keep`` has one byte per record of these batches from ``keep_at`` on.
 
     Returns (batches done, keep_at, position in ``out``, rows filled, code, position in ``data``).
     """
@@ -514,7 +518,10 @@ def rebuild(data, table, first, last, actions, horizons, keep, keep_at, out, at,
 
 @njit(cache=True, nogil=True)
 def records_below(plain, start, end, count, base_offset, offset):
-    """How many of a batch's ``count`` records in ``plain[start:end]`` lie below ``offset``."""
+    """Count the records of a batch in ``plain[start:end]`` that are below ``offset``.
+
+    The batch has ``count`` records.
+    """
     at = start
     source = address(plain)
     for i in range(count):

@@ -1,19 +1,18 @@
 """Names of files and folders in a Kafka log directory.
 
-``00000000000000004711.log`` is the segment that begins at offset 4711; side files share its number.
- A suffix behind the whole name says what is being done with the file: ``.cleaned`` is being
- written, ``.swap`` is
-finished and about to replace others, ``.deleted`` is on its way out.  Our own outputs carry a word
-between, ``….log.<attempt>.cleaned``, so that two attempts at one segment never write to one file;
-Kafka's loader looks at the digits in front and the suffix at the end and deletes them all the same.
+``00000000000000004711.log`` is the segment that begins at offset 4711; its side files have the same
+number. A suffix shows the file's state: ``.cleaned`` is being written, ``.swap`` is complete and
+about to replace others, ``.deleted`` is about to be deleted. Lastwrite puts an attempt in between,
+``….log.<attempt>.cleaned``, so that two attempts at one segment never write to one file. Kafka's
+loader looks only at the digits in front and the suffix at the end, so it deletes such files too.
 
-``00000000000000004711.kept`` is ours too (scan_cache/format.py), and ``lastwrite.secret``; a
-``….<attempt>.tmp`` of either is being written.
+Lastwrite also writes ``00000000000000004711.kept`` (scan_cache/format.py) and ``lastwrite.secret``;
+while one of them is being written it is ``….<attempt>.tmp``.
 
-The folder ``a-b.c-3`` is partition 3 of topic ``a-b.c``. In a tier (KIP-405) it is
-``a-b.c-3-lC3CICZpQfG2AZG8odZnXA``, with the topic's id, and in it each file of a segment has the
-segment's own id: ``00000000000000004711-CwoYPswdTs2OEaqyLhWSDA.log``. Aiven's plugin makes two
-folders of it, ``a-b.c-lC3CICZpQfG2AZG8odZnXA/3``, and three files of a segment.
+The folder ``a-b.c-3`` is partition 3 of topic ``a-b.c``. In a tier (KIP-405) the folder is
+``a-b.c-3-lC3CICZpQfG2AZG8odZnXA``, with the topic id. A segment's files there also carry the
+segment id: ``00000000000000004711-CwoYPswdTs2OEaqyLhWSDA.log``. Aiven's plugin uses two levels of
+folders, ``a-b.c-lC3CICZpQfG2AZG8odZnXA/3``, and three files per segment.
 
 Source: Kafka 4.4 ``LogFileUtils``, ``UnifiedLog.parseTopicPartitionName``, ``Snapshots``,
 ``RemoteLogSegmentFileset`` of the storage module's tests;
@@ -50,26 +49,26 @@ METADATA_TOPIC = "__cluster_metadata"  # KRaft's own log: never compacted
 _MAX_I64 = (1 << 63) - 1
 _MAX_I32 = (1 << 31) - 1
 
-# A round asks some thirty times what each file of a partition is, within moments.
+# A round classifies each file of a partition some thirty times, within moments.
 _REMEMBERED = 1 << 14
 
 
 class FileKind(StrEnum):
-    """What a file in a partition's folder is; of the first five, the value is the extension."""
+    """The kind of a file in a partition's folder. The first five values are file extensions."""
 
     LOG = ".log"
     INDEX = ".index"
     TIME_INDEX = ".timeindex"
     TRANSACTION_INDEX = ".txnindex"
     SNAPSHOT = ".snapshot"
-    CHUNKED_INDEXES = ".indexes"  # of a tier in chunks: all that stand beside a segment
-    CHUNK_MANIFEST = ".rsm-manifest"  # likewise: how it was cut
+    CHUNKED_INDEXES = ".indexes"  # in a tier of chunks: all indexes of a segment in one file
+    CHUNK_MANIFEST = ".rsm-manifest"  # in a tier of chunks: how the segment was cut
     LEADER_EPOCHS = LEADER_EPOCHS
     PARTITION_METADATA = PARTITION_METADATA
-    METADATA_SNAPSHOT = ".checkpoint"  # only KRaft's own log has them
+    METADATA_SNAPSHOT = ".checkpoint"  # exists only in KRaft's own log
     QUORUM_STATE = "quorum-state"  # likewise
-    KEPT = ".kept"  # our own: what a scan of the segment found; Kafka passes it over
-    KEPT_SECRET = "lastwrite.secret"  # our own: what the fingerprints in there were made under
+    KEPT = ".kept"  # Lastwrite's: a cached scan of the segment; Kafka ignores it
+    KEPT_SECRET = "lastwrite.secret"  # Lastwrite's: the secret of the fingerprints in those files
     FOREIGN = "foreign"
 
 
@@ -77,7 +76,7 @@ SEGMENT_KINDS = (FileKind.LOG, FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TRA
 
 
 class Suffix(StrEnum):
-    """What is being done with a file."""
+    """The state of a file, as the end of its name shows it."""
 
     LIVE = ""
     CLEANED = ".cleaned"
@@ -87,10 +86,10 @@ class Suffix(StrEnum):
 
 
 class FileName(NamedTuple):
-    """A file name taken apart.
+    """A decoded file name.
 
-    ``offset`` is the number in the name, None where it has none; of a metadata snapshot its end
-    offset. ``attempt`` is our own word before ``.cleaned``.
+    ``offset`` is the number in the name, or None if it has none. For a metadata snapshot it is the
+    end offset. ``attempt`` is Lastwrite's own word before ``.cleaned``.
     """
 
     kind: FileKind
@@ -104,7 +103,7 @@ class FileName(NamedTuple):
 
 
 class FolderState(StrEnum):
-    """What Kafka does with a partition's folder."""
+    """The state of a partition's folder, by Kafka's suffix."""
 
     LIVE = "live"
     DELETED = "delete"
@@ -113,7 +112,7 @@ class FolderState(StrEnum):
 
 
 class FolderName(NamedTuple):
-    """A folder name taken apart.  A deleted or stray partition's topic may be cut short."""
+    """A decoded folder name. The topic of a deleted or stray partition may be truncated."""
 
     partition: TopicPartition
     state: FolderState = FolderState.LIVE
@@ -145,14 +144,14 @@ _FOLDER = re.compile(
 
 
 class TierFolder(NamedTuple):
-    """A folder of a tier: the partition, and the topic's id."""
+    """A folder of a tier: the partition and the topic id."""
 
     partition: TopicPartition
     topic_id: str
 
 
 class TierFile(NamedTuple):
-    """A file of a segment in a tier. Snapshot and epochs are those at the segment's end."""
+    """A file of a segment in a tier. Snapshot and epochs are as of the segment's end."""
 
     offset: int
     segment_id: str
@@ -165,10 +164,10 @@ def segment_file_name(
 ) -> str:
     """The name of a segment's file or of a snapshot: 20 digits, extension, suffix.
 
-    ``attempt`` goes with ``.cleaned`` only: letters, digits, ``_`` and ``-``.
+    ``attempt`` is only for ``.cleaned``: letters, digits, ``_`` and ``-``.
 
     Raises:
-        ValueError: an offset below 0 or above 2^63 - 1, or parts that no file name has together.
+        ValueError: the offset is below 0 or above 2^63 - 1, or no file name has these parts.
     """
     if not 0 <= offset <= _MAX_I64:
         raise ValueError(f"offset {offset} is outside 0 to 2^63 - 1")
@@ -180,11 +179,10 @@ def segment_file_name(
 
 @lru_cache(maxsize=_REMEMBERED)
 def classify(name: str) -> FileName:
-    """Say what a file in a partition's folder is, by its name alone.
+    """Classify a file in a partition's folder by its name alone.
 
-    Whatever Kafka would not have named so is foreign, also where Kafka's own parser would put up
-    with it (``5.log``): it would not find the file again under the name that it makes of the
-    number.
+    A name that Kafka would not produce is foreign, even if Kafka's own parser accepts it
+    (``5.log``): Kafka would look for the file under the name that it derives from the number.
     """
     match = _SEGMENT_FILE.fullmatch(name)
     if match is not None:
@@ -220,7 +218,7 @@ def folder_name(partition: TopicPartition) -> str:
     """The name of a live partition's folder.
 
     Raises:
-        ValueError: no topic can have that name, or the partition is out of range.
+        ValueError: the topic name is invalid, or the partition is out of range.
     """
     name = f"{partition.topic}-{partition.partition}"
     if decode_folder_name(name) != FolderName(partition):
@@ -230,10 +228,10 @@ def folder_name(partition: TopicPartition) -> str:
 
 @lru_cache(maxsize=_REMEMBERED)
 def decode_folder_name(name: str) -> FolderName | None:
-    """Say which partition lies in a folder of a log root; None for a folder that holds none.
+    """The partition of a folder in a log root. None if the folder is not a partition's.
 
-    The topic has 1 to 249 letters, digits, ``.``, ``_`` and ``-``; the partition is what follows
-    the last ``-``.
+    The topic has 1 to 249 letters, digits, ``.``, ``_`` and ``-``; the partition follows the last
+    ``-``.
     """
     match = _FOLDER.fullmatch(name)
     if match is None or match["topic"] in (".", "..") or int(match["partition"]) > _MAX_I32:
@@ -245,8 +243,9 @@ def decode_folder_name(name: str) -> FolderName | None:
 
 
 def live_partition(name: str) -> TopicPartition | None:
-    """The partition whose folder has that name and that is nobody else's to deal with: it is not
-    being deleted or moved, nor the cluster's metadata log.
+    """The partition of a folder with that name, or None if Lastwrite must not work on it.
+
+    That is a partition that is being deleted or moved, or the cluster's metadata log.
     """
     found = decode_folder_name(name)
     if found is None or found.state is not FolderState.LIVE:
@@ -256,10 +255,10 @@ def live_partition(name: str) -> TopicPartition | None:
 
 @lru_cache(maxsize=_REMEMBERED)
 def decode_tier_folder(above: str, name: str) -> TierFolder | None:
-    """The partition whose segments lie in a folder of a tier, by its name and that of the folder
-    above; None: no such folder has these names.
+    """The partition and topic id of a folder in a tier, by its name and its parent's name.
 
-    A folder of a log root, or of an archive, may be called so too, of a topic of such a name.
+    Returns None if the names are not a tier's. A folder of a log root or an archive may match too,
+    if its topic has such a name.
     """
     if name.isdigit():
         topic = _TIER_FOLDER.fullmatch(above)
@@ -273,7 +272,7 @@ def decode_tier_folder(above: str, name: str) -> TierFolder | None:
 
 
 def decode_tier_file(name: str) -> TierFile | None:
-    """What a file in such a folder is; None: it is of no segment."""
+    """Decode the name of a file in a tier's folder. None if it belongs to no segment."""
     match = _TIER_FILE.fullmatch(name)
     if match is None or int(match["offset"]) > _MAX_I64:
         return None

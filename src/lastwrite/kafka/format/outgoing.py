@@ -1,14 +1,14 @@
-"""Batches of a log as a producer sends them to another one.
+"""Batches of a log, prepared for a producer that sends them to another log.
 
-A broker numbers records itself, one behind another, and takes no batch with holes::
+The receiving broker numbers the records itself, consecutively, and accepts no batch with holes::
 
     before   7: a@0 b@1   COMMIT@2   c@5 · d@7 (6 was compacted away)   ABORT@9
     after       a@0 b@1              c@2 d@3
 
-A batch without holes keeps its records' bytes, compressed as they are; others are written anew, and
-several of them become one. Either has the timestamps, headers and the codec that it had; those of a
-log whose broker had set the time have that time. What was aborted, open or a marker is left out
-(``transplant``).
+A batch without holes keeps its records' bytes, still compressed. Other batches are rewritten, and
+several of them are joined. Both keep timestamps, headers and codec. If the source's broker set the
+time (append time), the records keep that time. Markers, aborted records and those of open
+transactions are left out (``transplant``).
 
 Source: Kafka 4.4 ``LogValidator``, ``DefaultRecordBatch``; docs/formats/kafka.md, "Record batch".
 """
@@ -41,16 +41,16 @@ _BEGIN = BATCH_HEADER.offset_of("base_offset")
 _EPOCH = BATCH_HEADER.offset_of("partition_leader_epoch")
 _ATTRIBUTES = BATCH_HEADER.offset_of("attributes")
 _PRODUCER = BATCH_HEADER.offset_of("producer_id")
-_MADE_BYTES = 1 << 19  # of records in the clear that become one batch, unless one had more
+_MADE_BYTES = 1 << 19  # uncompressed bytes that are joined to one batch, unless one batch had more
 _MOST_SEQUENCE = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A batch to be sent, and where its records come from."""
+    """A batch to send, and the source offsets of its records."""
 
-    data: ByteArray  # whole; whose it is, and its checksum, ``signed`` says
-    offsets: Sequence[int]  # that its records had, ascending
+    data: ByteArray  # the whole batch; ``signed`` sets its producer and its checksum
+    offsets: Sequence[int]  # of its records in the source, ascending
 
     @property
     def records(self) -> int:
@@ -58,11 +58,11 @@ class Outgoing:
 
     @property
     def next_offset(self) -> int:
-        """Of the source, behind its last record."""
+        """The source offset after the last record."""
         return self.offsets[-1] + 1
 
     def signed(self, producer_id: int, epoch: int, sequence: int) -> ByteArray:
-        """The batch as this producer's, whose records it counts from ``sequence`` on."""
+        """The batch with this producer's id and epoch; its records count from ``sequence`` on."""
         struct.pack_into(">qhi", self.data, _PRODUCER, producer_id, epoch, sequence)
         places = np.zeros(1, dtype=np.int64), np.array([len(self.data)], dtype=np.int64)
         kernels.reseal(self.data, *places)
@@ -70,17 +70,17 @@ class Outgoing:
 
 
 def next_sequence(sequence: int, records: int) -> int:
-    """The sequence number behind so many records; past 2^31 - 1 comes 0."""
+    """The sequence number after ``records`` records. After 2^31 - 1 the numbers wrap to 0."""
     return (sequence + records) & _MOST_SEQUENCE
 
 
 class Sender:
-    """Makes such batches. Holds reusable buffers: one a thread.
+    """Makes outgoing batches. Holds reusable buffers, so each thread needs its own.
 
     Args:
-        format: the one that split what ``batches`` is given.
-        transplant: says what is left out.
-        first, end: the offsets that are sent.
+        format: the one that split the batches passed to ``batches``.
+        transplant: decides which batches are left out.
+        first, end: the offsets to send.
     """
 
     def __init__(self, format: KafkaFormat, transplant: Transplant, first: int, end: int) -> None:
@@ -90,11 +90,11 @@ class Sender:
         self._codecs = Codecs()
 
     def batches(self, buffer: ByteArray, table: BatchTable) -> Iterator[Outgoing]:
-        """Of the batches of ``table`` in ``buffer``, both as ``split`` gave them, in order.
+        """The outgoing batches for ``table`` in ``buffer``, both from ``split``, in order.
 
         Raises:
             CorruptLog: a batch that has to be opened contradicts the format.
-            OutOfMemoryBudget: as of ``opened``.
+            OutOfMemoryBudget: as ``opened`` raises it.
         """
         within = (table["next_offset"] > self._first) & (table["base_offset"] < self._end)
         table = table[self._transplant.stays(table) & within & (table["records"] > 0)]
@@ -137,7 +137,7 @@ class Sender:
                     at = until
 
     def _one(self, buffer: ByteArray, table: BatchTable, run: Run) -> Iterator[Outgoing]:
-        """A batch of the records of several, or none where none are wanted."""
+        """One batch with the records of several. Yields nothing if no record is in the span."""
         part = table[run.first : run.last]
         records = int(part["records"].sum())
         need = int((part["plain_end"] - part["plain_start"]).sum())

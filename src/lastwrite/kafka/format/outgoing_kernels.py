@@ -1,6 +1,6 @@
-"""The kernel of ``outgoing``: records of several batches, numbered from 0 without holes.
+"""The kernel of ``outgoing``: joins records of several batches, numbered from 0 without holes.
 
-``tests/unit/test_outgoing.py`` holds it against ``kafka.format.batch``.
+``tests/unit/test_outgoing.py`` compares it with ``kafka.format.batch``.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -23,17 +23,18 @@ from lastwrite.kafka.format.kernels import (
     _varint_size,
 )
 
-ROOM = 24  # bytes that a record may need beyond those that it takes
+ROOM = 24  # bytes by which a record may grow
 
 
 @njit(cache=True, nogil=True)
 def renumber(plain, data, table, first, last, low, end_offset, out, offsets):
-    """Write the records of the batches ``table[first:last]``, opened in ``plain``, whose offsets
-    lie from ``low`` to ``end_offset``, one behind another to ``out``: as records 0, 1, … of one
-    batch, timed from the first one's time. ``data`` has the batches' headers.
+    """Write the records of ``table[first:last]`` in the span to ``out`` as records of one batch.
 
-    ``offsets`` takes the offsets that they had. ``out`` must hold ROOM bytes a record more than the
-    records take now.
+    The span is ``low`` to ``end_offset``, exclusive. The records are numbered 0, 1, … and timed
+    relative to the first one. ``plain`` has the opened records and ``data`` the batches' headers.
+
+    ``offsets`` receives the records' source offsets. ``out`` must hold the records' present size
+    plus ROOM bytes per record.
 
     Returns (bytes written, records, time of the first one, largest time, code, batch at fault,
     position in ``plain``).

@@ -1,8 +1,7 @@
-"""Kernels over batches whose records are compressed: many batches a call, where the codec is not
-Python's to call.
+"""Kernels over compressed batches: many batches per call.
 
-``open_many`` puts the records of neighbouring batches in the clear, ``thin_many`` writes those that
-stay, ``pack_many`` compresses these, ``seal_many`` makes the headers.
+``open_many`` decompresses neighbouring batches, ``thin_many`` writes the kept records,
+``pack_many`` compresses them, ``seal_many`` writes the headers.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -19,25 +18,27 @@ from lastwrite.model.columns import IS_OLD, KEEPS_LAST
 LZ4 = 3
 ZSTD = 4
 
-# Columns of what ``thin_many`` says of a batch.
+# Columns of the notes that ``thin_many`` makes of each batch.
 START = 0  # of its kept records, in ``out``
 END = 1
 KEPT = 2
 REFERENCE = 3  # reference time
 LARGEST = 4  # timestamp
-FIRST = 5  # offset deltas of the first and the last kept record
+FIRST = 5  # offset delta of the first kept record; LAST: of the last one
 LAST = 6
 THINNED = 7  # columns
 
 
 @njit(cache=True, nogil=True)
 def open_many(data, table, first, last, plain, used, enough, library):
-    """Decompress the batches of ``table[first:last]`` to ``plain`` from ``used`` on, until
-    ``enough`` bytes are there. ``library``: the words of ``codec_libraries.Contexts``.
+    """Decompress the batches of ``table[first:last]`` to ``plain`` from ``used`` on.
 
-    Stops in front of what is neither lz4 nor zstd of the common kind, does not fit, or holds less
-    than its record count: see ``encoding.lz4_frame`` and ``zstd_frame``. Sets ``plain_start`` and
-    ``plain_end``; returns (batches done, bytes used).
+    Stops once ``enough`` bytes are used. Stops also before a batch that these kernels cannot open:
+    neither lz4 nor zstd of the common kind, too large for ``plain``, or shorter than its record
+    count allows (see ``encoding.lz4_frame`` and ``zstd_frame``). ``library`` has the words of
+    ``codec_libraries.Contexts``. Sets ``plain_start`` and ``plain_end``.
+
+    Returns (index of the first batch not opened, bytes used).
     """
     source = address(data)
     target = address(plain)
@@ -63,12 +64,11 @@ def open_many(data, table, first, last, plain, used, enough, library):
 
 @njit(cache=True, nogil=True)
 def thin_many(plain, data, table, first, last, keep, keep_at, horizons, out, thinned):
-    """Write what stays of the batches ``table[first:last]``, opened in ``plain``, one behind the
-    other to ``out``.
+    """Write the kept records of ``table[first:last]``, opened in ``plain``, to ``out`` in sequence.
 
-    ``data`` has their headers, ``keep`` a byte a record from ``keep_at`` on, ``horizons`` a row a
-    batch of ``table``; ``thinned`` takes a row a batch. ``out`` must hold what ``thin`` may need
-    for all of them.
+    ``data`` has the headers. ``keep`` has a byte per record from ``keep_at`` on, ``horizons`` a row
+    per batch of ``table``. ``thinned`` receives a row per batch. ``out`` must be large enough for
+    all of them; see ``thin``.
 
     Returns (batches done, keep_at, code).
     """
@@ -106,12 +106,14 @@ def thin_many(plain, data, table, first, last, keep, keep_at, horizons, out, thi
 
 @njit(cache=True, nogil=True)
 def pack_many(table, first, b, last, thin, thinned, out, at, sizes, library):
-    """Compress what ``thin_many`` left in ``thin`` of the batches ``table[b:last]``, each behind
-    room for its header, one behind the other to ``out[at:]``; their bytes to ``sizes``.
+    """Compress the records that ``thin_many`` wrote to ``thin``, for the batches ``table[b:last]``.
 
-    ``thinned`` and ``sizes`` have a row a batch from ``first`` on. Stops in front of a batch that
-    is of another codec or larger than it was: those behind it are promised their room. Returns
-    (batches done, position in ``out``).
+    Writes to ``out[at:]`` in sequence, each after a gap for its header; their sizes to ``sizes``.
+    ``thinned`` and ``sizes`` have a row per batch from ``first`` on. Stops before a batch of
+    another codec, and before one that would grow: its extra bytes would take the space of later
+    batches.
+
+    Returns (index of the first batch not packed, position in ``out``).
     """
     source = address(thin)
     target = address(out)
@@ -136,10 +138,10 @@ def pack_many(table, first, b, last, thin, thinned, out, at, sizes, library):
 
 @njit(cache=True, nogil=True)
 def seal_many(data, table, first, last, horizons, thinned, out, at, sizes, rows, filled):
-    """Write the headers of rebuilt batches of ``sizes`` bytes that lie one behind the other in
-    ``out[at:]``.
+    """Write the headers of the rebuilt batches, which follow each other in ``out[at:]``.
 
-    A row each to ``rows`` from ``filled`` on, as ``kernels.rebuild`` does.
+    ``sizes`` has their bytes. Writes a row per batch to ``rows`` from ``filled`` on, as
+    ``kernels.rebuild`` does.
     """
     for i in range(last - first):
         row = table[first + i]

@@ -1,4 +1,4 @@
-"""Which partition a record goes to: as Kafka's default partitioner has it.
+"""Kafka's default partitioner: the partition of a key.
 
 Source: Kafka 4.4.0 ``BuiltInPartitioner.partitionForKey``, ``Utils.murmur2``.
 """

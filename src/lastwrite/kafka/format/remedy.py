@@ -1,10 +1,10 @@
-"""What to do with a damaged partition of Kafka, in words that lose nothing when they are followed.
+"""Remedies for a damaged Kafka partition. Following one never loses data.
 
-A single file is never brought back from another replica: replicas roll their segments at other
-offsets and clean them at other times, so a file of one leaves holes or doubles in another. Nor is a
-file deleted of which another replica or a copy may still be needed.
+A remedy never restores a single file from another replica. Replicas roll and clean their segments
+at different offsets and times, so another replica's file would leave holes or duplicates. Nor does
+a remedy delete a file that another replica or a copy may still need.
 
-Source: Kafka 4.4 ``LogLoader`` (what a broker's start cuts and makes anew), ``UnifiedLog.roll``.
+Source: Kafka 4.4 ``LogLoader`` (what a broker's start cuts and rebuilds), ``UnifiedLog.roll``.
 """
 
 UPGRADE = (

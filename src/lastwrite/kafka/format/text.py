@@ -8,10 +8,9 @@ An offset checkpoint of two entries, each a topic, a partition and an offset::
     orders 1 12\n
 
 ``leader-epoch-checkpoint`` has the same frame; an entry is an epoch and the first offset written
-under it. ``partition.metadata`` holds the topic's id, and ``.kafka_cleanshutdown`` the broker's
-epoch.
+under it. ``partition.metadata`` holds the topic id, and ``.kafka_cleanshutdown`` the broker epoch.
 
-We are stricter than Kafka: a negative offset or an entry that occurs twice is damage.
+Lastwrite is stricter than Kafka: a negative offset or a duplicate entry is damage.
 
 Source: Kafka 4.4 ``CheckpointFile``, ``LeaderEpochCheckpointFile``, ``LeaderEpochFileCache``,
 ``PartitionMetadataFile``, ``CleanShutdownFileHandler``; docs/formats/kafka.md, "Text files".
@@ -37,19 +36,19 @@ _MAX_I64 = (1 << 63) - 1
 
 
 class LeaderEpoch(NamedTuple):
-    """Offsets from ``start_offset`` to the next entry's were first written under ``epoch``."""
+    """An entry: offsets from ``start_offset`` to the next entry were first written in ``epoch``."""
 
     epoch: int
     start_offset: int
 
 
 def decode_offset_checkpoint(text: bytes) -> dict[TopicPartition, int]:
-    """The offset of each partition, in the file's order; an empty file has none.
+    """The offset of each partition, in the file's order. An empty file has no entries.
 
     Raises:
         TruncatedLog: fewer entries than announced.
         UnsupportedFormat: a version other than 0.
-        CorruptLog: anything else; the position is that of the line.
+        CorruptLog: any other error; its position is the line's.
     """
     offsets: dict[TopicPartition, int] = {}
     for at, (topic, partition, offset) in _entries(text, 3):
@@ -64,7 +63,7 @@ def decode_offset_checkpoint(text: bytes) -> dict[TopicPartition, int]:
 
 
 def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """The file's text, entries in the order of ``offsets``.
+    """The text of an offset checkpoint, with entries in the order of ``offsets``.
 
     Raises:
         ValueError: a negative offset.
@@ -76,7 +75,7 @@ def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode_leader_epochs(text: bytes) -> tuple[LeaderEpoch, ...]:
-    """The entries of ``leader-epoch-checkpoint``; errors as ``decode_offset_checkpoint``."""
+    """The entries of ``leader-epoch-checkpoint``. Raises as ``decode_offset_checkpoint`` does."""
     epochs: list[LeaderEpoch] = []
     for at, (epoch, start_offset) in _entries(text, 2):
         entry = LeaderEpoch(_number(epoch, at, _MAX_I32), _number(start_offset, at, _MAX_I64))
@@ -92,7 +91,7 @@ def encode_leader_epochs(epochs: Sequence[LeaderEpoch]) -> bytes:
     """The text of ``leader-epoch-checkpoint``.
 
     Raises:
-        ValueError: a negative number, or columns that do not rise.
+        ValueError: a negative number, or epochs or offsets that do not rise.
     """
     if any(entry.epoch < 0 or entry.start_offset < 0 for entry in epochs):
         raise ValueError(f"negative leader epoch or offset: {epochs}")
@@ -102,18 +101,22 @@ def encode_leader_epochs(epochs: Sequence[LeaderEpoch]) -> bytes:
 
 
 def leader_epochs_from(epochs: Sequence[LeaderEpoch], log_start: int) -> tuple[LeaderEpoch, ...]:
-    """The entries of a log that starts at ``log_start``; the last at or below it is moved up."""
+    """The entries of a log that starts at ``log_start``.
+
+    The last entry at or below ``log_start`` is moved up to it; earlier ones are dropped.
+    """
     below = [entry for entry in epochs if entry.start_offset <= log_start]
     first = (LeaderEpoch(below[-1].epoch, log_start),) if below else ()
     return (*first, *epochs[len(below) :])
 
 
 def decode_partition_metadata(text: bytes) -> str:
-    """The topic's id: 22 characters of URL-safe base 64 that stand for 16 bytes.
+    """The topic id in ``partition.metadata``: 16 bytes as 22 characters of URL-safe base 64.
 
     Raises:
         UnsupportedFormat: a version other than 0.
-        CorruptLog: not the two lines, or an id that is none; the all-zero id is none.
+        TruncatedLog: the second line is missing.
+        CorruptLog: a line is malformed, or its id is invalid; the all-zero id is invalid.
     """
     lines = text.split(b"\n", 1)
     version = _property(lines[0], b"version", 0)
@@ -136,14 +139,14 @@ def encode_partition_metadata(topic_id: str) -> bytes:
     """The text of ``partition.metadata``; it ends without a newline.
 
     Raises:
-        ValueError: ``topic_id`` is no topic's id.
+        ValueError: ``topic_id`` is not a topic id.
     """
     topic_id_bytes(topic_id)
     return f"version: 0\ntopic_id: {topic_id}".encode()
 
 
 def topic_id_bytes(topic_id: str) -> bytes:
-    """The 16 bytes that a topic's id stands for.
+    """The 16 bytes of a topic id.
 
     Raises:
         ValueError: not 22 characters of URL-safe base 64, or all zero.
@@ -158,15 +161,14 @@ def topic_id_bytes(topic_id: str) -> bytes:
 
 
 def topic_id_text(raw: bytes) -> str:
-    """The 22 characters that stand for the 16 bytes of a topic's id."""
+    """The 22 characters of a topic id, from its 16 bytes."""
     return base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
 
 
 def decode_clean_shutdown(text: bytes) -> int | None:
-    """The broker epoch in ``.kafka_cleanshutdown``; None where there is none to be read.
+    """The broker epoch in ``.kafka_cleanshutdown``, or None if it cannot be read.
 
-    That the file is there says that the shutdown was orderly, whatever it holds; so nothing is an
-    error here.
+    Raises nothing: the file's existence means a clean shutdown, whatever its content.
     """
     try:
         content = json.loads(text)
@@ -182,7 +184,7 @@ def encode_clean_shutdown(broker_epoch: int) -> bytes:
 
 
 def _entries(text: bytes, width: int) -> Iterator[tuple[int, list[bytes]]]:
-    """The entries of a checkpoint, each with its line's position, once the count is right."""
+    """The entries of a checkpoint, each with its line's position, after checking the count."""
     if not text:
         return
     lines: list[tuple[int, bytes]] = []

@@ -1,14 +1,14 @@
-"""Batches of one log as another cluster may have them: at the same offsets, with the same records.
+"""Batches of one log, made fit for another cluster: the same records at the same offsets.
 
-A cluster that is new gives out producer ids from 0 again. Where a log of the lost one still says
-that producer 0 has sent up to sequence 899, a new producer 0 that begins with sequence 0 is refused
-for ever. So of a topic of another cluster no batch keeps a producer::
+A new cluster assigns producer ids from 0 again. If a restored log still records that producer 0
+has sent sequence 899, the broker refuses a new producer 0, which begins with sequence 0, for ever.
+So a batch of another cluster's topic loses its producer::
 
     before   7: a@0 b@1   COMMIT@2   7: c@3   ABORT@4   d@5
     after       a@0 b@1                                 d@5
 
-What a transaction had made visible is visible, what was aborted is gone, and nobody needs markers.
-Leader epochs, which lie outside the checksum, must not be later than the partition's own.
+Committed records become plain records, aborted records are dropped, and no markers are needed.
+Leader epochs are outside the checksum. They must not be later than the partition's own.
 
 Source: Kafka 4.4 ``ProducerStateManager``, ``DefaultRecordBatch``; docs/formats/kafka.md, "Record
 batch".
@@ -43,22 +43,22 @@ from lastwrite.model.log import AbortedTransaction
 
 _EPOCH = BATCH_HEADER.offset_of("partition_leader_epoch")
 _LOW_ATTRIBUTES = BATCH_HEADER.offset_of("attributes") + 1
-# Id, epoch and sequence lie side by side; all bits set is -1 in each.
+# Id, epoch and sequence are adjacent; all bits set is -1 in each.
 _PRODUCER = BATCH_HEADER.offset_of("producer_id"), BATCH_HEADER.offset_of("record_count")
 
 Edit = Callable[[Sequence[Record]], Sequence[Record]]
 
 
 class Transplant:
-    """What becomes of batches.
+    """Decides which batches stay, and rewrites them.
 
     Args:
-        end_offset: what lies there or above is left out; a batch across it is cut.
-        open_from: by producer id, where a transaction begins that is left out.
-        aborted: of another cluster's log, its aborted transactions; None: it is of the same one,
-            and producers stay.
-        leader_epoch: that every batch gets; None: batches keep theirs.
-        edit: what becomes of the records of a batch; None: they stay.
+        end_offset: records from here on are left out; a batch across it is cut.
+        open_from: by producer id, the first offset of an open transaction, which is left out.
+        aborted: the aborted transactions, if the log is another cluster's. None means that the
+            cluster is the same, and producers stay.
+        leader_epoch: the epoch for every batch. None means that batches keep their own.
+        edit: changes the records of a batch. None means no change.
     """
 
     def __init__(
@@ -79,12 +79,13 @@ class Transplant:
         self._aborted: Int64Array = np.array(spans, dtype=np.int64).reshape(-1, 3)
 
     def of(self, data: ByteArray, table: BatchTable) -> tuple[ByteArray, Int64Array, BatchTable]:
-        """The batches of ``table``, whose origins are places in ``data``: their bytes, a row each
-        as ``ROW_COLUMNS`` says, and what the table said of them.
+        """Rewrite the batches of ``table``, whose origins are positions in ``data``.
+
+        Returns (their bytes, a row per batch as in ``ROW_COLUMNS``, their rows of ``table``).
 
         Raises:
             UnsupportedFormat: a batch of an older format would have to be cut or edited.
-            CorruptLog: one that has to be opened.
+            CorruptLog: a batch that has to be opened is damaged.
         """
         table = table[self.stays(table)]
         starts, sizes = table["origin"], table["origin_size"].copy()
@@ -120,10 +121,10 @@ class Transplant:
         return made, rows, table[is_there]
 
     def stays(self, table: BatchTable) -> npt.NDArray[np.bool_]:
-        """Which batches are not left out, whole or in part."""
+        """Which batches stay, at least in part."""
         bases, producers = table["base_offset"], table["producer_id"]
         is_transactional = table["flags"] & IS_TRANSACTIONAL != 0
-        # What lies across the end: of a transaction, none that had ended by then.
+        # A transactional batch across the end belongs to a transaction that was open there.
         stays: npt.NDArray[np.bool_] = (bases < self._end_offset) & ~(
             is_transactional & (table["next_offset"] > self._end_offset)
         )
@@ -141,7 +142,7 @@ class Transplant:
         return stays
 
     def _rebuilt(self, data: ByteArray, table: BatchTable) -> dict[int, bytes]:
-        """The batches whose records change, by row; empty: nothing is left of one."""
+        """The batches whose records change, by row. Empty bytes mean that no record is left."""
         found = {}
         for n in range(len(table)) if self._edit is not None else self._cut(table):
             at = int(table["origin"][n])
@@ -165,7 +166,7 @@ class Transplant:
     def _dress(
         self, made: ByteArray, positions: Int64Array, sizes: Int64Array, table: BatchTable
     ) -> None:
-        """Give the batches that stay their leader epoch, and take their producers away."""
+        """Set the leader epoch of the batches that stay, and remove their producers."""
         if self._leader_epoch is not None:
             epoch = np.frombuffer(self._leader_epoch.to_bytes(4, "big", signed=True), np.uint8)
             made[positions[:, None] + np.arange(_EPOCH, _EPOCH + 4)] = epoch

@@ -1,8 +1,8 @@
-"""The version of each keyed record, where a topic's compaction goes by timestamp or header and not
-by offset.
+"""The version of each keyed record, for topics that are compacted by timestamp or header.
 
-A version is a signed 64-bit number: the record's timestamp, or what its last header of a given name
-holds in exactly 8 bytes, big-endian. A record without such a header has the least version there is.
+A version is a signed 64-bit number: the record's timestamp, or the value of its last header with a
+given name, if that has exactly 8 bytes, big-endian. A record without such a header has the least
+possible version.
 
 Only topics with ``compaction.strategy`` pay for this: it walks the records of a run once more.
 
@@ -26,7 +26,7 @@ _APPEND_TIME = 8
 
 @njit(cache=True, nogil=True)
 def _header_version(data, at, end, name, name_at, name_length):
-    """What the last header of the name holds, among the headers that begin at ``at``."""
+    """The version in the last header with the name, among the headers that begin at ``at``."""
     version = np.int64(NO_VERSION)
     count, at = _varint(data, at, end)
     for _ in range(count):
@@ -50,9 +50,9 @@ def _header_version(data, at, end, name, name_at, name_length):
 def versions(buffer, plain, table, first, last, ordinal, by_header, name, entries):
     """Write the version of each of ``entries`` to its third column.
 
-    The entries are those that ``walk`` made of the batches ``table[first:last]``: their records lie
-    in ``plain``, their headers in ``buffer``; the first record is number ``ordinal`` of its piece.
-    ``name``: the header's, UTF-8.
+    The entries are those that ``walk`` wrote for the batches ``table[first:last]``. ``plain`` has
+    their records and ``buffer`` their headers. The first record has number ``ordinal`` in its
+    piece. ``name`` is the header's name, UTF-8.
     """
     source = address(plain)
     names = address(name)
