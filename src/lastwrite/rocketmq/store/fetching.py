@@ -1,19 +1,21 @@
-"""What a queue's compaction log in a store has beyond an archive's end, brought into the archive.
+"""Fetches what a store's compaction log of a queue has beyond an archive's end into the archive.
 
     store       0 ── 12 ────── 600 ────── 1200 ─── 1366 (active)     compacted up to 950
     archive     0 ────── 600 ── 900                                  ends at 900
-    brought                            900 ─ 1200 ─ 1366
+    fetched                            900 ─ 1200 ─ 1366
 
-Files come and go in the store, where a broker compacts, and begin at address 0 again: what is new
-is told by queue offsets, and what the archive has below its end stays. Messages are proven by their
-checksums and written as they are, but for their address.
+In a store that a broker compacts, files are replaced and begin at address 0 again. So new messages
+are recognized by queue offset, and everything below the archive's end is kept. Each message's
+checksum is verified. The message is stored unchanged except for its address.
 
-A broker's compaction drops a delete at once. So where it has been beyond the archive's end, the
-queue offsets that are missing there are looked up in the commit log, and deletes are brought from
-it. Where that no longer has them the fetch is refused: the archive would keep what was deleted.
+A broker's compaction drops a delete at once. If it has compacted beyond the archive's end, the
+missing queue offsets are looked up in the commit log, and deletes are fetched from there. If the
+commit log no longer has them, the fetch is refused, because the archive would keep deleted
+messages.
 
-It also refuses what would not be this log's continuation: a topic that was made anew, a log whose
-begin nobody compacted and that lies behind the archive's end, and one that ends before it.
+A fetch is also refused if the log does not continue the archive. That is the case if the topic was
+created again, if the log begins after the archive's end at an uncompacted offset, or if it ends
+before the archive does.
 """
 
 from __future__ import annotations
@@ -72,23 +74,24 @@ def fetch(
     advance: Advance,
     accepts_gap: bool = False,
 ) -> Fetched:
-    """Take what ``log`` has beyond the end of the queue of an archive at ``folder``.
+    """Fetch what ``log`` has beyond the end of the archive's queue at ``folder``.
 
     Args:
-        log: of a store, as it was listed.
-        folder: the queue's address in the archive; it need not be there yet.
-        topic: its settings; None: what is known already stays.
+        log: a queue of a store, as listed.
+        folder: the queue's address in the archive; it need not exist yet.
+        topic: its settings. None keeps the known ones.
         source: the store.
-        kept_deletes_ms: how long whoever compacts the store keeps deletes; a broker does not.
-        include_active: the active file too.
-        limits: how much memory may be taken.
-        advance: is told of bytes as they are written.
-        accepts_gap: go on where messages behind the archive's end are lost, and note the gap.
+        kept_deletes_ms: how long the store's compaction keeps deletes; 0 for a broker.
+        include_active: fetch the active file too.
+        limits: memory limits.
+        advance: called with the number of bytes of each write.
+        accepts_gap: continue if messages after the archive's end are lost, and note the gap.
 
     Raises:
-        LogError: what the log has is not what comes next in the archive.
-        CorruptLog: of the log, or the manifest.
-        CommitConflict: somebody else changed the archive meanwhile; RemoteFailed: the store.
+        LogError: the log does not continue the archive.
+        CorruptLog: the log or the manifest is damaged.
+        CommitConflict: another command changed the archive in the meantime.
+        RemoteFailed: the object store failed.
     """
     place, now_ms = place_at(folder), time.time_ns() // 1_000_000
     seen = place.read()
@@ -130,10 +133,11 @@ def fetch(
     words = None if gap is None else archived.gap_words(*gap)
     told = {"topic": topic or before.topic, "source": source, "brought_ms": now_ms}
     stored = before.last_stored_ms
-    if not include_active:  # the last message before it may have gone, and be in another replica
+    # The last message before the active file may have been removed, and be in another replica.
+    if not include_active:
         stored = max(stored, log.segments[-1].first_batch_timestamp_ms or stored)
     if seen is not None and end <= first:
-        # Of what the archive lacks nothing has been compacted yet: the time of deletes begins anew.
+        # No deletes that the archive lacks have been dropped yet, so their retention starts again.
         if (
             before is not stored_before
             or topic not in (None, before.topic)
@@ -176,11 +180,11 @@ def fetch(
     )
 
 
-# ---------------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------------- refused fetches
 
 
 def _another(log: PartitionLog, before: ArchivedQueue) -> str | None:
-    """Why ``log`` is not the log that goes on where the archive ends; None: it may be."""
+    """Why ``log`` does not continue the archive. Returns None if it may."""
     end = before.end_offset
     if log.end_offset < end:
         return (
@@ -209,7 +213,7 @@ def another_original(log: PartitionLog, offset: int, known: str) -> str | None:
     """How the commit log shows that the topic was created again after ``offset`` was read.
 
     A broker keeps the compaction log of a deleted topic. It appends a new topic's messages to it
-    only from the offset on at which the log ended.
+    only from the offset at which the log ended. Returns None if there is no such sign.
 
     Args:
         known: digest of the message at the queue offset, as it was read.
@@ -232,7 +236,7 @@ def another_original(log: PartitionLog, offset: int, known: str) -> str | None:
 
 
 def no_continuation(words: str, path: str, held: Held, remedy: str = ELSEWHERE) -> NotContinued:
-    """The error that the log at ``path`` does not go on where the archive ends."""
+    """The error that the log at ``path`` does not continue the archive."""
     error = NotContinued(words, path=path, remedy=remedy)
     error.held = held
     return error
@@ -246,10 +250,10 @@ def _refuse_another(log: PartitionLog, before: ArchivedQueue, folder: str) -> No
 
 
 def _begins_behind(log: PartitionLog, before: ArchivedQueue, source: str) -> tuple[int, int] | None:
-    """The offsets between the archive's end and the log's begin, where messages may be lost; None:
-    none are.
+    """The offsets between the archive's end and the log's begin where messages may be lost.
 
-    Those that a round has compared are shadowed, and those without a key never come into the log.
+    Returns None if no message can be lost. Compacted offsets are superseded by later messages, and
+    messages without a key are never in the log.
     """
     first = max(before.end_offset, log.checkpoint or 0)
     if log.log_start <= first:
@@ -265,9 +269,11 @@ def _begins_behind(log: PartitionLog, before: ArchivedQueue, source: str) -> tup
 def _dropped(
     log: PartitionLog, before: ArchivedQueue, end: int, source: str, goes_on: bool
 ) -> tuple[Sequence[int], tuple[int, int] | None]:
-    """The queue offsets from the archive's end on of deletes that a round has dropped from the log,
-    and that the commit log still has; and a span of offsets that neither has, if there is one: the
-    first alone, unless the look ``goes_on``.
+    """The queue offsets of dropped deletes that the commit log still has, and a lost range.
+
+    The offsets are those from the archive's end on that compaction dropped from the log. The range
+    contains offsets that neither log has, or is None. It has only the first such offset unless the
+    search ``goes_on``.
     """
     lost: tuple[int, int] | None = None
     compared = min(log.checkpoint or 0, end)
@@ -290,35 +296,35 @@ def is_delete(message: Message) -> bool:
         return False
     try:
         return not body_of(message, _LIMIT_BYTES)
-    except LogError:  # a write like any other
+    except LogError:  # counts as an ordinary write
         return False
 
 
 def last_message(log: PartitionLog, end: int | None = None) -> str | None:
-    """Digest of the message before ``end``, or before the log's end; None: it is not there."""
+    """Digest of the message before ``end``, or before the log's end. None if it is missing."""
     data = queues.record_at(log, (log.end_offset if end is None else end) - 1)
     return None if data is None else digest(data)
 
 
 def digest(data: bytes) -> str:
-    """Of a record, wherever it lies."""
+    """Digest of a record without its address, so that it is the same in every log."""
     rest = data[:PHYSICAL_OFFSET_AT] + data[PHYSICAL_OFFSET_AT + 8 :]
     return blake2b(rest, digest_size=16).hexdigest()
 
 
-# ---------------------------------------------------------------------- what is brought
+# ---------------------------------------------------------------------- fetched messages
 
 
 @dataclass(slots=True)
 class Brought:
-    """Messages of a log on their way; ``dropped``: offsets of those that the commit log has."""
+    """Messages of a log being fetched. ``dropped`` has offsets to fetch from the commit log."""
 
     log: PartitionLog
     source: str
     dropped: Sequence[int] = ()
-    last: tuple[int, str] | None = None  # queue offset and digest of the last one
+    last: tuple[int, str] | None = None  # queue offset and digest of the last fetched message
     _messages: CommitLogMessages | None = field(default=None, init=False)
-    _done: int = field(default=0, init=False)  # of those dropped
+    _done: int = field(default=0, init=False)  # number of elements of ``dropped`` that are done
 
     def take(
         self,
@@ -329,7 +335,7 @@ class Brought:
         limits: Limits,
         advance: Advance,
     ) -> StoredFile | None:
-        """What of a file lies in ``span``; None: nothing does."""
+        """Store the part of a file inside ``span``. Returns None if they do not overlap."""
         (first, end), until = span, self.log.segment_end(number)
         if until <= first or segment.base_offset >= end:
             return None
@@ -379,7 +385,7 @@ class Brought:
                 yield data, rows[:filled]
 
     def _append(self, target: ArchivedFile, data: ByteArray, rows: Int64Array) -> None:
-        """Append messages, and before each what was dropped there."""
+        """Append messages, and before each the dropped ones with lower offsets."""
         begin = 0
         while self._done < len(self.dropped):
             at = int(np.searchsorted(rows[:, ROW_BASE_OFFSET], self.dropped[self._done]))
@@ -392,7 +398,7 @@ class Brought:
         self._note_last(data, rows[-1])
 
     def _add_dropped(self, target: ArchivedFile, below: int) -> None:
-        """The messages that were dropped below a queue offset, from the commit log."""
+        """Append the dropped messages below a queue offset from the commit log."""
         while self._done < len(self.dropped) and self.dropped[self._done] < below:
             offset = self.dropped[self._done]
             self._messages = self._messages or CommitLogMessages(self.source, self.log.name)
@@ -418,7 +424,7 @@ class Brought:
 
 
 def _framed(record: bytes, path: str) -> tuple[ByteArray, Int64Array]:
-    """One record, and the row that ``append`` wants of it."""
+    """One record, and its row for ``ArchivedFile.append``."""
     format, data = RocketmqFormat(), np.frombuffer(record, dtype=np.uint8).copy()
     table, *_ = format.split(data, 0, len(data), 0)
     if len(table) != 1:

@@ -1,7 +1,7 @@
-"""Messages of a live queue on their way into an archive, as they come from a broker.
+"""Messages of a live queue that are written to an archive in order of arrival from a broker.
 
-Where ``fetching`` takes a store's files as they are cut, here a file ends where a broker would end
-it by its bytes. Messages are as they were but for their address.
+``fetching`` keeps the division of a store's files. Here a file ends at the size at which a broker
+would end it. Messages are stored unchanged except for their address.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from lastwrite.rocketmq.store.archived import ArchivedQueue, StoredFile
 from lastwrite.rocketmq.store.archived_file import ArchivedFile
 from lastwrite.rocketmq.store.fetching import digest
 
-_COMMIT_BYTES = 256 << 20  # after so many what has come counts, where it may
+_COMMIT_BYTES = 256 << 20  # commit after so many bytes, if possible
 
 
 class Intake:
-    """A queue of the archive at ``folder`` that messages come into, in the order of their offsets.
+    """Writes messages to the archive's queue at ``folder``, in order of their offsets.
 
-    ``topic``: its settings; None: what is known already stays. ``source``: where it comes from.
-    ``file_bytes``: of a file at most, unless the archive has files of another size. ``follows``:
-    more will come soon, so rounds that others have begun are waited for.
+    ``topic`` is its settings; None keeps the known ones. ``source`` is the origin of the messages.
+    ``file_bytes`` limits the size of a file, unless the archive has files of another size. With
+    ``follows`` more messages will come soon, so another command's unfinished change is waited for.
 
-    Raises, whatever of it begins to write:
-        LogHeld: who follows lets a round that has begun before come to its end.
+    Every method that begins to write raises:
+        LogHeld: with ``follows``, the other command has not finished yet.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Intake:
         self._gap: tuple[int, int] | None = None
 
     def append(self, data: ByteArray, table: MessageTable) -> None:
-        """Append the messages of ``table``, which lie in ``data``."""
+        """Append the messages of ``table``, whose bytes are in ``data``."""
         rows: Int64Array = np.zeros((len(table), ROW_COLUMNS), dtype=np.int64)
         out: ByteArray = np.empty(int(table["size"].sum()), dtype=np.uint8)
         keep: ByteArray = np.zeros(len(table), dtype=np.uint8)
@@ -81,7 +81,7 @@ class Intake:
             if not count and self._filled:
                 self._close_file()
                 continue
-            part = rows[begin : begin + max(count, 1)]  # one that is larger has a file of its own
+            part = rows[begin : begin + max(count, 1)]  # a larger record gets a file of its own
             self._open_file().append(out, part)
             self._filled += int(part[:, ROW_SIZE].sum())
             begin += len(part)
@@ -95,10 +95,10 @@ class Intake:
         )
 
     def append_record(self, record: bytes) -> None:
-        """Append one message, of these bytes.
+        """Append one message, given as bytes.
 
         Raises:
-            CorruptLog: they are none.
+            CorruptLog: the bytes are not a message.
         """
         data = np.frombuffer(record, np.uint8).copy()
         table: MessageTable = np.zeros(1, MESSAGE)
@@ -108,38 +108,41 @@ class Intake:
         self.append(data, table)
 
     def note_gap(self, first: int, end: int) -> None:
-        """Note that messages among these offsets are lost: with those noted before as one gap."""
+        """Note lost messages in this range, merged with ranges noted before into one gap."""
         self._gap = (first if self._gap is None else self._gap[0], end)
         self._now = structs.replace(self._now, gaps=(*self.before.gaps, self._gap))
 
     def commit_if_due(self) -> None:
-        """Let what has come count, if it is much."""
+        """Commit the appended messages if they are large enough together."""
         if self._since_commit + self._filled >= _COMMIT_BYTES:
             self._commit()
 
     def finish(self, end: int) -> Fetched:
-        """Let what has come count. ``end``: the queue offset up to which all was looked at.
+        """Commit the appended messages. ``end`` is the queue offset up to which all were read.
 
         Raises:
-            CommitConflict: somebody else changed the queue meanwhile; RemoteFailed: the store.
+            CommitConflict: another command changed the queue in the meantime.
+            RemoteFailed: the object store failed.
         """
         if self._now.end_offset != end:
             self._now = structs.replace(self._now, end_offset=end, last_message=None)
         before, now = self.before, self._now
-        is_new = self.is_new and end > 0  # of an empty queue there is nothing to say
+        is_new = self.is_new and end > 0  # an empty new queue is not written
         is_other = now.topic != before.topic and not self.is_new
         if self._begun is not None or is_new or is_other or self._gap is not None:
             self._commit()
         return self._fetched(is_new)
 
     def keep(self) -> Fetched | None:
-        """Let count what has come, where the rest does not come now. None: nothing has.
+        """Commit the appended messages, if the rest cannot be read now.
+
+        Returns None if there are none.
 
         Raises:
-            CommitConflict, RemoteFailed, LogHeld: as ``finish``; nothing more counts then.
+            CommitConflict, RemoteFailed, LogHeld: as in ``finish``; nothing more is committed then.
         """
         end = self._now.end_offset
-        if self._gap is not None and self._gap[1] > end:  # of what lies behind it nothing came
+        if self._gap is not None and self._gap[1] > end:  # no message after it has arrived
             self._gap = (self._gap[0], end) if self._gap[0] < end else None
             new = () if self._gap is None else (self._gap,)
             self._now = structs.replace(self._now, gaps=(*self.before.gaps, *new))
@@ -165,7 +168,7 @@ class Intake:
         )
 
     def abandon(self) -> None:
-        """Let nothing stay of what does not count yet."""
+        """Discard what is not committed."""
         if self._file is not None:
             self._file.abandon()
             self._file = None
@@ -203,7 +206,7 @@ class Intake:
     def _commit(self) -> None:
         self._close_file()
         begun = self._begun or self._begin()
-        self._begun = None  # whatever becomes of the commit, nothing of it may be removed
+        self._begun = None  # even if the commit fails, none of its objects may be removed
         self._now = structs.replace(self._now, brought_ms=time.time_ns() // 1_000_000)
         manifest = archived.manifest_of(self._seen, self._now, self._folder)
         self._seen = self._place.commit(begun, manifest)

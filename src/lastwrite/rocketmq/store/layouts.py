@@ -1,8 +1,8 @@
 """Store layouts other than the default one: DLedger, consume queues in RocksDB, tiered storage.
 
-DLedger writes the commit log as entries of 48 bytes and a record, to ``dledger-NAME/data`` below
-the store. Their records state their own addresses, so readers skip the headers. RocksDB holds the
-units of all queues in one database. Tiered storage keeps older messages in another place.
+DLedger writes the commit log as entries of a 48-byte header and a record, to ``dledger-NAME/data``
+below the store. Their records state their own addresses, so readers skip the headers. RocksDB has
+the units of all queues in one database. Tiered storage keeps older messages in another place.
 
 Source: RocketMQ 5.5.0 ``DLedgerCommitLog``, ``StorePathConfigHelper``, ``DefaultMetadataStore`` of
 tiered storage; DLedger 0.3.2 ``DLedgerConfig``, ``DLedgerEntryCoder``.
@@ -20,15 +20,16 @@ from lastwrite.rocketmq.format.kernels import DLEDGER_HEADER_BYTES
 
 _DLEDGER = "dledger-"
 _DATA = "data"
-_ROCKSDB_FILE = "CURRENT"  # of every RocksDB database
+_ROCKSDB_FILE = "CURRENT"  # present in every RocksDB database
 _ROCKSDB_FOLDERS = (names.CONSUME_QUEUES, "consumequeue_rocksdb")
 _TIERED_METADATA = "tieredStoreMetadata.json"
 _LET_THE_BROKER = "start the broker on the store, and let it build its queues"
 
 
 def dledger_folders(root: str, config: Mapping[str, object] | None = None) -> list[str]:
-    """The data folders of a store's DLedger commit log: that of ``storePathDLedgerCommitLog``, else
-    those below the store.
+    """The data folders of a store's DLedger commit log.
+
+    They are in ``storePathDLedgerCommitLog``, or else below the store.
     """
     given = str((config or {}).get("storePathDLedgerCommitLog") or "").strip()
     bases = [given] if given else [os.path.join(root, name) for name in _entries(root)]
@@ -52,7 +53,7 @@ def is_dledger_data(folder: str) -> bool:
 
 
 def without_dledger_header(data: bytes) -> bytes:
-    """The bytes behind the DLedger header that ``data`` begins with; ``data`` if there is none."""
+    """``data`` without the DLedger header at its start, if it has one."""
     if len(data) < DLEDGER_HEADER_BYTES:
         return data
     magic, size, body = (int.from_bytes(data[at : at + 4], "big") for at in (0, 4, 44))
@@ -61,13 +62,13 @@ def without_dledger_header(data: bytes) -> bytes:
 
 
 def rocksdb_folders(root: str) -> list[str]:
-    """The folders in which RocksDB holds the units of a store's queues."""
+    """The folders in which RocksDB stores the units of the store's queues."""
     folders = [os.path.join(root, name) for name in _ROCKSDB_FOLDERS]
     return [folder for folder in folders if os.path.isfile(os.path.join(folder, _ROCKSDB_FILE))]
 
 
 def unsupported(root: str) -> Iterator[Problem]:
-    """What of the store in another layout Lastwrite does not read."""
+    """A problem for each part of the store in a layout that Lastwrite does not read."""
     for folder in rocksdb_folders(root):
         yield Problem(
             ProblemKind.UNSUPPORTED,
@@ -86,9 +87,12 @@ def unsupported(root: str) -> Iterator[Problem]:
 
 
 def refuse_other_layouts(root: str, doing: str, config: Mapping[str, object] | None = None) -> None:
-    """
+    """Refuse a change of a store with files in a layout that Lastwrite does not write.
+
+    ``doing`` names the command in the message.
+
     Raises:
-        UnsupportedFormat: ``doing`` would change files of a layout that it does not write.
+        UnsupportedFormat: the store has such files.
     """
     for folder in rocksdb_folders(root):
         raise UnsupportedFormat(
@@ -107,7 +111,7 @@ def refuse_other_layouts(root: str, doing: str, config: Mapping[str, object] | N
 
 
 def _has_tiered_segments(path: str) -> bool:
-    """Whether the metadata of tiered storage names a file there; of an unreadable one it may."""
+    """Whether the metadata of tiered storage may name a file; true if it cannot be read."""
     try:
         with open(path, "rb") as file:
             data = file.read()
@@ -115,7 +119,7 @@ def _has_tiered_segments(path: str) -> bool:
         return False
     except OSError:
         return True
-    return b'"path"' in data  # JSON but for its numbers, which stand for names
+    return b'"path"' in data  # almost JSON: numbers are used as member names
 
 
 def _is_log_file(name: str) -> bool:

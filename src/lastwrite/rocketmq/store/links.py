@@ -1,14 +1,15 @@
-"""Symbolic links to a store, or out of one: whose lock counts.
+"""Symbolic links to a store or out of one, and the store whose lock must be taken.
 
-A broker locks its ``storePathRootDir``. The name under which a part of it was found says nothing::
+A broker locks its ``storePathRootDir``. The path under which the user names a part of a store may
+differ::
 
     /tmp/x -> /data/store                         the same file ``lock``: nothing to decide
     /tmp/x -> /data/store/compaction/…/t/0        the real path decides: the store is /data/store
     /a/compaction -> /data/store/compaction       /a is no broker's: the store is /data/store
     /data/store/compaction -> /disk2/compaction   /disk2 is no broker's: the store is /data/store
-    /a/compaction -> /b/compaction                both are brokers': refused, nobody holds both
+    /a/compaction -> /b/compaction                both are brokers': refused, one lock is not enough
 
-That a folder is a broker's store its own files tell, which no round of ours makes.
+A folder is a broker's store if it has certain files, which Lastwrite's compaction never creates.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ _BROKERS = (
 
 
 def is_brokers(root: str) -> bool:
-    """Whether a broker has had the folder for its store."""
+    """Whether a broker has used the folder as its store."""
     return any(os.path.exists(os.path.join(root, name)) for name in _BROKERS)
 
 
 def others_of(root: str) -> list[str]:
-    """Other brokers' stores that trees of this one lie in, by links."""
+    """Other brokers' stores that contain trees of this one, through links."""
     own = os.path.realpath(root)
     real = {
         _above(os.path.realpath(os.path.join(root, tree)), len(tree.split(os.sep)))
@@ -58,13 +59,13 @@ def _above(path: str, steps: int) -> str:
 
 
 def home_of(root: str) -> str:
-    """The store whose lock counts for ``root``: another's, where a link leads there."""
+    """The store whose lock must be taken for ``root``: another store if a link leads there."""
     others = others_of(root)
     return others[0] if len(others) == 1 and not _is_brokers_own(root) else root
 
 
 def refuse_others(root: str) -> None:
-    """Refuse a store a part of which is another one's: a lock here keeps no broker away from there.
+    """Refuse a store with a part in another store, whose broker ignores this store's lock.
 
     Raises:
         InvalidConfig: a link leads into a broker's store.
@@ -79,7 +80,7 @@ def refuse_others(root: str) -> None:
 
 
 def _is_brokers_own(root: str) -> bool:
-    """Whether a broker has had it for its store, by files that lie in it and not behind a link."""
+    """Whether a broker has used the folder as its store, judged by files not behind a link."""
     own = os.path.realpath(root)
     return any(
         os.path.exists(path) and os.path.realpath(path).startswith(own + os.sep)

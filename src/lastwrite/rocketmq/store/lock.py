@@ -1,14 +1,15 @@
-"""Who works on what in a RocketMQ store: ``storage.lock`` on the broker's own ``STORE/lock``, and
-what ``STORE/abort`` says.
+"""Locks of a RocketMQ store, and ``STORE/abort``.
 
-A broker locks the first byte of ``lock`` while it serves, and ``abort`` lies there from its start
-to its end in order: without the lock it says that a broker was killed. Then the commit log may end
-otherwise than the queues do, and the next start mends that: it dispatches again what the queues
-lack (docs/formats/rocketmq-compaction.md). A round over such a store is safe as long as each
-queue keeps the record with the highest offset, but its judgement may rest on records that the
-commit log lost. So it is refused without ``--unclean``.
+The locks are ``storage.lock`` on the broker's own ``STORE/lock``.
 
-Of an archive nobody locks anything: whoever commits second has lost.
+A broker locks the first byte of ``lock`` while it serves. ``abort`` exists from its start to its
+clean stop; if it exists without the lock, a broker was killed. The commit log may then end
+elsewhere than the queues do. The broker's next start repairs that: it dispatches again what the
+queues lack (docs/formats/rocketmq-compaction.md). Compaction of such a store is safe as long as
+each queue keeps the record with the highest offset. But it may drop records because of others that
+the commit log has lost. So it is refused without ``--unclean``.
+
+An archive needs no lock: of two commits the second one fails.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from lastwrite.storage.objects.promises import refuse_if_broken
 FILE = "lock"
 ABORT = "abort"
 
-# A turn links every file of the tree, or copies it where the file system knows no links.
+# A turn links every file of the tree, or copies it if the file system has no hard links.
 PLACE = lock.LockPlace(
     FILE, "the store", turn=1, turn_s=600.0, siblings=("checkpoint", ABORT, "config/topics.json")
 )
@@ -37,10 +38,10 @@ _PID_CHARACTERS = 20
 
 
 def hold(root: str, names: Iterable[TopicPartition]) -> AbstractContextManager[None]:
-    """Keep brokers and other runs away from these queues of the store; see ``storage.lock.hold``.
+    """Lock these queues of the store against brokers and other commands; see ``storage.lock.hold``.
 
     Raises:
-        InvalidConfig: a part of the store is another one's, by a link.
+        InvalidConfig: a part of the store is in another store, by a link.
     """
     if archived.is_root(root):
         refuse_if_broken(os.path.dirname(root))
@@ -52,24 +53,25 @@ def hold(root: str, names: Iterable[TopicPartition]) -> AbstractContextManager[N
 def try_hold(
     root: str, names: Iterable[TopicPartition]
 ) -> AbstractContextManager[set[TopicPartition]]:
-    """As ``hold``, of those queues that are free now: the context gives which."""
+    """Lock the queues that are free now, as ``hold`` does. The context returns them."""
     links.refuse_others(root)
     return lock.try_hold(root, names, PLACE)
 
 
 def holds(root: str, name: TopicPartition) -> bool:
-    """Whether this very process holds the queue."""
+    """Whether this process holds the lock of the queue."""
     return lock.holds(root, name, PLACE)
 
 
 def refuse_if_held(root: str, names: Collection[TopicPartition] | None = None) -> None:
-    """For work that only reads the queues (None: whatever lies in the store). A broker that has the
-    store does not stand in its way (docs/decisions/beside-a-broker.md): it takes its lock when it
-    has mended what a crash left.
+    """Refuse to read queues that another command may change. None means all of the store's queues.
+
+    A broker that has the store open is no obstacle (docs/decisions/beside-a-broker.md), because it
+    takes its lock after it has repaired what a crash left.
 
     Raises:
-        LogHeld: a run may change them while they are read.
-        InvalidConfig: a part of the store is another one's, by a link.
+        LogHeld: a command may change the queues while they are read.
+        InvalidConfig: a part of the store is in another store, by a link.
     """
     if archived.is_root(root):
         return
@@ -79,11 +81,11 @@ def refuse_if_held(root: str, names: Collection[TopicPartition] | None = None) -
 
 
 def refuse_broker(root: str) -> None:
-    """Before work that takes long to come to ``hold``.
+    """Refuse a store that a broker serves, before long work that ends in ``hold``.
 
     Raises:
         LogHeld: a broker serves the store.
-        InvalidConfig: a part of the store is another one's, by a link.
+        InvalidConfig: a part of the store is in another store, by a link.
     """
     links.refuse_others(root)
     broker = broker_of(root)
@@ -92,22 +94,22 @@ def refuse_broker(root: str) -> None:
 
 
 def broker_of(root: str) -> LogHeld | None:
-    """What to tell of the broker that serves the store; None: there is none."""
+    """The error for the broker that serves the store. Returns None if there is no broker."""
     return None if archived.is_root(root) else lock.broker_of(root, PLACE)
 
 
 def turn(root: str) -> AbstractContextManager[None]:
-    """Be alone in changing what all queues share: the tree ``compaction`` and the positions in it.
+    """Exclusive access to what all queues share: the tree ``compaction`` and its positions.
 
     Raises:
-        LogHeld: a broker holds the store, or another run keeps the turn.
+        LogHeld: a broker has the store, or another command has this access.
         LogError: the store cannot be written.
     """
     return lock.root_turn(root, PLACE)
 
 
 def unopened(root: str) -> AbstractContextManager[None]:
-    """Inside ``turn``: no broker is starting on the store; see ``storage.lock.unopened``."""
+    """Inside ``turn``: block brokers from starting on the store; see ``storage.lock.unopened``."""
     return lock.unopened(root, PLACE)
 
 
@@ -115,20 +117,20 @@ def unopened(root: str) -> AbstractContextManager[None]:
 
 
 def was_killed(root: str) -> bool:
-    """Whether the store's broker did not stop in order, or has not yet."""
+    """Whether the store's broker was not stopped cleanly, or is still running."""
     return os.path.lexists(os.path.join(root, ABORT))
 
 
 def has_stopped_cut(root: str) -> bool:
-    """Whether a cut of the commit log was stopped half way, so that no broker starts."""
+    """Whether a cut of the commit log was interrupted. No broker starts on such a store."""
     return os.path.lexists(os.path.join(root, COMMIT_LOG, CUT_GUARD))
 
 
 def refuse_stopped_cut(root: str) -> None:
-    """Refuse a store of which some trees are as before a cut and some as after it.
+    """Refuse a store with some trees from before a cut and some from after it.
 
     Raises:
-        LogHeld: a cut was stopped there.
+        LogHeld: a cut was interrupted.
     """
     if has_stopped_cut(root):
         raise LogHeld(
@@ -139,11 +141,13 @@ def refuse_stopped_cut(root: str) -> None:
 
 
 def refuse_unclean(root: str, *, goes_on: bool) -> None:
-    """Refuse a store whose broker did not stop in order, unless ``goes_on``. Of one that runs, and
-    can be seen, ``abort`` says nothing; whoever writes asks for its lock.
+    """Refuse a store whose broker was not stopped cleanly, unless ``goes_on``.
+
+    A broker whose lock can be seen is running, so its ``abort`` means nothing. Writers check its
+    lock.
 
     Raises:
-        LogHeld: its broker was killed; or a cut was stopped half way.
+        LogHeld: the broker was killed, or a cut was interrupted.
     """
     if archived.is_root(root):
         return
@@ -161,7 +165,7 @@ def refuse_unclean(root: str, *, goes_on: bool) -> None:
 
 
 def _process_of(path: str) -> str:
-    """A 5.x broker writes its process there, a 4.x one nothing."""
+    """The process id in ``abort``, as text for a message. A 4.x broker writes none."""
     content = b""
     try:
         with suppress(FileNotFoundError), open(path, "rb") as file:

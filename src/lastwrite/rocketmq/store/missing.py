@@ -1,7 +1,7 @@
-"""What a store's own files refer to and its commit log does not have.
+"""Commit log files that a store's own files refer to and that are missing.
 
-A commit log that lacks its last files, or all of them, looks like a shorter one. Consume queues,
-index files and the checkpoint tell that there was more.
+A commit log without its last files, or without any, looks like a shorter one. Consume queues, index
+files and the checkpoint show that there was more.
 
 Source: RocketMQ 5.5.0 ``ConsumeQueue``, ``IndexHeader``, ``StoreCheckpoint``;
 docs/formats/rocketmq.md.
@@ -29,17 +29,17 @@ _ELSEWHERE = (
 
 
 def missing_files(root: str | None, log: MappedLog, place: str) -> Iterator[Problem]:
-    """The files that the commit log lacks: between others, and after the last one.
+    """The missing files of the commit log: between others, and after the last one.
 
-    ``place`` names its folders. A log that a broker has open is not held against its queues: both
-    move on.
+    ``place`` names its folders in messages. A log that a broker has open is not compared with its
+    queues, because both change.
     """
     yield from log.gaps
     if root is None or log.bound is not None:
         return
     end = f"the commit log ends at {log.end}" if log.files else "there is no commit log"
     beyond = [found for found in _references(root) if found[1] >= log.end]
-    # One reference alone may be what is damaged, unless it leads to where the next file begins.
+    # A single reference may itself be damaged, unless it points to where the next file begins.
     if beyond and (len(beyond) > 1 or not log.files or beyond[0][1] == log.end):
         path, address, what = beyond[0]
         wrong = f"{what} physical offset {address}, and {end} ({place})"
@@ -51,7 +51,7 @@ def missing_files(root: str | None, log: MappedLog, place: str) -> Iterator[Prob
 
 
 def _references(root: str) -> Iterator[tuple[str, int, str]]:
-    """A file, the address of a record that it leads to, and how it does."""
+    """A file, the address of a record that it refers to, and words for the reference."""
     for part in (Part.CONSUME_QUEUE, Part.BATCH_QUEUE):
         for name in reading.list_queues(root, part):
             queue = reading.read_queue(root, part, name)
@@ -71,7 +71,10 @@ def _references(root: str) -> Iterator[tuple[str, int, str]]:
 
 
 def _lone_positions(root: str) -> str | None:
-    """The file of consumer groups' positions, where they have some and no queue is there at all."""
+    """The consumer groups' offsets file.
+
+    Returns None if it has no offsets, or if the store has a queue.
+    """
     parts = (Part.CONSUME_QUEUE, Part.BATCH_QUEUE, Part.COMPACTION_LOG)
     if any(reading.list_queues(root, part) for part in parts):
         return None

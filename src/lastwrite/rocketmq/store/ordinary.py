@@ -1,6 +1,4 @@
-"""What a queue's consume queue and the commit log say of messages that its compaction log ought to
-have.
-"""
+"""Messages that a queue's compaction log should have, found in its consume queue and commit log."""
 
 from __future__ import annotations
 
@@ -15,20 +13,20 @@ from lastwrite.rocketmq.store import dispatched, reading
 from lastwrite.rocketmq.store.reading import Part
 from lastwrite.rocketmq.store.topics import read_topics
 
-_MOST_LOOKED_AT = 1000  # messages of a gap that may all be without a key
+_MOST_LOOKED_AT = 1000  # messages of a gap to read, all of which may have no key
 _LARGEST_RECORD_BYTES = 256 << 20
 
 _settings: Mapping[str, object] = {}
 
 
 def use(settings: Mapping[str, object]) -> None:
-    """Find commit logs by these settings from now on, in this process."""
+    """Set the settings with which this process finds commit logs."""
     global _settings
     _settings = settings
 
 
 class CommitLogMessages:
-    """Messages of a queue by their queue offset, as the commit log has them."""
+    """Messages of a queue by queue offset, read from the commit log."""
 
     def __init__(self, root: str, name: TopicPartition) -> None:
         self._name = name
@@ -37,12 +35,13 @@ class CommitLogMessages:
 
     @property
     def has_queue(self) -> bool:
-        """Whether there is a consume queue at all."""
+        """Whether the consume queue exists."""
         return bool(self._units.log.files)
 
     def find(self, number: int) -> tuple[Message, bytes] | None:
-        """The message of a queue offset, with its bytes; None: it is not there any more, or cannot
-        be read.
+        """The message at a queue offset, and its bytes.
+
+        Returns None if the message is missing or unreadable.
 
         Raises:
             LogError: a file cannot be read.
@@ -65,10 +64,9 @@ class CommitLogMessages:
 
 
 def keyed_between(root: str, name: TopicPartition, first: int, end: int) -> int | None:
-    """The first queue offset from ``first`` to before ``end`` whose record, in the commit log, has
-    a key.
+    """The first queue offset in ``[first, end)`` whose record in the commit log has a key.
 
-    None: there is none among the first thousand, or they are not in the commit log any more.
+    Returns None if none of the first thousand has a key, or the commit log no longer has them.
 
     Raises:
         LogError: a file cannot be read.
@@ -84,7 +82,7 @@ def keyed_between(root: str, name: TopicPartition, first: int, end: int) -> int 
 
 
 def next_offset(root: str, name: TopicPartition) -> int:
-    """Of the next message in the queue's ordinary consume queue; -1: nothing tells.
+    """The next offset of the queue's ordinary consume queue. Returns -1 if it is unknown.
 
     Raises:
         LogError: a file cannot be read.
@@ -97,7 +95,7 @@ def next_offset(root: str, name: TopicPartition) -> int:
 
 
 def is_compacted(root: str, topic: str) -> bool:
-    """Whether a broker keeps a compaction log of the topic, as far as is known."""
+    """Whether the topic is known to be compacted by the broker."""
     try:
         known = read_topics(root).get(topic)
     except LogError:

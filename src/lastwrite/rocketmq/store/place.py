@@ -1,4 +1,4 @@
-"""What a path names: a RocketMQ store, one of its logs or folders, a topic, a queue, or one file.
+"""Resolves a path to a RocketMQ store, one of its logs or folders, a topic, a queue, or a file.
 
 Source: RocketMQ 5.5.0 and 4.9.3; docs/formats/rocketmq.md, "The store".
 """
@@ -29,8 +29,8 @@ from lastwrite.rocketmq.store.reading import (
 )
 from lastwrite.storage.objects.address import is_address
 
-_MOST_ODD_NAMES = 16  # of a folder's files, that are looked into
-_COUNTS = ("timermetrics", "transactionMetrics")  # JSON in ``config``, without the ending
+_MOST_ODD_NAMES = 16  # files of a folder that are opened to find a record
+_COUNTS = ("timermetrics", "transactionMetrics")  # JSON files in ``config`` without the ending
 _COMPACTION_PARTS = (Part.COMPACTION_LOG, Part.COMPACTION_INDEX)
 _SIDE_FILES = {
     "checkpoint": FileKind.CHECKPOINT,
@@ -43,7 +43,7 @@ _SIDE_FILES = {
     "timercheck": FileKind.TIMER_CHECKPOINT,
     "position-checkpoint": FileKind.POSITIONS,
 }
-# Folders at a store's root that only a store has so, and that nothing is read of.
+# Folders at a store's root with names that only a store uses. Some are not read.
 _OWN_NAMES = (
     names.TIMER_LOG,
     names.COMMIT_LOG,
@@ -58,14 +58,14 @@ _OWN_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """What a path names. ``root`` is the store, None for a file that lies outside of one."""
+    """A resolved path. ``root`` is the store, or None for a file outside of one."""
 
     path: str
     root: str | None
-    part: Part | None = None  # None: the store itself, or a file at its root
+    part: Part | None = None  # None means the store itself, or a file at its root
     topic: str | None = None
     queue: int | None = None
-    file: FileKind | None = None  # None: a folder
+    file: FileKind | None = None  # None means a folder
 
     @property
     def name(self) -> TopicPartition | None:
@@ -82,7 +82,7 @@ def is_store(path: str) -> bool:
 
 
 def _holds(folder: str, part: Part) -> bool:
-    """Whether a folder of that name is what it is called: others may be called so too."""
+    """Whether a folder has the content that its name suggests."""
     if part is Part.COMMIT_LOG:
         return any(names.parse_file_name(name) is not None for name in entries_of(folder))
     if part is Part.INDEX:
@@ -100,12 +100,12 @@ def _holds(folder: str, part: Part) -> bool:
 
 
 def locate(path: str) -> StorePlace | None:
-    """What lies at ``path``; None: nothing of RocketMQ's.
+    """Resolve ``path``. Returns None if it is nothing of RocketMQ's.
 
-    A file is known by its name and the folders above it, a log file that lies alone by its first
-    bytes, of the commit log under any name. Of symbolic links the real path decides, unless only
-    the given one leads to a store that a broker has had: its ``compaction`` may be a link to
-    another disk.
+    A file is recognized by its name and the folders above it. A single log file is recognized by
+    its first bytes, a commit log file under any name. The real path of a symbolic link is used,
+    unless only the given path leads to a store that a broker has used: its ``compaction`` may be a
+    link to another disk.
     """
     found = _in_archive(str(path))
     if found is not None or is_address(str(path)):
@@ -124,7 +124,7 @@ def locate(path: str) -> StorePlace | None:
 
 
 def _in_archive(path: str) -> StorePlace | None:
-    """What of an archive lies there: its compaction logs, those of a topic, or one."""
+    """The part of an archive at ``path``: all its compaction logs, those of a topic, or one."""
     first = first_partition_at(path, archived.SYSTEM)
     if first is None:
         return None
@@ -156,14 +156,15 @@ def _located(path: str) -> StorePlace | None:
     if is_index or names.parse_file_name(base.removesuffix(names.DELETED_SUFFIX)) is not None:
         kind = _sniff(path, is_index)
         return None if kind is None else StorePlace(path, None, file=kind)
-    # A copy under a name of its own: only a record's magic is sure enough.
+    # A copy under a name of its own is recognized only by a record's magic, to be sure.
     is_log = _sniff(path, is_index=False) is FileKind.COMMIT_LOG
     return StorePlace(path, None, file=FileKind.COMMIT_LOG) if is_log else None
 
 
 def _lone_log(path: str) -> StorePlace | None:
-    """A folder of log files under a name of its own: a further commit log folder, or a copy, whose
-    files may have names of their own, too.
+    """A folder of log files under a name of its own: another commit log folder, or a copy.
+
+    The files of a copy may have names of their own, too.
     """
     for name in entries_of(path):
         if names.parse_file_name(name) is not None:
@@ -175,7 +176,7 @@ def _lone_log(path: str) -> StorePlace | None:
 
 
 def is_in_store(path: str) -> bool:
-    """Whether the path lies in a store, be it nothing that Lastwrite reads there."""
+    """Whether the path is in a store, even if Lastwrite does not read that part of it."""
     folder = os.path.dirname(os.path.abspath(path))
     below = os.path.basename(os.path.abspath(path))
     while below:
@@ -187,10 +188,10 @@ def is_in_store(path: str) -> bool:
 
 
 def find_place(path: str) -> StorePlace:
-    """What lies at ``path``.
+    """Resolve ``path``, or raise.
 
     Raises:
-        NotALog: nothing of RocketMQ's.
+        NotALog: it is nothing of RocketMQ's.
     """
     found = locate(path)
     if found is None:
@@ -204,7 +205,7 @@ def find_place(path: str) -> StorePlace:
 
 
 def _by_folders(path: str) -> StorePlace | None:
-    """What the folders above say; the nearest that fits, one below a real store before others."""
+    """Resolve by the folders above: the nearest that fits, preferring one below a real store."""
     whole = os.path.abspath(path)
     steps = whole.split(os.sep)
     is_file = os.path.isfile(whole)
@@ -269,7 +270,7 @@ def _root_of_side_file(path: str, kind: FileKind) -> str | None:
 
 
 def _sniff(path: str, is_index: bool) -> FileKind | None:
-    """What a file is by its first bytes."""
+    """The kind of a file according to its first bytes."""
     data = read_head(path)
     if is_index:
         return FileKind.INDEX

@@ -1,11 +1,11 @@
-"""How far each queue was compacted: ``STORE/compaction/position-checkpoint`` and its backup.
+"""How far each queue is compacted: ``STORE/compaction/position-checkpoint`` and its backup.
 
-A position is the highest queue offset whose key a round has compared; the first dirty offset is the
-one behind it. The broker names a queue ``<topic>_<queue>``, a name that cannot be taken apart for
-sure, so entries that we do not ask for stay as they are written.
+A position is the highest queue offset whose key was compared by compaction. The first dirty offset
+is the next one. The broker names a queue ``<topic>_<queue>``. Such a name cannot be split reliably,
+so entries of other queues are kept as they are written.
 
-What a broker makes of a file that is missing, empty or no JSON: it takes the backup, and where that
-is no better nothing. Nothing is harmless: the next round compares all closed files again, with the
+If the file is missing, empty or not JSON, a broker uses the backup, and if that is no better, no
+positions. No positions do no harm: the next compaction compares all closed files again, with the
 same result.
 
 Source: RocketMQ 5.5.0 ``CompactionPositionMgr``, ``ConfigManager``;
@@ -26,26 +26,26 @@ from lastwrite.storage import files
 from lastwrite.storage.ownership import Ownership
 
 FILES = (POSITION_CHECKPOINT, POSITION_CHECKPOINT + BACKUP_SUFFIX)
-UNKNOWN = -1  # of a queue that was never compacted
+UNKNOWN = -1  # position of a queue that was never compacted
 
-_MOST_BYTES = 64 << 20  # some million queues
+_MOST_BYTES = 64 << 20  # enough for some million queues
 _TMP = ".tmp"
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """The positions of all queues of a store, by the broker's names for them."""
+    """The positions of all queues of a store, by the broker's names for the queues."""
 
     offsets: Mapping[str, int]
     problem: LogError | None = (
-        None  # why the file itself was not believed; the backup, or nothing, stands in for it
+        None  # why the file was not used; the offsets are the backup's, or empty
     )
 
     def of(self, name: TopicPartition) -> int:
         return self.offsets.get(key_of(name), UNKNOWN)
 
     def changed(self, changes: Mapping[TopicPartition, int]) -> dict[str, int]:
-        """All of them with other values for some queues; new ones come last."""
+        """All positions with other values for some queues; new queues are last."""
         return {**self.offsets, **{key_of(name): offset for name, offset in changes.items()}}
 
 
@@ -55,8 +55,9 @@ def key_of(name: TopicPartition) -> str:
 
 
 def read_positions(tree: str) -> Positions:
-    """What the folder ``tree``, a store's ``compaction``, says; empty where neither file says
-    anything.
+    """Read the positions in the folder ``tree``, a store's ``compaction``.
+
+    They are empty if no file has any.
 
     Raises:
         LogError: a file cannot be read.
@@ -74,7 +75,7 @@ def read_positions(tree: str) -> Positions:
 
 
 def _read(path: str) -> bytes:
-    """The file's bytes; none where it is missing, or no file."""
+    """The file's bytes; empty if it is missing or not a file."""
     try:
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size > _MOST_BYTES:
@@ -91,9 +92,12 @@ def _read(path: str) -> bytes:
 
 
 def write_new_positions(tree: str, offsets: Mapping[str, int], old_tree: str) -> None:
-    """Put the positions into a new tree; its backup is what ``old_tree`` says, as with a broker."""
+    """Write the positions to a new tree.
+
+    As in a broker, the backup has the positions of ``old_tree``.
+    """
     file, backup = (os.path.join(tree, name) for name in FILES)
-    for name in FILES:  # without the file the older backup stays
+    for name in FILES:  # if there is no file, the older backup is kept
         old = os.path.join(old_tree, name)
         if os.path.isfile(old):
             files.link(old, backup)
@@ -102,16 +106,18 @@ def write_new_positions(tree: str, offsets: Mapping[str, int], old_tree: str) ->
 
 
 def _owner(tree: str) -> Ownership:
-    """Whose new positions are: of the file that they replace, else of the backup, else of the tree."""
+    """The owner for new positions.
+
+    It is the owner of the replaced file, else of the backup, else of the tree.
+    """
     file, backup = (os.path.join(tree, name) for name in FILES)
     return files.owner_of(file, [backup])
 
 
 def replace_positions(tree: str, offsets: Mapping[str, int]) -> None:
-    """Set the positions of the tree in use: the file becomes the backup, as a broker of 5.5.0 does
-    it.
+    """Set the positions of the live tree. The old file becomes the backup, as in a broker of 5.5.0.
 
-    A crash in between leaves the backup alone, which says what the file did.
+    A crash in between leaves only the backup, which has the old positions.
     """
     file, backup = (os.path.join(tree, name) for name in FILES)
     with files.removed_on_failure(file + _TMP):

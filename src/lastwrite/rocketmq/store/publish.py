@@ -1,22 +1,22 @@
-"""Putting rewritten queues in the place of old ones, all of a wave and their positions in one step.
+"""Replaces queues with their compacted versions: all of a wave and their positions in one step.
 
-A queue's log and its index lie in two folders, so no rename of files changes both at once. But both
-lie below ``STORE/compaction``, and two folders can exchange their names. Take queue 0 of topic t,
-of whose files 0, 5060 and 10120 the first loses records and the second all of them::
+A queue's log and its index are in two folders, so no rename of files changes both at once. But both
+are below ``STORE/compaction``, and two folders can exchange their names. For example queue 0 of
+topic t has files 0, 5060 and 10120. The first loses records and the second loses all::
 
-    compaction.lastwrite-aside/t/0/…     written aside by workers
-    compaction.lastwrite/                the whole tree once more: what stays by a hard link, 0 the
-                                         new one, 5060 missing, the positions new; all synced
+    compaction.lastwrite-aside/t/0/…     new files, written by workers
+    compaction.lastwrite/                the whole new tree: unchanged files as hard links, 0 the
+                                         new one, 5060 missing, new positions; all synced
     compaction <-> compaction.lastwrite  exchanged: from here on the new state counts
     (nothing)                            the old tree, now ``compaction.lastwrite``, is removed
 
-A broker opens ``compaction`` and nothing beside it, so before the exchange it finds the old state
-and after it the new one, whatever a crash left of the other tree. And ``recover`` need not know
-where the crash was: it removes that tree.
+A broker opens only ``compaction``. So it finds the old state before the exchange and the new one
+after it, whatever a crash left of the other tree. ``recover`` does not depend on the place of the
+crash: it removes the other tree.
 
-Files of unknown names stay. But of a queue that changes ``compacting`` goes, the files of a
-broker's own run that did not reach its swap: the next run would open them as its own. The round has
-proven every file beside it.
+Files of unknown names are kept. But the folder ``compacting`` of a changed queue is removed. It has
+files of a broker's own compaction that did not reach its swap, and the broker's next compaction
+would use them as its own. Every other file has been verified.
 
 Source: RocketMQ 5.5.0; docs/formats/rocketmq-compaction.md; docs/decisions/rocketmq-publication.md.
 """
@@ -64,14 +64,17 @@ _KINDS = (COMPACTION_LOGS, COMPACTION_QUEUES)
 _UNSURE = "the new state is in place, and stays unless the power fails now; see to the disk"
 _TIDY = "the new state is in place; the next run removes what is left of the old one, and a broker does not mind it"
 
-# By path the tree that can be exchanged: device, inode, and when it changed, for a later one may get
-# its inode.
+# Trees known to be exchangeable, by path: device, inode and change time, since a later tree may get
+# the same inode.
 _proven: dict[str, tuple[int, int, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A new log file with its index, written aside; ``name`` is what both will be called."""
+    """A new log file with its index, not yet in place.
+
+    ``name`` is the final name of both.
+    """
 
     name: str  # 20 digits, a multiple of the log files' size
     log_path: str
@@ -79,25 +82,24 @@ class Pair:
 
     @property
     def paths(self) -> tuple[str, str]:
-        """In the order of ``_KINDS``."""
+        """The two paths, in the order of ``_KINDS``."""
         return self.log_path, self.index_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What becomes of one queue: the pairs ``gone`` go, ``pairs`` come; a name that stays with a
-    new pair is in both.
+    """The change of one queue: the pairs ``gone`` are removed, ``pairs`` are added.
 
-    ``log`` is the queue as it was read, and must still be so; None: it is not held against
-    anything. Whatever is not named stays as it is.
+    A name in both is replaced. ``log`` is the queue as it was read; the queue must not have changed
+    since. None skips that check. Everything else in the queue is kept.
     """
 
     name: TopicPartition
     log: PartitionLog | None = None
     gone: Collection[str] = ()  # names of pairs
     pairs: Sequence[Pair] = ()
-    position: int | None = None  # the highest offset that rounds have compared; None: stays
-    source: str | None = None  # of a copy: the store whose queue it is
+    position: int | None = None  # the highest offset compared by compaction; None keeps the old one
+    source: str | None = None  # for a copy: the store of the original queue
 
     @property
     def is_of_files(self) -> bool:
@@ -109,30 +111,29 @@ class Change:
 
 
 def live_tree(root: str) -> str:
-    """The folder that a broker has for ``STORE/compaction``, which may be a symbolic link."""
+    """The folder that a broker uses as ``STORE/compaction``, which may be a symbolic link."""
     return os.path.realpath(os.path.join(root, COMPACTION))
 
 
 def queue_folders(root: str, name: TopicPartition) -> tuple[str, str]:
-    """Where a queue's log files and their indexes lie."""
+    """The folders of a queue's log files and of their indexes."""
     log, index = (reading.queue_folder(os.path.join(root, COMPACTION, one), name) for one in _KINDS)
     return log, index
 
 
 def staging_folder(root: str, name: TopicPartition, source: str | None = None) -> str:
-    """Where new files of a queue of the store ``root`` are written, made if it is not there; the
-    caller holds it.
+    """The folder for new files of a queue of the store ``root``; created if it is missing.
 
-    ``source``: the store that a new one takes owner and rights of.
+    The caller holds the queue's lock. A new store gets the owner and mode of the store ``source``.
 
     Raises:
-        LogError: no folder can be made there, or the file system could not put its content in place
+        LogError: the folder cannot be created, or the file system could not exchange the tree
             later.
     """
     folder = _staged_of(root, name)
     if not os.path.isdir(folder):
         _make_store(root, source)
-        with lock.turn(root):  # no other run removes the folders above it in the meantime
+        with lock.turn(root):  # no other command removes the folders above in the meantime
             _prove_exchange(root)
             files.make_folder(folder, _owner_of_trees(root), is_synced=False)
     return folder
@@ -146,7 +147,7 @@ def _make_store(root: str, source: str | None) -> None:
 
 
 def _owner_of_trees(root: str) -> Ownership:
-    """Whose the folders beside the tree are: its own owner may have to clear them away."""
+    """The owner for folders beside the tree: the tree's, who may have to remove them."""
     live = live_tree(root)
     return files.owner_of(live if os.path.isdir(live) else os.path.dirname(live)).as_far_as_may()
 
@@ -156,9 +157,7 @@ def _staged_of(root: str, name: TopicPartition) -> str:
 
 
 def _prove_exchange(root: str) -> None:
-    """A file system that cannot exchange says so before a round, not after it. For a tree that is
-    asked once.
-    """
+    """Raise before compaction if the file system cannot exchange folders. Tried once per tree."""
     live = live_tree(root)
     if not os.path.isdir(live) or not os.listdir(live):
         return
@@ -192,11 +191,11 @@ def _refuse_other_device(live: str) -> None:
 
 
 def publish(root: str, wave: Sequence[Change]) -> list[Outcome]:
-    """Make the changes, all in one step; a crash before ``tidy`` leaves what ``recover`` clears
-    away.
+    """Make the changes in one step. ``recover`` cleans up after a crash before ``tidy``.
 
-    The caller holds the queues. Returns, change for change, why it failed: the queue is then as it
-    was. What fails a check fails alone; where a file cannot be made, none of the wave is changed.
+    The caller holds the queues' locks. Returns for each change the error, after which the queue is
+    unchanged. A change that fails a check fails alone. If a file cannot be created, no queue of the
+    wave is changed.
     """
     try:
         with lock.turn(root):
@@ -206,10 +205,9 @@ def publish(root: str, wave: Sequence[Change]) -> list[Outcome]:
 
 
 def publish_copies(root: str, copies: Sequence[Change]) -> list[Outcome]:
-    """Put copies of queues of another store into the store ``root``, in one step; each names its
-    ``source``.
+    """Add copies of queues of another store to the store ``root``, in one step.
 
-    The store is made where it is missing. Returns, copy for copy, why it failed.
+    Each change names its ``source``. A missing store is created. Returns the error of each copy.
     """
     try:
         _make_store(root, copies[0].source if copies else None)
@@ -225,11 +223,10 @@ def publish_copies(root: str, copies: Sequence[Change]) -> list[Outcome]:
 
 
 def tidy(root: str, names: Collection[TopicPartition]) -> None:
-    """Remove what ``publish`` left: the old tree, and the queues' folders for what is written
-    aside.
+    """Remove what ``publish`` left: the old tree and the queues' staging folders.
 
     Raises:
-        LogError: something could not be removed. The next run does it; a broker does not mind.
+        LogError: something could not be removed. The next command removes it; brokers ignore it.
     """
     try:
         with lock.turn(root):
@@ -241,11 +238,10 @@ def tidy(root: str, names: Collection[TopicPartition]) -> None:
 
 
 def refuse_unwritable(root: str) -> None:
-    """Refuse a round where the tree could not be exchanged, or a file, of whatever queue, not go
-    with the old one.
+    """Refuse compaction if the tree could not be exchanged, or a file of the old tree not removed.
 
     Raises:
-        LogError: it names what stops it.
+        LogError: names the file or folder.
     """
     live = live_tree(root)
     preflight.refuse_unwritable(os.path.dirname(live), [os.path.basename(live)])
@@ -255,17 +251,18 @@ def refuse_unwritable(root: str) -> None:
 
 @functools.lru_cache(maxsize=8)
 def _refuse_unwritable_below(live: str, inode: int, mtime_ns: int) -> None:
-    """Once a tree, however many queues it has; building its successor looks once more."""
+    """Check a tree once, however many queues it has; building the new tree checks again."""
     for folder, below, names in os.walk(live):
         preflight.refuse_unwritable(folder, [*below, *names])
 
 
 def recover(root: str, name: TopicPartition) -> None:
-    """Clear away what a crash left of a run on the queue, which the caller holds, and of any
-    exchange.
+    """Remove what a crash left of work on the queue, and of any exchange.
+
+    The caller holds the queue's lock.
 
     Raises:
-        CommitConflict: ``compaction`` is gone, so that what is left may be all there is.
+        CommitConflict: ``compaction`` is missing, so the leftovers may be the only copy.
         LogError: something could not be removed.
     """
     live = live_tree(root)
@@ -276,14 +273,16 @@ def recover(root: str, name: TopicPartition) -> None:
 
 
 def leftovers(root: str) -> list[str]:
-    """The folders beside ``compaction`` that a run has, or left when it was killed."""
+    """The folders beside ``compaction`` of a running command, or of one that was killed."""
     live = live_tree(root)
     return [path for path in (live + _NEXT, live + _ASIDE) if os.path.lexists(path)]
 
 
 def _clear(root: str) -> None:
-    """Remove the tree that is not in use. The names above it are not synced: what a power cut
-    brings back of it is as dead as before, and the next run removes it again.
+    """Remove the tree that is not in use.
+
+    The folder above it is not synced. If a power failure restores the tree, it is still unused, and
+    the next command removes it again.
     """
     live = live_tree(root)
     if not os.path.lexists(live + _NEXT):
@@ -295,13 +294,13 @@ def _clear(root: str) -> None:
             remedy=f"if it is what is left of your messages, rename {os.path.basename(live)}{_NEXT} to this; "
             "otherwise move it out of the store, and keep it",
         )
-    # An exchange before a kill may not be on disk yet: then this tree counts.
+    # An exchange before a kill may not be on disk yet: after a power failure this tree would count.
     files.fsync_dir(os.path.dirname(live))
     _remove_all(live + _NEXT)
 
 
 def _remove_all(tree: str) -> None:
-    """Remove a tree, of each depth all folders together, the deepest first."""
+    """Remove a tree level by level, the deepest first; the folders of a level at once."""
     levels: dict[int, list[str]] = {}
     for folder, _, _ in os.walk(tree):
         levels.setdefault(folder.count(os.sep), []).append(folder)
@@ -310,7 +309,7 @@ def _remove_all(tree: str) -> None:
 
 
 def _remove_staged(root: str, name: TopicPartition) -> None:
-    """The queue's folder, and those above it that are empty then."""
+    """Remove the queue's staging folder, and the folders above it that are then empty."""
     folder = _staged_of(root, name)
     files.remove_tree(folder)
     for _ in range(2):
@@ -326,24 +325,24 @@ def _remove_staged(root: str, name: TopicPartition) -> None:
 
 @dataclass(slots=True)
 class _NewFolder:
-    """What a queue's folder for its logs, or for its indexes, will hold."""
+    """The planned content of a queue's folder of logs or of indexes."""
 
     gone: set[str]
-    new: dict[str, str]  # name: path written aside
-    source: str | None  # of a copy: the folder whose files stay
+    new: dict[str, str]  # name: path of the new file
+    source: str | None  # for a copy: the folder of the original files
 
 
 @dataclass(slots=True)
 class _Exchange:
-    """A wave on its way into the tree; the caller has the turn."""
+    """A wave being written to the tree; the caller holds the ``turn``."""
 
     root: str
     wave: Sequence[Change]
     errors: list[Outcome] = field(default_factory=list)
     live: str = ""
     next: str = ""
-    folders: dict[str, _NewFolder] = field(default_factory=dict)  # by their place below the tree
-    made: list[str] = field(default_factory=list)  # folders, each before those in it
+    folders: dict[str, _NewFolder] = field(default_factory=dict)  # by their path below the tree
+    made: list[str] = field(default_factory=list)  # folders, each before its subfolders
     unsynced: list[str] = field(default_factory=list)  # files
 
     def run(self) -> list[Outcome]:
@@ -380,7 +379,7 @@ class _Exchange:
         return self.errors
 
     def _positions(self, sound: Sequence[Change]) -> dict[str, int] | None:
-        """All positions as they will be; None: as they are."""
+        """All positions after the change. Returns None if none changes."""
         old: Positions = read_positions(self.live)
         changed = old.changed(
             {change.name: change.position for change in sound if change.position is not None}
@@ -390,7 +389,7 @@ class _Exchange:
     # ------------------------------------------------------------------ checks
 
     def _check(self, change: Change) -> None:
-        """Hold a change against what lies there: mistakes of our own end here, not in the store."""
+        """Check a change against the files on disk, so that our own mistakes end here."""
         places = queue_folders(self.root, change.name)
         if change.source is not None:
             if any(os.path.lexists(place) for place in places):
@@ -426,7 +425,7 @@ class _Exchange:
     # ------------------------------------------------------------------ the new tree
 
     def _build(self, sound: Sequence[Change], positions: Mapping[str, int] | None) -> None:
-        """The whole tree once more, with the changes in it."""
+        """Build the whole new tree with the changes."""
         for change in (change for change in sound if change.is_of_files):
             stopped = reading.stopped_roll(change.source or self.root, change.name)
             sources: tuple[str | None, str | None] = (None, None)
@@ -441,13 +440,13 @@ class _Exchange:
             models = [*filter(os.path.isdir, trees), os.path.dirname(self.live)]
             files.make_folder(self.live, files.owner_of(models[0]).as_far_as_may())
         self._add_folder("", positions is not None)
-        for place in sorted(self.folders):  # queues that are new
+        for place in sorted(self.folders):  # new queues
             self._add_new_folder(place)
         if positions is not None:
             write_new_positions(self.next, positions, self.live)
 
     def _add_folder(self, place: str, has_new_positions: bool = False) -> None:
-        """A folder of the old tree with all below it."""
+        """Add a folder of the old tree with everything below it."""
         source = os.path.join(self.live, place) if place else self.live
         target = os.path.join(self.next, place) if place else self.next
         seen = os.stat(source)
@@ -455,7 +454,7 @@ class _Exchange:
             _refuse_other_device(source)
         self._make(target, files.owner_of(source))
         change = self.folders.pop(place, None)
-        # What cannot go with the old tree is to be known before it is the old one.
+        # Find files that cannot be removed before the tree is replaced.
         entries = list(_entries(source))
         preflight.refuse_unwritable(source, [entry.name for entry in entries])
         for entry in entries:
@@ -470,7 +469,8 @@ class _Exchange:
             elif not (has_new_positions and entry.name in FILES):
                 files.link(entry.path, os.path.join(self.next, below))
                 if change is not None:
-                    # What made other records go may be in a file that is not synced yet.
+                    # The file may have the records that supersede removed ones, and may not be
+                    # synced yet.
                     self.unsynced.append(os.path.join(self.next, below))
         if change is not None:
             self._add_new_files(change, target, source)
@@ -494,7 +494,10 @@ class _Exchange:
         self._add_new_files(change, path, change.source or path)
 
     def _add_new_files(self, change: _NewFolder, target: str, source: str) -> None:
-        """Move in what was written aside, as whose it is in ``source``, or its neighbours are."""
+        """Move in new files.
+
+        They get the owner of the replaced file in ``source``, or of its neighbours.
+        """
         siblings = _example(source)
         for name, staged in sorted(change.new.items()):
             like = files.owner_of(os.path.join(source, name), siblings)
@@ -518,18 +521,18 @@ class _Exchange:
     def _install(self) -> None:
         if os.listdir(self.live):
             files.exchange(self.next, self.live)
-        else:  # over an empty folder a rename is one step too, on any file system
+        else:  # a rename onto an empty folder is atomic on any file system
             files.rename(self.next, self.live)
 
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """The logs of a queue, or its indexes, as they lie there."""
+    """The folder of a queue's logs, or of its indexes, as found."""
 
     folder: str
-    number: int  # of the files in a pair's ``paths``
+    number: int  # index of the file in a pair's ``paths``
     sizes: Mapping[str, int]  # of files with proper names
-    strange: Sequence[str]  # names of others
+    strange: Sequence[str]  # names of other files
 
     @classmethod
     def look(cls, folder: str, number: int) -> _Side:
@@ -543,11 +546,11 @@ class _Side:
         return cls(folder, number, sizes, strange)
 
     def after(self, change: Change) -> set[str]:
-        """The names that there will be."""
+        """The file names after the change."""
         return ({*self.sizes} - {*change.gone}) | {pair.name for pair in change.pairs}
 
     def file_bytes(self, change: Change) -> int | None:
-        """How large every file is; None: there is none."""
+        """The common size of the files. Returns None if there is no file."""
         news = (os.stat(pair.paths[self.number]).st_size for pair in change.pairs)
         return next(chain(self.sizes.values(), news), None)
 
@@ -579,11 +582,12 @@ class _Side:
 
 
 def refuse_unfinished(folder: str, names: Sequence[str]) -> None:
-    """Refuse a queue in whose folder lies what a broker's own work left, and what may be all there
-    is of some records.
+    """Refuse a queue whose folder has leftovers of a broker's own unfinished work.
+
+    They may be the only copy of some records.
 
     Raises:
-        CorruptLog: a broker was killed in its own swap, or while it rebuilt a replica.
+        CorruptLog: a broker was killed during its swap, or while it rebuilt a replica.
     """
     marked = sorted(name for name in names if name.endswith(DELETED_SUFFIX))
     if marked:
@@ -603,7 +607,7 @@ def refuse_unfinished(folder: str, names: Sequence[str]) -> None:
 
 
 def _check_filled(index_path: str) -> None:
-    """A broker answers nothing from a queue whose first file has no record."""
+    """Raise if a new file has no record: a broker answers nothing from a queue that begins so."""
     try:
         with open(index_path, "rb") as file:
             first = file.read(BATCH_UNIT.size)
@@ -622,7 +626,7 @@ def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
 
 
 def _example(folder: str) -> list[str]:
-    """Some file of the folder, if there is one."""
+    """A file of the folder, if there is one."""
     paths = (entry.path for entry in _entries(folder) if entry.is_file(follow_symlinks=False))
     return list(islice(paths, 1))
 

@@ -1,14 +1,13 @@
-"""A store's compaction logs as the engine sees them: queues, their files as segments, what their
-indexes say.
+"""A store's compaction logs for the engine: queues, their files as segments, and their indexes.
 
 ``compaction/compactionLog/orders/3`` is queue 3 of ``orders``: a partition. Its files are the
 segments, each with an index of the same name below ``compactionCq``. A file has its full size from
-the start, so only its index says how much of it is records: they end where the last unit points to.
-Behind them lie a blank record, zeros, or bytes of an earlier use.
+the start, so only its index shows how much of it is records: they end where the record of the last
+unit ends. A blank record, zeros, or bytes of an earlier use follow.
 
-A broker serves what the index says, but its own compaction goes by the log, so the two have to
-agree before a record is dropped: units and records follow each other without a gap, offsets rise,
-and after the last unit of a closed file no record begins.
+A broker serves what the index lists, but its own compaction reads the log. So both must agree
+before a record is dropped. Units and records are contiguous, offsets rise, and no record begins
+after the last unit of a closed file.
 
 Source: RocketMQ 5.5.0 CompactionLog, SparseConsumeQueue; docs/formats/rocketmq-compaction.md,
 "Files and their sizes" and "A store rewritten offline".
@@ -50,7 +49,7 @@ _REBUILD = (
 )
 _DISPATCH = "nothing was changed; run lastwrite dispatch, which appends it from the commit log"
 _BLOCK_UNITS = 1 << 13
-_LAST_OFFSET = (1 << 63) - 2  # the offset behind it is a long, too
+_LAST_OFFSET = (1 << 63) - 2  # the next offset still fits a long
 NAMES_OF_PARTS = ("compacted topic", "queue")
 _WRONG = {
     chunk_kernels.GAP: "its record would not come after the one before",
@@ -64,17 +63,17 @@ _WRONG = {
     chunk_kernels.NONE: "a record has none",
 }
 
-# ---------------------------------------------------------------------- where queues lie
+# ---------------------------------------------------------------------- finding queues
 
 
 def find_queues(path: str, topic: Topics = None, partition: int | None = None) -> list[str]:
     """The folders of the compaction logs at ``path``, by topic and queue.
 
-    ``path`` is a store, a folder of its ``compaction``, or a file in there. Queues without a file
-    are left out.
+    ``path`` is a store, a folder of its ``compaction``, or a file in one. Queues without a file are
+    left out.
 
     Raises:
-        NotALog: nothing of the kind lies there, or nothing of that topic and queue.
+        NotALog: the path has no compaction log, or none of that topic and queue.
     """
     in_archive = archived.find(path)
     if in_archive:
@@ -120,12 +119,12 @@ def _has_files(root: str, name: TopicPartition) -> bool:
 
 
 def folder_of(root: str, name: TopicPartition) -> str:
-    """Where a queue's log files lie."""
+    """The folder of a queue's log files."""
     return reading.log_folder(root, name)
 
 
 def name_of(folder: str) -> TopicPartition:
-    """The queue whose log files lie in ``folder``."""
+    """The queue whose log files are in ``folder``."""
     if archived.is_archived(folder):
         return archived.name_of(folder)
     above, queue = os.path.split(os.path.abspath(folder))
@@ -133,7 +132,7 @@ def name_of(folder: str) -> TopicPartition:
 
 
 def root_of(folder: str) -> str:
-    """The store of a queue's folder; of an archive the folder that all topics lie in."""
+    """The store of a queue's folder; for an archive the folder with all topics."""
     if archived.is_archived(folder):
         return archived.root_of(folder)
     root, *_ = os.path.abspath(folder).rsplit("/", 4)
@@ -141,29 +140,28 @@ def root_of(folder: str) -> str:
 
 
 def name_of_file(log_path: str) -> TopicPartition:
-    """The queue of a log file, in a store or in an archive."""
+    """The queue of a log file in a store or in an archive."""
     return name_of(archived.queue_of_file(log_path) or os.path.dirname(log_path))
 
 
 def index_path(log_path: str) -> str:
-    """The index of a log file, in a store or in an archive."""
+    """The index of a log file in a store or in an archive."""
     if archived.queue_of_file(log_path) is not None:
         return log_path + archived.INDEX_SUFFIX
     root, _, _, topic, queue, file = os.path.abspath(log_path).rsplit("/", 5)
     return f"{root}/{Part.COMPACTION_INDEX}/{topic}/{queue}/{file}"
 
 
-# ---------------------------------------------------------------------- an index
+# ---------------------------------------------------------------------- indexes
 
 
 def valid_units(path: str, is_growing: bool = False) -> Iterator[ByteArray]:
-    """The units of an index file, some at a time, up to the first that is not valid; behind that
-    nothing is read of one that grows.
+    """The units of an index file in blocks, up to the first invalid unit.
 
-    What was never written is not read.
+    The rest of the file is checked, unless the file grows. Holes of the file are not read.
 
     Raises:
-        CorruptLog: a valid unit lies after one that is not: something was lost in between.
+        CorruptLog: a valid unit follows an invalid one, so units between them were lost.
         LogError: the file cannot be read.
     """
     with _opened(path) as file:
@@ -172,7 +170,7 @@ def valid_units(path: str, is_growing: bool = False) -> Iterator[ByteArray]:
         has_ended = False
         for start, end in list(reading.written_stretches(listed)):
             at = max(done, start - start % BATCH_UNIT.size)
-            has_ended = has_ended or at > done  # what lies between was never written
+            has_ended = has_ended or at > done  # a hole lies in between
             while at < end:
                 data = _whole_units(file.read(_BLOCK_UNITS * BATCH_UNIT.size, at))
                 if not len(data):
@@ -201,7 +199,7 @@ def _whole_units(data: bytes) -> ByteArray:
 
 
 class _Index:
-    """An index that is open: a file, or all of an object."""
+    """An open index: a file, or the content of an object."""
 
     def __init__(self, handle: int, content: bytes = b"") -> None:
         self._handle = handle
@@ -228,11 +226,10 @@ def _opened(path: str) -> Iterator[_Index]:
 
 
 def index_end(path: str) -> tuple[int, bool]:
-    """The size of an index file, and whether an end unit follows its last valid one: a broker has
-    closed it.
+    """The size of an index file, and whether an end unit follows the last valid one.
 
-    Looks at its last two units, for most are full, else at the logarithm of all, which are taken to
-    be sound.
+    The end unit means that a broker has closed the file. Reads the last two units, because most
+    files are full. Otherwise it searches by bisection, and assumes that the units are sound.
     """
     with _opened(path) as file:
         slots = file.size // BATCH_UNIT.size
@@ -242,8 +239,9 @@ def index_end(path: str) -> tuple[int, bool]:
 
 
 def _row_of(file: _Index, slots: int, is_there: Callable[[BatchUnit], bool]) -> int:
-    """The first of the units that ``is_there`` accepts, and then all after it; the first after the
-    valid ones if it is none.
+    """The first unit that ``is_there`` accepts, if it accepts all units after it as well.
+
+    Returns the row after the valid units if it accepts none.
     """
 
     def accepts(row: int) -> bool:
@@ -254,12 +252,12 @@ def _row_of(file: _Index, slots: int, is_there: Callable[[BatchUnit], bool]) -> 
 
 
 def _row_at(file: _Index, slots: int, address: int) -> int:
-    """The first of the units whose record lies at ``address`` or above."""
+    """The row of the first unit whose record is at ``address`` or above."""
     return _row_of(file, slots, lambda unit: unit.physical_offset >= address)
 
 
 def _unit_at(file: _Index, row: int) -> BatchUnit | None:
-    """A unit, None where no valid one is."""
+    """The unit of a row. Returns None if it is not valid."""
     data = file.read(BATCH_UNIT.size, row * BATCH_UNIT.size)
     if len(data) < BATCH_UNIT.size:
         return None
@@ -271,13 +269,12 @@ def _unit_at(file: _Index, row: int) -> BatchUnit | None:
 
 
 def read_queue(folder: str) -> PartitionLog:
-    """List one queue: its files, how far records go in each, its bounds, and what is wrong with
-    them.
+    """List one queue: its files, the end of the records in each, its bounds, and its problems.
 
-    The checkpoint is the offset after the position that the store keeps.
+    The checkpoint is the offset after the position in the store.
 
     Raises:
-        CommitConflict: a broker exchanged the files every time that they were listed.
+        CommitConflict: a broker exchanged the files during each attempt to list them.
         LogError: a file cannot be read.
     """
     if archived.is_archived(folder):
@@ -292,7 +289,7 @@ def read_queue(folder: str) -> PartitionLog:
 
 
 def read_below(folder: str, end: int) -> PartitionLog:
-    """The same, of a queue that a broker has open: as if it ended at queue offset ``end``.
+    """List a queue that a broker has open as if it ended at queue offset ``end``.
 
     Raises:
         LogError: a file cannot be read.
@@ -319,7 +316,7 @@ def read_below(folder: str, end: int) -> PartitionLog:
 
 
 class _Reading:
-    """The listing of one queue, on its way to a ``PartitionLog``."""
+    """Builds the ``PartitionLog`` of one queue."""
 
     def __init__(self, folder: str) -> None:
         self._folder = os.path.abspath(folder)
@@ -342,7 +339,7 @@ class _Reading:
             self._check_gaps(logs, segments, position)
         if not self._is_damaged:
             self._prove_whole(segments, position)
-        # A pair without a record begins where the next one's records do.
+        # A pair without a record begins where the records of the next pair begin.
         following = self._end_offset
         for n in range(len(segments) - 1, -1, -1):
             if segments[n].size_bytes:
@@ -373,7 +370,7 @@ class _Reading:
         return any_damaged(self._problems)
 
     def _check_pairs(self, logs: MappedLog, indexes: MappedLog) -> None:
-        """Every file has its pair, and names are whole multiples of the size."""
+        """Check that every file has its pair, and that names are multiples of the file size."""
         for file in logs.files:
             if file.start not in indexes.starts:
                 wrong = "a log file without its index: a broker does not start"
@@ -388,7 +385,7 @@ class _Reading:
                 self._damaged(wrong, file.path, None, _REBUILD)
 
     def _check_gaps(self, logs: MappedLog, segments: list[Segment], position: int) -> None:
-        """Names of files follow each other where no round has compared their records."""
+        """Check that no file is missing in the part that is not compacted yet."""
         for (before, after), segment in zip(pairwise(logs.files), segments, strict=False):
             is_new = segment.size_bytes > 0 and segment.base_offset > position
             if is_new and after.start > before.end:
@@ -397,7 +394,7 @@ class _Reading:
                 self._damaged(f"{wrong}: no round has compared its records", path, None, _REBUILD)
 
     def _segment(self, file: MappedFile, logs: MappedLog) -> Segment:
-        """One file; from what its index says of it."""
+        """A segment for one file, from its index."""
         path = index_path(file.path)
         size = count = 0
         base, largest, first = self._end_offset, file.mtime_ns // 1_000_000, None
@@ -433,12 +430,12 @@ class _Reading:
         )
 
     def _prove_whole(self, segments: list[Segment], position: int) -> None:
-        """Whether something says that there was more: where a closed pair ends too early, or the
-        last one does.
+        """Note a problem if records are missing because a file ends too early.
 
-        A broker closes a pair before it makes the next, but for the last pair that its own
-        compaction run wrote; and a pair without a record only where a record was too large for it.
-        What lies above the position was not compacted, so all messages with a key are there.
+        A broker closes a pair before it creates the next one. There are two exceptions: the last
+        pair that its own compaction wrote, and a pair that is empty because a record was too large
+        for it. Records above the position are not compacted, so all messages with a key are
+        present.
         """
         end = 0
         for segment, following in pairwise(segments):
@@ -459,7 +456,7 @@ class _Reading:
         if not segments or self._is_open or lock.was_killed(self._root):
             return
         next_offset = ordinary.next_offset(self._root, self._name)
-        # Where offsets are given again the topic was made again.
+        # If offsets are assigned again, the topic was created again.
         if position >= self._end_offset and not 0 <= next_offset <= position:
             message = f"its records end before queue offset {self._end_offset}, and rounds have compared {position}"
             self._damaged(message, segments[-1].path, segments[-1].size_bytes)
@@ -479,7 +476,7 @@ class _Reading:
         self._damaged(wrong, segment.path, segment.size_bytes, remedy)
 
     def _check_end(self, file: MappedFile, size: int) -> None:
-        """After the records of a closed file no other begins, of which the index would not know."""
+        """Note a problem if a record follows the last unit's record in a closed file."""
         if file.size_bytes - size < 8:
             return
         with file.open() as reader:
@@ -497,7 +494,7 @@ def _wrong_unit(code: int, row: int, path: str) -> CorruptLog:
 
 
 def _is_closed(segment: Segment) -> bool:
-    """Whether the file or its index says that nothing follows in it, or has no room for more."""
+    """Whether the file or its index ends with an end mark, or has no room for more."""
     with _opened(index_path(segment.path)) as index:
         left = index.size - segment.index_bytes
         if segment.unused_bytes < BLANK_BYTES or left < BATCH_UNIT.size:
@@ -510,7 +507,7 @@ def _is_closed(segment: Segment) -> bool:
 
 
 def end_offset_of(segment: Segment) -> int:
-    """The queue offset after the segment's last; its base where there is no record."""
+    """The queue offset after the segment's last record; its base offset if it has none."""
     count = segment.index_bytes // BATCH_UNIT.size
     with _opened(index_path(segment.path)) as file:
         last = _unit_at(file, count - 1) if count else None
@@ -518,7 +515,7 @@ def end_offset_of(segment: Segment) -> int:
 
 
 def first_offset_from(log: PartitionLog, offset: int) -> int:
-    """The lowest queue offset from ``offset`` on that a record has; ``offset`` where none has."""
+    """The lowest queue offset of a record from ``offset`` on; ``offset`` if there is none."""
     for n, segment in enumerate(log.segments):
         if segment.size_bytes and segment.base_offset >= offset:
             return segment.base_offset
@@ -533,12 +530,12 @@ def first_offset_from(log: PartitionLog, offset: int) -> int:
 
 
 def record_count(log: PartitionLog) -> int:
-    """How many records the queue has."""
+    """The number of records in the queue."""
     return sum(segment.index_bytes for segment in log.segments) // BATCH_UNIT.size
 
 
 def gaps(log: PartitionLog, first: int, end: int) -> Iterator[tuple[int, int]]:
-    """The stretches of queue offsets in ``[first, end)`` that no record of a store's queue has."""
+    """The ranges of queue offsets in ``[first, end)`` without a record in a store's queue."""
     for n, segment in enumerate(log.segments):
         if log.segment_end(n) <= first:
             continue
@@ -555,7 +552,7 @@ def gaps(log: PartitionLog, first: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def last_stored_before(log: PartitionLog, end: int) -> tuple[int, int] | None:
-    """Queue offset and store time of the message below ``end`` that was stored last."""
+    """Queue offset and store time of the message below ``end`` with the latest store time."""
     found: tuple[int, int] | None = None
     for segment in log.segments:
         if segment.base_offset >= end or not segment.size_bytes:
@@ -571,7 +568,7 @@ def last_stored_before(log: PartitionLog, end: int) -> tuple[int, int] | None:
 
 
 def record_at(log: PartitionLog, offset: int) -> bytes | None:
-    """The record of a queue offset; None: the log has none."""
+    """The record at a queue offset. Returns None if the log has none."""
     for n, segment in enumerate(log.segments):
         if segment.base_offset <= offset < log.segment_end(n) and segment.size_bytes:
             with _opened(index_path(segment.path)) as file:
@@ -611,7 +608,7 @@ def _record_of(segment: Segment, unit: BatchUnit) -> bytes:
 
 
 def cuts_of(segment: Segment, piece_bytes: int) -> list[int]:
-    """Where the segment may be cut into pieces of about so many bytes: units name the places."""
+    """The positions between records that cut the segment into pieces of about this size."""
     cuts = [0]
     if segment.size_bytes > piece_bytes * 3 // 2:
         count, slots = -(-segment.size_bytes // piece_bytes), segment.index_bytes // BATCH_UNIT.size
@@ -630,7 +627,7 @@ def cuts_of(segment: Segment, piece_bytes: int) -> list[int]:
 
 
 def address_of(path: str) -> int:
-    """The address that a log file begins at, by its name."""
+    """The address of a log file's first byte, from its name."""
     address = names.parse_file_name(os.path.basename(path))
     if address is None:
         raise LogError("no name of a log file", path=path, remedy=_RESTORE)
@@ -638,10 +635,10 @@ def address_of(path: str) -> int:
 
 
 class IndexChecker:
-    """Holds the units of a piece of a log file against its records.
+    """Compares the units of a piece of a log file with its records.
 
-    Those of an archive were made of its records as they were written, no round reads them, and
-    ``verify`` holds them against the records.
+    Units in an archive are not checked. They were created from the records as they were written,
+    compaction does not read them, and ``verify`` compares them with the records.
     """
 
     def __init__(self, piece: Piece) -> None:
@@ -657,10 +654,10 @@ class IndexChecker:
                 self._row = _row_at(file, slots, self._start + piece.start)
 
     def check(self, table: BatchTable, shift: int) -> None:
-        """The next records; ``shift`` is what their origins lack to positions in the file.
+        """Check the next records; their origin plus ``shift`` is their position in the file.
 
         Raises:
-            CorruptLog: a unit says otherwise, or there is none.
+            CorruptLog: a unit differs from its record, or is missing.
         """
         if not self._is_needed:
             return
@@ -672,4 +669,4 @@ class IndexChecker:
         self._row += len(table)
 
     def ends(self) -> None:
-        """What comes after the last of them is looked at when the files are listed."""
+        """Do nothing: units after the last record are checked when the files are listed."""

@@ -1,9 +1,9 @@
-"""What lies in a RocketMQ store directory: which files, of what, how large; and their bytes.
+"""Lists the files of a RocketMQ store directory with their kinds and sizes, and reads their bytes.
 
-A store is a handful of logs, each made of equally large files laid end to end. A file's name is the
-address of its first byte, so an address finds its file by the names, never by a division: names may
-jump, and how large the files are is what the files say, whatever a setting said when they were
-made.
+A store has a few logs, each a sequence of equally large files. A file's name is the address of its
+first byte. The file of an address is found by the names and never by division, because there may be
+gaps between names. File sizes are taken from the files; the setting may have changed since they
+were created.
 
 Source: RocketMQ 5.5.0 and 4.9.3; docs/formats/rocketmq.md; docs/formats/rocketmq-compaction.md,
 "Files and their sizes" and "Settings".
@@ -34,18 +34,18 @@ from lastwrite.storage.objects.address import is_address, join, store_at
 from lastwrite.storage.problems import damaged, recovered
 from lastwrite.storage.reading import AGAIN, ObjectReader, SegmentReader, read_small
 
-# Inside a queue's folders, while a run or a rebuild is under way.
+# Subfolders of a queue's folders during a compaction or a rebuild.
 WORK_FOLDERS = (names.COMPACTING, names.REPLICATING)
-INDEX_LIMIT_BYTES = 1 << 30  # of one file of a queue's index, read whole
+INDEX_LIMIT_BYTES = 1 << 30  # of one index file of a queue, which is read whole
 
 _OPEN_FILES = 64  # kept open by one reader
 _HEAD_BYTES = 512
 _MESSAGE_MAGICS = (-626843481, -626843477, -875286124)  # message v1, v2, blank
-_PHYSICAL_OFFSET = slice(28, 36)  # of a record's bytes, see ``format.record``
+_PHYSICAL_OFFSET = slice(28, 36)  # in a record, see ``format.record``
 
 
 class Part(StrEnum):
-    """One of a store's logs or folders; the value is its path below the store."""
+    """One of a store's logs or folders. The value is its path below the store."""
 
     COMMIT_LOG = "commitlog"
     CONSUME_QUEUE = "consumequeue"
@@ -68,7 +68,7 @@ QUEUE_PARTS = (
 
 
 class FileKind(StrEnum):
-    """What one file is."""
+    """The kind of a file."""
 
     COMMIT_LOG = "commit log"
     CONSUME_QUEUE = "consume queue"
@@ -110,25 +110,25 @@ PART_OF_KIND = {kind: part for part, kind in KIND_OF_PART.items()}
 
 @dataclass(frozen=True, slots=True)
 class MappedFile:
-    """One file of a log. ``start`` is the address of its first byte, as its name says."""
+    """One file of a log. ``start`` is the address of its first byte, taken from its name."""
 
     path: str
     start: int
     size_bytes: int
     mtime_ns: int
     inode: int = 0
-    is_growing: bool = False  # a broker writes there, and the file is the same as its inode is
-    etag: str = ""  # as of ``Segment``
+    is_growing: bool = False  # a broker appends to it, so only a new inode means another file
+    etag: str = ""  # as in ``Segment``
 
     @property
     def end(self) -> int:
         return self.start + self.size_bytes
 
     def open(self) -> SegmentReader:
-        """The file for reading by position.
+        """Open the file for reading by position.
 
         Raises:
-            CommitConflict: it vanished or changed since it was listed.
+            CommitConflict: it was deleted or changed since it was listed.
         """
         if is_address(self.path):
             return ObjectReader(self.path, self.size_bytes, self.etag)
@@ -138,24 +138,24 @@ class MappedFile:
 
 @dataclass(frozen=True, slots=True)
 class MappedLog:
-    """Files of one size laid end to end. ``problems``: what a broker would not have so."""
+    """A sequence of files of one size. ``problems`` has deviations from a broker's layout."""
 
     files: tuple[MappedFile, ...] = ()
     problems: tuple[Problem, ...] = ()
-    file_size: int | None = None  # of each file; None: there is none
+    file_size: int | None = None  # of each file; None if there is no file
     starts: tuple[int, ...] = field(default=(), repr=False)
-    # of a log that a broker has open: the address up to which it is whole; what follows is not
-    # looked at
+    # for a log that a broker has open: the address up to which it is complete; later bytes are not
+    # read
     bound: int | None = None
 
     @property
     def start(self) -> int:
-        """The first address; 0 where there is no file."""
+        """The first address; 0 without files."""
         return self.files[0].start if self.files else 0
 
     @property
     def end(self) -> int:
-        """The address after the last file, written or not."""
+        """The address after the last file, whether written or not."""
         return self.files[-1].end if self.files else 0
 
     @property
@@ -164,10 +164,9 @@ class MappedLog:
 
     @property
     def gaps(self) -> tuple[Problem, ...]:
-        """The files that are missing between others.
+        """The files missing between others, in a commit log or a queue, whose files are contiguous.
 
-        Of a commit log or a queue, whose files follow each other. A compaction leaves jumps between
-        the names of its own files.
+        Compaction leaves gaps between the names of its own files.
         """
         return tuple(
             damaged(
@@ -180,7 +179,7 @@ class MappedLog:
         )
 
     def find(self, address: int) -> MappedFile | None:
-        """The file that holds ``address``."""
+        """The file that contains ``address``."""
         n = bisect_right(self.starts, address) - 1
         return self.files[n] if n >= 0 and address < self.files[n].end else None
 
@@ -188,10 +187,10 @@ class MappedLog:
         return bool(self.files) and self.files[-1].path == file.path
 
     def sound(self) -> MappedLog:
-        """The log itself, where a broker would load it.
+        """The log itself, if a broker would load it.
 
         Raises:
-            CorruptLog: it would not.
+            CorruptLog: a broker would not load it.
         """
         damage = [problem for problem in self.problems if problem.kind is ProblemKind.DAMAGED]
         if damage:
@@ -206,7 +205,7 @@ def log_of_one(file: MappedFile) -> MappedLog:
 
 
 def start_of(name: str, is_index: bool) -> int | None:
-    """The number in a file's name: an address, or an index file's time; None: it has none."""
+    """The number in a file's name: an address, or an index file's time. None for other names."""
     if is_index:
         return int(name) if names.is_index_name(name) else None
     return names.parse_file_name(name)
@@ -216,12 +215,12 @@ def start_of(name: str, is_index: bool) -> int | None:
 
 
 def commit_log_folders(root: str, config: Mapping[str, object] | None = None) -> list[str]:
-    """The folders of the commit log: those of ``storePathCommitLog`` and
-    ``readOnlyCommitLogStorePaths``, else the one below the store; and DLedger's data folders.
+    """The folders of the commit log, including DLedger's data folders.
 
-    Commas separate several folders, as in the broker's own settings. A broker that changed to
-    DLedger goes on at the address where its older commit log ends. A DLedger folder that
-    ``storePathCommitLog`` names stands for all of them.
+    They are ``storePathCommitLog`` and ``readOnlyCommitLogStorePaths``, or else the one below the
+    store. Commas separate several folders, as in the broker's own settings. A broker that changed
+    to DLedger continues at the address where its older commit log ends. If ``storePathCommitLog``
+    names a DLedger folder, no other DLedger folders are added.
     """
     config = config or {}
     folders: list[str] = []
@@ -236,34 +235,35 @@ def commit_log_folders(root: str, config: Mapping[str, object] | None = None) ->
 
 
 def read_commit_log(root: str, config: Mapping[str, object] | None = None) -> MappedLog:
-    """The files of the commit log over all its folders.
+    """The files of the commit log in all its folders.
 
     ``config`` may name the folders: see ``commit_log_folders``.
 
     Raises:
-        LogError: a folder that was named cannot be read.
+        LogError: a named folder cannot be read.
     """
     return read_files(*commit_log_folders(root, config))
 
 
 def queue_folder(tree: str, name: TopicPartition) -> str:
-    """A queue's folder in a tree that is divided by topic and queue."""
+    """A queue's folder in a tree with folders by topic and queue."""
     return os.path.join(tree, name.topic, str(name.partition))
 
 
 def log_folder(root: str, name: TopicPartition) -> str:
-    """Where a queue's log files lie, in a store or in an archive."""
+    """The folder of a queue's log files, in a store or in an archive."""
     if archived.is_root(root):
         return archived.folder_of(root, name)
     return queue_folder(os.path.join(root, Part.COMPACTION_LOG), name)
 
 
 def archived_pairs(queue: ArchivedQueue, folder: str) -> tuple[MappedLog, MappedLog]:
-    """The files of an archive's queue at ``folder``, and their indexes, without those whose objects
-    are missing, each of which is a problem.
+    """The files of an archive's queue at ``folder``, and their indexes.
+
+    Files with missing objects are left out; each is a problem.
 
     Raises:
-        CommitConflict: a round has replaced one meanwhile.
+        CommitConflict: compaction has replaced one in the meantime.
     """
     logs, indexes = [], []
     there = _objects_in(folder)
@@ -302,7 +302,7 @@ def _objects_in(folder: str) -> Set[str]:
 
 
 def read_queue(root: str, part: Part, name: TopicPartition) -> MappedLog:
-    """The files of one queue in one part of the store; without any where it has none."""
+    """The files of one queue in one part of the store; empty if it has none."""
     if archived.is_root(root):
         if part not in (Part.COMPACTION_LOG, Part.COMPACTION_INDEX):
             return MappedLog()
@@ -313,13 +313,12 @@ def read_queue(root: str, part: Part, name: TopicPartition) -> MappedLog:
 
 
 def without_stopped_roll(root: str, logs: MappedLog, indexes: MappedLog) -> MappedLog:
-    """The log files of a compaction log, without one that a killed broker had made and not yet its
-    index.
+    """The log files of a compaction log, without one that a killed broker left without an index.
 
-    A broker that closes a pair makes the next log file, then its index, then the first record in
-    it. Its start cuts the log where the last unit ends, which removes such a file (RocketMQ 5.5.0
-    ``TopicPartitionLog.roll``, ``recover``). So nothing is missing where it was killed, the file
-    holds no record, and the last index has a unit.
+    A broker that closes a pair creates the next log file, then its index, then the first record.
+    Its start cuts the log where the last unit ends, which removes such a file (RocketMQ 5.5.0
+    ``TopicPartitionLog.roll``, ``recover``). So nothing is missing if the broker was killed, the
+    file has no record, and the last index has a unit.
 
     Raises:
         LogError: a file cannot be read.
@@ -354,12 +353,12 @@ def _begins_with(file: MappedFile, count: int) -> bytes:
 
 
 def read_index_files(root: str) -> MappedLog:
-    """The files of key hashes by time of their creation; ``start`` is their name as a number."""
+    """The index files in order of creation; ``start`` is their name as a number."""
     return read_files(os.path.join(root, Part.INDEX), is_index=True)
 
 
 def list_queues(root: str, part: Part) -> list[TopicPartition]:
-    """The queues that have a folder in ``part``, sorted; other entries are skipped."""
+    """The queues with a folder in ``part``, sorted; other entries are skipped."""
     if archived.is_root(root):
         is_there = part in (Part.COMPACTION_LOG, Part.COMPACTION_INDEX)
         return sorted(archived.find(root)) if is_there else []
@@ -378,11 +377,11 @@ def list_queues(root: str, part: Part) -> list[TopicPartition]:
 def read_files(*folders: str, is_index: bool = False, is_copy: bool = False) -> MappedLog:
     """The files of one log in ``folders``, sorted by address.
 
-    ``is_copy``: of a commit log, out of a store: where no name is a number the first record of
-    each says where it begins.
+    ``is_copy`` means a commit log outside of a store. If no name in it is a number, a file's
+    address is taken from its first record.
 
-    What a broker's loader takes offence at is a problem: a name that is no number, a length unlike
-    the others'; a zero-length last file, which it deletes, is left out.
+    Files that a broker would refuse to load are problems: a name that is not a number, or a length
+    that differs from the others. An empty last file is left out; a broker deletes it.
     """
     found: list[MappedFile] = []
     problems: list[Problem] = []
@@ -431,7 +430,7 @@ def read_files(*folders: str, is_index: bool = False, is_copy: bool = False) -> 
 
 
 def _wrong_name(path: str) -> Problem:
-    """A file in a log's folder whose name is no address."""
+    """The problem of a file in a log's folder whose name is not an address."""
     name = os.path.basename(path)
     wrong = "no file of the log has such a name"
     remedy = "a broker does not load a log that holds it: move it out of the store, and keep it"
@@ -446,7 +445,7 @@ def _wrong_name(path: str) -> Problem:
 
 
 def _common_size(files: list[MappedFile]) -> int | None:
-    """The length that most files have, else the largest, since a file may be cut short."""
+    """The length that most files have, or the largest of equally frequent ones."""
     counts = Counter(file.size_bytes for file in files)
     return max(counts, key=lambda size: (counts[size], size), default=None)
 
@@ -464,7 +463,7 @@ def entries_of(folder: str) -> list[str]:
 
 
 class LogReader:
-    """A log's bytes by address. Keeps a bounded number of files open between reads."""
+    """A log's bytes by address. Keeps a limited number of files open between reads."""
 
     def __init__(self, log: MappedLog) -> None:
         self.log = log
@@ -472,8 +471,7 @@ class LogReader:
         self._readers: dict[str, SegmentReader] = {}  # of objects
 
     def read(self, address: int, size: int) -> bytes:
-        """At most ``size`` bytes from ``address`` on: fewer where the file ends, none where there
-        is no such file.
+        """At most ``size`` bytes from ``address`` on. Fewer at a file's end, none without a file.
 
         Raises:
             LogError: a file cannot be read.
@@ -494,7 +492,7 @@ class LogReader:
             raise to_log_error(error, file.path, "read the log") from error
 
     def read_over(self, address: int, size: int) -> bytes:
-        """As ``read``, over the borders of files."""
+        """Like ``read``, across the borders of files."""
         out = b""
         while len(out) < size and (part := self.read(address + len(out), size - len(out))):
             out += part
@@ -529,26 +527,25 @@ class LogReader:
 
 
 def read_whole(file: MappedFile, limit_bytes: int) -> bytes:
-    """The first ``limit_bytes`` of a file of an index.
+    """The first ``limit_bytes`` of an index file.
 
     Raises:
-        LogError: it cannot be read.
+        LogError: the file cannot be read.
     """
     if is_address(file.path):
         return read_small(file.path)[:limit_bytes]
     try:
         with open(file.path, "rb") as opened:
-            # Python makes room for all that is asked for before it reads.
+            # Python allocates a buffer of the requested size before it reads.
             return opened.read(min(limit_bytes, os.fstat(opened.fileno()).st_size))
     except OSError as error:
         raise to_log_error(error, file.path, "read the file") from error
 
 
 def written_stretches(file: MappedFile) -> Iterator[tuple[int, int]]:
-    """The stretches of the file that the disk holds, as ``(start, end)`` positions: the rest was
-    never written.
+    """The ranges of a file with data on disk, as ``(start, end)`` positions; the rest are holes.
 
-    One stretch, the whole file, where the file system does not say.
+    Returns the whole file as one range if the file system does not report holes.
     """
     end = 0
     try:
@@ -559,7 +556,7 @@ def written_stretches(file: MappedFile) -> Iterator[tuple[int, int]]:
         while end < file.size_bytes:
             try:
                 start = os.lseek(handle, end, os.SEEK_DATA)
-            except OSError:  # no data follow, or a file system that does not know
+            except OSError:  # no data follows, or the file system cannot report it
                 if end == 0 and os.fstat(handle).st_blocks:
                     yield 0, file.size_bytes
                 return
@@ -570,11 +567,12 @@ def written_stretches(file: MappedFile) -> Iterator[tuple[int, int]]:
 
 
 def map_whole(file: MappedFile) -> memoryview:
-    """The file's bytes, read from the disk as they are looked at: an index file has hundreds of
-    megabytes, of which a lookup needs a few pages.
+    """The file's bytes, mapped, so that they are read from disk on access.
+
+    An index file has hundreds of megabytes, and a lookup reads a few pages.
 
     Raises:
-        LogError: it cannot be read.
+        LogError: the file cannot be read.
     """
     if is_address(file.path):
         return memoryview(read_small(file.path))
@@ -590,10 +588,10 @@ def map_whole(file: MappedFile) -> memoryview:
 
 
 def read_head(path: str) -> bytes:
-    """The first bytes of a file, by which it may be known.
+    """The first bytes of a file, from which its kind may be recognized.
 
     Raises:
-        LogError: it cannot be read.
+        LogError: the file cannot be read.
     """
     try:
         with open(path, "rb") as file:
@@ -603,9 +601,7 @@ def read_head(path: str) -> bytes:
 
 
 def begins_with_a_record(path: str) -> bool:
-    """Whether the file's first bytes are those of a record of a commit log, by which it is known
-    under any name.
-    """
+    """Whether the file begins with a commit log record, which identifies it under any name."""
     try:
         data = read_head(path)
     except LogError:
@@ -623,11 +619,10 @@ def _first_address(path: str) -> int:
 
 
 def read_one_file(path: str) -> MappedLog:
-    """A log of a single file, wherever it lies; ``start`` is what its name says, or else its first
-    record.
+    """A log of a single file in any folder. ``start`` is from its name, or else its first record.
 
     Raises:
-        LogError: it cannot be read.
+        LogError: the file cannot be read.
     """
     base = os.path.basename(path).removesuffix(names.DELETED_SUFFIX)
     try:

@@ -1,17 +1,15 @@
-"""New files of a compaction log, written aside: records under their new addresses, and the index
-beside them.
+"""New files of a compaction log in a staging folder: records with new addresses, and their index.
 
-A file keeps the name of the one whose survivors it holds. Only to do as the broker does are they
-packed anew, one file full after the other from address 0; there the next one begins where a record,
-the eight bytes of a blank record after it, or its unit has no room left
-(docs/formats/rocketmq-compaction.md). A file of which nothing is left is not made.
+A file keeps the name of the file whose records it takes over. Only with the broker's own algorithm
+are records repacked into full files from address 0. There the next file begins where a record, the
+eight bytes of a blank record after it, or its unit no longer fits
+(docs/formats/rocketmq-compaction.md). A file without records is not created.
 
-Until ``publish`` puts them in place, and gives them to whom the store belongs, they are the
-caller's alone.
+The files belong to the caller until ``publish`` puts them in place and sets their owner.
 
-All have their full size; what is not written is a hole. How a file ends is as its source ended:
-with a blank record and an end unit where that was closed, with nothing where it is the active one,
-so that a broker goes on appending to it.
+All have their full size, with a hole after the data. A file ends like its source: with a blank
+record and an end unit if the source was closed, with nothing if it is the active file, so that a
+broker can append to it.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ _NOTHING_LEFT = (
 
 
 class PairWriter:
-    """Appends records to pairs of files, one full after another."""
+    """Appends records to pairs of files, one pair after another."""
 
     def __init__(self) -> None:
         self._made: list[NewPair] = []
@@ -68,7 +66,7 @@ class PairWriter:
             self._made.append(self._next())
 
     def _check_next(self, size: int) -> None:
-        """Raises where a record of ``size`` bytes, which does not fit, may not begin another pair."""
+        """Raise if a record of ``size`` bytes that does not fit must not begin another pair."""
         raise NotImplementedError
 
     def _next(self) -> NewPair:
@@ -81,10 +79,11 @@ class PairWriter:
 
 
 class StagedFiles(PairWriter):
-    """Appends records to ``<folder>/<name>.<attempt>`` and their units to the same name with
-    ``.index``.
+    """Appends records to new pairs of files.
 
-    ``unit.folder`` None: nothing is written, only counted.
+    The log is ``<folder>/<name>.<attempt>``, and its index has that name with ``.index``.
+
+    If ``unit.folder`` is None, records are only counted.
     """
 
     def __init__(self, unit: RewriteUnit) -> None:
@@ -101,7 +100,7 @@ class StagedFiles(PairWriter):
         self._largest_timestamp_ms = -1
 
     def append(self, data: ByteArray, rows: Int64Array) -> None:
-        """Append records; ``rows`` as ``ROW_COLUMNS`` says. Sets their addresses in ``data``."""
+        """Append records with their ``ROW_COLUMNS``. Sets their addresses in ``data``."""
         if len(rows):
             newest = int(rows[:, ROW_MAX_TIMESTAMP].max())
             self._largest_timestamp_ms = max(self._largest_timestamp_ms, newest)
@@ -125,11 +124,12 @@ class StagedFiles(PairWriter):
     def finish(
         self, result: SegmentOutput, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()
     ) -> None:
-        """Write the index, give both files their size, and name them in ``result``, those after
-        the first in ``further``; ``sync_aside`` makes them durable.
+        """Write the index, give both files their size, and name them in ``result``.
+
+        Files after the first are in ``further``; ``sync_aside`` syncs them.
 
         Raises:
-            LogError: nothing is left, where that is to be done as a broker does it.
+            LogError: no record is left with the broker's algorithm.
         """
         if not self._made:
             if self._repacks:
@@ -150,7 +150,7 @@ class StagedFiles(PairWriter):
 
 
 class NewPair:
-    """One log file and its index. ``path`` None: only counted."""
+    """One log file and its index. If ``path`` is None, records are only counted."""
 
     def __init__(
         self,
@@ -164,11 +164,11 @@ class NewPair:
         self.path = path
         self.index_path = f"{path}.index"
         self.base_offset = -1
-        self.size = 0  # of the records
+        self.size = 0  # bytes of the records
         self.count = 0
         self._start = start
         self._log_bytes, self._index_bytes = log_bytes, index_bytes
-        # A broker's own file keeps room for a blank record and for an end unit.
+        # A broker's own file leaves room for a blank record and for an end unit.
         self._room = log_bytes - (_BLANK_BYTES if keeps_last_slot else 0)
         self._most = index_bytes // BATCH_UNIT.size - keeps_last_slot
         self._units = np.empty(0, dtype=np.uint8)
@@ -178,7 +178,7 @@ class NewPair:
                 self._file = NewFile(path, ownership.private())
 
     def fits(self, rows: Int64Array) -> int:
-        """How many of the records, from the first, find room."""
+        """How many of the records, from the first on, fit."""
         ends = self.size + np.cumsum(rows[:, ROW_SIZE])
         return min(int(np.searchsorted(ends, self._room, side="right")), self._most - self.count)
 
@@ -205,7 +205,7 @@ class NewPair:
             self._file.append(view)
 
     def close(self, *, is_marked: bool) -> None:
-        """Nothing more comes; ``is_marked``: a reader of log or index is told so."""
+        """Complete the pair. ``is_marked`` writes the blank record and the end unit."""
         if self._file is None or self.path is None:
             return
         units = self._units[: self.count * BATCH_UNIT.size].tobytes()

@@ -1,4 +1,4 @@
-"""A store's topics: those that its settings name, and those that have compaction logs."""
+"""A store's topics: from its settings, and from its compaction logs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from lastwrite.rocketmq.store.reading import Part, list_queues
 from lastwrite.storage.problems import problem_of
 from lastwrite.storage.reading import read_small
 
-MOST_QUEUES = 1 << 10  # of a topic that its settings may name
+MOST_QUEUES = 1 << 10  # queues of a topic that are listed from its settings
 
 
 def read_topics(root: str) -> dict[str, Topic]:
-    """The topics of ``config/topics.json`` by name; of its ``.bak`` where it is missing or cannot
-    be understood, as a broker does; none where there is neither.
+    """The topics of ``config/topics.json`` by name; empty if there is no file.
+
+    If the file is missing or unreadable its ``.bak`` is used, as in a broker.
 
     Raises:
-        CorruptLog: what is there cannot be understood.
+        CorruptLog: neither file is readable.
     """
     problem: LogError | None = None
     for path in (_path(root), _path(root) + names.BACKUP_SUFFIX):
@@ -37,7 +38,7 @@ def read_topics(root: str) -> dict[str, Topic]:
 
 
 def topics_or_none(root: str | None, note: Callable[[Problem], None]) -> dict[str, Topic]:
-    """The topics of ``config/topics.json`` itself; none, and a note, where it is damaged."""
+    """The topics of ``config/topics.json`` itself. If it is damaged, none, and a note."""
     path = "" if root is None else _path(root)
     if os.path.isfile(path):
         try:
@@ -48,7 +49,7 @@ def topics_or_none(root: str | None, note: Callable[[Problem], None]) -> dict[st
 
 
 def known_queues(root: str, topics: Mapping[str, Topic]) -> list[TopicPartition]:
-    """The queues that have a folder of any kind, then those that ``topics`` sets up besides."""
+    """The queues with a folder of any kind, then the other queues of ``topics``."""
     parts = (
         Part.CONSUME_QUEUE,
         Part.BATCH_QUEUE,
@@ -70,12 +71,12 @@ def _path(root: str) -> str:
 
 
 def compacted_queues(root: str, topic: str) -> list[int]:
-    """The queues of a topic that have a compaction log, ascending."""
+    """The queues of a topic with a compaction log, ascending."""
     return [
         name.partition for name in list_queues(root, Part.COMPACTION_LOG) if name.topic == topic
     ]
 
 
 def compacted_topics(root: str) -> list[str]:
-    """The topics that have a compaction log, sorted."""
+    """The topics with a compaction log, sorted."""
     return sorted({name.topic for name in list_queues(root, Part.COMPACTION_LOG)})

@@ -1,20 +1,19 @@
-"""Putting dispatched files in place: one tree of the store after the other, each in one step.
+"""Puts dispatched files in place: one tree of the store after the other, each in one step.
 
 A tree is ``consumequeue``, ``batchconsumequeue``, ``index`` or ``compaction``. Its successor is
 built beside it::
 
-    consumequeue.dispatched     the whole tree once more: files that stay by a hard link, new ones
-                                moved in from where they were written aside; synced
+    consumequeue.dispatched     the whole new tree: unchanged files as hard links, new files
+                                moved in from the staging folder; synced
     consumequeue <-> consumequeue.dispatched    exchanged: from here on the new state counts
     (nothing)                   the old tree, now ``consumequeue.dispatched``, is removed
 
-Consume queues come last. A broker that starts dispatches from where its consume queues end, and
-what index and compaction logs have already it passes over; so between two steps it finds a state
-that it completes by itself, the old one or the new one as far as anybody can see. But *all* consume
-queues count: were the ordinary ones exchanged and the batch ones not, it would go on from where the
-ordinary ones end, and the batch ones would lack what is before. For that moment, where both change,
-a file lies in the commit log's folder that keeps a broker from starting at all; the next dispatch
-goes on from there and removes it.
+Consume queues are last. A broker that starts dispatches from the end of its consume queues, and
+skips what index and compaction logs have already. So between two steps it finds a state that it
+completes by itself. But *all* consume queues count. If the ordinary ones were exchanged and the
+batch ones not, the broker would continue at the end of the ordinary ones, and the batch ones would
+have a gap. If both change, a file in the commit log's folder keeps brokers from starting in
+between. The next dispatch continues from there and removes it.
 
 Source: RocketMQ 5.5.0 ``DefaultMessageStore.start`` and ``load``, ``MappedFileQueue.doLoad``;
 docs/formats/rocketmq.md, "The store"; docs/formats/rocketmq-compaction.md, "Into the compaction
@@ -51,11 +50,12 @@ _GUARD_TEXT = b"lastwrite dispatch was stopped while it put queues in place: run
 
 @dataclass(slots=True)
 class TreeChange:
-    """What becomes of one tree; paths are below it."""
+    """The changes of one tree; paths are below it."""
 
-    new: dict[str, str] = field(default_factory=dict)  # path: where it was written
+    # path: path of the new file in the staging folder
+    new: dict[str, str] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)  # files
-    # with all that is in them, but for what is new
+    # with everything in them, except new files
     gone_folders: set[str] = field(default_factory=set)
 
     @property
@@ -64,15 +64,15 @@ class TreeChange:
 
 
 def live_tree(root: str, tree: str) -> str:
-    """The folder that a broker has for a tree; it may be a symbolic link."""
+    """The folder that a broker uses for a tree; it may be a symbolic link."""
     return os.path.realpath(os.path.join(root, tree))
 
 
 def staging_folder(root: str) -> str:
-    """Where new files are written; made if it is not there.
+    """The folder for new files; created if it is missing.
 
     Raises:
-        LogError: it cannot be made.
+        LogError: the folder cannot be created.
     """
     real = os.path.realpath(root)
     folder = os.path.join(real, _ASIDE)
@@ -81,16 +81,15 @@ def staging_folder(root: str) -> str:
 
 
 def owner_of_guard(commit_log: str, name: str) -> Ownership:
-    """Whose a guard file is: brokers must be able to see it, and a later run to remove it."""
+    """The owner for a guard file: brokers must see it, and a later command must remove it."""
     return files.owner_of(os.path.join(commit_log, name), _log_files(commit_log)).as_far_as_may()
 
 
 def refuse_unwritable(root: str, wanted: Iterable[str] = ORDER) -> None:
-    """Refuse a dispatch or a cut where a tree could not be exchanged, or not be given to the store's
-    owner.
+    """Refuse a dispatch or a cut if a tree could not be exchanged or given to the store's owner.
 
     Raises:
-        LogError: it names what stops it.
+        LogError: names the file or folder.
     """
     preflight.refuse_unwritable(os.path.realpath(root), [])
     for tree in wanted:
@@ -102,12 +101,12 @@ def refuse_unwritable(root: str, wanted: Iterable[str] = ORDER) -> None:
 
 
 def is_guarded(commit_log: str) -> bool:
-    """Whether a dispatch was stopped between the two kinds of consume queues."""
+    """Whether a dispatch was interrupted between the two kinds of consume queues."""
     return os.path.lexists(os.path.join(commit_log, GUARD))
 
 
 def clear(root: str) -> None:
-    """Remove what a run has left, or one that was killed. The caller holds the store.
+    """Remove the leftovers of this command or of one that was killed. The caller holds the store.
 
     Raises:
         LogError: something could not be removed.
@@ -115,7 +114,8 @@ def clear(root: str) -> None:
     for tree in ORDER:
         live = live_tree(root, tree)
         if os.path.lexists(live + _NEXT):
-            # An exchange before a kill may not be on disk yet: then this is the tree that counts.
+            # An exchange before a kill may not be on disk yet: after a power failure this tree
+            # would count.
             files.fsync_dir(os.path.dirname(live))
             files.remove_tree(live + _NEXT)
     files.remove_tree(os.path.join(os.path.realpath(root), _ASIDE))
@@ -124,12 +124,14 @@ def clear(root: str) -> None:
 def install(
     root: str, changes: Mapping[str, TreeChange], commit_log: str, installed: list[str]
 ) -> None:
-    """Put the changes of each tree in place. The caller holds the store; ``commit_log``: the folder
-    for the guard; ``installed`` is told of each tree that is in place.
+    """Put the changes of each tree in place. The caller holds the store.
+
+    ``commit_log`` is the folder for the guard. The name of each tree in place is added to
+    ``installed``.
 
     Raises:
-        LogError: a step failed. Trees before it have changed, each as a whole; a broker, or the
-            next dispatch, goes on.
+        LogError: a step failed. The trees before it have changed completely; a broker, or the next
+            dispatch, continues.
     """
     wanted = [tree for tree in ORDER if tree in changes and not changes[tree].is_empty]
     with lock.turn(root):
@@ -157,11 +159,10 @@ def install(
 
 
 def build_successor(root: str, live: str, new: str, change: TreeChange) -> None:
-    """Build the successor ``new`` of the tree ``live`` beside it, durably: what stays by a second
-    name.
+    """Build and sync the successor ``new`` of the tree ``live`` beside it, with hard links.
 
     Raises:
-        LogError: something could not be made; the caller removes what is there of ``new``.
+        LogError: something could not be created; the caller removes what exists of ``new``.
     """
     files.remove_tree(new)
     _refuse_links(live, change)
@@ -185,7 +186,10 @@ def build_successor(root: str, live: str, new: str, change: TreeChange) -> None:
 
 
 def _refuse_links(live: str, change: TreeChange) -> None:
-    """New files would go through a link in both trees: into the one that is in use as well."""
+    """Refuse links in a changed tree.
+
+    A new file would be written through the link into the live tree, too.
+    """
     changed = {os.path.dirname(path) for path in (*change.new, *change.gone)}
     for path in sorted(changed | change.gone_folders):
         folder = os.path.join(live, path) if path else live
@@ -198,7 +202,10 @@ def _refuse_links(live: str, change: TreeChange) -> None:
 
 
 def _file_owner(live: str, path: str, neighbours: list[str], model: Ownership) -> Ownership:
-    """Whose a new file is: the replaced one's owner, else its neighbours', else the tree's."""
+    """The owner for a new file.
+
+    It is the owner of the replaced file, else of its neighbours, else of the tree.
+    """
     replaced = os.path.join(live, path)
     if os.path.isdir(os.path.dirname(replaced)):
         return files.owner_of(replaced, neighbours)
@@ -224,7 +231,7 @@ def _above(root: str, folder: str) -> list[str]:
 
 
 def _link(live: str, new: str, below: str, change: TreeChange, folders: list[str]) -> None:
-    """Give everything in a folder that stays a second name in the successor."""
+    """Add the unchanged content of a folder to the successor, files as hard links."""
     try:
         with os.scandir(os.path.join(live, below)) as found:
             entries = sorted(found, key=lambda entry: entry.name)

@@ -1,4 +1,4 @@
-"""What lies in a store that a command leaves as it is, and why it may.
+"""Files of a store that a command does not change, with reasons.
 
 Source: RocketMQ 5.5.0 ``StorePathConfigHelper``, ``BrokerPathConfigHelper``.
 """
@@ -87,7 +87,7 @@ _BY_COPY: Final = {
 
 
 def untouched_by_round(folders: Iterable[str], to: str | None) -> list[UntouchedFile]:
-    """What a round on queues leaves as it is in their stores, or what the copy at ``to`` lacks.
+    """The files of the stores that compaction does not change, or that the copy at ``to`` lacks.
 
     Raises:
         LogError: a folder cannot be listed.
@@ -107,7 +107,7 @@ def list_untouched(
 ) -> list[UntouchedFile]:
     """The files and folders of the store, and the files in ``config``, that are not ``changed``.
 
-    ``changed``: paths below the store; ``reasons``: by path.
+    ``changed`` has paths below the store; ``reasons`` has the reason by path.
 
     Raises:
         LogError: a folder cannot be listed.
@@ -124,15 +124,13 @@ def list_untouched(
 
 
 def _reason(path: str, known: Mapping[str, str]) -> str:
-    """The reason for a path, also where it is a backup or a snapshot: ``NAME.bak``,
-    ``NAME.312``.
-    """
+    """The reason for a path, a backup ``NAME.bak``, or a snapshot ``NAME.312``."""
     if os.path.basename(path).startswith("lastwrite-"):
         return "written by Lastwrite"
     stem = path
     while stem not in known and "." in os.path.basename(stem):
         stem = stem.rpartition(".")[0]
-    is_flag = stem in (names.ABORT, names.LOCK)  # what they say is that they are there
+    is_flag = stem in (names.ABORT, names.LOCK)  # only their existence matters
     return UNKNOWN if is_flag and stem != path else known.get(stem, UNKNOWN)
 
 

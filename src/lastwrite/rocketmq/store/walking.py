@@ -1,14 +1,13 @@
-"""Stage one of dispatch: a piece of the commit log, and what its records are to the queues and the
-index.
+"""Stage one of dispatch: walk a piece of the commit log and list its records for queues and index.
 
-No body travels. A task maps its file, splits the records of its piece, and writes to scratch files,
-sorted by queue, a row of eight words a record, and for the index three words a key
-(``rocketmq.format.dispatch``).
+Bodies are not copied. A task maps its file and splits the records of its piece. It writes rows of
+eight words, one for each record, sorted by queue, to scratch files, and three words for each key of
+the index (``rocketmq.format.dispatch``).
 
-Where a piece begins in the middle of a file nobody knows where a record begins: consume queues,
-which would tell, may be lost. So the walk looks for one that states its own place, and says where
-it began and ended; the driver sees whether pieces meet, and has a piece walked again from the right
-place where they do not.
+If a piece begins in the middle of a file, the first record's position is unknown, because the
+consume queues may be lost. So the walk searches a record that states its own address, and returns
+where it began and ended. If the pieces do not meet, the driver has a piece walked again from the
+right address.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from lastwrite.storage.files import to_log_error
 from lastwrite.storage.mapping import mapped
 from lastwrite.storage.scratch import ScratchReader, ScratchWriter
 
-# Why a walk stopped, beside the codes of ``kernels``.
-OUT_OF_PLACE: Final = 100  # a record that lies elsewhere, or that no broker could dispatch
-CUT: Final = 101  # a record is larger than what its file has left
+# Why a walk stopped, in addition to the codes of ``kernels``.
+OUT_OF_PLACE: Final = 100  # a record states another address, or no broker could dispatch it
+CUT: Final = 101  # a record is larger than the rest of its file
 
-_TABLE_ROWS = 2048  # of messages at once: half a megabyte, which stays in the cache
+_TABLE_ROWS = 2048  # messages per call: half a megabyte, which stays in the cache
 _ENTRY_COLUMNS = 3  # hash, address, store time
 
 WORDS = {
@@ -47,7 +46,7 @@ WORDS = {
 
 
 class WalkBuffers:
-    """What a task needs for walks, used again from piece to piece."""
+    """The buffers of a task's walks, reused for each piece."""
 
     def __init__(self) -> None:
         self.table = np.empty(_TABLE_ROWS, MESSAGE)
@@ -68,7 +67,7 @@ class WalkBuffers:
 
 
 def walk_all(units: Sequence[WalkUnit]) -> Iterator[WalkedPiece]:
-    """Walk the units of one task; their rows go to one scratch file."""
+    """Walk the units of one task; their rows are written to one scratch file."""
     if not units:
         return
     buffers = WalkBuffers()
@@ -82,7 +81,7 @@ def walk(unit: WalkUnit, scratch: ScratchWriter, buffers: WalkBuffers) -> Walked
     """Walk one piece.
 
     Raises:
-        CommitConflict: the file is not as large as it was.
+        CommitConflict: the file's size has changed.
         LogError: a scratch file cannot be written.
     """
     with mapped(unit.file.path, unit.file.size_bytes) as data:
@@ -90,7 +89,7 @@ def walk(unit: WalkUnit, scratch: ScratchWriter, buffers: WalkBuffers) -> Walked
 
 
 class _Walk:
-    """One piece on its way into rows."""
+    """The walk of one piece."""
 
     def __init__(self, unit: WalkUnit, data: ByteArray, buffers: WalkBuffers) -> None:
         self.unit, self.data, self.buffers = unit, data, buffers
@@ -118,10 +117,15 @@ class _Walk:
         return result
 
     def _split(self, at: int, limit: int) -> tuple[int, int, int]:
-        """Take the next records; where the walk is then, and why it stops there, 0 if it does not."""
+        """Process the next records.
+
+        Returns the next position, and the code and position of a stop; the code is 0 if there is
+        none.
+        """
         table = self.buffers.table
         n, to, code, code_at, _ = kernels.split(self.data, at, limit, table, False)
-        if n == 0 and code == kernels.NEED_MORE:  # the one across the piece's end belongs to it
+        # The record across the piece's end belongs to this piece.
+        if n == 0 and code == kernels.NEED_MORE:
             n, to, code, code_at, _ = kernels.split(self.data, at, len(self.data), table[:1], False)
             if n == 0 and code == kernels.NEED_MORE:
                 code = kernels.END if not self.data[at:].any() else CUT
@@ -226,7 +230,7 @@ def read_rows(stretch: Stretch) -> Int64Array:
 def read_entries(
     stretch: Stretch, first: int, count: int
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Hashes, addresses and store times of ``count`` entries of a piece, from number ``first`` on."""
+    """Hashes, addresses and store times of ``count`` entries of a piece, from ``first`` on."""
     hashes, places, times = (
         _read(stretch.path, stretch.position + 8 * (column * stretch.count + first), count)
         for column in range(_ENTRY_COLUMNS)
@@ -243,10 +247,10 @@ def _read(path: str, position: int, words: int) -> Int64Array:
 
 
 def is_empty(file: MappedFile) -> bool:
-    """Whether nothing was written to a file: a broker makes the next one ahead.
+    """Whether a file has no data: a broker creates the next file ahead.
 
     Raises:
-        LogError: it cannot be read.
+        LogError: the file cannot be read.
     """
     try:
         handle = os.open(file.path, os.O_RDONLY)
@@ -259,18 +263,21 @@ def is_empty(file: MappedFile) -> bool:
 
 
 def has_record(file: MappedFile, address: int) -> bool:
-    """Whether a sound record lies at ``address``."""
+    """Whether there is a sound record at ``address``."""
     return _at(file, address)[0]
 
 
 def begins_a_record(file: MappedFile, address: int) -> bool:
-    """Whether the file goes on at ``address`` as a log does: with a record, a blank one or nothing."""
+    """Whether the file continues at ``address`` like a log.
+
+    The next bytes are then a record, a blank one, or unwritten.
+    """
     is_record, code = _at(file, address)
     return is_record or code in (kernels.BLANK, kernels.END)
 
 
 def _at(file: MappedFile, address: int) -> tuple[bool, int]:
-    """Whether a sound record lies at ``address``, and the code of ``split``."""
+    """Whether there is a sound record at ``address``, and the code of ``split``."""
     if not file.start <= address < file.end:
         return False, kernels.NEED_MORE
     table = np.empty(1, MESSAGE)
@@ -280,7 +287,7 @@ def _at(file: MappedFile, address: int) -> tuple[bool, int]:
 
 
 def written_end(file: MappedFile) -> int:
-    """The address after what the disk holds of a file: holes are zeros and are not read."""
+    """The address after the file's last data on disk. Holes are zeros and are not read."""
     stretches = list(reading.written_stretches(file))
     return file.start + (stretches[-1][1] if stretches else 0)
 
@@ -288,11 +295,11 @@ def written_end(file: MappedFile) -> int:
 def whole_records(
     file: MappedFile, data: ByteArray, start: int, end: int, bad: list[int], *, is_exact: bool
 ) -> Iterator[kernels.MessageTable]:
-    """The whole records of a file, whose bytes are ``data``, past whatever is damaged; each table
-    is valid until the next is asked for.
+    """The whole records of a file with the bytes ``data``, skipping damage.
 
-    ``start``, ``end``: addresses; ``is_exact``: a record begins at ``start``, else the first one
-    from there on is looked for. ``bad`` takes the addresses of damage.
+    A table is valid until the next one. ``start`` and ``end`` are addresses. ``is_exact`` means
+    that a record begins at ``start``; otherwise the first one after it is searched. The addresses
+    of damage are added to ``bad``.
     """
     table = np.empty(_TABLE_ROWS, MESSAGE)
     at, is_lost = start - file.start, not is_exact

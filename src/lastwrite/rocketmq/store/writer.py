@@ -1,10 +1,10 @@
-"""A compaction log laid out from records, as a broker appends them.
+"""A compaction log written from records, as a broker appends them.
 
-Records come in the order of their queue offsets and go one after another into files of the log's
-size, each with its unit in the index file of the same name. A record that would leave no room for a
-blank record of 8 bytes, or whose unit would take the index's last slot, begins the next pair; the
-pair before it is closed by a blank record and an end unit. Bytes stay as they are but for the
-address, which becomes the record's place here.
+Records arrive in order of their queue offsets and are appended to files of the log's size, each
+with its unit in the index file of the same name. A new pair begins if a record would leave no room
+for a blank record of 8 bytes, or if its unit would take the index's last slot. The pair before it
+is closed with a blank record and an end unit. The bytes of a record are unchanged except for the
+address, which is set to its new position.
 
 The last pair stays open: zeros follow its records, and a broker appends there.
 
@@ -27,10 +27,10 @@ from lastwrite.rocketmq.store.staging import NewPair, PairWriter
 
 
 class QueueWriter(PairWriter):
-    """Appends records to new pairs of files in ``folder``, named from 0 on; nothing is synced.
+    """Appends records to new pairs of files in ``folder``, named from 0 on. Nothing is synced.
 
-    ``log_bytes`` and ``index_bytes``: of each file, as ``names.log_sizes`` gives them. Holds one
-    file's units.
+    ``log_bytes`` and ``index_bytes`` are the file sizes, from ``names.log_sizes``. Keeps the units
+    of one file in memory.
     """
 
     def __init__(self, folder: str, log_bytes: int, index_bytes: int) -> None:
@@ -41,15 +41,16 @@ class QueueWriter(PairWriter):
         self._log_bytes, self._index_bytes = log_bytes, index_bytes
 
     def append(self, data: ByteArray, table: MessageTable) -> int:
-        """Append the records of ``table``, whose bytes lie in ``data``; how many of them were
-        taken.
+        """Append the records of ``table``, whose bytes are in ``data``.
 
-        As a broker does, it passes over a record without a key, and one whose offset is not above
-        all before it. The records' addresses in ``data`` are set.
+        Returns how many were appended.
+
+        As in a broker, a record is skipped if it has no key or its offset is not above all before
+        it. Sets the records' addresses in ``data``.
 
         Raises:
-            InvalidConfig: a record that fits no file of this size.
-            LogError: what the system refuses.
+            InvalidConfig: a record does not fit into any file of this size.
+            LogError: the system refuses a write.
         """
         offsets = table["queue_offset"]
         highest = np.maximum.accumulate(np.concatenate((np.array([self.end_offset - 1]), offsets)))
@@ -60,7 +61,7 @@ class QueueWriter(PairWriter):
         ):
             rows[:, column] = table[name][taken]
         rows[:, 2] += 1
-        # What lies between two records that are taken must not be written.
+        # Bytes between two appended records must not be written.
         starts = np.flatnonzero(rows[1:, 0] != rows[:-1, 0] + rows[:-1, 1]) + 1
         for run in np.split(rows, starts):
             self._append(data, run)
@@ -70,7 +71,7 @@ class QueueWriter(PairWriter):
         return len(rows)
 
     def finish(self) -> list[Pair]:
-        """Bring the files to their sizes; the pairs in order. The last one stays open."""
+        """Give the files their full size. Returns the pairs in order; the last one stays open."""
         if self._made:
             self._made[-1].close(is_marked=False)
         return [
