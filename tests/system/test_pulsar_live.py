@@ -404,7 +404,7 @@ def test_a_topic_that_moves_while_we_work_is_published_all_the_same(
                 driver.unload(topic)
 
     report = compact(pulsar, topic, progress=Unloading())
-    assert [text.split()[0] for text in told] == ["bringing", "publishing"]
+    assert [text.split()[0] for text in told] == ["fetching", "publishing"]
     assert report["published"] is not None, report
     assert [key for _, key, _ in view(driver, topic)] == ["b", "a"]
     assert leftovers(pulsar, topic) == ([report["published"]["ledger"]], [])
