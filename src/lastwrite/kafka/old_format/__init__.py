@@ -1,1 +1,1 @@
-"""The message formats v0 and v1, which ``format`` gives to everybody else as batches of v2."""
+"""Message formats v0 and v1, converted to batches of v2 for ``format``."""

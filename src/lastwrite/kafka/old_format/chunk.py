@@ -1,7 +1,7 @@
-"""Entries of message formats v0 and v1, chunk by chunk, as converted batches, for ``format.chunk``.
+"""Converts entries of message formats v0 and v1 chunk by chunk, for ``format.chunk``.
 
-The work per record is in ``old_format.kernels``; here a Python statement runs per chunk, or per
-wrapper.
+The work per record is in ``old_format.kernels``. This module runs a Python statement per chunk, or
+per wrapper.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ _WORDS = {
     old_kernels.NESTED: "a compressed message inside a compressed one",
     old_kernels.NO_MESSAGE: "a compressed message that holds none",
 }
-_OUT_BYTES = 4 << 20  # converted at once, save for an entry that is larger
+_OUT_BYTES = 4 << 20  # output per call, unless a single entry is larger
 _MOST_OFFSETS = 0x7FFFFFFF  # from a batch's first to its last
 
 
 class Converted(NamedTuple):
-    """How far a chunk was converted; the batches lie in ``buffer``."""
+    """The converted part of a chunk. ``buffer`` contains the batches."""
 
     rows: int
     consumed: int
-    # bytes of the entry that the chunk cuts short; 0: not known yet; -1: none is cut short
+    # bytes of the incomplete entry at the chunk's end; 0: not known yet; -1: there is none
     wanted: int
     buffer: ByteArray
 
 
 class OldConverter:
-    """Reusable buffers: ``limit_bytes`` of converted batches, half as many of one wrapper."""
+    """Holds reusable buffers: ``limit_bytes`` of converted batches, half as many of one wrapper."""
 
     def __init__(self, limit_bytes: int) -> None:
         check_crc32_against_library()
@@ -61,11 +61,11 @@ class OldConverter:
     def convert(
         self, buffer: ByteArray, start: int, end: int, lowest_offset: int, table: BatchTable
     ) -> Converted:
-        """Convert the old entries at the begin of ``buffer[start:end]``, one row of ``table`` each.
+        """Convert the old entries at the start of ``buffer[start:end]``, one row of ``table`` each.
 
-        Stops in front of a batch of magic 2, where the table or the output is full, and in front of
-        what is at fault. Valid until the next call. Positions in errors count from the buffer's
-        begin.
+        Stops before a batch of magic 2, before a faulty entry, or when the table or the output is
+        full. The result is valid until the next call. Positions in errors count from the start of
+        ``buffer``.
 
         Raises:
             CorruptLog: the first entry contradicts its format.
@@ -93,7 +93,7 @@ class OldConverter:
             except LogError:
                 if (
                     not rows
-                ):  # else the next call comes upon it again, with what lies before it handed on
+                ):  # else the rows so far are returned, and the next call meets the error again
                     raise
             return Converted(
                 rows, int(at), int(wanted) if code == kernels.NEED_MORE else -1, self._out
@@ -109,10 +109,9 @@ class OldConverter:
         rows: int,
         to: int,
     ) -> tuple[int, int]:
-        """Convert the wrapper ``buffer[at:at + size]``; returns the bytes made and the floor behind
-        it.
+        """Convert the wrapper ``buffer[at:at + size]``; return (bytes written, the next floor).
 
-        No bytes are made where the output is too full and the rows before must be handed on first.
+        Writes no bytes if the output is too full, so that the caller returns the rows before it.
         """
         value_at = int(old_kernels.wrapped_value(buffer, at, size))
         if value_at < 0:
@@ -130,7 +129,7 @@ class OldConverter:
             raise CorruptLog(
                 f"{_WORDS[code]}, at byte {place} of the decompressed messages", at, remedy=RESTORE
             )
-        # Some clients left the offset 0 on wrappers whose messages count from 0.
+        # Some clients wrote offset 0 to wrappers whose messages count from 0.
         shift = offset - int(last) if magic and offset else 0
         base, top = int(first) + shift, max(offset, int(last) + shift)
         if 0 < offset < last or base < floor or top - base > _MOST_OFFSETS:
@@ -160,7 +159,7 @@ class OldConverter:
         return need, top + 1
 
     def _decompress(self, codec: Codec, blob: Buffer, at: int) -> int:
-        """Open a wrapper's blob to the front of ``_plain``; returns the bytes."""
+        """Decompress a wrapper's blob to the start of ``_plain``; return the number of bytes."""
         limit = self._limit // 2
         while True:
             try:
@@ -177,7 +176,7 @@ class OldConverter:
                 raise CorruptLog(error.problem, at, remedy=RESTORE) from error
 
     def _make_room(self, need: int, at: int) -> None:
-        """An output of ``need`` bytes or more; what is in it is lost."""
+        """Allocate an output of at least ``need`` bytes. The old content is lost."""
         if need > self._limit:
             raise _too_large(
                 f"a message of {need} bytes is larger than the {self._limit} that memory allows", at

@@ -1,24 +1,23 @@
-"""Kafka's message formats v0 and v1 (magic 0, 1): bytes to records and back, readable rather than
-fast.
+"""Kafka's message formats v0 and v1 (magic 0, 1): bytes to records, readable rather than fast.
 
 The smallest entry is a *message*: one record, with its offset before it and a checksum over the
 rest::
 
     offset 7, size 20, crc, magic 0, attributes 0, key length 1, k, value length 5, value
 
-v1 has a timestamp behind the attributes. A compressed message is a *wrapper*: its value is a blob
-of entries, its offset that of the last one inside. In v0 the offsets inside are the records' own.
-In v1 they count from any number, and the last one of them stands for the wrapper's own offset:
-inside 0, 1, 2 of a wrapper at 12 are 10, 11, 12. So where a wrapper begins is known only when it is
+v1 adds a timestamp after the attributes. A compressed message is a *wrapper*: its value is a blob
+of entries, and its offset is its last entry's offset. In v0 the entries inside have absolute
+offsets. In v1 they count from any number, and the last of them equals the wrapper's own offset: 0,
+1, 2 inside a wrapper at 12 are 10, 11, 12. So a wrapper's first offset is known only once it is
 opened.
 
-An entry is given as a ``Batch``, as if it were one of magic 2: base offset of the first record,
-last offset of the entry, neither leader epoch nor producer. ``header.magic`` and ``header.crc`` are
-those of the entry. ``max_timestamp_ms`` is the entry's own timestamp, by which indexes and
-retention go, -1 in v0.
+An entry is decoded to a ``Batch`` like one of magic 2: the base offset is the first record's, the
+last offset is the entry's, and leader epoch and producer are absent. ``header.magic`` and
+``header.crc`` are the entry's. ``max_timestamp_ms`` is the entry's own timestamp, which indexes and
+retention use; -1 in v0.
 
-The compiled kernels (``old_format.kernels``) read the same formats; this module says what they
-mean, and serves where a call a record is bearable.
+The compiled kernels (``old_format.kernels``) read the same formats. This module is the readable
+reference, for callers that can afford a Python call per record.
 
 Source: Kafka 4.4 ``LegacyRecord``, ``AbstractLegacyRecordBatch``; KIP-31, KIP-32; KAFKA-4298;
 docs/formats/kafka.md, "Messages of magic 0 and 1" and "Compression".
@@ -52,10 +51,10 @@ _MAX_I64 = (1 << 63) - 1
 
 
 class MessageV0(NamedTuple):
-    """The 22 bytes before an entry's key, magic 0. Behind it: i32 value length, value."""
+    """The 22 bytes before an entry's key, magic 0. After the key: i32 value length, value."""
 
     # fmt: off                       offset  type
-    offset: Annotated[int, At(0, I64)]  # of the message; of a wrapper: of its last record
+    offset: Annotated[int, At(0, I64)]  # of the message, or of a wrapper's last record
     size: Annotated[int, At(8, I32)]  # bytes after this field
     crc: Annotated[int, At(12, U32)]  # CRC-32 of byte 16 to the entry's end
     magic: Annotated[int, At(16, I8)]  # 0
@@ -65,7 +64,7 @@ class MessageV0(NamedTuple):
 
 
 class MessageV1(NamedTuple):
-    """The same, magic 1: 30 bytes."""
+    """The 30 bytes before an entry's key, magic 1."""
 
     # fmt: off                         offset  type
     offset: Annotated[int, At(0, I64)]
@@ -85,13 +84,13 @@ _LENGTH_BYTES = 4  # of the value
 
 
 class _Message(NamedTuple):
-    """An entry as it lies there; ``value`` is a view of the bytes."""
+    """An entry as stored; ``value`` is a view of the bytes."""
 
     offset: int
     size: int  # bytes after the size field, as in MessageV0
     crc: int
     magic: int
-    bits: int  # of the attributes, those that the magic knows
+    bits: int  # the attributes that its magic defines
     timestamp_ms: int
     key: bytes | None
     value: memoryview | None
@@ -99,14 +98,14 @@ class _Message(NamedTuple):
 
 
 def decode_old_header(segment: Buffer, at: int) -> BatchHeader:
-    """What the entry that starts ``at`` bytes into ``segment`` says of itself without being opened.
+    """A batch header for the entry that starts ``at`` bytes into ``segment``, without opening it.
 
-    A wrapper's base offset is known only from inside: here it is its last, as if the wrapper held
-    one record. Length, magic and codec are checked, the crc is not.
+    A wrapper's base offset is known only from inside. Here it is the last offset, as if the wrapper
+    contained one record. Length, magic and codec are checked, the crc is not.
 
     Raises:
         TruncatedLog: the segment ends inside the entry's head.
-        CorruptLog: no such magic or codec, or the fields contradict each other.
+        CorruptLog: the magic or codec is invalid, or the fields contradict each other.
     """
     fields = _decode_head(segment, at)
     bits = _bits(fields, at)
@@ -115,20 +114,19 @@ def decode_old_header(segment: Buffer, at: int) -> BatchHeader:
 
 
 def decode_old_batch(segment: Buffer, at: int, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Batch:
-    """Decode and check the entry that starts ``at`` bytes into ``segment``: its record, or all in
-    the wrapper.
+    """Decode and check the entry that starts ``at`` bytes into ``segment``, including a wrapper.
 
-    Every count and size is checked against the bytes that are there before it is used; at most
-    ``limit_bytes`` come out of a wrapper. Positions in errors are bytes of ``segment``; inside a
-    wrapper they name its value, and the text the byte of the decompressed entries.
+    Every count and size is checked against the available bytes before it is used. A wrapper
+    decompresses to ``limit_bytes`` at most. Positions in errors are bytes of ``segment``. Inside a
+    wrapper the position is its value's, and the text names the byte of the decompressed entries.
 
     A record of magic 0 has the timestamp -1, also inside a wrapper of magic 1 (KAFKA-4298: old
-    brokers wrote such ones). With append time every record has the wrapper's.
+    brokers wrote such wrappers). With append time, every record has the wrapper's timestamp.
 
     Raises:
         TruncatedLog: the segment ends inside the entry.
-        CorruptLog: wrong crc, a codec that these formats do not know, or messages that contradict
-            each other.
+        CorruptLog: the crc is wrong, the codec is not one of these formats', or messages
+            contradict each other.
         OutOfMemoryBudget: more than ``limit_bytes`` in a wrapper.
     """
     message = _decode_message(memoryview(segment), at)
@@ -151,7 +149,7 @@ def decode_old_batch(segment: Buffer, at: int, limit_bytes: int = DEFAULT_LIMIT_
 
 
 def _header(entry: _Message | MessageV0 | MessageV1, bits: int, timestamp_ms: int) -> BatchHeader:
-    """The header of a batch of one record that has the numbers of ``entry``."""
+    """The header of a batch of one record with the fields of ``entry``."""
     return BatchHeader(
         base_offset=entry.offset,
         batch_length=entry.size,
@@ -170,7 +168,7 @@ def _header(entry: _Message | MessageV0 | MessageV1, bits: int, timestamp_ms: in
 
 
 def _bits(fields: MessageV0 | MessageV1, at: int) -> int:
-    """The attributes that mean something: the codec, and in v1 the kind of timestamp."""
+    """The attributes in use: the codec, and in v1 the timestamp type."""
     codec = fields.attributes & CODEC_BITS
     if codec > Codec.LZ4:
         raise CorruptLog(
@@ -237,11 +235,11 @@ def _decode_message(data: memoryview, at: int) -> _Message:
 
 
 def _open(wrapper: _Message, codec: Codec, limit_bytes: int) -> list[Record]:
-    """The records inside; offsets are made absolute."""
+    """The records of a wrapper, with absolute offsets."""
     start = wrapper.value_at
     if wrapper.value is None:
         raise CorruptLog("wrapper whose value is null", start - _LENGTH_BYTES)
-    # Nobody looks at the header checksum of v0's lz4 frames: the first clients made it wrong.
+    # The header checksum of v0's lz4 frames is ignored: the first clients computed it wrongly.
     wrong_checksum = codec is Codec.LZ4 and wrapper.magic == 0
     blob: Buffer = with_lz4_header_checksum(wrapper.value) if wrong_checksum else wrapper.value
     try:
@@ -259,7 +257,7 @@ def _open(wrapper: _Message, codec: Codec, limit_bytes: int) -> list[Record]:
     last = inside[-1].offset
     if 0 < wrapper.offset < last:
         raise CorruptLog(f"wrapper at offset {wrapper.offset} that ends at {last}", start)
-    # Some clients left the offset 0 on wrappers whose messages count from 0.
+    # Some clients wrote offset 0 to wrappers whose messages count from 0.
     shift = wrapper.offset - last if wrapper.magic and wrapper.offset else 0
     append_time_ms = wrapper.timestamp_ms if wrapper.bits & APPEND_TIME_BIT else None
     return [
@@ -280,9 +278,7 @@ def _messages_inside(plain: memoryview) -> list[_Message]:
     while at < len(plain):
         try:
             message = _decode_message(plain, at)
-        except (
-            TruncatedLog
-        ) as error:  # inside a whole wrapper that is damage: the bytes after it are there
+        except TruncatedLog as error:  # damage, not a torn tail: all bytes of the wrapper are there
             raise CorruptLog(error.problem, error.at) from error
         if message.bits & CODEC_BITS:
             raise CorruptLog("a wrapper inside a wrapper", at)

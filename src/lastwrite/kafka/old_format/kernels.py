@@ -1,11 +1,10 @@
-"""Kernels that turn entries of message formats v0 and v1 into batches of v2, whose records lie in
-the clear.
+"""Kernels that convert entries of message formats v0 and v1 to uncompressed batches of v2.
 
-The rules and the writers know one kind of batch; what is older is converted as it is read. A
-message becomes a batch of one record, an opened wrapper one batch of all its records whose header
-names the wrapper's codec. The converted batch never leaves memory as it is, so its checksum field
-stays 0. ``kafka.old_format.entries`` has the layout of the entries and says what they mean;
-``tests/unit/test_old_kernels.py`` holds one against the other.
+Rules and writers handle only one kind of batch, so older entries are converted as they are read. A
+message becomes a batch of one record. An opened wrapper becomes one batch of all its records, whose
+header names the wrapper's codec. A converted batch is never written as it is, so its checksum field
+stays 0. ``kafka.old_format.entries`` describes the layout of the entries;
+``tests/unit/test_old_kernels.py`` compares both.
 
     entry   0 offset i64 · 8 size i32 · 12 crc u32 · 16 magic i8 · 17 attributes u8 · v1: 18
             timestamp i64
@@ -48,7 +47,7 @@ from lastwrite.kafka.format.kernels import (
 )
 from lastwrite.model.columns import IS_OLD, NO_HORIZON
 
-# Codes beside those of ``kernels``.
+# Codes in addition to those of ``kernels``.
 WRAPPER = 20  # the next entry must be opened first
 NEED_ROOM = 21  # the next batch does not fit the output
 NEW_MAGIC = 22  # the next entry is of magic 2
@@ -61,9 +60,11 @@ _LARGEST_I64 = np.int64(0x7FFFFFFFFFFFFFFF)
 
 @njit(cache=True, nogil=True)
 def _fields(source, at, end):
-    """The message of the entry ``at`` .. ``end``, whose size fits its magic: (timestamp; key
-    position; key length or
-    -1; value position, -1 where lengths do not fit; value length or -1)."""
+    """Locate key and value of the entry ``at`` .. ``end``, whose size fits its magic.
+
+    Returns (timestamp, key position, key length or -1, value position or -1 if lengths do not fit,
+    value length or -1).
+    """
     zero = np.int64(0)
     time = np.int64(-1)
     place = at + 18
@@ -88,7 +89,7 @@ def _nullable_size(length):
 
 @njit(cache=True, nogil=True, inline="always")
 def _body_size(stamp, delta, key_length, value_length):
-    """What a record without headers takes: attributes and header count are a byte each."""
+    """The bytes of a record without headers. Attributes and header count take a byte each."""
     return (
         2
         + _varint_size(stamp)
@@ -156,19 +157,21 @@ def _put_row(table, rows, to, size, at, taken, base, next_offset, count, max_tim
 
 @njit(cache=True, nogil=True, inline="always")
 def _bits(attributes, magic):
-    """An old entry's attributes in a v2 header: codec, and from v1 on the kind of timestamp."""
+    """An old entry's attributes as v2 bits: the codec, and from v1 on the timestamp type."""
     return attributes & (7 | _APPEND_TIME) if magic else attributes & 7
 
 
 @njit(cache=True, nogil=True)
 def convert_messages(data, start, end, table, rows, floor, out, to):
-    """Convert the uncompressed messages at the begin of ``data[start:end]``: a row of ``table``
-    from ``rows`` on and a batch in ``out`` from ``to`` on each. Offsets must rise from ``floor``.
+    """Convert the uncompressed messages at the start of ``data[start:end]``.
 
-    Stops in front of what is none: (rows, position behind the last message, code, position the code
-    speaks of, bytes that the entry announces or the output lacks, floor, position in ``out``). At a
-    WRAPPER length, magic, checksum and codec have been proven; where its offsets lie is known when
-    it is opened.
+    Writes a row of ``table`` per message from ``rows`` on, and a batch to ``out`` from ``to`` on.
+    Offsets must rise from ``floor``. Stops before anything but an uncompressed message. At a
+    WRAPPER, length, magic, checksum and codec have been checked; its offsets are known only once it
+    is opened.
+
+    Returns (rows, position after the last message, code, position of the error, bytes that the
+    entry announces or that ``out`` must hold, floor, position in ``out``).
     """
     at = start
     while rows < len(table) and at < end:
@@ -229,10 +232,10 @@ def convert_messages(data, start, end, table, rows, floor, out, to):
 
 @njit(cache=True, nogil=True)
 def measure_wrapper(plain, size, data, at):
-    """Prove the messages ``plain[:size]`` of the wrapper that lies in ``data`` from ``at`` on.
+    """Check the messages ``plain[:size]`` of the wrapper at ``at`` in ``data``.
 
-    Returns (code, position in ``plain``, records, offset of the first and of the last as they stand
-    there, bytes that the records take in v2, time of the first).
+    Returns (code, position in ``plain``, records, first and last offset as stored inside, bytes of
+    the records in v2, time of the first).
     """
     append_time = _bits(np.int64(data[at + 17]), np.int64(data[at + 16])) & _APPEND_TIME != 0
     wrapper_time = i64(data, at + 18)
@@ -282,11 +285,10 @@ def measure_wrapper(plain, size, data, at):
 def convert_wrapper(
     plain, size, data, at, taken, base, last, first, base_time, count, made, table, rows, out, to
 ):
-    """Write the measured messages ``plain[:size]`` as the batch ``base`` .. ``last`` to ``out``
-    from ``to`` on.
+    """Write the measured messages ``plain[:size]`` to ``out`` from ``to`` on, as one batch.
 
-    ``at``, ``taken``: where the wrapper lies in ``data``; the others are what ``measure_wrapper``
-    found.
+    The batch has the offsets ``base`` to ``last``. The wrapper has ``taken`` bytes at ``at`` in
+    ``data``. The other arguments are results of ``measure_wrapper``.
     """
     bits = _bits(np.int64(data[at + 17]), np.int64(data[at + 16]))
     max_time = i64(data, at + 18) if data[at + 16] else np.int64(-1)
@@ -312,6 +314,6 @@ def convert_wrapper(
 
 @njit(cache=True, nogil=True)
 def wrapped_value(data, at, size):
-    """The position of a wrapper's blob, or -1 where its value is null or its lengths do not fit."""
+    """The position of a wrapper's blob, or -1 if its value is null or its lengths do not fit."""
     value_at, value_length = _fields(address(data), at, at + size)[3:]
     return value_at if value_length >= 0 else np.int64(-1)

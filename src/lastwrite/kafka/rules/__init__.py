@@ -1,1 +1,1 @@
-"""Kafka's own rules and settings, pure."""
+"""Kafka's rules and settings, without I/O."""

@@ -1,8 +1,8 @@
-"""Settings as a broker describes them: values, sources, and all synonyms with theirs.
+"""Settings as a broker describes them: values, sources and synonyms.
 
-A setting of a topic or a group that it does not set has the value of a broker's setting. A broker's
-setting comes from one of several layers, the strongest first: dynamic settings of this broker,
-dynamic defaults of all brokers, the broker's properties file, Kafka's default.
+A topic or group without a setting of its own has the broker's value. A broker's value comes from
+the strongest layer that has it: dynamic settings of this broker, dynamic defaults of all brokers,
+the broker's properties file, Kafka's default.
 
 Source: Kafka 4.4 ``ConfigHelper``, ``DynamicBrokerConfig.brokerConfigSynonyms``,
 ``AbstractKafkaConfig``; KIP-226, KIP-1142.
@@ -48,7 +48,7 @@ _OF_MECHANISM = (
     "connections.max.reauth.ms",
 )
 _UNKNOWN = Definition(SettingType.UNKNOWN, is_dynamic=False)
-_INTERNAL = {"internal.segment.bytes": Definition(SettingType.INT)}  # listed where a topic sets it
+_INTERNAL = {"internal.segment.bytes": Definition(SettingType.INT)}  # listed if a topic sets it
 
 
 class ConfigSource(IntEnum):
@@ -64,7 +64,7 @@ class ConfigSource(IntEnum):
 
 
 class Synonym(NamedTuple):
-    """A name that gives a setting its value; ``value`` None: it is secret."""
+    """A name from which a setting may take its value. ``value`` is None if it is secret."""
 
     name: str
     value: str | None
@@ -72,7 +72,7 @@ class Synonym(NamedTuple):
 
 
 class DescribedSetting(NamedTuple):
-    """One setting. ``synonyms``: the strongest first; ``value`` None: it is secret, or unset."""
+    """One setting. ``synonyms`` has the strongest first. ``value`` is None if secret or unset."""
 
     name: str
     value: str | None
@@ -90,7 +90,7 @@ class DescribedSetting(NamedTuple):
 
 
 class BrokerSettings:
-    """The settings of a broker, as layers by their sources. Values are texts."""
+    """The settings of a broker, in layers by source. Values are texts."""
 
     def __init__(
         self,
@@ -107,12 +107,12 @@ class BrokerSettings:
         )
 
     def describe(self) -> list[DescribedSetting]:
-        """All settings of the broker, and those of listeners that a layer has."""
+        """All settings of the broker, including per-listener settings that a layer has."""
         names = dict.fromkeys(name for _, layer in self._layers for name in layer)
         return [self._described(name) for name in {**BROKER_SETTINGS, **names}]
 
     def describe_defaults(self) -> list[DescribedSetting]:
-        """The dynamic defaults of all brokers alone."""
+        """The dynamic defaults of all brokers, without other layers."""
         found = []
         for name, value in self._brokers.items():
             described = self._described(name)
@@ -124,15 +124,15 @@ class BrokerSettings:
         return found
 
     def describe_topic(self, settings: Mapping[str, str]) -> list[DescribedSetting]:
-        """All settings of a topic that sets ``settings``."""
+        """All settings of a topic, of which ``settings`` are its own."""
         definitions = {**TOPIC_SETTINGS, **_set_in(settings)}
         return self._resource(settings, definitions, ConfigSource.TOPIC)
 
     def describe_group(self, settings: Mapping[str, str]) -> list[DescribedSetting]:
-        """All settings of a group that sets ``settings``."""
+        """All settings of a group, of which ``settings`` are its own."""
         found = self._resource(settings, GROUP_SETTINGS, ConfigSource.GROUP)
         return [
-            # A setting without one of the broker's is its own synonym.
+            # A setting without a broker's default is its own synonym.
             each._replace(synonyms=(*each.synonyms, _own_default(each.name)))
             if GROUP_SETTINGS[each.name].broker_name is None
             else each
@@ -140,7 +140,7 @@ class BrokerSettings:
         ]
 
     def describe_client_metrics(self, settings: Mapping[str, str]) -> list[DescribedSetting]:
-        """All settings of a subscription to client metrics that sets ``settings``."""
+        """All settings of a client metrics subscription, of which ``settings`` are its own."""
         return self._resource(settings, CLIENT_METRICS_SETTINGS, ConfigSource.CLIENT_METRICS)
 
     def _described(self, name: str) -> DescribedSetting:
@@ -178,7 +178,7 @@ class BrokerSettings:
         return (layer[name] for _, layer in self._layers if name in layer)
 
     def _effective(self, name: str) -> str | None:
-        """The value that resources get, in the unit of ``name``."""
+        """The default for topics and groups, in the unit of ``name``. None without a value."""
         for each, factor in _BY_UNIT.get(name, ((name, 1),)):
             value = next(iter(self._values(each)), None)
             if value is None:
@@ -196,7 +196,7 @@ class BrokerSettings:
             for each in names
             if each in layer
         ]
-        # A broker drops all that comes before the first under the setting's own name.
+        # A broker drops all synonyms before the first one under the setting's own name.
         return tuple(dropwhile(lambda each: each.name != name, found))
 
 
@@ -211,7 +211,7 @@ def is_broker_setting(name: str) -> bool:
 
 
 def _set_in(settings: Mapping[str, str]) -> dict[str, Definition]:
-    """Definitions of settings that only topics that set them have."""
+    """Definitions of settings that are listed only for topics that set them."""
     return {name: _INTERNAL.get(name, _UNKNOWN) for name in settings if name not in TOPIC_SETTINGS}
 
 

@@ -1,13 +1,12 @@
-"""Why a partition of Kafka is not clean, and why a tombstone is still there, in Kafka's words and
-in the order in which Kafka asks.
+"""Why a partition is not clean, or why a tombstone remains, in the order of Kafka's checks.
 
-``ranges`` and ``verdict`` decide; here their answers are put into words. The smallest case: a log
-whose records all lie in the active segment. Its reason is that segment, and it ends with an append:
-one that would make the segment larger than ``segment.bytes``, or whose timestamp is more than
-``segment.ms`` behind the first.
+``ranges`` and ``verdict`` decide; this module describes their results. The smallest case: a log
+with all records in the active segment. The reason is that segment. It ends with an append that
+would make it larger than ``segment.bytes``, or has a timestamp more than ``segment.ms`` after the
+first.
 
-Source: docs/formats/kafka-cleaning.md, "Which partitions" and "The range", which also says when a
-segment is closed.
+Source: docs/formats/kafka-cleaning.md, "Which partitions" and "The range", which also describes
+when a segment is closed.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from lastwrite.reports.explanation import Fate, Reason, Rule
 
 
 def policy_reason(config: KafkaTopicConfig) -> Reason | None:
-    """The policy, where it does not ask for compaction."""
+    """The reason that lies in the policy. None if the topic is compacted."""
     if config.compacts:
         return None
     return Reason(
@@ -38,9 +37,7 @@ def policy_reason(config: KafkaTopicConfig) -> Reason | None:
 def kafka_reasons(
     found: Range, log: PartitionLog, config: KafkaTopicConfig, now_ms: int
 ) -> list[Reason]:
-    """What keeps ``found``, the range of ``log``, from being cleaned, or from reaching the log's
-    end.
-    """
+    """What keeps ``found``, the range of ``log``, from being cleaned or from reaching the end."""
     all_clean = (
         f"all offsets below {log.end_offset} were cleaned before, and nothing was written since"
     )
@@ -116,7 +113,7 @@ def _transaction(log: PartitionLog, first: int) -> Reason:
 
 
 class KafkaFates(Fates):
-    """Kafka's words for what becomes of a record."""
+    """Explanations of a record's fate, in Kafka's terms."""
 
     forget_clean = "the partition's line is taken out of cleaner-offset-checkpoint"
 

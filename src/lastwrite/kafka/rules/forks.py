@@ -1,6 +1,4 @@
-"""Where two histories of a log part: what an archive has, and what a log has that was cut by an
-election.
-
+"""The offset at which an archive and a log diverge, after an election truncated the log.
 Source: KIP-101, KIP-279; Kafka 4.4.0 AbstractFetcherThread.getOffsetTruncationState.
 """
 
@@ -12,13 +10,13 @@ from collections.abc import Callable, Sequence
 def common_end(
     epochs: Sequence[tuple[int, int]], end: int, end_of_epoch: Callable[[int], tuple[int, int]]
 ) -> int | None:
-    """Up to which offset an archive has what the log has; None: nobody can say.
+    """The offset up to which archive and log are the same. None if it cannot be determined.
 
     Args:
-        epochs: leader epochs of the archive and where they begin, oldest first.
-        end: of the archive.
-        end_of_epoch: asks the log's leader: the last epoch that it has up to one, and where the
-            next one begins; -1 where it knows none.
+        epochs: leader epochs of the archive with their first offsets, oldest first.
+        end: the end of the archive.
+        end_of_epoch: asks the log's leader for its last epoch up to the given one and the start of
+            the next. The leader answers -1 if it has no such epoch.
     """
     left = list(epochs)
     while left:

@@ -1,9 +1,9 @@
-"""Which neighbouring segments become one.
+"""Which neighbouring segments are merged to one.
 
-Compaction shrinks segments; merging the small ones keeps a log from ending as thousands of crumbs.
-Only neighbours merge, and only while what they hold *before* cleaning fits one segment, so that no
-output can grow beyond what a broker would have rolled.  A segment that nothing survives in still
-becomes a file of 0 bytes, which a later round merges away.
+Compaction shrinks segments; merging the small ones prevents a log of thousands of tiny files. Only
+neighbours are merged, and only while their size *before* cleaning fits one segment, so no output
+exceeds the size at which a broker would have rolled. A segment without surviving records still
+becomes a file of 0 bytes, which a later round merges.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""For whom deletes are held: groups that were named, and have not come so far.
+"""Which consumer groups block the removal of tombstones.
 
-``hold.tombstones.for.groups=a`` keeps a delete that is its key's last write until group ``a`` has
-committed an offset beyond its batch; one that goes by its horizon goes ``hold.tombstones.max.ms``
-after that all the same. A group of which nothing is known holds them, too: nobody guesses that it
-has read anything. Nothing else is held: a superseded delete goes at once, and retention takes whole
-segments.
+``hold.tombstones.for.groups=a`` keeps a tombstone that is its key's last write until group ``a``
+has committed an offset beyond its batch. If the delete horizon has passed, the tombstone is removed
+``hold.tombstones.max.ms`` after that in any case. An unknown group blocks them too, because it may
+not have read anything. Nothing else is kept: a superseded tombstone is removed at once, and
+retention deletes whole segments.
 
-The smallest case: ``a`` stands at 7, and ``b`` is not known. Deletes are held from 0 on; once ``b``
+The smallest case: ``a`` is at 7, and ``b`` is unknown. Tombstones are kept from 0 on; once ``b``
 has committed 9, from 7 on.
 
 Source: docs/decisions/dropping-a-tombstone.md.
@@ -28,8 +28,8 @@ def held_for(
 ) -> tuple[HeldFor, ...]:
     """The ``groups`` that have not read the log to its end.
 
-    ``positions``: the offset that each known group wants next. ``reasons``: why a position is not
-    known, where it cannot be read.
+    ``positions`` has the next offset of each known group. ``reasons`` has the errors of positions
+    that could not be read.
     """
     found = []
     for group in groups:
@@ -42,10 +42,10 @@ def held_for(
 
 
 def held_from(holding: Iterable[HeldFor]) -> int:
-    """The offset from which on deletes are held."""
+    """The offset from which on tombstones are kept."""
     return min((each.position or 0 for each in holding), default=NOT_HELD)
 
 
 def hold_ms(max_ms: int) -> int:
-    """``hold.tombstones.max.ms`` as a policy has it; -1: for ever."""
+    """``hold.tombstones.max.ms`` as a policy stores it. -1 means for ever."""
     return FOR_EVER_MS if max_ms < 0 else min(max_ms, FOR_EVER_MS)

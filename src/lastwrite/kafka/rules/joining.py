@@ -1,14 +1,15 @@
-"""Which small segments at an archive's end the next turn makes one of, and when a segment is full.
+"""Which small segments at an archive's end the next turn merges, and when a segment is full.
 
-A turn of a follower brings little, and each makes a segment. The next one begins with a copy of
-those at the end if they are at least eight, of which none has more than a third of the bytes::
+A turn of a follower copies few bytes, and each turn writes a segment. The next turn begins with a
+copy of the last segments, if they are at least eight and the largest has at most a third of the
+bytes::
 
     72 | 8 8 8 8 8 8 8 8            nine segments, turns of 8
-    72 | 64 8                       one copy of 64 bytes, and what is new
+    72 | 64 8                       one copy of 64 bytes, and the new ones
 
-So a byte's segment at least triples with each copy, and a byte is copied log3(segment.bytes / bytes
-of a turn) times at most. Turns of a thousandth of segment.bytes write five bytes for each that
-comes, and leave 17 segments at most.
+So the segment of a byte at least triples with each copy, and a byte is copied at most
+log3(segment.bytes / bytes of a turn) times. With turns of a thousandth of segment.bytes, five bytes
+are written per new byte, and at most 17 segments remain.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ _SHARE = 3
 
 
 def joined(sizes: Sequence[int], most_bytes: int) -> int:
-    """How many of the last segments, of ``sizes`` bytes, become one; 0: none.
+    """How many of the last segments, of ``sizes`` bytes, are merged; 0 for none.
 
-    ``most_bytes``: that the one may have.
+    ``most_bytes`` limits the size of the merged segment.
     """
     count = total = largest = 0
     for n, size in enumerate(reversed(sizes), 1):
@@ -38,8 +39,9 @@ def joined(sizes: Sequence[int], most_bytes: int) -> int:
 
 
 def roll_ms(config: KafkaTopicConfig) -> int:
-    """After how long a segment is full, by the time of its first batch: Kafka's ``segment.ms``, or
-    sooner, so that ``max.compaction.lag.ms`` can be kept.
+    """The age, by its first batch's time, at which a segment is full.
+
+    That is Kafka's ``segment.ms``, or less if ``max.compaction.lag.ms`` demands it.
 
     Source: Kafka 4.4.0 LogConfig.maxSegmentMs, LogSegment.timeWaitedForRoll.
     """

@@ -1,16 +1,16 @@
 """Which segments of a tier count, by the leaders that wrote them.
 
-A leader copies the segments that it has closed. Its successor rolls segments elsewhere, so copies
-overlap; after an unclean election it has another history, and what its predecessor copied beyond
-the fork counts no more::
+A leader copies the segments that it has closed. Its successor rolls segments at other offsets, so
+copies overlap. After an unclean election the successor has another history, and the copies of its
+predecessor beyond the fork no longer count::
 
     epoch 1   [0 ──── 60) [60 ──── 120) [120 ──── 180)
     epoch 2                        [100 ──── 150) [150 ──── 200)      began at offset 120
 
     counts    [0 ──── 60) [60 ── 100) [100 ──── 150) [150 ──── 200)
 
-Histories fork once and never meet again, so what counts of a segment begins where it begins; where
-the next one begins, the one before is cut.
+Histories fork once and never join again. So a segment counts from its own base offset, and up to
+the base offset of the next one.
 
 Source: KIP-405; Kafka 4.4 ``RemoteLogManager``, ``RemoteLogSegmentMetadata.segmentLeaderEpochs``.
 """
@@ -34,14 +34,14 @@ class Copied(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """The segments that count."""
+    """The segments that count, and the offsets that none of them covers."""
 
-    parts: tuple[tuple[int, int], ...]  # which one, and the offset at which it ends
-    gaps: tuple[tuple[int, int], ...]  # first offset that is in none, end
+    parts: tuple[tuple[int, int], ...]  # index of the segment, offset at which it is cut
+    gaps: tuple[tuple[int, int], ...]  # first missing offset, end
 
 
 def lineage_of(copies: Sequence[Copied]) -> Epochs:
-    """The leaders of the log as the newest segment knows them."""
+    """The leader epochs of the log, taken from the newest segment."""
     newest = max(copies, key=lambda each: (each.epochs[-1:], each.end_offset), default=None)
     return () if newest is None else newest.epochs
 
@@ -49,9 +49,9 @@ def lineage_of(copies: Sequence[Copied]) -> Epochs:
 def chain(
     copies: Sequence[Copied], lineage: Epochs, log_start: int, end: int | None = None
 ) -> Chain:
-    """Those that hold the offsets from ``log_start`` up to ``end``; None: as far as they go.
+    """The segments for the offsets from ``log_start`` to ``end``. None means as far as they reach.
 
-    Of two that begin alike the longer one counts, of copies of one segment the last.
+    Of two with the same base offset the longer one counts, and of equal copies the last finished.
     """
     spans = []
     for place, each in enumerate(copies):
@@ -79,9 +79,9 @@ def chain(
 
 
 def agree_until(copied: Copied, lineage: Epochs) -> int:
-    """Up to which offset a segment's leaders are those of the lineage; its base where none is.
+    """The offset up to which a segment has the leaders of the lineage; its base if none matches.
 
-    Neither side knows what lies below its first entry, which moves when records are deleted.
+    Both lack the epochs below their first entry, which moves up when records are deleted.
     """
     base, end = copied.base_offset, copied.end_offset
     starts = {start for _, start in (*copied.epochs, *lineage) if base < start < end}

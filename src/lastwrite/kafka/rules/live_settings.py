@@ -1,5 +1,6 @@
-"""How a live cluster is reached: settings under the names of Kafka's clients, so that a
-``client.properties`` can be given as it is.
+"""Settings of the connection to a live cluster, under the names of Kafka's clients.
+
+A ``client.properties`` can be passed unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def _upper(name: str, value: object) -> str:
 
 
 def _login(name: str, value: object) -> str:
-    """User, a zero, and password, of ``…LoginModule required username="…" password="…";``."""
+    """User, a zero, and password, from ``…LoginModule required username="…" password="…";``."""
     found = {
         key: re.sub(r"\\(.)", r"\1", quoted) or single or bare
         for key, quoted, single, bare in _LOGIN.findall(str(value))
@@ -37,8 +38,9 @@ def _login(name: str, value: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaClientConfig(SettingsTable):
-    """Who we are and how long we wait; see ``docs/guide/kafka-live.md``. The names are those of
-    Kafka's own clients, and of librdkafka where those know no PEM files.
+    """Identity and timeouts of the client; see ``docs/guide/kafka-live.md``.
+
+    The names are from Kafka's own clients, or from librdkafka where Kafka's have no PEM files.
     """
 
     # fmt: off
@@ -56,7 +58,7 @@ class KafkaClientConfig(SettingsTable):
     ssl_identification: str = setting("https", "ssl.endpoint.identification.algorithm")
     client_id:          str = setting("lastwrite", "client.id")
     request_timeout_ms: int = setting(30_000, "request.timeout.ms", 100, INT_MAX)  # of one request
-    # in which a partition that nobody leads, or a broker that is away, may come back
+    # time for a partition without a leader, or an unreachable broker, to return
     api_timeout_ms:     int = setting(60_000, "default.api.timeout.ms", 100, INT_MAX)
     # fmt: on
 
@@ -86,7 +88,7 @@ class KafkaClientConfig(SettingsTable):
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        """Settings of topics and buckets are given together with these."""
+        """Settings of topics and buckets may be in the same file, and are ignored here."""
         return name not in CLIENT_NAMES
 
 
@@ -94,7 +96,7 @@ CLIENT_NAMES = frozenset(KafkaClientConfig.field_of())
 
 
 def rules_of(names: Mapping[str, object]) -> dict[str, object]:
-    """The settings without those of a client."""
+    """The settings that are not a client's."""
     return {name: value for name, value in names.items() if name not in CLIENT_NAMES}
 
 
@@ -102,7 +104,7 @@ def brokers_of(url: str) -> Sequence[str]:
     """The addresses in ``kafka://HOST:PORT[,HOST:PORT…]``.
 
     Raises:
-        InvalidConfig: one is none, or something follows.
+        InvalidConfig: an address is invalid, or something follows the addresses.
     """
     addresses = url.removeprefix(SCHEME).rstrip("/").split(",")
     for address in addresses:

@@ -1,19 +1,19 @@
-"""What a log knows of its producers, and which of their batches must stay.
+"""The producers in a log, and which of their batches compaction must keep.
 
-The smallest case: producer 7 writes two batches, which end at offsets 3 and 5. A broker that gets
-the second one again answers "offset 5, as before", because it remembers the last batch of each
-producer. After a restart it learns that from a snapshot, or from the log: so 7's last batch,
-``last_offset`` 5, stays when compaction has taken all its records, as an empty shell. The shell
-goes when 7 has written again, or has been silent for ``producer.id.expiration.ms``.
+The smallest case: producer 7 writes two batches, which end at offsets 3 and 5. If a broker receives
+the second one again, it answers "offset 5, as before", because it remembers each producer's last
+batch. After a restart it restores that memory from a snapshot or from the log. So 7's last batch,
+``last_offset`` 5, stays as an empty shell after compaction has removed all its records. The shell
+is removed once 7 has written again, or has been silent for ``producer.id.expiration.ms``.
 
-- An epoch is a life of a producer: with a new one older batches are forgotten.
-- A transaction is open from the first offset of its first batch to its marker. Nothing at or above
-  the first open transaction is stable, and a transaction whose marker is not replicated counts as
+- A new epoch of a producer makes the broker forget the producer's older batches.
+- A transaction is open from the first offset of its first batch to its marker. Offsets from the
+  first open transaction on are unstable. A transaction whose marker is not replicated counts as
   open.
-- Since 4.0 the marker itself may begin the new epoch. Then no batch of data is remembered
-  (``last_offset`` -1), and the marker is all that is left of the producer: its batch stays in place
-  of the data's.
-- A marker that was emptied by compaction says nothing any more.
+- Since 4.0 the marker itself may begin the new epoch. Then no data batch is remembered
+  (``last_offset`` -1), and the marker is the only trace of the producer. So the marker's batch
+  stays instead of the data batch.
+- A marker that compaction has emptied has no effect any more.
 
 Source: Kafka 4.4 ``ProducerStateManager``, ``ProducerAppendInfo``, ``ProducerStateEntry``,
 ``LastRecord``; docs/formats/kafka.md, "Indexes" and "Producer snapshot";
@@ -32,10 +32,10 @@ from lastwrite.model.policy import LONG_MAX
 
 
 class ProducerStates:
-    """The producers of a log, fed batch by batch in the order of the log.
+    """The producers of a log, built up batch by batch in the order of the log.
 
-    ``producers`` are known from before, as a snapshot has them. ``high_watermark`` ends what is
-    replicated: of finished transactions only those are remembered whose marker lies there or above.
+    ``producers`` are the initial ones, as from a snapshot. ``high_watermark`` ends the replicated
+    part. A finished transaction matters only if its marker is at or above it.
     """
 
     def __init__(self, producers: Iterable[Producer] = (), high_watermark: int = 0) -> None:
@@ -44,7 +44,7 @@ class ProducerStates:
         self._known = {
             p.producer_id: (p.producer_epoch, p.last_offset, p.timestamp_ms) for p in producers
         }
-        # Open transactions, id to first offset. They are entered in the log's order: the first is
+        # Open transactions, id to first offset. They are added in the log's order, so the first is
         # the earliest.
         begun = sorted((p.open_from, p.producer_id) for p in producers if p.open_from >= 0)
         self._open = {producer_id: first for first, producer_id in begun}
@@ -61,7 +61,7 @@ class ProducerStates:
         timestamp_ms: int,
         transactional: bool,
     ) -> None:
-        """A data batch, empty ones too; ``timestamp_ms`` is the largest of its header."""
+        """Add a data batch, which may be empty. ``timestamp_ms`` is the largest of its header."""
         self._known[producer_id] = (epoch, last_offset, timestamp_ms)
         if transactional:
             self._open.setdefault(producer_id, base_offset)
@@ -69,7 +69,7 @@ class ProducerStates:
     def marker(
         self, producer_id: int, epoch: int, offset: int, timestamp_ms: int, aborts: bool
     ) -> None:
-        """The COMMIT or ABORT record at ``offset``; an emptied control batch is none."""
+        """Add the COMMIT or ABORT record at ``offset``. Emptied control batches are not added."""
         known_epoch, last_offset, _ = self._known.get(producer_id, (epoch, -1, -1))
         self._known[producer_id] = (
             epoch,
@@ -89,7 +89,7 @@ class ProducerStates:
 
     @property
     def producers(self) -> tuple[Producer, ...]:
-        """All that are known, by id; none has expired, since that needs a clock."""
+        """All producers so far, by id. Expired ones are included, because expiry needs a clock."""
         return tuple(
             Producer(producer_id, *state, self._open.get(producer_id, -1))
             for producer_id, state in sorted(self._known.items())
@@ -102,12 +102,15 @@ class ProducerStates:
 
     @property
     def aborted(self) -> tuple[AbortedTransaction, ...]:
-        """Aborted transactions by their marker's offset, as a transaction index holds them."""
+        """Aborted transactions by their marker's offset, as in a transaction index."""
         return tuple(self._aborted)
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Of the earliest transaction that is open or whose marker is not replicated."""
+        """First offset of the earliest transaction that is open or has an unreplicated marker.
+
+        None if there is none.
+        """
         found = (next(iter(self._open.values()), None), self._unreplicated_from)
         return min((offset for offset in found if offset is not None), default=None)
 
@@ -115,9 +118,9 @@ class ProducerStates:
 def active(producers: Iterable[Producer], now_ms: int, expiration_ms: int) -> tuple[Producer, ...]:
     """The producers whose last batch must be kept at ``now_ms``, in their order.
 
-    ``expiration_ms`` is ``producer.id.expiration.ms``: as long as that a producer may be silent.
-    One with an open transaction never expires, nor one whose timestamp is further from the clock
-    than a long holds: the difference wraps at Kafka, to below 0.
+    ``expiration_ms`` is ``producer.id.expiration.ms``: how long a producer may be silent. A
+    producer with an open transaction never expires. Nor does one whose timestamp differs from the
+    clock by more than a long holds, because in Kafka the difference wraps to below 0.
     """
     return tuple(
         p
@@ -127,10 +130,11 @@ def active(producers: Iterable[Producer], now_ms: int, expiration_ms: int) -> tu
 
 
 def kept_batches(active: Iterable[Producer]) -> tuple[Int64Array, Int64Array]:
-    """Which batches must not vanish, though they may be emptied.
+    """The batches that must stay, though they may be emptied.
 
-    Returns the last offsets, ascending, of active producers' last data batches; and (id, epoch),
-    ascending, of those that have none: of them all control batches of that epoch stay.
+    Returns the last offsets, ascending, of active producers' last data batches. Returns also
+    (id, epoch), ascending, of active producers without a data batch: all control batches of that
+    epoch stay.
     """
     offsets: list[int] = []
     markers: list[tuple[int, int]] = []

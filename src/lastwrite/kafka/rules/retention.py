@@ -1,19 +1,20 @@
 """Which segments a log no longer has to keep, and why.
 
-Kafka takes whole segments, from the oldest up, in three passes over what the pass before left::
+Kafka deletes whole segments from the oldest up, in three passes, each over the rest of the one
+before::
 
     log start         always                   the next segment begins at or below the log start
     retention.bytes   policy with ``delete``   without it the log has that many bytes or more
     retention.ms      policy with ``delete``   its largest timestamp is older than that; equal age
                                                stays
 
-A pass ends at the first segment that does not qualify, and whatever lies behind stays too: one
-record from the future keeps all later segments. No pass takes a segment that ends above the high
-watermark, so the log start never passes what is replicated.
+A pass ends at the first segment that does not qualify, and all later ones stay: one record with a
+future timestamp keeps all later segments. No pass deletes a segment that ends above the high
+watermark, so the log start never exceeds the replicated part.
 
-The last segment goes like any other, unless it is empty: then it is what a broker appends to. If
-all go, an empty one is made at the log's end first, since a log has at least one, and since its
-name says where the next offset is.
+The last segment is deleted like any other, unless it is empty, because a broker appends to it. If
+all segments are deleted, an empty one is created at the log's end first. A log needs at least one
+segment, whose name stores the next offset.
 
 Source: Kafka 4.4.0 UnifiedLog.deleteOldSegments, deletableSegments, deleteSegments.
 """
@@ -31,7 +32,7 @@ from lastwrite.reports.compaction import Expired, RetentionRule
 def expired(log: PartitionLog, config: KafkaTopicConfig, now_ms: int) -> Retention:
     """The segments of ``log`` that Kafka would delete at ``now_ms``.
 
-    The policy ``compact`` alone, and an empty one, know the log start only. ``log`` has at least
+    A policy that is ``compact`` alone, or empty, only applies the log start. ``log`` has at least
     one segment.
     """
     limits = {RetentionRule.LOG_START: log.log_start}
@@ -40,7 +41,7 @@ def expired(log: PartitionLog, config: KafkaTopicConfig, now_ms: int) -> Retenti
             RetentionRule.BYTES: config.retention_bytes,
             RetentionRule.AGE: config.retention_ms,
         }
-    # The bytes of each segment and all behind it.
+    # The bytes of each segment and all later ones.
     sizes = list(accumulate(segment.size_bytes for segment in reversed(log.segments)))[::-1]
     gone: list[Expired] = []
     stays = None
@@ -68,7 +69,7 @@ def expired(log: PartitionLog, config: KafkaTopicConfig, now_ms: int) -> Retenti
 def _ask(
     rule: RetentionRule, limit: int, log: PartitionLog, place: int, bytes_left: int, now_ms: int
 ) -> tuple[bool, str]:
-    """Whether the segment at ``place`` qualifies, and why; ``bytes_left`` from it on."""
+    """Whether the segment at ``place`` qualifies, and why. ``bytes_left`` counts from it on."""
     segment = log.segments[place]
     end = log.segment_end(place)
     is_last = place + 1 == len(log.segments)

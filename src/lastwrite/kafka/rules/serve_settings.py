@@ -1,5 +1,6 @@
-"""How ``serve`` meets its clients: settings under the names of Kafka's broker, so that a
-``server.properties`` can be given as it is.
+"""Settings of ``serve`` for its clients, under the names of Kafka's broker.
+
+A ``server.properties`` can be passed unchanged.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ def _mechanisms(name: str, value: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig(SettingsTable):
-    """What clients have to show, and how much they may take; see ``docs/guide/serve.md``. Where we
-    differ from a broker's defaults, it is because it trusts whoever reaches it.
+    """Requirements and limits for clients; see ``docs/guide/serve.md``.
+
+    Defaults differ from a broker's only because a broker trusts every client that can reach it.
     """
 
     certificate: str = setting("", "ssl.certificate.location ssl.keystore.location")
@@ -32,17 +34,17 @@ class ServeConfig(SettingsTable):
     client_ca: str = setting("", "ssl.ca.location ssl.truststore.location")
     client_auth: str = setting("none", "ssl.client.auth", choices=("none", "required"))
     mechanisms: str = setting("", "sasl.enabled.mechanisms", parse=_mechanisms)
-    # after which a client has to show again who it is; 0: never
+    # after which a client has to authenticate again; 0: never
     session_ms: int = setting(0, "connections.max.reauth.ms", 0)
     failed_delay_ms: int = setting(100, "connection.failed.authentication.delay.ms", 0, 10_000)
     connections: int = setting(1000, "max.connections", 1, INT_MAX)
-    # of one address, but of this machine's own: behind a proxy there all clients have it
+    # per address except local ones: behind a local proxy all clients share its address
     connections_of_address: int = setting(100, "max.connections.per.ip", 1, INT_MAX)
     idle_ms: int = setting(600_000, "connections.max.idle.ms", 1000)
-    # a position of a stopped broker's directory that is older is left out
+    # older positions in a stopped broker's directory are ignored
     offsets_retention_minutes: int = setting(10_080, "offsets.retention.minutes", 1, INT_MAX)
     request_bytes: int = setting(100 << 20, "socket.request.max.bytes", 1 << 10, INT_MAX)
-    # of requests before a client is known
+    # request size before authentication
     unknown_bytes: int = setting(64 << 10, "sasl.server.max.receive.size", 1 << 10, INT_MAX)
 
     def __post_init__(self) -> None:
@@ -59,7 +61,7 @@ class ServeConfig(SettingsTable):
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        """Settings of topics and buckets are given together with these."""
+        """Settings of topics and buckets may be in the same file, and are ignored here."""
         return name not in SERVE_NAMES
 
 
@@ -70,6 +72,6 @@ def serve_config(names: Mapping[str, object] | None) -> ServeConfig:
     """The settings among ``names``.
 
     Raises:
-        InvalidConfig: one is out of range, or lacks another.
+        InvalidConfig: a setting is out of range, or requires another.
     """
     return ServeConfig.from_names(names or {})

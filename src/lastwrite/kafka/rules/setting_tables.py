@@ -1,7 +1,7 @@
 """The settings of Kafka 4.4.0 that DescribeConfigs lists: their types and defaults.
 
-The tables come from the answers of a broker 4.4.0 on Linux with Java 17. A name without `` has
-no default.
+The tables are from the answers of a broker 4.4.0 on Linux with Java 17. A name without ``=`` has no
+default.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ class SettingType(IntEnum):
 
 
 class Definition(NamedTuple):
-    """One setting. Its default is ``default`` or the value of the broker's setting
-    ``broker_name``. Both None: it has none.
+    """One setting. Its default is ``default``, or the value of the broker setting ``broker_name``.
+
+    If both are None it has no default.
     """
 
     type: SettingType

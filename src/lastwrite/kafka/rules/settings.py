@@ -1,9 +1,8 @@
 """The settings that decide what compaction does, under Kafka's names, defaults and units.
 
-A setting has a topic name (``delete.retention.ms``) and often broker names that give its default
-(``log.cleaner.delete.retention.ms``); a topic's value stands before a broker's, and of several
-broker names the finer unit stands before the coarser (``log.retention.ms`` before
-``log.retention.hours``).
+A setting has a topic name (``delete.retention.ms``) and often broker names for its default
+(``log.cleaner.delete.retention.ms``). A topic's value has precedence over a broker's. Of several
+broker names the finer unit has precedence (``log.retention.ms`` before ``log.retention.hours``).
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ _COMPRESSIONS = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 
 
 def _time_or_for_ever(name: str, value: object) -> int:
-    """Every negative time means for ever."""
+    """Parse a time. Every negative time means for ever."""
     return max(int(parse_number(name, value, whole=True)), -1)
 
 
 def _groups(name: str, value: object) -> tuple[str, ...]:
-    """Names with commas, in which capitals count."""
+    """Parse a list with commas. Names are case-sensitive."""
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, list | tuple):
         raise InvalidConfig(f"{name} is a list with commas, not {value!r}")
@@ -45,20 +44,19 @@ def _groups(name: str, value: object) -> tuple[str, ...]:
 
 
 def _policies(name: str, value: object) -> tuple[str, ...]:
-    """``compact,delete``; people and documents write ``delete + compact``, too."""
+    """Parse ``compact,delete``, and also ``delete + compact``, as some documents write it."""
     return parse_list(name, value.replace("+", ",") if isinstance(value, str) else value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaTopicConfig(SettingsTable):
-    """The topic settings that compaction obeys; dots become underscores.
+    """The topic settings for compaction; dots become underscores.
 
-    One default is not Kafka's: ``cleanup_policy`` is compact, for whom the rules of a round are
-    asked. Whether a topic has a round at all is decided in ``topic_settings``, which takes nothing
-    for granted.
+    One default differs from Kafka's: ``cleanup_policy`` is compact, because this class holds the
+    rules of a round. ``topic_settings`` decides whether a topic gets a round, without assumptions.
 
     Raises:
-        InvalidConfig: a value is out of its range, or does not go with another.
+        InvalidConfig: a value is out of range, or contradicts another.
 
     Source: Kafka 4.4.0 TopicConfig, LogConfig, ServerTopicConfigSynonyms;
     docs/formats/kafka-cleaning.md.
@@ -98,8 +96,8 @@ class KafkaTopicConfig(SettingsTable):
     compaction_strategy_header: str = setting(
         "", "compaction.strategy.header log.cleaner.compaction.strategy.header")
     producer_id_expiration_ms: int = setting(_DAY, "producer.id.expiration.ms", 1, INT_MAX)
-    max_keyless_ratio: float = setting(0.0, "max.keyless.ratio", 0, 1)  # ours: see ``keyless``
-    # ours: see ``holds``; -1: for ever
+    max_keyless_ratio: float = setting(0.0, "max.keyless.ratio", 0, 1)  # see ``keyless``
+    # see ``holds``; -1: for ever. These four are not Kafka's.
     hold_tombstones_for_groups: tuple[str, ...] = setting(
         (), "hold.tombstones.for.groups", parse=_groups)
     hold_tombstones_max_ms: int = setting(
@@ -127,7 +125,7 @@ class KafkaTopicConfig(SettingsTable):
 
     @property
     def deletes(self) -> bool:
-        """Retention by time and size applies."""
+        """Whether retention by time and size applies."""
         return "delete" in self.cleanup_policy
 
     @classmethod
@@ -145,7 +143,7 @@ class KafkaTopicConfig(SettingsTable):
         return InvalidConfig(f"no setting is named {name!r}", remedy=remedy)
 
     def to_names(self) -> dict[str, str]:
-        """Every setting by its topic name, as text that ``from_names`` takes."""
+        """Every setting by its topic name, as text for ``from_names``."""
         out = {}
         for field_name in self.table():
             value = getattr(self, field_name)
@@ -156,12 +154,12 @@ class KafkaTopicConfig(SettingsTable):
 
 
 def is_setting(name: str) -> bool:
-    """Whether ``from_names`` takes ``name``."""
+    """Whether ``from_names`` accepts ``name``."""
     return name in KafkaTopicConfig.field_of() or KafkaTopicConfig.has_no_effect(name)
 
 
 def is_topic_setting(name: str) -> bool:
-    """Whether a topic can have a setting of this name; else only brokers can."""
+    """Whether a topic can have a setting of this name, and not only a broker."""
     field_name = KafkaTopicConfig.field_of().get(name)
     if field_name is None:
         return name in _OF_TOPICS.split()
@@ -169,7 +167,7 @@ def is_topic_setting(name: str) -> bool:
 
 
 def topic_name(field_name: str) -> str:
-    """The name of a field's setting in a topic."""
+    """The topic name of a field's setting."""
     return field_name.replace("_", ".")
 
 
@@ -179,12 +177,12 @@ def field_names() -> Sequence[str]:
 
 
 def names_of(field_name: str) -> Sequence[str]:
-    """Every name of a field's setting, of topics and of brokers, the strongest first."""
+    """Every topic and broker name of a field's setting, the strongest first."""
     return _NAMES[field_name]
 
 
 def broker_names(field_name: str) -> Sequence[str]:
-    """Those that only brokers use."""
+    """The names of a field's setting that only brokers use."""
     return [name for name in _NAMES[field_name] if not is_topic_setting(name)]
 
 
@@ -194,8 +192,8 @@ _NAMES = {
 }
 _FIELDS = tuple(_NAMES)
 
-# Settings of Kafka 4.4.0's KafkaConfig and of older brokers that do not change what a round does;
-# ``config.cleaner`` reads some of them.
+# Settings of Kafka 4.4.0's KafkaConfig and of older brokers that do not change a round. Some of
+# them are read by ``config.cleaner``.
 _OF_TOPICS = """
 compression.gzip.level compression.lz4.level compression.zstd.level flush.messages flush.ms
 follower.replication.throttled.replicas leader.replication.throttled.replicas local.retention.bytes

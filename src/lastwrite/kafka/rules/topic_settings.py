@@ -1,29 +1,27 @@
-"""Whose word holds for a topic's setting: an override, the cluster, a default that was stated, or
-Kafka's.
+"""Precedence of topic settings: override, cluster, stated default, Kafka's default.
 
     orders-*:cleanup.policy=compact        an override, from --topic-config
-    cleanup.policy=compact                 a default, from --config: for topics of which nothing is
-                                           known
+    cleanup.policy=compact                 a default, from --config: for unknown topics
 
-A setting is learned, the strongest first, from
+The sources of a setting, the strongest first:
 
-1. the override: what the caller says of this very topic, whatever anybody else says;
-2. the cluster's metadata: the topic's own setting, then the brokers' dynamic defaults, of this
-   broker before those of all (KIP-226), then what a broker that was asked says of its file;
-3. ``config``: what holds where nobody above says otherwise;
+1. the override: the caller's value for this very topic, before any other source;
+2. the cluster's metadata: the topic's own setting, then the brokers' dynamic defaults, first this
+   broker's and then the cluster-wide ones (KIP-226), then the file of a broker that was asked;
+3. ``config``: the caller's defaults for everything else;
 4. Kafka's default.
 
-``cleanup.policy`` and the limits of retention decide what may go, so of these nothing is guessed:
+``cleanup.policy`` and the limits of retention decide which data may be deleted, so they are never
+guessed:
 
-- ``cleanup.policy`` in ``config`` is the default of topics *of which nothing is known*. A topic
-  that the metadata knows and that sets none has the brokers' default: ``log.cleanup.policy``, from
-  the metadata or ``config``, else ``delete``.
-- Of a topic of which nothing is known a broker's name (``log.cleanup.policy``,
-  ``log.retention.hours`` …) says nothing: the topic may have a setting of its own.
-- Retention by size or age follows only a policy that somebody stated, and an age that somebody
-  stated. A broker's whole file (known by ``log.dirs``) states by silence that the broker has
-  Kafka's default.
-
+- ``cleanup.policy`` in ``config`` is the default of *unknown* topics only. A topic that is in the
+  metadata without this setting has the brokers' default: ``log.cleanup.policy``, from the metadata
+  or ``config``, else ``delete``.
+- For an unknown topic, broker settings (``log.cleanup.policy``, ``log.retention.hours`` …) have no
+  effect, because the topic may have a setting of its own.
+- Retention by size or age needs a stated policy, and retention by age also a stated age. A
+  broker's whole file (recognised by ``log.dirs``) states Kafka's default for each setting that it
+  omits.
 Source: Kafka 4.4.0 ``LogConfig``, ``ServerTopicConfigSynonyms``, ``DynamicBrokerConfig``; KIP-226.
 """
 
@@ -52,7 +50,7 @@ _BROKERS_FILE = ("log.dirs", "log.dir")
 
 
 class Source(StrEnum):
-    """Who says a setting, the strongest first."""
+    """The source of a setting, the strongest first."""
 
     OVERRIDE = "topic-config"
     TOPIC = "topic (metadata)"
@@ -60,13 +58,13 @@ class Source(StrEnum):
     BROKERS = "broker default (metadata)"
     FILE = "broker's file (metadata)"
     CONFIG = "config"
-    NAMED = "named"  # whoever names one topic for compaction says that it is compacted
+    NAMED = "named"  # naming a single topic for compaction implies that it is compacted
     DEFAULT = "default"
-    UNKNOWN = "unknown"  # nobody does, and Kafka's default is not taken for granted
+    UNKNOWN = "unknown"  # no source has it, and Kafka's default is not assumed
 
 
 def decode_overrides(lines: Sequence[str], said_by: str = "--topic-config") -> tuple[Override, ...]:
-    """``TOPIC:NAME=VALUE`` texts.
+    """Parse texts of the form ``TOPIC:NAME=VALUE``.
 
     Raises:
         InvalidConfig: a text of another form.
@@ -85,7 +83,7 @@ def decode_overrides(lines: Sequence[str], said_by: str = "--topic-config") -> t
 
 
 def decode_overrides_file(text: str) -> tuple[Override, ...]:
-    """A file of such lines; blank ones and those that begin with ``#`` say nothing.
+    """Parse a file of overrides, one per line. Blank lines and lines with ``#`` are skipped.
 
     Raises:
         InvalidConfig: a line of another form.
@@ -98,10 +96,10 @@ def decode_overrides_file(text: str) -> tuple[Override, ...]:
 
 
 def check_overrides(overrides: Sequence[Override]) -> None:
-    """Hold each against what a topic of Kafka can have.
+    """Check each override against Kafka's topic settings.
 
     Raises:
-        InvalidConfig: no such setting, one of brokers alone, or a value that it cannot have.
+        InvalidConfig: there is no such setting, only brokers have it, or the value is invalid.
     """
     for each in overrides:
         if is_setting(each.name) and not is_topic_setting(each.name):
@@ -118,7 +116,7 @@ def check_overrides(overrides: Sequence[Override]) -> None:
 
 
 def overrides_of(topic: str, overrides: Sequence[Override]) -> dict[str, object]:
-    """What ``overrides`` say of ``topic``: an exact name wins, then the later one."""
+    """The settings in ``overrides`` for ``topic``. An exact name wins, then the later one."""
     found: dict[str, object] = {}
     for is_exact in (False, True):
         for each in overrides:
@@ -129,29 +127,29 @@ def overrides_of(topic: str, overrides: Sequence[Override]) -> dict[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What the cluster's metadata says of one topic that it lists."""
+    """The settings in the cluster's metadata for one topic that it lists."""
 
     topic: Mapping[str, object]
     broker: Mapping[str, object] = field(
         default_factory=dict
-    )  # dynamic defaults of the broker that has the log
-    brokers: Mapping[str, object] = field(default_factory=dict)  # and of all brokers
-    # its own file, where the broker itself was asked
+    )  # dynamic defaults of the broker with the log
+    brokers: Mapping[str, object] = field(default_factory=dict)  # cluster-wide dynamic defaults
+    # the broker's own file, if the broker was asked
     file: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaTopicSettings:
-    """A topic's settings, and whose word each of them is."""
+    """A topic's settings and where each comes from."""
 
     config: KafkaTopicConfig
-    # by field: all that was said of it, what holds first; the default last
+    # by field: all values with their sources, the effective one first and the default last
     words: Mapping[str, tuple[Word, ...]]
-    # every setting by its topic's name, as text, with all that was said of it
+    # every setting by its topic name, as text, with all its sources
     listed: tuple[Setting, ...]
     outvoted: tuple[Outvoted, ...] = ()
-    is_policy_known: bool  # False: nobody says whether the topic is compacted
-    is_policy_stated: bool  # False: it is unknown, or Kafka's default
+    is_policy_known: bool  # False: no source has the topic's policy
+    is_policy_stated: bool  # False: the policy is unknown, or Kafka's default
     is_age_stated: bool
 
     def source_of(self, field_name: str) -> str:
@@ -159,7 +157,7 @@ class KafkaTopicSettings:
 
     @cached_property
     def of_retention(self) -> KafkaTopicConfig:
-        """The settings that retention may go by: a limit that rests on a guess is off."""
+        """The settings for retention. Limits that rest on a guess are switched off."""
         if not self.is_policy_stated:
             return replace(self.config, retention_ms=-1, retention_bytes=-1)
         return self.config if self.is_age_stated else replace(self.config, retention_ms=-1)
@@ -174,11 +172,12 @@ def resolve(
 ) -> KafkaTopicSettings:
     """The settings of ``topic``.
 
-    ``known``: what the metadata says of it; None: it is in no metadata. ``config``: what was stated
-    for whatever nobody else says. ``is_named``: the caller named this one topic to be compacted.
+    ``known`` has the topic's metadata. None means that it is in no metadata. ``config`` has the
+    defaults for settings without another source. With ``is_named`` the caller named this one topic
+    for compaction.
 
     Raises:
-        InvalidConfig: a value that its setting cannot have.
+        InvalidConfig: a value is invalid.
     """
     said = overrides_of(topic, overrides)
     layers = ((Source.OVERRIDE, said), *_layers(known), (Source.CONFIG, config))
@@ -228,7 +227,7 @@ def resolve(
 
 
 def _layers(known: Known | None) -> Iterator[tuple[Source, Mapping[str, object]]]:
-    """What the cluster says, the strongest first."""
+    """The sources in the cluster's metadata, the strongest first."""
     if known is not None:
         yield Source.TOPIC, known.topic
         yield Source.BROKER, known.broker
@@ -239,7 +238,7 @@ def _layers(known: Known | None) -> Iterator[tuple[Source, Mapping[str, object]]
 def _listed(
     made: KafkaTopicConfig, words: Mapping[str, tuple[Word, ...]], unknown: Collection[str]
 ) -> tuple[Setting, ...]:
-    """Every setting; of those in ``unknown`` nobody has a right to say a value."""
+    """Every setting. Those in ``unknown`` are listed without a value."""
     values = made.to_names()
     found = []
     for field_name, said in words.items():
@@ -252,7 +251,7 @@ def _listed(
 
 
 def _counts(field_name: str, source: Source, name: str, known: Known | None) -> bool:
-    """Whether a word of ``config`` is one about this topic; all other words are."""
+    """Whether a value applies to this topic. Only values from ``config`` may not."""
     if source is not Source.CONFIG or field_name not in _LETS_GO:
         return True
     if known is None:
@@ -266,7 +265,7 @@ def _outvoted(
     words: Mapping[str, tuple[Word, ...]],
     made: KafkaTopicConfig,
 ) -> Iterator[Outvoted]:
-    """What ``config`` says of settings under their topics' names, and the metadata says otherwise."""
+    """The topic settings in ``config`` that the metadata overrides with other values."""
     for field_name in field_names():
         stated = next(
             (name for name in names_of(field_name) if name in config and is_topic_setting(name)),
