@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import shlex
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lastwrite.cli import output, run
+from lastwrite.cli.app import build_app
 from lastwrite.cli.options import pairs, settings
 from lastwrite.errors import InvalidConfig
 
@@ -139,8 +142,47 @@ def test_help_lists_options_of_one_system_under_its_name(
     for name in listed:
         assert [line for line in options if line.startswith(name)]
     assert elsewhere not in under
-    [general] = [block for block in blocks if block.startswith("Options:\n")]
+    [general] = [block for block in blocks if block.startswith("Selection:\n")]
     assert "--system" in general and listed[0] + " " not in general
+
+
+@pytest.fixture(scope="module")
+def commands() -> dict[str, Any]:
+    return dict(build_app(output.Output()).commands)
+
+
+def test_the_list_of_commands_shows_whole_sentences_at_80_columns(
+    commands: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run(["--help"]) == 0
+    listed = capsys.readouterr().out.partition("Commands:\n")[2].splitlines()
+    assert [line.split() for line in listed] == [
+        [name, *command.help.partition("\n")[0].split()] for name, command in commands.items()
+    ]
+    assert all(line.endswith(".") for line in listed)
+
+
+def test_help_of_every_command_groups_options_and_ends_with_examples(
+    commands: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for name, command in commands.items():
+        assert run([name, "--help"]) == 0
+        said = capsys.readouterr().out
+        assert said.count("\nOutput:\n") == 1 and "\nOptions:\n" not in said
+        shown = said.partition("\nExamples:\n")[2].splitlines()
+        assert [line[2:] for line in shown] == command.epilog.strip().splitlines()
+
+
+def test_every_example_of_a_command_can_be_parsed(commands: dict[str, Any]) -> None:
+    for name, command in commands.items():
+        examples = command.epilog.strip().replace("\\\n", "").splitlines()
+        assert len(examples) >= 2, name
+        for example in examples:
+            program, called, *arguments = shlex.split(example.partition(" >")[0])
+            assert (program, called) == ("lastwrite", name)
+            command.make_context(name, arguments)
 
 
 def test_a_table_folds_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from lastwrite.cli.options import GROUPS, OUTPUT
 from lastwrite.cli.output import Output
 
 # Each is a module of this package and its function, in the order of --help.
@@ -39,11 +40,12 @@ _COMMANDS = (
 _ENDS = ("min", "max")
 _HELP = """Keep the last write of every key: compact the logs of Kafka, RocketMQ and Pulsar, on Spark.
 
-PATH is a log root (what Kafka's broker calls log.dirs), a RocketMQ store (storePathRootDir) or an archive of Pulsar
-topics (see fetch), one partition's folder or one file. compact, plan, clean and fetch take a live Pulsar topic, too:
-persistent://tenant/namespace/topic.
-Exit status: 0 done; 2 wrong use; 3 input damaged, the rest was done; 4 held by someone else;
-5 verification failed; 1 anything else.
+PATH is a log root (one of Kafka's log.dirs), a RocketMQ store (storePathRootDir), an archive (see
+fetch), a partition folder or a single file. compact, plan, clean and fetch also take a live Pulsar
+topic, persistent://tenant/namespace/topic.
+
+Exit status: 0 done; 1 any other error; 2 wrong use; 3 the input is damaged, the rest was done;
+4 another process uses the log; 5 verification failed.
 """
 
 
@@ -67,7 +69,8 @@ def build_app(output: Output, name: str = "") -> Any:
     )
     app.callback()(_program)
     for each in (name,) if name in _COMMANDS else _COMMANDS:
-        app.command(cls=_Command)(getattr(import_module(f"lastwrite.cli.{each}"), each))
+        module = import_module(f"lastwrite.cli.{each}")
+        app.command(cls=_Command, epilog=module.EXAMPLES)(getattr(module, each))
     return typer.main.get_command(app)
 
 
@@ -109,20 +112,24 @@ class _Program(_Plainly, TyperGroup):
 
 
 class _Command(_Plainly, TyperCommand):
-    """A command whose help lists what concerns one system only after the rest, under its name."""
+    """A command whose help lists its options by group and ends with examples."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        groups: dict[str, list[tuple[str, str]]] = {each: [] for each in ("Arguments", *GROUPS)}
         for each in self.get_params(ctx):
             record = each.get_help_record(ctx)
-            group = "Arguments" if each.param_type_name == "argument" else "Options"
             if record is not None:
-                group = getattr(each, "rich_help_panel", None) or group
-                groups.setdefault(group, []).append(record)
-        for group in (*list(groups)[:2], *sorted(list(groups)[2:])):
-            if groups[group]:
+                group = "Arguments" if each.param_type_name == "argument" else OUTPUT
+                groups[getattr(each, "rich_help_panel", None) or group].append(record)
+        for group, records in groups.items():
+            if records:
                 with formatter.section(group):
-                    formatter.write_dl(groups[group])
+                    formatter.write_dl(records)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Examples"):
+            for line in (self.epilog or "").strip().splitlines():
+                formatter.write(f"{'':{formatter.current_indent}}{line}\n")
 
 
 def _say_version(asked: bool) -> None:

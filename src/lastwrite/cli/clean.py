@@ -32,25 +32,37 @@ if TYPE_CHECKING:
     from lastwrite.reports.compaction import PartitionReport
 
 
+EXAMPLES = r"""
+lastwrite clean /var/lib/kafka --metrics-port 9400
+lastwrite clean /archive --table 's3://lake/{topic}' --table-config '*:as=delta'
+lastwrite clean --source kafka://broker:9092 --topic 'orders-*' --to /archive \
+  --table 'shop.{topic}' --table-config '*:catalog=http://catalog:8181'
+"""
+
+
 def clean(
     context: typer.Context,
     roots: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="ROOT…",
-            help="Log roots, stores, archives, persistent://… topics; none with --source.",
+            help="Log roots, stores, archives or persistent://… topics; none with --source.",
         ),
     ] = None,
     source: Annotated[
         list[str] | None,
         options.option(
             "--source URL",
-            "What the archive of --to follows: kafka://HOST:PORT[,HOST:PORT…], rocketmq://…, "
-            "persistent://…",
+            "The live cluster that the archive of --to follows: "
+            "kafka://HOST:PORT[,HOST:PORT…], rocketmq://… or persistent://…",
+            options.FOLLOWING,
         ),
     ] = None,
     to: Annotated[
-        str | None, options.option("--to ARCHIVE", "With --source: what follows, and is cleaned.")
+        str | None,
+        options.option(
+            "--to ARCHIVE", "With --source: the archive to update and to clean.", options.FOLLOWING
+        ),
     ] = None,
     topic: options.Topics = None,
     partition: options.Partition = None,
@@ -62,12 +74,16 @@ def clean(
         int | None,
         options.option(
             "--threads N",
-            "Rounds at once; default: log.cleaner.threads.",
+            "Number of rounds at the same time; default: log.cleaner.threads.",
+            options.SETTINGS,
             min=1,
         ),
     ] = None,
     once: Annotated[
-        bool, options.option("--once", "End when nothing is due any more: for cron.")
+        bool,
+        options.option(
+            "--once", "Exit as soon as no round is due, for use with cron.", options.SETTINGS
+        ),
     ] = False,
     config: options.Config = None,
     config_file: options.ConfigFile = None,
@@ -78,20 +94,20 @@ def clean(
         str | None,
         options.option(
             "--table PLACE",
-            "Keep a table of each compacted topic there; {topic} stands for its name.",
+            "Maintain a table of each compacted topic there; {topic} is replaced by its name.",
         ),
     ] = None,
     table_config: Annotated[
         list[str] | None,
         options.option(
             "--table-config TOPIC:NAME=VALUE",
-            "An option of lastwrite table, of one topic's table or of a pattern's, as "
+            'An option of "lastwrite table" for the table of a topic or pattern, such as '
             "'*:as=delta' or 'orders:to=/data/orders'; may be repeated.",
         ),
     ] = None,
     metrics_port: options.MetricsPort = None,
     metrics_host: Annotated[
-        str, options.option("--metrics-host HOST", "The address to answer on.")
+        str, options.option("--metrics-host HOST", "The address of the metrics page.")
     ] = "127.0.0.1",
     keep_scans: options.KeepScans = False,
     drop_keyless: options.DropKeyless = False,
@@ -102,40 +118,42 @@ def clean(
     conf: options.Conf = None,
     json: options.Json = False,
 ) -> int:
-    """Keep log roots clean: the cleaner as a daemon.
+    """Compact logs continuously, as a daemon.
 
-    Picks the dirtiest partition first, runs its round, takes out what retention has expired, and
-    looks again; sleeps log.cleaner.backoff.ms when nothing is due. Topics' settings come from
-    --topic-config, from the cluster's metadata log where it lies in one of the roots or at
-    --metadata, else from --config; a topic that nobody says anything of is left alone, and a note
-    says so. The file of --config-file is read again when it changes. Pulsar's topics, of an archive
-    or of a live cluster, are compacted as soon as there is more to compact than --config
-    compactionThreshold=SIZE says.
+    The cleaner picks the dirtiest partition, runs its round, deletes the segments that retention
+    has expired, and starts again. If nothing is due, it sleeps for log.cleaner.backoff.ms. A
+    round compacts one partition.
 
-    With --source the archive of --to follows topics of a live cluster meanwhile, those that come
-    later and match --topic as well; with --once they are brought once, before.
+    Settings of a topic come from --topic-config, then from the cluster's metadata log (in one of
+    the roots or at --metadata), then from --config. A topic without any known setting is skipped,
+    with a note. The file of --config-file is read again when it changes. A Pulsar topic, in an
+    archive or in a live cluster, is compacted as soon as more than --config
+    compactionThreshold=SIZE is new.
 
-    With --table tables of the topics are kept: one is brought up to date, as by "lastwrite table",
-    when its topic has grown, and before a round on it. A table that fails stops no round: it is said,
-    tried again, and with --once it is exit status 1, 3 or 4.
+    With --source, the archive of --to follows topics of a live cluster at the same time,
+    including later topics that match --topic. With --once, they are fetched once, before
+    cleaning.
 
-    \b
-      lastwrite clean /archive --table 's3://lake/{topic}' --table-config '*:as=delta'
-      lastwrite clean --source kafka://broker:9092 --topic 'orders-*' --to /archive \\
-        --table 'shop.{topic}' --table-config '*:catalog=http://catalog:8181'
+    With --table, a table of each compacted topic is maintained. It is updated as "lastwrite
+    table" does when its topic has grown, and before a round on the topic. A table that fails
+    stops no round. The failure is reported, the update is tried again, and with --once the exit
+    status is 1, 3 or 4.
 
-    An archive, in a folder or a bucket, is looked at by its manifests; what rounds left there that
-    have died is swept once a day. A round that somebody else has begun there is waited for.
+    The cleaner examines an archive, in a folder or a bucket, by its manifests. Once a day it
+    removes what interrupted rounds left there. If another process runs a round there, the cleaner
+    waits.
 
-    A root that a broker holds is left alone until the broker ends. A partition whose round fails is
-    set aside, shown by inspect and plan, tried again after growing pauses, and released by
-    "lastwrite release". SIGTERM and Ctrl-C stop at once, in the middle of a round too: the log is
-    then as it was, and the exit status 0.
+    A root that a broker has open is skipped until the broker stops. A partition whose round fails
+    is set aside, and tried again after increasing pauses. inspect and plan show it, and
+    "lastwrite release" releases it. SIGTERM and Ctrl-C stop the cleaner at once, even during a
+    round. The log is then unchanged and the exit status is 0.
 
-    Where nothing is dirty no round runs, though deletes may have expired: one that drops them
-    compares all keys of the log anew, which "lastwrite compact --drop-expired-deletes" is for.
+    No round runs on a partition without dirty records, even if tombstones have expired. To drop
+    them, run "lastwrite compact --drop-expired-deletes", which compares all keys of the log
+    again.
 
-    One line a round on standard output, with --json one object; all else on standard error.
+    Standard output contains one line per round, or one object with --json. All other lines are
+    written to standard error.
     """
     import lastwrite
 

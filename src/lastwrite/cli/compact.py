@@ -11,6 +11,14 @@ from lastwrite.cli import options
 from lastwrite.cli.output import Output
 from lastwrite.cli.plan import show_compaction
 
+EXAMPLES = r"""
+lastwrite compact /var/lib/kafka --topic orders
+lastwrite compact /var/lib/rocketmq/store --to /backup/store
+lastwrite compact s3://backup/cluster1 --config cleanup.policy=compact
+lastwrite compact persistent://public/default/orders \
+  --config metadataStoreUrl=zk:zoo1:2181
+"""
+
 
 def compact(
     context: typer.Context,
@@ -19,8 +27,8 @@ def compact(
         str | None,
         options.option(
             "--to DIR",
-            "Write cleaned copies below DIR, or of Kafka and RocketMQ into an archive in a bucket, "
-            "as s3://bucket/prefix; PATH stays as it is.",
+            "Write cleaned copies below DIR and leave PATH unchanged. Kafka and RocketMQ:"
+            " also an archive in a bucket, s3://bucket/prefix.",
         ),
     ] = None,
     system: options.System = None,
@@ -45,17 +53,11 @@ def compact(
     conf: options.Conf = None,
     json: options.Json = False,
 ) -> int:
-    """Clean a log, in place or into a copy.
+    """Compact a log in place or into a copy.
 
-    Each partition gets what its system's own cleaner would do to it now, and after that loses the
-    segments that have expired by its cleanup.policy. A log that a broker holds is refused, but for
-    --to of a Kafka log; a damaged partition is left exactly as it was.
-
-    \b
-      lastwrite compact /var/lib/kafka --topic orders
-      lastwrite compact /var/lib/rocketmq/store --to /backup/store
-      lastwrite compact s3://backup/cluster1 --config cleanup.policy=compact
-      lastwrite compact persistent://public/default/orders --config metadataStoreUrl=zk:zoo1:2181
+    Each partition is compacted as the cleaner of its system would do it now. Then the segments
+    that have expired by its cleanup.policy are deleted. A log that a broker has open is refused,
+    except a Kafka log with --to. A damaged partition is left unchanged.
     """
     output: Output = context.obj
     from lastwrite.spark.session import start_ahead

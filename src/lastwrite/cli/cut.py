@@ -11,34 +11,51 @@ from lastwrite.cli import options
 from lastwrite.cli.output import Output, counted, in_words, moment
 from lastwrite.rocketmq.reports import CutReport, CutStatus
 
+EXAMPLES = """
+lastwrite cut /var/lib/rocketmq/store --at 1073741824 --dry-run
+lastwrite cut /var/lib/rocketmq/store --at 1073741824
+lastwrite cut /var/lib/rocketmq/store --undo
+"""
+
 
 def cut(
     context: typer.Context,
     store: Annotated[
         str,
         typer.Argument(
-            metavar="STORE", help="A RocketMQ broker's storePathRootDir.", show_default=False
+            metavar="STORE", show_default=False, help="The storePathRootDir of a RocketMQ broker."
         ),
     ],
     at: Annotated[
         int | None,
-        options.option("--at OFFSET", "The physical offset: all records from there on go.", min=0),
+        options.option(
+            "--at OFFSET",
+            "The physical offset to cut at: this record and all later ones are removed.",
+            options.ACTION,
+            min=0,
+        ),
     ] = None,
-    dry_run: Annotated[bool, options.option("--dry-run", "Only say what would go.")] = False,
-    undo: Annotated[bool, options.option("--undo", "Put back what the last cut removed.")] = False,
+    dry_run: Annotated[
+        bool,
+        options.option("--dry-run", "Change nothing; print what would be removed.", options.ACTION),
+    ] = False,
+    undo: Annotated[
+        bool, options.option("--undo", "Restore what the last cut removed.", options.ACTION)
+    ] = False,
     unclean: Annotated[
-        bool, options.option("--unclean", "Go on where the broker was killed.")
+        bool,
+        options.option("--unclean", "Continue although the broker was killed.", options.SETTINGS),
     ] = False,
     config: options.Config = None,
     config_file: options.ConfigFile = None,
     json: options.Json = False,
 ) -> int:
-    """End a RocketMQ commit log at an earlier place, where dispatch found it damaged and no replica
-    has the rest.
+    """Truncate a RocketMQ commit log at an offset, or undo it.
 
-    Queues, index, compaction logs, consumers' offsets and the timer go back to the same place. What
-    is removed is kept in the store, under names that end with .before-cut, until you remove it;
-    --undo puts it back byte for byte.
+    Use it if dispatch found damage in the commit log and no replica has the rest. Queues, index,
+    compaction logs, consumer offsets and the timer are set back to the same position. The removed
+    data stays in the store, under names that end with .before-cut, until you delete it. --undo
+    restores it byte for byte.
     """
     import lastwrite
 

@@ -21,16 +21,26 @@ if TYPE_CHECKING:
 _SHORT_ID = 12
 
 
+EXAMPLES = """
+lastwrite demo
+lastwrite demo --repo ~/src/linux --keep /tmp/demo
+"""
+
+
 def demo(
     context: typer.Context,
     repo: Annotated[
         str,
-        options.option("--repo DIR", "A folder in the git repository to take; default: this one."),
+        options.option(
+            "--repo DIR",
+            "A folder in the git repository to use; default: the current one.",
+            options.SELECTION,
+        ),
     ] = ".",
     keep: Annotated[
         str | None,
         options.option(
-            "--keep DIR", "Leave the topic in DIR/before, the compacted one in DIR/after."
+            "--keep DIR", "Keep the topic in DIR/before and the compacted topic in DIR/after."
         ),
     ] = None,
     now: options.Now = None,
@@ -39,11 +49,11 @@ def demo(
     conf: options.Conf = None,
     json: options.Json = False,
 ) -> int:
-    """Turn a git history into a Kafka topic, compact it on Spark, and prove the result by git
-    itself.
+    """Turn a git history into a Kafka topic and compact it.
 
-    A path is a key, its mode and blob id the value, a deleted path a tombstone. What lives in the
-    compacted topic must be what `git ls-tree -r HEAD` says.
+    A path is the key; its mode and blob id are the value. A deleted path is a tombstone. Spark
+    compacts the topic. The result is checked against git: the keys that remain alive must equal
+    the output of `git ls-tree -r HEAD`.
     """
     from lastwrite.demo.question import REMEDY
     from lastwrite.demo.run import run_demo

@@ -13,24 +13,31 @@ from lastwrite.cli.output import Output, counted, in_time, in_words
 from lastwrite.cli.problems import problem_lines, untouched_lines
 from lastwrite.rocketmq.reports import DispatchReport
 
+EXAMPLES = """
+lastwrite dispatch /var/lib/rocketmq/store
+lastwrite dispatch /restored/store --whole-log --unclean
+"""
+
 
 def dispatch(
     context: typer.Context,
     store: Annotated[
         str,
         typer.Argument(
-            metavar="STORE", help="A RocketMQ broker's storePathRootDir.", show_default=False
+            metavar="STORE", show_default=False, help="The storePathRootDir of a RocketMQ broker."
         ),
     ],
     whole_log: Annotated[
         bool,
         options.option(
             "--whole-log",
-            "Read the commit log from its begin: where one queue among others was lost.",
+            "Read the commit log from its beginning. Use this if single queues were lost.",
+            options.SELECTION,
         ),
     ] = False,
     unclean: Annotated[
-        bool, options.option("--unclean", "Go on where the broker was killed.")
+        bool,
+        options.option("--unclean", "Continue although the broker was killed.", options.SETTINGS),
     ] = False,
     config: options.Config = None,
     config_file: options.ConfigFile = None,
@@ -40,10 +47,11 @@ def dispatch(
     conf: options.Conf = None,
     json: options.Json = False,
 ) -> int:
-    """Build a RocketMQ store's queues, index and compaction logs from its commit log.
+    """Build RocketMQ queues and indexes from the commit log.
 
-    What is there is kept and gone on with, byte for byte as the broker would. A store that a broker
-    holds is refused.
+    The consume queues, the index and the compaction logs are built as the broker would build
+    them, byte for byte. Existing files are kept and continued. A store that a broker has open is
+    refused.
     """
     output: Output = context.obj
     from lastwrite.spark.session import start_ahead

@@ -116,12 +116,21 @@ class DoctorReport(Document, kw_only=True):
     git: str | None  # where it lies
 
 
+EXAMPLES = r"""
+lastwrite doctor --start
+lastwrite doctor --store s3://backups/kafka \
+  --config storage.endpoint=https://s3.example.org
+"""
+
+
 def doctor(
     context: typer.Context,
     start: Annotated[
         bool,
         options.option(
-            "--start", "Also start Spark and run a small job: the whole proof, about ten seconds."
+            "--start",
+            "Also start Spark and run a small job, which takes about ten seconds.",
+            options.SELECTION,
         ),
     ] = False,
     master: options.Master = "local[*]",
@@ -130,19 +139,20 @@ def doctor(
         str | None,
         options.option(
             "--store ADDRESS",
-            "Also ask whether a bucket (s3://BUCKET/PREFIX), or a folder, keeps what an archive needs "
-            "of it; three small objects are written below _lastwrite/probe/, and removed.",
+            "Also check whether a bucket (s3://BUCKET/PREFIX) or a folder has the "
+            "guarantees that an archive needs. This writes three small objects below "
+            "_lastwrite/probe/ and removes them.",
+            options.SELECTION,
         ),
     ] = None,
     config: options.Config = None,
     config_file: options.ConfigFile = None,
     json: options.Json = False,
 ) -> int:
-    """Say what this machine offers and what is missing.
+    """Check whether this machine can run Lastwrite.
 
-    \b
-      lastwrite doctor
-      lastwrite doctor --store s3://backups/kafka --config storage.endpoint=https://s3.example.org
+    It examines Python, Java, Spark, libraries, memory and temporary folders, and prints a remedy
+    for each thing that is missing.
     """
     output: Output = context.obj
     settings = options.settings(output, config, config_file)

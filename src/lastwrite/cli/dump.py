@@ -19,38 +19,59 @@ _PLAIN = re.compile(r"[\w.@/+=-]+", re.ASCII)
 _MOST_BYTES = 160  # of a key or value on a screen; --json has them whole
 
 
+EXAMPLES = r"""
+lastwrite dump /var/lib/kafka --topic orders --offset 4711 --limit 1
+lastwrite dump /var/lib/kafka/orders-0/00000000000000004711.snapshot
+lastwrite dump /var/lib/kafka --topic orders --time 1700000000000 --last 10
+lastwrite dump /var/lib/kafka --topic orders -f '%k\t%s\n' >orders.tsv
+lastwrite dump /var/lib/kafka --topic __cluster_metadata --decode
+lastwrite dump STORE --topic orders --queue 3 --offset 4711 --limit 1
+lastwrite dump STORE --commit-log-offset 1073741824
+lastwrite dump STORE --topic orders --key order-1
+lastwrite dump STORE --message-id 7F00000100002A9F0000000000000000
+lastwrite dump STORE --topic orders --compacted
+lastwrite dump STORE --topic orders --to orders.parquet
+lastwrite dump ARCHIVE/public/default/persistent/orders --from 10:5
+lastwrite dump ARCHIVE --topic orders --compacted --json
+"""
+
+
 def dump(
     context: typer.Context,
     path: options.PathArgument,
     system: options.System = None,
     topic: options.Topic = None,
     partition: options.Partition = None,
-    batches: Annotated[bool, options.option("--batches", "One line a batch.")] = False,
-    index: Annotated[bool, options.option("--index", "One line an index entry.")] = False,
+    batches: Annotated[bool, options.option("--batches", "Print one line per batch.")] = False,
+    index: Annotated[bool, options.option("--index", "Print one line per index entry.")] = False,
     offset: Annotated[
         int | None,
         options.option(
-            "--offset N", "From this offset on; with --limit 1 this one.", min=0, show_default=False
+            "--offset N",
+            "Start at this offset; add --limit 1 for this record only.",
+            options.SELECTION,
+            min=0,
+            show_default=False,
         ),
     ] = None,
     limit: Annotated[
         int | None,
-        options.option("--limit N", "At most so many lines.", min=0),
+        options.option("--limit N", "Print at most this many lines.", options.SELECTION, min=0),
     ] = None,
     line: Annotated[
         str | None,
         options.option(
             "-f FORMAT",
-            r"A record in these words, as kcat prints it: '%t [%p] %o %k = %s\n'; a wrong letter "
-            "lists all of them.",
+            r"Format of a record, as in kcat: '%t [%p] %o %k = %s\n'. An unknown letter "
+            "prints the list of letters.",
         ),
     ] = None,
     null: Annotated[
-        bool, options.option("-Z", "Of -f: NULL where a key or a value is null.")
+        bool, options.option("-Z", "With -f: print NULL for a key or value that is null.")
     ] = False,
     start: Annotated[
         str | None,
-        options.option("--from ID", "From message LEDGER:ENTRY on.", options.PULSAR),
+        options.option("--from ID", "Start at message LEDGER:ENTRY.", options.PULSAR),
     ] = None,
     key: options.Key = None,
     key_base64: options.KeyBase64 = None,
@@ -59,57 +80,68 @@ def dump(
         bool,
         options.option(
             "--decode",
-            "Say what records of Kafka's own topics mean: offsets, groups, transactions, metadata.",
+            "Decode the records of Kafka's internal topics: offsets, groups, "
+            "transactions, metadata.",
         ),
     ] = False,
     commit_log_offset: Annotated[
         int | None,
         options.option(
-            "--commit-log-offset P",
-            "The message at this address.",
-            options.ROCKETMQ,
-            min=0,
+            "--commit-log-offset P", "The message at this physical offset.", options.ROCKETMQ, min=0
         ),
     ] = None,
     unique_key: Annotated[
         str | None,
         options.option(
-            "--unique-key TEXT", "Messages with this client-made key.", options.ROCKETMQ
+            "--unique-key TEXT",
+            "Messages with this unique key, which the client generated.",
+            options.ROCKETMQ,
         ),
     ] = None,
     message_id: Annotated[
         str | None,
-        options.option("--message-id ID", "RocketMQ, Pulsar: the message that this id names."),
+        options.option(
+            "--message-id ID", "RocketMQ, Pulsar: the message with this id.", options.SELECTION
+        ),
     ] = None,
     time: Annotated[
         int | None,
         options.option(
             "--time MILLIS",
-            "From the first record of then or later; of RocketMQ stored then or later, of Pulsar "
-            "those published then or later.",
+            "Start at the first record of this time or later: record timestamp (Kafka), "
+            "store time (RocketMQ) or publish time (Pulsar).",
+            options.SELECTION,
         ),
     ] = None,
     last: Annotated[
         int | None,
-        options.option("--last N", "Of each partition the last N of all that is asked for.", min=1),
+        options.option(
+            "--last N",
+            "Only the last N selected records of each partition.",
+            options.SELECTION,
+            min=1,
+        ),
     ] = None,
     compacted: Annotated[
         bool,
         options.option(
             "--compacted",
-            "RocketMQ: what the compaction logs have, not the commit log. Pulsar: the compacted ledger.",
+            "RocketMQ: read the compaction logs instead of the commit log. Pulsar: read "
+            "the compacted ledger.",
+            options.SELECTION,
         ),
     ] = False,
     to: Annotated[
         str | None,
         options.option(
             "--to DIR",
-            "Write all messages of the commit log, or of --topic, there.",
+            "Write all messages of the commit log, or of --topic, to DIR.",
             options.ROCKETMQ,
         ),
     ] = None,
     format: Annotated[
-        str, options.option("--format NAME", "Of --to: parquet, or json.", options.ROCKETMQ)
+        str,
+        options.option("--format NAME", "File format of --to: parquet or json.", options.ROCKETMQ),
     ] = "parquet",
     master: options.Master = options.DEFAULT_MASTER,
     conf: options.Conf = None,
@@ -128,39 +160,18 @@ def dump(
 ) -> int:
     """Print records, batches or index entries, or find a message.
 
-    With --json one object a line. Damage does not end the dump: it is named when all that is whole
-    has been printed.
+    With --json, each line is one object. Damage does not end the dump: it is reported after
+    everything intact has been printed. PATH can also be a single file of a log, such as an index,
+    a snapshot or a checkpoint.
 
-    A single file of a log is decoded too: an index, a snapshot, a checkpoint.
+    RocketMQ: PATH is a store, or a folder or file in it. Messages are in the order of the commit
+    log, or with --topic in the order of its queues. --index prints index entries. Messages are
+    looked up as a broker would. If an index is missing or wrong, the commit log is searched;
+    standard error and the field found_by report this.
 
-    \b
-      lastwrite dump /var/lib/kafka --topic orders --offset 4711 --limit 1
-      lastwrite dump /var/lib/kafka/orders-0/00000000000000004711.snapshot
-      lastwrite dump /var/lib/kafka --topic orders --time 1700000000000 --last 10
-      lastwrite dump /var/lib/kafka --topic orders -f '%k\\t%s\\n' >orders.tsv
-      lastwrite dump /var/lib/kafka --topic __cluster_metadata --decode
-
-    Of a RocketMQ store, or a folder or file of it: messages in the order of the commit log, with
-    --topic in that of its queues; --index prints what the indexes have. A message is looked up as a
-    broker would. Where an index is missing or lies the commit log is searched; standard error and
-    the field found_by say so.
-
-    \b
-      lastwrite dump STORE --topic orders --queue 3 --offset 4711 --limit 1
-      lastwrite dump STORE --commit-log-offset 1073741824
-      lastwrite dump STORE --topic orders --key order-1
-      lastwrite dump STORE --message-id 7F00000100002A9F0000000000000000
-      lastwrite dump STORE --topic orders --time 1700000000000 --json
-      lastwrite dump STORE --topic orders --compacted
-      lastwrite dump STORE --topic orders --to orders.parquet
-
-    Of a Pulsar topic folder, or one above it: the messages of the raw ledgers, placeholders and
-    markers too; with
-    --batches one line an entry, with --index one a block.
-
-    \b
-      lastwrite dump ARCHIVE/public/default/persistent/orders --from 10:5
-      lastwrite dump ARCHIVE --topic orders --compacted --json
+    Pulsar: PATH is a topic folder, or a folder above several. The messages of the raw ledgers are
+    printed, including placeholders and markers. --batches prints one line per entry, --index one
+    line per block.
     """
     import lastwrite
 

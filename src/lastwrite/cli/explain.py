@@ -14,6 +14,11 @@ from lastwrite.cli.output import Output, counted, in_local_time, in_words, local
 from lastwrite.cli.problems import problem_lines
 from lastwrite.reports.explanation import PartitionExplanation, RecordExplanation, Rule, Waiting
 
+EXAMPLES = """
+lastwrite explain /var/lib/kafka --topic orders
+lastwrite explain /var/lib/kafka --topic orders --partition 0 --key order-1
+"""
+
 
 def explain(
     context: typer.Context,
@@ -35,10 +40,11 @@ def explain(
     memory: options.Memory = None,
     json: options.Json = False,
 ) -> int:
-    """Say why a partition is not clean, and when that changes.
+    """Explain why a partition is not clean and when it will be.
 
-    With a key: every record of it, why it is still there, and when it goes. Without: what waits,
-    counted. Everything is read, and nothing is changed.
+    With a key, it lists every record of the key, why it is still in the log, and when it will be
+    removed. Without a key, it counts the records that wait, by reason. The whole log is read and
+    nothing is changed.
     """
     import lastwrite
 

@@ -20,23 +20,35 @@ from lastwrite.reports.fetching import FetchedLog
 LogT = TypeVar("LogT", FetchedLog, RestoredLog)
 
 
+EXAMPLES = r"""
+lastwrite fetch /var/lib/kafka --topic orders --to s3://backup/cluster1
+lastwrite fetch kafka://localhost:9092 --topic orders --to DIR
+lastwrite fetch /var/lib/rocketmq/store --topic prices --include-active --to DIR
+lastwrite fetch rocketmq://localhost:9876 --topic prices --to DIR
+lastwrite fetch persistent://public/default/orders --to DIR \
+  --config metadataStoreUrl=zk:zoo1:2181
+"""
+
+
 def fetch(
     context: typer.Context,
     sources: Annotated[
         list[str],
         typer.Argument(
             metavar="SOURCE…",
-            help="Of Kafka: log roots, partitions' folders, a broker's tier; or "
-            "kafka://HOST:PORT[,HOST:PORT] of a live cluster. Of RocketMQ: stores, or compaction "
-            "logs in them; or rocketmq://HOST:PORT[,HOST:PORT][/BROKER], name servers of a live "
-            "cluster. Of Pulsar: folders of a bucket's objects, of MapFiles, a bookie's "
-            "ledger or journal directory; or persistent://… of a live cluster; or topic folders, "
-            "for a bucket.",
+            help="Kafka: log roots, partition folders, a broker's tier, or a live cluster, "
+            "kafka://HOST:PORT[,HOST:PORT]. RocketMQ: stores, compaction logs in them, "
+            "or the name servers of a live cluster, "
+            "rocketmq://HOST:PORT[,HOST:PORT][/BROKER]. Pulsar: a live topic, "
+            "persistent://…; folders of a bucket's objects, of MapFiles, or a bookie's "
+            "ledger or journal directory; or topic folders, to copy them to a bucket.",
         ),
     ],
     to: Annotated[
         str,
-        options.option("--to ARCHIVE", "A folder, or a bucket, as s3://bucket/prefix."),
+        options.option(
+            "--to ARCHIVE", "The archive: a folder, or a bucket such as s3://bucket/prefix."
+        ),
     ],
     topic: options.Topics = None,
     partition: options.Partition = None,
@@ -44,16 +56,18 @@ def fetch(
         str | None,
         options.option(
             "--metadata PATH",
-            "Of Kafka as for compact. Of Pulsar's folders, the topic's ledgers: the metadata "
-            "store's node, or what pulsar-admin topics stats-internal or info-internal printed; "
-            "a folder: of many topics.",
+            "Kafka: the cluster's metadata, as for compact. Pulsar folders: the topic's "
+            "ledgers, as a node of the metadata store or as the output of pulsar-admin "
+            "topics stats-internal or info-internal; a folder of such files for many "
+            "topics.",
+            options.SELECTION,
         ),
     ] = None,
     cursor: Annotated[
         str | None,
         options.option(
             "--cursor FILE",
-            "The node of the cursor __compaction: how far it is compacted.",
+            "The metadata node of the cursor __compaction, which contains the compaction horizon.",
             options.PULSAR,
         ),
     ] = None,
@@ -61,16 +75,17 @@ def fetch(
         bool,
         options.option(
             "--copy",
-            "Copy a bucket's objects instead of linking them; of Kafka a tier's segments instead "
-            "of naming them where they lie.",
+            "Copy the objects of a bucket instead of linking them. Kafka tiers: copy the "
+            "segments instead of referring to them.",
         ),
     ] = False,
     recover: Annotated[
         bool,
         options.option(
             "--recover",
-            "Take entries of an open ledger that no writer had confirmed, as its recovery would; "
-            "of a live topic what is whole around lost entries, into a topic folder.",
+            "Include entries of an open ledger that no writer confirmed, as ledger "
+            "recovery would. Live topic: fetch the intact entries around lost ones into a"
+            " topic folder.",
             options.PULSAR,
         ),
     ] = False,
@@ -78,16 +93,17 @@ def fetch(
         bool,
         options.option(
             "--include-active",
-            "Of Kafka and RocketMQ: bring the active segment too, of Kafka up to the high "
-            "watermark.",
+            "Kafka, RocketMQ: also fetch the active segment; Kafka: up to the high watermark.",
+            options.SELECTION,
         ),
     ] = False,
     keep_scans: Annotated[
         bool,
         options.option(
             "--keep-scans",
-            "Leave in the archive what compact --keep-scans would: 16 bytes a record, so that not "
-            "even the first round reads what was fetched.",
+            "Store the scan of each segment in the archive, as compact --keep-scans does "
+            "(16 bytes per record), so that even the first round need not read the "
+            "fetched segments.",
             options.KAFKA,
         ),
     ] = False,
@@ -96,8 +112,7 @@ def fetch(
     follow: Annotated[
         bool,
         options.option(
-            "--follow",
-            "Of a live cluster: go on until SIGTERM or Ctrl-C, turn after turn.",
+            "--follow", "Live cluster: repeat the fetch until SIGTERM or Ctrl-C.", options.FOLLOWING
         ),
     ] = False,
     every: options.Every = None,
@@ -111,22 +126,18 @@ def fetch(
     topic_config_file: options.TopicConfigFile = None,
     json: options.Json = False,
 ) -> int:
-    """Bring topics into an archive. Fetching again adds what is new.
+    """Fetch topics into an archive, or add what is new.
 
-    Of Kafka from log roots, the batches of closed segments as they are, or from a live cluster up
-    to its high watermark, to ARCHIVE/kafka/topic/partition. Of RocketMQ what a store has in
-    compaction logs, or a live broker gives by queue offset, to ARCHIVE/rocketmq/topic/queue. Of
-    Pulsar from a live cluster to ARCHIVE/pulsar/tenant/namespace/persistent/name; from offloaded
-    ledgers, MapFiles and bookies' entry logs to topic folders,
-    ARCHIVE/tenant/namespace/persistent/name, and from those to the former. The commands take them
-    all.
+    Kafka: from log roots, the batches of closed segments unchanged, or from a live cluster up to
+    its high watermark, to ARCHIVE/kafka/topic/partition.
 
-    \b
-      lastwrite fetch /var/lib/kafka --topic orders --to s3://backup/cluster1
-      lastwrite fetch kafka://localhost:9092 --topic orders --to DIR
-      lastwrite fetch /var/lib/rocketmq/store --topic prices --include-active --to DIR
-      lastwrite fetch rocketmq://localhost:9876 --topic prices --to DIR
-      lastwrite fetch persistent://public/default/orders --to DIR --config-file client.conf
+    RocketMQ: the compaction logs of a store, or the messages of a live broker by queue offset, to
+    ARCHIVE/rocketmq/topic/queue.
+
+    Pulsar: from a live cluster to ARCHIVE/pulsar/tenant/namespace/persistent/name. From offloaded
+    ledgers, MapFiles and entry logs of bookies to topic folders,
+    ARCHIVE/tenant/namespace/persistent/name, and from topic folders to an archive. All commands
+    read both.
     """
     import lastwrite
 

@@ -9,6 +9,11 @@ import typer
 from lastwrite.cli import options
 from lastwrite.cli.output import Output, counted, moment
 
+EXAMPLES = """
+lastwrite groups kafka://localhost:9092 --group billing
+lastwrite groups s3://backup/cluster1 --topic 'orders-*' --json
+"""
+
 
 def groups(
     context: typer.Context,
@@ -16,22 +21,24 @@ def groups(
         list[str],
         typer.Argument(
             metavar="ADDRESS…",
-            help="Archives, log directories, states of serve; or a live cluster, kafka://HOST:PORT.",
+            help="Archives, log directories, --state folders of serve, or a live cluster, "
+            "kafka://HOST:PORT.",
         ),
     ],
     group: Annotated[
-        list[str] | None, options.option("--group NAME", "Of this group alone; repeatable.")
+        list[str] | None,
+        options.option("--group NAME", "Only this group; may be repeated.", options.SELECTION),
     ] = None,
     topic: options.Topics = None,
     config: options.Config = None,
     config_file: options.ConfigFile = None,
     json: options.Json = False,
 ) -> int:
-    """Say where consumer groups of Kafka are, and how far that is from the partitions' ends.
+    """Show the offsets and the lag of Kafka consumer groups.
 
-    Of archives the positions are those that "lastwrite fetch" brought, of log directories and of
-    the --state of "lastwrite serve" those of __consumer_offsets. Give a state together with what
-    is served for the lag. Nothing is changed.
+    Archives contain the committed offsets that "lastwrite fetch" stored. Log directories and the
+    --state of "lastwrite serve" contain them in __consumer_offsets. To see the lag for a state,
+    also give the addresses that are served. Nothing is changed.
     """
     import lastwrite
 

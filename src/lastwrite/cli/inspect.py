@@ -27,6 +27,12 @@ _MOST_ROWS = 40  # of a table of segments on a screen
 _MOST_OPEN = 10  # transactions
 
 
+EXAMPLES = """
+lastwrite inspect /var/lib/kafka --topic orders --segments
+lastwrite inspect /var/lib/rocketmq/store
+"""
+
+
 def inspect(
     context: typer.Context,
     paths: options.PathsArgument,
@@ -46,14 +52,14 @@ def inspect(
     ] = False,
     json: options.Json = False,
 ) -> int:
-    """Count what lies there, and name all damage.
+    """Count what a log contains and report all damage.
 
-    Partitions, segments, records, batches, dirty bytes, formats and codecs; every batch is read and
-    its checksum computed. Nothing is changed.
+    It prints partitions, segments, records, batches, dirty bytes, formats and codecs. Every batch
+    is read and its checksum is computed. Nothing is changed.
 
-    Of a RocketMQ store: its commit log, queues, compaction logs and index files, each index held
-    against the records that it speaks of. PATH may be the store, a folder of it, a topic, a queue,
-    or one file of any kind.
+    RocketMQ: the commit log, queues, compaction logs and index files of a store. Each index is
+    compared with the records that it refers to. PATH can be the store, a folder of it, a topic, a
+    queue, or one file of any kind.
     """
     import lastwrite
 

@@ -16,13 +16,28 @@ if TYPE_CHECKING:
     from lastwrite.decoding.options import DecodingOptions
 
 
-KAFKA, ROCKETMQ, PULSAR = "Kafka only", "RocketMQ only", "Pulsar only"
+# The groups of options, in the order of --help.
+GROUPS = (
+    SELECTION := "Selection",
+    ACTION := "Action",
+    RULES := "Rules",
+    FOLLOWING := "Following",
+    DECODING := "Keys and values",
+    NETWORK := "Network",
+    SETTINGS := "Settings and resources",
+    OUTPUT := "Output",
+    KAFKA := "Kafka only",
+    PULSAR := "Pulsar only",
+    ROCKETMQ := "RocketMQ only",
+)
 
 
-def option(usage: str, help: str, group: str | None = None, **more: Any) -> Any:
-    """An option as its help shows it: ``--partition, --queue NUMBER``; ``more`` as Typer takes it.
+def option(usage: str, help: str, group: str = OUTPUT, **more: Any) -> Any:
+    """An option as its help shows it: ``--partition, --queue NUMBER``.
 
-    ``group``: under which it is listed, if it means something to one system only.
+    Args:
+        group: one of ``GROUPS``, under which the help lists the option.
+        more: further arguments of ``typer.Option``.
     """
     *names, last = usage.split(", ")
     name, _, metavar = last.partition(" ")
@@ -34,53 +49,63 @@ def option(usage: str, help: str, group: str | None = None, **more: Any) -> Any:
 PathArgument: TypeAlias = Annotated[
     str,
     typer.Argument(
-        metavar="PATH",
-        help="A log root, a partition's folder, or one file; to compact, also persistent://…",
+        metavar="PATH", help="A log root, store, archive, partition folder or single file."
     ),
 ]
 PathsArgument: TypeAlias = Annotated[
     list[str],
     typer.Argument(
         metavar="PATH…",
-        help="Log roots, a partition's folder, or one file; to compact, also persistent://…",
+        help="Log roots, stores, archives, partition folders or single files; compact "
+        "and plan also take persistent://…",
     ),
 ]
 Archive: TypeAlias = Annotated[
     str | None,
     option(
-        "--archive DIR",
-        "Of a live topic: keep the fetched ledgers there, for the next round.",
-        PULSAR,
+        "--archive DIR", "Live topic: keep the fetched ledgers in DIR for the next round.", PULSAR
     ),
 ]
 System: TypeAlias = Annotated[
     str | None,
-    option("--system NAME", "The system that wrote it; default: found out from the files."),
+    option(
+        "--system NAME",
+        "The system that wrote the files: kafka, rocketmq or pulsar; default: detected.",
+        SELECTION,
+    ),
 ]
-Topic: TypeAlias = Annotated[str | None, option("--topic NAME", "Only this topic.")]
+Topic: TypeAlias = Annotated[str | None, option("--topic NAME", "Only this topic.", SELECTION)]
 Topics: TypeAlias = Annotated[
     list[str] | None,
     option(
-        "--topic NAME", "Only this topic, or those of a pattern as 'orders-*'; may be repeated."
+        "--topic NAME",
+        "Only this topic, or all that match a pattern such as 'orders-*'; may be repeated.",
+        SELECTION,
     ),
 ]
 Partition: TypeAlias = Annotated[
     int | None,
-    option("--partition, --queue NUMBER", "Only this partition or queue of each topic.", min=0),
+    option(
+        "--partition, --queue NUMBER",
+        "Only this partition or queue of each topic.",
+        SELECTION,
+        min=0,
+    ),
 ]
 Rate: TypeAlias = Annotated[
-    str | None, option("--rate SIZE", "Of a live cluster, at most so many bytes a second.")
+    str | None,
+    option("--rate SIZE", "Read at most this many bytes per second from a live cluster.", SETTINGS),
 ]
 Every: TypeAlias = Annotated[
     float | None,
-    option("--every SECONDS", "The pause between two turns of following; default: 30."),
+    option("--every SECONDS", "Pause between two turns when following; default: 30.", FOLLOWING),
 ]
 SetAside: TypeAlias = Annotated[
     bool,
     option(
         "--set-aside",
-        "Of a log that does not go on where the archive ends: what it has not goes to "
-        "ARCHIVE/_lastwrite/aside, and the rest is brought.",
+        "If the log does not continue where the archive ends: move the archived "
+        "records that the log lacks to ARCHIVE/_lastwrite/aside, then fetch the rest.",
         KAFKA,
     ),
 ]
@@ -88,83 +113,110 @@ AcceptGap: TypeAlias = Annotated[
     bool,
     option(
         "--accept-gap",
-        "Of a log that begins behind the archive's end: go on, and note what lay between as lost. "
-        "Commands that look at the archive name it.",
+        "If the log begins after the end of the archive: continue, and record the "
+        "offsets in between as lost. Commands that read the archive report the gap.",
+        SETTINGS,
     ),
 ]
 MetricsPort: TypeAlias = Annotated[
-    int | None, option("--metrics-port PORT", "Answer GET /metrics there.", min=0, max=65535)
+    int | None,
+    option(
+        "--metrics-port PORT",
+        "Serve Prometheus metrics at /metrics on this port.",
+        min=0,
+        max=65535,
+    ),
 ]
 Config: TypeAlias = Annotated[
     list[str] | None,
     option(
         "--config NAME=VALUE",
-        "A setting under the system's own name, where the topic's own is not known; may be repeated.",
+        "A setting by the system's own name, used if the topic's own value is not "
+        "known; may be repeated.",
+        SETTINGS,
     ),
 ]
 ConfigFile: TypeAlias = Annotated[
     str | None,
-    option("--config-file FILE", "Settings as a properties file; --config wins."),
+    option("--config-file FILE", "A properties file of settings; --config overrides it.", SETTINGS),
 ]
 TopicConfig: TypeAlias = Annotated[
     list[str] | None,
     option(
         "--topic-config TOPIC:NAME=VALUE",
-        "A setting of one topic, or of those of a pattern as 'orders-*', whatever the cluster says; "
-        "may be repeated.",
+        "A setting of one topic, or of all that match a pattern such as 'orders-*'; "
+        "it overrides the cluster's value; may be repeated.",
         KAFKA,
     ),
 ]
 TopicConfigFile: TypeAlias = Annotated[
     str | None,
-    option("--topic-config-file FILE", "Lines TOPIC:NAME=VALUE; --topic-config wins.", KAFKA),
+    option(
+        "--topic-config-file FILE",
+        "A file of lines TOPIC:NAME=VALUE; --topic-config overrides it.",
+        KAFKA,
+    ),
 ]
 Metadata: TypeAlias = Annotated[
     str | None,
     option(
         "--metadata PATH",
-        "Where the cluster has its metadata: a log root, or __cluster_metadata-0, or a copy of either.",
+        "The cluster's metadata: a log root, its __cluster_metadata-0, or a copy of either.",
         KAFKA,
     ),
 ]
 Now: TypeAlias = Annotated[
     int | None,
-    option("--now MILLIS", "The clock, ms since 1970; default: now.", min=0, max=2**63 - 1),
+    option(
+        "--now MILLIS",
+        "The current time, in ms since 1970; default: the clock.",
+        SETTINGS,
+        min=0,
+        max=2**63 - 1,
+    ),
 ]
 Master: TypeAlias = Annotated[
     str,
-    option("--master URL", "Where Spark runs: local[2], spark://host:7077, yarn …"),
+    option("--master URL", "The Spark master: local[2], spark://host:7077, yarn …", SETTINGS),
 ]
 Conf: TypeAlias = Annotated[
     list[str] | None,
-    option("--conf NAME=VALUE", "A setting of Spark; may be repeated."),
+    option("--conf NAME=VALUE", "A setting of Spark; may be repeated.", SETTINGS),
 ]
-Json: TypeAlias = Annotated[bool, option("--json", "Print JSON, and nothing else, on stdout.")]
+Json: TypeAlias = Annotated[bool, option("--json", "Print only JSON on standard output.")]
 Memory: TypeAlias = Annotated[
     str | None,
-    option("--memory SIZE", "For all processes, as 2g; on a cluster for an executor's Python."),
+    option(
+        "--memory SIZE",
+        "Memory of all processes, such as 2g; on a cluster, of each executor's Python.",
+        SETTINGS,
+    ),
 ]
 Exact: TypeAlias = Annotated[
-    bool, option("--exact", "Compare whole keys, not 96-bit fingerprints alone.")
+    bool, option("--exact", "Compare whole keys, not only their 96-bit fingerprints.", RULES)
 ]
 IncludeActive: TypeAlias = Annotated[
     bool,
     option(
-        "--include-active", "Clean the active segment too: only where no broker appends any more."
+        "--include-active",
+        "Include the active segment. Use this only if no broker appends to the log any more.",
+        RULES,
     ),
 ]
 Unclean: TypeAlias = Annotated[
     bool,
     option(
         "--unclean",
-        "Go on where a broker was killed (RocketMQ) or lost its compacted ledger (Pulsar).",
+        "Continue although the broker was killed (RocketMQ) or its compacted ledger "
+        "is lost (Pulsar).",
+        SETTINGS,
     ),
 ]
 DropKeyless: TypeAlias = Annotated[
     bool,
     option(
         "--drop-keyless",
-        "Records without a key may go: without this a partition that holds one is left as it is.",
+        "Drop records without a key. By default, a partition that contains one is left unchanged.",
         KAFKA,
     ),
 ]
@@ -172,68 +224,101 @@ DropExpiredDeletes: TypeAlias = Annotated[
     bool,
     option(
         "--drop-expired-deletes",
-        "A round also where nothing is dirty, so that deletes go whose delete.retention.ms has passed: of an archive, "
-        "to which nobody writes any more.",
+        "Run a round even if nothing is dirty, to drop the tombstones whose "
+        "delete.retention.ms has passed. Meant for archives, to which no producer "
+        "writes.",
+        RULES,
     ),
 ]
 LikeBroker: TypeAlias = Annotated[
     bool,
-    option("--like-broker", "Rewrite and merge every segment of the range, as the broker does."),
+    option(
+        "--like-broker", "Rewrite and merge every segment of the range, as the broker does.", RULES
+    ),
 ]
 KeepScans: TypeAlias = Annotated[
     bool,
     option(
         "--keep-scans",
-        "Keep beside the log, or in the archive, what need not be read again (16 bytes a record), "
-        "and use what was kept: checksums of such segments are not proven again in that round.",
+        "Store the scan of each segment (16 bytes per record) next to the log or in "
+        "the archive, and use stored scans instead of reading again. A round does not"
+        " check the checksums of segments whose scan is stored.",
         KAFKA,
     ),
 ]
 Key: TypeAlias = Annotated[
-    str | None, option("--key TEXT", "Only records with this key, as UTF-8.")
+    str | None, option("--key TEXT", "Only records with this key, given as UTF-8 text.", SELECTION)
 ]
 KeyBase64: TypeAlias = Annotated[
     str | None,
-    option("--key-base64 TEXT", "Only records with this key, as base64."),
+    option("--key-base64 TEXT", "Only records with this key, given as base64.", SELECTION),
 ]
 KeyHex: TypeAlias = Annotated[
     str | None,
-    option("--key-hex DIGITS", "Only records with this key, as hexadecimal digits."),
+    option(
+        "--key-hex DIGITS", "Only records with this key, given as hexadecimal digits.", SELECTION
+    ),
 ]
 
 KeyFormat: TypeAlias = Annotated[
     str,
-    option("--key-format NAME", "What keys are: raw, utf8, json, avro, protobuf or confluent."),
+    option(
+        "--key-format NAME",
+        "The format of keys: raw, utf8, json, avro, protobuf or confluent.",
+        DECODING,
+    ),
 ]
 ValueFormat: TypeAlias = Annotated[
     str,
-    option("--value-format NAME", "What values are: raw, utf8, json, avro, protobuf or confluent."),
+    option(
+        "--value-format NAME",
+        "The format of values: raw, utf8, json, avro, protobuf or confluent.",
+        DECODING,
+    ),
 ]
 KeySchema: TypeAlias = Annotated[
     str | None,
     option(
-        "--key-schema FILE", "The schema of keys: .avsc, a JSON Schema as .json, .proto, .desc."
+        "--key-schema FILE",
+        "The schema of keys: .avsc, .json (JSON Schema), .proto or .desc.",
+        DECODING,
     ),
 ]
 ValueSchema: TypeAlias = Annotated[
     str | None,
-    option("--value-schema FILE", "The schema of values: the same."),
+    option("--value-schema FILE", "The schema of values, in the same file types.", DECODING),
 ]
 KeyMessage: TypeAlias = Annotated[
     str | None,
-    option("--key-message NAME", "Of Protobuf: keys' message, where there are several."),
+    option(
+        "--key-message NAME",
+        "Protobuf: the message type of keys, if the schema has several.",
+        DECODING,
+    ),
 ]
 ValueMessage: TypeAlias = Annotated[
     str | None,
-    option("--value-message NAME", "Of Protobuf: values' message, where there are several."),
+    option(
+        "--value-message NAME",
+        "Protobuf: the message type of values, if the schema has several.",
+        DECODING,
+    ),
 ]
 SchemaRegistry: TypeAlias = Annotated[
     str | None,
-    option("--schema-registry PLACE", "Of confluent: the registry's URL, or a folder of schemas."),
+    option(
+        "--schema-registry PLACE",
+        "Format confluent: the URL of the registry, or a folder of schemas.",
+        DECODING,
+    ),
 ]
 OnBad: TypeAlias = Annotated[
     str,
-    option("--on-bad WORD", "A key or value that is bad: fail, or null with the reason."),
+    option(
+        "--on-bad WORD",
+        "If a key or value cannot be decoded: fail, or null with the reason.",
+        DECODING,
+    ),
 ]
 
 DEFAULT_MASTER = "local[*]"

@@ -20,6 +20,12 @@ _MOST_TOPICS = 5
 _MOST_HELD = 20
 
 
+EXAMPLES = """
+lastwrite plan /var/lib/kafka
+lastwrite plan /var/lib/kafka --topic orders --config cleanup.policy=compact
+"""
+
+
 def plan(
     context: typer.Context,
     paths: options.PathsArgument,
@@ -45,7 +51,7 @@ def plan(
     conf: options.Conf = None,
     json: options.Json = False,
 ) -> int:
-    """Say what compact would do, and why or why not.
+    """Show what compact would do, and why.
 
     The figures are exact: everything is read and measured, and nothing is written.
     """

@@ -14,6 +14,14 @@ from lastwrite.cli.dump import as_text
 from lastwrite.cli.output import Output
 from lastwrite.errors import LogError
 
+EXAMPLES = """
+lastwrite read STORE --topic orders --queue 3 --offset 4711
+lastwrite read /var/lib/kafka/orders-0 --isolation-level read_committed
+lastwrite read s3://backup/cluster1/kafka/orders/0 --limit 10
+lastwrite read ARCHIVE --topic orders --read-compacted
+lastwrite read ARCHIVE/public/default/persistent/orders --from 10:5 --limit 10
+"""
+
 
 def read(
     context: typer.Context,
@@ -21,27 +29,33 @@ def read(
         str,
         typer.Argument(
             metavar="PATH",
-            help="A store, a log root, an archive, or one's queue, partition or topic.",
+            help="A store, a log root or an archive, or a queue, partition or topic in one.",
         ),
     ],
-    topic: Annotated[str | None, options.option("--topic NAME", "The topic.")] = None,
+    topic: Annotated[
+        str | None, options.option("--topic NAME", "The topic.", options.SELECTION)
+    ] = None,
     queue: Annotated[
         int | None,
         options.option(
-            "--queue, --partition NUMBER", "The queue or partition; default: the only one.", min=0
+            "--queue, --partition NUMBER",
+            "The queue or partition; default: the only one.",
+            options.SELECTION,
+            min=0,
         ),
     ] = None,
     offset: Annotated[
         int | None,
         options.option(
             "--offset N",
-            "RocketMQ, Kafka: where the first pull asks; default: the begin.",
+            "RocketMQ, Kafka: the offset of the first pull; default: the beginning.",
+            options.SELECTION,
             min=0,
         ),
     ] = None,
     limit: Annotated[
         int | None,
-        options.option("--limit N", "At most so many messages.", min=0),
+        options.option("--limit N", "Print at most this many messages.", options.SELECTION, min=0),
     ] = None,
     key: options.Key = None,
     key_base64: options.KeyBase64 = None,
@@ -49,28 +63,31 @@ def read(
     pull: Annotated[
         bool,
         options.option(
-            "--pull", "One answer of the broker, as large as it makes them.", options.ROCKETMQ
+            "--pull",
+            "Print one answer of the broker, of the size that a broker sends.",
+            options.ROCKETMQ,
         ),
     ] = False,
     start: Annotated[
         str | None,
         options.option(
             "--from ID",
-            "LEDGER:ENTRY[:PARTITION[:INDEX]], this message or the next there is; earliest; latest.",
+            "Start at this message, or the next one that exists: "
+            "LEDGER:ENTRY[:PARTITION[:INDEX]], earliest or latest.",
             options.PULSAR,
         ),
     ] = None,
     read_compacted: Annotated[
         bool,
         options.option(
-            "--read-compacted", "Up to the horizon from the compacted ledger.", options.PULSAR
+            "--read-compacted", "Read from the compacted ledger up to the horizon.", options.PULSAR
         ),
     ] = False,
     time: Annotated[
         int | None,
         options.option(
             "--time MILLIS",
-            "From the first record of then or later.",
+            "Start at the first record of this time or later.",
             options.KAFKA,
             show_default=False,
         ),
@@ -96,24 +113,19 @@ def read(
     on_bad: options.OnBad = "fail",
     json: options.Json = False,
 ) -> int:
-    """Print what a consumer would get from a queue of a RocketMQ compaction topic, a partition of
-    Kafka, or a topic of Pulsar.
+    """Print the messages that a consumer would receive.
 
-    Of Kafka: no control records; with --isolation-level read_committed no aborted data, up to the
-    last stable offset.
+    Kafka: a partition, without control records. With --isolation-level read_committed, records of
+    aborted transactions are omitted and reading ends at the last stable offset.
 
-    Of a Pulsar topic folder: the whole backlog, or with --read-compacted what such a consumer gets.
+    RocketMQ: a queue of a compaction topic.
 
-    With --json one object a message, and last one that says how it ended: status, where to go on
-    and, of Pulsar, the last message id as a broker answers it. Without, that goes to standard
-    error.
+    Pulsar: the whole backlog of a topic, or with --read-compacted what a consumer with that
+    setting receives.
 
-    \b
-      lastwrite read STORE --topic orders --queue 3 --offset 4711
-      lastwrite read /var/lib/kafka/orders-0 --offset 4711 --isolation-level read_committed
-      lastwrite read s3://backup/cluster1/kafka/orders/0 --limit 10
-      lastwrite read ARCHIVE --topic orders --read-compacted
-      lastwrite read ARCHIVE/public/default/persistent/orders --from 10:5 --limit 10 --json
+    With --json, each line is one message. The last line describes the end: status, where to
+    continue and, for Pulsar, the last message id as a broker reports it. Without --json, standard
+    error contains this.
     """
     import lastwrite
 

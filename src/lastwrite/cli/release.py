@@ -28,6 +28,12 @@ class ReleaseReport(Document):
     released: list[Released]
 
 
+EXAMPLES = """
+lastwrite release /var/lib/kafka
+lastwrite release /var/lib/kafka --topic orders --partition 0
+"""
+
+
 def release(
     context: typer.Context,
     path: options.PathArgument,
@@ -38,11 +44,12 @@ def release(
     config_file: options.ConfigFile = None,
     json: options.Json = False,
 ) -> int:
-    """Let the cleaner try partitions again that it has set aside.
+    """Release partitions that the cleaner has set aside.
 
-    A partition whose round fails is set aside as uncleanable, with its reason (see inspect and
-    plan), and tried again after a minute, then two, four, up to a day. Release it when you have
-    seen to the reason: the next pass of "lastwrite clean" picks it like any other.
+    A partition whose round fails is set aside as uncleanable, with the reason; inspect and plan
+    show it. The cleaner tries it again after one minute, then two, four, and so on up to a day.
+    Release the partition once the cause is removed: the next pass of "lastwrite clean" treats it
+    like any other.
     """
     import lastwrite
 

@@ -18,6 +18,13 @@ from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.restored import LogGiven, LogsGiven, LogsRestored, RestoredLog
 from lastwrite.rocketmq.reports import Restoration
 
+EXAMPLES = """
+lastwrite restore s3://backup/cluster1 --topic orders --to /var/lib/kafka
+lastwrite restore s3://backup/cluster1 --topic orders --to kafka://broker1:9092
+lastwrite restore s3://backup/cluster1 --to kafka://broker1:9092 --groups
+lastwrite restore /var/lib/rocketmq/store --topic prices --from localhost:9876
+"""
+
 
 def restore(
     context: typer.Context,
@@ -25,7 +32,7 @@ def restore(
         str,
         typer.Argument(
             metavar="ARCHIVE|STORE",
-            help="Of Kafka an archive, a folder or s3://bucket/prefix; of RocketMQ a store "
+            help="Kafka: an archive, a folder or s3://bucket/prefix. RocketMQ: a store "
             "(storePathRootDir) whose broker is stopped.",
         ),
     ],
@@ -33,34 +40,38 @@ def restore(
         str | None,
         options.option(
             "--to LOGROOT|URL",
-            "One of the log.dirs of a broker that is stopped; or a running cluster, "
+            "One of the log.dirs of a stopped broker, or a running cluster, "
             "kafka://HOST:PORT[,HOST:PORT].",
             options.KAFKA,
         ),
     ] = None,
     name_server: Annotated[
         str | None,
-        options.option("--from HOST:PORT", "The live cluster's name server.", options.ROCKETMQ),
+        options.option(
+            "--from HOST:PORT", "The name server of the live cluster.", options.ROCKETMQ
+        ),
     ] = None,
     topic: options.Topics = None,
     partition: Annotated[
         list[int] | None,
         options.option(
             "--partition, --queue NUMBER",
-            "Only this partition or queue of each topic; of Kafka may be repeated.",
+            "Only this partition or queue of each topic; Kafka: may be repeated.",
+            options.SELECTION,
             min=0,
         ),
     ] = None,
     name: Annotated[
         str | None,
-        options.option("--as NAME", "Restore the one topic under this name.", options.KAFKA),
+        options.option(
+            "--as NAME", "Restore the topic under this name; select one topic.", options.KAFKA
+        ),
     ] = None,
     until: Annotated[
         str | None,
         options.option(
             "--until OFFSET|TIME",
-            "Leave out what lies at this offset or above, or is of this time "
-            "(2026-11-23T08:00) or later.",
+            "Omit records at this offset or above, or of this time (2026-11-23T08:00) or later.",
             options.KAFKA,
         ),
     ] = None,
@@ -68,7 +79,7 @@ def restore(
         bool,
         options.option(
             "--drop-open",
-            "Leave out the records of transactions that are open at the archive's end.",
+            "Omit the records of transactions that are open at the end of the archive.",
             options.KAFKA,
         ),
     ] = False,
@@ -76,8 +87,8 @@ def restore(
         bool,
         options.option(
             "--groups",
-            "To a running cluster, set the positions of groups alone, as the archive has them: of "
-            "topics that were restored with their offsets.",
+            "Running cluster: set only the committed offsets of groups, as the archive "
+            "has them. For topics that were restored with their offsets.",
             options.KAFKA,
         ),
     ] = False,
@@ -85,7 +96,7 @@ def restore(
         int,
         options.option(
             "--replication-factor NUMBER",
-            "Of topics that are made in a running cluster; -1: as the brokers have it.",
+            "Running cluster: replication factor of created topics; -1 means the brokers' default.",
             options.KAFKA,
             min=-1,
         ),
@@ -93,7 +104,9 @@ def restore(
     rate: Annotated[
         str | None,
         options.option(
-            "--rate SIZE", "To a running cluster, at most so many bytes a second.", options.KAFKA
+            "--rate SIZE",
+            "Running cluster: write at most this many bytes per second.",
+            options.KAFKA,
         ),
     ] = None,
     metadata: options.Metadata = None,
@@ -101,7 +114,7 @@ def restore(
         str | None,
         options.option(
             "--broker NAME",
-            "Whose queues these are, where several brokers have the topic.",
+            "The broker whose queues the store contains, if several brokers have the topic.",
             options.ROCKETMQ,
         ),
     ] = None,
@@ -111,21 +124,21 @@ def restore(
     unclean: Annotated[
         bool,
         options.option(
-            "--unclean", "Go on though the store's own broker was killed.", options.ROCKETMQ
+            "--unclean", "Continue although the store's own broker was killed.", options.ROCKETMQ
         ),
     ] = False,
     trust_broker: Annotated[
         bool,
         options.option(
             "--trust-broker",
-            "Pull also from a broker that may skip messages since its restart.",
+            "Also pull from a broker that may skip messages since its restart.",
             options.ROCKETMQ,
         ),
     ] = False,
     timeout: Annotated[
         float,
         options.option(
-            "--timeout SECONDS", "Of every single request.", options.ROCKETMQ, min=0.001
+            "--timeout SECONDS", "Time limit of each request.", options.ROCKETMQ, min=0.001
         ),
     ] = 30.0,
     memory: options.Memory = None,
@@ -133,19 +146,18 @@ def restore(
     conf: options.Conf = None,
     json: options.Json = False,
 ) -> int:
-    """Give back an archive of Kafka's topics: into a log root of a stopped broker, at the same
-    offsets, where the cluster has the topics already, without records; or to a running cluster, at
-    new offsets, where topics are made and groups moved to the records that they want next.
+    """Restore topics from an archive or a RocketMQ broker.
 
-    \b
-      lastwrite restore s3://backup/cluster1 --topic orders --to /var/lib/kafka
-      lastwrite restore s3://backup/cluster1 --topic orders --to kafka://broker1:9092
-      lastwrite restore s3://backup/cluster1 --to kafka://broker1:9092 --groups
+    Kafka, stopped broker: writes the archived topics to a log root at the same offsets. The
+    cluster must already have the topics, without records.
 
-    Or put before a RocketMQ store's queues what a live broker still has of them (--from), and
-    compact them: for a store whose commit log came back without its oldest files. What only the
-    compaction log had is pulled from offset 0 up to where the store begins. Run "lastwrite
-    dispatch" first.
+    Kafka, running cluster: creates the topics and writes the records at new offsets. Committed
+    offsets of groups are moved to the records that the groups would read next.
+
+    RocketMQ (--from): fetches from a live broker the beginning of queues that the store has lost,
+    and compacts them. Use it for a store whose commit log was recovered without its oldest files.
+    Messages that only the compaction log had are pulled from offset 0 up to where the store
+    begins. Run "lastwrite dispatch" first.
     """
     import lastwrite
 

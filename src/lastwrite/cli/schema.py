@@ -11,16 +11,22 @@ from lastwrite.cli.output import Output
 from lastwrite.errors import InvalidConfig
 from lastwrite.reports import document
 
+EXAMPLES = """
+lastwrite schema
+lastwrite schema inspect
+"""
+
 
 def schema(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="The command; without it, the names are listed."),
+    ] = None,
 ) -> int:
-    """Print the JSON Schema of the document that command NAME prints; without NAME list the names.
+    """Print the JSON Schema of what a command prints.
 
-    \b
-      lastwrite schema
-      lastwrite schema inspect
+    It describes the documents of --json. Without NAME, the names are listed.
     """
     output: Output = context.obj
     known = documents()

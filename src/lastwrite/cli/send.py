@@ -32,59 +32,98 @@ class SendReport(Document):
     sent: list[SentMessage]
 
 
+EXAMPLES = """
+lastwrite send localhost:9876 prices --key apple --body 3
+lastwrite send localhost:9876 prices --key apple --delete
+lastwrite send localhost:9876 prices --lines messages.jsonl
+"""
+
+
 def send(
     context: typer.Context,
     name_server: Annotated[
         str,
         typer.Argument(
-            metavar="HOST:PORT",
-            help="The name server; several with semicolons.",
+            metavar="HOST:PORT", help="The name server; separate several by semicolons."
         ),
     ],
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="A topic that it knows.")],
-    key: Annotated[str | None, options.option("--key TEXT", "The message's key.")] = None,
-    body: Annotated[str | None, options.option("--body TEXT", "The message's body.")] = None,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="An existing topic.")],
+    key: Annotated[
+        str | None, options.option("--key TEXT", "The key of the message.", options.SELECTION)
+    ] = None,
+    body: Annotated[
+        str | None, options.option("--body TEXT", "The body of the message.", options.SELECTION)
+    ] = None,
     delete: Annotated[
-        bool, options.option("--delete", "Delete the key: a message without a body.")
+        bool,
+        options.option(
+            "--delete", "Delete the key by a message without a body.", options.SELECTION
+        ),
     ] = False,
-    tag: Annotated[str | None, options.option("--tag TEXT", "The message's tag.")] = None,
+    tag: Annotated[
+        str | None, options.option("--tag TEXT", "The tag of the message.", options.SELECTION)
+    ] = None,
     properties: Annotated[
         list[str] | None,
-        options.option("--property NAME=VALUE", "A property; may be repeated."),
+        options.option(
+            "--property NAME=VALUE",
+            "A property of the message; may be repeated.",
+            options.SELECTION,
+        ),
     ] = None,
     lines: Annotated[
         str | None,
         options.option(
             "--lines FILE",
-            'Many messages, one JSON object a line: {"key", "body" or "body_base64", "tag", "properties"}; a body '
-            "of null deletes the key. - is standard input.",
+            'Send many messages, one JSON object per line: {"key", "body" or '
+            '"body_base64", "tag", "properties"}. A body of null deletes the key. - means'
+            " standard input.",
+            options.SELECTION,
         ),
     ] = None,
     compression: Annotated[
         str,
-        options.option("--compression NAME", "Of large bodies: zlib, lz4, zstd or none."),
+        options.option(
+            "--compression NAME",
+            "Compression of large bodies: zlib, lz4, zstd or none.",
+            options.NETWORK,
+        ),
     ] = "zlib",
     compress_from: Annotated[
         int,
-        options.option("--compress-from BYTES", "Bodies of so many bytes are compressed.", min=1),
+        options.option(
+            "--compress-from BYTES",
+            "Compress bodies of at least this many bytes.",
+            options.NETWORK,
+            min=1,
+        ),
     ] = 4096,
     queue: Annotated[
         int | None,
-        options.option("--queue NUMBER", "All to this queue; else by the key's hash.", min=0),
+        options.option(
+            "--queue NUMBER",
+            "Send all messages to this queue; default: by the hash of the key.",
+            options.NETWORK,
+            min=0,
+        ),
     ] = None,
     broker: Annotated[
-        str | None, options.option("--broker NAME", "Only to queues of this broker.")
+        str | None,
+        options.option("--broker NAME", "Send only to queues of this broker.", options.NETWORK),
     ] = None,
     timeout: Annotated[
         float,
-        options.option("--timeout SECONDS", "Of every single request.", min=0.001),
+        options.option(
+            "--timeout SECONDS", "Time limit of each request.", options.NETWORK, min=0.001
+        ),
     ] = 30.0,
     json: options.Json = False,
 ) -> int:
-    """Send messages to a topic of a live RocketMQ cluster.
+    """Send messages to a topic of a RocketMQ cluster.
 
-    Equal keys go to one queue, chosen as the stock client's hash selector does: compaction is by
-    queue. A delete goes compressed, because brokers refuse a body of no bytes.
+    Messages with equal keys go to the same queue, chosen by the hash selector of the stock
+    client, because compaction works per queue. A delete is sent compressed, because brokers
+    refuse an empty body.
     """
     from lastwrite.rocketmq.format.record import Compression
     from lastwrite.rocketmq.network.outgoing import Outgoing

@@ -10,81 +10,120 @@ import typer
 from lastwrite.cli import options
 from lastwrite.cli.output import Output
 
+EXAMPLES = r"""
+lastwrite serve s3://backup/cluster1
+lastwrite serve /var/lib/kafka --topic orders --compacted
+lastwrite serve /archive --listen 0.0.0.0:9092 --users /etc/lastwrite/users \
+  --config ssl.certificate.location=cert.pem --config ssl.key.location=key.pem
+"""
+
 
 def serve(
     context: typer.Context,
     paths: Annotated[
         list[str],
         typer.Argument(
-            metavar="ADDRESS…", help="Log directories, stores, topic folders, archives."
+            metavar="ADDRESS…", help="Log directories, stores, topic folders or archives."
         ),
     ],
     topic: options.Topics = None,
     listen: Annotated[
-        str, options.option("--listen HOST:PORT", "Where to answer; port 0: a free one.")
+        str,
+        options.option(
+            "--listen HOST:PORT",
+            "The address to listen on; port 0 selects a free one.",
+            options.NETWORK,
+        ),
     ] = "127.0.0.1:9092",
     advertise: Annotated[
         str | None,
-        options.option("--advertise HOST:PORT", "What clients dial, where it is another address."),
+        options.option(
+            "--advertise HOST:PORT",
+            "The address that clients connect to, if it differs from --listen.",
+            options.NETWORK,
+        ),
     ] = None,
     is_open: Annotated[
         bool,
         options.option(
-            "--open", "Listen beyond this machine without TLS and users: let anybody read."
+            "--open",
+            "Listen on other addresses than localhost without TLS and users: anyone can read.",
+            options.NETWORK,
         ),
     ] = False,
     users: Annotated[
         str | None,
         options.option(
-            "--users FILE", "Who may read what, as lastwrite users writes it; default: anybody."
+            "--users FILE",
+            'Permissions of users, a file that "lastwrite users" writes; default: anyone can read.',
+            options.NETWORK,
         ),
     ] = None,
     state: Annotated[
         str | None,
         options.option(
-            "--state DIR", "For groups' positions; default: one below $XDG_STATE_HOME/lastwrite."
+            "--state DIR",
+            "Folder of committed offsets and copies; default: one below $XDG_STATE_HOME/lastwrite.",
+            options.SETTINGS,
         ),
     ] = None,
     cache: Annotated[
         str | None,
-        options.option("--cache SIZE", "Of a bucket's bytes in memory; default: 128m."),
+        options.option(
+            "--cache SIZE", "Memory for the bytes of a bucket; default: 128m.", options.SETTINGS
+        ),
     ] = None,
     is_compacted: Annotated[
-        bool, options.option("--compacted", "Serve what nobody compacted as if somebody had.")
+        bool,
+        options.option(
+            "--compacted",
+            "Serve topics that were never compacted as if they had been.",
+            options.SELECTION,
+        ),
     ] = False,
     copies: Annotated[
         str | None,
-        options.option("--copies SIZE", "Of copies that are made to be served; default: 10g."),
+        options.option(
+            "--copies SIZE",
+            "Disk space for the copies that are made to serve topics; default: 10g.",
+            options.SETTINGS,
+        ),
     ] = None,
     compression: Annotated[
         str,
-        options.option("--compression CODEC", "Of topics of other systems: none or lz4."),
+        options.option(
+            "--compression CODEC",
+            "Compression of topics of RocketMQ and Pulsar: none or lz4.",
+            options.SETTINGS,
+        ),
     ] = "none",
     metrics_port: options.MetricsPort = None,
     metrics_host: Annotated[
-        str, options.option("--metrics-host HOST", "The address to answer on.")
+        str, options.option("--metrics-host HOST", "The address of the metrics page.")
     ] = "127.0.0.1",
     config: options.Config = None,
     config_file: options.ConfigFile = None,
     metadata: options.Metadata = None,
     json: options.Json = False,
 ) -> int:
-    """Serve topics to any client of Kafka: a stopped broker's disk, an archive, a RocketMQ store,
-    a Pulsar topic.
+    """Serve stored topics to Kafka clients.
 
-    Clients see one broker that leads all partitions. They get the stored bytes, with offsets,
-    transactions and timestamps as they are, and what is added to a topic as it comes; rounds,
-    fetches and retention may go on meanwhile. Writing is refused.
+    Sources are the disk of a stopped broker, archives, RocketMQ stores and Pulsar topics. Clients
+    see one broker that leads all partitions. They receive the stored bytes with the original
+    offsets, transactions and timestamps, and new records as they arrive. Rounds, fetches and
+    retention can run at the same time. Writes are refused.
 
-    Topics of RocketMQ and Pulsar are made Kafka's when a client first asks for one, in --state;
-    with --compacted so is a compacted copy of a topic that nobody compacted, in front of its tail.
+    Topics of RocketMQ and Pulsar are converted when a client first requests them; --state
+    contains the copies. With --compacted, a topic that was never compacted is served as a
+    compacted copy followed by its tail.
 
-    Consumer groups work, and their positions are kept in --state; those that "lastwrite fetch"
-    brought with an archive are where they start.
+    Consumer groups work. Their offsets are stored in --state and start from those that "lastwrite
+    fetch" stored with an archive.
 
-    With --users clients show who they are (SASL's PLAIN and SCRAM, or a certificate), and may what
-    the file says; TLS is by --config ssl.certificate.location=FILE, ssl.key.location=FILE. Without
-    both the server answers this machine alone, but for --open. It ends with Ctrl-C or SIGTERM.
+    With --users, clients authenticate with SASL (PLAIN or SCRAM) or a certificate, and have the
+    permissions of the file. To enable TLS, set --config ssl.certificate.location=FILE and
+    ssl.key.location=FILE. Without both, the server listens on this machine only, unless --open is
+    given. Ctrl-C or SIGTERM stops it.
     """
     import lastwrite
 

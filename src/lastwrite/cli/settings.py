@@ -14,6 +14,12 @@ from lastwrite.reports.settings import Outvoted, Setting, TopicSettings
 _MOST_TOPICS = 3  # that a note names
 
 
+EXAMPLES = """
+lastwrite settings /data/1/kafka /data/2/kafka
+lastwrite settings /restored --metadata /data/1/kafka --topic orders --all
+"""
+
+
 def settings(
     context: typer.Context,
     paths: options.PathsArgument,
@@ -25,18 +31,14 @@ def settings(
     topic_config_file: options.TopicConfigFile = None,
     metadata: options.Metadata = None,
     every: Annotated[
-        bool, options.option("--all", "Also those that are not set anywhere.")
+        bool, options.option("--all", "Include settings that are not set anywhere.")
     ] = False,
     json: options.Json = False,
 ) -> int:
-    """Say by which settings each topic is cleaned, and who says so.
+    """Show the settings of each topic and where they come from.
 
-    In the way of kafka-configs --describe: what holds, its source, and all that was said of it,
-    what holds first. Reads no log.
-
-    \b
-      lastwrite settings /data/1/kafka /data/2/kafka
-      lastwrite settings /restored --metadata /data/1/kafka --topic orders --all
+    As in kafka-configs --describe, it prints the effective value, its source, and all values that
+    were given, the effective one first. It reads no log.
     """
     import lastwrite
 

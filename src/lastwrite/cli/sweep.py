@@ -16,38 +16,52 @@ from lastwrite.reports.sweeping import SweptPartition
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
+EXAMPLES = """
+lastwrite sweep s3://backup/cluster1 --dry-run
+lastwrite sweep /archive --older-than 2d --all
+"""
+
+
 def sweep(
     context: typer.Context,
     path: Annotated[
         str,
         typer.Argument(
-            metavar="ADDRESS", help="An archive, a partition of it, or any folder between."
+            metavar="ADDRESS", help="An archive, a partition of it, or a folder in between."
         ),
     ],
     older_than: Annotated[
         str,
         options.option(
-            "--older-than TIME", "Of rounds that were last heard of so long ago: 90m, 24h, 2d."
+            "--older-than TIME",
+            "Remove objects of rounds that showed no activity for this long: 90m, 24h, 2d.",
+            options.SELECTION,
         ),
     ] = "24h",
     everything: Annotated[
         bool,
-        options.option("--all", "List all objects, too, for those that no journal tells of."),
+        options.option(
+            "--all",
+            "Also list all objects, to find those that no journal names.",
+            options.SELECTION,
+        ),
     ] = False,
     dry_run: Annotated[
-        bool, options.option("--dry-run", "Change nothing; say what would be removed.")
+        bool, options.option("--dry-run", "Change nothing; print what would be removed.")
     ] = False,
     config: options.Config = None,
     config_file: options.ConfigFile = None,
     json: options.Json = False,
 ) -> int:
-    """Remove from an archive what rounds left that ended without a commit, and what was replaced.
+    """Remove unused objects from an archive.
 
-    What a manifest names is never removed. Objects that a round has replaced stay an hour for those
-    who read by the manifest before; the next round removes them, or a sweep does. A round that died
-    leaves its objects, which a sweep finds by the round's journal, a day later. Nothing is removed
-    by age alone: where such a round could still commit, the manifest is replaced first, by one that
-    says the same.
+    Unused are the objects of rounds that ended without a commit, and objects that later rounds
+    replaced. An object that a manifest names is never removed.
+
+    Replaced objects stay for an hour, for readers that use the earlier manifest. The next round
+    or a sweep removes them. A sweep finds the objects of an interrupted round by the round's
+    journal, a day later. Age alone is never a reason: if an interrupted round could still commit,
+    its commit is prevented first, by replacing the manifest with an equal one.
     """
     import lastwrite
 

@@ -17,6 +17,13 @@ from lastwrite.model.attempts import attempts_in_words
 from lastwrite.reports.table_proof import TableProof
 from lastwrite.reports.table_round import TableRound
 
+EXAMPLES = r"""
+lastwrite table /var/lib/kafka --topic orders --to /data/orders
+lastwrite table s3://backup/kafka --topic orders --to s3://lake/orders --as delta
+lastwrite table /data/kafka --topic orders --to shop.orders \
+  --catalog http://catalog:8181 --value-format avro --value-schema order.avsc
+"""
+
 
 def table(
     context: typer.Context,
@@ -26,47 +33,63 @@ def table(
     ],
     to: Annotated[
         str | None,
-        options.option("--to PLACE", "The table: a folder, an address, a name in --catalog."),
+        options.option("--to PLACE", "The table: a folder, an address, or a name in --catalog."),
     ] = None,
     verify: Annotated[
         str | None,
-        options.option("--verify PLACE", "Prove that the table there is the topic, instead."),
+        options.option(
+            "--verify PLACE", "Check that this table equals the topic, instead of updating it."
+        ),
     ] = None,
-    topic: Annotated[str | None, options.option("--topic NAME", "The topic.")] = None,
+    topic: Annotated[
+        str | None, options.option("--topic NAME", "The topic.", options.SELECTION)
+    ] = None,
     format: Annotated[
         str | None,
-        options.option("--as FORMAT", "iceberg, delta or parquet; else what is there, or iceberg."),
+        options.option(
+            "--as FORMAT", "iceberg, delta or parquet; default: the table's format, or iceberg."
+        ),
     ] = None,
     catalog: Annotated[
         str | None,
         options.option(
             "--catalog URI",
-            "Iceberg: a catalog, or its name in .pyiceberg.yaml; else SQLite there.",
+            "Iceberg: a catalog, or its name in .pyiceberg.yaml; default: SQLite in the "
+            "table's folder.",
         ),
     ] = None,
     buckets: Annotated[
         int | None,
-        options.option("--buckets N", "Parts of a new table, a power of two; else 128 MiB each."),
+        options.option(
+            "--buckets N",
+            "Number of buckets of a new table, a power of two; default: buckets of 128 MiB.",
+        ),
     ] = None,
     headers: Annotated[
         bool | None,
-        options.option("--headers/--no-headers", "With a column of headers, or without."),
+        options.option("--headers/--no-headers", "With a column of headers, or without it."),
     ] = None,
     vectors: Annotated[
         bool,
         options.option(
-            "--vectors", "Iceberg (v3), Delta: delete rows by vectors from now on; fewer readers."
+            "--vectors",
+            "Iceberg (v3), Delta: delete rows with deletion vectors from now on; fewer "
+            "readers support them.",
         ),
     ] = False,
     follow: Annotated[
-        bool, options.option("--follow", "Go on, and keep the table current, until Ctrl-C.")
+        bool,
+        options.option("--follow", "Keep the table up to date until Ctrl-C.", options.FOLLOWING),
     ] = False,
     every: options.Every = None,
     anew: Annotated[
-        bool, options.option("--anew", "Write all of it again, whatever the table says.")
+        bool, options.option("--anew", "Write the whole table again, whatever its state.")
     ] = False,
     memory: Annotated[
-        str, options.option("--memory SIZE", "What it may take, with scratch files beyond.")
+        str,
+        options.option(
+            "--memory SIZE", "Memory to use; scratch files contain the rest.", options.SETTINGS
+        ),
     ] = "512m",
     system: options.System = None,
     config: options.Config = None,
@@ -81,30 +104,31 @@ def table(
     on_bad: Annotated[
         str,
         options.option(
-            "--on-bad WORD", "A value that is bad: fail, null with the reason, or aside."
+            "--on-bad WORD",
+            "If a value cannot be decoded: fail, null with the reason, or aside.",
+            options.DECODING,
         ),
     ] = "fail",
     bad_to: Annotated[
-        str | None, options.option("--bad-to DIR", "Where records go that are put aside.")
+        str | None,
+        options.option(
+            "--bad-to DIR", "The folder of records that are put aside.", options.DECODING
+        ),
     ] = None,
     json: options.Json = False,
 ) -> int:
-    """Make a table of a topic's last writes, or bring it up to date.
+    """Create or update a table of the last write of each key.
 
-    With --verify: prove that a table is the topic up to the offsets that it says, by another method
-    than the one that made it, or name keys that differ (exit status 5).
+    The table has a row for each key whose last write is not a delete. A run reads what was
+    written since the last run and applies it in one commit, which records the offsets that the
+    table corresponds to. An interrupted run leaves the old table or the new one. No other job is
+    needed to keep the table small and fast to read.
 
-    A row is there for each key whose last write is no delete. What was written since the last run
-    is read and applied in one commit, which says up to which offsets the table is true; a run that
-    dies leaves the old table or the new. No other job is needed to keep it small and fast to read.
-    With --follow that is done every 30 seconds, or --every SECONDS, as the log or the archive grows:
-    a line for each time that something came. SIGTERM and Ctrl-C end it behind the turn that runs.
+    With --follow, this is repeated every 30 seconds, or --every SECONDS, while the log or the
+    archive grows. Each update prints a line. SIGTERM and Ctrl-C end it after the current turn.
 
-    \b
-      lastwrite table /var/lib/kafka --topic orders --to /data/orders
-      lastwrite table s3://backup/kafka --topic orders --to s3://lake/orders --as delta
-      lastwrite table /data/kafka --topic orders --to shop.orders --catalog http://catalog:8181 \\
-        --value-format avro --value-schema order.avsc
+    With --verify, the table is compared with the topic up to its offsets, by a different method
+    than the one that wrote it. Keys that differ are reported, with exit status 5.
     """
     import lastwrite
 

@@ -11,45 +11,59 @@ from lastwrite.cli import options
 from lastwrite.cli.output import Output
 from lastwrite.errors import InvalidConfig
 
+EXAMPLES = """
+lastwrite users /etc/lastwrite/users --add alice --topic 'orders-*' --group billing
+lastwrite users /etc/lastwrite/users --remove alice
+"""
+
 
 def users(
     context: typer.Context,
     path: Annotated[str, typer.Argument(metavar="FILE", help="The file of users.")],
     add: Annotated[
         str | None,
-        options.option("--add NAME", "A user; one that is there gets another password."),
+        options.option(
+            "--add NAME", "Add a user, or change the password of an existing one.", options.ACTION
+        ),
     ] = None,
     remove: Annotated[
-        str | None, options.option("--remove NAME", "A user, with all that he may.")
+        str | None,
+        options.option("--remove NAME", "Remove a user and all its permissions.", options.ACTION),
     ] = None,
     topic: Annotated[
         list[str] | None,
         options.option(
             "--topic NAME",
-            "A topic that the user may read, or with * at its end those that begin so; repeatable.",
+            "A topic that the user can read, or a prefix that ends with *; may be repeated.",
+            options.ACTION,
         ),
     ] = None,
     group: Annotated[
         list[str] | None,
         options.option(
-            "--group NAME", "A group in which he may read, or those that begin so; repeatable."
+            "--group NAME",
+            "A group that the user can join, or a prefix that ends with *; may be repeated.",
+            options.ACTION,
         ),
     ] = None,
     mechanism: Annotated[
         list[str] | None,
         options.option(
             "--mechanism NAME",
-            "By which he may show his password: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512; default: any.",
+            "A mechanism that the user can log in with: PLAIN, SCRAM-SHA-256, SCRAM-"
+            "SHA-512; default: any.",
+            options.ACTION,
         ),
     ] = None,
     json: options.Json = False,
 ) -> int:
-    """Write who may read from "lastwrite serve --users FILE", and what.
+    """Manage the users of serve and their permissions.
 
-    The password is asked for, or is the first line of what is piped in. It is not kept: the file
-    has what proves it. A server that runs takes the file as it is from then on.
+    The file is the one of "lastwrite serve --users FILE". The password is read from the terminal,
+    or from the first line of standard input. The file does not contain it, only data to verify
+    it. A running server uses the changed file at once.
 
-    Without --add and --remove what the file says is shown.
+    Without --add and --remove, the contents of the file are printed.
     """
     import lastwrite
 

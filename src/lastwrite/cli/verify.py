@@ -15,6 +15,11 @@ from lastwrite.pulsar.format.names import SCHEME
 from lastwrite.pulsar.format.position import Position
 from lastwrite.reports.verification import VerifyReport
 
+EXAMPLES = """
+lastwrite verify /var/lib/kafka --topic orders
+lastwrite verify /backup/after /backup/before --now 1700000000000
+"""
+
 
 def verify(
     context: typer.Context,
@@ -22,7 +27,7 @@ def verify(
     before: Annotated[
         str | None,
         typer.Argument(
-            metavar="[BEFORE]", help="The same log before it was compacted.", show_default=False
+            metavar="[BEFORE]", show_default=False, help="The same log before it was compacted."
         ),
     ] = None,
     system: options.System = None,
@@ -37,14 +42,15 @@ def verify(
     conf: options.Conf = None,
     json: options.Json = False,
 ) -> int:
-    """Prove that a log is whole, and that nothing was lost.
+    """Check that a log is intact and that no record was lost.
 
-    Structure, checksums and indexes of PATH: a log root of Kafka or a partition in it, a store of
-    RocketMQ (with its commit log, consume queues and index files) or a part of one, or a topic
-    folder of Pulsar. With BEFORE also that only what compaction may remove is gone.
+    It checks the structure, checksums and indexes of a Kafka log root or a partition in it, of a
+    RocketMQ store (with its commit log, consume queues and index files) or a part of one, or of a
+    Pulsar topic folder. With BEFORE, it also checks that only records that compaction may remove
+    are gone.
 
-    Give the settings and the clock of the compaction: --config and --now say which deletes may be
-    gone. After --like-broker on RocketMQ, say --config delete.retention.ms=0.
+    Give the same --config and --now as for the compaction, because they decide which deletes may
+    be gone. After --like-broker on RocketMQ, add --config delete.retention.ms=0.
     """
     output: Output = context.obj
     from lastwrite.spark.session import start_ahead
