@@ -104,7 +104,7 @@ def test_a_record_of_the_metadata_that_is_cut_says_so_and_never_fails() -> None:
             b"\1\2\1abc",
             (2, "TopicRecord", None, 1, None, "TopicRecord: version 1; known are 0 to 0"),
         ),
-        (None, (None, None, None, None, None, "message cut short: 1 bytes wanted, 0 there")),
+        (None, (None, None, None, None, None, "message cut short: 1 bytes needed, 0 left")),
     ],
 )
 def test_what_is_not_known_of_the_metadata_is_named(

@@ -46,16 +46,19 @@ def test_the_example_of_the_rfc() -> None:
 @pytest.mark.parametrize(
     "answers, why",
     [
-        ((FIRST, LAST.replace(b"6rr", b"7rr")), "does not know"),
-        ((FIRST, b"e=other-error"), "does not know"),
-        ((FIRST, b"v=~"), "base 64"),
-        ((FIRST.replace(b"r=rOp", b"r=xOp"),), "no answer to ours"),
-        ((b"r=" + NONCE.encode() + b",s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096",), "no answer to ours"),
+        ((FIRST, LAST.replace(b"6rr", b"7rr")), "signature does not match"),
+        ((FIRST, b"e=other-error"), "signature does not match"),
+        ((FIRST, b"v=~"), "not valid base64"),
+        ((FIRST.replace(b"r=rOp", b"r=xOp"),), "does not extend the client's"),
+        (
+            (b"r=" + NONCE.encode() + b",s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096",),
+            "does not extend the client's",
+        ),
         ((FIRST.replace(b"4096", b"1"),), "asks for 1 iterations"),
         ((FIRST.replace(b"4096", b"99999999999"),), "iterations"),
-        ((FIRST.replace(b"4096", b"-4"),), "no answer to ours"),
-        ((b"\xff\xfe",), "no text"),
-        ((b"",), "no answer to ours"),
+        ((FIRST.replace(b"4096", b"-4"),), "does not extend the client's"),
+        ((b"\xff\xfe",), "not UTF-8 text"),
+        ((b"",), "does not extend the client's"),
     ],
 )
 def test_a_broker_that_is_none(answers: Sequence[bytes], why: str) -> None:

@@ -1,7 +1,6 @@
-"""Features, quotas, settings and SCRAM credentials that a cluster's metadata log contains.
+"""Features, quotas, settings and SCRAM credentials in a cluster's metadata log.
 
-Source: Kafka 4.4 ``FeaturesDelta``, ``ClientQuotasDelta``, ``ConfigurationsDelta``,
-``ScramDelta``.
+Source: Kafka 4.4 ``FeaturesDelta``, ``ClientQuotasDelta``, ``ConfigurationsDelta``, ``ScramDelta``.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _NUMBERS = (_REGISTRATION, _CONFIG, _SCRAM, _FEATURE, _QUOTA, _NO_SCRAM)
 _METADATA_VERSION = "metadata.version"
 BROKER, CLIENT_METRICS, GROUP = 4, 16, 32  # types of resources
 
-# Types and names of what a quota is for; the name None stands for the default.
+# Entity types and names of a quota; the name None is the default entity.
 QuotaEntity = tuple[tuple[str, str | None], ...]
 
 
@@ -38,10 +37,10 @@ class LogEnd(NamedTuple):
 
 @dataclass(slots=True)
 class ClusterState:
-    """The state that a metadata log leaves behind."""
+    """The state after all records of a metadata log."""
 
     end: LogEnd = field(default_factory=LogEnd)
-    finalized: dict[str, int] = field(default_factory=dict)  # features' levels
+    finalized: dict[str, int] = field(default_factory=dict)  # level by feature
     supported: dict[str, tuple[int, int]] = field(default_factory=dict)  # least and highest level
     quotas: dict[QuotaEntity, dict[str, float]] = field(default_factory=dict)
     configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)  # by resource
@@ -87,7 +86,7 @@ def _set(values: dict[Any, Any], name: Any, value: Any) -> None:
 
 
 def read_cluster_state(folder: str) -> ClusterState:
-    """The state by the metadata log in ``folder``.
+    """The state after the metadata log in ``folder``.
 
     Raises:
         CorruptLog, UnsupportedFormat: the metadata log is damaged or of a later version.
@@ -122,7 +121,7 @@ def _decode(value: bytes) -> tuple[int, Mapping[str, Any]] | None:
 
 
 def _end_of(folder: str) -> LogEnd:
-    """The end of the last snapshot, or of the log behind it."""
+    """The end of the last snapshot, or of the log after it."""
     end = LogEnd()
     for name in sorted(os.listdir(folder)):
         file = classify(name)

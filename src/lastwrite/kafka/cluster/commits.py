@@ -1,10 +1,11 @@
-"""Where consumer groups are: the records of ``__consumer_offsets`` that say so.
+"""Committed offsets of consumer groups, from the records of ``__consumer_offsets``.
 
     key     i16 1 · group · topic · i32 partition
     value   i16 3 · i64 offset · i32 leader epoch · metadata · i64 commit ms   texts: i16 length
 
-The last record of a key holds; one without a value takes the position away. What a transaction
-commits holds with its marker. We write version 3, and read all: of each the offset comes first.
+The last record of a key is current; one without a value deletes the offset. Offsets committed in a
+transaction become current with its commit marker. Lastwrite writes version 3 and reads all
+versions; the offset is the first field in each.
 
 Source: Kafka 4.4 ``OffsetCommitKey.json``, ``OffsetCommitValue.json``; docs/formats/kafka.md.
 """
@@ -26,17 +27,17 @@ _VERSION = 3
 
 
 class Commit(NamedTuple):
-    """A group's position in a partition."""
+    """A group's committed offset in a partition."""
 
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
     at_ms: int = -1  # when it was committed
-    expires_ms: int = -1  # of records of version 1, which clients gave a time of their own
+    expires_ms: int = -1  # only in version 1, where the client chose it
 
 
 class Place(NamedTuple):
-    """Of which group, in which partition."""
+    """A group and a partition."""
 
     group: str
     topic: str
@@ -49,39 +50,39 @@ class Place(NamedTuple):
 
     @property
     def name(self) -> TopicPartition:
-        """Which partition."""
+        """The partition."""
         return TopicPartition(self.topic, self.partition)
 
 
 class UnreadCommit(NamedTuple):
-    """The newest record of a key, where key or value cannot be read."""
+    """The newest record of a key, if its key or value cannot be decoded."""
 
     offset: int
-    group: str | None  # None: the key does not tell
-    place: Place | None  # None: the key cannot be read
+    group: str | None  # None if the key does not contain it
+    place: Place | None  # None if the key cannot be decoded
     reason: str
 
 
 class Positions:
     """Replays the records of ``__consumer_offsets``.
 
-    ``known``: the position of each group in each partition. ``gone``: positions that expired or
-    were deleted. ``unread``: by key, records that cannot be read, unless a later record of the same
-    key can: what such a record says of a group is neither known nor gone.
+    ``known``: the committed offset of each group in each partition. ``gone``: offsets that expired
+    or were deleted. ``unread``: by key, records that cannot be decoded, unless a later record of
+    the same key can. The place of such a record is neither in ``known`` nor in ``gone``.
     """
 
     def __init__(self) -> None:
         self.known: dict[Place, Commit] = {}
         self.gone: set[Place] = set()
         self.unread: dict[bytes, UnreadCommit] = {}
-        self._said: dict[Place, int] = {}  # by which record
-        self._open: dict[int, list[Record]] = {}  # of transactions, by producer
+        self._said: dict[Place, int] = {}  # offset of the record that decided it
+        self._open: dict[int, list[Record]] = {}  # records of open transactions, by producer
 
     def take(self, batches: Iterable[Batch]) -> None:
-        """Take the batches that follow.
+        """Apply the next batches.
 
         Raises:
-            CorruptLog: a transaction marker cannot be read.
+            CorruptLog: a transaction marker cannot be decoded.
         """
         for batch in batches:
             producer = batch.header.producer_id
@@ -105,7 +106,7 @@ class Positions:
                     continue
                 commit = None if record.value is None else commit_of(record.value)
             except CorruptLog as error:
-                if record.value is None:  # whatever the key names is deleted
+                if record.value is None:  # a tombstone deletes the key's record
                     self.unread.pop(key, None)
                     continue
                 group = _group_of(key) if place is None else place.group
@@ -120,7 +121,7 @@ class Positions:
             self.note(place, commit)
 
     def note(self, place: Place, commit: Commit | None) -> None:
-        """What the newest record says of a place; None: it is gone."""
+        """Apply the newest record of a place; None means deleted."""
         if commit is None:
             self.known.pop(place, None)
             self.gone.add(place)
@@ -140,10 +141,10 @@ def value_of(commit: Commit) -> bytes:
 
 
 def place_of(key: bytes | None) -> Place | None:
-    """None: the record says something else.
+    """The group and partition in a record's key. None for other kinds of records.
 
     Raises:
-        CorruptLog: it ends before it has said it.
+        CorruptLog: the key is too short.
     """
     if key is None or int.from_bytes(key[:2], "big") not in (0, 1):
         return None
@@ -157,7 +158,7 @@ def place_of(key: bytes | None) -> Place | None:
 
 
 def _group_of(key: bytes) -> str | None:
-    """The group of a key whose rest cannot be read; None: nor can the group."""
+    """The group in a key whose rest cannot be decoded. None if the group cannot be either."""
     try:
         return _read_text(key, 2)[0]
     except (struct.error, UnicodeDecodeError):
@@ -165,10 +166,10 @@ def _group_of(key: bytes) -> str | None:
 
 
 def commit_of(value: bytes) -> Commit:
-    """What a record's value says.
+    """Decode a record's value.
 
     Raises:
-        CorruptLog: it ends before it has said it.
+        CorruptLog: the value is too short.
     """
     if int.from_bytes(value[:2], "big") != _VERSION:
         return _other_version(value)

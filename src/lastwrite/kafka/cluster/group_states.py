@@ -1,14 +1,13 @@
-"""Which groups of ``__consumer_offsets`` have members, of which protocol they are, and which
-positions a broker lets expire.
+"""Members and protocols of the groups in ``__consumer_offsets``, and which offsets a broker
+expires.
 
-A broker expires a position ``offsets.retention.minutes`` after
+A broker expires a committed offset ``offsets.retention.minutes`` after
 
 - its commit, in a group that never had members, or of the newer protocol in a topic that no member
   subscribes to;
-- the moment its classic group became empty, where the group's record has that moment, or its
-commit.
+- the moment its classic group became empty, or its commit if the group's record lacks that moment.
 
-Positions of a classic group with members do not expire. A record of version 1 has its own time.
+Offsets of a classic group with members do not expire. A record of version 1 has its own time.
 
 Source: Kafka 4.4 ``OffsetMetadataManager.cleanupExpiredOffsets``,
 ``OffsetExpirationConditionImpl``, ``ClassicGroup.offsetExpirationCondition``,
@@ -33,10 +32,10 @@ _KINDS = (_CLASSIC, _CONSUMER, _CONSUMER_MEMBER, _CONSUMER_TARGET)
 
 
 class GroupKind(NamedTuple):
-    """The protocol of a group. ``protocol_type``: empty if a classic group never had members."""
+    """The protocol of a group. ``protocol_type`` is empty if a classic group never had members."""
 
     protocol_type: str = ""
-    is_newer: bool = False  # of KIP-848
+    is_newer: bool = False  # the protocol of KIP-848
     epoch: int = 0  # of a newer group
     assignment_epoch: int = 0
 
@@ -49,7 +48,7 @@ class GroupStates:
         self._values: dict[int, dict[bytes, bytes]] = {kind: {} for kind in _KINDS}
 
     def take(self, records: Iterable[Record]) -> None:
-        """Take the records that follow."""
+        """Apply the next records."""
         for record in records:
             key = record.key or b""
             kind = int.from_bytes(key[:2], "big") if len(key) >= 2 else -1
@@ -61,9 +60,9 @@ class GroupStates:
                     there[key] = record.value
 
     def expiry(self) -> Expiry:
-        """The groups as the records that were taken leave them.
+        """The expiry rules after the records applied so far.
 
-        The members of a group whose record cannot be read are unknown: none of its positions
+        If a group's record cannot be decoded, its members are unknown and none of its offsets
         expires.
         """
         empty_since: dict[str, int | None] = {}
@@ -84,7 +83,9 @@ class GroupStates:
         return Expiry(empty_since, frozenset(held), frozenset(subscribed))
 
     def kinds(self) -> dict[str, GroupKind]:
-        """The protocols of groups that have or had members. Unreadable records give none."""
+        """The protocols of groups that have or had members. Groups with undecodable records are
+        left out.
+        """
         kinds = {
             group: GroupKind(found.value["protocolType"] or "")
             for group, found in self._decoded(_CLASSIC)
@@ -102,7 +103,7 @@ class GroupStates:
         return kinds
 
     def _decoded(self, kind: int) -> Iterator[tuple[str, Decoded]]:
-        """The groups of the records whose keys have that type."""
+        """The group and the decoded record of each key of that type."""
         for key, value in self._values[kind].items():
             found = decode_internal_record(GROUPS_TOPIC, key, value)
             group = (found.key or {}).get("group" if kind == _CLASSIC else "groupId")
@@ -111,7 +112,7 @@ class GroupStates:
 
 
 class Expiry:
-    """Decides which positions are expired; see the module."""
+    """Decides which committed offsets are expired; see the module."""
 
     def __init__(
         self,
@@ -124,7 +125,7 @@ class Expiry:
         self._subscribed = subscribed
 
     def is_expired(self, place: Place, commit: Commit, now_ms: int, retention_ms: int) -> bool:
-        """Whether a broker would remove the position at ``now_ms``."""
+        """Whether a broker would expire the offset at ``now_ms``."""
         if place.group in self._held or (place.group, place.topic) in self._subscribed:
             return False
         if commit.expires_ms >= 0:

@@ -1,20 +1,19 @@
-"""The records of Kafka's own topics: consumer groups' offsets and members, transactions, share
+"""Records of Kafka's internal topics: committed offsets and group members, transactions, share
 groups, and the cluster's metadata.
 
-A key begins with two bytes that say what the record is, and so which table reads the rest of the
-key, and the value. A value begins with two bytes for its version; a record without a value deletes
-what its key names. So in ``__consumer_offsets`` the key ``0001 0004 6c617773 0006 6f7264657273
-00000002`` is of type 1, OffsetCommit: group ``laws``, topic ``orders``, partition 2.
+The first two bytes of a key are the record's type, which selects the tables that decode the rest of
+the key and the value. A value begins with a two-byte version. A record without a value deletes its
+key. Example from ``__consumer_offsets``: the key ``0001 0004 6c617773 0006 6f7264657273 00000002``
+is of type 1, OffsetCommit: group ``laws``, topic ``orders``, partition 2.
 
-Nothing here is an error. What is of an unknown type or version, or does not decode, says so in
-``problem``; the record's own bytes stay the truth. Records of ``__cluster_metadata`` have no key:
-what they are stands before the fields, see ``metadata_tables``.
+Nothing here raises. If a type or version is unknown, or a record does not decode, ``problem``
+contains the reason; the record's own bytes stay authoritative. Records of ``__cluster_metadata``
+have no key; their type precedes the fields, see ``metadata_tables``.
 
 Source: Kafka 4.4 ``common/message/*.json`` of the jars kafka-group-coordinator,
-kafka-transaction-coordinator and
-kafka-share-coordinator, ``CoordinatorRecordType``,
-``ConsumerProtocol{Subscription,Assignment}.json``; KIP-848, KIP-932, KIP-1071. Held against those
-classes in tests/corpus/kafka-4.4.0/coordinator-records.jsonl.gz.
+kafka-transaction-coordinator and kafka-share-coordinator, ``CoordinatorRecordType``,
+``ConsumerProtocol{Subscription,Assignment}.json``; KIP-848, KIP-932, KIP-1071. Checked against
+those classes in tests/corpus/kafka-4.4.0/coordinator-records.jsonl.gz.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ GROUPS_TOPIC, TRANSACTIONS_TOPIC, SHARES_TOPIC = (
 
 
 class RecordType(NamedTuple):
-    """What a key's first two bytes announce."""
+    """The name and the tables of a record type."""
 
     name: str
     key: MessageSchema
@@ -57,7 +56,7 @@ class RecordType(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """A record taken apart; None where there is nothing, or nothing that can be read."""
+    """A decoded record. A field is None if it is absent or cannot be decoded."""
 
     type: int | None  # the key's first two bytes
     name: str | None
@@ -164,7 +163,7 @@ _CURRENT_ASSIGNMENT = (
 )
 
 _GROUP_RECORDS = {
-    # What each member of a group has committed for a partition.
+    # Offsets that a group has committed for a partition.
     0: _type("LegacyOffsetCommit", _COMMIT,
         SchemaField("offset",          I64),
         SchemaField("metadata",        STRING),
@@ -305,7 +304,7 @@ _SHARE_RECORDS = {
         SchemaField("stateBatches",  Array(_STATE_BATCH))),
 }
 
-# What clients say to each other through a classic group; a version in two bytes, never flexible.
+# Messages between the members of a classic group; a version in two bytes, never flexible.
 _ASSIGNED = Array(Struct((SchemaField("topic", STRING), SchemaField("partitions", Array(I32)))))
 CONSUMER_SUBSCRIPTION = MessageSchema("ConsumerProtocolSubscription", last=3, fields=(
     SchemaField("topics",          Array(STRING)),
@@ -329,7 +328,7 @@ RECORD_TYPES = {
 _COMMITS = (0, 1)  # types of keys
 _WITH_EPOCH = 3  # the first version of a commit's value that has a leader epoch
 
-# Of ``transactionStatus``; from Kafka 4.4 ``TransactionState``.
+# The values of ``transactionStatus``; from Kafka 4.4 ``TransactionState``.
 TRANSACTION_STATES = (
     "Empty",
     "Ongoing",
@@ -343,12 +342,12 @@ TRANSACTION_STATES = (
 
 
 def is_decoded(topic: str) -> bool:
-    """Whether it is one of Kafka's own topics, whose records have tables."""
+    """Whether this is an internal topic whose records have tables here."""
     return topic in RECORD_TYPES or topic == METADATA_TOPIC
 
 
 def decode_internal_record(topic: str, key: bytes | None, value: bytes | None) -> Decoded:
-    """A record of a topic that ``is_decoded``, taken apart."""
+    """Decode a record of a topic for which ``is_decoded`` is true."""
     if topic == METADATA_TOPIC:
         return _metadata_record(value or b"")
     if key is None:
@@ -373,16 +372,17 @@ def decode_internal_record(topic: str, key: bytes | None, value: bytes | None) -
 
 
 def is_commit(key: bytes) -> bool:
-    """Whether a record of ``__consumer_offsets`` says where a group stands."""
+    """Whether this is the key of a committed offset in ``__consumer_offsets``."""
     return len(key) >= 2 and int.from_bytes(key[:2], "big") in _COMMITS
 
 
 def commits_elsewhere(records: Iterable[Record]) -> list[Record]:
-    """Of records of ``__consumer_offsets``, where groups stand, as another cluster may have it.
+    """The committed offsets among records of ``__consumer_offsets``, as written to another cluster.
 
-    Members are gone, and with them all other records. A commit's leader epoch would have a consumer
-    wait for a leader of that epoch, and by the id of another topic a broker does not know it: it
-    becomes one of version 3 without either. Nothing else has to be known of versions.
+    Members do not exist there, so all other records are left out. With a leader epoch of this
+    cluster, a consumer would wait for a leader of that epoch; with this topic's id a broker would
+    not find the topic. So a commit is rewritten in version 3 without either. Versions below 3 have
+    neither and stay as they are.
     """
     found = []
     for record in records:
@@ -431,7 +431,7 @@ def _fields(
     problems: list[str],
     start: int = 2,
 ) -> dict[str, Any] | None:
-    """The fields behind the two bytes in front, or from ``start`` on."""
+    """The fields from byte ``start`` on. None if they do not decode; ``problems`` gets the reason."""
     try:
         if version is None:
             raise TruncatedLog(f"{message.name} of {len(data)} bytes", 0)
@@ -445,7 +445,9 @@ def _fields(
 
 
 def _decode_members(members: list[dict[str, Any]]) -> None:
-    """Replace what a consumer's members said to each other by its fields, where it is of that form."""
+    """Decode the subscription and assignment of a consumer group's members, if they are Kafka's
+    own.
+    """
     for member in members:
         for name, message in (
             ("subscription", CONSUMER_SUBSCRIPTION),
@@ -455,7 +457,7 @@ def _decode_members(members: list[dict[str, Any]]) -> None:
             problems: list[str] = []
             if len(said) >= 2:
                 version = MessageReader(said).integer(I16)
-                # A newer version only adds fields at the end; Kafka reads what it knows of it.
+                # A newer version only adds fields at the end; Kafka reads the fields that it knows.
                 found = _fields(message, said, min(version, message.last), problems)
                 if found is not None and (not problems or version > message.last):
                     member[name] = {"version": version, **found}

@@ -9,15 +9,14 @@ A message of two fields, of which version 3 added the second, and version 4 made
         Field("topicId",     UUID, since=4, tag=0),
     ))
 
-Fields lie one behind another, in the table's order. Lengths of texts, bytes and lists are fixed
-integers, -1 for null; in a flexible version they are unsigned varints of one more, 0 for null, and
-every structure ends with its
-*tagged* fields: a count, then number, size and content of each. Tags that the table does not know
-are passed over, which is how Kafka adds fields without a new version. A tagged field that is not
-there has no entry in the result.
+Fields follow one another in the table's order. Lengths of strings, bytes and lists are fixed
+integers, -1 for null. In a flexible version they are unsigned varints of the length plus one, 0 for
+null, and every structure ends with its *tagged* fields: a count, then number, size and content of
+each. Unknown tags are skipped; so Kafka adds fields without a new version. An absent tagged field
+has no entry in the result.
 
-A decoded message is plain data, under Kafka's own names: numbers, texts, lists, dictionaries and
-None. Bytes are base64, and identifiers the 22 characters that Kafka prints.
+A decoded message is plain data under Kafka's own names: numbers, strings, lists, dictionaries and
+None. Bytes are base64, and UUIDs the 22 characters that Kafka prints.
 
 Source: Kafka 4.4 ``MessageDataGenerator``, ``ByteBufferAccessor``,
 ``ByteUtils.readUnsignedVarint``; KIP-482.
@@ -43,7 +42,7 @@ _NEWEST = 1 << 15
 
 
 class SchemaKind(Enum):
-    """What a field holds that is neither an integer, nor a list, nor a structure."""
+    """A field type other than an integer, a list or a structure."""
 
     STRING = "string"
     BYTES = "bytes"
@@ -68,7 +67,7 @@ class SchemaField(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """Fields within a field; ``nullable``: a byte in front says whether it is there."""
+    """Nested fields. If ``nullable``, a byte before them is 1 if they are present."""
 
     fields: tuple[SchemaField, ...]
     nullable: bool = False
@@ -86,7 +85,7 @@ Type = Integer | SchemaKind | Struct | Array
 
 @dataclass(frozen=True, slots=True)
 class MessageSchema:
-    """A message's table; ``last``: newest version known, ``flexible``: first flexible one."""
+    """A message's table; ``last`` is the newest known version, ``flexible`` the first flexible one."""
 
     name: str
     fields: tuple[SchemaField, ...]
@@ -94,12 +93,12 @@ class MessageSchema:
     flexible: int | None = None
 
     def decode(self, data: Buffer, version: int, at: int = 0) -> tuple[dict[str, Any], int]:
-        """The fields by name, and the position behind the last.
+        """The fields by name, and the position after the last.
 
         Raises:
-            UnsupportedFormat: a version that the table does not know.
-            TruncatedLog: the bytes stop early.
-            CorruptLog: a length or a text that cannot be.
+            UnsupportedFormat: the table does not have this version.
+            TruncatedLog: the bytes end early.
+            CorruptLog: a length or a string is invalid.
         """
         if not 0 <= version <= self.last:
             raise UnsupportedFormat(f"version {version}; known are 0 to {self.last}", at)
@@ -109,24 +108,28 @@ class MessageSchema:
 
 
 class MessageReader:
-    """Primitive fields, one behind another, from ``position`` on."""
+    """Reads primitive fields, one after another, from ``position`` on."""
 
     def __init__(self, data: Buffer, at: int = 0) -> None:
         self._data = memoryview(data)
         self.position = at
 
     def take(self, count: int) -> bytes:
-        """The next ``count`` bytes.  TruncatedLog: there are fewer."""
+        """The next ``count`` bytes.
+
+        Raises:
+            TruncatedLog: fewer bytes are left.
+        """
         left = len(self._data) - self.position
         if not 0 <= count <= left:
             raise TruncatedLog(
-                f"message cut short: {count} bytes wanted, {left} there", self.position
+                f"message cut short: {count} bytes needed, {left} left", self.position
             )
         self.position += count
         return bytes(self._data[self.position - count : self.position])
 
     def integer(self, kind: Integer) -> int:
-        """An integer of fixed size, most significant byte first."""
+        """A big-endian integer of fixed size."""
         return int.from_bytes(self.take(kind.size), "big", signed=kind.code.islower())
 
     def unsigned(self) -> int:
@@ -140,7 +143,11 @@ class MessageReader:
         raise CorruptLog("varint of more than 5 bytes", start)
 
     def text(self, size: int) -> str:
-        """``size`` bytes of UTF-8.  CorruptLog: they are none."""
+        """``size`` bytes of UTF-8.
+
+        Raises:
+            CorruptLog: they are not UTF-8.
+        """
         start = self.position
         try:
             return self.take(size).decode("utf-8")
@@ -181,7 +188,7 @@ class _Decoder:
         return _KINDS[kind](self)
 
     def length(self, fixed_bytes: int) -> int | None:
-        """The length of a text, of bytes or of a list; None: null."""
+        """The length of a string, bytes or a list. None means null."""
         if self.flexible:
             number = self.reader.unsigned() - 1
         else:
@@ -207,7 +214,7 @@ class _Decoder:
         return self.reader.take(1)[0] != 0
 
     def float64(self) -> float | str:
-        """A text where it is none that JSON has: "nan", "inf"."""
+        """A number, or a string for values that JSON lacks: "nan", "inf"."""
         number = float(_FLOAT64.unpack(self.reader.take(_FLOAT64.size))[0])
         return number if math.isfinite(number) else str(number)
 

@@ -1,9 +1,9 @@
-"""The settings of topics and brokers, and where partitions are, as far as it lies on this disk.
+"""Settings of topics and brokers, and replica placement, from a metadata log on this disk.
 
-A partition's folder does not say whether its topic is compacted: settings live in the cluster's own
-log, ``__cluster_metadata-0``, which lies in the log root of every broker and controller that runs
-KRaft. There, a snapshot (``<end offset>-<epoch>.checkpoint``) holds everything up to its end, and
-the segments what came after.
+A partition's folder does not contain its topic's cleanup policy. Settings are in the cluster's own
+log, ``__cluster_metadata-0``, which is in the log root of every KRaft broker and controller. There
+a snapshot (``<end offset>-<epoch>.checkpoint``) contains everything up to its end, and the segments
+what came after.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _REMEDY = (
 
 RecordT = TypeVar("RecordT")
 
-# What tells where partitions are.
+# Types of the records about placement.
 _TOPIC, _PARTITION, _CHANGE, _REMOVED = 2, 3, 5, 9
 _NO_LEADER_CHANGE = -2
 _REGISTRATION, _PLAINTEXT = 0, 0
@@ -46,20 +46,20 @@ _REGISTRATION, _PLAINTEXT = 0, 0
 
 @dataclass(slots=True)
 class ClusterConfigs:
-    """What a cluster's metadata says: settings of every topic there is, dynamic ones of brokers."""
+    """The settings of every existing topic, and the dynamic settings of brokers."""
 
     topics: dict[str, dict[str, str]] = field(
         default_factory=dict
-    )  # a topic without any is there with none
+    )  # a topic without settings has an empty entry
     brokers: dict[str, dict[str, str]] = field(
         default_factory=dict
-    )  # by node id; under "": those of all brokers
+    )  # by node id; "" has the settings of all brokers
 
 
 def cluster_configs(folder: str) -> ClusterConfigs | None:
-    """The settings in the metadata log in ``folder``; None where there is no such folder.
+    """The settings in the metadata log in ``folder``. None if there is no such folder.
 
-    What brokers have in their properties files is not here.
+    Brokers' properties files are not included.
 
     Raises:
         CorruptLog, UnsupportedFormat: the metadata log is damaged or of a later version.
@@ -75,10 +75,10 @@ def cluster_configs(folder: str) -> ClusterConfigs | None:
 
 
 class ClusterPartition(NamedTuple):
-    """Where a partition is."""
+    """The placement of a partition."""
 
-    replicas: tuple[int, ...]  # brokers
-    directories: tuple[str, ...]  # ids of their log roots, one each; of old releases none
+    replicas: tuple[int, ...]  # node ids
+    directories: tuple[str, ...]  # ids of their log roots, one each; empty in old releases
     leader_epoch: int
 
 
@@ -91,14 +91,14 @@ class ClusterTopic:
 
 
 def cluster_topics(folder: str) -> dict[str, ClusterTopic]:
-    """The topics that there are, by the metadata log in ``folder``.
+    """The existing topics, by name, from the metadata log in ``folder``.
 
     Raises:
         CorruptLog, UnsupportedFormat: the metadata log is damaged or of a later version.
         LogError: it cannot be read.
     """
     names: dict[str, str] = {}  # by id
-    topics: dict[str, ClusterTopic] = {}  # likewise
+    topics: dict[str, ClusterTopic] = {}  # by id
     pending: list[tuple[int, dict[str, Any]]] | None = None  # of an open transaction
     for number, fields in records_of(folder, _decode_placement):
         if number in (each.value for each in Transaction):
@@ -113,8 +113,9 @@ def cluster_topics(folder: str) -> dict[str, ClusterTopic]:
 
 
 def broker_addresses(folder: str) -> dict[int, str]:
-    """``HOST:PORT`` of each broker, by node id: of its listener without TLS and SASL where it has
-    one, else of its first one; as it registered last.
+    """``HOST:PORT`` of each broker, by node id, from its last registration.
+
+    That is its listener without TLS and SASL if it has one, else its first listener.
 
     Raises:
         CorruptLog, UnsupportedFormat, LogError: as ``cluster_topics``.
@@ -165,7 +166,7 @@ def _place(
 
 
 def _decode_placement(value: bytes) -> tuple[int, dict[str, Any]] | None:
-    """Number and fields of a record that tells where partitions are, or of a transaction's."""
+    """The type and fields of a record about placement or transactions. None for other types."""
     reader = MessageReader(value)
     frame = reader.unsigned()
     if frame != FRAME_VERSION:
@@ -177,7 +178,7 @@ def _decode_placement(value: bytes) -> tuple[int, dict[str, Any]] | None:
 
 
 def state(folder: str) -> tuple[tuple[str, FileState], ...]:
-    """Names and states of the metadata log's files: the same state, the same settings."""
+    """Names and states of the metadata log's files. If they are equal, so are the settings."""
     if not os.path.isdir(folder):
         return ()
     with os.scandir(folder) as entries:
@@ -187,7 +188,7 @@ def state(folder: str) -> tuple[tuple[str, FileState], ...]:
 
 
 class _Topics:
-    """The topics that there are, while records go by."""
+    """The existing topics and the settings, while records are applied."""
 
     def __init__(self) -> None:
         self.found = ClusterConfigs()
@@ -222,7 +223,7 @@ Decode: TypeAlias = Callable[[bytes], RecordT | None]
 
 
 def records_of(folder: str, decode: Decode[RecordT]) -> Iterator[RecordT]:
-    """The records that count: the newest snapshot's, then those of the log behind it."""
+    """The current records: those of the newest snapshot, then those of the log after it."""
     names = sorted(os.listdir(folder))
     files = [(name, classify(name)) for name in names]
     snapshots = [
@@ -240,10 +241,10 @@ def records_of(folder: str, decode: Decode[RecordT]) -> Iterator[RecordT]:
 
 
 def _decoded(path: str, start: int, decode: Decode[RecordT]) -> Iterator[RecordT]:
-    """The records of a file from offset ``start`` on; a torn tail ends it, as it does for Kafka."""
+    """The records of a file from offset ``start`` on. A torn tail ends them, as in Kafka."""
     try:
         with open(path, "rb") as file:
-            # A segment may be as large as any other: it is mapped, not read.
+            # A segment may be large, so it is mapped instead of read.
             size = os.fstat(file.fileno()).st_size
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else None
     except OSError as error:

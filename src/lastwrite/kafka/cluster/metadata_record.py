@@ -1,18 +1,16 @@
-r"""Records of KRaft's own log, ``__cluster_metadata``: those that say which settings a topic or a
-broker has.
+"""Records of KRaft's own log, ``__cluster_metadata``, that create topics or set settings.
 
-A record's value is a frame of three unsigned varints and the fields of the record behind them. The
-smallest that matters to us::
+A record's value is a frame of three unsigned varints followed by the record's fields. Example::
 
     01              version of the frame
-    04 00           what it is (4: a setting), and in which version
-    02              of what: 2 a topic, 4 a broker
-    07 orders       of which; a text is preceded by its length and one more, 0 is null
+    04 00           the record's type (4: a setting) and version
+    02              resource type: 2 a topic, 4 a broker
+    07 orders       resource name; a string is preceded by its length plus one, 0 is null
     0f cleanup.policy
     08 compact
     00              no tagged fields
 
-All other kinds of records pass as ``None``: their fields are not looked at.
+All other record types decode to ``None`` without a look at their fields.
 
 Source: Kafka 4.4 ``MetadataRecordSerde``, ``TopicRecord``, ``ConfigRecord``, ``RemoveTopicRecord``,
 ``BeginTransactionRecord``; KIP-631, KIP-868; a real broker's log in tests/corpus.
@@ -46,7 +44,7 @@ class RemovedTopic(NamedTuple):
 
 
 class TopicSetting(NamedTuple):
-    """A setting of a topic got a value; None: it has none of its own any more."""
+    """A topic's own setting got a value; None removes it."""
 
     topic: str
     name: str
@@ -54,9 +52,9 @@ class TopicSetting(NamedTuple):
 
 
 class BrokerSetting(NamedTuple):
-    """A dynamic setting of a broker got a value; None: it has none any more (KIP-226).
+    """A broker's dynamic setting got a value; None removes it (KIP-226).
 
-    ``broker`` is a node id in digits; empty: all brokers have it.
+    ``broker`` is a node id in digits. Empty means all brokers.
     """
 
     broker: str
@@ -65,7 +63,7 @@ class BrokerSetting(NamedTuple):
 
 
 class Transaction(Enum):
-    """What lies between BEGIN and END counts from END on, between BEGIN and ABORT never."""
+    """Records between BEGIN and END take effect at END; those between BEGIN and ABORT never do."""
 
     BEGIN = 23
     END = 24
@@ -76,12 +74,12 @@ MetadataRecord = Topic | RemovedTopic | TopicSetting | BrokerSetting | Transacti
 
 
 def decode_metadata_record(value: bytes) -> MetadataRecord | None:
-    """What the record says of topics and their settings; None for all other kinds.
+    """Decode a record about topics and their settings. None for all other types.
 
     Raises:
-        TruncatedLog: the value stops early.
-        UnsupportedFormat: a frame, or a record that we need, of a version that we do not know.
-        CorruptLog: a text that is none.
+        TruncatedLog: the value ends early.
+        UnsupportedFormat: an unknown version of the frame, or of a record that Lastwrite needs.
+        CorruptLog: a string is not UTF-8.
     """
     fields = MessageReader(value)
     frame = fields.unsigned()

@@ -1,11 +1,11 @@
 """The records of KRaft's own log, ``__cluster_metadata``, as tables.
 
-A record has no key. Its value is a frame of three unsigned varints (the frame's version, what the
-record is, in which version) and the fields behind them; all versions are flexible. For what a
-round needs of this log see ``metadata_record``.
+A record has no key. Its value is a frame of three unsigned varints (the frame's version, the
+record's type, its version) and the fields after them; all versions are flexible. The few records
+that compaction needs are decoded by ``metadata_record``.
 
 Source: Kafka 4.4 ``common/metadata/*.json`` of the jar kafka-metadata, ``MetadataRecordSerde``;
-KIP-631. Held against those classes in tests/corpus/internal-topics/coordinator-records.jsonl.gz.
+KIP-631. Checked against those classes in tests/corpus/internal-topics/coordinator-records.jsonl.gz.
 """
 
 from __future__ import annotations

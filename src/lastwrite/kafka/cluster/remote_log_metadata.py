@@ -1,8 +1,7 @@
-"""Records of ``__remote_log_metadata``: what became of each segment that brokers copied to a tier.
+"""Records of ``__remote_log_metadata``: the state of each segment that brokers copied to a tier.
 
-A record's value is a frame of three unsigned varints (1, what it is, version 0) and a flexible
-message behind them. States: 0 the copy began, 1 it is finished, 2 the removal began, 3 it is
-finished.
+A record's value is a frame of three unsigned varints (1, the record's type, version 0) and a
+flexible message. States: 0 copy started, 1 copy finished, 2 deletion started, 3 deletion finished.
 
 Source: Kafka 4.4 ``RemoteLogMetadataSerde``, ``RemoteLogSegmentMetadataRecord``; KIP-405; a real
 broker's log in tests/corpus.
@@ -82,21 +81,21 @@ _KINDS = {0: _COPIED, 1: _UPDATE}
 
 
 class SegmentState(NamedTuple):
-    """What a record says of a segment; the ids are the 22 characters of names in a tier."""
+    """A segment's state, from one record. The ids are the 22 characters used in names in a tier."""
 
     topic_id: str
     partition: int
     segment_id: str
     state: int
-    end_offset: int  # the first one behind it; -1: the record does not say
+    end_offset: int  # exclusive; -1 if the record has none
 
 
 def decode_segment_state(value: bytes) -> SegmentState | None:
-    """None: the record is of no segment.
+    """The segment's state. None if the record is not about a segment.
 
     Raises:
-        UnsupportedFormat: a frame, or a record, of a version that we do not know.
-        TruncatedLog, CorruptLog: the value stops early, or is none.
+        UnsupportedFormat: an unknown version of the frame or the record.
+        TruncatedLog, CorruptLog: the value ends early, or does not decode.
     """
     fields = MessageReader(value)
     frame = fields.unsigned()

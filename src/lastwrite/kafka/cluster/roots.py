@@ -1,15 +1,14 @@
-"""Which metadata log speaks for a log root: its own, that of a root named beside it, or one that
-was stated.
+"""The metadata log used for a log root: its own, another root's, or one named by the user.
 
-``meta.properties`` in every log root names the cluster and the broker that it belongs to::
+``meta.properties`` in every log root names its cluster and broker::
 
     version=1
     cluster.id=q1Sh-9_ISia_zwGINzRvyQ
     node.id=1
     directory.id=…                          another in each of a broker's log roots
 
-A metadata log speaks only for roots of its own cluster. A root without that file, as a copy may be,
-is taken for one of the others' cluster only as long as all that are named together are of one.
+A metadata log is used only for roots of its own cluster. A root without that file, such as a copy,
+counts as part of another root's cluster only if all roots named together are of one cluster.
 
 Source: Kafka 4.4.0 ``MetaProperties``; KIP-631, KIP-858.
 """
@@ -32,7 +31,7 @@ _MOST_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class RootIdentity:
-    """Whose a log root is; None: it does not say."""
+    """The cluster, broker and directory ids in ``meta.properties``. None if an id is missing."""
 
     cluster: str | None = None
     node: str | None = None
@@ -41,10 +40,10 @@ class RootIdentity:
 
 
 def identity_of(root: str) -> RootIdentity:
-    """What ``meta.properties`` says in ``root``.
+    """The ids in the ``meta.properties`` of ``root``.
 
     Raises:
-        CorruptLog: it is no properties text.
+        CorruptLog: the file is not a properties file.
         LogError: it cannot be read.
     """
     try:
@@ -54,7 +53,12 @@ def identity_of(root: str) -> RootIdentity:
 
 
 def read_identity(path: str) -> RootIdentity:
-    """``identity_of`` of a file; FileNotFoundError: there is none."""
+    """The ids in the file at ``path``.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        CorruptLog, LogError: as ``identity_of``.
+    """
     try:
         with open(path, "rb") as file:
             text = file.read(_MOST_BYTES).decode("utf-8")
@@ -78,19 +82,19 @@ def read_identity(path: str) -> RootIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Spokesman:
-    """The metadata log that speaks for a root, and what was not let speak."""
+    """The metadata log used for a log root, and the candidates that were rejected, with reasons."""
 
-    folder: str | None = None  # the metadata log's; None: there is none
-    node: str | None = None  # the broker whose root it is
-    refused: tuple[str, ...] = ()  # in words
+    folder: str | None = None  # of the metadata log; None if there is none
+    node: str | None = None  # id of the broker that owns the root
+    refused: tuple[str, ...] = ()  # one sentence for each rejected candidate
 
 
 class Clusters:
-    """Log roots that were named together, and a metadata log that was stated.
+    """Log roots that were named together, and the metadata log given with --metadata.
 
     Raises:
-        NotALog: no metadata log lies at ``metadata``.
-        InvalidConfig: it is another cluster's than one of the roots.
+        NotALog: there is no metadata log at ``metadata``.
+        InvalidConfig: it belongs to another cluster than one of the roots.
     """
 
     def __init__(self, roots: Sequence[str] = (), metadata: str | None = None) -> None:
@@ -109,8 +113,7 @@ class Clusters:
                     )
 
     def spokesman(self, root: str) -> Spokesman:
-        """Which metadata log speaks for ``root``: the one that was stated, its own, or that of a
-        root beside it.
+        """The metadata log for ``root``: the one given, its own, or that of another root.
 
         Raises:
             LogError: a ``meta.properties`` cannot be read.
@@ -122,7 +125,7 @@ class Clusters:
         return known[1]
 
     def _state(self, root: str) -> object:
-        """What changes before another metadata log speaks."""
+        """A value that changes if another metadata log may have to be used."""
         found: list[object] = []
         for each in (root, *self._roots):
             found.append(state_of(os.path.join(each, META_PROPERTIES)))
@@ -162,7 +165,7 @@ class Clusters:
 
 
 def _metadata_at(path: str) -> str:
-    """The folder of the metadata log at ``path``: that folder, a copy, or a log root with one."""
+    """The metadata log's folder for ``path``: that folder, a copy of it, or a log root."""
     path = os.path.abspath(path)
     below = os.path.join(path, FOLDER)
     if os.path.isdir(below):

@@ -1,8 +1,8 @@
-"""A live Kafka cluster: its topics, their settings, and the batches of their partitions.
+"""Client of a live Kafka cluster: topics, their settings, and the batches of their partitions.
 
-``connection`` is one conversation with one broker, ``messages`` what is said in it; ``fetch`` and
-``produce`` are the requests that carry records, by hand so that none is copied; ``cluster`` follows
-leaders and asks again; ``live_log`` reads one partition, ``producer`` writes one; ``coordinator``
-speaks for groups and transactions, ``topics`` of what is set. Other messages are kio's, which pip
-installs with ``lastwrite[kafka]``.
+``connection`` is one connection to one broker, ``messages`` encodes requests and decodes responses.
+``fetch`` and ``produce`` carry records; they are hand-written so that no record is copied.
+``cluster`` tracks leaders and retries. ``live_log`` reads one partition, ``producer`` writes one.
+``coordinator`` talks to group and transaction coordinators, ``topics`` creates topics and changes
+settings. All other messages are kio's, which ``pip install lastwrite[kafka]`` installs.
 """

@@ -1,4 +1,4 @@
-"""Who we are, to a broker: TLS, and SASL by PLAIN or SCRAM.
+"""Authentication to a broker: TLS, and SASL with PLAIN or SCRAM.
 
 SCRAM, with the client's messages on the left::
 
@@ -7,8 +7,8 @@ SCRAM, with the client's messages on the left::
     c=biws,r=abcXYZ,p=PROOF   →
                               ←   v=SIGNATURE
 
-Neither side learns the other's secret: the proof shows that we know the password, the signature
-that the broker knows what is derived of it.
+Neither side learns the other's secret. The proof shows that the client has the password, the
+signature that the broker has the server key derived from it.
 
 Source: RFC 5802, RFC 7677; Kafka 4.4 ``ScramSaslClient``, ``PlainSaslServer``; KIP-152.
 """
@@ -33,17 +33,17 @@ from lastwrite.kafka.network.scram import (
 )
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig
 
-_LEAST_TURNS, _MOST_TURNS = 4096, 10_000_000  # of the hash; a broker's word is a claim
+_LEAST_TURNS, _MOST_TURNS = 4096, 10_000_000  # iterations that a broker may ask for
 _NO_BINDING = base64.b64encode(b"n,,").decode()
 
-Exchange = Callable[[bytes], bytes]  # a token to the broker, and its token back
+Exchange = Callable[[bytes], bytes]  # sends a token and returns the broker's
 
 
 def tls_context(config: KafkaClientConfig) -> ssl.SSLContext | None:
-    """What a connection is wrapped in; None: nothing.
+    """The TLS context of the connections. None if they are not encrypted.
 
     Raises:
-        InvalidConfig: a file that is not there, or not PEM.
+        InvalidConfig: a certificate or key file is missing or is not PEM.
     """
     if not config.uses_tls:
         return None
@@ -53,7 +53,7 @@ def tls_context(config: KafkaClientConfig) -> ssl.SSLContext | None:
             context.load_cert_chain(
                 config.ssl_certificate, config.ssl_key or None, config.ssl_key_password or None
             )
-    except OSError as error:  # of ssl, too
+    except OSError as error:  # includes ssl.SSLError
         raise InvalidConfig(
             f"a certificate or key cannot be read: {error.strerror or error}",
             remedy="give PEM files by ssl.ca.location, ssl.certificate.location, ssl.key.location; "
@@ -66,10 +66,11 @@ def tls_context(config: KafkaClientConfig) -> ssl.SSLContext | None:
 
 
 def authenticate(config: KafkaClientConfig, exchange: Exchange, address: str) -> None:
-    """Show who we are, and with SCRAM that the broker is who it should be.
+    """Authenticate as the configured user; SCRAM also verifies the broker's signature.
 
     Raises:
-        RemoteFailed: it is not, or what it says is no SCRAM. What it refuses ``exchange`` raises.
+        RemoteFailed: the broker's signature is wrong, or its message is not SCRAM. ``exchange``
+            raises what the broker refuses.
     """
     if config.sasl_mechanism == "PLAIN":
         exchange(f"\0{config.user}\0{config.password}".encode())
@@ -79,7 +80,7 @@ def authenticate(config: KafkaClientConfig, exchange: Exchange, address: str) ->
 
 
 class _Scram:
-    """One exchange."""
+    """One SCRAM exchange."""
 
     def __init__(self, user: str, password: str, hash_name: str, address: str) -> None:
         self._password = password.encode()
@@ -94,11 +95,11 @@ class _Scram:
         return f"n,,{self._first}".encode()
 
     def proof(self, answer: bytes) -> bytes:
-        """Our second message, upon the broker's first."""
+        """The client's final message, for the server's first message ``answer``."""
         said = self._parts(answer)
         nonce, salt, turns = said.get("r", ""), self._bytes(said.get("s", "")), said.get("i", "")
         if not nonce.startswith(self._nonce) or nonce == self._nonce or not turns.isdecimal():
-            raise self._wrong("it is no answer to ours")
+            raise self._wrong("its nonce does not extend the client's")
         if not _LEAST_TURNS <= int(turns) <= _MOST_TURNS:
             raise self._wrong(f"it asks for {turns} iterations")
         key, server_key = keys_of(self._hash, self._password, salt, int(turns))
@@ -110,26 +111,26 @@ class _Scram:
         return f"{last},p={base64.b64encode(proof).decode()}".encode()
 
     def finish(self, answer: bytes) -> None:
-        """See that the broker knows us."""
+        """Verify the server signature."""
         said = self._bytes(self._parts(answer).get("v", ""))
         if not hmac.compare_digest(said, self._signature):
-            raise self._wrong("it does not know what is derived of our password")
+            raise self._wrong("its signature does not match the password")
 
     def _parts(self, message: bytes) -> dict[str, str]:
         try:
             return attributes(message)
         except ValueError as error:
-            raise self._wrong("it is no text") from error
+            raise self._wrong("it is not UTF-8 text") from error
 
     def _bytes(self, text: str) -> bytes:
         try:
             return decode_base64(text)
         except ValueError as error:
-            raise self._wrong("it is no base 64") from error
+            raise self._wrong("it is not valid base64") from error
 
     def _wrong(self, why: str) -> RemoteFailed:
         return RemoteFailed(
             f"the broker's SCRAM message is refused: {why}",
             path=self._address,
-            remedy="see whether it is the broker that you mean",
+            remedy="check the address and the password",
         )

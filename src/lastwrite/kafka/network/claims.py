@@ -1,9 +1,9 @@
-"""Checks a message's sizes, and drops its unknown tagged fields, before kio decodes it.
+"""Check a message's sizes and drop its unknown tagged fields before kio decodes it.
 
-kio's reader allocates as many elements as a count announces, and the system ends a process that
-asks for a hundred gigabytes. It also rejects tagged fields that it does not know, which a receiver
-has to ignore. So every message is walked once, by the types of kio's classes. Each length has to
-lie within the message, each count within the rest of it, and all counts together below a bound.
+kio's reader allocates as many elements as a count announces, and the system kills a process that
+allocates a hundred gigabytes. It also rejects unknown tagged fields, which a receiver must ignore.
+So every message is walked once, by the types of kio's classes. Each length must fit in the message,
+each count in the rest of it, and all counts together below a bound.
 
 =============  ================================  =============================
 kind           fixed                             flexible
@@ -14,8 +14,8 @@ list           i32 count                         unsigned varint, count + 1
 structure      its fields                        its fields, then tagged ones
 =============  ================================  =============================
 
-Null is the length -1, or 0 as a varint; a structure that may be missing has an i8 before it, below
-0: it is.
+Null is the length -1, or 0 as a varint. A nullable structure has an i8 before it; a negative one
+means null.
 
 Source: KIP-482; Kafka 4.4 ``MessageDataGenerator``.
 """
@@ -34,7 +34,7 @@ from lastwrite.encoding.varint import encode_unsigned
 from lastwrite.errors import CorruptLog
 from lastwrite.kafka.cluster.message import MessageReader
 
-MOST_ELEMENTS = 2_000_000  # of all lists of a message
+MOST_ELEMENTS = 2_000_000  # in all lists of a message together
 _FIXED = {
     "bool": 1,
     "int8": 1,
@@ -52,10 +52,10 @@ _FIXED = {
 
 
 class _Kind(NamedTuple):
-    """A type: ``size`` bytes; or a text, bytes, or a structure; in a list, or missing, or not."""
+    """The type of a field: ``size`` fixed bytes, a string or bytes, or a structure."""
 
     size: int = 0
-    lengths: str = ""  # "string" or "bytes": of what its length tells
+    lengths: str = ""  # "string" or "bytes" if the field has a length prefix
     struct: Any = None
     is_list: bool = False
     may_miss: bool = False
@@ -65,13 +65,14 @@ class _Struct(NamedTuple):
     kinds: tuple[_Kind, ...]
     tagged: Mapping[int, _Kind]
     is_flexible: bool
-    steps: tuple[_Kind, ...]  # the same kinds, those of fixed sizes side by side as one
+    steps: tuple[_Kind, ...]  # the same kinds, adjacent ones of fixed size merged into one
 
 
 def checked(kind: type, data: Buffer, at: int, most: int = MOST_ELEMENTS) -> Buffer:
     """The message of kio's class ``kind`` that begins at ``at``, without unknown tagged fields.
 
-    ``most`` bounds the elements of all its lists. Without unknown fields nothing is copied.
+    ``most`` bounds the elements of all its lists together. Copies nothing if there are no unknown
+    fields.
 
     Raises:
         CorruptLog: the message ends early, or announces more than it can contain.

@@ -1,7 +1,7 @@
-"""A cluster: its brokers, its topics, who leads which partition, and what is set for a topic.
+"""A cluster: its brokers, topics, partition leaders, topic settings and committed offsets.
 
-Leaders move and brokers restart: what only reads is asked again, of the new leader, as long as
-``default.api.timeout.ms`` allows.
+Leaders move and brokers restart. Requests that only read are retried at the new leader for up to
+``default.api.timeout.ms``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lastwrite.kafka.rules.topic_settings import Known
 from lastwrite.model.log import TopicPartition
 from lastwrite.reports.groups import UnreadPosition, unread_because
 
-# What a while, or another leader, may mend.
+# Retriable errors: waiting, or another leader, may resolve them.
 _PASSING = {
     3: "the topic is not known there",
     5: "no leader is elected",
@@ -59,11 +59,11 @@ _FIRST_AGAIN_S = 0.01
 _SHORT_S = 2.0
 _TOPIC = 2  # a kind of resource that has settings
 _NO_ID = bytes(16)
-# Who says a setting.
+# Config sources of DescribeConfigs.
 _OF_TOPIC, _OF_BROKER, _OF_BROKERS, _OF_FILE = 1, 2, 3, 4
 _WORDS = {_OF_BROKER: "broker", _OF_BROKERS: "brokers", _OF_FILE: "file"}
 
-# A group that was removed meanwhile, or is of a kind that has no offsets.
+# GROUP_ID_NOT_FOUND (since removed) or a type of group without offsets.
 _NO_GROUP = (24, 69)
 _SHARE = "share"
 
@@ -71,31 +71,31 @@ T = TypeVar("T")
 
 
 class Position(NamedTuple):
-    """Where a consumer group is in a partition."""
+    """A consumer group's committed offset in a partition."""
 
     group: str
-    offset: int  # of the record that it wants next
-    leader_epoch: int  # of the record before; -1: it has not said so
-    metadata: str  # its own word
+    offset: int  # of the record that it reads next
+    leader_epoch: int  # of the record before; -1 if the commit has none
+    metadata: str  # as committed by the client
 
 
 @dataclass(frozen=True, slots=True)
 class LiveTopic:
-    """A topic as the metadata have it."""
+    """A topic, from the cluster's metadata."""
 
     name: str
-    id: bytes  # 16 of them; all zero: the broker is too old to have ids
+    id: bytes  # 16 bytes; all zero if the broker is too old to have ids
     is_internal: bool
-    partitions: Mapping[int, tuple[int, int]]  # leader and its epoch, by number; -1: none
+    partitions: Mapping[int, tuple[int, int]]  # leader (-1: none) and its epoch, by number
 
     @property
     def id_text(self) -> str | None:
-        """The id as Kafka prints it."""
+        """The topic id in Kafka's notation. None if the topic has no id."""
         return topic_id_text(self.id) if any(self.id) else None
 
 
 class Cluster:
-    """The cluster that the brokers at ``bootstrap`` belong to. Threads may share it."""
+    """The cluster that the brokers at ``bootstrap`` belong to. Safe to share between threads."""
 
     def __init__(self, bootstrap: Sequence[str], config: KafkaClientConfig) -> None:
         self._bootstrap = list(bootstrap)
@@ -118,7 +118,7 @@ class Cluster:
             self._idle.clear()
 
     def stop(self) -> None:
-        """End all that is asked, in whichever thread; nothing can be asked any more."""
+        """Abort all requests in all threads, and refuse later ones."""
         self._is_stopped = True
         for connection in list(self._busy):
             connection.hang_up()
@@ -129,11 +129,11 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ------------------------------------------------------------------ conversations
+    # ------------------------------------------------------------------ connections
 
     @contextlib.contextmanager
     def connection(self, address: str) -> Iterator[Connection]:
-        """A conversation for as long as the context lasts; it may go on from an earlier one."""
+        """A connection to the broker, used by this context alone; an idle one is reused."""
         with self._lock:
             idle = self._idle.setdefault(address, [])
             connection = idle.pop() if idle else Connection(address, self._config, self._tls)
@@ -144,17 +144,17 @@ class Cluster:
             yield connection
         except BaseException:
             self._busy.discard(connection)
-            connection.close()  # an answer may be under way
+            connection.close()  # a response may still arrive
             raise
         with self._lock:
             self._busy.discard(connection)
             self._idle.setdefault(address, []).append(connection)
 
     def ask_any(self, name: str, doing: str, **values: object) -> Any:
-        """What the first broker that answers says.
+        """The response of the first broker that answers.
 
         Raises:
-            RemoteFailed: none does.
+            RemoteFailed: no broker answers.
         """
         last: RemoteFailed | None = None
         for address in dict.fromkeys([*self._brokers.values(), *self._bootstrap]):
@@ -168,18 +168,20 @@ class Cluster:
 
     @property
     def patience_s(self) -> float:
-        """For how long work is tried again that does not advance. Once a fetch has given up and no
-        record has come of any partition since, a few seconds.
+        """For how many seconds work that does not advance is retried.
+
+        The full timeout applies unless a fetch has given up and no record of any partition has
+        arrived since; then it is ``_SHORT_S``.
         """
         full = self._config.api_timeout_ms / 1000
         return min(full, _SHORT_S) if self._gave_up_s > self._records_s else full
 
     def note_records(self) -> None:
-        """Records came of a partition."""
+        """Note that records of a partition arrived."""
         self._records_s = time.monotonic()
 
     def note_given_up(self) -> None:
-        """A fetch gave up."""
+        """Note that a fetch gave up."""
         self._gave_up_s = time.monotonic()
 
     def patiently(
@@ -188,13 +190,13 @@ class Cluster:
         since_s: float | None = None,
         advanced: Callable[[], int] = lambda: 0,
     ) -> T:
-        """Do ``work`` again, with fresh metadata, while its trouble may pass.
+        """Call ``work``, and retry it with fresh metadata while its error is retriable.
 
-        ``since_s``: when it last advanced, by the monotonic clock; None: now. ``advanced``: a
-        number that grows where a try that fails has advanced.
+        ``since_s`` is when it last advanced, by the monotonic clock; None means now. ``advanced``
+        returns a number that grows if a failed attempt has made progress.
 
         Raises:
-            RemoteFailed: the trouble does not pass.
+            RemoteFailed: the error is not retriable, or the patience is over.
         """
         begin_s = time.monotonic() if since_s is None else since_s
         far, tries = advanced(), 0
@@ -212,7 +214,7 @@ class Cluster:
                 tries += 1
 
     def reach(self) -> None:
-        """Learn the cluster's brokers and topics, also where connections break amid the answer.
+        """Fetch the cluster's brokers and topics; retry if connections break during the response.
 
         Raises:
             RemoteFailed: no broker answers.
@@ -223,25 +225,27 @@ class Cluster:
             self.patiently(self.refresh)
 
     def wait(self, until: float, breaks: int | None = None) -> None:
-        """A moment, and then fresh metadata. ``breaks``: how often a connection has broken before
-        without an advance: first the moment is short, and leaders are where they were.
+        """Pause, then refresh the metadata.
+
+        ``breaks`` is how many connections have broken without progress. After the first of them the
+        pause is short and the metadata is not refreshed, since leaders have not moved.
         """
         pause_s = _AGAIN_S if breaks is None else min(_FIRST_AGAIN_S * 2**breaks, _AGAIN_S)
         time.sleep(max(0.0, min(pause_s, until - time.monotonic())))
         if pause_s < _AGAIN_S:
             return
-        with contextlib.suppress(RemoteFailed):  # the next try says so
+        with contextlib.suppress(RemoteFailed):  # the next attempt reports it
             self.refresh()
 
     # ------------------------------------------------------------------ topics
 
     @property
     def topics(self) -> Mapping[str, LiveTopic]:
-        """Every topic that we may see, by name, as ``refresh`` found them."""
+        """Every topic that the user may see, by name, from the last ``refresh``."""
         return self._topics
 
     def refresh(self) -> None:
-        """Ask which brokers and topics there are, and who leads what.
+        """Fetch the brokers, the topics and the partition leaders.
 
         Raises:
             RemoteFailed: no broker answers.
@@ -278,18 +282,19 @@ class Cluster:
 
     @property
     def brokers(self) -> Mapping[int, str]:
-        """The brokers' addresses by node id, as ``refresh`` found them."""
+        """The brokers' addresses by node id, from the last ``refresh``."""
         return self._brokers
 
     @property
     def controller(self) -> str:
-        """The address of the broker that makes and changes topics, as ``refresh`` found it."""
+        """The address of the broker that creates and alters topics, from the last ``refresh``."""
         return self._brokers.get(self._controller) or self._bootstrap[0]
 
     def topic(self, name: str) -> LiveTopic:
-        """
+        """The topic with this name.
+
         Raises:
-            Passing: it is not there now.
+            Passing: the topic does not exist now.
         """
         found = self._topics.get(name)
         if found is None:
@@ -300,25 +305,28 @@ class Cluster:
         """The address of a partition's leader, and its epoch.
 
         Raises:
-            Passing: nobody leads it now.
+            Passing: the partition has no leader now.
         """
         broker, epoch = self.topic(topic).partitions.get(partition, (-1, -1))
         address = self._brokers.get(broker)
         if address is None:
             raise Passing(
-                f"nobody leads {topic}-{partition}",
+                f"{topic}-{partition} has no leader",
                 path=self.address,
-                remedy="see to its brokers (kafka-topics --describe)",
+                remedy="start the brokers of its replicas (kafka-topics --describe lists them)",
             )
         return address, epoch
 
     def check(
         self, error: int, doing: str, address: str, said: str | None = None, rights: str = _READING
     ) -> None:
-        """See to an answer's error; ``said``: the broker's own words; ``rights``: those needed.
+        """Raise a response's error code, if it has one.
+
+        ``said`` is the broker's error message; ``rights`` are the ACLs that the request needs.
 
         Raises:
-            Passing, RemoteFailed: an answer's error is one.
+            Passing: the error is retriable.
+            RemoteFailed: any other error.
         """
         if error in _PASSING:
             raise Passing(f"{doing}: {_PASSING[error]}", path=address, remedy="run again")
@@ -333,7 +341,7 @@ class Cluster:
             raise RemoteFailed(f"{doing}: refused with error {int(error)}{words}", path=address)
 
     def settings(self, topics: Sequence[str]) -> dict[str, Known | LogError]:
-        """What is set for each topic, by whom; or why that is not known.
+        """The settings of each topic with their origins, or the error why they are unknown.
 
         Raises:
             RemoteFailed: no broker answers.
@@ -360,19 +368,18 @@ class Cluster:
                 found[each.resource_name] = _known(each.configs)
             except LogError as error:
                 found[each.resource_name] = error
-        missing = NotALog("no broker tells its settings", path=self.address)
+        missing = NotALog("no broker reports its settings", path=self.address)
         return {topic: found.get(topic, missing) for topic in topics}
 
     def positions(self) -> tuple[dict[TopicPartition, list[Position]], list[UnreadPosition]]:
-        """The positions of consumer groups, by partition and sorted by group; and the groups of
-        which the brokers refuse to tell.
+        """Committed offsets by partition, sorted by group; and the groups that could not be read.
 
         Raises:
             RemoteFailed: a broker does not answer, or refuses to list groups.
         """
         found: dict[TopicPartition, list[Position]] = {}
         unread: list[UnreadPosition] = []
-        done: set[str] = set()  # so that a try goes on where the one before it broke off
+        done: set[str] = set()  # a retry skips the groups that are done
         self.patiently(lambda: self._ask_positions(found, unread, done), None, lambda: len(done))
         return {name: sorted(each) for name, each in found.items()}, unread
 
@@ -383,7 +390,7 @@ class Cluster:
         done: set[str],
     ) -> None:
         doing = "ask for the groups' positions"
-        for address in list(self._brokers.values()):  # each tells of the groups that it coordinates
+        for address in list(self._brokers.values()):  # each lists the groups it coordinates
             with self.connection(address) as connection:
                 listed = connection.ask("list_groups", doing, states_filter=())
                 self.check(listed.error_code, doing, address)

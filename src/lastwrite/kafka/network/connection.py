@@ -1,7 +1,7 @@
-"""One conversation with one broker: ask, and wait for the answer.
+"""One connection to one broker: send a request, receive the response.
 
-Every call ends within the timeout, whatever the other side does. A frame's length is a claim: room
-grows with what comes.
+Every call ends within the timeout, whatever the broker does. The length of a frame is not trusted:
+the buffer grows with the bytes received.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ _MOST_BYTES = (1 << 31) - 1
 _SIZE = struct.Struct(">i")
 _TLS_ALERT = 0x1503
 _UNSUPPORTED_VERSION = 35
-_LONGEST_PAUSE_S = 60.0  # that a broker may ask for
+_LONGEST_PAUSE_S = 60.0  # of a broker's throttle time
 
 
 class Passing(RemoteFailed):
-    """Trouble that a while, or another leader, may mend."""
+    """A retriable error: waiting, or another leader, may resolve it."""
 
 
 class ConnectionBroken(Passing):
-    """The other side, or the network, ended a conversation that had begun."""
+    """The broker or the network closed an established connection."""
 
 
 class Room:
-    """Where an answer lies; whoever works on one gives the next another room, or waits."""
+    """The buffer of a response. Its views are valid until the next response is received into it."""
 
     def __init__(self) -> None:
         self._bytes = np.empty(_ROOM_BYTES, dtype=np.uint8)
 
     def grown(self, filled: int, size: int) -> memoryview:
-        """Room for ``size`` bytes, of which ``filled`` are there."""
+        """A view of ``size`` bytes whose first ``filled`` bytes are kept."""
         if size > len(self._bytes):
             grown = np.empty(size, dtype=np.uint8)
             grown[:filled] = self._bytes[:filled]
@@ -59,8 +59,8 @@ class Room:
 
 
 class Connection:
-    """A conversation with ``address``, ``HOST:PORT``, that begins with the first question and ends
-    with the first trouble. Not for two threads at once.
+    """A connection to ``address`` (``HOST:PORT``), opened by the first request and closed by the
+    first error. Not thread-safe.
     """
 
     def __init__(
@@ -73,23 +73,23 @@ class Connection:
         self._socket: socket.socket | None = None
         self._versions: dict[int, tuple[int, int]] = {}
         self._correlation_id = 0
-        self._awaited: deque[int] = deque()  # of ``ask_produce``
+        self._awaited: deque[int] = deque()  # correlation ids of ``ask_produce``
         self._room = Room()
         self._filled = 0  # bytes that the last ``_fill`` received
-        self._arrived = memoryview(b"")  # of an answer whose end did not come
+        self._arrived = memoryview(b"")  # of a response that was cut off
         self._tls = tls
         self._muted_until = 0.0
-        self._expires = 0.0  # when the broker wants to know again who we are; 0: never
+        self._expires = 0.0  # when to authenticate again; 0 means never
 
-    # ------------------------------------------------------------------ questions
+    # ------------------------------------------------------------------ requests
 
     def ask(self, name: str, doing: str, **values: object) -> Any:
-        """The answer to a request, of the newest version that both know; ``doing`` says in an
-        error's words what was asked for.
+        """The response to a request, in the newest version that both sides support.
+
+        ``doing`` describes the request in error messages.
 
         Raises:
-            RemoteFailed: nobody answers, or not in time, or what comes is not Kafka's protocol.
-            UnsupportedFormat: the broker knows no version of it that we know.
+            RemoteFailed: no answer, or none in time, or not Kafka's protocol, or no common version.
         """
         with self._failing(doing):
             deadline = self._opened(doing)
@@ -97,19 +97,19 @@ class Connection:
             return self._exchange(name, version, deadline, **values)
 
     def schema(self, name: str, doing: str) -> Any:
-        """The classes of the version in which ``ask`` will speak of ``name``."""
+        """The message classes of the version that ``ask`` uses for ``name``."""
         with self._failing(doing):
             self._opened(doing)
             return messages.schema(name, self._version(name))
 
     def knows(self, name: str, doing: str) -> bool:
-        """Whether the broker answers such a request at all."""
+        """Whether the broker supports this request in a version that we do."""
         with self._failing(doing):
             self._opened(doing)
             return self._common(name) is not None
 
     def ask_fetch(self, asked: Asked, doing: str) -> None:
-        """Ask for records; ``fetched`` gives the answer, and nothing may be asked before."""
+        """Send a Fetch request. ``fetched`` returns its response and must be the next call."""
         with self._failing(doing):
             self._opened(doing)
             self._pause()
@@ -120,8 +120,9 @@ class Connection:
             self._send(request)
 
     def fetched(self, asked: Asked, room: Room, doing: str) -> Answer:
-        """The answer to ``ask_fetch``, its records a view of ``room``. Where the connection breaks
-        amid the records, those that have come.
+        """The response to ``ask_fetch``; its records are a view of ``room``.
+
+        If the connection breaks within the records, it contains those that arrived.
         """
         with self._failing(doing):
             deadline = time.monotonic() + self._timeout + asked.max_wait_ms / 1000
@@ -135,7 +136,9 @@ class Connection:
             return answer
 
     def _cut(self, version: int, error: OSError) -> Answer:
-        """The part of an answer that came before ``error``, which is raised where no record did."""
+        """Decode the part of a response that arrived before ``error``. Raises ``error`` if no
+        record did.
+        """
         if len(self._arrived) < 4:
             raise error
         (correlation_id,) = _SIZE.unpack(self._arrived[:4])
@@ -151,8 +154,9 @@ class Connection:
         return version if any(asked.topic_id) else min(version, 12)
 
     def ask_produce(self, append: Append, doing: str) -> None:
-        """Send records; ``produced`` gives the answer. Several may be under way, and nothing else
-        may be asked before all are answered.
+        """Send a Produce request. ``produced`` returns its response.
+
+        Several may be in flight. No other request may be sent until all are answered.
         """
         with self._failing(doing):
             self._opened(doing)
@@ -170,9 +174,11 @@ class Connection:
             )
 
     def produced(self, doing: str) -> Appended:
-        """The answer to the first ``ask_produce`` that has none."""
+        """The response to the oldest unanswered ``ask_produce``."""
         with self._failing(doing):
-            deadline = time.monotonic() + 2 * self._timeout  # the broker takes as long for replicas
+            deadline = (
+                time.monotonic() + 2 * self._timeout
+            )  # the broker may wait as long for replicas
             data = self._receive(deadline, self._room, self._awaited.popleft())
             answer = decode_produce(self._version("produce"), data)
             self._mute(answer.throttle_ms)
@@ -185,14 +191,14 @@ class Connection:
             self._socket = None
 
     def hang_up(self) -> None:
-        """Let whoever waits for an answer in another thread hear at once that there is none."""
+        """Shut the socket down, so that a thread that waits for a response fails at once."""
         talking = self._socket
         if talking is not None:
             with contextlib.suppress(OSError):
                 talking.shutdown(socket.SHUT_RDWR)
 
     def _opened(self, doing: str) -> float:
-        """Connect where that was not done yet; until when this call may take."""
+        """Connect and authenticate if needed; return the deadline of this call."""
         if self._expires and time.monotonic() > self._expires:
             self.close()
         deadline = time.monotonic() + self._timeout
@@ -220,7 +226,7 @@ class Connection:
             raise RemoteFailed(
                 f"its certificate is refused: {error.verify_message}",
                 path=self.address,
-                remedy="say by ssl.ca.location whose certificates are believed",
+                remedy="set ssl.ca.location to the certificate authority that signed it",
             ) from error
 
     def _authenticate(self, deadline: float) -> None:
@@ -228,9 +234,9 @@ class Connection:
         offered = self._exchange("sasl_handshake", 1, deadline, mechanism=mechanism)
         if offered.error_code:
             raise RemoteFailed(
-                f"the broker does not take {mechanism}",
+                f"the broker does not accept {mechanism}",
                 path=self.address,
-                remedy=f"sasl.mechanism: it offers {', '.join(offered.mechanisms)}",
+                remedy=f"set sasl.mechanism to one that it offers: {', '.join(offered.mechanisms)}",
             )
         version = self._version("sasl_authenticate")
 
@@ -240,7 +246,7 @@ class Connection:
                 raise RemoteFailed(
                     f"user {self._config.user} is refused: {answer.error_message}",
                     path=self.address,
-                    remedy="see to sasl.username and sasl.password",
+                    remedy="check sasl.username and sasl.password",
                 )
             lifetime = getattr(answer, "session_lifetime", None)
             if lifetime:
@@ -272,10 +278,10 @@ class Connection:
             api = APIS[name]
             low, high = self._versions.get(api.key, (0, -1))
             raise RemoteFailed(
-                f"the broker speaks versions {low} to {high} of {name}, "
-                f"we speak {api.oldest} to {api.newest}",
+                f"the broker supports versions {low} to {high} of {name}, "
+                f"Lastwrite {api.oldest} to {api.newest}",
                 path=self.address,
-                remedy="Kafka 2.1 to 4.4 can be read",
+                remedy="use a broker of Kafka 2.1 to 4.4",
             )
         return found
 
@@ -298,7 +304,7 @@ class Connection:
     # ------------------------------------------------------------------ frames
 
     def _mute(self, throttle_ms: float) -> None:
-        """A broker over its quota asks to be left alone for a while."""
+        """Send no request until the broker's throttle time is over."""
         if throttle_ms > 0:
             self._muted_until = time.monotonic() + min(throttle_ms / 1000, _LONGEST_PAUSE_S)
 
@@ -314,8 +320,9 @@ class Connection:
         self._socket.sendall(_SIZE.pack(len(request)) + request)
 
     def _receive(self, deadline: float, room: Room, wanted: int | None = None) -> memoryview:
-        """The next answer, from behind its correlation id on; ``wanted``: to which request, if not
-        the last.
+        """The next response, without its correlation id.
+
+        ``wanted`` is the correlation id to expect; None means that of the last request.
         """
         wanted = self._correlation_id if wanted is None else wanted
         self._arrived = memoryview(b"")
@@ -354,7 +361,7 @@ class Connection:
 
     @contextlib.contextmanager
     def _failing(self, doing: str) -> Iterator[None]:
-        """Trouble ends the conversation, and is told in our words."""
+        """Close the connection on an error, and raise it as a ``RemoteFailed``."""
         try:
             yield
         except (CorruptLog, OSError) as error:
@@ -362,7 +369,7 @@ class Connection:
             raise self._failed(error, doing) from error
         except LogError:
             raise
-        except BaseException:  # Ctrl-C: an answer may be under way that nobody waits for
+        except BaseException:  # Ctrl-C: an unread response may still arrive
             self.close()
             raise
 
@@ -384,7 +391,7 @@ class Connection:
 
 
 def _error_of(data: memoryview) -> int:
-    """The error at the begin of an answer about versions, which is there in all of them."""
+    """The error code that begins an ApiVersions response of every version."""
     if len(data) < 2:
         raise CorruptLog(f"an answer of {len(data)} bytes", 0)
     return int.from_bytes(data[:2], "big", signed=True)

@@ -1,6 +1,4 @@
-"""Coordinators: who remembers the positions of a consumer group, and who the transactions of a
-producer. Answers that a while, or another coordinator, may mend are asked for again.
-"""
+"""Requests to group and transaction coordinators. Retriable errors are retried."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from lastwrite.kafka.network.messages import made
 from lastwrite.model.log import TopicPartition
 
 _GROUP, _TRANSACTIONS = 0, 1
-_FENCED = (47, 90)  # a producer of a later epoch is there
+_FENCED = (47, 90)  # a producer with a later epoch exists
 _HAS_MEMBERS = (22, 25, 27, 82, 113)
 _RIGHTS = "docs/guide/restore.md names the rights"
 _TRANSACTION = timedelta(seconds=60)
@@ -32,7 +30,7 @@ def _of_offsets(answer: Any) -> Iterable[int]:
 
 
 class _Coordinator:
-    """Finds it, and asks it."""
+    """Finds the coordinator of a key, and sends it requests."""
 
     def __init__(self, cluster: Cluster, key: str, kind: int) -> None:
         self._cluster = cluster
@@ -40,16 +38,16 @@ class _Coordinator:
         self._address: str | None = None
 
     def ask(self, name: str, doing: str, values: Values, errors: Errors = _own) -> Any:
-        """The answer of whoever it is now.
+        """The response of the current coordinator.
 
         Raises:
-            CommitConflict: a producer of a later epoch is there.
-            RemoteFailed: refused, or nobody answers for long.
+            CommitConflict: a producer with a later epoch exists.
+            RemoteFailed: the request is refused, or not answered within the timeout.
         """
 
         def asked() -> Any:
             address = self._address or self._found(doing)
-            self._address = None  # unless all goes well
+            self._address = None  # look the coordinator up again unless this request succeeds
             with self._cluster.connection(address) as connection:
                 said = values(connection.schema(name, doing))
                 answer = connection.ask(name, doing, **said)
@@ -81,24 +79,24 @@ class _Coordinator:
 
 
 class Committed(NamedTuple):
-    """A group's position in a partition."""
+    """A group's committed offset in a partition."""
 
     offset: int
     metadata: str
 
 
 class Group:
-    """A consumer group, of which we are no member."""
+    """A consumer group that this client is not a member of."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.name = name
         self._coordinator = _Coordinator(cluster, name, _GROUP)
 
     def position(self, name: TopicPartition) -> Committed | None:
-        """Where it is, once no transaction is about to change that; None: nowhere.
+        """The committed offset, once no open transaction may change it. None if there is none.
 
         Raises:
-            RemoteFailed: refused, or nobody answers for long.
+            RemoteFailed: the request is refused, or not answered within the timeout.
         """
 
         def values(module: Any) -> Mapping[str, object]:
@@ -116,10 +114,11 @@ class Group:
         return None
 
     def commit(self, name: TopicPartition, offset: int, metadata: str) -> None:
-        """Set it there.
+        """Commit ``offset`` for the group.
 
         Raises:
-            RemoteFailed: it has members; refused, or nobody answers for long.
+            RemoteFailed: the group has members, the request is refused, or not answered within the
+                timeout.
         """
 
         def values(module: Any) -> Mapping[str, object]:
@@ -140,7 +139,7 @@ class Group:
     def commit_within(
         self, transactions: Transactions, name: TopicPartition, offset: int, metadata: str
     ) -> None:
-        """The same, as a part of the transaction that is open."""
+        """Commit ``offset`` as part of the open transaction."""
 
         def values(module: Any) -> Mapping[str, object]:
             topics = _position(module, "TxnOffsetCommitRequest", name, offset, metadata)
@@ -170,7 +169,7 @@ def _position(
 
 
 class Transactions:
-    """The transactions of the producer that ``id`` names, one after another."""
+    """The transactions of the producer with transactional id ``id``, one after another."""
 
     def __init__(self, cluster: Cluster, id: str) -> None:
         self._id = id
@@ -179,7 +178,7 @@ class Transactions:
 
     @property
     def who(self) -> Mapping[str, object]:
-        """Who we are, in requests."""
+        """The fields that identify this producer in requests."""
         return {
             "transactional_id": self._id,
             "producer_id": self.producer_id,
@@ -191,11 +190,13 @@ class Transactions:
         }
 
     def begin(self) -> None:
-        """Be the one: what an earlier one has open is aborted, and settled when this returns; of
-        what it still asks the coordinators take nothing.
+        """Fence earlier producers with this id.
+
+        When this returns, the open transaction of an earlier one is aborted. Its later requests are
+        refused by the coordinators.
 
         Raises:
-            RemoteFailed: refused, or nobody answers for long.
+            RemoteFailed: the request is refused, or not answered within the timeout.
         """
         asked = {
             "transactional_id": self._id,
@@ -208,7 +209,7 @@ class Transactions:
         self.producer_id, self.epoch = int(answer.producer_id), int(answer.producer_epoch)
 
     def add_partition(self, name: TopicPartition) -> None:
-        """Let the transaction's end be marked in the partition."""
+        """Add the partition to the transaction, so that its marker is written there."""
 
         def values(module: Any) -> Mapping[str, object]:
             topic = module.AddPartitionsToTxnTopic(name=name.topic, partitions=(name.partition,))
@@ -219,13 +220,15 @@ class Transactions:
         self._coordinator.ask("add_partitions_to_txn", doing, values, _of_partitions)
 
     def add_group(self, group: str) -> None:
-        """Let the transaction hold positions of the group."""
+        """Add the group's offsets to the transaction."""
         doing = f"open a transaction of group {group}"
         asked = {**self.who, "group_id": group}
         self._coordinator.ask("add_offsets_to_txn", doing, lambda module: asked)
 
     def end(self, committed: bool) -> None:
-        """Commit or abort it; that is decided when this returns, and soon known everywhere."""
+        """Commit or abort the transaction. The outcome is decided when this returns; markers follow
+        soon.
+        """
         asked = {**self.who, "committed": committed}
         self._coordinator.ask("end_txn", "end a transaction", lambda module: asked)
 

@@ -1,7 +1,7 @@
-"""Fetch, the request that carries records: one partition of one topic, without sessions.
+"""Fetch, the request that reads records: one partition of one topic, without sessions.
 
-The records of an answer are a view of the bytes that came. Versions 4 to 12 name the topic, 13 says
-its id; 12 and 13 are flexible::
+The records of a response are a view of the bytes received. Versions 4 to 12 have the topic's name,
+13 its id; 12 and 13 are flexible::
 
     request   replica -1 · max wait ms · min bytes · max bytes · isolation 0 · [session 0, -1]
               topics: name or id · partitions: number · [leader epoch] · offset ·
@@ -28,30 +28,30 @@ _FLEXIBLE, _BY_ID = 12, 13
 
 
 class Asked(NamedTuple):
-    """What is wanted of a partition."""
+    """The parameters of a Fetch request."""
 
     topic: str
-    topic_id: bytes  # 16 of them; all zero: none is known
+    topic_id: bytes  # 16 bytes; all zero if unknown
     partition: int
-    leader_epoch: int  # -1: it is not to be checked
+    leader_epoch: int  # -1 means that the broker does not check it
     offset: int
     max_bytes: int
     max_wait_ms: int
 
 
 class Answer(NamedTuple):
-    """What came of it: ``records`` is a view of what was received."""
+    """A Fetch response; ``records`` is a view of the receive buffer."""
 
     throttle_ms: int
     error: int
     high_watermark: int
-    log_start: int  # -1: not said
+    log_start: int  # -1 if the response has none
     records: memoryview
-    is_cut: bool = False  # the connection broke: ``records`` are those that had come
+    is_cut: bool = False  # the connection broke within ``records``
 
 
 def encode_fetch(version: int, correlation_id: int, client_id: str, asked: Asked) -> bytes:
-    """The request."""
+    """The bytes of a Fetch request."""
     flexible = version >= _FLEXIBLE
     one = b"\x02" if flexible else struct.pack(">i", 1)
     none = b"\x01" if flexible else struct.pack(">i", 0)
@@ -92,10 +92,12 @@ def _topic(version: int, asked: Asked) -> bytes:
 
 
 def decode_fetch(version: int, data: Buffer, is_cut: bool = False) -> Answer:
-    """The answer; ``data`` begins behind the correlation id. ``is_cut``: its end did not come.
+    """Decode a Fetch response; ``data`` begins after the correlation id.
+
+    ``is_cut`` means that the connection broke before the end.
 
     Raises:
-        CorruptLog: it is no answer to what was asked, or cut before the records.
+        CorruptLog: the response does not match the request, or ends before the records.
     """
     flexible = version >= _FLEXIBLE
     reader = MessageReader(data, skip_tags(data, 0) if flexible else 0)
@@ -104,7 +106,7 @@ def decode_fetch(version: int, data: Buffer, is_cut: bool = False) -> Answer:
     if version >= 7:
         reader.integer(I32)  # no session
     topics = _count(reader, flexible)
-    if topics == 0 and (error or throttle_ms):  # beyond a quota a broker answers with nothing else
+    if topics == 0 and (error or throttle_ms):  # a broker that throttles sends no topics
         return Answer(throttle_ms, error, -1, -1, memoryview(b""))
     if topics != 1:
         raise CorruptLog(f"an answer about {topics} topics, of one that was asked for", 0)
@@ -147,5 +149,5 @@ def _count(reader: MessageReader, flexible: bool) -> int:
 
 
 def _length(reader: MessageReader, flexible: bool, fixed: Integer) -> int:
-    """Of a text, bytes or a list; -1: null."""
+    """The length of a string, bytes or a list; -1 is null."""
     return reader.unsigned() - 1 if flexible else reader.integer(fixed)

@@ -1,7 +1,7 @@
-"""One partition of a live topic, read from whoever leads it.
+"""Read one partition of a live topic from its leader.
 
-A broker gives the bytes that it stores: whole batches, and at the end of an answer perhaps a part
-of one more, which is passed over. While an answer is worked on the next one is asked for.
+A broker sends the bytes that it stores: whole batches, and perhaps a partial one at the end, which
+is ignored. The next request is sent while a response is processed.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from lastwrite.model.log import TopicPartition
 _EPOCH_AT = BATCH_HEADER.offset_of("partition_leader_epoch")
 _EARLIEST, _LATEST = -2, -1
 _OUT_OF_RANGE = 1
-# What is worked on shall still be in a cache: 16 MiB took three times as long.
+# Small enough that a response is still in the processor's cache: 16 MiB took three times as long.
 _FETCH_BYTES = 4 << 20
-_LEAST_BYTES = 16 << 10  # that are asked for where connections break
+_LEAST_BYTES = 16 << 10  # the least request size when connections break
 _MOST_BYTES = (1 << 31) - 1
-_WAIT_MS = 500  # that a broker may wait for records
-_LOOKS = 3  # at bytes that are damaged: once more may be on the way, not in the log
+_WAIT_MS = 500  # the broker's max wait for records
+_LOOKS = 3  # attempts to fetch damaged bytes: the damage may be in transit, not in the log
 
 
 class Bounds(NamedTuple):
-    """Where a log begins, and up to where it is replicated."""
+    """The first offset of a log and its high watermark."""
 
     log_start: int
     high_watermark: int
 
 
 class LiveLog:
-    """A partition. Not for two threads at once; ``close`` gives its conversation back."""
+    """A partition. Not thread-safe; ``close`` returns its connection."""
 
     def __init__(self, cluster: Cluster, name: TopicPartition, config: KafkaClientConfig) -> None:
         self.name = name
@@ -55,11 +55,11 @@ class LiveLog:
         self._config = config
         self._held = contextlib.ExitStack()
         self._connection: Connection | None = None
-        self._epoch = -1  # in which the leader leads that is asked
-        self._last_epoch = -1  # of what came last; -1: none is known
+        self._epoch = -1  # of the leader that requests go to
+        self._last_epoch = -1  # of the last batch received; -1 if unknown
         self._max_bytes = _FETCH_BYTES
         self._asked: Asked | None = None
-        self._room = Room()  # no connection's: the next who has that one must not write over ours
+        self._room = Room()  # not the connection's: its next user would overwrite it
 
     def close(self) -> None:
         self._held.close()
@@ -67,9 +67,10 @@ class LiveLog:
     # ------------------------------------------------------------------ bounds
 
     def bounds(self) -> Bounds:
-        """
+        """The log start offset and the high watermark.
+
         Raises:
-            RemoteFailed: nobody says.
+            RemoteFailed: no broker answers within the timeout.
         """
         try:
             return self._cluster.patiently(
@@ -95,15 +96,16 @@ class LiveLog:
         return int(found.offset)
 
     def lineage(self, known: int, log_start: int) -> tuple[tuple[int, int], ...]:
-        """The leader epochs above ``known`` and where they begin, oldest first; before them, where
-        the log has it, ``known`` itself or the last one below, as if it began where the log does.
-        Empty: the broker knows none.
+        """The leader epochs above ``known`` with their start offsets, oldest first.
 
-        A broker tells, of an epoch that one names, where the next one begins, and which the last
-        one is that it has of those up to it.
+        They are preceded by ``known``, or the last epoch below it, if the log still has it, as if
+        it began at the log start. Empty if the broker has no epochs.
+
+        OffsetForLeaderEpoch returns the largest epoch not above the one requested, and where the
+        next one begins.
 
         Raises:
-            RemoteFailed: nobody says.
+            RemoteFailed: no broker answers within the timeout.
         """
         _, epoch = self._cluster.leader(self.name.topic, self.name.partition)
         found: list[tuple[int, int]] = []
@@ -118,10 +120,11 @@ class LiveLog:
         return tuple(reversed(found))
 
     def common_end(self, epochs: Sequence[tuple[int, int]], end: int) -> int | None:
-        """Up to which offset somebody has what the log has, by leader epochs; None: nobody can say.
+        """The offset up to which a log with these leader epochs and this log agree. None if
+        unknown.
 
         Raises:
-            RemoteFailed: nobody says.
+            RemoteFailed: no broker answers within the timeout.
         """
 
         def ask(epoch: int) -> tuple[int, int]:
@@ -130,7 +133,7 @@ class LiveLog:
         return forks.common_end(epochs, end, ask)
 
     def _end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """The last epoch that the log has up to this one, and where the next one begins."""
+        """The log's last epoch up to ``epoch``, and where the next one begins."""
         doing = f"ask for the leader epochs of {self.name}"
         address, current = self._cluster.leader(self.name.topic, self.name.partition)
         with self._cluster.connection(address) as connection:
@@ -149,18 +152,18 @@ class LiveLog:
     def batches(
         self, first: int, end: int, format: KafkaFormat, epoch: int
     ) -> Iterator[tuple[ByteArray, BatchTable]]:
-        """The batches that hold offsets from ``first`` to ``end`` as they are stored, each proven
-        by its checksum: their bytes, and their table, whose origins are places in the bytes. Both
-        are valid until the next are asked for.
+        """The stored batches with offsets from ``first`` to ``end``, each verified by its checksum.
+
+        Yields the bytes and their table, whose origins are positions in the bytes. Both are valid
+        until the next are requested.
 
         Args:
-            epoch: the leader epoch of what is known already below ``first``; -1: nothing is.
+            epoch: the leader epoch of the records below ``first``; -1 if unknown.
 
         Raises:
-            CorruptLog: they contradict their format, also when they are sent once more.
-            CommitConflict: the log does not have ``first`` any more, or an election cut it
-                meanwhile.
-            RemoteFailed: the broker refuses, or nobody answers for long.
+            CorruptLog: the batches contradict their format, also when fetched again.
+            CommitConflict: the log does not have ``first`` any more, or an election truncated it.
+            RemoteFailed: the broker refuses, or no broker answers within the timeout.
         """
         self._last_epoch = epoch
         at, lowest, looks = first, 0, _LOOKS
@@ -201,18 +204,18 @@ class LiveLog:
                 lowest = at
                 self._last_epoch = _epoch_of(data, tables[-1])
                 if at < end:
-                    self._ask_ahead(at)  # the broker reads while this is worked on
+                    self._ask_ahead(at)  # the broker reads while this response is processed
                 for table in tables:
                     wanted = (table["next_offset"] > begun) & (table["base_offset"] < end)
                     if wanted.any():
                         yield data, table[wanted]
-                heard = time.monotonic()  # whoever took them may have been slow
+                heard = time.monotonic()  # the consumer's time is not the broker's
         finally:
-            if self._asked is not None:  # nobody will take the answer
+            if self._asked is not None:  # its response would stay unread
                 self._drop()
 
     def _wait_for_more(self, at: int, received: int, heard: float) -> None:
-        """Nothing whole came, though there should be something."""
+        """Handle a response without a whole batch: request more bytes, or give up."""
         if received:
             if self._max_bytes == _MOST_BYTES:
                 raise CorruptLog(f"the batch at offset {at} has no end", path=self.path)
@@ -225,7 +228,9 @@ class LiveLog:
             )
 
     def _wait_after_cut(self, at: int, received: int, heard: float, cuts: int) -> None:
-        """The connection broke before a whole batch had come, after ``cuts`` others likewise."""
+        """Pause after a connection broke before a whole batch arrived, the ``cuts``-th time in a
+        row.
+        """
         until = heard + self._cluster.patience_s
         if time.monotonic() >= until:
             why = (
@@ -245,8 +250,9 @@ class LiveLog:
         )
 
     def _read(self, at: int, heard: float) -> Answer:
-        """What lies at ``at`` and behind it; of the next leader, where this one does not lead.
-        ``heard``: when a record came last.
+        """The response from offset ``at`` on; asks the new leader if leadership moved.
+
+        ``heard`` is when the last record arrived.
         """
 
         doing = f"fetch from {self.name}"
@@ -278,13 +284,13 @@ class LiveLog:
             raise self._stalled(at, heard, error.problem) from error
 
     def _ask(self, at: int) -> None:
-        """Ask for what lies at ``at`` and behind it."""
+        """Request the records from offset ``at`` on."""
         doing = f"fetch from {self.name}"
         if self._connection is None:
             topic = self._cluster.topic(self.name.topic)
             if topic.id != self.topic_id:
                 raise CommitConflict(
-                    "the topic was made anew while it was fetched",
+                    "the topic was deleted and created again while it was fetched",
                     path=self.path,
                     remedy="run again: it begins with what the log has",
                 )
@@ -306,7 +312,7 @@ class LiveLog:
         self._asked = asked
 
     def _refuse_if_cut(self, at: int) -> None:
-        """A new leader may lack what the one before it gave, and have other records there."""
+        """A new leader may lack fetched records, and have others at their offsets."""
         if self._last_epoch < 0:
             return
         epoch, end = self._end_of_epoch(self._last_epoch)
@@ -319,14 +325,14 @@ class LiveLog:
             )
 
     def _ask_ahead(self, at: int) -> None:
-        """The same, where the answer is not wanted yet: whoever wants it hears of trouble."""
+        """``_ask``, but an error is left to the call that needs the response."""
         try:
             self._ask(at)
         except RemoteFailed:
             self._drop()
 
     def _drop(self) -> None:
-        """End the conversation: an answer may be under way."""
+        """Close the connection: a response may still arrive."""
         self._asked = None
         if self._connection is not None:
             self._connection.close()
@@ -335,7 +341,7 @@ class LiveLog:
 
 
 def _epoch_of(data: ByteArray, table: BatchTable) -> int:
-    """The leader epoch of the last batch; -1: those of the oldest formats have none."""
+    """The leader epoch of the last batch; -1 for formats before magic 2."""
     if table["flags"][-1] & IS_OLD:
         return -1
     at = int(table["origin"][-1]) + _EPOCH_AT
@@ -343,7 +349,7 @@ def _epoch_of(data: ByteArray, table: BatchTable) -> int:
 
 
 def _split(data: ByteArray, lowest: int, format: KafkaFormat) -> Iterator[BatchTable]:
-    """The tables of the whole batches in ``data``; what follows them is a part of one."""
+    """The tables of the whole batches in ``data``; a partial batch at the end is ignored."""
     start = 0
     while start < len(data):
         table, consumed, wanted, _ = format.split(data, start, len(data), lowest)

@@ -1,12 +1,12 @@
-"""What is said to a broker, but for Fetch and Produce: kio's messages, by name and version.
+"""Requests and responses other than Fetch and Produce: kio's messages, by name and version.
 
-A request is a header and a body, an answer likewise; from a certain version on a message is
-*flexible*: its structures, and the headers, end in a section of tagged fields::
+Requests and responses have a header and a body. From some version on a message is *flexible*: its
+structures and headers end with a section of tagged fields::
 
     request  i16 api key, i16 version, i32 correlation id · client id · tags if flexible · body
     answer   i32 correlation id · tags if flexible · body
 
-The answer about versions never has tags in its header, so that whoever asked can read it.
+The header of an ApiVersions response never has tags, so that every client can decode it.
 
 Source: Kafka 4.4 ``RequestHeader.json``, ``ResponseHeader.json``; KIP-482, KIP-511.
 """
@@ -28,7 +28,7 @@ _HEADER = struct.Struct(">hhi")
 
 
 class Api(NamedTuple):
-    """A request that we make; the versions of it that we speak."""
+    """A request's API key, and the versions of it that Lastwrite supports."""
 
     key: int
     oldest: int
@@ -49,7 +49,7 @@ APIS = {
     "create_topics": Api(19, 2, 7),
     "init_producer_id": Api(22, 0, 4),
     "offset_for_leader_epoch": Api(23, 2, 4),
-    # Of transactions no version in which a broker raises the epoch behind each.
+    # No versions in which a broker raises the epoch after each transaction (KIP-890).
     "add_partitions_to_txn": Api(24, 0, 3),
     "add_offsets_to_txn": Api(25, 0, 3),
     "end_txn": Api(26, 0, 3),
@@ -65,7 +65,7 @@ _NEWER = {("api_versions", 5), ("delete_groups", 3)}  # than kio
 
 @cache
 def schema(name: str, version: int, side: str = "request") -> Any:
-    """The module with the classes of one message; ``side``: or its ``response``.
+    """The module with the classes of one message; ``side`` is "request" or "response".
 
     Raises:
         EnvironmentUnfit: kio is not installed.
@@ -76,13 +76,13 @@ def schema(name: str, version: int, side: str = "request") -> Any:
         return import_module(f"kio.schema.{name}.v{version}.{side}")
     except ImportError as error:
         raise EnvironmentUnfit(
-            "kio, which speaks Kafka's protocol, is not installed",
+            "kio, the library for Kafka's protocol, is not installed",
             remedy="pip install 'lastwrite[kafka]'",
         ) from error
 
 
 def made(module: Any, of: str, /, **values: object) -> Any:
-    """A message, or a part of one, with those of the values that its version has."""
+    """A message, or a part of one, from those ``values`` that its version has."""
     kind = getattr(module, of)
     return kind(
         **{name: each for name, each in values.items() if name in kind.__dataclass_fields__}
@@ -90,14 +90,14 @@ def made(module: Any, of: str, /, **values: object) -> Any:
 
 
 def header(name: str, version: int, correlation_id: int, client_id: str, flexible: bool) -> bytes:
-    """What stands before a request's body."""
+    """The header of a request."""
     client = client_id.encode()
     head = _HEADER.pack(APIS[name].key, version, correlation_id)
     return head + struct.pack(">h", len(client)) + client + (b"\0" if flexible else b"")
 
 
 def encode(name: str, version: int, correlation_id: int, client_id: str, message: Any) -> bytes:
-    """A request, whole."""
+    """The bytes of a request."""
     from kio.serial import entity_writer
 
     body = io.BytesIO()
@@ -107,10 +107,10 @@ def encode(name: str, version: int, correlation_id: int, client_id: str, message
 
 
 def decode(name: str, version: int, data: Buffer) -> Any:
-    """The body of an answer; ``data`` begins behind the correlation id.
+    """The body of a response; ``data`` begins after the correlation id.
 
     Raises:
-        CorruptLog: it is none.
+        CorruptLog: the bytes are not such a response.
     """
     from kio.serial import entity_reader
 
@@ -121,7 +121,7 @@ def decode(name: str, version: int, data: Buffer) -> Any:
     body = checked(kind, data, at)
     try:
         return entity_reader(kind)(body, 0)[0]
-    except Exception as error:  # of many kinds, whatever the bytes are
+    except Exception as error:  # damaged bytes make kio raise many types
         raise CorruptLog(f"no answer to {name}: {error}", at) from error
 
 
@@ -130,7 +130,7 @@ def _class_of(name: str) -> str:
 
 
 def skip_tags(data: Buffer, at: int) -> int:
-    """The position behind a section of tagged fields."""
+    """The position after a section of tagged fields."""
     reader = MessageReader(data, at)
     for _ in range(reader.unsigned()):
         reader.unsigned()
@@ -139,5 +139,5 @@ def skip_tags(data: Buffer, at: int) -> int:
 
 
 def request_of(name: str, version: int, **values: object) -> Any:
-    """A request's body with those of the values that its version has."""
+    """A request's body from those ``values`` that its version has."""
     return made(schema(name, version), _class_of(name) + "Request", **values)

@@ -1,6 +1,6 @@
-"""Messages of versions that kio 0.6 lacks, in the form of its classes, so that kio codes them.
+"""Messages of versions that kio 0.6 lacks, as classes like kio's, so that kio encodes them.
 
-kio reads the types of the fields, so annotations here are not strings.
+kio reads the field types, so the annotations here are not strings.
 
 Source: Kafka 4.4 ``ApiVersionsRequest.json`` (KIP-1242), ``DeleteGroupsRequest.json``,
 ``DeleteGroupsResponse.json``.
@@ -19,7 +19,7 @@ from kio.static.primitive import i16, i32Timedelta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiVersionsRequest:
-    """Version 5: names the cluster and the node that the client means."""
+    """Version 5: has the cluster and node that the client expects."""
 
     __type__: ClassVar = EntityType.request
     __version__: ClassVar[i16] = i16(5)

@@ -1,7 +1,6 @@
-"""Produce, the request that brings records: a batch for one partition, acknowledged by all replicas
-in sync.
+"""Produce, the request that writes records: one batch for one partition, with acks=all.
 
-Versions 3 to 8, which are not flexible, name the topic::
+Versions 3 to 8, which are not flexible and have the topic's name::
 
     request   transactional id null · acks -1 · timeout ms · topics: name · partitions: number ·
               records
@@ -23,7 +22,7 @@ from lastwrite.kafka.network.messages import header
 
 
 class Append(NamedTuple):
-    """A batch, and where it goes."""
+    """A batch and the partition that it is written to."""
 
     topic: str
     partition: int
@@ -31,18 +30,18 @@ class Append(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """What the broker says of it."""
+    """A Produce response."""
 
     throttle_ms: int
     error: int
-    base_offset: int  # -1: it was not taken
-    message: str  # why
+    base_offset: int  # -1 if the batch was rejected
+    message: str  # the broker's reason
 
 
 def encode_produce(
     version: int, correlation_id: int, client_id: str, append: Append, timeout_ms: int
 ) -> bytes:
-    """The request."""
+    """The bytes of a Produce request."""
     name = append.topic.encode()
     return b"".join(
         (
@@ -56,10 +55,10 @@ def encode_produce(
 
 
 def decode_produce(version: int, data: Buffer) -> Appended:
-    """The answer; ``data`` begins behind the correlation id.
+    """Decode a Produce response; ``data`` begins after the correlation id.
 
     Raises:
-        CorruptLog: it is no answer to such a request.
+        CorruptLog: the bytes are not a response to such a request.
     """
     reader = MessageReader(data, 0)
     topics = reader.integer(I32)

@@ -1,19 +1,19 @@
-"""The one producer that gives a partition its records, and the note that it leaves of how far.
+"""The producer that restores a partition's records, and the note of its progress.
 
-Runs follow one another, and requests of one that is gone may still be under way. So the producer's
-id is always the same, by a transactional id, and each run raises its epoch and has a marker of an
-empty transaction written into the partition: what comes of an earlier epoch after that marker is
-refused. Behind it the log's end says what has come::
+Requests of an earlier, dead run may still arrive. So all runs use the same transactional id. Each
+run raises its epoch and has the marker of an empty transaction written to the partition. The broker
+refuses requests of an earlier epoch after that marker, so the log's end behind it shows what
+arrived::
 
     epoch 4    note: from 70 on 3 + 2 records     3 records @70  (lost: 2 records @73)
     epoch 6    marker @73    note: from 74 on 2 records          2 records @74
 
-The records themselves are in no transaction: what was given is given, and nobody sees it twice,
-also who reads what is not committed. The note is: it is text in the positions of a consumer group,
-as many groups as its length needs, all or none of them set.
+The records themselves are in no transaction: what is written stays, and no consumer sees it twice,
+not even with ``read_uncommitted``. The note is in one: it is text in the offset metadata of a
+consumer group, split over as many groups as its length needs, which are committed together.
 
-Source: Kafka 4.4 ``ProducerAppendInfo``, ``TransactionCoordinator``; KIP-98; docs/decisions/
-giving-back-through-produce.md.
+Source: Kafka 4.4 ``ProducerAppendInfo``, ``TransactionCoordinator``; KIP-98;
+docs/decisions/giving-back-through-produce.md.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from lastwrite.kafka.network.coordinator import Group, Transactions
 from lastwrite.kafka.network.produce import Append
 from lastwrite.model.log import TopicPartition
 
-_UNDER_WAY = 5  # requests
-_PIECE_CHARACTERS = 3000  # brokers take 4096 bytes (offset.metadata.max.bytes)
+_UNDER_WAY = 5  # requests in flight; a broker keeps the last five batches of a producer
+_PIECE_CHARACTERS = 3000  # brokers accept 4096 bytes (offset.metadata.max.bytes)
 _FENCED = (47, 90)
 _OUT_OF_ORDER = 45
 _LONGEST_SILENCE_S = 60.0
 
 
 class Note:
-    """Text that is kept in the cluster for a partition, under ``name``."""
+    """Text that is stored in the cluster for a partition, in consumer groups named after ``name``."""
 
     def __init__(self, cluster: Cluster, name: str, of: TopicPartition) -> None:
         self._cluster = cluster
@@ -48,10 +48,10 @@ class Note:
         self._groups: list[Group] = []
 
     def read(self) -> str:
-        """Empty: there is none.
+        """The text. Empty if there is none.
 
         Raises:
-            RemoteFailed: refused, or nobody answers for long.
+            RemoteFailed: a request is refused, or not answered within the timeout.
         """
         first = self._group(0).position(self._of)
         if first is None:
@@ -63,11 +63,11 @@ class Note:
         return text
 
     def write(self, text: str, transactions: Transactions) -> None:
-        """Replace it.
+        """Replace the text.
 
         Raises:
-            CommitConflict: ``transactions`` are not the last that have begun.
-            RemoteFailed: refused, or nobody answers for long.
+            CommitConflict: a later producer has fenced ``transactions``.
+            RemoteFailed: a request is refused, or not answered within the timeout.
         """
         starts = range(0, max(len(text), 1), _PIECE_CHARACTERS)
         for number, start in enumerate(starts):
@@ -85,7 +85,9 @@ class Note:
 
 
 class Producer:
-    """See the module. Not for two threads at once; ``close`` gives its conversation back."""
+    """Writes one partition, as the module describes. Not thread-safe; ``close`` returns its
+    connection.
+    """
 
     def __init__(self, cluster: Cluster, name: TopicPartition, transactions: Transactions) -> None:
         self._cluster = cluster
@@ -100,26 +102,26 @@ class Producer:
         self._held.close()
 
     def begin(self) -> None:
-        """Be the only one whom the partition takes records from under our id.
+        """Fence every earlier producer with this transactional id.
 
         Raises:
             CommitConflict: another run begins at the same time.
-            RemoteFailed: refused, or nobody answers for long.
+            RemoteFailed: a request is refused, or not answered within the timeout.
         """
         self.abandon()
         self._transactions.begin()
         self._transactions.add_partition(self._name)
         self._transactions.end(committed=False)
-        self._transactions.begin()  # answered when the marker is in its place
+        self._transactions.begin()  # returns once the marker is written
         self._sequence = 0
 
     def send(self, batches: Sequence[Outgoing], offset: int) -> None:
-        """Append the batches, the first of which will be at ``offset``.
+        """Append the batches; the first must get offset ``offset``.
 
         Raises:
-            Passing: nobody knows what of them has come: ``begin`` anew.
-            CommitConflict: another run, or another producer, writes there.
-            RemoteFailed: the broker refuses them.
+            Passing: it is unknown which batches arrived. Call ``begin`` again.
+            CommitConflict: another run, or another producer, writes to the partition.
+            RemoteFailed: the broker refuses the batches.
         """
         waiting: deque[int] = deque()
         heard = time.monotonic()
@@ -146,16 +148,16 @@ class Producer:
             raise
 
     def _awake(self, heard: float) -> float:
-        """A process that was stopped may find that others went on in its place, and brokers forget
-        who wrote last.
+        """Fail after a long pause: a stopped process may have been replaced by another run, and
+        brokers forget idle producers.
         """
         now = time.monotonic()
         if now - heard > _LONGEST_SILENCE_S:
-            raise Passing(f"{self._doing}: nothing was said for long", path=self._cluster.address)
+            raise Passing(f"{self._doing}: paused for too long", path=self._cluster.address)
         return now
 
     def _take(self, offset: int) -> None:
-        """An answer, about the batch that should be at ``offset``."""
+        """Check the response about the batch that must be at ``offset``."""
         assert self._connection is not None
         answer, address = self._connection.produced(self._doing), self._connection.address
         if answer.error in _FENCED:
@@ -170,14 +172,14 @@ class Producer:
         self._cluster.check(answer.error, self._doing, address, answer.message, rights)
         if answer.base_offset != offset:
             raise CommitConflict(
-                f"{self._name}: somebody else writes there: what should be at offset {offset} is "
+                f"{self._name}: another producer writes to it: what should be at offset {offset} is "
                 f"at {answer.base_offset}",
                 path=address,
                 remedy="stop its producers, delete the topic, and run again",
             )
 
     def abandon(self) -> None:
-        """End the conversation: answers may be under way."""
+        """Close the connection: responses may still arrive."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -1,10 +1,10 @@
-"""What both sides of SCRAM derive of a password, and how its messages are taken apart.
+"""Keys that both sides of SCRAM derive from a password, and parsing of its messages.
 
     salted      = PBKDF2(password, salt, turns)
     client key  = HMAC(salted, "Client Key")        stored key = H(client key)
     server key  = HMAC(salted, "Server Key")
 
-A server keeps the stored key and the server key: of them no client key can be made.
+A server stores the stored key and the server key. The client key cannot be computed from them.
 
 Source: RFC 5802, RFC 7677.
 """
@@ -18,7 +18,7 @@ import hmac
 
 
 def hash_of(mechanism: str) -> str:
-    """``SCRAM-SHA-256`` to ``sha256``."""
+    """The hash of a mechanism: ``SCRAM-SHA-256`` gives ``sha256``."""
     return mechanism.removeprefix("SCRAM-").replace("-", "").lower()
 
 
@@ -33,23 +33,26 @@ def keys_of(hash_name: str, password: bytes, salt: bytes, turns: int) -> tuple[b
 
 
 def masked(one: bytes, other: bytes) -> bytes:
-    """Either from both: proof, client key, signature of the client."""
+    """The XOR of both. Of the proof, the client key and the client signature, any two give the
+    third.
+    """
     return bytes(a ^ b for a, b in zip(one, other, strict=True))
 
 
 def attributes(message: bytes) -> dict[str, str]:
-    """``r=abc,i=4096`` by letter.
+    """The attributes of a message by letter: ``r=abc,i=4096`` gives ``{"r": "abc", "i": "4096"}``.
 
     Raises:
-        ValueError: it is no text.
+        ValueError: the message is not UTF-8.
     """
     return {part[:1]: part[2:] for part in message.decode().split(",") if part[1:2] == "="}
 
 
 def decode_base64(text: str) -> bytes:
-    """
+    """The decoded bytes.
+
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not base64.
     """
     try:
         return base64.b64decode(text, validate=True)

@@ -1,4 +1,4 @@
-"""Topics of a cluster: made, and their settings asked for and changed."""
+"""Create topics, read and change their settings."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from lastwrite.kafka.network.messages import made
 
 _TOPIC, _BROKER = 2, 4  # kinds of resources that have settings
 _LARGEST_REQUEST = "socket.request.max.bytes"
-_OF_TOPIC = 1  # who says a setting
+_OF_TOPIC = 1  # the config source of a topic's own settings
 _SET, _DELETE = 0, 1
 _EXISTS = 36
 _PATIENCE = timedelta(seconds=30)
 
 
 class TopicSetting(NamedTuple):
-    """What holds for a topic."""
+    """The effective value of a topic's setting."""
 
     value: str | None
     is_own: bool  # set for the topic itself
 
 
 def settings(cluster: Cluster, topic: str) -> dict[str, TopicSetting]:
-    """All that a broker knows, by name.
+    """All settings that a broker reports for the topic, by name.
 
     Raises:
-        RemoteFailed: it is refused, or nobody answers for long.
+        RemoteFailed: the request is refused, or not answered within the timeout.
     """
     doing = f"ask for the settings of {topic}"
 
@@ -51,11 +51,13 @@ def settings(cluster: Cluster, topic: str) -> dict[str, TopicSetting]:
 
 
 def largest_request(cluster: Cluster) -> int | None:
-    """The least ``socket.request.max.bytes`` of the cluster's brokers, which close the connection
-    on a larger request; None: they refuse to tell.
+    """The least ``socket.request.max.bytes`` of the cluster's brokers. None if they refuse to
+    report it.
+
+    Brokers close the connection on a larger request.
 
     Raises:
-        RemoteFailed: nobody answers for long.
+        RemoteFailed: no broker answers within the timeout.
     """
     doing = "ask for the brokers' largest request"
     asked = {"resource_type": _BROKER, "configuration_keys": (_LARGEST_REQUEST,)}
@@ -76,10 +78,10 @@ def largest_request(cluster: Cluster) -> int | None:
 def create(
     cluster: Cluster, topic: str, partitions: int, replication: int, own: Mapping[str, str]
 ) -> None:
-    """Make a topic; ``replication``: -1, as the brokers have it. One that is there stays as it is.
+    """Create a topic unless it exists. ``replication`` -1 means the brokers' default.
 
     Raises:
-        RemoteFailed: it is refused, or nobody answers for long.
+        RemoteFailed: the request is refused, or not answered within the timeout.
     """
     doing = f"make topic {topic}"
 
@@ -119,10 +121,10 @@ def create(
 
 
 def alter(cluster: Cluster, topic: str, own: Mapping[str, str | None]) -> None:
-    """Set some of a topic's own settings; None: it shall have none of its own.
+    """Set some of a topic's own settings; None removes one.
 
     Raises:
-        RemoteFailed: it is refused, or nobody answers for long.
+        RemoteFailed: the request is refused, or not answered within the timeout.
     """
     doing = f"set {', '.join(own)} of {topic}"
 

@@ -1,1 +1,1 @@
-"""Producers and transactions of a log: snapshots, and what the batches say by themselves."""
+"""Producers and transactions of a log, from snapshots and from the batches themselves."""

@@ -1,14 +1,13 @@
-"""From header to header through a segment, past the records: which batches have a producer, and
-what markers say.
+"""Walk a segment from batch header to batch header for producers and transaction markers.
 
 The smallest case, two batches: one of 97 bytes without a producer, one of 78 that is a COMMIT of
-producer 7. The walk looks at bytes 0 to 61, jumps to 97, sees a producer and a control batch, and
-reads its one record for its type. One row comes out::
+producer 7. The walk looks at bytes 0 to 61, jumps to 97, finds a producer and a control batch, and
+reads the type of its one record. The result is one row::
 
     COMMIT  producer 7  epoch 0  base offset 2  last offset 2  timestamp 1700000000000
 
-No crc is looked at and nothing is decompressed: the scan proves every batch before anything is
-written. Entries of the old formats have no producer and are stepped over.
+CRCs are not checked and nothing is decompressed: the scan verifies every batch before anything is
+written. Entries of the old formats have no producer and are skipped.
 
 Source: Kafka 4.4 ``DefaultRecordBatch``, ``ControlRecordType``; docs/formats/kafka.md, "Record
 batch".
@@ -29,26 +28,25 @@ from lastwrite.model.columns import ByteArray, Int64Array
 KIND, PRODUCER_ID, EPOCH, BASE_OFFSET, LAST_OFFSET, TIMESTAMP_MS, POSITION = range(7)
 COLUMNS = 7
 
-# Kinds of batches that have a producer. An emptied control batch, or one of another type, is none
-# of them.
+# Kinds of batches that have a producer. Emptied control batches and those of other types have none.
 DATA = 0
 TRANSACTIONAL = 1
 ABORT = 2
 COMMIT = 3
-PACKED = 4  # a control batch that is compressed: the row's position says where it lies
+PACKED = 4  # a compressed control batch, at the row's position
 
 # Why a walk stops.
-MORE = 0  # what comes next lies, at least in part, behind the bytes at hand
-FULL = 1  # no row is left
+MORE = 0  # the next batch extends beyond ``data``
+FULL = 1  # ``rows`` is full
 END = 2  # the file ends, or a batch that reaches ``end_offset`` begins
-DAMAGED = 3  # here, or cut short: no whole batch begins
+DAMAGED = 3  # no whole batch begins here
 
 _LARGEST = np.int64(0x7FFFFFFFFFFFFFFF)
 
 
 @njit(cache=True, nogil=True)
 def _control_type(data, at, end):
-    """The type in the key of the plain control record at ``at``; -1: it is none."""
+    """The type in the key of the uncompressed control record at ``at``; -1 if there is none."""
     stop, _, _, _, key_at, key_length, _ = kernels._record(address(data), at, end)
     if stop < 0 or key_length < 4 or data[key_at] >= 128:  # a version below 0
         return np.int64(-1)
@@ -59,16 +57,15 @@ def _control_type(data, at, end):
 def walk_headers(
     data: ByteArray, left: int, floor: int, from_offset: int, end_offset: int, rows: Int64Array
 ) -> tuple[int, int, int, int, int]:
-    """Go through the batches that begin in ``data``, of which a file has ``left`` bytes from its
-    first byte on.
+    """Walk the batches that begin in ``data``; the file has ``left`` bytes from its first byte on.
 
-    ``floor`` is the least offset that the next batch may have. Of batches with a producer that end
-    at ``from_offset`` or above and below ``end_offset`` a row of ``rows`` is filled, in order; a
-    marker's timestamp is its batch's largest, which is its own.
+    ``floor`` is the least offset that the next batch may have. Each batch with a producer that ends
+    in [``from_offset``, ``end_offset``) fills a row of ``rows``, in order. A marker's timestamp is
+    its batch's largest timestamp.
 
-    Returns (rows filled, position to go on at, which may lie behind ``data``, floor there, batches
-    seen, why it stopped). With MORE at position 0 ``data`` was too small for one batch that had to
-    be read whole.
+    Returns (rows filled, position to continue at, which may be beyond ``data``, floor there,
+    batches walked, why it stopped). MORE at position 0 means that ``data`` is too small for a batch
+    that must be read whole.
     """
     at = 0
     end = len(data)

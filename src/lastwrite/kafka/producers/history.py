@@ -1,12 +1,13 @@
-"""Producers and transactions of a Kafka log, read when a round is planned.
+"""Producers and transactions of a Kafka log, read when compaction is planned.
 
 A broker writes a snapshot of its producers at the base of each new segment, and at the log's end
-when it shuts down. So the state at the end of the log is the newest snapshot, and what the batches
-behind it change: after an orderly shutdown nothing, after a crash those of one segment. Only
-headers and markers are read for that.
+when it shuts down. So the state at the log's end is the newest snapshot plus the batches after it:
+none after a clean shutdown, those of one segment after a crash. Only headers and markers are read
+for that.
 
-A transaction whose marker is not replicated counts as open. The newest snapshot may lie behind that
-marker and know nothing of it; then the walk begins at one that lies below the high watermark.
+A transaction whose marker is not replicated counts as open. The newest snapshot may have been
+written after that marker, and then lacks the transaction. In that case the walk begins at a
+snapshot below the high watermark.
 
 Source: Kafka 4.4 ``UnifiedLog.rebuildProducerState``, ``ProducerStateManager``;
 docs/formats/kafka.md, "Indexes" and "Producer snapshot"; docs/formats/kafka-cleaning.md, "Loading a
@@ -36,23 +37,23 @@ from lastwrite.storage.reading import reader_of
 
 _VERSION = 0  # of a transaction index
 _WINDOW_BYTES = 256 << 10
-_NARROW_BYTES = 4 << 10  # where batches are large, of which only the headers are wanted
+_NARROW_BYTES = 4 << 10  # for large batches, of which only the headers are read
 _ROWS = 4096
 
 
 class ProducerHistory(NamedTuple):
-    """What the batches of a log say by themselves, from its first segment to its end."""
+    """Producers and transactions, from a log's batches alone."""
 
     producers: tuple[Producer, ...]
     aborted: tuple[AbortedTransaction, ...]  # by the marker's offset
     # (producer id, first offset) of open transactions, by that offset
     open: tuple[tuple[int, int], ...]
-    # (producer id, offset) of all ABORT markers, also where no data is left
+    # (producer id, offset) of all ABORT markers, with or without data left
     aborts: frozenset[tuple[int, int]]
 
 
 class Sighting(NamedTuple):
-    """One batch that has a producer."""
+    """A batch that has a producer."""
 
     kind: int  # as in ``kafka.producers.headers``
     producer_id: int
@@ -60,7 +61,7 @@ class Sighting(NamedTuple):
     base_offset: int
     last_offset: int
     timestamp_ms: int
-    last_sequence: int = -1  # of data; these two only where bytes in memory were walked
+    last_sequence: int = -1  # of data; this and the next only from ``sightings_in``
     coordinator_epoch: int = -1  # of a marker
 
 
@@ -73,14 +74,14 @@ def read_producers(
     end_offset: int,
     bare_from: int | None = None,
 ) -> tuple[tuple[Producer, ...], int | None]:
-    """The producers at the end of a log, by id, and the first offset of its earliest transaction
-    that is open or whose marker is not replicated.
+    """The producers at a log's end, by id, and the first offset of the earliest transaction that is
+    open or whose marker is not replicated (None if there is none).
 
-    ``snapshots`` are the offsets of the snapshot files; ``read_snapshot`` decodes one of them. One
-    that does not decode is passed over for the next older one, and so is one at or below
-    ``log_start`` or above ``end_offset``, as a broker does. Without any the walk begins at
-    ``log_start``. Where the log is damaged it ends. ``bare_from``: no batch of this offset or later
-    has a producer; None: that is not known.
+    ``snapshots`` are the offsets of the snapshot files; ``read_snapshot`` decodes one. As in a
+    broker, a snapshot is skipped for the next older one if it does not decode, or is at or below
+    ``log_start`` or above ``end_offset``. Without a snapshot the walk begins at ``log_start``. It
+    ends where the log is damaged. ``bare_from``: no batch at or after this offset has a producer;
+    None means unknown.
 
     Raises:
         LogError: a file cannot be read.
@@ -95,7 +96,8 @@ def read_producers(
     if newest <= high_watermark:
         feed(states, _sightings(segments, newest, end_offset))
         return states.producers, _not_below(states.first_unstable_offset, log_start)
-    # What the newest one knows may lie nowhere else; but of transactions the older one sees more.
+    # Only the newest snapshot has all producers. Only the older one has every transaction that
+    # counts as open.
     older, known = _newest(
         [offset for offset in useful if offset <= high_watermark], read_snapshot, log_start
     )
@@ -111,11 +113,11 @@ def read_producers(
 
 
 def read_history(log: PartitionLog) -> ProducerHistory:
-    """Producers and transactions as the batches of ``log`` alone tell them, without snapshot or
-    transaction index.
+    """Producers and transactions from the batches of ``log`` alone, without snapshots and
+    transaction indexes.
 
-    Of an aborted transaction whose first batches were cleaned the first offset is later than its
-    index entry says, and without any batch there is no entry: readers see no difference.
+    If an aborted transaction's first batches were cleaned, its first offset is later than in its
+    index entry. Without any batch left it has no entry. Readers see no difference.
 
     Raises:
         LogError: a segment cannot be read.
@@ -131,11 +133,12 @@ def read_history(log: PartitionLog) -> ProducerHistory:
 
 
 def sightings_in(data: ByteArray, floor: int, end_offset: int) -> Iterator[Sighting]:
-    """Batches with a producer among the whole batches in ``data``, up to ``end_offset``; ``floor``
-    is the least offset that the first may have.
+    """The batches with a producer among the whole batches in ``data``, up to ``end_offset``.
+
+    ``floor`` is the least offset that the first batch may have.
 
     Raises:
-        CorruptLog: the bytes are no whole batches.
+        CorruptLog: the bytes are not whole batches.
     """
     rows, at = np.empty((_ROWS, headers.COLUMNS), dtype=np.int64), 0
     while at < len(data):
@@ -156,8 +159,8 @@ def sightings_in(data: ByteArray, floor: int, end_offset: int) -> Iterator[Sight
 
 
 def _more(batch: ByteArray, kind: int) -> tuple[int, int]:
-    """The last sequence number of the data batch that ``batch`` begins with, or the epoch of the
-    coordinator that wrote the marker.
+    """The last sequence number of a data batch (else -1), and a marker's coordinator epoch (else
+    -1).
     """
     header = BATCH_HEADER.unpack_from(batch)
     found = BatchHeader._make(header)
@@ -169,11 +172,11 @@ def _more(batch: ByteArray, kind: int) -> tuple[int, int]:
 
 
 def entry_after(before: ProducerEntry | None, seen: Sighting) -> ProducerEntry:
-    """What a broker knows of a producer after one more of its batches."""
+    """A broker's entry for a producer after one more of its batches."""
     is_other = before is None or before.producer_epoch != seen.epoch
     open_from = -1 if before is None else before.current_txn_first_offset
     coordinator_epoch = -1 if before is None else before.coordinator_epoch
-    if seen.kind > headers.TRANSACTIONAL:  # a marker ends what was open; its epoch may be a new one
+    if seen.kind > headers.TRANSACTIONAL:  # a marker ends the transaction; its epoch may be new
         last = (-1, -1, 0) if is_other or before is None else before[2:5]
         return ProducerEntry(
             seen.producer_id, seen.epoch, *last, seen.timestamp_ms, seen.coordinator_epoch, -1
@@ -193,7 +196,7 @@ def entry_after(before: ProducerEntry | None, seen: Sighting) -> ProducerEntry:
 
 
 def feed(states: ProducerStates, sightings: Iterable[Sighting]) -> None:
-    """Tell ``states`` what was seen, in order."""
+    """Apply the batches to ``states``, in order."""
     for kind, producer_id, epoch, base_offset, last_offset, timestamp_ms, *_ in sightings:
         if kind <= headers.TRANSACTIONAL:
             states.data(
@@ -209,15 +212,15 @@ def feed(states: ProducerStates, sightings: Iterable[Sighting]) -> None:
 
 
 def decode_aborted(data: bytes, base_offset: int) -> tuple[AbortedTransaction, ...]:
-    """The entries of the transaction index of the segment at ``base_offset``; a last one cut short
-    is left out.
+    """The entries of the transaction index of the segment at ``base_offset``. A partial last entry
+    is ignored.
 
     Raises:
-        CorruptLog: a version that is not 0, or markers that lie below the segment or do not rise.
+        CorruptLog: a version other than 0, or markers below the segment or not ascending.
     """
     try:
         entries = decode_transaction_index(data, base_offset)
-    except LogError as error:  # Kafka knows no other version either, and refuses to load such a log
+    except LogError as error:  # Kafka has no other version either, and refuses to load such a log
         raise CorruptLog(error.problem, error.at, error.path, error.remedy) from error
     return tuple(
         AbortedTransaction(e.producer_id, e.first_offset, e.last_offset, e.last_stable_offset)
@@ -226,7 +229,7 @@ def decode_aborted(data: bytes, base_offset: int) -> tuple[AbortedTransaction, .
 
 
 def encode_aborted(aborted: Iterable[AbortedTransaction]) -> bytes:
-    """The bytes of a transaction index with these entries; without any there should be no file."""
+    """The bytes of a transaction index with these entries. Without entries there should be no file."""
     return index.encode_transaction_index(
         [index.AbortedEntry(_VERSION, *astuple(entry)) for entry in aborted]
     )
@@ -237,7 +240,7 @@ def _newest(
     read_snapshot: Callable[[int], tuple[ProducerEntry, ...]],
     log_start: int,
 ) -> tuple[int, tuple[Producer, ...]]:
-    """The first snapshot that decodes, and its producers; else none, from ``log_start`` on."""
+    """The offset and producers of the first snapshot that decodes, else ``log_start`` and none."""
     for offset in offsets:
         try:
             entries = read_snapshot(offset)
@@ -266,7 +269,7 @@ def _not_below(offset: int | None, log_start: int) -> int | None:
 def _sightings(
     segments: Sequence[Segment], from_offset: int, end_offset: int
 ) -> Iterator[Sighting]:
-    """Batches with a producer that end in [``from_offset``, ``end_offset``), up to any damage."""
+    """The batches with a producer that end in [``from_offset``, ``end_offset``), up to any damage."""
     if from_offset >= end_offset:
         return
     rows = np.empty((_ROWS, headers.COLUMNS), dtype=np.int64)
@@ -282,7 +285,7 @@ def _sightings(
 def _in_segment(
     segment: Segment, from_offset: int, end_offset: int, rows: Int64Array
 ) -> Generator[Sighting, None, bool]:
-    """As ``_sightings``, of one segment; returns whether it was walked to its file's end."""
+    """``_sightings`` of one segment. Returns whether it was walked to the end of its file."""
     position, floor, window = 0, segment.base_offset, _WINDOW_BYTES
     room = np.empty(_WINDOW_BYTES, dtype=np.uint8)
     try:
@@ -317,7 +320,7 @@ def _in_segment(
 
 
 def _packed_marker(data: ByteArray) -> int | None:
-    """The kind of a compressed control batch; no broker writes one, but all read it."""
+    """The kind of a compressed control batch. Brokers do not write them, but read them."""
     records = decode_batch(data.tobytes(), 0).records
     kind = decode_control_record(records[0]).type if records else None
     if kind == ControlType.ABORT:

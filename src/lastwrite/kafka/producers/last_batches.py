@@ -1,9 +1,9 @@
-"""What a broker remembers of each producer at a log's end, from the batches alone.
+"""A broker's state of each producer at a log's end, from the batches alone.
 
-The smallest case: producer 7 writes sequences 0 to 4 at offsets 0 to 4, and commits at 5. A
-snapshot says of it: last sequence 4, last offset 4, and the time and the coordinator's epoch of the
-marker. Only the last batch and the last marker of each producer matter, so a table of thousands of
-batches costs a look at a few of them.
+The smallest case: producer 7 writes sequences 0 to 4 at offsets 0 to 4, and commits at 5. Its
+snapshot entry has last sequence 4, last offset 4, and the time and coordinator epoch of the marker.
+Only the last batch and the last marker of each producer matter, so only a few of a table's
+thousands of batches are decoded.
 
 Source: Kafka 4.4 ``ProducerAppendInfo``, ``ProducerStateEntry``; docs/formats/kafka.md, "Producer
 snapshot".
@@ -26,21 +26,21 @@ _NONE = -1
 
 
 class LastBatches:
-    """Fed table by table in the log's order; of transactions that are all ended."""
+    """Collects entries from tables in the log's order; all their transactions must have ended."""
 
     def __init__(self) -> None:
         self._known: dict[int, ProducerEntry] = {}
 
     @property
     def entries(self) -> tuple[ProducerEntry, ...]:
-        """By producer id; none has expired, since that needs a clock."""
+        """The entries by producer id. None has expired, since that needs a clock."""
         return tuple(entry for _, entry in sorted(self._known.items()))
 
     def add(self, data: ByteArray, positions: Int64Array, table: BatchTable) -> None:
-        """Batches of magic 2 at ``positions`` in ``data``, row for row with ``table``."""
+        """Add the batches of magic 2 at ``positions`` in ``data``, row for row with ``table``."""
         has_producer = table["producer_id"] >= 0
         is_control = table["flags"] & IS_CONTROL != 0
-        is_marker = is_control & (table["records"] > 0)  # an emptied one says nothing
+        is_marker = is_control & (table["records"] > 0)  # an emptied one has no marker
         chosen = [has_producer & ~is_control, has_producer & is_marker]
         for row in sorted(row for each in chosen for row in _last_of_each(table, each)):
             at = int(positions[row])
@@ -64,7 +64,7 @@ class LastBatches:
         found = decode_batch(batch, 0)
         header, (marker, *_) = found.header, found.records
         said = decode_control_record(marker)
-        if said.coordinator_epoch is None:  # of another kind: it says nothing of producers
+        if said.coordinator_epoch is None:  # another type, which does not change producers
             return
         before = self._known.get(header.producer_id)
         if before is None or before.producer_epoch != header.producer_epoch:

@@ -1,7 +1,7 @@
-"""Producer snapshots: what a broker knows of every producer below the offset in the file's name.
+"""Producer snapshots: a broker's state of every producer below the offset in the file's name.
 
 The smallest is an empty state: ``0001``, the crc, ``00000000``.  Each producer adds 46 bytes, in no
-order. Nothing may follow them.
+particular order. Nothing may follow them.
 
 Source: Kafka 4.4 ``ProducerStateManager``, ``ProducerSnapshot.json``; docs/formats/kafka.md,
 "Producer snapshot".
@@ -33,19 +33,19 @@ class SnapshotHeader(NamedTuple):
 
 
 class ProducerEntry(NamedTuple):
-    """What a broker knows of one producer."""
+    """A broker's state of one producer."""
 
     # fmt: off
     #                                                offset  type
     producer_id:              Annotated[int, At(0,  I64)]
     producer_epoch:           Annotated[int, At(8,  I16)]
-    last_sequence:            Annotated[int, At(10, I32)]  # -1: none
-    # of its last batch; -1: none in this epoch
+    last_sequence:            Annotated[int, At(10, I32)]  # -1 if none
+    # of its last batch; -1 if there is none in this epoch
     last_offset:              Annotated[int, At(14, I64)]
     offset_delta:             Annotated[int, At(22, I32)]  # that batch's last offset less its first
     timestamp_ms:             Annotated[int, At(26, I64)]  # of its last batch or marker
-    coordinator_epoch:        Annotated[int, At(34, I32)]  # -1: none
-    current_txn_first_offset: Annotated[int, At(38, I64)]  # -1: no open transaction
+    coordinator_epoch:        Annotated[int, At(34, I32)]  # -1 if none
+    current_txn_first_offset: Annotated[int, At(38, I64)]  # -1 if none is open
     # fmt: on
 
 
@@ -57,9 +57,9 @@ def decode_snapshot(data: Buffer) -> tuple[ProducerEntry, ...]:
     """All producers of a snapshot file, in the file's order.
 
     Raises:
-        TruncatedLog: fewer bytes than the header, or than its count, asks for.
+        TruncatedLog: the file is shorter than its header, or than its producer count requires.
         UnsupportedFormat: a version other than 1.
-        CorruptLog: wrong crc, a negative count, or bytes behind the last producer.
+        CorruptLog: a wrong CRC, a negative count, or bytes after the last producer.
     """
     view = memoryview(data)
     if len(view) < SNAPSHOT_HEADER.size:
