@@ -541,7 +541,7 @@ def rebatched(
 
     Returns None if no message is kept. Every index stays: a removed message becomes a placeholder,
     and placeholders remain. The broker's prefix stays. Errors as ``messages_of``; the caller keeps
-    a batch that cannot be read whole.
+    an unreadable batch unchanged.
     """
     parts = batch_parts(entry.metadata, plain_payload(entry, limit_bytes))
     held = {

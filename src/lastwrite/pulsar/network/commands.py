@@ -34,7 +34,7 @@ _LENGTH = struct.Struct(">I")
 
 
 class ServerError(IntEnum):
-    """Error codes of a broker that are handled here."""
+    """The error codes of a broker that have a handling of their own."""
 
     AUTHENTICATION = 3
     AUTHORIZATION = 4

@@ -458,7 +458,7 @@ def _id_of(offset: int | None) -> str | None:
 def _with_sides(before: ArchivedTopic, source: str) -> ArchivedTopic:
     """Replace the topic's list and facts by those in a topic folder.
 
-    What the folder lacks stays.
+    Those that the folder lacks stay.
     """
     if archived.is_archived(source):
         there = archived.contents_of(read_seen(source).manifest, source)

@@ -93,7 +93,7 @@ NOTHING = StoredLedger(-1, np.empty(0, kernels.STORED), -1, ())
 
 
 class BookieFolders:
-    """The files of some bookies. ``problems`` are those of whole files.
+    """The files of some bookies. ``problems`` concern whole files.
 
     Raises:
         LogError: a folder cannot be read.

@@ -211,7 +211,7 @@ class ObjectWriter:
 def find_staged(folder: str) -> list[str]:
     """The files that writers left aside in a topic folder.
 
-    If no writer is active, they are of killed ones.
+    If no writer is active, the writers were killed.
     """
     names = sorted(os.listdir(folder))
     return [os.path.join(folder, name) for name in names if name.endswith(ASIDE_SUFFIX)]
