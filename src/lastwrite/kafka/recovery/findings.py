@@ -1,6 +1,6 @@
-"""What is wrong with a partition, as its listing finds it; above all, that records of it are gone.
+"""Problems that listing a partition finds; above all, lost records.
 
-How a loss is proved, and what to do then, is in ``loss``.
+``loss`` describes how a loss is proved, and what to do about it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from lastwrite.kafka.recovery.walking import Walk, end_offset_of
 from lastwrite.model.log import Problem, ProblemKind, Segment
 from lastwrite.storage.problems import problem_of
 
-_SETTLED_LATER = "nothing to do: compact, or the broker's next start, puts it in order"
+_SETTLED_LATER = "nothing to do: compact, or the broker's next start, repairs it"
 
 
 class Findings:
     """The problems of one partition, in the order in which they are found.
 
-    ``live``: every file of the log by its proper name, with the name that it has now. ``bases``: of
-    the segments that have a file, ascending. ``gone``: of those that have none, by base offset, the
-    greatest offset that their indexes name. ``log_start``: by its checkpoint.
+    ``live``: the current name of every file of the log, by its proper name. ``bases``: base offsets
+    of the segments that have a file, ascending. ``gone``: segments without a file, by base offset,
+    with the greatest offset that their indexes name. ``log_start``: from its checkpoint.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Findings:
         self._bases = bases
         self._gone = gone
         self._log_start = log_start
-        self._is_end_said = False  # that records are missing after the log's end
+        self._is_end_said = False  # a problem about records after the log's end was reported
 
     def path_of(self, name: str) -> str:
         return f"{self._folder}/{self._live.get(name, name)}"
@@ -76,7 +76,9 @@ class Findings:
     def is_lost_in(
         self, base: int, found: Recovered, *, is_active: bool, is_unflushed: bool
     ) -> bool:
-        """Whether a killed broker's segment lost records, which is said; else its tail is torn."""
+        """Whether a killed broker's segment lost records, which is reported. If not, its tail is
+        only torn.
+        """
         path, end_offset, error = self.log_path(base), found.end_offset, found.error
         following = [other for other in self._bases if other > base]
         if error is None:
@@ -107,10 +109,10 @@ class Findings:
         return True
 
     def do_indexes_know_more(self, base: int, size_bytes: int, end_offset: int, named: int) -> bool:
-        """Whether an index of a closed segment names records behind its end, which is said."""
+        """Whether an index of a closed segment names records after its end, which is reported."""
         after = self._next_segment(base)
         if not end_offset <= named < after.end_offset:
-            return False  # no true entry: the index does not count
+            return False  # not a true entry, so the index proves nothing
         ends = f"the segment ends at offset {end_offset}" if size_bytes else "the segment is empty"
         witness = Witness(after.end_offset, f"its indexes name offset {named}, and {after.words}")
         words = f"{ends}: {missing(end_offset, witness)}"
@@ -120,7 +122,9 @@ class Findings:
     def entry_beyond(
         self, base: int, end_offset: int, size_bytes: int, entry: tuple[int, int], index_bytes: int
     ) -> None:
-        """Say which is wrong, the segment or the last index entry, which leads behind its end."""
+        """Report whether the segment or its last index entry is wrong; the entry points beyond the
+        segment.
+        """
         offset, position = base + entry[0], entry[1]
         is_last = base == self._bases[-1]
         known = (
@@ -144,11 +148,11 @@ class Findings:
 
     @property
     def _furthest(self) -> Witness:
-        """What knows of the most records."""
+        """The witness of the highest offset."""
         return max(self.witnesses, key=lambda witness: witness.end_offset)
 
     def torn_tail(self, path: str, tail: Walk) -> None:
-        """Say it where the active segment of a broker that shut down in order breaks off."""
+        """Report a torn active segment of a broker that shut down cleanly."""
         wrong, witness = tail.error, self._furthest
         if wrong is None:
             return
@@ -160,7 +164,7 @@ class Findings:
         self._is_end_said = True
 
     def missing_at_end(self, last: Segment | None, end_offset: int) -> None:
-        """Say it where something beside the log knows of records behind its end."""
+        """Report that files beside the log prove records after its end."""
         witness = self._furthest
         if witness.end_offset <= end_offset or self._is_end_said:
             return
@@ -174,7 +178,7 @@ class Findings:
     # ------------------------------------------------------------------ whole segments
 
     def gone_segments(self, orphans: Sequence[str], end_offset: int) -> None:
-        """Say which ``orphans``, indexes without a segment, tell of records that are gone."""
+        """Report which ``orphans``, indexes without a segment, prove lost records."""
         lost = [
             base for base, named in sorted(self._gone.items()) if not self._is_over(base, named)
         ]
@@ -194,9 +198,10 @@ class Findings:
             self.damaged(f"the segment's file is missing: {gone}", path, remedy=remedy)
 
     def _is_over(self, base: int, named: int) -> bool:
-        """Whether the records of a segment without a file had left the log before its file did.
+        """Whether the records of a segment without a file had left the log before the file was
+        removed.
 
-        They lie below the log's start, or in the segment before: a cleaner made one of both.
+        They are below the log's start, or in the segment before, because a cleaner merged both.
         """
         after = self._after(base)
         if (named + 1 if after is None else after) <= self._log_start:
@@ -208,5 +213,5 @@ class Findings:
         return end_offset_of(self.log_path(before), index, before) > named
 
     def _after(self, base: int) -> int | None:
-        """Where the next segment begins, of those that are gone too."""
+        """The base offset of the next segment, with or without a file. None if there is none."""
         return min((other for other in (*self._bases, *self._gone) if other > base), default=None)

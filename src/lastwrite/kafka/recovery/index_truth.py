@@ -1,13 +1,12 @@
-"""Whether the entries of a segment's indexes are true, held against the batches that are there.
+"""Checks of a segment's index entries against its batches.
 
 An offset entry ``(o, p)`` sends a reader of ``o`` or later to byte ``p``: a batch must begin there,
-and no batch before it may reach up to ``o``. A time entry ``(t, o)`` says that every record later
-than ``t`` lies behind ``o``. Of a closed segment the last time entry is the segment's largest
-timestamp, by which lookups and retention go. Fewer entries than there could be are no lie: any
-subset of true entries is a true index, an empty one too.
+and no batch before it may reach up to ``o``. A time entry ``(t, o)`` promises that every record
+later than ``t`` is after ``o``. The last time entry of a closed segment is the segment's largest
+timestamp, which lookups and retention use. Fewer entries than possible are not an error: any subset
+of true entries is a true index, even an empty one.
 
-Each function takes batches in order, row for row, and answers with the first wrong entry's row, or
-None.
+Each function takes batches in order, row for row, and returns the first wrong entry, or None.
 
 Source: docs/formats/kafka.md, "Indexes".
 """
@@ -39,7 +38,7 @@ _NEVER = np.iinfo(np.int64).max
 
 
 class Lie(NamedTuple):
-    """An entry that is not true."""
+    """A wrong index entry."""
 
     row: int
     problem: str
@@ -49,10 +48,11 @@ class Lie(NamedTuple):
 def time_if_true(  # type: ignore[no-untyped-def]
     offsets, positions, times, time_offsets, table, shift, reached, last_before
 ):
-    """The largest timestamp up to these batches' end; NO_TIME where ``false_offset_entry`` or
-    ``false_time_entry`` would find something. In a fraction of their time.
+    """The largest timestamp up to the end of these batches, or NO_TIME if an entry is wrong.
 
-    ``table``: their BATCH rows, ``shift`` from an origin to its byte; the rest as there.
+    Does the checks of ``false_offset_entry`` and ``false_time_entry`` in a fraction of their time.
+    ``table``: the BATCH rows of the batches, ``shift`` from an origin to its byte; the other
+    arguments are as there.
     """
     rows = len(table)
     final = table[rows - 1]
@@ -90,7 +90,7 @@ def time_if_true(  # type: ignore[no-untyped-def]
 def false_offset_entry(
     offsets: Int64s, positions: Int64s, begins: Int64s, end: int, base_offsets: Int64s
 ) -> Lie | None:
-    """The first wrong entry that leads to one of the bytes from the first batch's to ``end``."""
+    """The first wrong entry that points to a byte from the first batch to ``end``."""
     first, behind = positions.searchsorted((begins[0], end)).tolist()
     if first >= behind:
         return None
@@ -119,12 +119,12 @@ def false_time_entry(
     reached: int,
     last_before: int,
 ) -> Lie | None:
-    """The first entry that some record up to its offset belies, among those from ``last_before`` to
-    these batches' end.
+    """The first entry, among those from ``last_before`` to the end of these batches, that a record
+    up to its offset contradicts.
 
     ``reached``: the largest timestamp of the batches before these; ``last_before``: their last
-    offset. An entry inside a batch counts with the batch before it; one that names a batch's last
-    offset must have that batch's time.
+    offset. An entry inside a batch is compared with the batches before it. One that names a batch's
+    last offset must have that batch's timestamp.
     """
     first, behind = (
         int(offsets.searchsorted(last_before)),
@@ -154,7 +154,9 @@ def false_time_entry(
 def hidden_from_time_entry(
     times: Int64s, offsets: Int64s, next_offset: int, reached: int
 ) -> Lie | None:
-    """The first entry from ``next_offset`` on that is older than ``reached``, a time before it."""
+    """The first entry from ``next_offset`` on whose time is below ``reached``, a timestamp before
+    it.
+    """
     row = int(np.searchsorted(offsets, next_offset - 1))
     if row < len(times) and int(times[row]) < reached:
         return _time_lie(row, times, offsets, reached)
@@ -172,7 +174,7 @@ def _time_lie(row: int, times: Int64s, offsets: Int64s, found: int) -> Lie:
 def entry_beyond(
     offsets: Int64s, positions: Int64s, size_bytes: int, next_offset: int
 ) -> Lie | None:
-    """The first offset entry that leads behind the segment's last byte or names a later offset."""
+    """The first offset entry that points beyond the segment's last byte or names a later offset."""
     beyond = np.flatnonzero((positions >= size_bytes) | (offsets >= next_offset))
     if not len(beyond):
         return None
@@ -185,8 +187,8 @@ def entry_beyond(
 
 
 def wrong_last_time(times: Int64s, offsets: Int64s, next_offset: int, largest: int) -> Lie | None:
-    """The last time entry of a closed segment, where it is not the segment's ``largest`` timestamp
-    or lies behind it.
+    """The last time entry of a closed segment, if it is not the segment's ``largest`` timestamp or
+    is beyond the segment.
 
     A time index without entries is true.
     """
@@ -207,24 +209,25 @@ def wrong_last_time(times: Int64s, offsets: Int64s, next_offset: int, largest: i
 
 
 def widest_gap(positions: Int64s, size_bytes: int) -> int:
-    """The most bytes that a reader scans who is led by the offset index."""
+    """The most bytes that a reader scans after a lookup in the offset index."""
     return int(np.diff(np.concatenate([[0], positions, [size_bytes]])).max())
 
 
 class TransactionTruth:
-    """Holds entries of transaction indexes against the transactions that the log's own markers
-    tell.
+    """Checks transaction index entries against the transactions in the log.
 
-    An entry ``(producer, first, last, stable)`` makes a reader drop the producer's transactional
-    batches that end at ``first`` or later and below the ABORT marker at ``last``. It must not reach
-    back over a committed transaction, nor begin behind data that is left. ``stable`` ends the
-    search for further entries, so none that is needed may begin below it: it is no later than the
-    first offset of any other transaction that was open then. An aborted transaction with data left
-    must have an entry; one for data that is gone does no harm. What ends below the log's start no
-    reader asks for, and Kafka's cleaner forgets it.
+    With an entry ``(producer, first, last, stable)`` a reader drops the producer's transactional
+    batches that end at ``first`` or later and below the ABORT marker at ``last``. The entry must
+    not cover a committed transaction, nor begin after data of its own that is left.
 
-    ``transactions``: rows of ``verification.rows``, ascending by marker; ``first_open``: of the
-    earliest without a marker. Source: docs/formats/kafka.md, "Indexes";
+    ``stable`` ends the reader's search for further entries, so none that is needed may begin below
+    it. It is no later than the first offset of any other transaction that was open then.
+
+    An aborted transaction with data left must have an entry; one for data that is gone does no
+    harm. Data that ends below the log's start is never read, and Kafka's cleaner drops its entries.
+
+    ``transactions``: rows of ``verification.rows``, ascending by marker. ``first_open``: the first
+    offset of the earliest transaction without a marker. Source: docs/formats/kafka.md, "Indexes";
     docs/formats/kafka-cleaning.md, "What a reader may rely on".
     """
 
@@ -234,7 +237,7 @@ class TransactionTruth:
         self._transactions = transactions
         begins = np.where(transactions[:, LEFT] > 0, transactions[:, FIRST_LEFT], _NEVER)
         begins = np.append(begins, _NEVER if first_open is None else first_open)
-        # Of the transactions from here on, the first offset of the earliest.
+        # The least first offset among the transactions from each row on.
         self._earliest = np.minimum.accumulate(begins[::-1])[::-1]
         committed = transactions[
             (transactions[:, VERDICT] == COMMIT_MARKER) & (transactions[:, LEFT] > 0)
@@ -244,7 +247,7 @@ class TransactionTruth:
     def first_lie(
         self, entries: Sequence[tuple[int, int, int, int]], base_offset: int, end_offset: int
     ) -> Lie | None:
-        """The first wrong entry of the segment of these offsets, or the place where one is missing.
+        """The first wrong or missing entry of the segment with these offsets.
 
         ``entries``: (producer, first offset, last offset, last stable offset), by last offset.
         """

@@ -1,22 +1,24 @@
-"""What a log has lost: what lies beside its records may know of more than there are.
+"""Proof of lost records: files beside a log may name offsets that it does not have.
 
-A broker notes an offset only of records that it has written. So where one of its notes lies behind
-the place at which a log ends, records were there::
+A broker notes an offset only after it has written the records. So if a note is beyond the end of a
+log, records were there::
 
     180.log  offsets 180 to 187, then half a batch
     replication-offset-checkpoint  190            offsets 188 and 189 are missing
     190.snapshot                                  the same
 
-A kill leaves no such state: what was written stays, and the notes are taken from it. A power cut
-does, which takes what was not synced; and so do a disk that fails and a copy that ends too early.
-Of a closed segment less can be said: a cleaner takes whole batches from its end. There the next
-segment's begin proves something only where a batch breaks; its own indexes do where they name an
-offset behind its last. Those of the last segment prove nothing after a crash: a broker that
+Killing a broker does not cause this: the notes never exceed what was written, and written data
+survives. A power cut does, since it loses what was not synced; so do a failing disk and a copy that
+ended early.
+
+A closed segment proves less, because a cleaner removes whole batches from its end. There the next
+segment's base offset is a proof only if a batch is broken; its own indexes are one if they name an
+offset after its last. The indexes of the last segment prove nothing after a crash: a broker that
 truncates a log leaves the old entries in the file until it closes it.
 
 Source: Kafka 4.4 ``ReplicaManager.checkpointHighWatermarks``, ``LogManager.truncateTo``,
-``LogLoader.recoverLog``,
-``AbstractIndex.truncateToEntries0``, ``LogSegment.onBecomeInactiveSegment``.
+``LogLoader.recoverLog``, ``AbstractIndex.truncateToEntries0``,
+``LogSegment.onBecomeInactiveSegment``.
 """
 
 from __future__ import annotations
@@ -36,11 +38,9 @@ class Witness(NamedTuple):
 
 
 def missing(end_offset: int, witness: Witness, *, is_file_at_end: bool = True) -> str:
-    """The offsets that are gone where a log, or a segment, ends at ``end_offset``, and how that is
-    known.
+    """The missing offsets of a log or segment that ends at ``end_offset``, with the proof, as text.
 
-    Where bytes come after that place, some of the records may be there yet; but nobody can tell
-    where they begin.
+    If bytes follow the end, some of the records may still be there, but their position is unknown.
     """
     last = witness.end_offset - 1
     gone = (
@@ -53,10 +53,10 @@ def missing(end_offset: int, witness: Witness, *, is_file_at_end: bool = True) -
 
 
 def where_a_start_cuts(at_offset: int, following: Sequence[int], log_start: int) -> str:
-    """What to do where a broker's start would cut the log, and remove the segments that begin at
+    """The remedy if a broker's start would truncate the log and remove the segments that begin at
     ``following``.
 
-    ``log_start``: by its checkpoint. A log that ends below it is begun anew.
+    ``log_start``: from its checkpoint. A log that ends below it is replaced by an empty one.
     """
     start = f"that start cuts the log at offset {at_offset}"
     if log_start > at_offset:
@@ -75,7 +75,7 @@ def where_a_start_cuts(at_offset: int, following: Sequence[int], log_start: int)
 
 
 def where_a_start_goes_on(end_offset: int, log_start: int) -> str:
-    """What to do where a broker's start would take ``end_offset`` for the log's end without an error."""
+    """The remedy if a broker's start would accept ``end_offset`` as the log's end without an error."""
     start = f"that start takes offset {end_offset} for the log's end, and new records get the offsets that are missing"
     if log_start > end_offset:
         start = f"that start removes all segments, and starts again at offset {log_start}, the log's start"
@@ -87,7 +87,7 @@ def where_a_start_goes_on(end_offset: int, log_start: int) -> str:
 
 
 def where_a_start_trusts(end_offset: int) -> str:
-    """What to do where the last segment is torn and the broker's start would not cut it."""
+    """The remedy if the last segment is torn and the broker's start would not truncate it."""
     return (
         "nothing was changed; where other replicas are in sync, move the partition's folder out of the log root before "
         "you start the broker: it fetches the whole partition from them; where this is the only copy, copy the log "

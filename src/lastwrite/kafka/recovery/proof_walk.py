@@ -1,9 +1,9 @@
-"""From entry to entry through a segment, each proven by its checksum, as a broker's recovery goes.
+"""Walk a segment from entry to entry, verifying each checksum, as a broker's recovery does.
 
-The smallest case: two batches of 97 and 78 bytes and 30 bytes of a third. The walk proves the first
-and the second, sees that the third announces more than the file has, and stops at byte 175. Nothing
-is decompressed, and no number but the length is believed before the checksum: so a walk stops
-exactly where Kafka's recovery cuts a segment.
+The smallest case: two batches of 97 and 78 bytes and 30 bytes of a third. The walk verifies the
+first and the second, sees that the third announces more than the file has, and stops at byte 175.
+Nothing is decompressed. Before the checksum only the length is used, so a walk stops exactly where
+Kafka's recovery truncates a segment.
 
 Source: Kafka 4.4 ``FileLogInputStream.nextBatch``, ``LogSegment.recover``,
 ``DefaultRecordBatch.ensureValid``, ``LegacyRecord.ensureValid``; docs/formats/kafka.md, "Record
@@ -21,17 +21,17 @@ from lastwrite.encoding.kernel import njit
 from lastwrite.kafka.format.kernels import HEADER_BYTES
 from lastwrite.model.columns import ByteArray, Int64Array
 
-# Columns of a row. An old wrapper's base offset is in its compressed records; here it is its last
-# offset.
+# Columns of a row. The base offset of an old wrapper is inside its compressed records; its row has
+# the last offset instead.
 POSITION, SIZE, BASE_OFFSET, LAST_OFFSET, TIMESTAMP_MS, IS_CONTROL = range(6)
 COLUMNS = 6
 
 # Why a walk stops.
-MORE = 0  # the next entry lies, at least in part, behind the bytes at hand
-FULL = 1  # no row is left
+MORE = 0  # the next entry extends beyond ``data``
+FULL = 1  # ``rows`` is full
 END = 2  # the file ends here
 TORN = 3  # the file ends inside an entry
-CORRUPT = 4  # a size that no entry has, or a checksum that is not that of the bytes
+CORRUPT = 4  # an impossible size, or a wrong checksum
 
 _FRAME_BYTES = 17  # offset, size, and up to the magic
 _LEAST_SIZE = 14
@@ -39,7 +39,7 @@ _LEAST_SIZE = 14
 
 @njit(cache=True, nogil=True)
 def describe(data, at, size, row):
-    """Fill a row from the head of the entry of ``size`` bytes at ``at``."""
+    """Fill a row from the header of the entry of ``size`` bytes at ``at``."""
     magic = np.int64(np.int8(data[at + 16]))
     base = i64(data, at)
     row[0] = at
@@ -57,11 +57,10 @@ def describe(data, at, size, row):
 
 @njit(cache=True, nogil=True)
 def walk_proven(data: ByteArray, left: int, rows: Int64Array) -> tuple[int, int, int, int]:
-    """Go through the entries that lie whole in ``data``, of which a file has ``left`` bytes from
-    its first byte on.
+    """Walk the whole entries in ``data``; the file has ``left`` bytes from its first byte on.
 
-    Returns (rows filled, position behind the last proven entry, bytes that the next one announces
-    or 0, why it stopped). Rows count positions from the begin of ``data``.
+    Returns (rows filled, position after the last verified entry, bytes that the next one announces
+    or 0, why it stopped). Positions in rows count from the start of ``data``.
     """
     at = 0
     end = len(data)
@@ -96,11 +95,11 @@ def walk_proven(data: ByteArray, left: int, rows: Int64Array) -> tuple[int, int,
 
 @njit(cache=True, nogil=True)
 def seek(data: ByteArray, at: int, left: int, floor: int, ceiling: int) -> int:
-    """The first place in ``data``, from ``at`` on, where the head of an entry may be; -1: there is
+    """The first position in ``data``, from ``at`` on, that may be the header of an entry; -1 if
     none.
 
-    It is of an offset between ``floor`` and ``ceiling``, and of a size that the ``left`` bytes of
-    the file have. Its checksum is not looked at.
+    Its offset is between ``floor`` and ``ceiling``, and its size fits into the ``left`` bytes of
+    the file. The checksum is not checked.
     """
     for place in range(at, len(data) - _FRAME_BYTES):
         magic = data[place + 16]

@@ -1,13 +1,13 @@
 """Segments as a killed broker left them, and as its next start would leave them.
 
-A broker that shuts down in order says so by a file in its log root, ``.kafka_cleanshutdown``. Where
-a broker's root lacks it, the broker was killed, or runs. What it had flushed, it has noted as its
-*recovery point*. From the segment on that holds the recovery point, its next start believes no
-index, and goes through all entries by their checksums::
+On a clean shutdown a broker writes the file ``.kafka_cleanshutdown`` to its log root. Without it,
+the broker was killed or is running. The *recovery point* is the offset up to which it had flushed.
+From the segment with the recovery point on, its next start ignores the indexes and verifies the
+checksums of all entries::
 
-    0.log    flushed                       believed
-    100.log  whole            rp 130       indexes made anew
-    200.log  whole, then half a batch      cut there: here the log ends
+    0.log    flushed                       trusted
+    100.log  whole            rp 130       indexes rebuilt
+    200.log  whole, then half a batch      truncated there: here the log ends
     300.log                                removed
 
 Source: Kafka 4.4 ``LogLoader.recoverLog``, ``LogSegment.recover``; docs/formats/kafka.md, "Names";
@@ -56,18 +56,18 @@ _WINDOW_BYTES = 1 << 20
 _LARGE_BYTES = 16 << 20
 _ROWS = 4096
 
-# Where the fields lie in an entry's head (docs/formats/kafka.md, "Record batch", "Messages of
+# Byte positions of fields in an entry's header (docs/formats/kafka.md, "Record batch", "Messages of
 # magic 0 and 1").
 _OLD_CRC = 12
 _MAGIC = 16
-_ATTRIBUTES = 21  # what a batch's checksum begins with
+_ATTRIBUTES = 21  # the first byte under a batch's checksum
 _HEADER_BYTES = 61
 _HEAD_BYTES = 17  # offset, size, and up to the magic
-_MOST_PROVEN = 256 << 20  # bytes of entries that prove untrue, before a search for a true one ends
+_MOST_PROVEN = 256 << 20  # bytes of false candidates after which a search ends
 
 
 def was_killed(root: str) -> bool:
-    """Whether ``root`` is a broker's that did not shut down in order, or has not yet."""
+    """Whether ``root`` is the log root of a broker that was killed, or runs."""
     is_brokers = any(
         os.path.exists(os.path.join(root, name)) for name in (META_PROPERTIES, RECOVERY_POINTS)
     )
@@ -75,11 +75,11 @@ def was_killed(root: str) -> bool:
 
 
 class IndexState(NamedTuple):
-    """What can be said of an index once its segment is known."""
+    """The state of an index, after a walk over its segment."""
 
-    entry_bytes: int = 0  # without zeros behind
-    is_true: bool = False  # all its entries are, which may be few
-    # and no zeros lie behind them, and of a time index the last is the largest timestamp
+    entry_bytes: int = 0  # without trailing zeros
+    is_true: bool = False  # all its entries are true, even if they are few
+    # true, without trailing zeros; in a time index, the last entry is the largest timestamp
     is_closed: bool = False
 
 
@@ -88,22 +88,22 @@ _NO_INDEX = IndexState()
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a broker's recovery makes of one segment."""
+    """The result of a broker's recovery of one segment."""
 
-    size_bytes: int  # of the entries that stay; what lies behind is cut
-    end_offset: int  # behind the last of them; the base offset where there is none
-    largest_timestamp_ms: int  # of them; -1: none
+    size_bytes: int  # of the entries that stay; the rest is truncated
+    end_offset: int  # after the last of them; the base offset if there is none
+    largest_timestamp_ms: int  # of them; -1 if none
     index: IndexState = _NO_INDEX
     time_index: IndexState = _NO_INDEX
-    # the first offset at or behind ``end_offset`` that an index names
+    # the first offset at or after ``end_offset`` that an index names
     indexed_beyond: int | None = None
-    has_markers: bool = False  # control batches, which transaction indexes speak of
-    error: LogError | None = None  # why something is cut
-    is_emptied: bool = False  # though its first entries prove true: their offsets are out of order
-    is_unseen: bool = False  # the error is none to a broker, which cuts nothing there
+    has_markers: bool = False  # control batches, which need a transaction index
+    error: LogError | None = None  # why the segment is truncated
+    is_emptied: bool = False  # the whole segment is removed, because offsets are out of order
+    is_unseen: bool = False  # a broker does not notice the error and does not truncate
 
     def is_indexed(self, *, is_active: bool) -> bool:
-        """Whether somebody may look into its indexes; a broker closes those of a closed segment."""
+        """Whether its indexes can be used. In a closed segment they must be closed, too."""
         if is_active:
             return self.index.is_true and self.time_index.is_true
         return self.index.is_closed and self.time_index.is_closed
@@ -112,8 +112,7 @@ class Recovered:
 def recover_segment(
     log_path: str, base_offset: int, index_path: str, time_index_path: str
 ) -> Recovered:
-    """Go through the whole segment as a broker's recovery does, and hold its indexes against it;
-    changes nothing.
+    """Walk the whole segment as a broker's recovery does, and check its indexes. Changes nothing.
 
     Raises:
         LogError: a file cannot be read.
@@ -124,7 +123,7 @@ def recover_segment(
 
 
 class FileIdentity(NamedTuple):
-    """A file, as long as nobody changes it; of a missing one the bytes are -1."""
+    """The identity of an unchanged file. ``size_bytes`` is -1 if it is missing."""
 
     path: str
     size_bytes: int
@@ -145,7 +144,7 @@ def identity_of(path: str) -> FileIdentity:
 
 @lru_cache(
     maxsize=256
-)  # a run looks at a segment to recover it, to plan, and before and after a commit
+)  # a run recovers a segment, plans it, and checks it before and after a commit
 def _recover_once(
     base_offset: int, log: FileIdentity, index: FileIdentity, time_index: FileIdentity
 ) -> Recovered:
@@ -159,7 +158,7 @@ def _recover_once(
         if bad < len(rows):
             at, last = int(rows[bad, proof_walk.POSITION]), int(rows[bad, proof_walk.LAST_OFFSET])
             error = CorruptLog(f"offset {last} comes after {end_offset - 1}", at, path)
-            # What recovery does depends on where it would make an index entry.
+            # Recovery's behaviour depends on where it would write an index entry.
             if _is_emptied(path, file_bytes, base_offset):
                 return Recovered(0, base_offset, -1, error=error, is_emptied=True)
             return Recovered(size, end_offset, largest, error=error, is_unseen=True)
@@ -175,7 +174,9 @@ def _recover_once(
 
 
 def _first_out_of_order(rows: Int64Array, end_offset: int) -> int:
-    """The first row that does not follow the one before, or ``end_offset``; else their number."""
+    """The first row whose offsets do not follow the row before, or ``end_offset``; else the row
+    count.
+    """
     ends = np.concatenate([np.array([end_offset], np.int64), rows[:-1, proof_walk.LAST_OFFSET] + 1])
     bad = (rows[:, proof_walk.BASE_OFFSET] < ends) | (
         rows[:, proof_walk.LAST_OFFSET] < rows[:, proof_walk.BASE_OFFSET]
@@ -184,10 +185,9 @@ def _first_out_of_order(rows: Int64Array, end_offset: int) -> int:
 
 
 class _Entries:
-    """The entries of a segment that prove true, from its begin on, in portions of ``proof_walk``'s
-    rows.
+    """The verified entries from the start of a segment, in portions of ``proof_walk``'s rows.
 
-    ``error`` says afterwards why they end before the file does; None: they do not.
+    After the iteration, ``error`` is why they end before the file does. None if they do not.
     """
 
     def __init__(self, path: str, file_bytes: int, start: int = 0) -> None:
@@ -238,7 +238,7 @@ class _Entries:
 
 
 def _proves_true(file: int, position: int, size_bytes: int) -> bool:
-    """Whether the checksum of a very large entry is true; it is not read at once."""
+    """Whether the checksum of a very large entry is right, reading it in windows."""
     head = os.pread(file, _HEADER_BYTES, position)
     is_old = head[_MAGIC] < 2 or head[_MAGIC] > 127
     at, end, crc = position + (_MAGIC if is_old else _ATTRIBUTES), position + size_bytes, 0
@@ -254,7 +254,7 @@ def _proves_true(file: int, position: int, size_bytes: int) -> bool:
 
 
 def _row(head: bytes, position: int, size_bytes: int) -> Int64Array:
-    """The row of an entry, of which only the header is at hand."""
+    """The row of an entry, from its header alone."""
     row = np.empty((1, proof_walk.COLUMNS), dtype=np.int64)
     proof_walk.describe(np.frombuffer(head, dtype=np.uint8), 0, size_bytes, row[0])
     row[0, proof_walk.POSITION] = position
@@ -262,20 +262,19 @@ def _row(head: bytes, position: int, size_bytes: int) -> Int64Array:
 
 
 class Beyond(NamedTuple):
-    """Whole entries behind a place where a segment breaks."""
+    """Whole entries after the position where a segment breaks."""
 
     position: int
     base_offset: int
-    end_offset: int  # behind the last of those that follow one another without a break
+    end_offset: int  # after the last of those that follow one another without a break
 
 
 def whole_beyond(log_path: str, at: int, base_offset: int, end_offset: int) -> Beyond | None:
-    """The first entries after byte ``at`` that prove true and whose offsets go on from
-    ``end_offset``; None: none is.
+    """The first verified entries after byte ``at`` with offsets from ``end_offset`` on. None if
+    there are none.
 
-    A page that a power cut lost leaves this, or a disk that fails; a write that was torn has
-    nothing behind it. Each byte is looked at once; where the bytes look like more entries than a
-    log has, the search ends.
+    A page lost in a power cut leaves them, or a failing disk; nothing follows a torn write. Each
+    byte is searched once. The search ends after ``_MOST_PROVEN`` bytes of false candidates.
 
     Raises:
         LogError: the file cannot be read.
@@ -293,9 +292,7 @@ def _beyond_once(log: FileIdentity, at: int, base_offset: int, end_offset: int) 
                 data = np.frombuffer(os.pread(file.fileno(), _WINDOW_BYTES, begin), dtype=np.uint8)
                 if len(data) <= _HEAD_BYTES:
                     break
-                place = (
-                    0 if data.any() else -1
-                )  # zeros of a preallocated file are passed over at once
+                place = 0 if data.any() else -1  # the zeros of a preallocated file are skipped
                 while place >= 0 and proven < _MOST_PROVEN:
                     left = file_bytes - begin
                     place = proof_walk.seek(
@@ -328,10 +325,10 @@ def _follow(path: str, file_bytes: int, position: int, floor: int) -> Beyond | N
 
 
 def _is_emptied(path: str, file_bytes: int, base_offset: int) -> bool:
-    """Whether a broker that makes the indexes of a segment out of order anew gives up and empties
+    """Whether a broker that rebuilds the indexes of an out-of-order segment gives up and empties
     it.
 
-    It notices only when an index entry would fall behind the one before.
+    It notices only if an index entry would precede the one before.
     """
     since, largest, largest_offset = 0, -1, base_offset
     entry_offset, time_offset, entry_time = -1, -1, -1
@@ -350,7 +347,7 @@ def _is_emptied(path: str, file_bytes: int, base_offset: int) -> bool:
 
 
 class _IndexTruth:
-    """A segment's two indexes, held against its entries."""
+    """Checks a segment's two indexes against its entries."""
 
     def __init__(self, base_offset: int, index: FileIdentity, time_index: FileIdentity) -> None:
         self._reached, self._last_before = index_truth.NO_TIME, base_offset - 1
@@ -370,7 +367,7 @@ class _IndexTruth:
             self._are_times_true = False
 
     def check(self, rows: Int64Array) -> None:
-        """The next entries."""
+        """Check the indexes against the next entries."""
         begins, bases = rows[:, proof_walk.POSITION], rows[:, proof_walk.BASE_OFFSET]
         lasts, timestamps = rows[:, proof_walk.LAST_OFFSET], rows[:, proof_walk.TIMESTAMP_MS]
         end = int(begins[-1] + rows[-1, proof_walk.SIZE])
@@ -387,7 +384,7 @@ class _IndexTruth:
         self._last_before = int(lasts[-1])
 
     def first_beyond(self, end_offset: int) -> int | None:
-        """The first offset at or behind ``end_offset`` that one of the indexes names."""
+        """The first offset at or after ``end_offset`` in one of the indexes. None if there is none."""
         firsts = (
             named[int(np.searchsorted(named, end_offset)) :][:1]
             for named in (self._offsets.offsets, self._times.offsets)
@@ -397,7 +394,7 @@ class _IndexTruth:
     def judge(
         self, size_bytes: int, end_offset: int, largest_timestamp_ms: int
     ) -> tuple[IndexState, IndexState]:
-        """What is to be said of the offset index and of the time index at the end."""
+        """The states of the offset index and the time index, after the last entries."""
         offsets, times = self._offsets, self._times
         beyond = index_truth.entry_beyond(
             offsets.offsets, offsets.positions, size_bytes, end_offset
@@ -439,10 +436,10 @@ def _read(file: FileIdentity) -> bytes:
 
 
 def mend_indexes(segment: Segment, aborted: Sequence[AbortedTransaction]) -> None:
-    """Give a segment the indexes that a broker's start would give it; true ones stay.
+    """Write the indexes that a broker's start would write for a segment; true ones stay.
 
-    A time index alone that is missing becomes an empty one, as there. ``aborted`` are the entries
-    of its transaction index; without any there is none.
+    If only the time index is missing, it becomes an empty one, as in Kafka. ``aborted`` are the
+    entries of the transaction index; without any it is removed.
     """
     folder = os.path.dirname(segment.path)
     index = segment_file_name(segment.base_offset, FileKind.INDEX)
@@ -451,7 +448,7 @@ def mend_indexes(segment: Segment, aborted: Sequence[AbortedTransaction]) -> Non
         paths = [os.path.join(folder, name) for name in (index, time_index)]
         found = recover_segment(segment.path, segment.base_offset, *paths)
         offsets, times = new_indexes(segment.path, segment.base_offset, segment.size_bytes)
-        # While the offset index is missing, a broker makes both: so it comes last.
+        # A broker rebuilds both while the offset index is missing, so that one is written last.
         if not found.time_index.is_closed:
             _replace(folder, time_index, times)
         if not found.index.is_closed:
@@ -476,10 +473,11 @@ def _replace(folder: str, name: str, content: bytes) -> None:
 
 
 def new_indexes(log_path: str, base_offset: int, size_bytes: int) -> tuple[bytes, bytes]:
-    """The ``.index`` and ``.timeindex`` of a segment's first ``size_bytes``, made from its entries.
+    """The ``.index`` and ``.timeindex`` of a segment's first ``size_bytes``, rebuilt from its
+    entries.
 
-    Entries lie as far apart as Kafka's default says: the topic's own setting is not known here, and
-    any true entries are a true index. Offsets that no index can name have none.
+    Entries are spaced by Kafka's default: the topic's own setting is unknown here, and any true
+    entries are a true index. Offsets too large for an index have no entry.
     """
     indexer = SegmentIndexer(base_offset, DEFAULT_INTERVAL_BYTES)
     for rows in _Entries(log_path, size_bytes):

@@ -1,21 +1,20 @@
-"""What a partition's folder means after a crash, and how it is put in order.
+"""The state of a partition's folder after a crash, and its repair.
 
-A commit (see ``commit``) goes through these states, and a crash may leave any of them behind::
+A commit (see ``commit``) goes through these states, and a crash may leave any of them::
 
-    ….cleaned               new files are being written                       the old log counts
-    some .swap, .cleaned    they are being renamed, from the highest down     the old log counts
-    all .swap               the old files go, then the new ones get names     the new log counts
+    ….cleaned               new files are being written                       the old log is valid
+    some .swap, .cleaned    they are being renamed, from the highest down     the old log is valid
+    all .swap               old files are removed, new ones get their names   the new log is valid
 
-Kafka's loader tells them apart by the names alone: it throws away every ``.swap`` at or above the
-lowest ``.cleaned``; those that are left replace all files whose number lies from the lowest
-``.swap`` to the end of the last one's records. We do the same with what a broker's own cleaner left
-behind.
+Kafka's loader distinguishes them by names alone. It deletes every ``.swap`` at or above the lowest
+``.cleaned``. The remaining ones replace all files whose number is from the lowest ``.swap`` to the
+end of the last one's records. Lastwrite does the same with files of a broker's own cleaner.
 
-Our own commits leave a note beside the files, the *intent*, which says what replaces what and where
-the dirty part begins after it; once all is ``.swap`` it is renamed, before any old file is. With it
-recovery can do what names alone cannot: drop old segments behind the last new record, and write the
-checkpoint, so that a run that was killed ends in the very bytes of one that was not. Its name ends
-in ``.deleted``: Kafka's loader, which has no need of it, sweeps it away.
+Lastwrite's commits also write a note, the *intent*: which segments replace which, and the new first
+dirty offset. Once all files are ``.swap`` it is renamed, before any old file is. With it, recovery
+can do what names alone do not allow: remove old segments after the last new record, and write the
+checkpoint. So a killed run ends in the same bytes as one that was not killed. The note's name ends
+in ``.deleted``, so that Kafka's loader, which does not need it, deletes it.
 
 Source: Kafka 4.4 ``LogLoader``; docs/decisions/one-swap-a-round.md; docs/formats/kafka-cleaning.md,
 "Loading a log".
@@ -45,30 +44,30 @@ from lastwrite.storage.parallel_sync import Steps
 
 _UNDER_WAY = (Suffix.CLEANED, Suffix.SWAP, Suffix.DELETED)
 _INTENT = re.compile(r"[0-9]{20}\.(?P<state>commit|decided)\.deleted")
-_ONE, _MANY = 2, 3  # versions: of one folder, as earlier releases wrote them, and of several
+_ONE, _MANY = 2, 3  # versions: for one folder, as in earlier releases, and for several
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """What a commit is about to do; segments are named by their base offsets, ascending."""
+    """The plan of a commit; segments are named by their base offsets, ascending."""
 
     first_dirty_offset: int  # the checkpoint's new value
     outputs: tuple[int, ...]  # new segments
     sources: tuple[int, ...]  # old segments, all replaced
-    kept: tuple[int, ...]  # untouched segments among them: they take part by a second name
-    # the ``.swap`` names of all that takes part; with the last one it is decided
+    kept: tuple[int, ...]  # untouched segments among them, which take part as hard links
+    # the ``.swap`` names of all files that take part; the commit is decided with the last one
     swaps: tuple[str, ...]
-    # those among them that are empty, for old files without successor, until these are gone
+    # empty ones among them, for old files without a successor
     stand_ins: tuple[str, ...]
 
     @property
     def vanished(self) -> list[int]:
-        """Old segments of which nothing stays."""
+        """Old segments that have no new segment of the same base offset."""
         return [base for base in self.sources if base not in self.outputs]
 
 
 def intent_file(intent: Intent, *, is_decided: bool = False) -> str:
-    """The name of the note, before or after the new log counts."""
+    """The name of the note, before or after the new log is valid."""
     return f"{intent.sources[0]:020d}.{'decided' if is_decided else 'commit'}{Suffix.DELETED}"
 
 
@@ -77,7 +76,7 @@ def is_intent(name: str) -> bool:
 
 
 def encode_intents(intents: Mapping[str, Intent]) -> bytes:
-    """The note of commits that go side by side, by the names of their folders."""
+    """The note of simultaneous commits, by the names of their folders."""
     folders = {
         name: {field.name: getattr(intent, field.name) for field in dataclasses.fields(Intent)}
         for name, intent in intents.items()
@@ -86,7 +85,7 @@ def encode_intents(intents: Mapping[str, Intent]) -> bytes:
 
 
 def decode_intent(text: bytes, folder_name: str) -> Intent | None:
-    """What the note says of a folder; None where a crash cut it short."""
+    """The intent for one folder. None if a crash cut the note short."""
     try:
         fields = json.loads(text)
         version = fields["version"]
@@ -100,18 +99,18 @@ def decode_intent(text: bytes, folder_name: str) -> Intent | None:
 
 @dataclass(frozen=True, slots=True)
 class CrashState:
-    """What would have to be done to a folder so that only live files are in it."""
+    """The steps that leave only live files in a folder."""
 
-    doomed: tuple[str, ...]  # to be removed, in this order
-    renames: tuple[tuple[str, str], ...]  # from a name to another, in this order, after that
-    intent: Intent | None = None  # of a commit that must be finished
+    doomed: tuple[str, ...]  # files to remove, in this order
+    renames: tuple[tuple[str, str], ...]  # (old name, new name), in this order, after the removals
+    intent: Intent | None = None  # of a commit to finish
 
     @property
     def is_settled(self) -> bool:
         return not self.doomed and not self.renames and self.intent is None
 
     def live(self, names: Iterable[str]) -> dict[str, str]:
-        """Every file of the log by its proper name, with the name that it has now."""
+        """The current name of every file of the log, by its proper name."""
         gone = {*self.doomed, *(source for source, _ in self.renames)}
         return {
             **{name: name for name in names if name not in gone},
@@ -123,7 +122,7 @@ _SETTLED = CrashState((), ())
 
 
 def crash_state(folder: str, names: Iterable[str]) -> CrashState:
-    """Say what recovery would do to ``folder``, whose files are ``names``; changes nothing."""
+    """The steps of recovery for ``folder``, whose files are ``names``. Changes nothing."""
     names = sorted(names)
     found = {name: classify(name) for name in names if name.endswith(_UNDER_WAY)}
     if not found:
@@ -139,13 +138,13 @@ def crash_state(folder: str, names: Iterable[str]) -> CrashState:
     ]
     intent, is_decided = _read_intent(folder, notes)
     if intent is not None:
-        # No old file loses its name before the note says so; until then all swaps are there, or it
-        # is undone.
+        # No old file is renamed before the note is. Until then the commit is valid only if all
+        # swaps exist, else it is undone.
         if is_decided or all(swap in found for swap in intent.swaps):
             doomed, renames = _outcome(intent, names, swaps)
             return CrashState((*doomed, *cleaned, *deleted, *notes), renames, intent)
-        # The note goes first: without it, and with swaps beside .cleaned, the old log counts by
-        # Kafka's rule too.
+        # The note is removed first: without it, and with swaps beside .cleaned, the old log is
+        # valid by Kafka's rule too.
         return CrashState((*notes, *reversed(swaps), *cleaned, *deleted), ())
     lowest = min((_offset(name) for name in cleaned), default=None)
     lost = [name for name in swaps if lowest is not None and _offset(name) >= lowest]
@@ -171,8 +170,8 @@ def crash_state(folder: str, names: Iterable[str]) -> CrashState:
             and file.kind is not FileKind.METADATA_SNAPSHOT
             and first <= file.offset < end
         ]
-    # The log of a segment goes before its indexes: an index without a log is swept away, a log
-    # without is not.
+    # A segment's log is renamed before its indexes: the loader removes an index without a log, but
+    # keeps a log without an index.
     finished.sort(key=lambda name: (_offset(name), SEGMENT_KINDS.index(found[name].kind)))
     return CrashState(
         tuple(doomed), tuple((name, name.removesuffix(Suffix.SWAP)) for name in finished)
@@ -184,7 +183,7 @@ def _offset(name: str) -> int:
 
 
 def _read_intent(folder: str, notes: list[str]) -> tuple[Intent | None, bool]:
-    """The note that is whole, and whether it says that the new log counts."""
+    """The note that is complete, and whether it declares the new log valid."""
     for name in notes:
         with open(os.path.join(folder, name), "rb") as file:
             intent = decode_intent(file.read(), os.path.basename(os.path.abspath(folder)))
@@ -196,7 +195,7 @@ def _read_intent(folder: str, notes: list[str]) -> tuple[Intent | None, bool]:
 def _outcome(
     intent: Intent, names: list[str], swaps: list[str]
 ) -> tuple[list[str], tuple[tuple[str, str], ...]]:
-    """What ``finish_swap`` removes from among ``names``, and what it renames."""
+    """The files that ``finish_swap`` removes from ``names``, and its renames."""
     present = set(names)
     gone = [name for _, name in _replaced(intent, present)]
     gone += [name for name in map(_snapshot, intent.vanished) if name in present]
@@ -212,10 +211,9 @@ def _snapshot(base: int) -> str:
 
 
 def _replaced(intent: Intent, present: set[str]) -> list[tuple[int, str]]:
-    """Files of old segments that still bear their names, ascending, with their base offset.
+    """Files of old segments that still have their names, ascending, with their base offsets.
 
-    A file is an old one as long as its successor waits as ``.swap``, or if it has no successor at
-    all.
+    A file is an old one if its successor is still a ``.swap``, or if it has no successor.
     """
     found = []
     successors = {*intent.swaps} - {*intent.stand_ins}
@@ -229,12 +227,11 @@ def _replaced(intent: Intent, present: set[str]) -> list[tuple[int, str]]:
 
 
 def finish_swap(folder: str, intent: Intent) -> Steps:
-    """The steps that bring a commit to where every new file has its name, from the moment on at
-    which each is a ``.swap``. May be called again after it was stopped anywhere.
+    """The steps that finish a commit after every new file is a ``.swap``. Safe to repeat after a
+    crash at any point.
 
-    The note stays, and with it the old files under the names that mark them deleted: until the
-    checkpoint is written and ``remove_leftovers`` called, a crash leaves a commit that recovery
-    finishes.
+    The note stays, and so do the old files, renamed to ``.deleted``. Until the checkpoint is
+    written and ``remove_leftovers`` has run, a crash leaves a commit that recovery finishes.
     """
 
     def place(name: str) -> str:
@@ -243,13 +240,12 @@ def finish_swap(folder: str, intent: Intent) -> Steps:
     sync_folder = partial(files.fsync_dir, folder)
     present = set(os.listdir(folder))
     if intent_file(intent) in present:
-        # Every new file has to be a .swap for good before the first old one goes.
+        # Every new file must be durable as a .swap before the first old one is renamed.
         yield [sync_folder]
         files.rename(place(intent_file(intent)), place(intent_file(intent, is_decided=True)))
     for _, name in _replaced(intent, present):
         files.rename(place(name), place(name + Suffix.DELETED))
-    # No old segment may come back by a power cut once its successor has lost the name that tells of
-    # it.
+    # After a successor loses its .swap name, a power cut must not restore the old segment's name.
     yield [sync_folder]
     swaps = [name for name in present if classify(name).suffix is Suffix.SWAP]
     swaps.sort(key=lambda name: (_offset(name), SEGMENT_KINDS.index(classify(name).kind)))
@@ -266,11 +262,10 @@ def finish_swap(folder: str, intent: Intent) -> Steps:
 
 
 def remove_leftovers(folder: str) -> Steps:
-    """The steps that remove what is marked deleted or was never finished; the notes of commits
-    last.
+    """The steps that remove deleted and unfinished files; the notes of commits last.
 
-    The folder is not synced: what a power cut brings back is as dead as before, and the next run
-    removes it again.
+    The folder is not synced: files that a power cut restores are still marked, and the next run
+    removes them.
     """
     names = sorted(name for name in os.listdir(folder) if name.endswith(_UNDER_WAY))
     leftovers = [name for name in names if _is_leftover(name) and not is_intent(name)]
@@ -288,11 +283,10 @@ def _is_leftover(name: str) -> bool:
 
 
 def orphans(names: Iterable[str]) -> list[str]:
-    """Those of the files ``names`` that are indexes without their segment: a broker's start removes
-    them.
+    """The files among ``names`` that are indexes without a segment; a broker's start removes them.
 
-    One that names offsets tells of records; unless these left the log before, the segment's file is
-    lost.
+    If one names offsets, these records existed. Unless they left the log before, the segment's file
+    is lost.
     """
     found = [(name, classify(name)) for name in names]
     live = [(name, file) for name, file in found if file.suffix is Suffix.LIVE]
@@ -305,7 +299,7 @@ def orphans(names: Iterable[str]) -> list[str]:
 
 
 def going(names: Iterable[str]) -> list[str]:
-    """The orphans whose segment a broker, or a round, is deleting: the log goes first."""
+    """The orphans whose segment a broker, or a compaction, is deleting: the log is renamed first."""
     present = {*names}
     if not any(name.endswith(Suffix.DELETED) for name in present):
         return []
@@ -317,7 +311,7 @@ def going(names: Iterable[str]) -> list[str]:
 
 
 def remove_orphans(folder: str, names: Sequence[str]) -> None:
-    """Remove the orphans ``names`` from ``folder``, for good."""
+    """Remove the orphans ``names`` from ``folder`` durably."""
     for name in names:
         files.unlink(os.path.join(folder, name))
     if names:
@@ -325,7 +319,7 @@ def remove_orphans(folder: str, names: Sequence[str]) -> None:
 
 
 def undo_or_end(folder: str, state: CrashState) -> None:
-    """Do to ``folder`` what ``crash_state`` says of a swap that left no note."""
+    """Apply ``crash_state`` of a swap without a note to ``folder``."""
     for name in state.doomed:
         files.unlink(os.path.join(folder, name))
         if is_intent(name):

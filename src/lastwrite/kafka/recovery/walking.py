@@ -1,6 +1,6 @@
-"""From batch header to batch header through a segment, to find where it ends.
+"""Walk a segment from batch header to batch header to find its end.
 
-Nothing is decompressed and no crc is looked at: scanning does that.
+Nothing is decompressed and no CRC is checked: the scan does that.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _READ_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """What lies between a place and the end of a segment."""
+    """The result of a walk from a position to the end of a segment."""
 
-    end_offset: int  # behind the last whole batch; the base offset where there is none
-    end: int  # the position behind that batch
-    largest_timestamp_ms: int  # of the batches walked; -1: none
+    end_offset: int  # after the last whole batch; the base offset if there is none
+    end: int  # the position after that batch
+    largest_timestamp_ms: int  # of the batches walked; -1 if none
     error: LogError | None = None  # why it ends before the file does: a torn tail, or damage
     # whether it began at byte 0 and no batch of today's format has a producer
     is_bare: bool = False
 
 
 class OpenFile:
-    """A file that is opened when it is first read, and once. What ``read_head`` read is kept: who
-    walks from byte 0 on after it reads that once.
+    """A file that is opened once, at the first read. ``read_head`` keeps its bytes, so that a walk
+    from byte 0 does not read them again.
     """
 
     def __init__(self, path: str) -> None:
@@ -47,10 +47,10 @@ class OpenFile:
         self._head = b""
 
     def read(self, count: int, at: int) -> bytes:
-        """At most so many bytes at a position.
+        """At most ``count`` bytes at ``at``.
 
         Raises:
-            OSError: it cannot be opened or read.
+            OSError: the file cannot be opened or read.
         """
         if at + count <= len(self._head):
             return self._head[at : at + count]
@@ -59,11 +59,11 @@ class OpenFile:
         return os.pread(self._handle, count, at)
 
     def read_head(self, size_bytes: int, *, is_walked: bool) -> bytes:
-        """The bytes of the first header, of a file of ``size_bytes``. ``is_walked``: the whole of
-        it will be, from byte 0 on.
+        """The first header's bytes, of a file of ``size_bytes``. ``is_walked``: the caller will
+        walk it from byte 0.
 
         Raises:
-            OSError: see above.
+            OSError: as ``read``.
         """
         count = min(_READ_BYTES, size_bytes) if is_walked else BATCH_HEADER.size
         self._head = self.read(count, 0)
@@ -88,8 +88,10 @@ def walk(
     below: int = NO_END,
     reader: SegmentReader | OpenFile | None = None,
 ) -> Walk:
-    """Go through the batches from ``start`` to the file's end, the first that is not whole, or the
-    first that reaches the offset ``below`` or beyond. ``reader``: of what is no file, or is open.
+    """Walk the batches from ``start`` to the file's end, the first partial batch, or the first that
+    reaches beyond offset ``below``.
+
+    ``reader`` is needed if the segment is not a local file, or is already open.
     """
     end_offset, largest, at, is_bare = base_offset, -1, start, start == 0
     with _bytes_of(path, reader) as read:
@@ -122,7 +124,7 @@ def walk(
 def _bytes_of(
     path: str, reader: SegmentReader | OpenFile | None
 ) -> Iterator[Callable[[int, int], bytes]]:
-    """What reads so many bytes at a position."""
+    """A function (count, position) that reads the segment."""
     if isinstance(reader, OpenFile):
         try:
             yield reader.read
@@ -155,8 +157,10 @@ def walk_tail(
     below: int = NO_END,
     reader: SegmentReader | OpenFile | None = None,
 ) -> Walk:
-    """Go through a segment's end, from the last index entry that proves true, else from byte 0;
-    up to the offset ``below``. ``reader``: as of ``walk``.
+    """Walk a segment's end from the last index entry that is true, else from byte 0, up to the
+    offset ``below``.
+
+    ``reader``: as in ``walk``.
     """
     last = int(np.searchsorted(index.offsets, below)) - 1 if len(index) else -1
     for row in range(last, max(-1, last - 2), -1):
@@ -175,7 +179,9 @@ def _first_next_offset(path: str, position: int, reader: SegmentReader | OpenFil
 
 
 def end_offset_of(log_path: str, index_path: str, base_offset: int) -> int:
-    """Where a segment's last whole batch ends, else its base; a bad index only costs time."""
+    """The end offset of a segment's last whole batch, else its base. A bad index only makes it
+    slower.
+    """
     try:
         size_bytes = os.stat(log_path).st_size
     except OSError as error:
