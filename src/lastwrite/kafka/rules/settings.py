@@ -97,7 +97,7 @@ class KafkaTopicConfig(SettingsTable):
         "", "compaction.strategy.header log.cleaner.compaction.strategy.header")
     producer_id_expiration_ms: int = setting(_DAY, "producer.id.expiration.ms", 1, INT_MAX)
     max_keyless_ratio: float = setting(0.0, "max.keyless.ratio", 0, 1)  # see ``keyless``
-    # see ``holds``; -1: for ever. These four are not Kafka's.
+    # see ``holds``; -1: for ever. These and ``max.keyless.ratio`` are not Kafka's.
     hold_tombstones_for_groups: tuple[str, ...] = setting(
         (), "hold.tombstones.for.groups", parse=_groups)
     hold_tombstones_max_ms: int = setting(

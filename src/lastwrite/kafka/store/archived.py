@@ -1,4 +1,4 @@
-"""A partition of Kafka in an archive: what its manifest says of the log, and the log that this is.
+"""A Kafka partition in an archive: the contents of its manifest, and the log that they describe.
 
     ARCHIVE/kafka/orders/0/manifest.json
                            data/<round>-<attempt>/00000000000000000600.log
@@ -6,8 +6,8 @@
                                                   the first two not of a small segment
                            data/<round>-producers/00000000000000001366.snapshot
 
-Segments are a broker's, byte for byte, and never appended to. Those of a broker's tier are named
-where they lie, and never changed or removed. The manifest's ``log``::
+Segments are a broker's, byte for byte, and never appended to. Segments in a broker's tier are
+referenced by their addresses, and never changed or removed. The manifest's ``log``::
 
     log_start, end_offset      as in a log directory; all below the end is replicated
     checkpoint                 the first dirty offset; null: no round was finished
@@ -20,22 +20,22 @@ where they lie, and never changed or removed. The manifest's ``log``::
     snapshot                   the object with the broker's own snapshot of them, or null
     epochs                     leader epoch, first offset
     topic_id                   or null
-    known                      what the cluster's metadata said of the topic: its own settings, this
-                               broker's dynamic defaults, all brokers', and where the broker was
-                               asked its file's; null: nothing
-    brought_ms                 when something was brought from the cluster last
+    known                      the topic's settings in the cluster's metadata: its own, this
+                               broker's dynamic defaults, all brokers', and its file's if the broker
+                               was asked; null: unknown
+    brought_ms                 time of the last fetch from the cluster
     groups                     consumer group, its position, the leader epoch before it or -1, its
-                               own word: as they were before the last fetch, of log directories as
-                               far as ``__consumer_offsets`` was there
-    active_from                where the active segment begins of an archive that follows a live
-                               cluster: several segments, to which the next turn adds, and which
-                               rounds leave alone; null: there is none
-    last_batch                 base offset, next offset, number of records and CRC-32 of the batch
-                               that a live cluster gave last; null: none did
-    gaps                       first offset and end of what was lost between two fetches, as
-                               ``--accept-gap`` has accepted; oldest first
-    written                    of a topic that ``jobs.append`` has begun: the names of appends and
-                               the last number of each; null: it was brought from a cluster
+                               metadata: as of the last fetch; of log directories as far as they
+                               have ``__consumer_offsets``
+    active_from                base of the active segment of an archive that follows a live cluster:
+                               several segments, to which the next turn appends, and which rounds
+                               skip; null: there is none
+    last_batch                 base offset, next offset, number of records and CRC-32 of the last
+                               batch from a live cluster; null: there is none
+    gaps                       first offset and end of records lost between two fetches, accepted
+                               with ``--accept-gap``; oldest first
+    written                    for a topic created by ``jobs.append``: the names of appends and the
+                               last number of each; null: the topic was fetched from a cluster
 """
 
 from __future__ import annotations
@@ -95,17 +95,17 @@ class StoredScan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def of(cls, kept: KeptScan, folder: str) -> StoredScan:
-        """As the manifest of the partition at ``folder`` names it."""
+        """The scan as the manifest of the partition at ``folder`` references it."""
         key = kept.address.removeprefix(f"{folder}/")
         return cls(key=key, bytes=kept.size_bytes, etag=kept.etag)
 
     def at(self, folder: str) -> KeptScan:
-        """The same, as others take it."""
+        """The scan with its full address."""
         return KeptScan(f"{folder}/{self.key}", self.bytes, self.etag)
 
 
 class StoredSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A segment among the objects of a partition."""
+    """A segment as objects of a partition."""
 
     base_offset: int
     folder: str  # of its objects, relative to the partition's
@@ -113,25 +113,25 @@ class StoredSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     etag: str = ""
     index_bytes: int = 0
     time_index_bytes: int = 0
-    transaction_index_bytes: int = 0  # 0: it has none
-    is_indexed: bool = msgspec.field(default=True, name="indexed")  # False: both are left out
+    transaction_index_bytes: int = 0  # 0: there is none
+    is_indexed: bool = msgspec.field(default=True, name="indexed")  # False: neither index exists
     largest_timestamp_ms: int
     first_batch_timestamp_ms: int | None = None
     mtime_ms: int
     records: int | None = None
     kept: StoredScan | None = None
-    # of a segment of a broker's tier, which is only read where it lies: its whole address
+    # the whole address of a segment in a broker's tier, which is only read there
     address: str = ""
-    in_chunks: tuple[DataObject, ...] = ()  # its objects, where it lies in chunks
+    in_chunks: tuple[DataObject, ...] = ()  # its objects, if it is stored in chunks
 
     def key(self, kind: FileKind) -> str:
-        """The object of this kind; of a foreign one the whole address."""
+        """The key of the object of this kind; for a tier's segment its whole address."""
         if self.address:
             return self.address.removesuffix(FileKind.LOG) + kind
         return f"{self.folder}{segment_file_name(self.base_offset, kind)}"
 
     def objects(self) -> Iterable[DataObject]:
-        """All that it is made of."""
+        """All objects of the segment."""
         is_foreign = bool(self.address)
         if self.in_chunks:
             yield from self.in_chunks
@@ -149,7 +149,7 @@ class StoredSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cluster's metadata said of a topic."""
+    """The settings of a topic in a cluster's metadata."""
 
     topic: dict[str, str | None]
     broker: dict[str, str | None] = {}
@@ -158,7 +158,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, known: topic_settings.Known) -> Known:
-        """What a root's metadata say, as an archive keeps it."""
+        """The settings in a root's metadata, in the form of an archive."""
         return cls(
             topic=_texts(known.topic),
             broker=_texts(known.broker),
@@ -167,7 +167,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def told(self) -> topic_settings.Known:
-        """The same, as the rules take it."""
+        """The settings in the form of the rules."""
         return topic_settings.Known(
             topic=self.topic, broker=self.broker, brokers=self.brokers, file=self.file
         )
@@ -178,7 +178,7 @@ def _texts(settings: Mapping[str, object]) -> dict[str, str | None]:
 
 
 class ArchivedLog(msgspec.Struct, frozen=True, kw_only=True):
-    """See the module."""
+    """The ``log`` of a manifest; see the module."""
 
     log_start: int
     end_offset: int
@@ -200,8 +200,9 @@ class ArchivedLog(msgspec.Struct, frozen=True, kw_only=True):
     gaps: tuple[tuple[int, int], ...] = ()
 
     def with_gap(self, end: int) -> ArchivedLog:
-        """The same, with all from its end up to ``end`` lost. A transaction that is open there
-        counts as one that was committed: its marker may be among what is lost.
+        """The log with all offsets from its end up to ``end`` lost.
+
+        A transaction open at the old end counts as committed: its marker may be in the gap.
         """
         return structs.replace(
             self,
@@ -217,11 +218,11 @@ class ArchivedLog(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_blank(self) -> bool:
-        """Whether nothing was brought yet: what there was is set aside."""
+        """Whether the archive is empty because its contents were set aside."""
         return not self.brought_ms and not self.segments
 
     def objects(self) -> tuple[DataObject, ...]:
-        """Every object that it names."""
+        """All objects of the log."""
         found = [each for segment in self.segments for each in segment.objects()]
         if self.snapshot is not None:
             found.append(DataObject(key=self.snapshot, bytes=self.snapshot_bytes))
@@ -235,7 +236,7 @@ def is_archived(folder: str) -> bool:
     above, name = os.path.split(folder.rstrip("/"))
     if decode_tier_folder(os.path.basename(above), name) is None:
         return True
-    # Of a tier, unless the topic is called so: then it has a manifest where archives have it.
+    # A tier's folder, unless a topic has such a name: then it has an archive's manifest.
     return os.path.basename(os.path.dirname(above)) == SYSTEM and _has_manifest(folder)
 
 
@@ -245,18 +246,18 @@ def _has_manifest(folder: str) -> bool:
 
 
 def name_of(folder: str) -> TopicPartition:
-    """The partition of an archive that lies there."""
+    """The partition of an archive in the folder."""
     above, number = os.path.split(folder.rstrip("/"))
     return TopicPartition(os.path.basename(above), int(number))
 
 
 def root_of(folder: str) -> str:
-    """The folder that the topics of Kafka lie in."""
+    """The folder with Kafka's topics."""
     return os.path.dirname(os.path.dirname(folder.rstrip("/")))
 
 
 def is_root(root: str, names: Iterable[TopicPartition]) -> bool:
-    """Whether these partitions of ``root`` are of an archive, where nobody locks anything."""
+    """Whether these partitions of ``root`` are an archive's, which has no locks."""
     if is_address(root):
         return True
     return any(
@@ -266,8 +267,9 @@ def is_root(root: str, names: Iterable[TopicPartition]) -> bool:
 
 
 def find(path: str, topic: Topics = None) -> dict[TopicPartition, str]:
-    """The partitions of Kafka in the archive at ``path``, by name; perhaps of these topics alone,
-    where all are named and are there.
+    """The Kafka partitions in the archive at ``path``, by name.
+
+    If ``topic`` names topics without patterns and all exist, only these are returned.
     """
     names = {topic} if isinstance(topic, str) else set(topic or ())
     if names and not any(mark in name for name in names for mark in "*?["):
@@ -281,23 +283,24 @@ def find(path: str, topic: Topics = None) -> dict[TopicPartition, str]:
 
 
 def address_in(archive: str, name: TopicPartition) -> str:
-    """Where the partition lies in an archive."""
+    """The address of the partition in an archive."""
     return partition_address(archive, SYSTEM, name.topic, name.partition)
 
 
 def glance(path: str) -> list[Glance]:
-    """For the daemon: the partitions of Kafka in the archive at ``path``, with their manifests'
-    versions: a request each.
+    """The Kafka partitions in the archive at ``path``, for the daemon, with manifest versions.
+
+    Costs one request per partition.
     """
     found = manifests_at(path, SYSTEM)
     return sorted(Glance(name_of(each), each, seen.version, True) for each, seen in found)
 
 
 def contents_of(manifest: Manifest, folder: str) -> ArchivedLog:
-    """The system's part of a manifest.
+    """Kafka's part of a manifest.
 
     Raises:
-        CorruptLog: it is not one of Kafka's.
+        CorruptLog: the manifest is not a Kafka partition's.
     """
     try:
         return decode_struct(manifest.log, ArchivedLog)
@@ -306,7 +309,7 @@ def contents_of(manifest: Manifest, folder: str) -> ArchivedLog:
 
 
 def log_of(manifest: Manifest, folder: str) -> PartitionLog:
-    """The log that a manifest describes; paths of its segments are whole addresses."""
+    """The log that a manifest describes. Paths of its segments are whole addresses."""
     log = contents_of(manifest, folder)
     return PartitionLog(
         name=name_of(folder),
@@ -328,17 +331,17 @@ def log_of(manifest: Manifest, folder: str) -> PartitionLog:
 
 
 def gaps_of(log: ArchivedLog, path: str) -> tuple[Problem, ...]:
-    """A note for each gap that the log still spans."""
+    """A note for each gap that ends above the log's start."""
     return tuple(gap_at(path, gap_words(*gap)) for gap in log.gaps if gap[1] > log.log_start)
 
 
 def gap_words(first: int, end: int) -> str:
-    """A sentence about a gap."""
+    """The sentence that describes a gap."""
     return words_of(f"offsets {first} to {end - 1}")
 
 
 def segment_of(stored: StoredSegment, folder: str) -> Segment:
-    """A stored segment as the rules see it."""
+    """A stored segment as the rules use it."""
     return Segment(
         base_offset=stored.base_offset,
         path=stored.address or f"{folder}/{stored.key(FileKind.LOG)}",
@@ -358,7 +361,7 @@ def segment_of(stored: StoredSegment, folder: str) -> Segment:
 def kept_after(
     segments: Iterable[StoredSegment], folder: str, kept: Mapping[int, KeptScan | None]
 ) -> tuple[StoredSegment, ...]:
-    """The segments, with what a round has ``kept`` of their scans: see ``CommitPlan``."""
+    """The segments with the cached scans that a round has ``kept``: see ``CommitPlan``."""
     return tuple(
         structs.replace(each, kept=found and StoredScan.of(found, folder))
         if (found := kept.get(each.base_offset, _AS_IT_IS)) is not _AS_IT_IS
@@ -368,7 +371,7 @@ def kept_after(
 
 
 def side_file(folder: str, name: str) -> bytes | None:
-    """What a small file of that name would say in a log directory; None: nothing is known of it.
+    """The content of a small file in a log directory, from the manifest. None if it is unknown.
 
     Raises:
         NotALog, CorruptLog, UnsupportedFormat, RemoteFailed: as ``read_seen``.
@@ -382,13 +385,13 @@ def side_file(folder: str, name: str) -> bytes | None:
 
 
 def snapshots_of(folder: str) -> list[tuple[int, str]]:
-    """(Offset, address) of the producer snapshot, where a broker had one at the end."""
+    """(Offset, address) of the producer snapshot, if a broker had one at the end."""
     log = contents_of(read_seen(folder).manifest, folder)
     return [] if log.snapshot is None else [(log.end_offset, f"{folder}/{log.snapshot}")]
 
 
 def read_archived(folder: str) -> PartitionLog:
-    """The log of a partition of an archive, by its manifest alone: one request.
+    """The log of a partition of an archive, from its manifest alone; costs one request.
 
     Raises:
         NotALog, CorruptLog, UnsupportedFormat, RemoteFailed: as ``read_seen``.

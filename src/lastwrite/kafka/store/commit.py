@@ -1,27 +1,26 @@
-"""Putting new segments in the place of old ones, so that a crash anywhere leaves the old log or the
-new one.
+"""Replaces old segments by new ones, so that a crash at any time leaves the old log or the new one.
 
 Take segments 0, 100, 200 and 300, of which 0 and 200 are rewritten::
 
     0.log.cleaned, 200.log.cleaned       written aside by workers, now synced and dated
-    note                                 what is about to happen, for our own recovery
-    200.log.swap, 0.log.swap             from the highest down, then the folder is synced: here it
-                                         is decided,
-                                         and the note is renamed to say so
+    note                                 the planned changes, for Lastwrite's own recovery
+    200.log.swap, 0.log.swap             from the highest down, then the folder is synced: this
+                                         decides the commit,
+                                         and the note is renamed to record that
     0.log.deleted, 200.log.deleted       from the lowest up
     0.log, 200.log                       the new ones
     checkpoint                           the first dirty offset, of all partitions of a wave at once
-    (nothing)                            what is marked deleted is removed, the note last
+    (nothing)                            files marked deleted are removed, the note last
 
-That is Kafka's own order, so its loader understands every state in between. But it takes all that
-lies between the lowest and the highest ``.swap`` for replaced, and segment 100 lies there.
-Therefore an untouched segment in between takes part in the swap under a second name (a hard link,
-no byte is written): should the loader have to finish the swap, it removes one name and renames the
-other.
+This is Kafka's own order, so its loader understands every state in between. But the loader treats
+all segments between the lowest and the highest ``.swap`` as replaced, including segment 100.
+Therefore an untouched segment in between joins the swap under a second name (a hard link, no byte
+is written). If the loader has to finish the swap, it removes one name and renames the other.
 
-The loader also believes that the replaced range ends with the last new record. An old segment
-behind it, of which nothing stayed, it would keep. So an empty segment stands in for it until it is
-gone, and an empty transaction index for the one that an empty new segment no longer has.
+The loader also assumes that the replaced range ends with the last new record, so it would keep a
+later old segment of which no record is left. An empty segment therefore stands in for that one
+until it is removed. Likewise an empty transaction index stands in for an old one if the new segment
+is empty.
 
 Source: Kafka 4.4 ``UnifiedLog.replaceSegments``, ``LogLoader``; docs/decisions/one-swap-a-round.md.
 """
@@ -71,8 +70,7 @@ IN_PLACE = "the new segments are safe in their places, and the next run sets the
 
 
 class CommitNotes:
-    """The notes of commits of one root that go side by side: a single file, with a name in each
-    folder.
+    """The notes of commits of one root that run side by side: one file, linked into each folder.
 
     A new name costs a disk far less than a new file, and one sync serves all.
     """
@@ -82,14 +80,15 @@ class CommitNotes:
         self._path: str | None = None
 
     def announce(self, folder: str, intent: Intent) -> None:
-        """Say what a commit is about to do, before any of them leaves its note."""
+        """Register a planned commit. All must be registered before the first note is left."""
         self._intents[os.path.basename(folder)] = intent
 
     def leave(self, folder: str) -> None:
-        """Put the durable note into a folder; its name is durable once the folder is synced."""
+        """Link the note into a folder. Its name is durable once the folder is synced."""
         path = os.path.join(folder, intent_file(self._intents[os.path.basename(folder)]))
         if self._path is None or not os.path.exists(self._path):
-            # Whoever ends the swap, a run of the log's owner too, has to read it.
+            # Every process that may finish the swap, including the log's owner, must be able to
+            # read it.
             segment = segment_file_name(
                 self._intents[os.path.basename(folder)].sources[0], FileKind.LOG
             )
@@ -103,19 +102,18 @@ class CommitNotes:
 def swap(
     log: PartitionLog, outputs: Sequence[NewSegment], first_dirty_offset: int, notes: CommitNotes
 ) -> Steps:
-    """Replace the sources of ``outputs`` by what was written aside in the log's folder; their names
-    are final then.
+    """Replace the sources of ``outputs`` by the files written aside, under their final names.
 
-    ``log`` is what ``read_partition`` gave before; the caller holds the partition all the while.
-    From the first step on the files aside are ours: after an error they are gone. The note and the
-    old files stay until ``record`` and then ``tidy`` are called, for many partitions together: in
-    between, a crash leaves a commit that recovery finishes. ``notes`` are shared by all that go
-    side by side, all of one root.
+    ``log`` is an earlier result of ``read_partition``; the caller holds the partition throughout.
+    From the first step on this function owns the files aside and removes them after an error. The
+    note and the old files stay until ``record`` and then ``tidy`` are called, for many partitions
+    together; a crash in between leaves a commit that recovery finishes. ``notes`` are shared by all
+    swaps of one root that run side by side.
 
     Raises:
         CommitConflict: a segment changed since ``log`` was read. The old log is whole.
-        LogError: a file could not be changed. The old log is whole, or, if the error says so, the
-            new one is safe and the next run brings the swap to its end.
+        LogError: a file could not be changed. The old log is whole. Or, if the error says so, the
+            new one is safe and the next run finishes the swap.
     """
     if not outputs:
         check_unchanged(log)
@@ -125,7 +123,7 @@ def swap(
         _check_settled(log, check_unchanged(log))
         planned = _Swap(log, outputs, check_outputs(log, outputs), first_dirty_offset)
         notes.announce(log.folder, planned.intent)
-        yield []  # until all have said what they are about to do
+        yield []  # until all commits are registered
         yield planned.prepare(notes)
         check_unchanged(log, intent_file(planned.intent))
         planned.decide()
@@ -140,19 +138,19 @@ def swap(
 
 
 def record(root: str, first_dirty_offsets: Mapping[TopicPartition, int]) -> None:
-    """Set the checkpoint of partitions whose ``swap`` is done; never before: it would hide dirty
-    records.
+    """Set the checkpoints of partitions whose ``swap`` is done. Earlier would hide dirty records.
 
     Raises:
-        LogError: it cannot be read or written. The next run does it.
+        LogError: a checkpoint cannot be read or written. The next run does it.
     """
     with _with_remedy(IN_PLACE):
         write_offsets(root, CLEANER_OFFSETS, first_dirty_offsets)
 
 
 def tidy(folder: str) -> Steps:
-    """The steps that remove what ``swap`` left, once the checkpoint is set: the old files, then the
-    note.
+    """The steps that remove the leftovers of ``swap`` once the checkpoint is set.
+
+    Old files are removed first, then the note.
 
     Raises:
         LogError: a file could not be removed. The next run does it.
@@ -172,7 +170,7 @@ def _check_settled(log: PartitionLog, names: Sequence[str]) -> None:
 
 
 def _give_up(log: PartitionLog, outputs: Sequence[NewSegment], swap: _Swap | None) -> None:
-    """Remove what was written aside; where that fails too, the next run or a broker does it."""
+    """Remove the files written aside. If that fails too, the next run or a broker does it."""
     with contextlib.suppress(LogError, OSError):
         if swap is not None:
             swap.undo()
@@ -183,7 +181,7 @@ def _give_up(log: PartitionLog, outputs: Sequence[NewSegment], swap: _Swap | Non
 
 
 def _is_decided(folder: str) -> bool:
-    """Whether the new log counts, although something failed, and undoing it failed as well."""
+    """Whether the new log counts, although a step failed and undoing it failed as well."""
     return crash_state(folder, os.listdir(folder)).intent is not None
 
 
@@ -200,7 +198,7 @@ def _is_a(suffix: Suffix, name: str) -> bool:
 
 
 class _Swap:
-    """A commit up to the moment at which it is decided; ``end``: as of ``check_outputs``."""
+    """A commit up to the moment that decides it. ``end`` is the result of ``check_outputs``."""
 
     def __init__(
         self, log: PartitionLog, outputs: Sequence[NewSegment], end: int, first_dirty_offset: int
@@ -210,7 +208,7 @@ class _Swap:
         outputs = [output for output, _ in self._outputs]
         sources = [segment.base_offset for output in outputs for segment in output.sources]
         bases = {output.base_offset for output in outputs}
-        # What Kafka's loader would take for the replaced range, its end pushed behind every source.
+        # The range that Kafka's loader treats as replaced, with its end after every source.
         stand_in = max(
             (base for base in sources if base not in bases and base >= end), default=None
         )
@@ -227,7 +225,7 @@ class _Swap:
         self._links: list[tuple[str, str]] = []
         for output in outputs:
             for kind, path in output.files:
-                # Under a name of ours nobody who gave them to us takes them away.
+                # Under a name of this commit, cleanup by the task that wrote the file misses it.
                 staged = segment_file_name(
                     output.base_offset, kind, Suffix.CLEANED, attempt="commit"
                 )
@@ -246,8 +244,8 @@ class _Swap:
         if stand_in is not None:
             for kind in ALWAYS:
                 self._stand_in(stand_in, kind)
-        # The range ends where an empty segment begins, so of its old files only those go that have
-        # a successor.
+        # The range ends at the base of an empty segment, whose old files are only removed if they
+        # have a successor.
         if end == stand_in or (
             end == outputs[-1].base_offset and not outputs[-1].transaction_index_path
         ):
@@ -274,7 +272,7 @@ class _Swap:
         return f"{self._log.folder}/{name}"
 
     def prepare(self, notes: CommitNotes) -> list[DiskWork]:
-        """Remove what would confuse a recovery; returns what must reach the disk first."""
+        """Remove leftovers that would confuse a recovery; return the syncs that must come first."""
         self._sweep()
         for output, sources in self._outputs:
             for kind, path in output.files:
@@ -290,7 +288,7 @@ class _Swap:
         return [partial(files.fsync_dir, self._log.folder), *self._witnesses()]
 
     def _witnesses(self) -> list[DiskWork]:
-        """Syncs of segments that stay, made others go, and may not have been flushed."""
+        """Syncs of unflushed segments that stay, because other records were removed for theirs."""
         root = os.path.dirname(self._log.folder)
         if not unclean_shutdown.was_killed(root):
             return []
@@ -305,7 +303,7 @@ class _Swap:
         ]
 
     def _sweep(self) -> None:
-        """A ``.cleaned`` that is not ours would make a loader throw away our ``.swap`` files."""
+        """Remove foreign ``.cleaned`` files: they make a loader discard the ``.swap`` files."""
         ours = {os.path.basename(path) for path, _ in self._handed}
         for name in sorted(os.listdir(self._log.folder)):
             if (_is_a(Suffix.CLEANED, name) and name not in ours) or is_intent(name):
@@ -317,20 +315,20 @@ class _Swap:
             self._parts, key=lambda part: (-part[0], SEGMENT_KINDS.index(part[1]))
         ):
             files.rename(self._place(staged), self._place(swap))
-        # A task that was given up may have gone on writing in the meantime.
+        # A task that was given up may have kept writing in the meantime.
         for name in sorted(os.listdir(self._log.folder)):
             if _is_a(Suffix.CLEANED, name):
                 files.unlink(self._place(name))
 
     def undo(self) -> None:
-        """Leave nothing but the old log, before the first of its files has lost its name."""
+        """Restore the old log. Only possible before the first old file is renamed."""
         names = set(os.listdir(self._log.folder))
         *_, staged, swap = min(
             self._parts, key=lambda part: (part[0], SEGMENT_KINDS.index(part[1]))
         )
         if swap in names:
-            # All were renamed. One .cleaned at the lowest base makes it undecided again, for any
-            # loader.
+            # All were renamed. One .cleaned at the lowest base makes the commit undecided again for
+            # any loader.
             files.rename(self._place(swap), self._place(staged))
             files.fsync_dir(self._log.folder)
         note = intent_file(self.intent)

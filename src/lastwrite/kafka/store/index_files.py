@@ -1,4 +1,4 @@
-"""The indexes and snapshots beside a segment: where they lie, and what is in them."""
+"""Paths and contents of the indexes and snapshots beside a segment."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def read_file(path: str) -> bytes:
 
 
 def _whole(path: str) -> bytes:
-    """The bytes of a file, asked for in fewer calls than ``open`` takes."""
+    """The bytes of a file. Uses fewer system calls than ``open``."""
     handle = os.open(path, os.O_RDONLY)
     try:
         parts = [os.read(handle, _READ_BYTES)]
-        while len(parts[-1]) == _READ_BYTES:  # a file gives less only at its end
+        while len(parts[-1]) == _READ_BYTES:  # a short read occurs only at the end of a file
             parts.append(os.read(handle, _READ_BYTES))
     finally:
         os.close(handle)
@@ -44,22 +44,22 @@ def _whole(path: str) -> bytes:
 
 
 def segment_path(folder: str, base_offset: int) -> str:
-    """The segment that begins at an offset, in a folder where no swap is under way."""
+    """The segment with this base offset, in a folder without an unfinished swap."""
     return os.path.join(folder, segment_file_name(base_offset, FileKind.LOG))
 
 
 def index_path(log_path: str) -> str:
-    """The offset index beside a segment, also of one that is still a ``.swap``."""
+    """The offset index beside a segment, including a segment that is still a ``.swap``."""
     return _beside(log_path, FileKind.INDEX)
 
 
 def time_index_path(log_path: str) -> str:
-    """The time index beside a segment, also of one that is still a ``.swap``."""
+    """The time index beside a segment, including a segment that is still a ``.swap``."""
     return _beside(log_path, FileKind.TIME_INDEX)
 
 
 def transaction_index_path(log_path: str) -> str:
-    """The transaction index beside a segment, also where one of both is still a ``.swap``."""
+    """The transaction index beside a segment, even if one of both is still a ``.swap``."""
     path = _beside(log_path, FileKind.TRANSACTION_INDEX)
     swap = path + Suffix.SWAP
     return (
@@ -68,14 +68,14 @@ def transaction_index_path(log_path: str) -> str:
 
 
 def _beside(log_path: str, kind: FileKind) -> str:
-    if log_path.endswith(FileKind.LOG):  # also of a tier, where each file has the segment's id
+    if log_path.endswith(FileKind.LOG):  # also in a tier, where each file has the segment's id
         return log_path.removesuffix(FileKind.LOG) + kind
     folder, name = os.path.split(log_path)
     return os.path.join(folder, name[:20] + kind + name[20:].removeprefix(FileKind.LOG))
 
 
 class Indexed(Protocol):
-    """A segment, or a piece of one."""
+    """A segment, or a piece of a segment."""
 
     @property
     def path(self) -> str: ...
@@ -86,7 +86,7 @@ class Indexed(Protocol):
 def read_offset_index(source: Indexed) -> tuple[Int64s, Int64s]:
     """The entries of a segment's offset index: absolute offsets and positions, row for row.
 
-    None if it is missing, or if a crash left one that nobody may look into.
+    There are none if the index is missing, or if a crash left one that must not be used.
 
     Raises:
         CorruptLog: the entries contradict each other.
@@ -96,8 +96,9 @@ def read_offset_index(source: Indexed) -> tuple[Int64s, Int64s]:
 
 
 def read_time_index(source: Indexed) -> tuple[Int64s, Int64s]:
-    """The entries of a segment's time index: timestamps in ms and absolute offsets, row for row;
-    see above.
+    """The entries of a segment's time index: timestamps in ms and absolute offsets, row for row.
+
+    There are none in the cases of ``read_offset_index``.
 
     Raises:
         CorruptLog: the entries contradict each other.
@@ -110,7 +111,7 @@ def read_aborted_of(log_path: str) -> tuple[AbortedTransaction, ...]:
     """The entries of a segment's transaction index, by last offset; none if there is no such file.
 
     Raises:
-        CorruptLog: an entry of an unknown version, or markers that lie below the segment or do not
+        CorruptLog: an entry has an unknown version, or markers are below the segment or do not
             rise.
     """
     path = transaction_index_path(log_path)
@@ -132,7 +133,7 @@ def snapshots_of(folder: str) -> list[tuple[int, str]]:
 
 
 def side_file(folder: str, name: str) -> bytes | None:
-    """What a partition's small file of that name says; None: there is none.
+    """The content of a partition's small file with that name. None if there is no such file.
 
     Raises:
         LogError: it cannot be read.

@@ -1,12 +1,12 @@
-"""Batches of a live topic on their way into an archive, as they come from a broker.
+"""Writes batches of a live topic to an archive as they arrive from a broker.
 
     log       0 ─────────────────── 1366 (high watermark)
     archive   0 ── 900                                         ends at 900
     intake        900 ── 1200 ── 1366                          cut at segment.bytes
 
-What ``fetching`` takes from a broker's files is found out from the batches here: producers, aborted
-transactions, leader epochs. From time to time the partition is committed, so that a fetch that is
-broken off goes on where it was.
+``fetching`` reads producers, aborted transactions and leader epochs from a broker's files; here
+they are derived from the batches. The partition is committed from time to time, so that an
+interrupted fetch continues from the last commit.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from lastwrite.model.log import AbortedTransaction, Producer
 from lastwrite.model.work import Limits, SegmentOutput
 from lastwrite.reports.fetching import Held
 
-_COMMIT_BYTES = 256 << 20  # after so many what has come counts
+_COMMIT_BYTES = 256 << 20  # new bytes after which the segments are committed
 Groups: TypeAlias = tuple[tuple[str, int, int, str], ...]
 Epochs: TypeAlias = tuple[tuple[int, int], ...]
 
@@ -56,32 +56,32 @@ _ALL_REPLICATED = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSource:
-    """A partition of a live topic as it was when its fetch began."""
+    """A partition of a live topic as of the start of its fetch."""
 
     path: str  # for errors
     log_start: int
-    end: int  # up to which it is replicated
+    end: int  # of the replicated part
     topic_id: str | None
-    # leader epochs above one, and where they begin; see ``LiveLog.lineage``
+    # leader epochs above the given one, with their first offsets; see ``LiveLog.lineage``
     lineage: Callable[[int], Epochs]
-    known: Known | None  # None: what the archive knows already stays
-    groups: Groups | None  # positions; None: those that the archive knows already stay
+    known: Known | None  # None: the archive keeps its own
+    groups: Groups | None  # positions of groups; None: the archive keeps its own
     config: KafkaTopicConfig
-    asked_ms: int  # before ``end`` was asked for
+    asked_ms: int  # time before ``end`` was requested
     unread_groups: Set[str] = frozenset()  # groups whose positions in the archive stay
     accepts_gap: bool = False  # offsets before ``log_start`` that the archive lacks are lost
-    follows: bool = False  # more will come soon: rounds that others have begun are waited for
-    level_ms: int = 0  # when whoever follows had all that there was; 0: nobody knows
-    # of records that no broker had, which count all at once: see ``ArchivedLog``
+    follows: bool = False  # more will arrive soon, so unfinished rounds of others are awaited
+    level_ms: int = 0  # when a follower last had all records; 0: unknown
+    # for records from no broker, which are committed all at once: see ``ArchivedLog``
     written: tuple[tuple[str, int], ...] | None = None
 
 
 class Intake:
-    """Brings a partition of a live topic to the partition of an archive at ``folder``.
+    """Writes a partition of a live topic to the partition of an archive at ``folder``.
 
     Raises:
-        LogError: what the log has is not what comes next in the archive.
-        CorruptLog, RemoteFailed: of the manifest, or of the store.
+        LogError: the log does not continue the archive.
+        CorruptLog, RemoteFailed: the manifest is damaged, or the store fails.
     """
 
     def __init__(self, source: LiveSource, folder: str) -> None:
@@ -103,14 +103,14 @@ class Intake:
                 self._log, why = self._log.with_gap(source.log_start), None
                 self._gap = archived.gap_words(*self._log.gaps[-1])
             self._refuse(why)
-        self.epoch = max(dict(self._log.epochs), default=-1)  # the last that is known
+        self.epoch = max(dict(self._log.epochs), default=-1)  # the last one in the archive
         self._lineage = source.lineage(self.epoch)
         if not self._is_new:
             self._refuse(self._fork())
         self.first = self._at = self._log.end_offset
         self.end = max(source.end, self._at)
         self._last = self._log.last_batch
-        # From where on batches are wanted: with the last one that the archive has.
+        # The first offset to request. The archive's last batch is requested again.
         self.since = self.first
         if self._last is not None and source.log_start < self._last.next_offset:
             self.since = self._last.next_offset - 1 if self.first < self.end else self.end
@@ -131,7 +131,7 @@ class Intake:
         self._segment_base = self._segment_bytes = 0
         self._segment_records: int | None = 0
         self._active_from, self._active_bytes, self._active_since = self._active()
-        self._replaced = 0  # of the archive's last segments
+        self._replaced = 0  # number of the archive's last segments that are merged into a new one
         self._made: list[StoredSegment] = []
         self._since_commit = self._segments = self._bytes = 0
 
@@ -140,13 +140,13 @@ class Intake:
             raise no_continuation(self._folder, why, self._source.path)
 
     def _snapshot(self) -> Sequence[ProducerEntry]:
-        """The producers at the archive's end, as a broker would have them in a file."""
+        """The producers at the archive's end, as in a broker's snapshot."""
         if self._log.snapshot is None:
             return ()
         return decode_snapshot(index_files.read_file(f"{self._folder}/{self._log.snapshot}"))
 
     def _active(self) -> tuple[int, int, int]:
-        """Where the active segment begins, its bytes, and the time of its first batch, or -1."""
+        """Base of the active segment, its bytes, and the time of its first batch, or -1."""
         log = self._log
         begin = log.end_offset if log.active_from is None else log.active_from
         inside = [each for each in log.segments if each.base_offset >= begin]
@@ -154,7 +154,7 @@ class Intake:
         return begin, sum(each.bytes for each in inside), -1 if since is None else since
 
     def _fork(self) -> Why | None:
-        """Where the leaders of log and archive are not the same ones; None: nowhere."""
+        """The first difference between the leaders of log and archive. None if there is none."""
         before, known = self._log, self.epoch
         why = fork(before, self._lineage, self._source.end, False)
         if why is None and self._lineage and self._lineage[0][0] < known:
@@ -182,13 +182,14 @@ class Intake:
     # ------------------------------------------------------------------ batches
 
     def append(self, data: ByteArray, table: BatchTable) -> None:
-        """Take batches, of which ``table`` tells: they follow those that came before, or are the
-        first ones from ``since`` on.
+        """Append batches, described by ``table``.
+
+        They follow the batches so far, or are the first ones from ``since`` on.
 
         Raises:
-            LogError: one lies across the archive's end, or the end of what is replicated.
-            LogHeld: a round that was begun before is waited for.
-            CommitConflict, RemoteFailed: as of the store.
+            LogError: a batch spans the archive's end, or the end of the replicated part.
+            LogHeld: an earlier round of another process is awaited.
+            CommitConflict, RemoteFailed: from the store.
         """
         compacts = self._source.config.compacts
         table, is_another = behind(self._last, self._at, data, table, compacts)
@@ -196,7 +197,7 @@ class Intake:
         if not len(table):
             return
         base = self._at
-        if self._is_new and not self._bytes:  # somebody may have deleted records of a batch
+        if self._is_new and not self._bytes:  # records of a batch may have been deleted
             base = min(base, int(table["base_offset"][0]))
         refuse_across(table, base, self.end, self._source.path)
         self._refuse(self._lost_deletes(table, base))
@@ -212,9 +213,9 @@ class Intake:
                 self._commit()
 
     def _lost_deletes(self, table: BatchTable, at: int) -> Why | None:
-        """Why a delete may be missing; None: none can be. Only a cleaner leaves holes."""
+        """Why a tombstone may be missing. None if none can be: only a cleaner leaves holes."""
         config = self._source.config
-        if self._gap is not None:  # some may be lost, and that is accepted
+        if self._gap is not None:  # some may be lost, which --accept-gap accepts
             return None
         since_ms = time.time_ns() // 1_000_000 - self._brought_ms
         if since_ms <= config.delete_retention_ms or not config.compacts:
@@ -225,8 +226,9 @@ class Intake:
         return lost_deletes(self._log, since_ms, config.delete_retention_ms)
 
     def _fitting(self, table: BatchTable, base: int) -> int:
-        """How many of the batches go into the segment: it ends as a broker's, by bytes, by offsets
-        and, of who follows, by time; one batch always goes.
+        """How many of the batches fit the segment, by bytes and offsets as for a broker.
+
+        A follower also closes a segment by time. At least one batch fits an empty segment.
         """
         config, filled = self._source.config, self._active_bytes
         if not self._source.follows:
@@ -288,8 +290,10 @@ class Intake:
         self._copy(again)
 
     def _joined(self, coming: BatchTable) -> Sequence[StoredSegment]:
-        """The small segments at the archive's end that the new one begins with, before what is
-        ``coming``: of those that nothing has cleaned yet, and of who follows of the active one.
+        """The small segments at the archive's end that are merged into the new one.
+
+        Only uncleaned segments qualify, and for a follower only those of the active segment. The
+        new segment must still have space for the batches in ``coming``.
         """
         before, config = self._log, self._source.config
         if self._made or self._at != before.end_offset or self._gap is not None:
@@ -310,7 +314,7 @@ class Intake:
         return tail[len(tail) - count :]
 
     def _copy(self, segments: Sequence[StoredSegment]) -> None:
-        """Begin the segment with what these have, each batch proven once more."""
+        """Begin the segment with the batches of these, and check their checksums again."""
         assert self._segment is not None
         ends = [*(each.base_offset for each in segments[1:]), self._at]
         for stored, end in zip(segments, ends, strict=True) if segments else ():
@@ -347,7 +351,7 @@ class Intake:
         self._place.renew(self._begun)
 
     def _note_epochs(self, data: ByteArray, table: BatchTable) -> None:
-        """Where leader epochs begin, by the batches; those of the oldest formats have none."""
+        """Record where leader epochs begin, by the batches. The oldest formats have no epochs."""
         if self._lineage:
             return
         rows = table[(table["flags"] & IS_OLD) == 0]
@@ -357,25 +361,27 @@ class Intake:
         epochs = data[at].astype(np.int64) @ np.array([1 << 24, 1 << 16, 1 << 8, 1])
         for row in [0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist()]:
             epoch = int(epochs[row])
-            if epoch < 1 << 31:  # -1: none was known
+            if epoch < 1 << 31:  # -1: unknown
                 self._epochs.setdefault(epoch, int(rows["base_offset"][row]))
 
     # ------------------------------------------------------------------ the end
 
     def _begin(self) -> Round:
-        """
+        """Begin a round.
+
         Raises:
-            LogHeld: who follows lets a round that has begun before come to its end.
+            LogHeld: a follower waits for another process to finish its round.
         """
         if self._source.follows and self._seen is not None:
             return self._place.begin_after_others(self._seen)
         return self._place.begin(self._seen)
 
     def finish(self, end: int | None = None) -> None:
-        """Let what has come count. ``end``: where the log ends, if only its reader has found out.
+        """Commit the batches so far. ``end`` is the log's end, if only the reader determined it.
 
         Raises:
-            CommitConflict: somebody else changed the partition meanwhile; RemoteFailed: the store.
+            CommitConflict: another process changed the partition meanwhile.
+            RemoteFailed: the store fails.
             LogHeld: as ``append``.
         """
         self._close_segment()
@@ -389,10 +395,10 @@ class Intake:
             self._commit()
 
     def keep(self) -> bool:
-        """Let count what has come, where the rest does not come now. False: nothing has.
+        """Commit the batches so far, if the rest is not available now. False if there are none.
 
         Raises:
-            CommitConflict, RemoteFailed, LogHeld: as ``finish``; nothing more counts then.
+            CommitConflict, RemoteFailed, LogHeld: as ``finish``; nothing more is committed then.
         """
         try:
             self._close_segment()
@@ -407,12 +413,12 @@ class Intake:
 
     @property
     def brought_ms(self) -> int:
-        """When something was brought last, as the manifest has it now."""
+        """Time of the last fetch, as in the manifest."""
         return self._log.brought_ms
 
     @property
     def finished(self) -> Fetched:
-        """What has come, and counts."""
+        """The result: the records that are committed."""
         return Fetched(
             first_offset=self.first,
             end_offset=self.end,
@@ -423,7 +429,7 @@ class Intake:
         )
 
     def abandon(self) -> None:
-        """Let nothing stay of what does not count yet."""
+        """Remove everything that is not committed."""
         if self._segment is not None:
             self._segment.abandon()
             self._segment = None
@@ -432,9 +438,9 @@ class Intake:
             self._place.abandon(begun)
 
     def _commit(self) -> None:
-        """Make the segments that are whole the archive's."""
+        """Add the finished segments to the archive."""
         begun = self._begun or self._begin()
-        self._begun = None  # whatever becomes of the commit, nothing of it may be removed
+        self._begun = None  # the commit may have succeeded even if it fails: keep its objects
         after = self._after(begun)
         manifest = manifest_of(self._seen, after, self._folder)
         self._seen = self._place.commit(begun, manifest)
@@ -444,7 +450,7 @@ class Intake:
         self._aborted_seen = len(self._states.aborted)
 
     def _after(self, begun: Round) -> ArchivedLog:
-        """What the partition is then."""
+        """The partition's state after the commit."""
         before, source = self._log, self._source
         aborted: tuple[AbortedTransaction, ...] = self._states.aborted[self._aborted_seen :]
         expiration_ms = source.config.producer_id_expiration_ms
@@ -471,7 +477,7 @@ class Intake:
         )
 
     def _groups(self, before: ArchivedLog) -> Groups:
-        """The groups' positions, with those of the archive where none could be read."""
+        """The groups' positions. For unreadable groups the archive's positions stay."""
         source = self._source
         if source.groups is None:
             return before.groups
@@ -479,13 +485,13 @@ class Intake:
         return tuple(sorted((*source.groups, *kept)))
 
     def _put_snapshot(self, begun: Round, producers: Sequence[Producer]) -> tuple[str | None, int]:
-        """Write what a broker would have in a file of its producers; its key and size."""
+        """Write a snapshot of the producers as a broker would; return its key and size."""
         if self._at == self._log.end_offset and self._log.snapshot is not None:
             return self._log.snapshot, self._log.snapshot_bytes
         entries = [
             self._entries[id] for id in (e.producer_id for e in producers) if id in self._entries
         ]
-        if not entries or len(entries) < len(producers):  # of some the archive knows too little
+        if not entries or len(entries) < len(producers):  # the archive has too little of some
             return None, 0
         content = encode_snapshot(entries)
         key = f"data/{begun.id}-producers/{segment_file_name(self._at, FileKind.SNAPSHOT)}"

@@ -1,6 +1,6 @@
-"""Who works on what in a log root: ``storage.lock`` on the broker's ``.lock``; links too.
+"""Locks of partitions in a log root: ``storage.lock`` on the broker's ``.lock``; also of links.
 
-Of an archive nobody locks anything: whoever commits second has lost, if the store keeps its word.
+Archives have no locks: the store refuses the second of two concurrent commits.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from lastwrite.storage.lock import LockPlace
 from lastwrite.storage.objects.promises import refuse_if_broken
 
 FILE = ".lock"
-_NOTES_AT_LEAST_S = 60.0  # by default every five seconds
-_STARTS_AT_LEAST_S = 1.0  # a note of that time after its begin may be of the process before
+_NOTES_AT_LEAST_S = 60.0  # a broker notes high watermarks every five seconds by default
+_STARTS_AT_LEAST_S = 1.0  # a note soon after the start may be the previous process's
 PLACE = LockPlace(
     FILE,
     "the log root",
@@ -47,19 +47,20 @@ siblings = partial(locking.siblings, place=PLACE)
 
 
 def broker_of(root: str) -> LogHeld | None:
-    """As ``storage.lock.broker_of``."""
+    """The broker that has the root open, as an error. None for an archive or without a broker."""
     return None if archived.is_root(root, ()) else locking.broker_of(root, PLACE)
 
 
 def is_tier(root: str) -> bool:
-    """Whether it is the folder of a tier, where nobody locks anything."""
+    """Whether the root is the folder of a tier, which is only read and has no locks."""
     return not links.is_brokers(root) and tiered.is_root(root)
 
 
 def refuse_tier(root: str) -> None:
-    """
+    """Refuse to change a tier.
+
     Raises:
-        InvalidConfig: a broker's tier lies there.
+        InvalidConfig: the root is a broker's tier.
     """
     if is_tier(root):
         raise InvalidConfig(
@@ -72,12 +73,13 @@ def refuse_tier(root: str) -> None:
 
 @contextlib.contextmanager
 def hold(root: str, names: Iterable[TopicPartition]) -> Iterator[None]:
-    """As ``storage.lock.hold``. Of a folder that is a symbolic link the roots on the way are locked
-    too.
+    """Lock partitions of a root, as ``storage.lock.hold``.
+
+    If a folder is a symbolic link, the roots along its path are locked too.
 
     Raises:
-        LogHeld, LogError: as there; or a folder is a symbolic link into another broker's root.
-        InvalidConfig: it is a broker's tier.
+        LogHeld, LogError: as there, or a folder is a symbolic link into another broker's root.
+        InvalidConfig: the root is a broker's tier.
     """
     names = list(names)
     refuse_tier(root)
@@ -102,7 +104,7 @@ def hold(root: str, names: Iterable[TopicPartition]) -> Iterator[None]:
 def try_hold(
     root: str, names: Iterable[TopicPartition]
 ) -> AbstractContextManager[set[TopicPartition]]:
-    """As ``hold``, of those that are free now: the context gives which.
+    """As ``hold``, but only those that are free now. The context value is the set of locked ones.
 
     Raises:
         LogError: the root cannot be written.
@@ -111,16 +113,18 @@ def try_hold(
 
 
 def is_held(root: str, names: Collection[TopicPartition] | None = None) -> bool:
-    """Whether a broker or a run, also of this process, holds one of ``names`` (None: any)."""
+    """Whether a broker or a run, including this process, holds one of ``names``; None: any."""
     return locking.is_held(root, names, PLACE)
 
 
 def refuse_if_held(root: str, names: Collection[TopicPartition] | None = None) -> None:
-    """For work that only reads ``names`` (None: whatever lies in the root). A broker that has the
-    root does not stand in its way (docs/decisions/beside-a-broker.md), once it has started.
+    """Check that ``names`` can be read. None means all partitions of the root.
+
+    A broker that has the root open is no obstacle once it has started
+    (docs/decisions/beside-a-broker.md).
 
     Raises:
-        LogHeld: somebody may change them while they are read.
+        LogHeld: a process may change them while they are read.
     """
     if archived.is_root(root, names or ()) or is_tier(root):
         return
@@ -136,11 +140,12 @@ def refuse_if_held(root: str, names: Collection[TopicPartition] | None = None) -
 
 
 def refuse_starting(root: str) -> None:
-    """A broker that starts cuts logs and makes indexes anew. It notes high watermarks once it has
-    loaded them all, and then every few seconds.
+    """Refuse to read while a broker starts, because it truncates logs and rebuilds indexes.
+
+    It notes high watermarks once it has loaded all logs, and then every few seconds.
 
     Raises:
-        LogHeld: it has noted none since it began.
+        LogHeld: it has noted no high watermark since it began.
     """
     pid = locking.broker_pid(root, PLACE)
     if pid is None:
@@ -162,7 +167,7 @@ def refuse_starting(root: str) -> None:
 
 
 def process_start_s(pid: int) -> float | None:
-    """When a process of this machine began, in seconds since 1970; None: nobody tells."""
+    """Start time of a process of this machine, in seconds since 1970. None if it is not known."""
     if pid <= 0:
         return None
     try:
@@ -177,7 +182,7 @@ def process_start_s(pid: int) -> float | None:
 def _other_roots(
     root: str, names: Iterable[TopicPartition]
 ) -> dict[str, list[tuple[TopicPartition, TopicPartition]]]:
-    """Other roots on the ways of linked folders, and what each is called here and there."""
+    """Other roots along the paths of linked folders, each with (name here, name there)."""
     found: dict[str, list[tuple[TopicPartition, TopicPartition]]] = {}
     for name in names:
         folder = os.path.join(root, str(name))
@@ -185,18 +190,18 @@ def _other_roots(
             for way in list(links.ways_to(folder))[1:]:
                 there = live_partition(os.path.basename(way)) or name
                 found.setdefault(os.path.dirname(way), []).append((name, there))
-    found.pop(
-        os.path.realpath(root), None
-    )  # a second name beside the first: the same root is locked
+    found.pop(os.path.realpath(root), None)  # the same root by another path is locked already
     return found
 
 
 def _refuse_if_written(root: str, names: Iterable[TopicPartition]) -> None:
-    """Where nothing tells whose root it is, a broker may have the folder by another name: it has
-    the active segment open for writing, and Linux tells so.
+    """Refuse to change a log that a broker may have open by another path.
+
+    If the root has no broker's files, Linux still shows whether the active segment is open for
+    writing.
 
     Raises:
-        LogHeld: somebody has.
+        LogHeld: a process has the active segment open for writing.
     """
     if links.is_brokers(root):
         return
@@ -206,7 +211,7 @@ def _refuse_if_written(root: str, names: Iterable[TopicPartition]) -> None:
             active = max(
                 (entry for entry in os.listdir(folder) if entry.endswith(".log")), default=None
             )
-        except OSError:  # reading the partition will say it
+        except OSError:  # reading the partition will report it
             continue
         if active is not None and _is_written(os.path.join(folder, active)):
             raise LogHeld(
@@ -217,9 +222,10 @@ def _refuse_if_written(root: str, names: Iterable[TopicPartition]) -> None:
 
 
 def _is_written(path: str) -> bool:
-    """Whether anybody has the file open for writing; False too where the system does not tell.
+    """Whether a process has the file open for writing. False also if the system cannot tell.
 
-    A lease for reading is granted on a file that nobody has open so. It is let go at once.
+    Linux grants a read lease only on a file that no process has open for writing. The lease is
+    released at once.
     """
     if not hasattr(fcntl, "F_SETLEASE"):
         return False
@@ -228,8 +234,8 @@ def _is_written(path: str) -> bool:
     except OSError:
         return False
     try:
-        # Who opens it in this moment makes the system send a signal, by default one that ends the
-        # process.
+        # An open by another process breaks the lease with a signal. The default signal would end
+        # this process.
         fcntl.fcntl(handle, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_UNLCK)

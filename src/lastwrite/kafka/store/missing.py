@@ -1,10 +1,10 @@
-"""What the offsets mean that no segment of a log directory has, between two that are there.
+"""Judges offsets that no segment of a log directory contains, between two segments.
 
     00000000000000000000.log   offsets 0 to 99
     00000000000000000200.log   offsets 200 to 299     100 to 199 are missing
 
-Only a cleaner removes offsets from the middle of a log. It leaves its position in a checkpoint; a
-follower of a compacted log, or a copy without its root, has none.
+Only a cleaner removes offsets from the middle of a log. It records its position in a checkpoint,
+but a follower of a compacted log, or a copy without its root, has no such position.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from lastwrite.model.log import PartitionLog, Problem, ProblemKind
 def judge_holes(
     log: PartitionLog, holes: Sequence[tuple[int, int]], settings: KafkaTopicSettings | None
 ) -> tuple[Problem, ...]:
-    """Damage for each hole of a topic whose policy is known not to compact, and that no cleaner has
-    touched; else one note for all holes that no cleaner's position accounts for.
+    """The problems that ``holes`` are.
+
+    Each hole is damage if the topic's policy is known not to compact and no cleaner has worked on
+    the log. Otherwise one note covers all holes that a cleaner's position does not explain.
 
     Args:
         holes: first offset and end of each.
-        settings: None means that they cannot be read.
+        settings: the topic's. None means that they cannot be read.
     """
     cleaned = log.checkpoint
     holes = [hole for hole in holes if hole[1] > (cleaned or 0)]

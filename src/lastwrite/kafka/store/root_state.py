@@ -1,4 +1,4 @@
-"""What a log root says of all its partitions: who has it open, and its checkpoints."""
+"""State of a log root that all its partitions share: the broker that has it open, checkpoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RECENT_S = 0.05
 
 
 class RootState:
-    """Each is looked at when it is first asked for, and once. Damage and errors are not kept."""
+    """Reads each item once, on first use. Errors and damaged files are not cached."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -58,10 +58,10 @@ class RootState:
 
 
 def recent(root: str) -> RootState:
-    """As it was at most ``RECENT_S`` ago, for those who list many partitions one after the other.
+    """The state of at most ``RECENT_S`` ago, for callers that list many partitions in sequence.
 
     Raises:
-        LogError: it cannot be looked at.
+        LogError: the root cannot be read.
     """
     return _at(root, int(time.monotonic() / RECENT_S))
 
@@ -69,7 +69,7 @@ def recent(root: str) -> RootState:
 @lru_cache(maxsize=16)
 def _at(root: str, _moment: int) -> RootState:
     found = RootState(root)
-    # Before the high watermarks are read: who holds this time against a later one sees that they
-    # were noted again.
+    # Read before the high watermarks: a caller that finds a later time knows that they were
+    # written again.
     _ = found.noted_ns
     return found

@@ -1,12 +1,12 @@
-"""What an archive has of a log that does not go on there: set aside, so that the archive can go on.
+"""Sets aside the part of an archive that the log no longer has, so that the archive can continue.
 
     before   ARCHIVE/kafka/orders/0                                0 ─── 900 ─── 1366
     after    ARCHIVE/kafka/orders/0                                0 ─── 900
              ARCHIVE/_lastwrite/aside/orders-0-17/kafka/orders/0         900 ─── 1366
 
-What is set aside is an archive of its own, which every command reads. It is whole before the
-partition is cut back, and its name tells of which generation it is: whoever is killed in between
-finds it there.
+The part set aside is an archive of its own, which every command reads. It is complete before the
+partition is cut. Its name contains the partition's generation, so that a run after a crash finds
+it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ def or_aside(
     aside: Callable[[ArchivedLog, Held], str],
     asides: list[str],
 ) -> FetchedLog:
-    """What ``bring`` brings into the partition at ``folder``; where the log does not go on where
-    that ends, after ``aside`` has set aside what it has, which ``asides`` then has.
+    """Call ``bring``, which fetches a log into the partition at ``folder``.
+
+    If the log does not continue the archive, ``aside`` sets the archive's part aside first. Its
+    address is added to ``asides``.
 
     Raises:
-        NotContinued: there is nothing to be set aside; and whatever either raises.
+        NotContinued: there is nothing to set aside. Errors of ``bring`` and ``aside`` pass through.
     """
     try:
         return bring()
@@ -51,19 +53,20 @@ def or_aside(
 
 
 def set_aside(to: str, folder: str, cut: int | None, log_start: int) -> str:
-    """Set aside what the partition at ``folder`` of the archive ``to`` has from offset ``cut`` on.
+    """Set aside the records of the partition at ``folder`` of the archive ``to`` from ``cut`` on.
 
     Args:
-        cut: where its history and the log's part. None, or where something of the one may have
-            gone because of the other: all of it goes aside, and the archive begins anew.
-        log_start: the live log's: an archive that ends before it begins anew, too.
+        cut: the offset at which archive and log diverge. None if it is unknown. If None, or if
+            records below were removed because of records above, all is set aside and the archive
+            starts again.
+        log_start: the live log's. An archive that ends before it also starts again.
 
     Returns:
-        The address of what was set aside, an archive.
+        The address of the new archive with the part set aside.
 
     Raises:
-        CommitConflict: somebody else changed the partition meanwhile; it is as that left it.
-        CorruptLog, RemoteFailed: of the archive. Nothing is lost then.
+        CommitConflict: another process changed the partition meanwhile; its change stays.
+        CorruptLog, RemoteFailed: the archive cannot be read or written. Nothing is lost then.
     """
     place = place_at(folder)
     seen = place.read()
@@ -84,8 +87,10 @@ def set_aside(to: str, folder: str, cut: int | None, log_start: int) -> str:
 
 
 def _may_be_cut(log: ArchivedLog, cut: int, log_start: int) -> bool:
-    """Whether what lies below is as the live log had it: a round that was beyond the cut may have
-    removed records below for the sake of some that go aside.
+    """Whether the records below the cut are as in the live log.
+
+    A round that reached beyond the cut may have removed records below it because of later ones that
+    are set aside.
     """
     is_inside = max(log.log_start, log_start - 1) < cut <= log.end_offset
     return is_inside and (log.checkpoint is None or log.checkpoint <= cut)
@@ -94,7 +99,7 @@ def _may_be_cut(log: ArchivedLog, cut: int, log_start: int) -> bool:
 def _segments(
     log: PartitionLog, span: tuple[int, int], target: str, begun: Round
 ) -> Sequence[StoredSegment]:
-    """What of the log lies in ``span``, copied to the partition at ``target``."""
+    """The part of the log in ``span``, copied to the partition at ``target``."""
     made: list[StoredSegment] = []
     for n, segment in enumerate(log.segments):
         base = max(span[0], segment.base_offset)
@@ -104,7 +109,7 @@ def _segments(
 
 
 def _copy(log: PartitionLog, before: ArchivedLog, target: str, cut: int | None) -> None:
-    """Make an archive's partition of what lies from ``cut`` on, unless it is there already."""
+    """Copy the part from ``cut`` on to a partition of an archive, unless it exists already."""
     place = place_at(target)
     if place.read() is not None:
         return
@@ -130,14 +135,14 @@ def _copy(log: PartitionLog, before: ArchivedLog, target: str, cut: int | None) 
 
 
 def _blank(before: ArchivedLog, log_start: int) -> ArchivedLog:
-    """An archive of nothing yet, that knows of the topic what it knew."""
+    """An empty archive that keeps the topic's known settings."""
     return ArchivedLog(log_start=log_start, end_offset=log_start, known=before.known)
 
 
 def _cut(
     log: PartitionLog, before: ArchivedLog, cut: int, folder: str, begun: Round
 ) -> ArchivedLog:
-    """What is left below ``cut``: the segment across it is written anew."""
+    """The part below ``cut``. The segment across it is rewritten."""
     below: list[StoredSegment] = []
     for n, stored in enumerate(before.segments):
         if log.segment_end(n) <= cut:

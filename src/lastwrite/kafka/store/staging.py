@@ -1,8 +1,8 @@
-"""A new Kafka segment, written aside: records as they come, indexes as they follow.
+"""A new Kafka segment, written aside: records as they arrive, with their indexes.
 
-The names end in ``.cleaned``, so that Kafka's own loader sweeps them away if nobody finishes them,
-and carry an attempt, so that a task that was tried twice does not write into its twin's file.
-Nothing is renamed here; ``commit`` does that.
+File names end in ``.cleaned``, so that Kafka's loader removes them if they are never finished. They
+contain an attempt, so that two attempts at one task never write to the same file. ``commit`` does
+all renaming.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from lastwrite.storage.staging import changing, remove_staged
 class StagedSegment:
     """Appends batches to ``<folder>/<base offset>.log.<attempt>.cleaned`` and indexes them.
 
-    ``folder`` None: nothing is written, only counted. ``index_interval_bytes`` None: a part of a
-    segment that is appended to the first one. ``source``: the ``.log`` that is replaced; the new
-    files take owner and rights of its files, in another folder as far as the caller may.
-    ``is_first``: the others follow, so it has no indexes yet.
+    With ``folder`` None nothing is written, only counted. With ``index_interval_bytes`` None this
+    is a part of a segment that is later appended to the first part. ``source`` is the replaced
+    ``.log``: new files get its owner and mode, in another folder as far as the process may.
+    ``is_first`` means that further parts follow, so this part has no indexes yet.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class StagedSegment:
                 self._file = NewFile(self._path("log"), like, is_read_soon=self._indexer is None)
 
     def _like(self, kind: str) -> Ownership | None:
-        """What a new file of this kind has to have; without a source it is the caller's own."""
+        """Owner and mode for a new file of this kind. None, without a source, is the default."""
         if self._source is None or self._stem is None:
             return None
         folder, name = os.path.split(self._source)
@@ -76,7 +76,7 @@ class StagedSegment:
         return f"{self._stem}.{kind}.{self._attempt}.cleaned"
 
     def append(self, data: ByteArray, rows: Int64Array) -> None:
-        """Append whole batches; ``rows``: one each, see ``ROW_COLUMNS``."""
+        """Append whole batches. ``rows`` has a row per batch, see ``ROW_COLUMNS``."""
         self.index(rows, self._size)
         if self._file is not None:
             with changing("append", self._path("log")):
@@ -84,7 +84,7 @@ class StagedSegment:
         self._size += len(data)
 
     def index(self, rows: Int64Array, shift: int) -> None:
-        """Index the next batches; ``rows`` as in ``append``, positions from ``shift`` on."""
+        """Index the next batches. ``rows`` as in ``append``, positions relative to ``shift``."""
         if not len(rows):
             return
         self._largest_timestamp_ms = max(
@@ -100,7 +100,7 @@ class StagedSegment:
 
     @classmethod
     def continued(cls, first: SegmentOutput, folder: str, source: str) -> StagedSegment:
-        """The segment whose first part was finished as ``first``, to append the others to."""
+        """A segment whose first part is finished as ``first``, to append the other parts to."""
         staged = cls(first.base_offset, None, None, source)
         staged._indexer = first.indexer
         assert staged._indexer is not None
@@ -115,11 +115,11 @@ class StagedSegment:
     def finish(
         self, result: SegmentOutput, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()
     ) -> None:
-        """Write the indexes, date all files, and name them in ``result``; ``sync_aside`` makes them
-        durable.
+        """Write the indexes, set the times of all files, and record their paths in ``result``.
 
-        ``aborted`` are the entries of the new transaction index, by their last offset; without any
-        there is none. A part of a segment has no index: the first gives its indexer.
+        ``sync_aside`` makes them durable. ``aborted`` are the entries of the new transaction index,
+        by last offset; without entries there is no index. A part has no index: the first part
+        passes its indexer on.
         """
         result.bytes_written = self._size
         result.largest_timestamp_ms = self._largest_timestamp_ms
@@ -146,7 +146,7 @@ class StagedSegment:
             files.set_mtime(path, mtime_ns)
 
     def abandon(self) -> None:
-        """Remove what was written."""
+        """Remove all written files."""
         if self._file is None:
             return
         self._file.abandon()

@@ -1,4 +1,4 @@
-"""A partition's segments in a broker's tier (KIP-405), in a folder or a bucket: only read.
+"""A partition's segments in a broker's tier (KIP-405), in a folder or a bucket; read only.
 
     TIER/orders-0-lC3CICZpQfG2AZG8odZnXA/
          00000000000000000600-CwoYPswdTs2OEaqyLhWSDA.log             the segment, byte for byte
@@ -6,11 +6,11 @@
                                                     .snapshot                producers at its end
                                                     .leader_epoch_checkpoint leaders up to its end
 
-as Kafka's ``LocalTieredStorage`` lays it out; Aiven's plugin has ``orders-lC3C…ZnXA/0/`` and of a
-segment ``….log`` in chunks, ``….indexes`` and ``….rsm-manifest`` (``storage.chunked``).
+This is the layout of Kafka's ``LocalTieredStorage``. Aiven's plugin has ``orders-lC3C…ZnXA/0/``,
+and per segment ``….log`` in chunks, ``….indexes`` and ``….rsm-manifest`` (``storage.chunked``).
 
-Which segments count, and up to where, is told by their leaders (``rules.lineage``); ``Beside`` is
-what a broker's log root knows better.
+The leaders of the segments decide which ones count, and up to which offset (``rules.lineage``).
+``Beside`` has the more exact information of a broker's log root.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ from lastwrite.storage.objects.address import is_address, join, store_at
 from lastwrite.storage.objects.store import Found
 from lastwrite.storage.reading import cipher_of, read_small, reader_of
 
-_MANAGERS = "kafka-tiered-storage"  # what LocalTieredStorage makes in the folder that it is given
+_MANAGERS = "kafka-tiered-storage"  # the folder that LocalTieredStorage creates in its own
 _MOST_KNOWN = 16
-_LAST = {FileKind.LEADER_EPOCHS, FileKind.CHUNK_MANIFEST}  # of a segment's files to be written
-_AT_ONCE = 16  # requests wait for the store, not for us
+_LAST = {FileKind.LEADER_EPOCHS, FileKind.CHUNK_MANIFEST}  # the last-written file of a segment
+_AT_ONCE = 16  # a request mostly waits for the store
 _REMEDY = (
     "bring the segments back from the bucket's versions or a copy of the tier; "
     "what the broker has deleted there by the topic's retention no longer counts"
@@ -74,7 +74,7 @@ _REMEDY = (
 
 
 def is_tier(folder: str) -> bool:
-    """Whether a partition's folder is one of a tier. A topic of a log root may be called alike."""
+    """Whether a folder is a tier's partition. A topic in a log root may have a similar name."""
     folder = folder.rstrip("/")
     if _decoded(folder) is None or is_archived(folder):
         return False
@@ -101,27 +101,27 @@ def _holds_tier_files(folder: str) -> bool:
 
 
 def name_of(folder: str) -> TopicPartition:
-    """The partition whose segments lie there."""
+    """The partition whose segments are in the folder."""
     found = _decoded(folder)
     assert found is not None
     return found.partition
 
 
 def root_of(folder: str) -> str:
-    """The folder in which the folders of topics and partitions lie."""
+    """The folder that contains the folders of topics and partitions."""
     above, name = os.path.split(folder.rstrip("/"))
     return os.path.dirname(above) if name.isdigit() else above
 
 
 def topic_id_of(folder: str) -> str:
-    """The id of the topic, as the folder's name says it."""
+    """The topic id in the folder's name."""
     found = _decoded(folder)
     assert found is not None
     return found.topic_id
 
 
 def find(path: str) -> list[tuple[TopicPartition, str]]:
-    """The partitions of the tier at ``path``, or in a folder of it, or the one that ``path`` is.
+    """The partitions of the tier at ``path``, or in a folder of it, or the one at ``path``.
 
     Raises:
         RemoteFailed: the store does not answer.
@@ -159,23 +159,23 @@ def _folders(path: str) -> Sequence[str]:
 
 
 def is_root(root: str) -> bool:
-    """Whether the partitions in a folder are of a tier, where nobody locks anything."""
+    """Whether the partitions in a folder are a tier's, which has no locks."""
     return any(True for _ in _below(root))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """What the log root of a broker tells of a tier's partition."""
+    """A broker's log root's information about a tier's partition."""
 
     log: PartitionLog
-    log_start: int  # of the whole log; that of ``log`` is where its local segments begin
+    log_start: int  # of the whole log; ``log`` itself starts at its first local segment
     epochs: Epochs
-    snapshots: tuple[tuple[int, str], ...]  # of the producers, by offset: paths
+    snapshots: tuple[tuple[int, str], ...]  # of the producers: offset and path, by offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierSegment:
-    """A segment as it lies in a tier, whole."""
+    """A whole segment in a tier."""
 
     segment: Segment
     copied: Copied
@@ -185,7 +185,7 @@ class TierSegment:
     files: Mapping[FileKind, Found]
 
     def in_chunks(self) -> tuple[DataObject, ...]:
-        """The objects of one that lies in chunks; none: it does not."""
+        """The objects of a segment stored in chunks; empty for one that is not."""
         stem = self.segment.path.removesuffix(FileKind.CHUNK_MANIFEST)
         if stem == self.segment.path:
             return ()
@@ -200,29 +200,29 @@ class TierSegment:
         )
 
     def size(self, kind: FileKind) -> int:
-        """Of a file of it, in bytes; 0: it has none."""
+        """Size of one of its files in bytes; 0 if it has no such file."""
         return self.files[kind].size_bytes if kind in self.files else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """What a tier has of a partition."""
+    """The segments of a tier's partition that count, as a log."""
 
     log: PartitionLog
     lineage: Epochs
     topic_id: str
-    segments: tuple[TierSegment, ...]  # row for row those of ``log``, but for local ones
+    segments: tuple[TierSegment, ...]  # row for row as in ``log``, without local segments
     snapshots: tuple[tuple[int, str], ...]  # offset and path
 
     def named(self, segment: Segment) -> TierSegment | None:
-        """A segment that counts whole, and so can be named where it lies; None: it cannot."""
+        """The tier segment of a segment that an archive may reference. None if it is not whole."""
         for each in self.segments:
             if each.segment == segment:
                 return None if segment.unused_bytes else each
         return None
 
     def side_file(self, name: str) -> bytes | None:
-        """What a small file of that name would say in a log directory."""
+        """The content that the small file with that name would have in a log directory."""
         if name == LEADER_EPOCHS and self.lineage:
             return encode_leader_epochs([LeaderEpoch(*each) for each in self.lineage])
         if name == PARTITION_METADATA:
@@ -230,11 +230,11 @@ class Tier:
         return None
 
 
-_known: dict[str, Tier] = {}  # what was read of a folder last
+_known: dict[str, Tier] = {}  # the last tier read, by folder
 
 
 def known_tier(folder: str) -> Tier:
-    """What ``read_tier`` gave last for a folder, for those who ask for more of the same log."""
+    """The last result of ``read_tier`` for a folder, for further questions about the same log."""
     return _known.get(folder) or read_tier(folder)
 
 
@@ -244,11 +244,11 @@ def read_tier(
     """List the segments of a partition and find those that count.
 
     Args:
-        states: by segment id what became of copies, as far as somebody knows.
+        states: states of copies by segment id, as far as they are known.
 
     Raises:
         NotALog: there is no whole segment.
-        CorruptLog, UnsupportedFormat: a side file, without which nobody can tell.
+        CorruptLog, UnsupportedFormat: a side file that decides which segments count is damaged.
         RemoteFailed, LogError: the store does not answer; a file cannot be read.
     """
     states = states or {}
@@ -269,7 +269,7 @@ def read_tier(
         end = beside.log.segments[0].base_offset if beside.log.segments else beside.log.end_offset
         end = max(end, log_start)
     chained = chain(copies, lineage, log_start, end)
-    # Retention removes from the front, and neither leaders nor checkpoints are noted anew by it.
+    # Retention removes the first segments without updating leaders or checkpoints.
     begin = chained.gaps[0][1] if chained.gaps and chained.gaps[0][0] == log_start else log_start
     if beside is None or begin <= max((states[id].end_offset for id in removed), default=0):
         log_start = begin
@@ -287,9 +287,10 @@ def _told_apart(
     told: Sequence[int | None],
     chained: Callable[[Sequence[Copied]], Chain],
 ) -> Chain:
-    """The chain of the copies that are finished; where these leave gaps, or others go further of
-    which nobody knows, of those as well; where gaps are left, of all that are whole: what is known
-    may be older than the tier.
+    """The chain of the finished copies, or of more copies if that chain is not complete.
+
+    If the finished copies leave gaps, or copies of unknown state reach further, these count too. If
+    gaps remain, all whole copies count, because the known states may be older than the tier.
     """
     finished = [n for n, state in enumerate(told) if state == FINISHED]
     ended = [n for n, state in enumerate(told) if state in (FINISHED, None)]
@@ -350,7 +351,7 @@ def _tier(
 def _log_of(
     folder: str, parts: Sequence[TierSegment], snapshots: Mapping[int, str], log_start: int
 ) -> PartitionLog:
-    """The log that these segments are: all that a broker copies is replicated and decided."""
+    """The log of these segments. A broker copies only replicated and decided records."""
     segments = tuple(part.segment for part in parts)
     end_offset = parts[-1].copied.end_offset if parts else log_start
 
@@ -377,7 +378,7 @@ def _log_of(
 
 
 def _continued(log: PartitionLog, local: PartitionLog) -> PartitionLog:
-    """The same, and the local segments of a broker behind it."""
+    """The same log, continued by a broker's local segments."""
     return replace(
         local,
         folder=log.folder,
@@ -392,8 +393,9 @@ def _continued(log: PartitionLog, local: PartitionLog) -> PartitionLog:
 
 
 def _files_of(folder: str) -> dict[str, dict[FileKind, Found]]:
-    """By segment id the files of each segment that is there whole: of a copy that was broken off
-    the leaders, or the manifest of chunks, which come last, are missing.
+    """The files of each whole segment, by segment id.
+
+    An interrupted copy lacks the file that is written last: the leaders, or the manifest of chunks.
     """
     store, prefix = store_at(folder)
     found: dict[str, dict[FileKind, Found]] = {}
@@ -429,7 +431,7 @@ def _segment(folder: str, files: Mapping[FileKind, Found]) -> TierSegment:
         index = decode_offset_index(read(FileKind.INDEX), base)
         times = decode_time_index(read(FileKind.TIME_INDEX), base)
         largest = int(times.timestamps_ms[-1]) if len(times) else -1
-    except CorruptLog:  # who wants to look into them says so
+    except CorruptLog:  # reported when the indexes are used
         index, largest = decode_offset_index(b"", base), -1
     segment = Segment(
         base_offset=base,
@@ -484,14 +486,14 @@ def _whole(
     snapshot: str | None,
     files: Mapping[FileKind, Found],
 ) -> TierSegment:
-    """A segment with what its batches say: where it ends."""
+    """The segment, with its end found from its batches."""
     with reader_of(segment) as reader:
         tail = walk_tail(segment.path, segment.size_bytes, index, NO_END, reader)
         first = None
         if tail.end:
             head = np.empty(BATCH_HEADER.size, dtype=np.uint8)
             reader.read_into(head, 0)
-            with suppress(CorruptLog, UnsupportedFormat):  # the scan says so
+            with suppress(CorruptLog, UnsupportedFormat):  # the scan reports it
                 first = decode_batch_header(memoryview(head), 0).max_timestamp_ms
     return TierSegment(
         segment=replace(segment, first_batch_timestamp_ms=first),
@@ -513,7 +515,7 @@ def _size(files: Mapping[FileKind, Found], kind: FileKind) -> int:
 
 
 def _cut(part: TierSegment, end: int) -> tuple[TierSegment, Problem | None]:
-    """What of a segment lies below an offset; no index of it counts then, and no snapshot."""
+    """The part of a segment below an offset, without its indexes and its snapshot."""
     segment = part.segment
     with reader_of(segment) as reader:
         tail = walk_tail(segment.path, segment.size_bytes, part.index, end, reader)
