@@ -1,1 +1,1 @@
-"""What RocketMQ needs beside compaction: dispatch, restore, cut."""
+"""RocketMQ commands other than compaction: dispatch, fetch, cut."""

@@ -1,4 +1,4 @@
-"""``cut``: end a RocketMQ commit log at an earlier place, keep what is removed, and put it back.
+"""``cut``: end a RocketMQ commit log at an earlier place, keep what is removed, and undo that.
 
 lastwrite.cut("/root/store", at=163840, dry_run=True).to_dict()
 lastwrite.cut("/root/store", at=163840)
@@ -19,7 +19,8 @@ from lastwrite.rocketmq.store.layouts import refuse_other_layouts
 from lastwrite.rocketmq.store.place import is_store
 from lastwrite.rocketmq.store.reading import Part
 
-_ALL = TopicPartition("lastwrite-dispatch", 0)  # as dispatch: no two runs meet
+# The lock of dispatch, so that two such commands exclude each other.
+_ALL = TopicPartition("lastwrite-dispatch", 0)
 
 
 def cut(
@@ -31,23 +32,24 @@ def cut(
     unclean: bool = False,
     config: Mapping[str, object] | None = None,
 ) -> CutReport:
-    """End the commit log of the store at ``path`` at the physical offset ``at``, as a broker's
-    start would.
+    """End the commit log of the store at ``path`` at the physical offset ``at``.
+
+    The result is that of a broker's start that finds no whole record there.
 
     Args:
         path: the store, a broker's ``storePathRootDir``, with its commit log in it.
-        at: where a record begins, or the last whole one ends; all from there on goes.
-        dry_run: only say what would go.
-        undo: put back what the last cut removed, byte for byte.
-        unclean: go on where the broker was not stopped in order.
-        config: settings under the broker's names; a commit log that lies elsewhere is refused.
+        at: where a record begins, or the last whole one ends; everything from there on is removed.
+        dry_run: only report what would be removed.
+        undo: restore what the last cut removed, byte for byte.
+        unclean: continue although the broker was not stopped cleanly.
+        config: settings under the broker's names; a commit log outside of the store is refused.
 
     Raises:
-        NotALog: no store lies there.
+        NotALog: the path is not a store.
         InvalidConfig: no record begins or ends at ``at``, or there is nothing to undo.
-        LogHeld: a broker or another run holds the store, its broker was killed, or the log has gone
-            on since the cut.
-        LogError: nothing was changed, or it says how to go on.
+        LogHeld: a broker or another command has the store, its broker was killed, or the log has
+            new records since the cut.
+        LogError: nothing was changed, or the message has the next step.
     """
     root = links.home_of(str(path))
     if not is_store(root):

@@ -1,4 +1,4 @@
-"""``dispatch``: from a RocketMQ commit log to consume queues, the index and compaction logs.
+"""``dispatch``: build consume queues, the index and compaction logs from a RocketMQ commit log.
 
     lastwrite.dispatch("/root/store")
 
@@ -8,14 +8,15 @@
              of a log an index  each in one step
                       file
 
-``look`` finds where each thing ends: what a broker has dispatched is not read again. ``walk`` reads
-the commit log from the least of these ends, and ``build`` writes what changes aside. Only small
-values travel; rows lie in scratch files.
+``look`` finds the end of each queue, log and index, so that what a broker has dispatched is not
+read again. ``walk`` reads the commit log from the lowest of these ends, and ``build`` writes the
+changed files to a work folder. Only small values are sent between processes; rows are in scratch
+files.
 
-A log that is damaged, or leaves queue offsets out, is dispatched up to that place and no further,
-in all queues alike: so a broker can go on from there. But where a queue lists records from that
-place on, its units lead to what else is not found: then nothing is changed. Nor is it where the log
-ends before its queues do, unless its broker was killed.
+A log that is damaged or has a gap in queue offsets is dispatched up to that place, in all queues
+alike, so that a broker can continue from there. Nothing is changed if a queue has units beyond that
+place, because only its units lead to the records there. The same holds if the log ends before its
+queues do, unless its broker was killed.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _MOST_PIECE_BYTES = 32 << 20
-_ALL = TopicPartition("lastwrite-dispatch", 0)  # held beside the compacted queues: no two runs meet
+# Locked with the compacted queues, so that two such commands exclude each other.
+_ALL = TopicPartition("lastwrite-dispatch", 0)
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -105,29 +107,29 @@ def dispatch(  # one parameter an option of the command line
     conf: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> DispatchReport:
-    """Build what the store at ``path`` lacks of consume queues, index and compaction logs, as its
-    broker would.
+    """Build what the store at ``path`` lacks of consume queues, index and compaction logs.
+
+    The result is what the store's broker would write.
 
     Args:
         path: the store, a broker's ``storePathRootDir``.
-        config: settings under the broker's names; file sizes are those of the files where there are
-            any.
-        whole_log: read the commit log from its begin, so that the queue that is missing among
-            others is made too. Else it is read from where the consume queues end, as a broker does.
-        unclean: go on where the broker was not stopped in order; units of records that its end lost
-            are cut off then.
-        now_ms: the time that names new index files; None: now.
-        memory: of all processes together, in bytes or as ``"2g"``; None: a quarter of the
+        config: settings under the broker's names; file sizes are taken from existing files.
+        whole_log: read the commit log from its begin, to build also a queue that is missing among
+            others. Otherwise it is read from where the consume queues end, as a broker does.
+        unclean: continue although the broker was not stopped cleanly; units of records that were
+            lost with it are removed.
+        now_ms: the time that names new index files. None means now.
+        memory: of all processes together, in bytes or as ``"2g"``. None means a quarter of the
             machine's.
         spark, master, conf, progress: as for ``compact``.
 
     Raises:
-        NotALog, InvalidConfig: nothing was begun.
-        LogHeld: a broker or another run holds the store, or its broker was killed.
-        CorruptLog: a queue that is there cannot be gone on with; nothing was changed.
+        NotALog, InvalidConfig: nothing was changed.
+        LogHeld: a broker or another command has the store, or its broker was killed.
+        CorruptLog: an existing queue cannot be continued; nothing was changed.
         EnvironmentUnfit: Java or Spark is missing.
 
-    Damage of the commit log does not raise: it stands in the report.
+    Damage of the commit log does not raise: it is in the report.
     """
     begin = time.perf_counter()
     settings = DispatchConfig.from_names(config or {})
@@ -159,7 +161,7 @@ def dispatch(  # one parameter an option of the command line
                 done = ", ".join(job.installed)
                 progress.note(f"{done} of {root} are made; the same command makes the rest")
             with contextlib.suppress(LogError, OSError):
-                trees.clear(root)  # what was written aside; else the next dispatch does it
+                trees.clear(root)  # remove new files; else the next dispatch does
             raise
         changed = set(job.installed)
         report.untouched = untouched.list_untouched(root, changed, untouched.BY_DISPATCH)
@@ -169,7 +171,7 @@ def dispatch(  # one parameter an option of the command line
 
 
 def _scratch(runner: Runner, plan: MemoryPlan) -> ScratchFolders:
-    """Where rows lie between the stages."""
+    """The folders for rows between the stages."""
     parent = shared_folder(runner)
     if parent is None:
         raise InvalidConfig(
@@ -181,7 +183,7 @@ def _scratch(runner: Runner, plan: MemoryPlan) -> ScratchFolders:
 
 @dataclass(frozen=True, slots=True)
 class _Workers:
-    """What runs the tasks, and what they may use."""
+    """The runner of the tasks, and their resources."""
 
     runner: Runner
     memory: MemoryPlan
@@ -189,7 +191,7 @@ class _Workers:
     progress: Progress
 
     def walk(self, units: Sequence[WalkUnit]) -> list[WalkedPiece]:
-        """Read pieces of the commit log; scratch memory is shared by their sizes."""
+        """Walk pieces of the commit log; scratch memory is divided in proportion to their sizes."""
         weights = [unit.end - unit.start for unit in units]
         total = max(1, sum(weights))
         shared = [
@@ -206,7 +208,7 @@ class _Workers:
 
 @dataclass(slots=True)
 class _Sizes:
-    """Bytes of files: of those that are there, else as the settings say."""
+    """File sizes, from existing files or else from the settings."""
 
     queue: int = 0
     batch: int = 0
@@ -216,12 +218,12 @@ class _Sizes:
 
 @dataclass(slots=True)
 class _Dispatch:
-    """One dispatch on its way into its report."""
+    """One dispatch, which fills its report."""
 
     root: str
     settings: DispatchConfig
     whole_log: bool
-    goes_on: bool  # records that a killed broker lost are given up
+    goes_on: bool  # give up records that a killed broker lost
     workers: _Workers
     report: DispatchReport
     topics: dict[str, Topic] = field(default_factory=dict)
@@ -234,14 +236,14 @@ class _Dispatch:
     queued_from: int = 0
     indexed_from: int = 0
     read_from: int = 0
-    until: int = NO_END  # the commit log ends here, or may be dispatched no further
+    until: int = NO_END  # the commit log ends here, or must not be dispatched further
     rows: dict[tuple[bytes, int], list[Stretch]] = field(default_factory=dict)
-    # with the address at which the piece ends
+    # with the address where the piece ends
     entries: list[tuple[Stretch, int]] = field(default_factory=list)
     last_record: int = -1
-    # where the log is damaged: the file, the address of a record, and why
+    # where the log is damaged: the file, the address of a record, and the reason
     bad: tuple[MappedFile, int, str] | None = None
-    installed: list[str] = field(default_factory=list)  # trees, of those that change
+    installed: list[str] = field(default_factory=list)  # changed trees that are in place
 
     def run(self) -> None:
         self._look()
@@ -256,7 +258,7 @@ class _Dispatch:
     # ------------------------------------------------------------------ look
 
     def _look(self) -> None:
-        """What is there, and from where on the commit log must be read."""
+        """Read the state of the store, and decide from where the commit log must be read."""
         self.topics = read_topics(self.root)
         found = reading.read_commit_log(self.root, self._folders())
         others = (p for p in found.problems if os.path.basename(p.path) != trees.GUARD)
@@ -295,13 +297,12 @@ class _Dispatch:
         if self.settings.has_index:
             self._look_at_index()
             self.indexed_from = max(start, self.index.last_address + 1)
-            # The record at the last address is in the index; where the one after it begins nothing
-            # tells.
+            # The record at the last address is in the index. Where the next one begins is unknown.
             starts.append(max(start, self.index.last_address))
         self.read_from = start if is_whole else max(start, min(starts))
 
     def _has_last_record(self) -> bool:
-        """Whether the record is in the log that the consume queues say is their last."""
+        """Whether the log has the last record of the consume queues."""
         ends = [
             (state.end, name)
             for (kind, name), state in self.queues.items()
@@ -318,7 +319,7 @@ class _Dispatch:
         return walking.has_record(self._file_of(address), address)
 
     def _file_of(self, address: int) -> MappedFile:
-        """The file with the address: the last one that begins at it or before it, else the first."""
+        """The last file that begins at the address or before it, else the first file."""
         place = bisect_right([file.start for file in self.log], address) - 1
         return self.log[max(place, 0)]
 
@@ -348,7 +349,7 @@ class _Dispatch:
         ordinary = sizes.get(QueueKind.ORDINARY) or given.consume_queue_bytes
         batch = sizes.get(QueueKind.BATCH) or given.batch_queue_bytes
         ordinary = ordinary or names.DEFAULT_CONSUME_QUEUE_BYTES
-        self.sizes.queue = -(-ordinary // 20) * 20  # as the broker rounds it
+        self.sizes.queue = -(-ordinary // 20) * 20  # rounded up as in a broker
         self.sizes.batch = batch or names.DEFAULT_BATCH_QUEUE_BYTES
         if self.sizes.batch % 46:
             raise InvalidConfig(
@@ -387,20 +388,21 @@ class _Dispatch:
                 self.logs.setdefault(name, LogState())
 
     def _log_starts(self) -> Iterator[int]:
-        """Where the first record lies that each compaction log may lack."""
+        """The address of the first record that each compaction log may lack."""
         for name, state in self.logs.items():
             queue = self.queues.get((QueueKind.ORDINARY, name))
             if queue is None:
-                # what it has lies after the ends of all others, or the whole log is to be read
+                # its records are after the ends of all other queues, or the whole log is read
                 yield self.queued_from
                 continue
             if state.highest + 1 >= queue.next_number:
                 continue
             if state.highest < queue.first_number:
-                # what the queue has no unit of, as a prepared message, may lie before its first
+                # records without a unit, such as prepared messages, may precede the queue's first
+                # unit
                 yield 0
                 continue
-            # From the last one held on: the next may be one that the queue has no unit of.
+            # Read from its last record on, because a record without a unit may follow.
             log = reading.read_queue(self.root, Part.CONSUME_QUEUE, name)
             yield dispatched.address_of(log, state.highest) or 0
 
@@ -416,7 +418,7 @@ class _Dispatch:
     # ------------------------------------------------------------------ walk
 
     def _walk(self) -> None:
-        """Read the commit log; a piece that began in a wrong place is walked again."""
+        """Read the commit log; a piece that began at a wrong address is walked again."""
         self.until = self.read_from
         self.bad = None
         if not self.log:
@@ -424,11 +426,11 @@ class _Dispatch:
         file = self._file_of(self.read_from)
         at = min(max(self.read_from, file.start), file.end)
         if at < file.end and not walking.begins_a_record(file, at):
-            at = file.start  # what said so was wrong; a file's begin never is
+            at = file.start  # the address was wrong; the begin of a file never is
         self.report.log_end = self.until = self.report.read_from = at
         pieces = list(self._pieces(self.log.index(file), at))
         if not pieces:
-            return  # nothing was written from there on
+            return  # nothing is written from there on
         results = self.workers.walk(pieces)
         last = WalkedPiece(end=at)
         expected = at
@@ -438,7 +440,7 @@ class _Dispatch:
                     break
                 last, expected = WalkedPiece(end=unit.start), unit.start
             if last.stop or expected >= unit.end:
-                continue  # after the file's end, or all of it is one record
+                continue  # beyond the file's end, or inside a single record
             if walked.begin != expected:
                 walked = self.workers.walk([replace(unit, start=expected, is_exact=True)])[0]
             self._accept(walked)
@@ -450,7 +452,7 @@ class _Dispatch:
         self.report.bytes_read = max(self.until - at, 0)
 
     def _goes_on(self, file: MappedFile, last: WalkedPiece, following: MappedFile) -> bool:
-        """Whether the log goes on in the next file: not after damage or a missing file."""
+        """Whether the log continues in the next file: not after damage or a missing file."""
         if last.stop not in (0, kernels.BLANK):
             wrong = f"{walking.WORDS[last.stop]}, and the log goes on in {following.path}"
         elif following.start != file.end:
@@ -463,7 +465,7 @@ class _Dispatch:
         return False
 
     def _look_at_end(self, file: MappedFile, last: WalkedPiece) -> None:
-        """Note how the newest file ends: with nothing, a record cut short, or damage."""
+        """Note how the newest file ends: without data, with a partial record, or with damage."""
         if last.stop in (0, kernels.BLANK):
             return
         words = walking.WORDS[last.stop]
@@ -535,7 +537,7 @@ class _Dispatch:
     # ------------------------------------------------------------------ build
 
     def _units(self) -> list[BuildUnit]:
-        """What is to be brought up to date."""
+        """The queues, compaction logs and index files to build."""
         folder = trees.staging_folder(self.root)
         delays = self.settings.delays_ms()
         units: list[BuildUnit] = []
@@ -579,7 +581,7 @@ class _Dispatch:
     ) -> QueueUnit:
         state = self.queues.get((kind, name), QueueState())
         is_cut = self._is_beyond(kind, state)
-        if is_cut:  # units of records that the log does not have: a broker's start cuts them off
+        if is_cut:  # units of records that the log does not have; a broker's start removes them
             queue = reading.read_queue(self.root, Part(kind), name)
             state = dispatched.read_queue_state(queue, kind, self.until)
             self.queues[kind, name] = state
@@ -587,11 +589,11 @@ class _Dispatch:
         return QueueUnit(kind, name, tuple(rows), self.until, state, size, folder, delay_ms, is_cut)
 
     def _is_beyond(self, kind: QueueKind, state: QueueState) -> bool:
-        """Whether the queue's last unit is of a record after the log's end."""
+        """Whether the queue's last unit belongs to a record after the log's end."""
         return state.end >= self.until if kind is QueueKind.BATCH else state.end > self.until
 
     def _name(self, raw: bytes, queue: int, rows: Stretch) -> TopicPartition | None:
-        """The queue's name; None, and a problem, where no folder can have it."""
+        """The queue's name. None, and a problem, if no folder can have that name."""
         try:
             topic = raw.decode()
         except UnicodeDecodeError:
@@ -619,7 +621,7 @@ class _Dispatch:
         return None
 
     def _index_units(self, folder: str) -> Iterator[IndexUnit]:
-        """The index files that take the entries, in their order."""
+        """The index files for the entries, in order."""
         if not self.settings.has_index or self.last_record < 0:
             return
         old = self.index
@@ -632,7 +634,8 @@ class _Dispatch:
         path, count, name = old.path, old.count, old.name
         room = capacity - old.count if old.name else 0
         last_address, before = old.last_address, None
-        # A broker makes the next file for the first record after a full one, be it without a key.
+        # A broker creates the next file for the first record after a full one, even for one without
+        # a key.
         while left or (not room and newest > last_address):
             if not room:
                 path, count, name, room = "", 1, self._index_name(name), capacity - 1
@@ -662,26 +665,29 @@ class _Dispatch:
                 last_address = int(walking.read_entries(*before, 1)[1][0])
 
     def _counted(self, stretch: Stretch, end: int) -> int:
-        """How many of a piece's entries are of records that may be dispatched."""
+        """How many of a piece's entries belong to records that may be dispatched."""
         if end <= self.until:
             return stretch.count
         _, places, _ = walking.read_entries(stretch, 0, stretch.count)
         return int(places.searchsorted(self.until))
 
     def _index_name(self, before: str) -> str:
-        """As a broker names an index file by its clock, but after the name ``before``."""
+        """The name that a broker gives a new index file by its clock.
+
+        It is always after the name ``before``.
+        """
         seconds, ms = divmod(self.report.now_ms, 1000)
         name = time.strftime("%Y%m%d%H%M%S", time.localtime(seconds)) + f"{ms:03d}"
         return name if name > before else f"{int(before) + 1:017d}"
 
     def _build(self) -> list[tuple[BuildUnit, Built]]:
-        """Write aside what changes; where offsets are left out, once more up to there."""
+        """Build the changed files; if queue offsets have a gap, build again up to it."""
         units = self._units()
         built = self.workers.build(units)
         if self.report.read_from > self.report.log_start and any(
             one.gap_at >= 0 or one.begins_late for one in built
         ):
-            # What lies before is missing in one queue that others have: it was lost alone.
+            # One queue lacks earlier units that others have, so it was lost alone.
             self.queued_from = self.read_from = self.report.log_start
             self.rows.clear()
             self.entries.clear()
@@ -709,9 +715,9 @@ class _Dispatch:
         built: Sequence[tuple[BuildUnit, Built]],
         found: Mapping[tuple[QueueKind, TopicPartition], QueueState],
     ) -> bool:
-        """Note what is damaged or missing; whether what was built may be put in place.
+        """Note damage and missing records. Returns whether the built files may be put in place.
 
-        ``found``: the queues as they were before any was cut back.
+        ``found`` has the queues before any was cut.
         """
         ahead = {
             name: offsets
@@ -769,7 +775,7 @@ class _Dispatch:
         ahead: Mapping[TopicPartition, tuple[int, int]],
         found: Mapping[tuple[QueueKind, TopicPartition], QueueState],
     ) -> None:
-        """Name the record, what is lost with it, and what a cut there would lose besides."""
+        """Note the damaged record, what is lost with it, and what a cut there would also remove."""
         rest = beyond.survey(self.log, address)
         there = {}
         for kind, name in found:
@@ -822,7 +828,7 @@ class _Dispatch:
         built: Sequence[tuple[BuildUnit, Built]],
         found: Mapping[tuple[QueueKind, TopicPartition], QueueState],
     ) -> None:
-        """Nothing is put in place: report the queues as they are."""
+        """Leave everything as it is, and report the queues."""
         trees.clear(self.root)
         for unit, _ in built:
             if isinstance(unit, IndexUnit):
@@ -841,7 +847,7 @@ class _Dispatch:
     # ------------------------------------------------------------------ install
 
     def _install(self, built: Sequence[tuple[BuildUnit, Built]]) -> None:
-        """Put all files in place, and say what was done."""
+        """Put all files in place, and report what was done."""
         changes = {tree: trees.TreeChange() for tree in trees.ORDER}
         for unit, one in built:
             self.report.bytes_written += one.bytes_written
@@ -890,10 +896,10 @@ class _Dispatch:
 
 
 def _common_size(sizes: Mapping[str, T], remedy: str) -> T:
-    """The size that the files of all queues have; ``sizes``: by a file of each queue.
+    """The common file size of all queues; ``sizes`` has the size by a file of each queue.
 
     Raises:
-        CorruptLog: a queue has another one. It names that queue, not those that agree.
+        CorruptLog: names a queue with another size.
     """
     ((common, count), *others) = Counter(sizes.values()).most_common()
     if others:
@@ -922,7 +928,7 @@ def _weight(unit: BuildUnit) -> int:
 
 
 def _sound(results: Sequence[T | Failed[U]]) -> list[T]:
-    """The results; the first failure is raised: nothing was installed yet."""
+    """The results. Raises the first failure; nothing was installed yet."""
     sound = []
     for result in results:
         if isinstance(result, Failed):

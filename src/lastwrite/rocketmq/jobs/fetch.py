@@ -1,4 +1,4 @@
-"""``fetch`` of RocketMQ's stores: several queues at once, each by ``store.fetching``."""
+"""``fetch`` from RocketMQ stores: several queues at once, each by ``store.fetching``."""
 
 from __future__ import annotations
 
@@ -32,13 +32,15 @@ def fetch_queues(
     progress: Progress | None,
     accepts_gap: bool = False,
 ) -> LogsFetched:
-    """Bring the queues in ``folders`` into the archive ``to``. One that is damaged, or does not
-    continue what the archive has, is not touched; the others are brought.
+    """Fetch the queues in ``folders`` into the archive ``to``.
+
+    A queue that is damaged, or that does not continue the archive, is skipped; the others are
+    fetched.
 
     Raises:
-        LogHeld: somebody who is no broker works on them, or a broker was killed.
-        InvalidConfig: they are of an archive.
-        CorruptLog: the store's topics cannot be understood.
+        LogHeld: another command has the queues, or a broker was killed.
+        InvalidConfig: the queues are in an archive.
+        CorruptLog: the store's topics cannot be read.
     """
     ROCKETMQ.check_config(config)
     refuse_if_broken(to)
@@ -61,7 +63,7 @@ def fetch_queues(
 
 
 class _Fetch:
-    """What all queues of a call share."""
+    """The arguments that all queues of a call share."""
 
     def __init__(
         self,
@@ -77,20 +79,20 @@ class _Fetch:
         self._limits = limits
         self._topics = topics
         self._accepts_gap = accepts_gap
-        # A broker keeps no delete; whoever has a round that does states how long.
+        # A broker keeps no deletes. A user whose compaction keeps them sets this option.
         kept_ms = RocketmqConfig.from_names(config).delete_retention_ms
         self._kept_deletes_ms = kept_ms if _RETENTION in config else 0
 
     def bytes_of(self, folder: str) -> int:
-        """What of the log may travel at most."""
+        """The most bytes of the log that may be copied."""
         try:
             segments = ROCKETMQ.read(folder).segments
-        except (LogError, OSError):  # its report will say so
+        except (LogError, OSError):  # fetching it reports the error
             return 0
         return sum(each.size_bytes for each in segments[: None if self._include_active else -1])
 
     def fetch(self, folder: str, advance: Advance) -> FetchedLog:
-        """Bring one queue."""
+        """Fetch one queue."""
         name = ROCKETMQ.name_of(folder)
         found = FetchedLog(
             topic=name.topic,
@@ -98,7 +100,7 @@ class _Fetch:
             source=folder,
             folder=partition_address(self._to, SYSTEM, name.topic, name.partition),
         )
-        # Listed just now: those before may have taken hours.
+        # Listed again, because the queues before may have taken hours.
         return brought(found, lambda: self._fetch(ROCKETMQ.read(folder), found, advance))
 
     def _fetch(self, log: PartitionLog, found: FetchedLog, advance: Advance) -> FetchedLog:

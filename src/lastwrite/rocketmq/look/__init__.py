@@ -1,1 +1,1 @@
-"""Looking at a RocketMQ store without changing it."""
+"""Commands that read a RocketMQ store without changing it."""

@@ -1,4 +1,4 @@
-"""RocketMQ's messages as columns: see ``rows``. Those of a topic's compaction logs."""
+"""RocketMQ's messages as columns, from a topic's compaction logs; see ``rows``."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ class _Rows(RowSystem):
     def identity(self, log: PartitionLog, offset: int) -> str | None:
         """Queue offset and digest of the last record below ``offset``, and the largest store time.
 
-        Queue offsets of a topic that is created again begin at 0 again, and the store time is the
-        only number in a compaction log that rises from one topic to the next.
+        If a topic is created again, its queue offsets begin at 0 again. The store time is the only
+        number in a compaction log that rises from the old topic to the new one.
         """
         found = queues.last_record_before(log, offset)
         if found is None:
@@ -109,7 +109,7 @@ class _Rows(RowSystem):
         return f"{unit.base}:{fetching.digest(record)}:{max(stored_ms, unit.store_time_ms)}"
 
     def difference(self, log: PartitionLog, offset: int, identity: str) -> str | None:
-        """Judged by the last record below ``offset`` that is left.
+        """Compare the log with ``identity`` by the last remaining record below ``offset``.
 
         Compaction may have removed the record of the identity. Then the store time decides: no
         record below ``offset`` was stored later than the identity's time.
@@ -137,11 +137,12 @@ ROWS = _Rows()
 
 
 def _tells_less(root: str, name: TopicPartition) -> bool:
-    """Whether an index is empty though its log is not, or does not begin and end at records: a
-    listing takes the one for an empty file.
+    """Whether an index is wrong in a way that a listing overlooks.
+
+    The index is empty although its log is not, or its first or last unit has no record.
 
     Raises:
-        CommitConflict: files are not those that were listed.
+        CommitConflict: the files have changed since they were listed.
     """
     try:
         queue = CompactedQueue(root, name)
@@ -155,11 +156,11 @@ def _tells_less(root: str, name: TopicPartition) -> bool:
 
 
 def _rebuilt(root: str, log: PartitionLog) -> PartitionLog:
-    """The queue as its log files alone tell it, where an index is missing or lies.
+    """The queue read from its log files alone, because an index is missing or wrong.
 
     Raises:
-        CorruptLog: more than that is wrong.
-        CommitConflict: files are not those that were listed.
+        CorruptLog: there is further damage.
+        CommitConflict: the files have changed since they were listed.
     """
     queue = CompactedQueue(root, log.name)
     segments = []
@@ -170,7 +171,7 @@ def _rebuilt(root: str, log: PartitionLog) -> PartitionLog:
                 continue
             ends = places.positions + places.sizes
             if places.positions[0] or (places.positions[1:] != ends[:-1]).any():
-                break  # what lies between is nobody's
+                break  # bytes in between belong to no record
             size, file = int(ends[-1]), pair.log
             segment = Segment(
                 base_offset=range_.first,

@@ -1,5 +1,8 @@
-"""``dump`` of a RocketMQ store: messages in the order of the commit log or of a queue, or found by
-what is known of them; index entries; small files. Rows come while files are read."""
+"""``dump`` of a RocketMQ store: messages, index entries, small files.
+
+Messages are in the order of the commit log or of a queue, or found by key, id, time or address.
+Rows are yielded while files are read.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ _INDEX_PARTS = (Part.CONSUME_QUEUE, Part.EXTENSION, Part.BATCH_QUEUE, Part.COMPA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What one call asks for; None: not asked."""
+    """The selection of one call. None means no restriction."""
 
     topic: str | None = None
     queue: int | None = None
@@ -94,7 +97,7 @@ class Wanted:
 
     @property
     def is_found(self) -> bool:
-        """Whether one message, or those of a key, are asked for, and not a stretch."""
+        """Whether the call selects one message or the messages of a key, and not a range."""
         ways = (self.commit_log_offset, self.key, self.unique_key, self.message_id)
         return any(way is not None for way in ways)
 
@@ -102,15 +105,15 @@ class Wanted:
 def dump_store(
     path: str, wanted: Wanted, limit: int | None, say: Callable[[str], None]
 ) -> Iterator[Row]:
-    """The rows of what lies at ``path``: a store, one of its folders, a topic, a queue, or one
-    file.
+    """The rows of what is at ``path``: a store, one of its folders, a topic, a queue, or one file.
 
-    ``say`` is told of what was not found as a broker would have found it, and of what a crash left.
+    ``say`` is called with a text if messages are not found the way a broker finds them, and for
+    leftovers of a crash.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: before the first row.
-        NotALog: no row, and nothing knows of the topic or the queue.
-        CorruptLog: after the last row, the first damage; nothing that is whole was left out.
+        NotALog: there is no row, and the topic or queue is unknown.
+        CorruptLog: after the last row, the first damage; no whole message was left out.
     """
     place = find_place(path)
     if place.root is not None:
@@ -133,7 +136,7 @@ class _StoreDump:
         self._seen: set[tuple[str, int | None, str]] = set()
 
     def note(self, problem: Problem) -> None:
-        """Each place once; what a crash leaves is no damage, and only said."""
+        """Note a problem once for each place; leftovers of a crash are only printed."""
         mark = (problem.path, problem.position, problem.message)
         if mark in self._seen:
             return
@@ -149,12 +152,13 @@ class _StoreDump:
             any_row = True
             yield row
         if not any_row and not self.problems and self._place.root is not None:
-            self._check_asked(self._place.root)  # the commit log may have what no folder knows of
+            self._check_asked(self._place.root)  # the commit log may have queues without a folder
 
     def _check_asked(self, root: str) -> None:
-        """
+        """Check that the requested topic and queue exist.
+
         Raises:
-            NotALog: neither queues nor the broker's settings know of what is asked for.
+            NotALog: neither queues nor the broker's settings have them.
         """
         wanted = self._wanted
         known = known_queues(root, topics_or_none(root, self.note))
@@ -195,7 +199,7 @@ class _StoreDump:
             self._say("no such message")
 
     def _is_other(self, found: Found, row: Row) -> bool:
-        """Whether a message of an inner batch does not have the key that another one of it has."""
+        """Whether a message of an inner batch lacks a key that another message of the batch has."""
         wanted = self._wanted
         key, is_unique = wanted.key, wanted.key is None
         if is_unique:
@@ -207,7 +211,7 @@ class _StoreDump:
         return not is_its_own and (is_unique or not is_one_of(said.get(properties.KEYS, ""), key))
 
     def _precedes(self, row: Row) -> bool:
-        """Whether a message of a batch, or found by key, lies below the offset asked for."""
+        """Whether a message of a batch, or found by key, is below the requested offset."""
         wanted = self._wanted
         if wanted.offset is None or (
             row["batch_index"] is None and wanted.key is None and wanted.unique_key is None
@@ -253,7 +257,7 @@ class _StoreDump:
             yield from self._whole_log(finder)
 
     def _whole_log(self, finder: StoreFinder) -> Iterator[Found]:
-        """The commit log from the time that was asked for on; where there is none, compaction logs."""
+        """The commit log from the requested time on, or the compaction logs if there is none."""
         time_ms = self._wanted.time_ms
         start = 0 if time_ms is None else finder.address_at(time_ms)
         if start is None:
@@ -265,7 +269,7 @@ class _StoreDump:
             yield Found(message, file.path, position, BY_WALK)
 
     def _is_compacted_alone(self, finder: StoreFinder) -> bool:
-        """Whether compaction logs are here without a commit log, which is said."""
+        """Whether there are compaction logs but no commit log; prints a note if so."""
         root = self._place.root
         if finder.log.files or root is None or not list_queues(root, Part.COMPACTION_LOG):
             return False
@@ -292,7 +296,7 @@ class _StoreDump:
     def _older(
         self, finder: StoreFinder, name: TopicPartition, first: int, end: int | None
     ) -> Iterator[Found]:
-        """What only the compaction log still has of a queue, from offset ``first`` on."""
+        """Messages from offset ``first`` on that only the queue's compaction log still has."""
         root = self._place.root
         if (end is not None and end <= first) or root is None:
             return
@@ -407,7 +411,7 @@ class _StoreDump:
         try:
             yield from rows
         except CommitConflict:
-            raise  # it is gone
+            raise  # the file is gone
         except LogError as error:
             self.note(problem_of(error, path, remedy=remedy))
 
@@ -432,7 +436,7 @@ class _StoreDump:
 
 
 def _decoded(row: Row) -> Row:
-    """The body as text where it is text."""
+    """The body as text, if it is UTF-8."""
     body = None if row["body"] is None else base64.b64decode(row["body"])
     try:
         return {"body": None if body is None else body.decode("utf-8")}

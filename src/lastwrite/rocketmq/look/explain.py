@@ -1,4 +1,4 @@
-"""RocketMQ's share of ``explain``: its rules in words, and what a message is.
+"""RocketMQ's part of ``explain``: its rules in words, and descriptions of messages.
 
 Source: docs/formats/rocketmq-compaction.md, "A run" and "Settings".
 """
@@ -27,7 +27,7 @@ from lastwrite.rocketmq.system import range_of
 
 
 class RocketmqFates(Fates):
-    """RocketMQ's words for what becomes of a message."""
+    """RocketMQ's wording for what happens to a message."""
 
     active = "in the active file"
     forget_clean = "the queue is taken out of compaction/position-checkpoint"
@@ -37,7 +37,10 @@ class RocketmqFates(Fates):
         return f"queue offset {offset}"
 
     def delete(self, facts: RecordFacts, message: str) -> Answer:
-        """A delete ages from its own store time; a broker's own run drops it at once."""
+        """A delete is kept for a time counted from its store time.
+
+        A broker's compaction drops it at once.
+        """
         stored_ms, due_ms = facts.horizon_ms, self.horizon_ms(facts)
         assert stored_ms is not None and due_ms is not None
         waits = due_ms - self.round.now_ms
@@ -69,7 +72,7 @@ class RocketmqFates(Fates):
 
 
 class RocketmqExplainer(Explainer):
-    """See ``explanation.partition`` for what each call owes."""
+    """RocketMQ's part of ``explanation.partition``, which documents the methods."""
 
     fates = RocketmqFates
 
@@ -93,7 +96,7 @@ class RocketmqExplainer(Explainer):
         found = decode_message(record.data, 0, len(record.data))
         try:
             size = len(body_of(found, BODY_LIMIT_BYTES))
-        except LogError:  # it is kept as it is
+        except LogError:  # kept as it is
             size = len(found.body)
         return Described(
             found.queue_offset,

@@ -1,13 +1,12 @@
-"""``dump --to``: all messages of a RocketMQ store, or of a topic, as a folder of Parquet or JSON
-lines.
+"""``dump --to``: all messages of a RocketMQ store or topic as a folder of Parquet or JSON lines.
 
-Records never cross a file's end, so a file of the log is a task's work: it is walked as ``dump``
-walks it, past damage, and what it holds becomes parts named by the address at which they begin; so
-the parts in the order of their names are the log in its order. Small work is done in this process,
-the rest on Spark. The folder appears when all parts are in it.
+No record spans two files, so one file of the log is one task. The task walks it like ``dump``,
+skipping damage, and writes parts named by the address where they begin. Parts sorted by name are in
+log order. A small log is processed in this process, a larger one on Spark. The folder appears when
+all parts are complete.
 
-A Parquet column a field of ``dump``, under the same name. ``stored_body`` is null where the body is
-not compressed: it is the body then.
+A Parquet column has the name of a field of ``dump``. ``stored_body`` is null if the body is not
+compressed, because it would equal ``body``.
 """
 
 from __future__ import annotations
@@ -61,12 +60,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FORMATS = ("parquet", "json")
-SPARK_FROM_BYTES = 256 << 20  # of log; below it Spark would cost more than it gives
-PART_BYTES = 128 << 20  # of log, in one part
+SPARK_FROM_BYTES = 256 << 20  # of log; for less, starting Spark costs more than it saves
+PART_BYTES = 128 << 20  # of log in one part
 
 
 class ExportReport(Document, kw_only=True):
-    """What was written."""
+    """The result of an export."""
 
     path: str
     to: str
@@ -83,7 +82,7 @@ class ExportReport(Document, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What every task is told."""
+    """The arguments that every task gets."""
 
     log: MappedLog
     folder: str
@@ -110,19 +109,19 @@ def export(  # one parameter an option of the command line
 
     Args:
         path: a RocketMQ store, its commit log folder, or one file of it.
-        to: a folder that is not there yet.
-        format: ``parquet`` or ``json``, a message a line.
-        topic, partition: only this topic, only this queue of each.
-        config: where the commit log lies, as ``dump`` takes it.
-        spark: a session to use; None: this process for a small log, else one of our own.
+        to: a folder that does not exist yet.
+        format: ``parquet`` or ``json``, one message per line.
+        topic, partition: only this topic, only this queue of each topic.
+        config: where the commit log is, as for ``dump``.
+        spark: the session to use. None means this process for a small log, else a new session.
         memory, master, conf, progress: as for ``compact``.
 
     Raises:
-        NotALog, InvalidConfig, LogHeld: nothing was begun.
+        NotALog, InvalidConfig, LogHeld: nothing was written.
         EnvironmentUnfit: pyarrow, Java or Spark is missing.
-        LogError: a file could not be read or written; ``to`` is then not there.
+        LogError: a file could not be read or written; ``to`` does not exist then.
 
-    Damage does not raise: it stands in the report, and what is whole was written.
+    Damage does not raise: it is in the report, and every whole message was written.
     """
     if format not in FORMATS:
         raise InvalidConfig(f"unknown format {format!r}", remedy=f"one of: {', '.join(FORMATS)}")
@@ -161,7 +160,7 @@ def export(  # one parameter an option of the command line
 
 
 def _find_log(path: str, config: Mapping[str, object] | None) -> MappedLog:
-    """The commit log at ``path``; see ``export`` for what it raises."""
+    """The commit log at ``path``; raises as ``export`` does."""
     place = find_place(path)
     if place.root is not None:
         lock.refuse_if_held(place.root)
@@ -183,7 +182,7 @@ def _find_log(path: str, config: Mapping[str, object] | None) -> MappedLog:
 
 
 def _write_file(job: _Job, file: MappedFile) -> ExportReport:
-    """Write the parts of one file; the report is about it alone."""
+    """Write the parts of one file, and report on it."""
     done = ExportReport(path=file.path, to=job.folder, format=job.format)
     walk = LogWalk(job.log, done.problems.append, checks_crc=True)
     held: list[Any] = []
@@ -232,7 +231,7 @@ def _put(job: _Job, start: int, held: list[Any]) -> int:
 
 
 def _lines(chunk: Chunk, rows: Int64Array) -> tuple[bytes, int]:
-    """JSON lines as ``dump --json`` prints them, and how many."""
+    """JSON lines as printed by ``dump --json``, and their number."""
     encode = json.JSONEncoder(separators=(", ", ": "), check_circular=False).encode
     lines = [encode(row) for row in _rows(chunk, rows)]
     return ("\n".join(lines) + "\n").encode(), len(lines)
@@ -284,9 +283,10 @@ def _schema() -> Any:
 
 
 def _batches(chunk: Chunk, rows: Int64Array, bad: set[int]) -> list[tuple[Any, int]]:
-    """The rows as Arrow record batches, in order, each with its count. What is not plain goes
-    message by message: inner batches, and bodies that do not decompress or whose checksum does not
-    hold (``bad`` positions).
+    """The rows as Arrow record batches, in order, each with its count.
+
+    Inner batches, bodies that do not decompress, and records with a wrong checksum (``bad``
+    positions) are converted one by one.
     """
     table = chunk.table[rows]
     is_bad = np.isin(table["position"], np.fromiter(bad, np.int64, len(bad)))
@@ -389,7 +389,7 @@ def _compression(sys_flag: int) -> str:
 
 
 def _hosts(chunk: Chunk, table: MessageTable, at: str, bit: int) -> Any:
-    """Hosts as text: each distinct one is put into words once."""
+    """Hosts as text; each distinct host is formatted once."""
     import pyarrow as pa
 
     out = np.empty(len(table), dtype=object)
@@ -407,7 +407,7 @@ def _hosts(chunk: Chunk, table: MessageTable, at: str, bit: int) -> Any:
 def _raw_hosts(
     chunk: Chunk, table: MessageTable, at: str, bit: int
 ) -> Iterator[tuple[Int64Array, ByteArray]]:
-    """Rows, and their hosts' bytes, a row each: those of IPv4 and those of IPv6."""
+    """Rows and the bytes of their hosts, a row each: first IPv4, then IPv6."""
     wide = (table["sys_flag"] & bit) != 0
     for size, where in ((8, ~wide), (20, wide)):
         rows = np.flatnonzero(where)

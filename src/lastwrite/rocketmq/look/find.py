@@ -1,12 +1,12 @@
 """Find messages in a RocketMQ store: by queue offset, address, key, message id or time.
 
-Each is looked up where a broker would: a consume queue for offsets and times, an index file for
-keys, the address itself for message ids. What an index says is believed only where the record
-agrees. Where an index is missing, ends early, or contradicts the log, the answer is found in the
-commit log itself, as if the index had been rebuilt, and ``say`` is told.
+Each lookup uses the structure that a broker uses: a consume queue for offsets and times, an index
+file for keys, the address itself for message ids. An index entry counts only if the record agrees.
+If an index is missing, ends early, or contradicts the log, the commit log itself is searched, as if
+the index had been rebuilt, and ``say`` is called.
 
-A consume queue lacks what a broker had not dispatched when it was killed, so at its end the commit
-log after its last message is searched too.
+A consume queue lacks records that a broker had not dispatched when it was killed. So the commit log
+after its last message is searched, too.
 
 Source: RocketMQ 5.5.0 ``ConsumeQueue``, ``BatchConsumeQueue``, ``IndexFile.selectPhyOffset``,
 ``MQAdminImpl.viewMessage``; docs/formats/rocketmq.md; docs/formats/rocketmq-compaction.md, "A
@@ -60,7 +60,7 @@ from lastwrite.rocketmq.store.topics import topics_or_none
 from lastwrite.storage.problems import damaged
 from lastwrite.storage.reading import TRIES, one_try
 
-# What led to a record.
+# How a record was found.
 BY_ADDRESS = "address"
 BY_QUEUE = "consume queue"
 BY_BATCH_QUEUE = "batch consume queue"
@@ -73,7 +73,7 @@ _QUEUES = (Part.CONSUME_QUEUE, Part.BATCH_QUEUE)
 
 
 class Found(NamedTuple):
-    """A record, where it lies, and what led there."""
+    """A record, its file and position, and how it was found."""
 
     message: Message
     file: str
@@ -83,7 +83,7 @@ class Found(NamedTuple):
 
 
 class _Unit(NamedTuple):
-    """What a queue's index says of one record."""
+    """The entry of one record in a queue's index."""
 
     offset: int
     address: int
@@ -95,7 +95,7 @@ class _Unit(NamedTuple):
 
     @classmethod
     def of(cls, table: units.Units, row: int, file: MappedFile, place: int = 0) -> _Unit:
-        """A row of a table that begins with unit number ``place`` of the file."""
+        """The unit of a row in a table that begins with unit number ``place`` of the file."""
         is_batch = table.dtype == units.BATCH_DTYPE
         unit_bytes = table.dtype.itemsize
         at = (place + row) * unit_bytes
@@ -119,7 +119,7 @@ class _Contradiction(Exception):
 
 
 def dispatches_of(message: Message) -> list[tuple[str, int, int]]:
-    """Topic, queue and offset of every unit of the record: its own, then multi-dispatch."""
+    """Topic, queue and offset of every unit of the record: its own queue, then light queues."""
     found = [(message.topic, message.queue_id, message.queue_offset)]
     if names.dispatches_to_light_queues(message.topic):
         found += properties.light_queues(message.properties, message.queue_id)
@@ -127,10 +127,10 @@ def dispatches_of(message: Message) -> list[tuple[str, int, int]]:
 
 
 class StoreFinder:
-    """Finds in one store, or in one log file without a store (``log``).
+    """Finds messages in one store, or in one log file without a store (``log``).
 
-    ``note`` is told of damage, ``say`` of everything that was not found as a broker would have
-    found it.
+    ``note`` is called with damage, ``say`` with a text if messages are not found the way
+    a broker finds them.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class StoreFinder:
         self._reader.close()
 
     def say(self, text: str) -> None:
-        """Each thing once."""
+        """Print a text, each only once."""
         if text not in self._said:
             self._said.add(text)
             self._tell(text)
@@ -174,8 +174,7 @@ class StoreFinder:
         """The record that begins at ``address``.
 
         Raises:
-            CorruptLog: there is none, it is not ``size`` bytes long, or it says that it lies
-                elsewhere.
+            CorruptLog: there is none, its size is not ``size``, or it states another address.
         """
         if size is None:
             size = int.from_bytes(self._reader.read(address, 4), "big", signed=True)
@@ -195,7 +194,7 @@ class StoreFinder:
         return Found(message, file.path, address - file.start, by)
 
     def at_address(self, address: int) -> Iterator[Found]:
-        """The record that begins at ``address``, else the one that has it inside."""
+        """The record that begins at ``address``, else the one that contains that byte."""
         file = self.log.find(address)
         if file is None:
             self.say(f"no file of {self.place} has address {address}: {self._bounds()}")
@@ -216,16 +215,15 @@ class StoreFinder:
         self.say(f"no record at address {address} of {file.path}")
 
     def by_message_id(self, text: str, topic: str | None) -> Iterator[Found]:
-        """The record of an offset message id; where none is there, the records with this unique
-        key.
+        """The record of an offset message id, or else the records with this unique key.
 
         Raises:
-            InvalidConfig: it is neither.
+            InvalidConfig: the text can be neither.
         """
         try:
             host, address = record.parse_message_id(text)
         except InvalidConfig:
-            if len(text) != 32:  # as a unique key has as a rule; anything else is a mistake
+            if len(text) != 32:  # the usual length of a unique key; any other text is a mistake
                 raise
             host, address = None, -1
         if host is not None and self.log.find(address) is not None:
@@ -262,7 +260,7 @@ class StoreFinder:
     # ------------------------------------------------------------------ queues
 
     def queues(self, topic: str | None = None, queue: int | None = None) -> list[TopicPartition]:
-        """The queues that the store's folders know, narrowed; sorted."""
+        """The queues with a folder in the store, filtered by topic and queue; sorted."""
         if self._root is None:
             return []
         found = {
@@ -274,7 +272,7 @@ class StoreFinder:
         return sorted(found)
 
     def queues_in_log(self, topic: str | None, queue: int | None) -> list[TopicPartition]:
-        """The queues whose records the commit log has, by reading all of it."""
+        """The queues with records in the commit log, which is read completely."""
         found: set[TopicPartition] = set()
         for chunk in self._walk().chunks():
             for name, _ in chunk.by_queue():
@@ -283,15 +281,15 @@ class StoreFinder:
         return sorted(found)
 
     def queue(self, name: TopicPartition, first: int = 0) -> Iterator[Found]:
-        """The queue's records from queue offset ``first`` on, as its consume queue leads to them.
+        """The queue's records from queue offset ``first`` on, found through its consume queue.
 
-        Where offsets are left out, between units and after the last, the commit log itself is
+        For offsets missing between units and after the last unit, the commit log itself is
         searched.
         """
         next_offset, reached = first, self.log.start
         any_unit = False
         for unit in self._units(name, first):
-            if self._is_expired(unit) and reached == self.log.start:  # none has been found yet
+            if self._is_expired(unit) and reached == self.log.start:  # no record was found yet
                 self.say(
                     f"the consume queue of {name} begins with messages that the commit log no longer "
                     f"has (it begins at {self.log.start})"
@@ -320,7 +318,7 @@ class StoreFinder:
             next_offset, reached = unit.offset + unit.number, unit.end
             yield self.found(message, unit.address, unit.found_by)
         last = None if any_unit else self._last_unit(name)
-        if last is not None:  # all its units lie below what was asked for
+        if last is not None:  # all its units are below the requested offset
             any_unit = True
             with suppress(_Contradiction):
                 self._believed(last, name, 0)
@@ -342,8 +340,9 @@ class StoreFinder:
     def _named_missing(
         self, name: TopicPartition, found: Iterator[Found], next_offset: int
     ) -> Iterator[Found]:
-        """``found``, a queue's records from ``next_offset`` on. Notes those that have a unit and
-        are not among them.
+        """Yield ``found``, a queue's records from ``next_offset`` on.
+
+        Notes the records with a unit that are missing.
         """
         last = self._last_unit(name)
         end = next_offset if last is None else last.offset + last.number
@@ -403,7 +402,7 @@ class StoreFinder:
                         yield unit
                 is_short = count < len(table) and self.log.bound is None
                 if part is Part.CONSUME_QUEUE and is_short and not log.is_last(file):
-                    # Where units are missing in the middle the next file's first would be taken for
+                    # Missing units in the middle must not make the next file's first unit look like
                     # the next message.
                     yield _Unit.of(table, count, file)._replace(address=-1, size=0)
 
@@ -411,14 +410,17 @@ class StoreFinder:
         return read_queue(self._root, part, name) if self._root is not None else MappedLog()
 
     def _valid_units(self, file: MappedFile, part: Part) -> tuple[units.Units, int]:
-        """The units of an index's file, and how many are valid and of what is read."""
+        """The units of an index file, and how many of them count.
+
+        Units are left out if they are invalid or belong to the part of the log that is not read.
+        """
         table, count = _valid_units(file, part)
         if self.log.bound is not None:
             count = units.lower_bound(table["physical_offset"], self.log.bound, count)
         return table, count
 
     def _last_unit(self, name: TopicPartition) -> _Unit | None:
-        """The last valid unit of the queue's index; None: it has none."""
+        """The last valid unit of the queue's index. Returns None if it has none."""
         for part in _QUEUES:
             for file in reversed(self._files(part, name).files):
                 table, count = self._valid_units(file, part)
@@ -429,14 +431,14 @@ class StoreFinder:
     def _scan(
         self, name: TopicPartition, first: int, start: int = 0, end: int | None = None
     ) -> Iterator[Found]:
-        """The queue's records with queue offset ``first`` or more, in the order of the commit log."""
+        """The queue's records with queue offset ``first`` or higher, in commit log order."""
         if end is not None and end <= self.log.start:
             return
         for chunk in self._walk().chunks(start, end):
             table = chunk.table
             picked = (table["queue_id"] == name.partition) & (table["queue_offset"] >= first)
             picked &= chunk.is_dispatched(slice(None)) & chunk.has_topic(name.topic)
-            # A batch may begin below and end above; of multi-dispatch only the properties tell.
+            # An inner batch may begin below ``first``, and only properties show multi-dispatch.
             picked |= (table["marks"] & (kernels.HAS_MULTI_DISPATCH | kernels.HAS_INNER)) != 0
             for row in np.flatnonzero(picked).tolist():
                 message = chunk.message(row)
@@ -463,10 +465,10 @@ class StoreFinder:
     def by_key(
         self, key: str, topic: str | None = None, is_unique: bool = False
     ) -> Iterator[Found]:
-        """The records of ``topic`` (None: of all) that have the key, in the order of the commit
-        log.
+        """The records of ``topic`` with the key, in commit log order. None means all topics.
 
-        ``is_unique``: the client's unique key, else that or one of the application's keys.
+        With ``is_unique`` only the client's unique key counts, otherwise the application's keys as
+        well.
         """
         answer = self._addresses(key, topic, is_unique)
         if answer is None:
@@ -491,7 +493,7 @@ class StoreFinder:
                     f"no index file leads to the key {key!r}: the index was rebuilt in memory from the commit log"
                 )
         if self._root is not None and list_queues(self._root, Part.BATCH_QUEUE):
-            # A broker indexes an inner batch, not the messages in it.
+            # A broker indexes an inner batch but not the messages in it.
             known = {each.message.physical_offset for each in (*found, *rest)}
             rest += [
                 each
@@ -503,8 +505,11 @@ class StoreFinder:
     def _addresses(
         self, key: str, topic: str | None, is_unique: bool
     ) -> tuple[set[int], list[tuple[int, int | None]]] | None:
-        """What the index files say: the records that have the key indeed, and which stretches of
-        the commit log no index file speaks of. None: they cannot be used."""
+        """Addresses found in the index files, and address ranges that no file covers.
+
+        The record at each address has the key. The ranges are parts of the commit log. Returns None
+        if the index files cannot be used.
+        """
         files = read_index_files(self._root) if self._root is not None else MappedLog()
         for problem in files.problems:
             self._note(problem)
@@ -516,7 +521,7 @@ class StoreFinder:
             return None
         if topic is not None:
             topics = {topic}
-        else:  # every one that the store's folders and its settings know
+        else:  # every topic with a folder or with settings
             topics = {name.topic for name in self.queues()}
             topics.update(topics_or_none(self._root, self._note))
         parts = [key] if " " not in key else [part for part in key.split(" ") if part][:1]
@@ -551,10 +556,12 @@ class StoreFinder:
         return found, [part for part in missing if part[1] is None or part[1] > self.log.start]
 
     def _has(self, address: int, topic: str, part: str, key: str, is_unique: bool) -> bool:
-        """Whether the record at ``address`` has the key; another one with the same hash is no contradiction.
+        """Whether the record at ``address`` has the key.
+
+        A record whose other key has the same hash is no contradiction.
 
         Raises:
-            _Contradiction: no record is there, or none of its keys has such a hash.
+            _Contradiction: there is no record, or none of its keys has this hash.
         """
         try:
             message = self.read(address)
@@ -563,7 +570,7 @@ class StoreFinder:
         wanted = index_hash(topic, part)
         keys = [*message.properties.get(properties.KEYS, "").split(" "), message.unique_key or ""]
         if message.tags:
-            keys.append(f"T#{message.tags}")  # what 5.5.0 enters beside them
+            keys.append(f"T#{message.tags}")  # entered by 5.5.0 in addition
         if not any(one and index_hash(message.topic, one) == wanted for one in keys):
             raise _Contradiction(
                 f"it leads from {part!r} to {address}, where a record has no such key"
@@ -579,7 +586,7 @@ class StoreFinder:
         end: int | None = None,
         only_inner: bool = False,
     ) -> Iterator[Found]:
-        """The records that have the key, and inner batches with a message that has it."""
+        """The records with the key, and inner batches with a message that has it."""
         wanted = key.encode("utf-8", "surrogateescape")
         for chunk in self._walk().chunks(start, end):
             inner = np.flatnonzero(chunk.is_inner_batch(slice(None))).tolist()
@@ -593,7 +600,10 @@ class StoreFinder:
     # ------------------------------------------------------------------ times
 
     def address_at(self, time_ms: int) -> int | None:
-        """The address of the first record stored at ``time_ms`` or later; times never fall."""
+        """The address of the first record stored at ``time_ms`` or later.
+
+        Store times never decrease.
+        """
         files = [file for file in self.log.files if self._first_time(file) is not None]
         times = [self._first_time(file) or 0 for file in files]
         n = max(bisect_left(times, time_ms) - 1, 0)
@@ -611,10 +621,9 @@ class StoreFinder:
             return None
 
     def offset_at(self, name: TopicPartition, time_ms: int) -> int | None:
-        """The queue offset of the first message that was stored at ``time_ms`` or later, as its
-        consume queue tells.
+        """The queue offset of the first message stored at ``time_ms`` or later.
 
-        None: there is none.
+        It is found through the consume queue. Returns None if there is none.
         """
         try:
             return self._search_time(name, time_ms)
@@ -626,7 +635,7 @@ class StoreFinder:
         return self._first_late(name, time_ms, 0)
 
     def _search_time(self, name: TopicPartition, time_ms: int) -> int | None:
-        """By halves over the units."""
+        """Search the units by bisection."""
         part = next((part for part in _QUEUES if self._files(part, name).files), None)
         if part is None:
             raise _Contradiction("there is none")
@@ -663,7 +672,7 @@ class StoreFinder:
     def _earlier(
         self, name: TopicPartition, time_ms: int, before: _Unit | None, unit: _Unit
     ) -> int:
-        """The offset of ``unit``, or of an earlier message in a hole of the index before it."""
+        """The offset of ``unit``, or of an earlier message in a gap of the index before it."""
         ahead = 0 if before is None else before.offset + before.number
         found = None
         if unit.offset > ahead:
@@ -678,11 +687,10 @@ class StoreFinder:
     def compacted(
         self, name: TopicPartition, first: int = 0, only: str | None = None
     ) -> Iterator[Found]:
-        """The records of the queue's compaction log from queue offset ``first`` on, as its index
-        leads to them.
+        """The records of the queue's compaction log from queue offset ``first`` on.
 
-        ``only``: nothing but this file's. After a file's last unit may be zeros or stale records:
-        no reader gets them.
+        They are found by its index. ``only`` restricts the result to this file. Zeros or stale
+        records may follow a file's last unit; they are not returned.
         """
         assert self._root is not None
         for tries in range(1, TRIES + 1):
@@ -696,7 +704,8 @@ class StoreFinder:
     def _of_pairs(
         self, listed: Pairs, name: TopicPartition, first: int, only: str | None
     ) -> Iterator[Found]:
-        """
+        """The records of ``compacted`` in one listing of the files.
+
         Raises:
             CommitConflict: a broker has exchanged the files.
         """
@@ -768,16 +777,16 @@ class StoreFinder:
 
 
 def has_key(message: Message, key: str, is_unique: bool = False) -> bool:
-    """Whether an index file leads from the key to the message, or compaction knows it by that key.
+    """Whether an index file or compaction uses this key for the message.
 
-    ``is_unique``: only the client's unique key counts.
+    With ``is_unique`` only the client's unique key counts.
     """
     keys = message.properties.get(properties.KEYS, "")
     return key == message.unique_key or (not is_unique and is_one_of(keys, key))
 
 
 def _with_members(message: Message) -> Iterator[Message]:
-    """The message and, of an inner batch that can be read, those in it."""
+    """The message, and the messages of an inner batch if it can be read."""
     yield message
     if message.is_inner_batch:
         with suppress(LogError):
@@ -797,7 +806,7 @@ def _messages(message: Message) -> int:
 
 
 def _valid_units(file: MappedFile, part: Part) -> tuple[units.Units, int]:
-    """The units of an index's file, and how many are valid."""
+    """The units of an index file, and how many are valid."""
     data = read_whole(file, INDEX_LIMIT_BYTES)
     table = units.queue_units(data, is_batch=part is not Part.CONSUME_QUEUE)
     return table, units.valid_count(table)

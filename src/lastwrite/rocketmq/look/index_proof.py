@@ -1,8 +1,8 @@
-"""The indexes of a RocketMQ store held against the records that they lead to, for ``inspect``.
+"""Compares the indexes of a RocketMQ store with the records that they point to, for ``inspect``.
 
-A queue's units and the entries of the index files are compared with the records of the commit log
-as these go by, in its order; the units of a compaction index with the records of its log file. What
-is wrong goes to ``note``.
+Units of a queue and entries of the index files are compared with the records of the commit log
+while it is read in order. Units of a compaction index are compared with the records of its log
+file. ``note`` is called with each problem.
 
 Source: RocketMQ 5.5.0; docs/formats/rocketmq.md, "Units" and "Index file".
 """
@@ -35,7 +35,7 @@ from lastwrite.storage.problems import damaged, recovered
 
 _ENTRIES_AT_ONCE = 1 << 18
 _HASHES = 1 << 31  # of keys
-_LEAST_HASH = -(1 << 31)  # a tags code below is an address in the queue's extension
+_LEAST_HASH = -(1 << 31)  # a lower tags code is an address in the queue's extension
 INDEX_ANEW = (
     "move the folder index out of the store, keep it, and run lastwrite dispatch STORE, which "
     "rebuilds it; keys are found without it"
@@ -46,7 +46,7 @@ Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 class QueueProof:
-    """Holds a queue's units against the records of the commit log."""
+    """Compares a queue's units with the records of the commit log."""
 
     def __init__(
         self, name: TopicPartition, folder: str, files: MappedLog, found: IndexOfQueue, note: Note
@@ -61,9 +61,9 @@ class QueueProof:
         self._reader = LogReader(files)
         self._matched = self._lacking = self._wrong = 0
         self._light_lacking = 0
-        self._light: tuple[units.Units, Int64Array] | None = None  # all units, their numbers
+        self._light: tuple[units.Units, Int64Array] | None = None  # all units and their numbers
         self._strange_tags = 0
-        # Of the first unit with another tags code: its offset, the code, and the tag's.
+        # For the first unit with a wrong tags code: its offset, the code, and the code of the tag.
         self._tag: tuple[int, int, int] | None = None
 
     def _read_batches(self) -> units.Units:
@@ -74,7 +74,7 @@ class QueueProof:
         return np.concatenate(valid) if valid else np.empty(0, units.BATCH_DTYPE)
 
     def compare(self, chunk: Chunk, rows: Int64Array) -> None:
-        """The next records of the queue."""
+        """Compare the next records of the queue."""
         table = chunk.table[rows[chunk.is_dispatched(rows)]]
         if self._is_batch and len(table):
             self._compare_batches(table)
@@ -91,11 +91,10 @@ class QueueProof:
             self._judge(stretch, there, there["size"] <= 0)
 
     def compare_light(self, table: kernels.MessageTable) -> None:
-        """The next records of other topics that name this queue; their queue offsets are those
-        here.
+        """Compare the next records of other topics that name this queue, with their offsets in it.
 
-        Units are found by address: a record that names a queue twice takes two offsets of it and
-        has one unit, so that the units after it have lower numbers than their records state.
+        Units are found by address. A record that names a queue twice takes two offsets of it but
+        has one unit, so the units after it have lower numbers than their records state.
         """
         if self._light is None:
             self._light = self._read_light()
@@ -132,7 +131,7 @@ class QueueProof:
         return np.concatenate(parts), np.concatenate(numbers)
 
     def _compare_batches(self, table: kernels.MessageTable) -> None:
-        # A record that is no inner batch gets a unit of number 1 (seen in 5.5.0).
+        # A record that is not an inner batch gets a unit with number 1 (observed with 5.5.0).
         bases = np.where(table["inner_base"] >= 0, table["inner_base"], table["queue_offset"])
         places = np.searchsorted(self._batches["base"], bases)
         inside = places < len(self._batches)
@@ -175,7 +174,10 @@ class QueueProof:
             self._tag = int(table["queue_offset"][row]), *told
 
     def end(self, is_whole: bool) -> None:
-        """All records have gone by; ``is_whole``: none of them was lost."""
+        """Note problems after the last record.
+
+        ``is_whole`` means that no record of the log was lost.
+        """
         self._reader.close()
         if self._tag is not None:
             offset, code, wanted = self._tag
@@ -220,34 +222,34 @@ class QueueProof:
 
 
 class KeyProof:
-    """Holds the entries of all index files against the records' keys, in their order."""
+    """Compares the entries of all index files with the records' keys, in order."""
 
     def __init__(self, files: MappedLog, note: Note, *, is_open: bool = False) -> None:
         self._note = note
-        # Of a store that a broker has, the keys of the last message may still be entered.
+        # If a broker has the store open, it may still be entering the keys of the last message.
         self._is_open = is_open
         self._files: list[tuple[MappedFile, IndexFile, units.Units]] = []
         for file in files.files:
             try:
                 index = IndexFile.of(map_whole(file))
             except LogError:
-                continue  # it is noted where the file is counted
+                continue  # noted where the file is counted
             if index.header.count > 1:
                 self._files.append((file, index, index.entries()))
         self._first = self._files[0][1].header.first_physical_offset if self._files else 0
         self._last = self._files[-1][1].header.last_physical_offset if self._files else -1
         self._last -= is_open
         self._lacking = self._late = self._wrong = 0
-        # Of the first wrong entry: file, byte, address.
+        # For the first wrong entry: file, byte, address.
         self._place: tuple[str, int, int] | None = None
         self._untimely = 0
-        # Of the first entry with other seconds: file, byte, and what is wrong.
+        # For the first entry with wrong seconds: file, byte, and message.
         self._time: tuple[str, int, str] | None = None
-        # Of the headers whose times are others: file, byte, and what is wrong.
+        # For headers with wrong times: file, byte, and message.
         self._headers: list[tuple[str, int, str]] = []
 
     def compare(self, chunk: Chunk) -> None:
-        """The next records."""
+        """Compare the next records."""
         if not self._files:
             return
         table = chunk.table
@@ -280,8 +282,9 @@ class KeyProof:
         low: int,
         table: kernels.MessageTable,
     ) -> None:
-        """The seconds of ``some`` entries, of which the first has the place ``low``, and where they
-        are the file's first or last the header's times.
+        """Compare the seconds of ``some`` entries, the first at index ``low``.
+
+        The header's times are compared as well if its first or last entry is among them.
         """
         if not len(some):
             return
@@ -293,7 +296,7 @@ class KeyProof:
         begin, last = header.first_store_time_ms, header.count - 2
         wanted = np.clip((stored - begin) // 1000, 0, _HASHES - 1) if begin > 0 else 0 * stored
         strange = there & (some["seconds"] != wanted)
-        if low == 0:  # counted from where the file before ends
+        if low == 0:  # its seconds count from the end of the file before
             strange[0] = False
         self._untimely += int(strange.sum())
         if self._time is None and strange.any():
@@ -306,7 +309,7 @@ class KeyProof:
         ):
             n = place - low
             if at and self._is_open and file is self._files[-1][0]:
-                continue  # it is written some time after the entry
+                continue  # a broker writes it some time after the entry
             if 0 <= n < len(some) and there[n] and int(stored[n]) != told:
                 which = "first" if not at else "last"
                 said = f"the header's {which} time is {told}, the {which} entry's {int(stored[n])}"
@@ -326,7 +329,7 @@ class KeyProof:
         return pairs
 
     def end(self) -> None:
-        """All records have gone by."""
+        """Note problems after the last record."""
         if not self._files:
             return
         path = self._files[-1][0].path
@@ -352,9 +355,9 @@ class KeyProof:
 
 
 class PairProof:
-    """Holds the index file of a compaction log's file against its records.
+    """Compares the index file of a compaction log's file with the records.
 
-    ``file``: the index file, counted. ``pair`` None: there is none.
+    ``file`` describes the index file with its counts. ``pair`` is None if there is none.
     """
 
     def __init__(self, log: MappedFile, pair: MappedFile | None, note: Note, is_last: bool) -> None:
@@ -385,7 +388,7 @@ class PairProof:
 
     @property
     def end_address(self) -> int | None:
-        """Of a file that grows, after the last record that a unit leads to."""
+        """For a growing file, the address after the last record of a unit. None for any other."""
         if not self._log.is_growing or self._units is None:
             return None
         if not len(self._units):
@@ -393,7 +396,7 @@ class PairProof:
         return int(self._units["physical_offset"][-1]) + int(self._units["size"][-1])
 
     def compare(self, chunk: Chunk) -> Int64Array:
-        """Which records of the chunk a unit leads to: those that are served."""
+        """Compare the records of the chunk. Returns the rows with a unit, which are served."""
         table = chunk.table
         if self._units is None:
             return np.arange(len(table), dtype=np.int64)
@@ -432,7 +435,7 @@ class PairProof:
         return np.arange(rows, dtype=np.int64)
 
     def end(self) -> None:
-        """All records have gone by."""
+        """Note problems after the last record."""
         if self._units is not None and self._next < len(self._units):
             wrong = f"{len(self._units) - self._next} units lead to no record"
             at = self._next * units.BATCH_UNIT.size
@@ -440,10 +443,11 @@ class PairProof:
 
 
 def bad_slot(index: IndexFile, *, is_growing: bool = False) -> tuple[int, str] | None:
-    """Where the first slot lies that does not hold its newest entry, or the header's count of them,
-    and what is wrong: keys of that slot are not found.
+    """The byte and the defect of the first wrong slot: keys of that slot are not found.
 
-    ``is_growing``: a broker enters keys there, so slots may lead to entries after those counted.
+    A slot must have its newest entry, and the header must have the number of slots in use.
+    ``is_growing`` means that a broker enters keys, so slots may point to entries after the counted
+    ones.
     """
     entries = index.entries()
     slots = np.frombuffer(index.data, ">i4", index.slots, INDEX_HEADER.size)
@@ -451,7 +455,7 @@ def bad_slot(index: IndexFile, *, is_growing: bool = False) -> tuple[int, str] |
     for first in range(0, len(entries), _ENTRIES_AT_ONCE):
         hashes = entries["hash"][first : first + _ENTRIES_AT_ONCE].astype(np.int64)
         places = np.abs(hashes) % index.slots
-        # of a place that comes several times the last one counts
+        # for a slot that occurs several times the last entry counts
         newest[places] = np.arange(first + 1, first + 1 + len(places))
     wrong = slots != newest
     if is_growing:
@@ -461,13 +465,13 @@ def bad_slot(index: IndexFile, *, is_growing: bool = False) -> tuple[int, str] |
         said = f"slot {n} leads to entry {int(slots[n])}, the newest one of it is {int(newest[n])}"
         return INDEX_HEADER.size + 4 * n, said
     used, counted = int(np.count_nonzero(newest)), index.header.used_slots
-    if not used <= counted <= len(entries) + is_growing:  # old brokers count a slot at each entry
+    if not used <= counted <= len(entries) + is_growing:  # old brokers count a slot for each entry
         return 32, f"the header counts {counted} slots in use, there are {used}"
     return None
 
 
 def first_bad_entry(index: IndexFile, log: MappedLog | None) -> tuple[int, str] | None:
-    """The number of the first entry that contradicts the others, or lies beyond ``log``, and how."""
+    """Number and defect of the first entry that contradicts others or lies beyond ``log``."""
     count = index.header.count
     entries = index.entries()  # from number 1 on
     for first in range(1, count, _ENTRIES_AT_ONCE):

@@ -1,10 +1,9 @@
-"""``inspect`` of a RocketMQ store: what lies there, counted, and every index held against the
-records that it leads to.
+"""``inspect`` of a RocketMQ store: counts everything, and compares every index with its records.
 
-The commit log is read once, every body held against its checksum. As its records go by, each
-queue's units are compared with them (``index_proof``), a stretch of the queue at a time: so nothing
-is kept of what was read. Compaction logs are read by themselves. Nothing is changed, and no Spark
-is started.
+The commit log is read once, and every body is compared with its checksum. While records are read,
+each queue's units are compared with them (``index_proof``), a range of the queue at a time, so that
+no records are kept in memory. Compaction logs are read separately. Nothing is changed, and Spark is
+not started.
 
 Source: RocketMQ 5.5.0; docs/formats/rocketmq.md; docs/formats/rocketmq-compaction.md, "Files and
 their sizes" and "A store rewritten offline".
@@ -76,10 +75,10 @@ from lastwrite.storage.choice import Topics, choose, is_asked, topic_of
 from lastwrite.storage.problems import damaged, problem_of, recovered
 from lastwrite.storage.reading import TRIES, one_try, read_small
 
-MOST_PROBLEMS = 20  # of a queue that are named; the rest are counted
-MOST_KEYS = 4_000_000  # of a compaction log that are told apart; of more the number is not known
+MOST_PROBLEMS = 20  # of a queue, listed one by one; the rest are counted
+MOST_KEYS = 4_000_000  # distinct keys counted in a compaction log; above this the number is unknown
 
-_EMPTY_COMPRESSED_BYTES = 64  # what is larger does not decompress to nothing
+_EMPTY_COMPRESSED_BYTES = 64  # a larger body does not decompress to nothing
 _TITLES = {
     Part.COMMIT_LOG: "commit log",
     Part.CONSUME_QUEUE: "consume queues",
@@ -118,12 +117,12 @@ def inspect_store(
     include_active: bool = False,
     progress: Progress | None = None,
 ) -> StoreReport:
-    """Read everything of RocketMQ's at ``path`` and say what it is.
+    """Read everything of RocketMQ's at ``path``, and report it.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: nothing was read.
 
-    Damage does not raise: it stands in the report, with file and byte.
+    Damage does not raise: it is in the report, with file and byte.
     """
     began = time.monotonic()
     place = find_place(path)
@@ -144,8 +143,9 @@ def inspect_beside(
     config: Mapping[str, object] | None = None,
     progress: Progress | None = None,
 ) -> StoreReport:
-    """As ``inspect_store``, of all but compaction logs: commit log, consume queues, index files and
-    small files.
+    """Like ``inspect_store``, without compaction logs.
+
+    Reads the commit log, consume queues, index files and small files.
 
     Raises:
         NotALog: nothing was read.
@@ -160,11 +160,13 @@ def inspect_beside(
 def _inspected(
     path: str, place: StorePlace, now_ms: int, job: Callable[[StoreReport], _Inspection]
 ) -> StoreReport:
-    """The report of the inspection that ``job`` makes. Beside a broker what is damaged is looked at
-    again, a few times: it may have been exchanged, or be written just then.
+    """The report of the inspection that ``job`` creates.
+
+    If a broker has the store open, a damaged result is repeated a few times: files may have been
+    exchanged or written during the read.
 
     Raises:
-        CommitConflict: what was read was exchanged or deleted every time.
+        CommitConflict: files were exchanged or deleted during every attempt.
     """
     for tries in range(1, TRIES + 1):
         report = StoreReport(path=str(path), what=what_is(place), now_ms=now_ms, root=place.root)
@@ -193,7 +195,7 @@ def what_is(place: StorePlace) -> str:
 
 @dataclass(slots=True)
 class _Inspection:
-    """One place on its way into a report."""
+    """The inspection of one place, which fills a report."""
 
     place: StorePlace
     report: StoreReport
@@ -202,9 +204,9 @@ class _Inspection:
     progress: Progress
     config: Mapping[str, object] = field(default_factory=dict)
     include_active: bool = False
-    has_compaction: bool = True  # compaction logs are read, too
+    has_compaction: bool = True  # read compaction logs, too
     queues: dict[TopicPartition, QueueInspection] = field(default_factory=dict)
-    topics: Mapping[str, sides.Topic] | None = None  # of the settings; None: not read yet
+    topics: Mapping[str, sides.Topic] | None = None  # from the settings; None means not read yet
     seen: set[tuple[str, int | None, str]] = field(default_factory=set)  # problems
 
     def run(self) -> None:
@@ -236,7 +238,7 @@ class _Inspection:
         report.partitions = [self.queues[name] for name in sorted(self.queues)]
 
     def _store(self) -> None:
-        """A store, or a folder of units; that may lie alone."""
+        """Inspect a store, or a folder of units, which may be outside of one."""
         place, root = self.place, self.place.root
         if root is None:
             assert place.part is not None
@@ -281,10 +283,10 @@ class _Inspection:
         return is_asked(self.topic, topic_of(name)) and self.queue in (None, name.partition)
 
     def _check_asked(self, root: str) -> None:
-        """See that what is asked for is there, before a commit log is read for it.
+        """Check that the requested topic and queue exist, before a commit log is read.
 
         Raises:
-            NotALog: neither queues nor the broker's settings know of it.
+            NotALog: neither queues nor the broker's settings have them.
         """
         self.topics = topics_or_none(root, self._note)
         known = known_queues(root, self.topics)
@@ -304,7 +306,7 @@ class _Inspection:
         return self.queues[name]
 
     def _note(self, problem: Problem, name: TopicPartition | None = None) -> None:
-        """Note a problem, once: of the queue ``name``, or of the store."""
+        """Note a problem once, for the queue ``name`` or for the store."""
         found = None if name is None else self._of(name)
         mark = (problem.path, problem.position, problem.message)
         if mark in self.seen:
@@ -372,7 +374,10 @@ class _Inspection:
     def _count_by_queue(
         self, chunk: Chunk, total: Messages
     ) -> list[tuple[TopicPartition, Int64Array]]:
-        """Count a chunk into ``total`` and into each wanted queue; the rows of these are given."""
+        """Count a chunk into ``total`` and into each wanted queue.
+
+        Returns the wanted queues with their rows.
+        """
         wanted = []
         for name, rows in chunk.by_queue():
             counted = count_messages(chunk, rows)
@@ -380,7 +385,7 @@ class _Inspection:
             if self._is_wanted(name):
                 mine = self._of(name).contents
                 mine.add(counted)
-                # What was rolled back has no queue offset.
+                # A rolled back message has no queue offset.
                 offsets = chunk.table["queue_offset"][rows[chunk.is_dispatched(rows)]]
                 if len(offsets):
                     mine.widen(int(offsets.min()), int(offsets.max()))
@@ -388,9 +393,9 @@ class _Inspection:
         return wanted
 
     def _note_missing_queue(self, name: TopicPartition, chunk: Chunk, rows: Int64Array) -> None:
-        """Records of a queue that has no consume queue at all."""
+        """Note that the records' queue has no consume queue."""
         if self.place.root is not None and layouts.rocksdb_folders(self.place.root):
-            return  # noted of all queues at once
+            return  # noted once for all queues
         if chunk.is_dispatched(rows).any():
             folder = queue_folder(os.path.join(self.place.root or "", Part.CONSUME_QUEUE), name)
             wrong = f"no consume queue of {name}, and the commit log has its messages"
@@ -402,7 +407,7 @@ class _Inspection:
     def _compare_light_queues(
         self, chunk: Chunk, proofs: Mapping[TopicPartition, QueueProof]
     ) -> None:
-        """Hold the chunk's records against the light queues that they name."""
+        """Compare the chunk's records with the light queues that they name."""
         if self.topics is None:
             self.topics = topics_or_none(self.place.root, self._note)
         batched = {name for name, topic in self.topics.items() if topic.has_batch_queues}
@@ -420,7 +425,7 @@ class _Inspection:
                 "lastwrite dispatch STORE --whole-log builds it; a broker does not, once another "
                 "queue has a later unit"
             )
-            # Lite topics expire by their own time, and their messages stay in the log.
+            # Lite topics expire by a time of their own, while their messages stay in the log.
             judge = recovered if name.topic.startswith(names.LITE_TOPIC) else damaged
             self._note(judge(wrong, folder, None, remedy), name)
 
@@ -535,14 +540,14 @@ class _Inspection:
         return found
 
     def _judge(self, folder: str, found: CompactionInspection) -> None:
-        """Whether a round would clean the queue now, by the engine's own rules."""
+        """Fill in whether the engine would compact the queue now."""
         try:
             log = ROCKETMQ.read(folder)
             if not log.segments:
                 return
             decision = ROCKETMQ.decide(log, self.config, self.report.now_ms, self.include_active)
         except LogError:
-            return  # what is wrong with it has been noted
+            return  # the error was noted before
         found.is_due, found.reason = decision.reason is None, decision.reason
         found.dirty_ratio, found.cleanable_bytes = decision.dirty_ratio, decision.cleanable_bytes
         found.settings = ROCKETMQ.settings_of(folder, self.config)
@@ -564,7 +569,7 @@ class _Inspection:
             return one
         header = index.header
         is_open = self.place.root is not None and beside_a_broker.is_open(self.place.root)
-        if log is not None and is_open:  # it has gone on since
+        if log is not None and is_open:  # the log has grown since
             log = read_files(*{os.path.dirname(each.path) for each in log.files})
         one.entries = header.count - 1
         one.details = {
@@ -640,7 +645,7 @@ def _counted(file: MappedFile, kind: str) -> FileOfLog:
 
 
 def _note_end(one: FileOfLog, ending: Ending | None, words: Mapping[int, str]) -> None:
-    """``words``: for an end at some position, where it is neither blank nor damaged."""
+    """Record how the file ends; ``words`` has names for ends at certain positions."""
     if ending is not None:
         one.end_position = ending.position
         one.ending = (
@@ -655,7 +660,7 @@ def _note_end(one: FileOfLog, ending: Ending | None, words: Mapping[int, str]) -
 def _count_units_of(
     file: MappedFile, one: FileOfLog, part: Part, found: IndexOfQueue, log: MappedLog
 ) -> None:
-    """Count the units of one file; those that lead below ``log`` are expired."""
+    """Count the units of one file; units that point below ``log`` are expired."""
     data = read_whole(file, INDEX_LIMIT_BYTES)
     if part is Part.EXTENSION:
         at = count = 0
@@ -685,13 +690,13 @@ def _count_units_of(
 
 
 class _CompactionCount:
-    """A compaction log, counted file by file."""
+    """Counts a compaction log, file by file."""
 
     def __init__(self, found: CompactionInspection, note: Note) -> None:
         self._found = found
         self._note = note
         self._last_offset = -1
-        self.keys: set[bytes] | None = set()  # None: there are too many to be told apart
+        self.keys: set[bytes] | None = set()  # None means too many to count
 
     def add_file(
         self,
@@ -744,7 +749,7 @@ class _CompactionCount:
 
 
 def count_messages(chunk: Chunk, rows: Int64Array) -> Messages:
-    """What the records in ``rows`` are."""
+    """Count the records of ``rows`` by kind."""
     table = chunk.table[rows]
     flags = table["sys_flag"]
     inner = chunk.is_inner_batch(rows)
@@ -769,7 +774,7 @@ def count_messages(chunk: Chunk, rows: Int64Array) -> Messages:
         try:
             found.tombstones += not record.decompress_body(body, int(row["sys_flag"]), 0, 1)
         except LogError:
-            pass  # there is something in it, or it is broken: dump says so
+            pass  # not empty, or broken, which dump reports
     wide = int((table["magic"] == record.MAGIC_V2).sum())
     found.formats.update({name: n for name, n in (("v1", len(table) - wide), ("v2", wide)) if n})
     codecs = flags & (record.COMPRESSED | record.COMPRESSION_MASK)

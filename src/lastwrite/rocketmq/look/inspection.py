@@ -1,6 +1,8 @@
-"""What ``inspect`` finds in a RocketMQ store, as values that print as JSON. Field names only grow.
+"""The results of ``inspect`` for a RocketMQ store, which print as JSON.
 
-None: not known, because it was not or could not be read. Times are milliseconds since 1970.
+Field names are never removed or renamed.
+
+None means not known, because it was not or could not be read. Times are milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -16,28 +18,28 @@ from lastwrite.reports.settings import Setting, effective
 
 
 class Messages(Document, kw_only=True):
-    """What the records of a log, or of one queue in it, are."""
+    """Counts of the records of a log, or of one queue in it."""
 
     records: int = 0
-    messages: int = 0  # those inside of inner batches, each
-    tombstones: int = 0  # with a body that is empty, after decompression too
+    messages: int = 0  # including each message in inner batches
+    tombstones: int = 0  # with an empty body, also after decompression
     keyless: int = 0
     inner_batches: int = 0
     delayed: int = 0
     prepared: int = 0  # of transactions
     rolled_back: int = 0
     bytes: int = 0
-    first_offset: int | None = None  # in the queue; of several queues meaningless, and None
+    first_offset: int | None = None  # in the queue; null for several queues
     last_offset: int | None = None
     first_timestamp: int | None = None  # when the broker stored the first
     last_timestamp: int | None = None
     formats: Counter[str] = field(default_factory=Counter)  # records by magic: "v1", "v2"
     codecs: Counter[str] = field(default_factory=Counter)  # records by compression
-    # records by how their properties end: tells old brokers
+    # records by how their properties end; old brokers leave them open
     endings: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Messages) -> None:
-        """Take in other records of the same log, without their offsets."""
+        """Add other records of the same log, except for their offsets."""
         for name in self.__struct_fields__:
             mine, more = getattr(self, name), getattr(other, name)
             if isinstance(mine, Counter):
@@ -50,7 +52,7 @@ class Messages(Document, kw_only=True):
                 setattr(self, name, mine + more)
 
     def widen(self, first: int, last: int) -> None:
-        """Let the offsets reach from ``first`` to ``last`` at least."""
+        """Extend the offsets to include ``first`` to ``last``."""
         self.first_offset = first if self.first_offset is None else min(self.first_offset, first)
         self.last_offset = last if self.last_offset is None else max(self.last_offset, last)
 
@@ -61,13 +63,13 @@ class FileOfLog(Document, kw_only=True):
     file: str
     kind: str
     bytes: int
-    start: int | None = None  # the address of its first byte, by its name
+    start: int | None = None  # the address of its first byte, from its name
     end_position: int | None = None  # after the last record or unit
     ending: str | None = None  # "blank", "open", "never written", "damaged", "full"
     entries: int | None = None  # records, units, entries
     first_offset: int | None = None
     last_offset: int | None = None
-    # of an index file its header; of a small file its content
+    # the header of an index file, or the content of a small file
     details: Annotated[dict[str, Any], SPREAD] = {}
 
 
@@ -75,7 +77,7 @@ class LogInspection(Document, kw_only=True):
     """The commit log."""
 
     folders: list[str]
-    file_size: int | None = None  # of each file, as the files say
+    file_size: int | None = None  # of each file, from the files
     start: int = 0  # the first address
     end: int | None = None  # the address after the last record
     bytes: int = 0
@@ -91,10 +93,10 @@ class IndexOfQueue(Document, kw_only=True):
     units: int = 0  # without fillers
     fillers: int = 0
     first_offset: int | None = None
-    end_offset: int | None = None  # after the last
-    expired: int = 0  # lead to what the commit log no longer has
-    lacking: int | None = None  # records of the commit log that no unit leads to
-    wrong: int | None = None  # units that lead to anything but their record
+    end_offset: int | None = None  # after the last unit
+    expired: int = 0  # units whose records are no longer in the commit log
+    lacking: int | None = None  # records of the commit log without a unit
+    wrong: int | None = None  # units that do not point to their record
     files: list[FileOfLog] = []
 
 
@@ -106,27 +108,27 @@ class CompactionInspection(Document, kw_only=True):
     index_file_size: int | None = None
     bytes: int = 0
     keys: int | None = None
-    unindexed: int = 0  # records that no unit leads to: no reader gets them
-    position: int | None = None  # the highest queue offset that an earlier run has compacted
+    unindexed: int = 0  # records without a unit: no reader gets them
+    position: int | None = None  # the highest queue offset compacted by an earlier run
     first_dirty_offset: int = 0
     dirty_bytes: int = 0  # of records above the position, in closed files
-    cleanable_bytes: int | None = None  # that a round would take now
+    cleanable_bytes: int | None = None  # that compaction would process now
     dirty_ratio: float | None = None
-    is_due: bool | None = None  # a round of ours would clean it now; None: it cannot be read
-    reason: str | None = None  # why it would not
+    is_due: bool | None = None  # whether Lastwrite would compact it now; null if it cannot be read
+    reason: str | None = None  # why it is not due
     settings: Annotated[tuple[Setting, ...], As(effective)] = ()
     files: list[FileOfLog] = []
     log_bytes: ClassVar[int] = figure(lambda self: self.contents.bytes)  # of records
 
 
 class QueueInspection(Document, kw_only=True):
-    """One queue of a topic, in all the parts of the store that have it."""
+    """One queue of a topic, in all parts of the store."""
 
     topic: str
     partition: int
     queue_id: ClassVar[int] = figure(lambda self: self.partition)
     status: ClassVar[str] = figure(lambda self: "damaged" if self.is_damaged else "whole")
-    cleanup_policy: str | None = None  # of the topic's settings
+    cleanup_policy: str | None = None  # from the topic's settings
     # in the commit log
     contents: Annotated[Messages, SPREAD] = field(default_factory=Messages)
     consume_queue: IndexOfQueue | None = None
@@ -150,7 +152,7 @@ class StoreTotals(Document, kw_only=True):
 
     partitions: int
     damaged: int
-    records: int | None  # in the commit log; None: it was not read
+    records: int | None  # in the commit log; null if it was not read
     bytes: int | None
     compacted_records: int
     compacted_bytes: int
@@ -165,11 +167,11 @@ class StoreReport(Document, kw_only=True):
     system: str = "rocketmq"
     what: str  # in words
     root: str | None = None
-    stopped_in_order: bool | None = None  # no ``abort`` lies there
+    stopped_in_order: bool | None = None  # there is no ``abort``
     commit_log: LogInspection | None = None
     partitions: list[QueueInspection] = []
     index_files: list[FileOfLog] = []
-    files: list[FileOfLog] = []  # small ones, or the one that was asked for
+    files: list[FileOfLog] = []  # small ones, or the requested one
     problems: list[Problem] = []
     totals: ClassVar[StoreTotals] = figure(lambda self: self.sums())
     now_ms: int

@@ -1,16 +1,17 @@
 """``verify`` of a RocketMQ store.
 
-Compaction logs are partitions, compared by rows as Kafka's logs are (``verification.logs``), from
-records decoded one by one (``look.records``). What a round may take from a compaction log:
+Compaction logs are partitions and are compared by rows like Kafka's logs (``verification.logs``).
+Their records are decoded one by one (``look.records``). Compaction may remove from a compaction
+log:
 
-- records up to the position (``position-checkpoint``) that a later record, also up to it, has the
-  key of; nothing above the position, which no round has compared;
+- records up to the position (``position-checkpoint``) whose key a later record has, also up to the
+  position; nothing above the position, which is not compacted yet;
 - a delete once its store time and ``delete.retention.ms`` have passed;
 - a record without a key, unless ``keyless.messages`` is ``keep``;
 - never the record with the highest queue offset.
 
-Beside them the store has a commit log, whose consume queues and index files are held against it as
-``inspect`` does; queues without a compaction log are partitions of the report, too.
+The store also has a commit log. Its consume queues and index files are compared with it as
+``inspect`` does. Queues without a compaction log are partitions of the report, too.
 
 Source: docs/formats/rocketmq.md; docs/decisions/rocketmq-rounds.md.
 """
@@ -54,13 +55,13 @@ _COMPACTION = (Part.COMPACTION, Part.COMPACTION_LOG, Part.COMPACTION_INDEX)
 
 
 class RocketmqProof(LogProof):
-    """See ``LogProof`` for what each call owes."""
+    """RocketMQ's part of ``LogProof``, which documents the methods."""
 
     system = ROCKETMQ
     noun = "queue"
     keyless_option = "--config keyless.messages=drop"
     damage_remedy = names.RESTORE_QUEUE
-    has_start = False  # a queue begins at 0, whatever its first record is
+    has_start = False  # a queue begins at 0, even if its first record has a higher offset
     words = {
         Finding.LOST_TAIL: "a record is missing that lies above the position up to which rounds have compared",
         Finding.LOST_DELETE: "a delete is missing before its store time and delete.retention.ms have passed, and it "
@@ -92,7 +93,7 @@ class RocketmqProof(LogProof):
         return Rules(max_keyless_ratio=0.0 if keeps else 1.0)
 
     def bounds(self, before: PartitionLog, after: PartitionLog) -> Bounds:
-        """What no round has compared is all there."""
+        """The range that compaction may have changed; nothing is missing above it."""
         return Bounds(0, max(before.checkpoint or 0, after.checkpoint or 0))
 
     def check_beside(
@@ -118,7 +119,7 @@ class RocketmqProof(LogProof):
 def _take(
     report: StoreReport, store: StoreVerification, found: list[PartitionVerification]
 ) -> None:
-    """What ``inspect`` found beside the compaction logs."""
+    """Take over the results of ``inspect`` for everything except the compaction logs."""
     log = report.commit_log
     if log is not None:
         store.segments, store.records = len(log.files), log.contents.records
@@ -175,10 +176,10 @@ def _indexes_of(queue: QueueInspection) -> list[IndexOfQueue]:
 
 
 def _check_positions(root: str, store: StoreVerification) -> None:
-    """Whether the positions, or what stands in for them, can be read as they are."""
+    """Note if the positions file, or its replacement, cannot be read."""
     tree = live_tree(root)
     problem = read_positions(tree).problem
-    if problem is not None and is_open(root):  # it may be written just now
+    if problem is not None and is_open(root):  # a broker may be writing it
         time.sleep(0.1)
         problem = read_positions(tree).problem
     if problem is not None:
@@ -187,7 +188,7 @@ def _check_positions(root: str, store: StoreVerification) -> None:
 
 
 def _note(found: PartitionVerification | StoreVerification, problem: Problem) -> None:
-    """Note a problem, once a place."""
+    """Note a problem, once for each place."""
     place = os.path.realpath(problem.path), problem.position
     if any((os.path.realpath(one.path), one.position) == place for one in found.problems):
         return

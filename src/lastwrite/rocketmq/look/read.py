@@ -1,9 +1,9 @@
-"""``read`` of a queue of a RocketMQ compaction topic: what a consumer gets, by offset, as the broker
-answers it.
+"""``read`` of a queue of a RocketMQ compaction topic: the messages that a consumer gets by offset.
 
 A consumer pulls at an offset, gets messages and the next offset, and pulls there, until the broker
-has no more. ``read`` does the same on the files: each step is ``rocketmq.rules.pull.answer`` over
-the queue's files, so holes, borders between files and offsets outside of the log are a broker's.
+has no more. ``read`` does the same on the files. Each step is ``rocketmq.rules.pull.answer`` for
+the queue's files, so gaps, borders between files and offsets outside of the log are handled as in a
+broker.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ BY_SCAN = "compaction log (no index)"
 
 
 class QueueReading(Iterator[Row]):
-    """The messages, one dictionary each, with the fields of ``dump``; and, once they end, how.
+    """The messages, one dictionary each with the fields of ``dump``, and afterwards the outcome.
 
-    ``status``, ``code``: the last answer, in the broker's word and in its number on the wire.
-    ``next_offset``: where a consumer goes on. ``notes``: what is not as a broker would have it, and
-    what was done about it.
+    ``status`` and ``code`` are the last answer, as the broker's name and as the code on the wire.
+    ``next_offset`` is where a consumer continues. ``notes`` has deviations from what a broker would
+    write, and how they were handled.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class QueueReading(Iterator[Row]):
 
     @property
     def code(self) -> int | None:
-        """Of the last answer, as a client sees it; None while messages come."""
+        """The code of the last answer, as a client gets it; None while messages are being read."""
         return None if self.status is None else self.status.code(self._asked)
 
     def __next__(self) -> Row:
@@ -66,7 +66,7 @@ class QueueReading(Iterator[Row]):
         return row
 
     def summary(self) -> Row:
-        """How it ended; the names of fields are a contract."""
+        """The outcome; the names of fields are a contract."""
         return {
             "status": None if self.status is None else str(self.status),
             "code": self.code,
@@ -112,7 +112,7 @@ class QueueReading(Iterator[Row]):
         return said
 
     def _messages(self, said: Answer) -> Iterator[Row]:
-        """The messages of an answer: those of one pull, or all to the end of its file."""
+        """The messages of an answer: those of one pull, or all up to the end of its file."""
         assert said.file is not None
         end = self._end_of(said.file) if self._one_pull else None
         for block in self._queue.blocks_of(said.file, self.next_offset, check_crc=False):
@@ -125,12 +125,12 @@ class QueueReading(Iterator[Row]):
                     return
                 yield from self._rows_of(block, number)
                 self.next_offset = offset + 1
-        held = self._queue.range_of(said.file)  # known better now, where the index lied
-        if held is not None:  # damaged messages at the end were left out
+        held = self._queue.range_of(said.file)  # more exact now if the index was wrong
+        if held is not None:  # damaged messages at the end were skipped
             self.next_offset = max(self.next_offset, held.last + 1)
 
     def _end_of(self, file: int) -> int:
-        """The offset behind the last message of one pull."""
+        """The offset after the last message of one pull."""
         entries = self._queue.entries(file)
         at = int(np.searchsorted(entries.lasts, self.next_offset))
         most = MAX_MESSAGES if self._limit is None else min(self._limit, MAX_MESSAGES)
@@ -157,7 +157,7 @@ class QueueReading(Iterator[Row]):
 def read_queue(
     path: str, topic: str | None, queue: int | None, offset: int, limit: int | None, one_pull: bool
 ) -> QueueReading:
-    """The messages of one queue; arguments as ``commands.read``.
+    """The messages of one queue; arguments as in ``commands.read``.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: before the first message.
@@ -172,10 +172,10 @@ def read_queue(
 
 
 def store_at(path: str) -> tuple[str, str | None, int | None]:
-    """The store that ``path`` lies in, and the topic and queue that it names.
+    """The store that contains ``path``, and the topic and queue that the path names.
 
     Raises:
-        NotALog: no store, and nothing in one.
+        NotALog: the path is not a store or in one.
     """
     place = find_place(path)
     if place.root is None:
@@ -188,11 +188,11 @@ def store_at(path: str) -> tuple[str, str | None, int | None]:
 
 
 def queue_at(path: str, topic: str | None, queue: int | None) -> tuple[str, TopicPartition]:
-    """The store at ``path`` and the queue that is meant.
+    """The store at ``path`` and the requested queue.
 
     Raises:
-        NotALog: no store, or no such topic in it.
-        InvalidConfig: nothing says which queue, or it is none of a compaction topic.
+        NotALog: there is no store, or no such topic in it.
+        InvalidConfig: the queue is not determined, or its topic is not compacted.
     """
     root, its_topic, its_queue = store_at(path)
     if (
@@ -228,11 +228,11 @@ def queue_at(path: str, topic: str | None, queue: int | None) -> tuple[str, Topi
 
 
 def check_compacted(root: str, topic: str) -> None:
-    """See that the store has compaction logs of the topic, or would.
+    """Check that the store has compaction logs of the topic, or would have.
 
     Raises:
-        NotALog: no such topic.
-        InvalidConfig: a broker serves it from the commit log.
+        NotALog: there is no such topic.
+        InvalidConfig: a broker serves the topic from the commit log.
     """
     if compacted_queues(root, topic):
         return
@@ -252,9 +252,7 @@ def check_compacted(root: str, topic: str) -> None:
 
 
 def is_due(root: str, name: TopicPartition) -> bool:
-    """Whether a broker would make the queue's compaction log by itself: it looks every 30 seconds
-    for missing ones.
-    """
+    """Whether a broker would create the queue's compaction log; it checks every 30 seconds."""
     topic = read_topics(root).get(name.topic)
     return topic is not None and topic.is_compacted and name.partition < topic.write_queues
 

@@ -1,11 +1,11 @@
-"""Every record of a compaction log, proven and written down as a row, for ``verify``.
+"""Every record of a compaction log, verified and written as a row, for ``verify``.
 
-The engine reads records by compiled kernels and believes what they say of keys and bodies. Here each
-record is decoded field by field (``format.record``), its body held against its checksum and
-decompressed, and its unit in the index held against it, field by field. Key and content get keyed
-BLAKE2 digests of 112 and 128 bits, another function than the engine's fingerprint.
+The engine reads records with compiled kernels and trusts their keys and bodies. Here each record is
+decoded field by field (``format.record``). Its body is compared with its checksum and decompressed,
+and its unit in the index is compared field by field. Key and content get keyed BLAKE2 digests of
+112 and 128 bits, a function other than the engine's fingerprint.
 
-Of a record's content all counts but its address (bytes 28 to 35), which is where it lies.
+A record's content is all its bytes except the address (bytes 28 to 35), which depends on its file.
 
 Memory: a chunk of the log, a few thousand units, the rows of ``RowSink``.
 
@@ -59,7 +59,7 @@ _UNDECODABLE = (
     f"{names.RESTORE_QUEUE}; if it may stay as it is, say so with --config "
     "undecodable.messages=keep"
 )
-_MOST_PROBLEMS = 20  # that are named of a piece
+_MOST_PROBLEMS = 20  # listed for a piece
 _UNITS_AT_ONCE = 4096
 _ROW = struct.Struct("<5Q")
 _TWO = struct.Struct("<2Q")
@@ -70,7 +70,7 @@ Unit = tuple[int, ...]  # the fields of ``units.BatchUnit``
 
 
 class RecordReader:
-    """Reads pieces of compaction logs. Holds a worker's buffers."""
+    """Reads pieces of compaction logs. Has a worker's buffers."""
 
     def __init__(self, unit: ContentsUnit) -> None:
         config = RocketmqConfig.from_names(unit.config)
@@ -80,7 +80,7 @@ class RecordReader:
         self._unit = unit
         self._seed = unit.seed or b""
         self._sink = RowSink(unit)
-        # A delete that was stored by then may be missing.
+        # A delete stored by this time may be missing.
         self._due_until_ms = now_ms - config.delete_retention_ms
         self._keeps_undecodable = config.undecodable_messages == KEEP
 
@@ -121,7 +121,7 @@ class RecordReader:
             self._sink.add(rows.reshape(-1, ROW_WORDS), proof.found)
 
     def _flags(self, message: Message, position: int, proof: _PieceProof) -> int:
-        """What the record is, counted."""
+        """The flags of a record; also counts it."""
         flags = AFTER if self._unit.is_after else 0
         proof.tally[RECORDS] += 1
         try:
@@ -141,7 +141,7 @@ class RecordReader:
         return flags
 
     def _row(self, message: Message, data: bytes, flags: int) -> bytes:
-        """See ``verification.rows``; a record without a key has its offset for one."""
+        """A row as in ``verification.rows``; the key of a record without one is its offset."""
         if flags & KEYLESS:
             key = self._digest(message.queue_offset.to_bytes(8, "big"), b"keyless")
         else:
@@ -155,7 +155,7 @@ class RecordReader:
 
 
 class _PieceProof:
-    """A piece's records beside the units that lead to them."""
+    """The records of a piece and their units."""
 
     def __init__(self, piece: Piece, found: PieceContents) -> None:
         self.piece = piece
@@ -163,7 +163,7 @@ class _PieceProof:
         self.tally = [0] * TALLIES
         self.wrong: list[Problem] = found.problems
         start = names.parse_file_name(piece.path.rpartition("/")[2])
-        assert start is not None  # else it would not have been listed
+        assert start is not None  # otherwise it would not be listed
         file = MappedFile(
             piece.path,
             start,
@@ -186,13 +186,16 @@ class _PieceProof:
 
     @property
     def span(self) -> tuple[int, int | None]:
-        """Addresses to walk over; after the last record what ends the file is looked at, too."""
+        """The addresses to walk; after the file's last record its end is checked, too."""
         return self._start + self.piece.start, None if self._is_last else (
             self._start + self.piece.end
         )
 
     def _units_of_piece(self) -> tuple[int, Iterator[Unit], bool]:
-        """The first one's number, the units up to the piece's end, whether they end the file."""
+        """The units of the piece.
+
+        Returns the number of the first, the units, and whether they are the last ones of the file.
+        """
         entries = units.batch_units(map_whole(MappedFile(self._index, 0, 0, 0)))
         count = units.valid_count(entries)
         addresses = entries["physical_offset"][:count].astype(np.int64) - self._start
@@ -211,7 +214,7 @@ class _PieceProof:
             self.wrong[-1] = problem
 
     def note_walk(self, problem: Problem) -> None:
-        """What the walk takes for a torn tail is damage where units say that records lie."""
+        """Note a problem of the walk. A torn tail is damage if units point to records there."""
         if problem.is_note and (problem.position or 0) < self.piece.end:
             problem = structs.replace(problem, kind=ProblemKind.DAMAGED, remedy=names.RESTORE_QUEUE)
         self.note(problem)
@@ -225,7 +228,7 @@ class _PieceProof:
         self.note(damaged(message, self.piece.path, position, names.RESTORE_QUEUE))
 
     def check(self, message: Message, position: int) -> None:
-        """The next record, which lies at ``position``."""
+        """Check the next record, at ``position``."""
         offset = message.queue_offset
         if not message.body_crc_holds:
             self._damaged("the body's checksum does not hold", position)
@@ -284,6 +287,6 @@ class _PieceProof:
         self._unit, self._row = next(self._units, None), self._row + 1
 
     def ends(self) -> None:
-        """There are no more records in the piece."""
+        """Check for units after the last record of the piece."""
         while self._unit is not None:
             self._without_record()

@@ -1,7 +1,6 @@
-"""A RocketMQ store as rows for ``dump``: records, index entries, small files. The names of fields
-are a contract.
+"""A RocketMQ store as rows for ``dump``: records, index entries, small files.
 
-Numbers are those on disk, times are milliseconds, bytes are base64.
+The names of fields are a contract. Numbers are as stored, times are milliseconds, bytes are base64.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ def message_rows(
     is_commit_log: bool = True,
     whole_batches: bool = False,
 ) -> Iterator[Row]:
-    """The messages of one record, a row each: several only of an inner batch, unless
-    ``whole_batches``.
+    """The messages of one record, a row each. Only an inner batch has several.
 
-    ``position`` is where the record begins in ``file``; ``found_by`` names what led there.
+    ``whole_batches`` gives one row for an inner batch. ``position`` is the record's in ``file``;
+    ``found_by`` names how it was found.
     """
     if not message.is_inner_batch or whole_batches:
         yield message_row(message, file, position, found_by, is_commit_log)
@@ -73,7 +72,7 @@ def message_row(
     problem: str | None = None,
     size: int | None = None,
 ) -> Row:
-    """One message. ``body`` is null where it cannot be had, and ``problem`` says why."""
+    """One message. If its ``body`` cannot be decoded it is null, and ``problem`` has the reason."""
     body: bytes | None
     if batch_index is not None:
         body = message.body  # the batch was decompressed as a whole
@@ -133,7 +132,7 @@ def _compression(message: Message) -> str:
 
 
 def _is_told_whole(message: Message) -> bool:
-    """Whether the parsed properties say all that the bytes do: no name twice, no broken text."""
+    """Whether the parsed properties represent all bytes: no repeated name, no broken UTF-8."""
     raw = message.properties_bytes
     items = properties_.items(raw)
     joined = b"\x02".join(name + b"\x01" + value for name, value in items)
@@ -201,11 +200,12 @@ def batch_unit_rows(
 def extension_rows(
     data: bytes, name: TopicPartition | None, file: str, start: int
 ) -> Iterator[Row]:
-    """The units of one file of a consume queue's extension; ``address`` is what a tags code says to
-    mean them.
+    """The units of one file of a consume queue's extension.
+
+    ``address`` is the tags code that refers to the unit.
 
     Raises:
-        CorruptLog: lengths that contradict each other; what precedes was given.
+        CorruptLog: lengths contradict each other; the units before were yielded.
     """
     at = 0
     while (unit := units.decode_extension(data, at, len(data))) is not None:
@@ -224,10 +224,10 @@ def extension_rows(
 
 
 def key_rows(file: MappedFile) -> Iterator[Row]:
-    """The entries of an index file, as they were written.
+    """The entries of an index file, in the order of writing.
 
     Raises:
-        CorruptLog: it is none.
+        CorruptLog: it is not an index file.
     """
     index = IndexFile.of(map_whole(file))
     header = index.header
@@ -258,7 +258,7 @@ POSITIONS_REMEDY = (
 
 
 def remedy_of(kind: FileKind) -> str:
-    """What to do about a small file that cannot be read."""
+    """The remedy for a small file that cannot be read."""
     if kind is FileKind.POSITIONS:
         return POSITIONS_REMEDY
     if kind is FileKind.CHECKPOINT:
@@ -273,7 +273,7 @@ def side_rows(place: StorePlace) -> Iterator[Row]:
     """The entries of a small file.
 
     Raises:
-        CorruptLog: it is none of what its name says.
+        CorruptLog: its content does not match its name.
     """
     data = read_small(place.path)
     if place.file is FileKind.CHECKPOINT:

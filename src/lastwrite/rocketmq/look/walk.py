@@ -1,10 +1,9 @@
-"""Read a commit log or a compaction log from front to back, past blank ends and whatever is
-damaged.
+"""Reads a commit log or a compaction log from front to back, across blank ends and damage.
 
-A record is believed where its frame adds up *and* it states the address at which it lies. That
-tells three things apart that look alike: the end of what was written, stale bytes after it (a
-broker may pad a write from a used buffer), and damage with whole records after it. After damage the
-walk goes on at the next place that states its own address.
+A record counts if its frame adds up *and* it states its own address. That distinguishes three
+cases: the end of written data, stale bytes after it (a broker may pad a write from a used buffer),
+and damage with whole records after it. After damage the walk continues at the next record that
+states its own address.
 
 Source: RocketMQ 5.5.0 ``CommitLog.checkMessageAndReturnSize``; docs/formats/rocketmq.md, "Record";
 docs/formats/rocketmq-compaction.md, "What 5.5.0 does otherwise than older releases".
@@ -45,7 +44,7 @@ TORN_REMEDY = (
     "a broker cuts the log here when it starts; copy the file first, if what follows may be of use"
 )
 
-_BAD_ADDRESS = -1  # beside the codes of ``kernels``
+_BAD_ADDRESS = -1  # in addition to the codes of ``kernels``
 _FRAME_BYTES = PHYSICAL_OFFSET_AT + 8
 _MAGICS = tuple((magic & 0xFFFF_FFFF).to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 _CRC_HEAD = np.frombuffer(RECORD_CRC.encode() + b"\x01", np.uint8)
@@ -55,10 +54,9 @@ Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 class Chunk(NamedTuple):
-    """Whole records of one file; positions in ``table`` are of ``buffer``, whose first byte is
-    ``base`` in the file.
+    """Whole records of one file. Valid until the next chunk.
 
-    Valid until the next is asked for.
+    Positions in ``table`` refer to ``buffer``, whose first byte is at ``base`` in the file.
     """
 
     file: MappedFile
@@ -71,7 +69,7 @@ class Chunk(NamedTuple):
         return decode_message(self.buffer, at, at + int(self.table["size"][row]))
 
     def position(self, row: int) -> int:
-        """Of the record in its file."""
+        """The record's position in its file."""
         return self.base + int(self.table["position"][row])
 
     def bytes_at(self, at: int, length: int) -> bytes:
@@ -83,17 +81,17 @@ class Chunk(NamedTuple):
         return self.file.start + self.position(len(self.table) - 1) + int(self.table["size"][-1])
 
     def is_dispatched(self, rows: Int64Array | slice) -> Flags:
-        """Row for row whether a broker gives the record a unit in its queue."""
+        """For each row, whether a broker gives the record a unit in its queue."""
         stage = self.table["sys_flag"][rows] & TRANSACTION_MASK
         return ~np.isin(stage, (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK))
 
     def is_inner_batch(self, rows: Int64Array | slice) -> Flags:
-        """Row for row whether the body is a sequence of messages."""
+        """For each row, whether the body is a sequence of messages."""
         flags: Flags = self.table["sys_flag"][rows] & IS_INNER == IS_INNER
         return flags
 
     def has_topic(self, topic: str) -> Flags:
-        """Row for row whether the record is of the topic."""
+        """For each row, whether the record belongs to the topic."""
         wanted = topic.encode()
         out: Flags = self.table["topic_length"] == len(wanted)
         rows = np.flatnonzero(out)
@@ -103,7 +101,7 @@ class Chunk(NamedTuple):
         return out
 
     def rows_of(self, topic: str | None, queue: int | None) -> Int64Array:
-        """The rows of the topic and the queue; None: of any."""
+        """The rows of the topic and the queue; None means any."""
         picked = np.ones(len(self.table), dtype=np.bool_)
         if queue is not None:
             picked &= self.table["queue_id"] == queue
@@ -112,7 +110,7 @@ class Chunk(NamedTuple):
         return np.flatnonzero(picked)
 
     def by_queue(self) -> Iterator[tuple[TopicPartition, Int64Array]]:
-        """The rows by the queue that their record names, in order."""
+        """The rows of each queue, in order."""
         table = self.table
         for length in np.unique(table["topic_length"]).tolist():
             rows = np.flatnonzero(table["topic_length"] == length)
@@ -130,9 +128,9 @@ class Chunk(NamedTuple):
     def by_light_queue(
         self, batched: Collection[str]
     ) -> Iterator[tuple[TopicPartition, Int64Array, Int64Array]]:
-        """The rows by the light queue in which a broker files them, too, with their offsets there.
+        """The rows of each light queue to which a broker dispatches them, and their offsets there.
 
-        ``batched``: topics with batch consume queues, whose records go to no light queue.
+        ``batched`` has the topics with batch consume queues, whose records are in no light queue.
         """
         marked = (self.table["marks"] & kernels.HAS_MULTI_DISPATCH) != 0
         marked &= self.is_dispatched(slice(None))
@@ -153,7 +151,7 @@ class Chunk(NamedTuple):
             yield name, rows, offsets
 
     def rows_with(self, wanted: bytes) -> list[int]:
-        """The rows in whose properties the bytes stand, wherever; each once."""
+        """The rows whose properties contain these bytes, each once."""
         table = self.table
         if not len(table) or not wanted:
             return []
@@ -174,17 +172,17 @@ class Ending(NamedTuple):
     """How a file ends."""
 
     position: int  # after the last record
-    blank: bool  # by a blank record
-    damage: str | None = None  # by bytes that are neither a record nor an end
+    blank: bool  # with a blank record
+    damage: str | None = None  # with bytes that are neither a record nor an end
 
 
 class LogWalk:
-    """The records of a log by address. Problems go to ``note``; ``endings`` says how each file that
-    was read ended.
+    """The records of a log by address.
 
-    ``checks_crc``: bodies, and records that state one, are held against their checksum, and those
-    that do not agree are noted; they are among the rows all the same. ``is_compaction``: zeros may
-    end any file, addresses may be wrong.
+    ``note`` is called with each problem. ``endings`` gets the end of each file read. With
+    ``checks_crc`` bodies, and records that have a checksum, are compared with it. Mismatches are
+    noted, and the records are returned all the same. With ``is_compaction`` zeros may end any file,
+    and addresses may be wrong.
     """
 
     def __init__(
@@ -209,10 +207,14 @@ class LogWalk:
         written = (file.start for file in reversed(log.files) if _is_written(file))
         self._last_written = 0 if is_compaction else next(written, 0)
         if log.bound is not None and not is_compaction:
-            self._last_written = log.end  # records lie up to the bound: nothing may end before
+            # There are records up to the bound, so no file may end before it.
+            self._last_written = log.end
 
     def chunks(self, start: int = 0, end: int | None = None) -> Iterator[Chunk]:
-        """The records whose address lies in ``[start, end)``; ``start`` is one's, or below all."""
+        """The records with an address in ``[start, end)``.
+
+        A record must begin at ``start``, unless ``start`` is below all records.
+        """
         if self._log.bound is not None:
             end = self._log.bound if end is None else min(end, self._log.bound)
         for file in self._log.files:
@@ -223,7 +225,7 @@ class LogWalk:
     def records(
         self, start: int = 0, end: int | None = None
     ) -> Iterator[tuple[MappedFile, int, Message]]:
-        """The same one by one, each with its file and its position there."""
+        """The same records one by one, each with its file and its position there."""
         for chunk in self.chunks(start, end):
             for row in range(len(chunk.table)):
                 yield chunk.file, chunk.position(row), chunk.message(row)
@@ -232,7 +234,7 @@ class LogWalk:
 
     def _file(self, file: MappedFile, position: int, end: int | None) -> Iterator[Chunk]:
         stop = file.size_bytes if end is None else min(end - file.start, file.size_bytes)
-        # Behind the bound a broker is writing.
+        # A broker is writing after the bound.
         limit = file.size_bytes if self._log.bound is None else stop
         with file.open() as reader:
             while position < stop:
@@ -270,7 +272,7 @@ class LogWalk:
                         code = kernels.BAD_SIZE
                     else:
                         continue
-                is_filled = file.size_bytes - position < 8  # as far as records go
+                is_filled = file.size_bytes - position < 8  # no further record fits
                 if code == kernels.NEED_MORE and is_filled and self._is_compaction:
                     break
                 found = self._past(file, reader, position, int(code), int(wanted))
@@ -291,7 +293,10 @@ class LogWalk:
     def _past(
         self, file: MappedFile, reader: SegmentReader, position: int, code: int, wanted: int
     ) -> int | None:
-        """Where records go on after a bad place; None: the file ends there. Notes what is wrong."""
+        """The position of the next record after a bad place.
+
+        Returns None if the file ends there. Notes the problem.
+        """
         room = file.size_bytes - position
         is_last = self._is_compaction or file.start >= self._last_written
         if code == kernels.BLANK:
@@ -324,7 +329,7 @@ class LogWalk:
         return None
 
     def _is_blank(self, reader: SegmentReader, position: int, room: int) -> bool:
-        """Whether nothing but zeros follows at once; a file of zeros is not read to its end."""
+        """Whether zeros follow directly; a file of zeros is not read to its end."""
         head = self._buffer[: min(room, 1 << 16)]
         reader.read_into(head, position)
         return not head.any()
@@ -336,7 +341,7 @@ class LogWalk:
             have = min(len(buffer), file.size_bytes - position)
             reader.read_into(buffer[:have], position)
             if not buffer[:have].any() and file.start >= self._last_written:
-                return None  # after what was written
+                return None  # after the written data
             data = buffer[:have].tobytes()
             for hit in sorted(chain.from_iterable(_hits(data, magic, 4) for magic in _MAGICS)):
                 at = hit - 4
@@ -366,7 +371,7 @@ class LogWalk:
         return True
 
     def _check_record_crcs(self, file: MappedFile, position: int, table: MessageTable) -> None:
-        """Of the records that state a checksum of the whole record: few brokers write one."""
+        """Check the checksums of whole records, which few brokers write."""
         rows = np.flatnonzero(table["properties_length"] >= RECORD_CRC_BYTES)
         starts = table["position"][rows] + table["size"][rows] - RECORD_CRC_BYTES
         heads = self._buffer[starts[:, None] + np.arange(len(_CRC_HEAD))]
@@ -378,7 +383,7 @@ class LogWalk:
 
 
 def _hits(data: bytes, wanted: bytes, start: int = 0) -> Iterator[int]:
-    """Where the bytes stand, from ``start`` on, ascending."""
+    """The positions of the bytes from ``start`` on, ascending."""
     at = data.find(wanted, start)
     while at >= 0:
         yield at
@@ -386,7 +391,7 @@ def _hits(data: bytes, wanted: bytes, start: int = 0) -> Iterator[int]:
 
 
 def _is_written(file: MappedFile) -> bool:
-    """Whether the broker has begun with the file: the one that it makes ahead is all zeros."""
+    """Whether a broker has written to the file; the file created ahead is all zeros."""
     head = np.zeros(min(8, file.size_bytes), dtype=np.uint8)
     with file.open() as reader:
         reader.read_into(head, 0)
