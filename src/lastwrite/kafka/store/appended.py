@@ -1,13 +1,12 @@
-"""A partition of our own that grows at its end: segments as a broker's, without indexes, which any
-start rebuilds.
+"""A partition that Lastwrite itself appends to: segments like a broker's, without indexes.
 
     FOLDER/00000000000000000000.log     closed
-           00000000000000081234.log     active: batches are appended, and end where the last one does
+           00000000000000081234.log     active: ends with its last batch
 
-Whoever has it holds the partition's lock. A batch that is appended is the kernel's, and survives
-our death; what a crash of the machine tore off is cut when the log is opened. The root has a
-recovery point of 0, as a broker's that was killed: so whoever reads it takes the log as a broker's
-start would leave it.
+The process that has it open holds the partition's lock. An appended batch is in the kernel's page
+cache and survives the end of the process. Opening the log cuts a batch torn by a crash of the
+machine. The root has a recovery point of 0, like a killed broker's, so readers see the log as after
+a broker's start, which rebuilds the indexes.
 
 Source: docs/formats/kafka.md; Kafka 4.4 ``LogSegment.recover``.
 """
@@ -32,11 +31,10 @@ from lastwrite.storage.reading import reader_of
 
 
 class AppendedLog:
-    """The log in ``folder``, which is made where there is none; a segment of ``segment_bytes`` is
-    full.
+    """The log in ``folder``, which is created if necessary. A segment is full at ``segment_bytes``.
 
     Raises:
-        CorruptLog: it is damaged, not only torn at its end.
+        CorruptLog: the log is damaged, not only torn at its end.
         LogError: it cannot be written.
     """
 
@@ -62,20 +60,20 @@ class AppendedLog:
         last = log.segments[-1]
         if last.torn_bytes:
             files.truncate(last.path, last.size_bytes)
-            log = log_dir.read_partition(self._folder)  # as it is now: who reads it looks
+            log = log_dir.read_partition(self._folder)  # readers check the file's size and time
         self._segments, self.end_offset = log.segments, log.end_offset
         self._size = last.size_bytes
 
     def batches(self) -> Iterator[Batch]:
-        """All that were there when the log was opened.
+        """All batches as of the opening of the log.
 
         Raises:
-            CorruptLog: one cannot be read.
+            CorruptLog: a batch cannot be read.
         """
         return batches_of(self._segments)
 
     def append(self, records: Sequence[Record], leader_epoch: int = 0) -> None:
-        """Append a batch of records, whose offsets begin at ``end_offset``: whole, or not at all.
+        """Append records as a batch, completely or not at all. Offsets begin at ``end_offset``.
 
         Raises:
             LogError: it could not be written.
@@ -92,10 +90,10 @@ class AppendedLog:
 
 
 def batches_of(segments: Iterable[Segment]) -> Iterator[Batch]:
-    """The batches of small segments, each of which is read whole.
+    """The batches of small segments. Each segment is read whole.
 
     Raises:
-        CorruptLog: one cannot be read.
+        CorruptLog: a batch cannot be read.
     """
     for segment in segments:
         data = np.empty(segment.size_bytes, dtype=np.uint8)

@@ -1,10 +1,10 @@
-"""A new segment of an archive: records are written as they come, and then the indexes.
+"""A new segment of an archive: records are written as they arrive, and indexes at the end.
 
-A segment of up to ``LEAST_INDEXED_BYTES`` has no offset index and no time index: reading all of it
-is one request, as reading an index would be.
+A segment of up to ``LEAST_INDEXED_BYTES`` has no offset index and no time index. Reading all of it
+is one request, and so would be reading an index.
 
-Each attempt at a task has a folder of its own below the round's, so that one that was tried twice
-does not write into its twin's; the round's journal names them all.
+Each attempt at a task has its own folder below the round's, so that two attempts never write to the
+same object. The round's journal lists them all.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ LEAST_INDEXED_BYTES = 256 << 10
 
 
 class ArchivedSegment:
-    """Appends batches to a new object of the partition at ``folder`` (an address) and indexes them.
+    """Appends batches to a new object of the partition at address ``folder``, and indexes them.
 
-    ``round_folder``: what its objects' keys begin with, relative to ``folder``, an attempt's id and
-    a ``/`` follow. ``base_offset`` None: that of the first batch; without any there is no
-    object. ``stores``: as the driver told the worker.
+    Keys of its objects are relative to ``folder``: ``round_folder``, an attempt id, ``/``, a name.
+    With ``base_offset`` None the base is the first batch's, and without batches there is no object.
+    ``stores`` are the store settings that the driver passes to the worker.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ArchivedSegment:
         return f"{self._folder}{segment_file_name(self._base_offset, kind)}"
 
     def append(self, data: ByteArray, rows: Int64Array) -> None:
-        """Append whole batches; ``rows``: one each, see ``ROW_COLUMNS``."""
+        """Append whole batches. ``rows`` has a row per batch, see ``ROW_COLUMNS``."""
         if not len(rows):
             return
         if self._writer is None or self._indexer is None:
@@ -94,7 +94,7 @@ class ArchivedSegment:
     def finish(
         self, result: SegmentOutput, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()
     ) -> None:
-        """Give the objects their names, and say in ``result`` what they are."""
+        """Complete the objects, and describe them in ``result``."""
         result.bytes_written = self._size
         result.largest_timestamp_ms = self._largest_timestamp_ms
         if self._writer is None or self._indexer is None or self._base_offset is None:
@@ -130,13 +130,13 @@ class ArchivedSegment:
         )
 
     def abandon(self) -> None:
-        """Let no object be made of what was written."""
+        """Discard all written bytes, so that no object is created."""
         if self._writer is not None:
             self._writer.abandon()
 
 
 def rows_of(table: np.ndarray) -> Int64Array:
-    """The rows that ``append`` wants of batches that are written as they were read."""
+    """The rows for ``append`` for batches that are written unchanged."""
     rows = np.zeros((len(table), ROW_COLUMNS), dtype=np.int64)
     rows[:, ROW_POSITION] = table["origin"] - table["origin"][0]
     rows[:, ROW_SIZE] = table["origin_size"]

@@ -1,4 +1,4 @@
-"""A round on partitions of Kafka in an archive: what it makes of their manifests."""
+"""A round on Kafka partitions in an archive: the changes of their manifests."""
 
 from __future__ import annotations
 
@@ -30,24 +30,26 @@ from lastwrite.model.work import SegmentOutput
 
 
 class KafkaRounds(Rounds):
-    """See ``archive.rounds``."""
+    """Kafka's part of ``archive.rounds``."""
 
     def __init__(self) -> None:
         super().__init__()
         self._known: dict[str, tuple[str, Known | None]] = {}  # with the nonce of its manifest
-        self._alike: dict[str, Known | None] = {}  # topics' partitions are told the same
+        self._alike: dict[str, Known | None] = {}  # equal settings of a topic's partitions, shared
 
     def read(self, folder: str) -> PartitionLog:
-        """The log, by ``now``."""
+        """The log, from the manifest that ``now`` reads."""
         return archived.log_of(self.now(folder).manifest, folder)
 
     def contents(self, folder: str) -> ArchivedLog:
-        """What the manifest that was read last says."""
+        """The contents of the manifest that was read last."""
         return archived.contents_of(self.seen(folder).manifest, folder)
 
     def known(self, folder: str) -> Known | None:
-        """What the manifest that was read last says of the topic. It is kept longer than that: the
-        daemon asks for all partitions at each look.
+        """The topic's settings in the manifest that was read last.
+
+        They are cached longer than the manifest, because the daemon requests them for all
+        partitions at each check.
         """
         seen, last = self._seen.get(folder), self._known.get(folder)
         if last is None or (seen is not None and seen.manifest.nonce != last[0]):
@@ -63,8 +65,9 @@ class KafkaRounds(Rounds):
     def publish(
         self, copies: Sequence[CommitPlan], to: str, known: Callable[[str], Known | None]
     ) -> list[Outcome]:
-        """Make a partition of the archive ``to`` of each; copy for copy why there is none.
-        ``known``: what is known of the topic of a partition's folder.
+        """Write each copy to a partition of the archive ``to``; returns an error or None per copy.
+
+        ``known`` returns the topic's settings for a partition's folder.
         """
         return each_at_once(lambda copy: self._publish(copy, to, known(copy.log.folder)), copies)
 
@@ -77,7 +80,7 @@ class KafkaRounds(Rounds):
         fetching.publish(copy, folder, begun, known)
 
     def swap(self, wave: Sequence[CommitPlan]) -> list[Outcome]:
-        """Commit each; plan for plan why it failed. Their journals go together."""
+        """Commit each plan; returns an error or None per plan. Journals are written together."""
         return self.commit_each(self._swap, wave)
 
     def _swap(self, new: CommitPlan) -> None:
@@ -101,7 +104,7 @@ class KafkaRounds(Rounds):
         self._commit(folder, fetching.retained(after, new.retention))
 
     def retain(self, wave: Sequence[tuple[PartitionLog, Retention]]) -> list[Outcome]:
-        """Take out what the retentions say, where a round has not done so already."""
+        """Delete the segments of the retentions, unless a round has done so already."""
         return self.commit_each(self._retain, wave)
 
     def _retain(self, judged: tuple[PartitionLog, Retention]) -> None:
@@ -118,7 +121,7 @@ class KafkaRounds(Rounds):
             self.commit(folder, successor(seen.manifest, after))
 
     def discard_part(self, part: SegmentOutput) -> None:
-        """Remove the objects of a segment, and of those that came of it, as ``discard``."""
+        """Remove the objects of a segment and of its continuations, as ``discard``."""
         for new in (part, *part.further):
             if isinstance(new.stored, StoredSegment) and new.log_path:
                 folder = os.path.dirname(new.log_path).removesuffix(new.stored.folder.rstrip("/"))
@@ -126,15 +129,17 @@ class KafkaRounds(Rounds):
 
 
 def successor(manifest: Manifest, after: ArchivedLog) -> Manifest:
-    """The manifest with other contents; ``Place.commit`` gives it what tells it from the last."""
+    """The manifest with other contents. ``Place.commit`` fills in generation and nonce."""
     return structs.replace(
         manifest, log=msgspec.Raw(msgspec.json.encode(after)), objects=after.objects()
     )
 
 
 def join_parts(parts: Parts) -> SegmentOutput:
-    """The parts of a segment as segments of their own: an archive joins nothing, and its segments
-    may begin at any batch. The transaction index of each is written here.
+    """The parts of a segment as segments of their own.
+
+    An archive does not join parts, because its segments may begin at any batch. The transaction
+    index of each segment is written here.
     """
     made = [part for part in parts.parts if not part.is_gone]
     if not made:

@@ -1,4 +1,4 @@
-"""The offset checkpoints of a log root: a small text file each, read whole and replaced whole."""
+"""The offset checkpoints of a log root: small text files, each read and replaced whole."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from lastwrite.storage import files
 from lastwrite.storage.file_state import FileState
 
 _BY_HAND = "mend it by hand: a line is a topic, a partition and an offset"
-# What following them costs: of what a broker deleted nothing comes back, and nothing counts as
-# replicated that is not.
+# Following a remedy restores no deleted record, and never marks a record as replicated that is
+# not.
 _REMEDIES = {
     CLEANER_OFFSETS: f"{_BY_HAND}; or move it away: the next round then begins at each log's start",
     HIGH_WATERMARKS: f"{_BY_HAND}; or move it away and start the broker, which writes it again, before compacting",
@@ -32,7 +32,7 @@ _NONE: Mapping[TopicPartition, int] = MappingProxyType({})
 
 
 def read_offsets(root: str, file: str) -> Mapping[TopicPartition, int]:
-    """The entries of the checkpoint ``file`` in ``root``; none where there is no file.
+    """The entries of the checkpoint ``file`` in ``root``. Empty if there is no file.
 
     Raises:
         CorruptLog, UnsupportedFormat: the file is damaged, with its path and byte.
@@ -40,7 +40,7 @@ def read_offsets(root: str, file: str) -> Mapping[TopicPartition, int]:
     """
     path = os.path.join(root, file)
     try:
-        # A root of many partitions is asked once for each of them.
+        # Cached, because a root is read again for each of its many partitions.
         return _read_once(path, FileState.of(os.stat(path)))
     except FileNotFoundError:
         return _NONE
@@ -70,7 +70,7 @@ def _read(path: str) -> dict[TopicPartition, int]:
 
 
 def recovery_point(root: str, name: TopicPartition) -> int:
-    """Below this all is on disk; as to a broker, a file that cannot be read says nothing."""
+    """The offset below which all is on disk. 0 if the file cannot be read, as for a broker."""
     try:
         return read_offsets(root, RECOVERY_POINTS).get(name, 0)
     except (CorruptLog, UnsupportedFormat):
@@ -83,11 +83,10 @@ def write_offset(root: str, file: str, name: TopicPartition, offset: int | None)
 
 
 def write_offsets(root: str, file: str, changes: Mapping[TopicPartition, int | None]) -> None:
-    """Set some partitions' entries, atomically, or with None take them out; the others stay.
+    """Set the entries of some partitions atomically; None removes an entry. Others stay.
 
-    The file is read and written whole, so a caller with many partitions brings them together. Of
-    the cleaner's checkpoint, entries of partitions whose folders are gone are left out, as Kafka
-    does.
+    The file is read and written whole, so pass many partitions in one call. In the cleaner's
+    checkpoint, entries of partitions without a folder are dropped, as in Kafka.
 
     Raises:
         LogHeld: a broker holds the root.
@@ -96,7 +95,7 @@ def write_offsets(root: str, file: str, changes: Mapping[TopicPartition, int | N
     """
     with lock.root_turn(root):
         path = os.path.join(root, file)
-        # Not from memory: two versions within one tick of the clock may look alike.
+        # Not from the cache: two versions within one tick of the clock may look alike.
         offsets = _read(path)
         if file == CLEANER_OFFSETS:
             there = _folders(root)

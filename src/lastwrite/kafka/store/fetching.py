@@ -1,18 +1,18 @@
-"""What a log directory has beyond an archive's end, brought into the archive.
+"""Fetches the part of a log directory beyond an archive's end into the archive.
 
     log directory      0 ────── 600 ────── 1200 ─── 1366 (active)
     archive            0 ────── 600 ── 900                          ends at 900
-    brought                            900 ─ 1200 ─ 1366
+    fetched                            900 ─ 1200 ─ 1366
 
-Segments of a broker's tier that count whole are not brought: they are named where they lie.
+Whole segments of a broker's tier are not copied; the archive references them by address.
 
-Batches are proven by their checksums and written as they are, closed segments alone; where the
-archive ends inside a segment, what lies beyond becomes a segment of its own. Offsets, leader
-epochs, the producers at the new end and the transaction indexes come along.
+The checksums of batches are checked, and batches are written unchanged, by default from closed
+segments only. If the archive ends inside a segment, the rest becomes a segment of its own. Offsets,
+leader epochs, the producers at the new end and the transaction indexes are fetched too.
 
-It refuses what would not be this log's continuation: one that begins behind the archive's end,
-another topic of the same name, another history of leaders, and deletes that the broker may have
-dropped before they were brought.
+A fetch is refused if the log does not continue the archive: it begins after the archive's end, is
+another topic of the same name, has another history of leaders, or its broker may have dropped
+tombstones before they were fetched.
 """
 
 from __future__ import annotations
@@ -86,26 +86,28 @@ def fetch(
     groups: Mapping[str, tuple[int, int, str] | None] | None = None,
     accepts_gap: bool = False,
 ) -> Fetched:
-    """Take what ``log`` has beyond the end of the partition of an archive at ``folder``.
+    """Fetch the part of ``log`` beyond the end of an archive's partition at ``folder``.
 
     Args:
         log: of a log directory, as it was listed.
-        folder: the partition's address in the archive; it need not be there yet.
-        known: what the cluster says of the topic; None: what is known already stays.
-        config: the topic's; by ``delete.retention.ms`` a broker may have dropped a delete.
-        include_active: the active segment too, up to the log's end.
-        limits: how much memory may be taken.
-        advance: is told of bytes as they are written.
-        copies: write segments of a tier, too, instead of naming them where they lie.
-        secret: the partition's, under which what a scan of its segments finds is kept beside them;
-            None: nothing is.
-        accepts_gap: go on where the log begins behind the archive's end, and note the gap.
-        groups: where consumer groups are, None: gone; others stay as the archive has them.
+        folder: the partition's address in the archive; it need not exist yet.
+        known: the topic's settings in the cluster. None means that the archive keeps its own.
+        config: the topic's; after ``delete.retention.ms`` a broker may have dropped a tombstone.
+        include_active: fetch the active segment too, up to the log's end.
+        limits: of the memory to use.
+        advance: called with the number of bytes as they are written.
+        copies: copy segments of a tier too, instead of referencing them.
+        secret: the partition's, for cached scans of its segments. None means that no scans are
+            cached.
+        accepts_gap: if the log begins after the archive's end, continue and record the gap.
+        groups: positions of consumer groups, None for a deleted one. Other groups keep the
+            archive's positions.
 
     Raises:
-        LogError: what the log has is not what comes next in the archive.
-        CorruptLog: of the log, or the manifest.
-        CommitConflict: somebody else changed the archive meanwhile; RemoteFailed: the store.
+        LogError: the log does not continue the archive.
+        CorruptLog: the log or the manifest is damaged.
+        CommitConflict: another process changed the archive meanwhile.
+        RemoteFailed: the store fails.
     """
     place, now_ms = place_at(folder), time.time_ns() // 1_000_000
     said = _of_cluster(log, now_ms)
@@ -115,7 +117,7 @@ def fetch(
     if not log.segments:
         raise NotALog("the log has no segment", path=log.folder, remedy="check the path")
     end = log.high_watermark
-    if groups is not None and end >= before.end_offset:  # else of a time before the archive's
+    if groups is not None and end >= before.end_offset:  # else they are older than the archive's
         said["groups"] = _moved(before, groups)
     if not include_active and not log.is_closed:
         end = min(end, log.segments[-1].base_offset)
@@ -127,13 +129,14 @@ def fetch(
             why, before = None, before.with_gap(log.log_start)
             gap = archived.gap_words(*before.gaps[-1])
         why = why or fork(before, epochs, end, None in (topic_id, before.topic_id))
-        if not is_gap:  # else deletes may be lost as well, and that is accepted
+        if not is_gap:  # with an accepted gap, lost tombstones are accepted too
             why = why or _lost_deletes(log, before, now_ms, config.delete_retention_ms)
         if why is not None:
             raise no_continuation(folder, why, log.folder)
     if seen is not None and end <= before.end_offset:
-        # Of what the archive lacks nothing has been cleaned yet: the time of deletes begins anew.
-        is_older = archived.is_archived(log.folder) and end < before.end_offset  # it is behind
+        # Nothing that the archive lacks has been cleaned yet: the time limit for tombstones
+        # restarts.
+        is_older = archived.is_archived(log.folder) and end < before.end_offset  # the source lags
         after = structs.replace(before, known=known or before.known, **({} if is_older else said))
         is_due = after.brought_ms - before.brought_ms > config.delete_retention_ms // 2
         if is_due or after != structs.replace(stored, brought_ms=after.brought_ms):
@@ -171,17 +174,18 @@ def fetch(
 def _moved(
     before: ArchivedLog, groups: Mapping[str, tuple[int, int, str] | None]
 ) -> tuple[tuple[str, int, int, str], ...]:
-    """Where groups are that the archive knows, and those that are told anew."""
+    """The groups' positions in the archive, updated by ``groups``."""
     told = {group: (at, epoch, word) for group, at, epoch, word in before.groups} | dict(groups)
     return tuple((group, *at) for group, at in sorted(told.items()) if at is not None)
 
 
 def publish(copy: CommitPlan, folder: str, begun: Round, known: Known | None) -> None:
-    """Make a partition of an archive of a log, or of one of another archive, as a round leaves it:
-    segments that were rewritten are objects of the round already, the others are written here.
+    """Write a log, or another archive's partition, as a new partition of an archive.
+
+    Rewritten segments are objects of the round already. The others are written here.
 
     Raises:
-        CorruptLog, CommitConflict, RemoteFailed: as ``fetch``; the partition is not there then.
+        CorruptLog, CommitConflict, RemoteFailed: as ``fetch``. The partition does not exist then.
     """
     log, end = copy.log, copy.log.high_watermark
     replaced = {source.base_offset for sources in copy.sources for source in sources}
@@ -212,11 +216,12 @@ def publish(copy: CommitPlan, folder: str, begun: Round, known: Known | None) ->
 
 
 def _of_cluster(log: PartitionLog, now_ms: int) -> dict[str, Any]:
-    """What is known of the cluster that the log is from; of a log that is an archive's as it knows
-    it, so that a copy can be continued as it can.
+    """Facts about the source cluster for the manifest.
+
+    From an archive they are taken over, so that the copy can be continued like the original.
 
     Raises:
-        CommitConflict: the archive that is copied changed meanwhile.
+        CommitConflict: the archive changed while it was copied.
     """
     if not archived.is_archived(log.folder):
         return {"brought_ms": now_ms}
@@ -235,14 +240,14 @@ def _of_cluster(log: PartitionLog, now_ms: int) -> dict[str, Any]:
 
 
 def counted(made: SegmentOutput) -> StoredSegment:
-    """What a manifest says of a new segment."""
+    """The manifest's entry for a new segment."""
     assert isinstance(made.stored, StoredSegment)
-    # Of several segments of one part nobody counted the records.
+    # The records of a part that became several segments were not counted per segment.
     return structs.replace(made.stored, records=None if made.further else made.records)
 
 
 def aborted_after(before: Aborted, new: CommitPlan) -> Aborted:
-    """The entries of the transaction indexes as the round leaves them."""
+    """The entries of the transaction indexes after the round."""
     places = {segment.base_offset: n for n, segment in enumerate(new.log.segments)}
     ends = {
         source.base_offset: new.log.segment_end(places[source.base_offset])
@@ -256,7 +261,7 @@ def aborted_after(before: Aborted, new: CommitPlan) -> Aborted:
 
 
 def retained(log: ArchivedLog, retention: Retention | None) -> ArchivedLog:
-    """The log without what ``retention`` takes."""
+    """The log without the segments that ``retention`` deletes."""
     if retention is None or not retention.segments:
         return log
     log_start, first_unstable = max(log.log_start, retention.log_start), log.first_unstable
@@ -270,18 +275,18 @@ def retained(log: ArchivedLog, retention: Retention | None) -> ArchivedLog:
 
 
 def _begin(log: PartitionLog) -> ArchivedLog:
-    """An archive that has nothing of the log yet."""
+    """An archive without records, at the start of the log."""
     base = begin_of(log)
     return ArchivedLog(log_start=base, end_offset=base)
 
 
 def begin_of(log: PartitionLog) -> int:
-    """The first offset of which something may be brought."""
+    """The first offset that can be fetched."""
     return log.segments[0].base_offset if log.segments else log.log_start
 
 
 def _lineage(log: PartitionLog, end: int) -> tuple[tuple[tuple[int, int], ...], str | None]:
-    """Leader epochs below ``end``, and the topic's id, where the folder tells them."""
+    """Leader epochs below ``end``, and the topic id, as far as the folder has them."""
     epochs: tuple[tuple[int, int], ...] = ()
     topic_id = None
     content = index_files.side_file(log.folder, LEADER_EPOCHS)
@@ -295,14 +300,14 @@ def _lineage(log: PartitionLog, end: int) -> tuple[tuple[tuple[int, int], ...], 
 
 
 class Why(NamedTuple):
-    """Why a log does not go on where the archive ends."""
+    """The reason why a log does not continue an archive."""
 
     held: Held
     words: str
 
 
 def another(log_start: int, before: ArchivedLog, topic_id: str | None) -> Why | None:
-    """Why the log is none that goes on where the archive ends; None: it may be."""
+    """Why the log cannot continue the archive, by topic id and start. None if it may."""
     if None not in (topic_id, before.topic_id) and topic_id != before.topic_id:
         there = before.topic_id
         return Why(
@@ -319,7 +324,7 @@ def another(log_start: int, before: ArchivedLog, topic_id: str | None) -> Why | 
 
 
 def no_continuation(folder: str, why: Why, source: str) -> NotContinued:
-    """The error where what ``source`` has does not come next in the partition at ``folder``."""
+    """The error for a ``source`` that does not continue the partition at ``folder``."""
     words = f"{folder} cannot be continued: {why.words}"
     remedy = _GAP if why.held is Held.GAP else _ASIDE
     error = NotContinued(words, path=source, remedy=remedy)
@@ -330,11 +335,11 @@ def no_continuation(folder: str, why: Why, source: str) -> NotContinued:
 def fork(
     before: ArchivedLog, epochs: Sequence[tuple[int, int]], end: int, may_be_another: bool
 ) -> Why | None:
-    """Where the leaders of log and archive are not the same ones; None: nowhere.
+    """The first difference between the leaders of log and archive. None if there is none.
 
-    Whoever cuts a log is a leader of a later epoch. Where epochs begin is compared only if it
-    ``may_be_another`` topic: a replica that was made anew from a compacted log, and a log whose old
-    segments were deleted, have them begin later.
+    A log is only truncated by a leader with a later epoch. The first offsets of epochs are compared
+    only if it ``may_be_another`` topic: they move up in a replica rebuilt from a compacted log, and
+    after old segments were deleted.
     """
     here, there = dict(epochs), dict(before.epochs)
     last, newest = max(there, default=None), max(here, default=None)
@@ -366,7 +371,7 @@ def fork(
 def _lost_deletes(
     log: PartitionLog, before: ArchivedLog, now_ms: int, retention_ms: int
 ) -> Why | None:
-    """Why a delete may be missing from what the log still has; None: none can be."""
+    """Why a tombstone may be missing from the rest of the log. None if none can be."""
     since_ms = now_ms - before.brought_ms
     if (log.checkpoint or 0) <= before.end_offset or since_ms <= retention_ms:
         return None
@@ -374,9 +379,7 @@ def _lost_deletes(
 
 
 def lost_deletes(before: ArchivedLog, since_ms: int, retention_ms: int) -> Why:
-    """What is wrong where the cleaner has been at what the archive lacks, and the last fetch was
-    ``since_ms`` ago.
-    """
+    """The reason if the log was cleaned beyond the archive's end, ``since_ms`` after a fetch."""
     return Why(
         Held.DELETES,
         f"the broker's cleaner has been at offsets from {before.end_offset} on, and the last fetch "
@@ -388,8 +391,9 @@ def lost_deletes(before: ArchivedLog, since_ms: int, retention_ms: int) -> Why:
 def _named(
     log: PartitionLog, number: int, segment: Segment, span: tuple[int, int]
 ) -> StoredSegment | None:
-    """A segment of a broker's tier as one of the archive, where it lies; None: it has to be
-    written, since it is none, or does not count whole. Nothing of it is read for that.
+    """A tier's segment as an archive references it, without reading it.
+
+    None if it must be copied, because it is not a tier's or does not count whole.
     """
     first, end = span
     if not tiered.is_tier(log.folder) or segment.base_offset < first:
@@ -423,7 +427,7 @@ def copied(
     advance: Advance = lambda written: None,
     keep: Keep | None = None,
 ) -> Iterator[StoredSegment]:
-    """What of a segment lies in ``span``, as a segment of the archive; nothing where none does."""
+    """Copy the part of a segment inside ``span``. Yields nothing if they do not overlap."""
     first, end = span
     until = log.segment_end(number)
     if until <= first or segment.base_offset >= end or not segment.size_bytes:
@@ -451,10 +455,10 @@ def copied(
 def proven_batches(
     segment: Segment, place: int, span: tuple[int, int], until: int, limits: Limits
 ) -> Iterator[tuple[int, ByteArray, BatchTable]]:
-    """The batches of a segment that hold offsets in ``span``, as they are stored, each proven by
-    its checksum: where in the segment they begin, their bytes, and their table.
+    """The stored batches of a segment that overlap ``span``, with their checksums checked.
 
-    ``place``: of the segment in its log. ``until``: the offset behind it.
+    Yields (position in the segment, bytes, table). ``place`` is the segment's index in its log, and
+    ``until`` the offset after it.
     """
     first, end = span
     piece = Piece.of(
@@ -480,7 +484,7 @@ def proven_batches(
 
 
 def refuse_across(table: BatchTable, base: int, end: int, path: str) -> None:
-    """A batch lies whole in the archive or not at all."""
+    """Check that no batch spans ``base`` or ``end``: an archive contains only whole batches."""
     begins, ends = int(table["base_offset"][0]), int(table["next_offset"][-1])
     if begins < base or ends > end:
         is_begin = begins < base
@@ -503,7 +507,7 @@ def _after(
     topic_id: str | None,
     target: tuple[str, Round],
 ) -> ArchivedLog:
-    """What the partition of the archive is then."""
+    """The state of the archive's partition after the fetch."""
     folder, begun = target
     snapshots = dict(index_files.snapshots_of(log.folder))
 
@@ -511,10 +515,10 @@ def _after(
         return decode_snapshot(index_files.read_file(snapshots[offset]))
 
     producers, _ = read_producers(log.segments, list(snapshots), entries, log.log_start, end, end)
-    # All is replicated. The archive may have more of an open transaction than the log still has.
+    # All is replicated. The archive may have an earlier part of an open transaction than the log.
     open_from = min((each.open_from for each in producers if each.open_from >= 0), default=None)
     log_start = before.log_start
-    if not before.segments:  # it may lie inside a batch, where somebody deleted records
+    if not before.segments:  # the log may start inside a batch, after records were deleted
         log_start = max(log_start, min(log.log_start, end))
     first_unstable = None if open_from is None else max(open_from, log_start)
     snapshot, size = None, 0
@@ -523,7 +527,8 @@ def _after(
         snapshot = f"data/{begun.id}-producers/{segment_file_name(end, FileKind.SNAPSHOT)}"
         size = len(content)
         place_at(folder).put(snapshot, content)
-    # A broker that deletes old segments moves the first epoch's begin: the archive knows it.
+    # A broker that deletes old segments moves the start of the first epoch; the archive has the
+    # original.
     lineage = {**dict(epochs), **dict(before.epochs)}
     added = (
         tuple(astuple(entry))
@@ -547,7 +552,7 @@ def _after(
 
 
 def manifest_of(seen: Seen | None, after: ArchivedLog, folder: str) -> Manifest:
-    """The manifest of what the partition is then; ``Place.commit`` gives it what tells it apart."""
+    """The manifest of the new state. ``Place.commit`` fills in generation and nonce."""
     log = msgspec.Raw(msgspec.json.encode(after))
     if seen is not None:
         return structs.replace(seen.manifest, log=log, objects=after.objects())

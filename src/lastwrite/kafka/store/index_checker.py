@@ -1,4 +1,4 @@
-"""Holds a segment's indexes against the batches that are really there, piece by piece."""
+"""Compares a segment's indexes with its batches, piece by piece."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from lastwrite.model.work import Piece
 
 
 def index_checker(piece: Piece) -> IndexChecker:
-    """What holds the indexes of a piece's segment against its batches.
+    """The checker for the indexes of a piece's segment.
 
-    Those of an archive were made of its batches as they were written, no round reads them, and
-    ``verify`` does; so no request is spent on them here.
+    An archive's indexes are not checked, to save requests. They were derived from the batches as
+    these were written, no round reads them, and ``verify`` checks them.
     """
     return _Unread() if piece.etag else KafkaIndexChecker(piece)
 
 
 class _Unread:
-    """Holds nothing against anything."""
+    """Checks nothing."""
 
     def check(self, table: BatchTable, shift: int) -> None: ...
     def ends(self) -> None: ...
 
 
 class KafkaIndexChecker:
-    """Holds a segment's indexes against the batches of a piece; see ``recovery.index_truth``."""
+    """Compares a segment's indexes with the batches of a piece; see ``recovery.index_truth``."""
 
     def __init__(self, piece: Piece) -> None:
         self._piece = piece
@@ -79,7 +79,7 @@ class KafkaIndexChecker:
             return
         for named in (self._offsets, self._time_offsets):
             beyond = named[int(np.searchsorted(named, end_offset)) :][:1].tolist()
-            # Of the last segment the one is the other: nothing comes after it.
+            # The last segment ends at the piece's end offset, so it never gets here.
             if beyond and beyond[0] < piece.end_offset:
                 words = f"its indexes name offset {beyond[0]}, and the next segment begins at {piece.end_offset}"
                 gone = missing(end_offset, Witness(piece.end_offset, words))

@@ -1,4 +1,4 @@
-"""Joins the parts of a new segment that several workers wrote."""
+"""Joins the parts of a new segment, written by several workers."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from lastwrite.model.work import Piece, SegmentOutput
 from lastwrite.storage import files
 from lastwrite.storage.staging import remove_staged
 
-_COLUMNS = ("size", "next_offset", "max_timestamp")  # behind the position, as in ROW_COLUMNS
+_COLUMNS = ("size", "next_offset", "max_timestamp")  # after the position, as in ROW_COLUMNS
 
 
 def join_parts(joined: Parts) -> SegmentOutput:
-    """One segment of its parts; a single part is the segment already.
+    """One segment from its parts. A single part is the segment already.
 
-    The parts are whole batches, so their bytes are joined as they are: the others' are appended to
-    the first, which brings its indexes with it. Each batch that is appended is proven once more by
-    its checksum.
+    Parts are whole batches, so the later parts are appended to the first one without changes. The
+    first part passes its indexer on. Each appended batch's checksum is checked again.
     """
     first, *others = joined.parts
     if not others:
@@ -54,7 +53,7 @@ def join_parts(joined: Parts) -> SegmentOutput:
 
 
 def _as_piece(path: str, base_offset: int) -> Piece:
-    """The whole file."""
+    """The whole file as one piece."""
     seen = os.stat(path)
     return Piece(
         number=0,

@@ -1,5 +1,6 @@
-"""What ``fetch --keep-scans`` leaves beside the segments that it brings, as a round would: a first
-round, too, need not read what a scan of them finds.
+"""Cached scans of fetched segments, for ``fetch --keep-scans``.
+
+They have the form of a round's cached scans, so even the first round need not scan these segments.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ from lastwrite.scan_cache.objects import object_name
 from lastwrite.scan_cache.task import scan_into_object
 from lastwrite.storage.objects.address import is_address
 
-# (segment, start, end, base offset): what is kept of the stretch of it that is brought
+# (segment, start, end, base offset): caches a scan of the fetched part of a segment
 Keep = Callable[[int, int, int, int], StoredScan | None]
 
 
 def keeper(
     log: PartitionLog, before: ArchivedLog, target: tuple[str, Round], secret: bytes, limits: Limits
 ) -> Keep:
-    """What keeps, of a stretch of a segment of ``log``, what a scan of it finds.
+    """A function that scans a fetched part of a segment of ``log`` and caches the result.
 
     Args:
-        log: that is brought.
-        before: what the archive has.
-        target: the partition's address there, and the round that brings it.
+        log: the source of the fetch.
+        before: the archive before the fetch.
+        target: the partition's address in the archive, and the round of the fetch.
         secret: the partition's.
-        limits: how much memory may be taken.
+        limits: of the memory to use.
     """
     folder, begun = target
     known = sum(each.records or 0 for each in before.segments)
@@ -49,7 +50,7 @@ def keeper(
 
     def keep(number: int, start: int, end: int, base: int) -> StoredScan | None:
         segment = log.segments[number]
-        # To read it again from a bucket would cost what a round can save.
+        # Reading it again from a bucket would cost as much as a round can save.
         if end - start < cache.LEAST_SEGMENT_BYTES or is_address(segment.path):
             return None
         cuts = (cut for cut in cuts_of(log, number, piece_bytes) if start < cut < end)
@@ -81,7 +82,7 @@ def keeper(
         )
         address = object_name(f"{folder}/{begun.prefix}", uuid.uuid4().hex[:12], base)
         found = None
-        with contextlib.suppress(LogError, OSError):  # the round does without
+        with contextlib.suppress(LogError, OSError):  # then the round scans the segment itself
             found = scan_into_object(unit, address, base)
         return None if found is None else StoredScan.of(found, folder)
 

@@ -1,8 +1,8 @@
-"""The last batch that an archive took from a live log: by it the log is known again.
+"""The last batch that an archive fetched from a live log, used to recognise the log again.
 
-Leader epochs tell of elections. They do not tell of a broker that was alone, lost the end of its
-log in a crash and went on in the same epoch, as one beside ZooKeeper does, nor of a topic that was
-made anew where topics have no ids. The batch is asked for once more with those that follow it.
+Leader epochs show elections. They do not show that a lone broker lost the end of its log in a crash
+and continued in the same epoch, as one with ZooKeeper does. Nor do they show that a topic without
+an id was recreated. So the last batch is requested again together with those that follow it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from lastwrite.model.columns import IS_OLD, NO_HORIZON, BatchTable, ByteArray
 
 
 class LastBatch(msgspec.Struct, frozen=True, array_like=True):
-    """What is known of it."""
+    """Identifies the batch."""
 
     base_offset: int
-    next_offset: int  # its last + 1
+    next_offset: int  # the last offset + 1
     records: int
     crc: int  # CRC-32 of all of its bytes
 
 
 def last_of(data: ByteArray, table: BatchTable) -> LastBatch | None:
-    """The last one of the table; None: it is of an older format, and no cleaner leaves those."""
+    """The last batch of the table. None if it has an older format, which no cleaner leaves."""
     row = table[-1]
     return None if row["flags"] & IS_OLD else _known(data, row)
 
@@ -35,8 +35,8 @@ def behind(
 ) -> tuple[BatchTable, bool]:
     """The batches that follow offset ``end``, and whether those below it contradict ``before``.
 
-    What a cleaner may have done contradicts nothing: it removes a batch, or records of one, or
-    stamps it with a delete horizon; where it ends stays.
+    Changes that a cleaner may have made are no contradiction: it removes a batch or some of its
+    records, or sets its delete horizon. The batch's end stays.
     """
     overlap = table[table["next_offset"] <= end]
     left = table[len(overlap) :]

@@ -1,17 +1,17 @@
-"""Symbolic links to partitions' folders: whose root, lock and checkpoints count.
+"""Symbolic links to partition folders: which root, lock and checkpoints apply.
 
-A broker knows a partition as ``<its root>/<topic>-<partition>`` and locks its root; the name under
-which somebody else found the folder says nothing::
+A broker refers to a partition as ``<its root>/<topic>-<partition>`` and locks its root. Other paths
+to the folder do not matter::
 
     /tmp/x -> /data/kafka/orders-0                  the real path decides: the root is /data/kafka
     /data/kafka/orders-0 -> /disk2/orders-0         /data/kafka is a broker's, /disk2 is not: the
                                                     root is /data/kafka,
-                                                    and runs that come by the other name are kept
-                                                    out by a lock there
-    /a/orders-0 -> /b/orders-0                      both are brokers': nobody can tell whose
-                                                    checkpoints hold
+                                                    and a lock in /disk2 keeps out runs that use
+                                                    the other path
+    /a/orders-0 -> /b/orders-0                      both are brokers': it is unknown whose
+                                                    checkpoints apply
 
-That a root is a broker's its own files tell, which no run of ours makes.
+A broker's root is recognised by files that only brokers create.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from lastwrite.kafka.format.names import (
 )
 
 _BROKERS = (META_PROPERTIES, RECOVERY_POINTS, HIGH_WATERMARKS)
-_MOST_LINKS = 40  # as many as Linux follows
+_MOST_LINKS = 40  # Linux's limit
 
 
 def is_brokers(root: str) -> bool:
-    """Whether a broker has had the folder for a log root."""
+    """Whether a broker has used the folder as a log root."""
     return any(os.path.exists(os.path.join(root, name)) for name in _BROKERS)
 
 
 def home_of(folder: str) -> str:
-    """A partition's folder as the broker knows it: below its root, which is a real path.
+    """A partition's folder as its broker refers to it: below its root, which is a real path.
 
-    Where no root on the way is a broker's, or the folder is no link, that is the real path.
+    The real path of the folder, if no root along the links is a broker's or it is not a link.
     """
     ways = list(ways_to(folder))
     for way in ways:
@@ -49,7 +49,7 @@ def home_of(folder: str) -> str:
 
 
 def ways_to(folder: str) -> Iterator[str]:
-    """The folder by each name that leads to it, each below a real path; the last is its own."""
+    """All paths of the folder along its links, each below a real path. The last is its own."""
     for _ in range(_MOST_LINKS):
         above, name = os.path.split(os.path.abspath(folder))
         folder = os.path.join(os.path.realpath(above), name)

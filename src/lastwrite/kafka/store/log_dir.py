@@ -1,8 +1,8 @@
-"""What a partition's folder holds, as Kafka's loader would leave it after a start.
+"""Lists a partition's folder as Kafka's loader would leave it after a start.
 
-What a crash left half done is seen as done or as undone (see ``kafka.recovery``), and nothing is
-changed for that. Reading costs a directory listing, two small reads a segment, and the headers at
-the end of the last one.
+Unfinished changes of a crash are shown as finished or undone (see ``kafka.recovery``), without
+changing any file. Reading costs a directory listing, two small reads per segment, and the headers
+at the end of the last one.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ from lastwrite.storage.reading import AGAIN, SETTLED_NS, TRY_AGAIN
 
 _MOVE_AWAY = "move it out of this folder: it is no part of the log"
 _BRING_BACK = "bring back the file from a backup of this folder, or from a replica in sync"
-_LOOKS, _LOOK_AGAIN_S = 500, 0.06  # in which a broker notes some new high watermarks
-_MOST_WALKED_BYTES = 16 << 20  # of a segment without an index, to find its end
-_NOTING_NS = 1_000_000_000  # a note takes less, from the first watermark to the file's time
+_LOOKS, _LOOK_AGAIN_S = 500, 0.06  # within 30 s a broker writes new high watermarks several times
+_MOST_WALKED_BYTES = 16 << 20  # the largest segment without an index whose end is searched
+_NOTING_NS = 1_000_000_000  # upper bound of the time between collecting and writing watermarks
 _STALE_CHECKPOINT = (
     "where that line is older than this log (the topic was created again, or the folder was "
     "restored), remove the line while no broker runs: the next round starts at the log's start"
@@ -87,17 +87,17 @@ _MARKS = {
 
 
 def recover(folder: str) -> None:
-    """Bring to its end, or undo, what a crash left half done; the caller holds the partition.
+    """Finish or undo what a crash left unfinished. The caller holds the partition.
 
-    Indexes without a segment go, where they tell of no record. In a root whose broker was killed,
-    closed segments get the indexes that its next start would give them; what that would cut or
-    remove stays, out of our sight. A damaged log is left as it is.
+    Indexes without a segment are removed unless they are evidence of lost records. In a root whose
+    broker was killed, closed segments get the indexes that its next start would write. Files that
+    this start would truncate or remove are left in place and ignored. A damaged log is not changed.
 
     Raises:
-        LogError: a file cannot be changed; the next call goes on where this one stopped.
+        LogError: a file cannot be changed. The next call continues from there.
     """
-    # First those of a segment on its way out: without its .deleted file nothing tells that it was
-    # to go.
+    # Indexes of a segment being deleted are removed first: once its .deleted file is gone, they
+    # would look like evidence of a lost segment.
     names = _names(folder)
     if unfinished := going(names):
         remove_orphans(folder, unfinished)
@@ -125,11 +125,10 @@ def recover(folder: str) -> None:
 
 
 def refuse_unwritable(folder: str, end: int) -> None:
-    """Say no before a round where files of segments below the offset ``end`` could not be replaced,
-    or the checkpoint.
+    """Refuse a round that could not replace files of segments below ``end``, or the checkpoint.
 
     Raises:
-        LogError: it names what stops it.
+        LogError: it names the obstacle.
     """
     found = [(name, classify(name)) for name in _names(folder)]
     preflight.refuse_unwritable(
@@ -146,19 +145,19 @@ def _names(folder: str) -> list[str]:
 
 
 def read_partition(folder: str, below: int = NO_END, root: RootState | None = None) -> PartitionLog:
-    """List one partition: segments, bounds, and whatever is wrong with what was looked at.
+    """List one partition: segments, bounds, and all problems of the files that were read.
 
     A log that a broker has open is listed as if it ended at its high watermark, or at the offset
-    ``below`` (docs/decisions/beside-a-broker.md). ``root``: as somebody has just looked at it, who
-    lists many; of a broker's it is looked at again.
+    ``below`` (docs/decisions/beside-a-broker.md). ``root`` is the root's recent state, for a caller
+    that lists many partitions. If a broker has the root open, it is read again.
 
-    ``Segment.path`` is the file as it is named now; after a crash that may be ``….log.swap``. A
-    damaged file is a problem in the answer, not an error.
+    ``Segment.path`` is the present name of the file, which may be ``….log.swap`` after a crash. A
+    damaged file is reported in ``problems`` and raises no error.
 
     Raises:
         NotALog: not a partition's folder.
-        LogHeld: a broker is starting on it.
-        CommitConflict: a broker changes the partition's files again and again.
+        LogHeld: a broker is starting on the root.
+        CommitConflict: a broker keeps changing the partition's files.
         LogError: a file cannot be read.
     """
     if is_archived(folder):
@@ -173,7 +172,7 @@ def read_partition(folder: str, below: int = NO_END, root: RootState | None = No
 
 
 def _read_beside(folder: str, below: int) -> PartitionLog:
-    """``read_partition`` of a log that a broker has open: of a moment at which nothing moved."""
+    """``read_partition`` for a log that a broker has open, from a moment without changes."""
     root = os.path.dirname(os.path.abspath(folder))
     lock.refuse_starting(root)
     why = "its files change all the time"
@@ -194,10 +193,10 @@ def _read_beside(folder: str, below: int) -> PartitionLog:
 
 
 class _Reading:
-    """The listing of one partition, on its way to a ``PartitionLog``.
+    """Reads one partition and builds its ``PartitionLog``.
 
-    ``below``: of a log that a broker has open, up to which offset; None: nobody has. ``moving``
-    says then what the broker is doing just now, so that it has to be listed again.
+    ``below`` is the end offset for a log that a broker has open. None means that no broker has it.
+    ``moving`` describes a change by the broker that requires reading again.
     """
 
     def __init__(self, folder: str, root: RootState, below: int | None = None) -> None:
@@ -209,13 +208,13 @@ class _Reading:
             below = None  # the broker appends to the live folder only
         self._root = root
         self._aborted: dict[int, tuple[AbortedTransaction, ...]] = {}  # by segment
-        # Segments whose transaction index may not be what the broker meant.
+        # Segments whose transaction index may be wrong after a crash.
         self._unsure: set[int] = set()
         self._index = b""  # of the active segment
         self._producers: dict[int, tuple[ProducerEntry, ...]] = {}  # by the snapshot's offset
         self._bare_from: int | None = None
         self._holes: list[tuple[int, int]] = []
-        # Before the log: where a broker runs, it notes later what comes later.
+        # Read before the log, because a running broker writes later values later.
         problems: list[Problem] = []
         noted_ns = 0 if below is None else root.noted_ns
         self._noted_ns = noted_ns - _NOTING_NS
@@ -233,15 +232,14 @@ class _Reading:
         )
         self._log_start = self._offsets[LOG_STARTS] or 0
         self._below = below
-        self._behind: list[str] = []  # files of segments that were not looked at
+        self._behind: list[str] = []  # files of segments beyond the bound, which are not read
         if below is not None:
             self._below = self._leave_out(min(below, self._offsets[HIGH_WATERMARKS] or 0))
         self._gone = self._segments_gone({*going(names)})
         for name in self._orphans:
             del self._live[name]
         self._was_killed = below is None and root.was_killed
-        # From the segment that begins here on a broker that was killed may not have flushed all
-        # that it wrote.
+        # A killed broker may not have flushed everything in the segments from this base on.
         self._unflushed = max((base for base in self._bases if base <= flushed_to), default=0)
         self._found = Findings(self._folder, self._live, self._bases, self._gone, self._log_start)
         self._found.problems += problems
@@ -321,7 +319,7 @@ class _Reading:
     # ------------------------------------------------------------------ beside a broker
 
     def _leave_out(self, bound: int) -> int:
-        """Leave out what lies behind ``bound``; the bound, or the log's begin if that is later."""
+        """Drop the segments beyond ``bound``. Returns the bound, or the log's start if later."""
         last = max((base for base in self._bases if base <= bound), default=None)
         if last is None:
             last = self._bases[0] if self._bases else 0
@@ -340,14 +338,15 @@ class _Reading:
         return max(bound, last)
 
     def _open_segment(self, base: int) -> tuple[Segment, int]:
-        """The segment that holds the bound, up to there, and the offset behind it. Of its indexes
-        nothing is believed: the broker may be writing them.
+        """The segment that contains the bound, cut there, and the offset after it.
+
+        Its indexes are not trusted, because the broker may be writing them.
         """
         assert self._below is not None
         path = self._found.log_path(base)
         seen = _stat(path)
         name = segment_file_name(base, FileKind.INDEX)
-        try:  # a cleaner that exchanges the segment renames the log before its index
+        try:  # a cleaner that swaps the segment renames the log before its index
             index = decode_offset_index(self._read(name) if name in self._live else b"", base)
         except CorruptLog:
             index = decode_offset_index(b"", base)
@@ -373,10 +372,10 @@ class _Reading:
         return segment, tail.end_offset
 
     def _find_cleaned(self, segments: Sequence[Segment]) -> None:
-        """Find segments that the cleaner may have exchanged since the high watermark was noted.
+        """Find segments that the cleaner may have replaced since the high watermark was written.
 
-        It may have taken records below our bound, for later ones at or above it. A segment that was
-        exchanged has the time of the one before, and has changed since.
+        It may have removed records below the bound because of later ones at or above it. A replaced
+        segment keeps its modification time, but its change time is later.
         """
         for segment in segments:
             seen = _stat(segment.path)
@@ -395,10 +394,10 @@ class _Reading:
         )
 
     def _with_aborted(self, log: PartitionLog) -> PartitionLog:
-        """With the aborted transactions that a broker's start would find in the log, where it
-        believes no index.
+        """The log with the aborted transactions that a broker's start would find in its records.
 
-        An entry of whose transaction no data is left is true, as long as its marker is there.
+        Applies to segments with untrusted indexes. An index entry is true if its marker exists,
+        even if the transaction has no data left.
         """
         history = read_history(log)
         told = replace(log, aborted=history.aborted)
@@ -448,8 +447,10 @@ class _Reading:
     # ------------------------------------------------------------------ side files
 
     def _offset(self, file: str, problems: list[Problem]) -> int | None:
-        """The partition's entry in a checkpoint of the root. None if there is none, or if the
-        folder is not the live one. A damaged file goes to ``problems``.
+        """The partition's entry in a checkpoint of the root.
+
+        None if there is none, or if the folder is not the live one. A damaged file is added to
+        ``problems``.
         """
         if self._is_disowned:
             return None
@@ -463,10 +464,10 @@ class _Reading:
             return None
 
     def _look_at(self, name: str) -> None:
-        """Judge a file by its name and, where it is small, by what is in it."""
+        """Check a file by its name, and a small one also by its content."""
         kind, found = classify(name).kind, self._found
         if kind is FileKind.LOG or kind is FileKind.INDEX or kind is FileKind.TIME_INDEX:
-            return  # see ``_segment``
+            return  # checked in ``_segment``
         if kind is FileKind.TRANSACTION_INDEX:
             base = int(name[:20])
             if self._is_unflushed(base):
@@ -502,16 +503,16 @@ class _Reading:
 
     def _snapshot(self, offset: int) -> tuple[ProducerEntry, ...]:
         found = self._producers.get(offset)
-        if found is None:  # it does not decode: say it again
+        if found is None:  # it does not decode: raise the error again
             found = decode_snapshot(self._read(segment_file_name(offset, FileKind.SNAPSHOT)))
         return found
 
     def _segments_gone(self, on_their_way: set[str]) -> dict[int, int]:
-        """Segments without a file, and the last offset that their indexes name, or the base."""
+        """Segments without a ``.log``, with the last offset in their indexes, or the base."""
         gone: dict[int, int] = {}
         for name in self._orphans:
             data, base, kind = self._read(name), int(name[:20]), classify(name).kind
-            if name in on_their_way or not any(data):  # zeros say nothing
+            if name in on_their_way or not any(data):  # zeros are no evidence
                 continue
             named = [gone.get(base, base)]
             try:
@@ -529,8 +530,10 @@ class _Reading:
     # ------------------------------------------------------------------ segments
 
     def _note_hole(self, base: int, end: int) -> None:
-        """Note the offsets between the end of a closed segment and the next one. A cleaner may have
-        removed those below its checkpoint; a segment whose indexes remain is reported by them.
+        """Record the offsets between the end of a closed segment and the next one as a hole.
+
+        A cleaner may have removed those below its checkpoint. A lost segment whose indexes remain
+        is reported by them.
         """
         following = self._following(base)
         if end < following and not any(end <= gone < following for gone in self._gone):
@@ -540,7 +543,7 @@ class _Reading:
         return self._following(base) > max(self._log_start, self._offsets[CLEANER_OFFSETS] or 0)
 
     def _following(self, base: int) -> int:
-        """Where the next segment begins; of the last one its own begin."""
+        """Base offset of the next segment; for the last one, its own."""
         place = bisect_right(self._bases, base)
         return self._bases[place] if place < len(self._bases) else base
 
@@ -548,7 +551,7 @@ class _Reading:
         return self._was_killed and base >= self._unflushed
 
     def _segments(self) -> tuple[tuple[Segment, ...], int]:
-        """The segments up to where a broker's start would end the log, and the offset there."""
+        """The segments up to the end that a broker's start would set, and the offset there."""
         segments: list[Segment] = []
         end_offset = 0
         for base in self._bases:
@@ -575,7 +578,7 @@ class _Reading:
         return tuple(segments), end_offset
 
     def _recovered_segment(self, base: int, *, is_active: bool) -> tuple[Segment, int]:
-        """A segment as a broker's start would leave it after a crash, and the offset behind it."""
+        """A segment as a broker's start would leave it after a crash, and the offset after it."""
         log, index, times, _ = (segment_file_name(base, kind) for kind in SEGMENT_KINDS)
         path = self._found.path_of(log)
         found = unclean_shutdown.recover_segment(
@@ -650,7 +653,7 @@ class _Reading:
     def _find_end(
         self, base: int, size_bytes: int, last_entry: tuple[int, int] | None, file: OpenFile
     ) -> None:
-        """Find the end of a closed segment by the headers behind its last index entry."""
+        """Find the end of a closed segment by the headers after its last index entry."""
         if last_entry is None and size_bytes > _MOST_WALKED_BYTES:
             return
         entries = [] if last_entry is None else [last_entry]
@@ -665,8 +668,9 @@ class _Reading:
     def _last_entry(
         self, base: int, kind: FileKind, is_filled: bool, is_kept: bool = False
     ) -> tuple[int, tuple[int, int] | None]:
-        """Bytes of entries in an index, without the zeros behind, and the last entry's two fields.
-        ``is_kept``: it is the active segment's, and all of it will be looked into.
+        """Bytes of an index's entries without padding, and the last entry's two fields.
+
+        ``is_kept`` means the active segment's index, which is kept to be decoded later.
         """
         name = segment_file_name(base, kind)
         path = self._found.path_of(name)
@@ -721,8 +725,9 @@ class _Reading:
         file: OpenFile | None = None,
         is_walked: bool = False,
     ) -> int | None:
-        """The largest timestamp of the first batch; None where there is none. ``file``: the same,
-        which stays open; ``is_walked``: as of ``read_head``.
+        """The largest timestamp of the first batch. None if there is no batch.
+
+        ``file`` is the open segment, which stays open. ``is_walked`` is for ``read_head``.
         """
         if not size_bytes:
             return None
@@ -736,13 +741,13 @@ class _Reading:
         except OSError as error:
             raise to_log_error(error, path, "read the segment") from error
         except LogError as error:
-            if not is_active:  # of the active segment the walk will say it
+            if not is_active:  # the walk of the active segment reports it
                 self._found.note(error, path)
             return None
         return header.max_timestamp_ms
 
     def _with_tail(self, active: Segment, file: OpenFile) -> tuple[Segment, int]:
-        """The active segment of a broker that was not killed, and the offset behind its end."""
+        """The active segment of a broker that was not killed, and the offset after its end."""
         base = active.base_offset
         try:
             index = decode_offset_index(self._index, base)
@@ -758,7 +763,7 @@ class _Reading:
             index_bytes = len(index) * OFFSET_ENTRY.size
             self._found.entry_beyond(base, tail.end_offset, active.size_bytes, last, index_bytes)
         self._found.torn_tail(active.path, tail)
-        # The time index of a segment that is still appended to may lag behind its records.
+        # The time index of a segment that is still appended to may lag behind the records.
         indexed = active.largest_timestamp_ms if active.time_index_bytes else -1
         if tail.largest_timestamp_ms > indexed:
             active = replace(active, largest_timestamp_ms=tail.largest_timestamp_ms)

@@ -1,4 +1,4 @@
-"""New segments on their way into a log: what they replace, and whether they may."""
+"""New segments for a log, and the checks before they replace old ones."""
 
 from __future__ import annotations
 
@@ -23,25 +23,24 @@ ALWAYS = (FileKind.LOG, FileKind.INDEX, FileKind.TIME_INDEX)
 
 @dataclass(frozen=True, slots=True)
 class NewSegment:
-    """A new segment that was written aside, and the neighbouring old ones that it replaces, oldest
-    first.
+    """A new segment that was written aside, and its sources: the old segments that it replaces.
 
-    One without sources goes on where the output before it ended, and belongs to that one's sources:
-    an index can name no offset 2^31 or more above its segment's base, so what lies there begins a
-    further segment.
+    Sources are neighbours, oldest first. A segment without sources continues the output before it
+    and shares that one's sources. It is needed because an index cannot name an offset 2^31 or more
+    above its segment's base.
     """
 
-    base_offset: int  # that of the first source; of a further segment, of its first batch
+    base_offset: int  # the first source's; for a continuation, its first batch's
     sources: tuple[Segment, ...]
     log_path: str
     index_path: str
     time_index_path: str
-    # none or empty: the new segment has no aborted transactions
+    # None or empty: the new segment has no aborted transactions
     transaction_index_path: str | None = None
 
     @property
     def files(self) -> tuple[tuple[FileKind, str], ...]:
-        """What was written: kind and path, in the order in which a segment's files are renamed."""
+        """The written files as (kind, path), in the order in which they are renamed."""
         paths = (self.log_path, self.index_path, self.time_index_path, self.transaction_index_path)
         return tuple((kind, path) for kind, path in zip(SEGMENT_KINDS, paths, strict=True) if path)
 
@@ -51,7 +50,7 @@ class NewSegment:
 
 
 def in_order(outputs: Iterable[NewSegment]) -> list[tuple[NewSegment, tuple[Segment, ...]]]:
-    """The outputs by base offset, each with the sources that it or the one before it replaces."""
+    """The outputs by base offset, each with the sources that it or its predecessor replaces."""
     found: list[tuple[NewSegment, tuple[Segment, ...]]] = []
     for output in sorted(outputs, key=lambda output: output.base_offset):
         sources = output.sources or (found[-1][1] if found else ())
@@ -62,10 +61,9 @@ def in_order(outputs: Iterable[NewSegment]) -> list[tuple[NewSegment, tuple[Segm
 def dress(
     path: str, source: Segment, kind: FileKind, mtime_ns: int, *, is_copy: bool = False
 ) -> None:
-    """Give a file that was written aside the time, and the owner and rights of the source's file of
-    its kind, durably.
+    """Give a file written aside a time, and owner and mode of the replaced file, durably.
 
-    One that has them got them before its sync.
+    A file that has them already needs no second sync, because they were set before its own.
     """
     folder, name = os.path.split(source.path)
     replaced = os.path.join(folder, name.replace(FileKind.LOG, kind, 1))
@@ -86,14 +84,16 @@ def dress(
 
 
 def check_unchanged(log: PartitionLog, note: str | None = None) -> list[str]:
-    """Hold the folder against what was read from it; ``note`` is one of our own that lies there, of
-    no swap so far. The names of the other files there, of a log that nobody has open.
+    """Check that the folder is as it was read; return the names of its files.
+
+    ``note`` is this commit's own note and is not returned. For a log that a broker has open the
+    list is empty.
 
     Raises:
-        CommitConflict: a segment changed, vanished or came.
+        CommitConflict: a segment changed, vanished or appeared.
     """
     check_segments(log)
-    if log.open_as is not None:  # there a broker appends, and new segments come
+    if log.open_as is not None:  # the broker appends to it and adds segments
         beside_a_broker.check_uncut(log)
         return []
     names = [name for name in os.listdir(log.folder) if name != note]
@@ -108,16 +108,17 @@ def check_unchanged(log: PartitionLog, note: str | None = None) -> list[str]:
 
 
 def check_outputs(log: PartitionLog, outputs: Sequence[NewSegment]) -> int:
-    """Hold new segments against the places that they are to take: mistakes of our own end here, not
-    in the log. The offset behind the last record of all of them; 0: there are none.
+    """Check new segments against their sources, so that an error in Lastwrite damages no log.
+
+    Returns the offset after the last record of all outputs; 0 if there are none.
 
     Raises:
-        LogError: an output is not where its sources are, reaches into the next one, ends too far
-            above its base offset, or would move the log's end.
+        LogError: an output is not where its sources are, overlaps the next one, ends too far above
+            its base offset, or would move the log's end.
     """
     place = {segment.base_offset: n for n, segment in enumerate(log.segments)}
     ordered = in_order(outputs)
-    behind = 0  # the place behind the sources so far
+    behind = 0  # the index after the sources so far
     ends_at = 0
     for n, (output, sources) in enumerate(ordered):
         if not sources:

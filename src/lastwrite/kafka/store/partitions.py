@@ -1,4 +1,4 @@
-"""Where the partitions of a log root lie, and which of them they are."""
+"""Finds the partitions of a log root, an archive or a tier."""
 
 from __future__ import annotations
 
@@ -31,14 +31,13 @@ OTHERS = "of RocketMQ a store, of Pulsar an archive that lastwrite fetch made"  
 def find_partitions(path: str, topic: Topics = None, partition: int | None = None) -> list[str]:
     """The folders of the live partitions at ``path``, by topic and number.
 
-    ``path`` is a log root, a partition's folder, or a file of one, or an archive, or a broker's
-    tier; of symbolic links the real path
-    decides, see ``links``. Folders that Kafka is deleting, moving or no
-    longer knows are left out, and so is the cluster's own metadata log.
+    ``path`` is a log root, a partition's folder, a file in one, an archive, or a broker's tier. For
+    symbolic links the real path decides, see ``links``. Folders that Kafka is deleting, moving or
+    no longer uses are left out, and so is the cluster's metadata log.
 
     Raises:
-        NotALog: nothing of Kafka's lies there, or nothing of that topic and partition.
-        InvalidConfig: of a tier, a topic that was made anew: there are two of its name.
+        NotALog: the path has no Kafka log, or none of that topic and partition.
+        InvalidConfig: a tier has two topics of this name, because the topic was recreated.
         LogError: it cannot be read.
     """
     in_archive = archived.find(path, topic)
@@ -80,7 +79,7 @@ def find_partitions(path: str, topic: Topics = None, partition: int | None = Non
 
 
 def of_topic(folder: str) -> list[str]:
-    """The folders of all partitions of the topic of one, in its root."""
+    """The folders of all partitions of the folder's topic, in the same root."""
     name, root = partition_name(folder), root_of(folder)
     if tiered.is_tier(folder):
         ids = tiered.topic_id_of(folder)
@@ -121,9 +120,9 @@ def _partitions_below(root: str) -> dict[TopicPartition, str]:
 
 
 def log_roots_below(folder: str) -> list[str]:
-    """The log roots one or two levels below a folder, as a volume's mount point has them; sorted.
+    """The log roots one or two levels below a folder, such as a volume's mount point; sorted.
 
-    Some levels above a log root is what a mistyped path most often is: ``kafka-log0`` of Strimzi.
+    A mistyped path is usually some levels above a log root: Strimzi's is ``kafka-log0``.
     """
     found = []
     for entry in _folders_in(folder):
@@ -133,7 +132,7 @@ def log_roots_below(folder: str) -> list[str]:
 
 
 def _folders_in(folder: str) -> list[os.DirEntry[str]]:
-    """The folders in it; none of one that cannot be read."""
+    """The folders in a folder. Empty if it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             return [each for each in entries if each.is_dir()]
@@ -164,10 +163,10 @@ def _has_log_files(folder: str) -> bool:
 
 
 def partition_name(folder: str) -> TopicPartition:
-    """The partition whose folder that is.
+    """The partition of a folder.
 
     Raises:
-        NotALog: the name of the folder says none, or one that must be left alone.
+        NotALog: the folder's name is not a partition's, or Lastwrite must not work on it.
     """
     if archived.is_archived(folder):
         return archived.name_of(folder)
@@ -199,17 +198,19 @@ def name_in_root(path: str) -> TopicPartition:
 
 
 def why_disowned(folder: str) -> str | None:
-    """Why the folder is not a live partition of its log root. None if it is one, or if it is in an
-    archive or a tier. Such a folder can be read; rounds skip it, and the entries of the root's
-    checkpoints are not its own.
+    """Why the folder is not a live partition of its log root.
+
+    None if it is live, or if it is in an archive or a tier. A folder that is not live can be read,
+    but rounds skip it, and the root's checkpoints do not apply to it.
     """
     name = decode_folder_name(os.path.basename(os.path.abspath(folder)))
     return None if name is None else _DISOWNED.get(name.state)
 
 
 def root_of(folder: str) -> str:
-    """The log root of a partition: there lie its checkpoints and the broker's lock. Of an archive
-    the folder of Kafka's topics.
+    """The log root of a partition, with its checkpoints and the broker's lock.
+
+    For an archive it is the folder of Kafka's topics.
     """
     if archived.is_archived(folder):
         return archived.root_of(folder)

@@ -1,4 +1,4 @@
-"""Where a segment may be cut into pieces, and about how many records a log has."""
+"""Cuts segments into pieces, and estimates the number of records of a log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _SMALL_BYTES = 8 << 20
 
 
 def cuts_of(log: PartitionLog, segment: int, piece_bytes: int) -> list[int]:
-    """Cut by the offset index, which the scan then proves; a segment without one is one piece."""
+    """Positions at which a segment is cut, from its offset index.
+
+    The scan then checks that index. A segment without an index is one piece.
+    """
     source = log.segments[segment]
     cuts = [0]
     if source.size_bytes > piece_bytes * 3 // 2:
@@ -34,8 +37,9 @@ def cuts_of(log: PartitionLog, segment: int, piece_bytes: int) -> list[int]:
 
 
 def estimate_records(log: PartitionLog) -> int:
-    """About how many records there are, from the first batch of some segments; of a small log,
-    where little follows from it, of the largest.
+    """An estimate of the log's records, from the first batches of some segments.
+
+    A small log, for which the estimate matters little, is judged by its largest segment alone.
     """
     filled = [segment for segment in log.segments if segment.size_bytes >= _HEADER_BYTES]
     if filled and log.size_bytes < _SMALL_BYTES:
@@ -51,11 +55,11 @@ def estimate_records(log: PartitionLog) -> int:
                 if first.magic < MAGIC and first.size_bytes <= min(
                     _SAMPLE_BYTES, segment.size_bytes
                 ):
-                    # Only inside stands how many it holds.
+                    # The number of records is only known from inside.
                     entry = np.empty(first.size_bytes, dtype=np.uint8)
                     reader.read_into(entry, 0)
                     first = decode_batch(memoryview(entry), 0, _SAMPLE_BYTES << 4).header
-            except LogError:  # the scan will name it
+            except LogError:  # the scan will report it
                 continue
         records += segment.size_bytes * max(first.record_count, 1) / (first.batch_length + 12)
         sampled += segment.size_bytes

@@ -1,8 +1,10 @@
-"""Where consumer groups are, as a log root has it in ``__consumer_offsets``: a broker's, or the
-state of ``lastwrite serve``. It is read anew when anything of it has changed.
+"""Positions of consumer groups in a log root's ``__consumer_offsets``.
 
-A root has the groups whose partition of that topic lies in it, and knows nothing of others. What is
-not replicated yet does not count: another leader may never have had it.
+The root is a broker's, or the state of ``lastwrite serve``. Positions are read again after any
+change of its files.
+
+A root has the groups whose partition of that topic it contains. Positions that are not replicated
+yet are ignored, because another leader may never have had them.
 """
 
 from __future__ import annotations
@@ -27,23 +29,25 @@ from lastwrite.model.log import PartitionLog, Segment, TopicPartition
 from lastwrite.reports.groups import UnreadPosition, unread_because
 from lastwrite.storage.objects.address import is_address
 
-# As an archive has them, by partition and group: position, leader epoch before it or -1, the
-# group's own word; None: gone.
+# Positions in the form of an archive, by partition and group: position, leader epoch before it or
+# -1, the group's metadata. None means deleted.
 Brought: TypeAlias = Mapping[TopicPartition, Mapping[str, tuple[int, int, str] | None]]
 
 
 class GroupPositions(NamedTuple):
-    """As ``Positions``; ``unread``: what could not be read, which takes no other position away."""
+    """As ``Positions``. ``unread`` lists unreadable records, which hide no other position."""
 
     known: Mapping[Place, Commit]
     gone: Set[Place]
     unread: tuple[UnreadPosition, ...] = ()
-    expired: Set[Place] = frozenset()  # those of ``known`` that a broker would remove by now
+    expired: Set[Place] = frozenset()  # places in ``known`` that a broker would remove by now
     kinds: Mapping[str, GroupKind] = {}  # of groups that have or had members
 
     def unread_of(self, place: Place) -> UnreadPosition | None:
-        """Something unread that may be the newest position at ``place``. A group is in one
-        partition of the topic, so a damaged partition does not concern a group that is known.
+        """An unreadable record that may be the newest position at ``place``, or None.
+
+        A group is in one partition of the topic, so a damaged partition does not concern a group
+        that is in another one.
         """
         for each in self.unread:
             is_elsewhere = each.offset is None and place in self.known
@@ -55,7 +59,7 @@ class GroupPositions(NamedTuple):
 
 
 class Retention(NamedTuple):
-    """By which positions expire: the time now, and ``offsets.retention.minutes``."""
+    """Expiry of positions: the time now, and ``offsets.retention.minutes``."""
 
     now_ms: int
     retention_ms: int
@@ -64,10 +68,10 @@ class Retention(NamedTuple):
 def positions_in(path: str, retention: Retention | None = None) -> GroupPositions:
     """All positions in the root, or the archive, at ``path``.
 
-    A partition of ``__consumer_offsets`` that is damaged gives no position: a later one of the same
-    group may be in the bytes that cannot be read. The others are read.
+    A damaged partition of ``__consumer_offsets`` gives no position, because a later one of the same
+    group may be in its unreadable bytes. The other partitions are read.
 
-    ``retention``: finds out which of them are expired, and the kinds of groups. None: neither.
+    With ``retention``, expired positions and the kinds of groups are determined too.
 
     Raises:
         NotALog: it has no ``__consumer_offsets``.
@@ -140,8 +144,9 @@ def _unread(commit: UnreadCommit, segments: Sequence[Segment]) -> UnreadPosition
 
 
 def positions_of(roots: Sequence[str]) -> tuple[Brought, tuple[UnreadPosition, ...]]:
-    """The positions in the log roots, and what of them could not be read. A group that another
-    broker coordinates is in neither.
+    """The positions in the log roots, and the unreadable ones.
+
+    Groups that another broker coordinates are in neither.
     """
     found: dict[TopicPartition, dict[str, tuple[int, int, str] | None]] = {}
     unread: list[UnreadPosition] = []

@@ -1,8 +1,8 @@
-"""A cleaned copy of a partition in another log root; the original is only read.
+"""Writes a cleaned copy of a partition to another log root; the original is only read.
 
-All is put together in a folder beside the target and appears under the target's name at once. That
-folder bears the name that Kafka gives to a replica on its way out, ``<topic>-<partition>.<32
-hex>-delete``: a broker that finds what a crash left of it removes it.
+The copy is built in a folder beside the target and then renamed in one step. The folder has the
+name that Kafka gives to a replica being deleted, ``<topic>-<partition>.<32 hex>-delete``, so a
+broker removes the leftovers of a crash.
 """
 
 from __future__ import annotations
@@ -54,22 +54,21 @@ _MOST_NAME_CHARACTERS = 255
 
 
 def staging_folder(target_folder: str, source: str | None = None) -> str:
-    """The folder beside ``target_folder`` in which its files are put together; made if it is not
-    there.
+    """The folder beside ``target_folder`` in which the copy is built. Created if necessary.
 
-    ``source``: the partition's folder that is copied; a new one takes owner and rights of it, and a
-    new root of its root, as far as the caller may.
+    ``source`` is the folder of the partition that is copied. A new folder gets its owner and mode,
+    and a new root those of its root, as far as the process may.
 
     Raises:
-        InvalidConfig: a partition lies at the target already.
-        LogError: no folder can be made there.
+        InvalidConfig: the target has a partition already.
+        LogError: the folder cannot be created.
     """
     target_folder = os.path.abspath(target_folder)
     _refuse_existing(target_folder)
     root, staging = os.path.dirname(target_folder), staging_path(target_folder)
     if source is None:
         files.make_folder(root)
-        files.make_folder(staging, is_synced=False)  # it is renamed before anything rests on it
+        files.make_folder(staging, is_synced=False)  # nothing depends on it before the rename
     elif not os.path.isdir(staging):
         files.make_folder(root, files.owner_of(os.path.dirname(source)).as_far_as_may())
         files.make_folder(staging, files.owner_of(source).as_far_as_may(), is_synced=False)
@@ -77,7 +76,7 @@ def staging_folder(target_folder: str, source: str | None = None) -> str:
 
 
 def staging_path(target_folder: str) -> str:
-    """The name of the folder beside it in which its files are put together."""
+    """The path of the folder beside the target in which the copy is built."""
     root, name = os.path.split(target_folder)
     topic, _, partition = name.rpartition("-")
     drawn = hashlib.blake2b(target_folder.encode(), digest_size=16).hexdigest()
@@ -98,13 +97,11 @@ def _refuse_existing(target_folder: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """What ``target_folder`` shall be: ``log`` with ``outputs`` in the place of their sources, all
-    else copied.
+    """A planned copy: ``log`` with its sources replaced by ``outputs``, and the rest copied.
 
-    The outputs were written aside in ``staging_folder(target_folder)``. The target root's
-    checkpoint gets ``first_dirty_offset``, or None: what the source root says of the partition.
-    High watermark and log start are taken along. Modification times are kept. What ``retention``
-    takes of the new log is not in the copy.
+    The outputs were written in ``staging_folder(target_folder)``. The target root's checkpoint gets
+    ``first_dirty_offset``; None means the entry of the source root. High watermark, log start and
+    modification times are kept. Segments that ``retention`` deletes are not copied.
     """
 
     log: PartitionLog
@@ -115,12 +112,11 @@ class Copy:
 
 
 def publish_copies(copies: Sequence[Copy], root: str) -> list[Outcome]:
-    """Make copies, all of them in the log root ``root``, whose checkpoints are written once. The
-    target folders' paths are absolute.
+    """Write copies to the log root ``root``, whose checkpoints are written once.
 
-    Returns, copy for copy, why there is none: InvalidConfig where a partition lies at the target
-    already, CommitConflict where the log changed since it was read, LogHeld where somebody works on
-    the target, else what could not be read or written.
+    Target folders are absolute paths. Returns an error per copy, or None: InvalidConfig if the
+    target has a partition already, CommitConflict if the log changed since it was read, LogHeld if
+    another process works on the target, else a failed read or write.
     """
     with contextlib.ExitStack() as held:
         publishing = _Publishing(copies, root, held)
@@ -129,14 +125,14 @@ def publish_copies(copies: Sequence[Copy], root: str) -> list[Outcome]:
 
 
 class _Publishing:
-    """Steps over many copies; one that fails takes no further step."""
+    """Runs steps over many copies. A copy that fails takes no further step."""
 
     def __init__(self, copies: Sequence[Copy], root: str, held: contextlib.ExitStack) -> None:
         self._copies = copies
         self._root = root
         self._held = held
         self.errors: list[Outcome] = [None] * len(copies)
-        self._begun: set[int] = set()  # whose places nobody else works on
+        self._begun: set[int] = set()  # copies whose targets are locked by this run
 
     def run(self) -> None:
         for place, copy in enumerate(self._copies):
@@ -153,7 +149,7 @@ class _Publishing:
         self._each(self._place)
         for place in self._begun:
             if self.errors[place] is not None:
-                # Of a full disk it gives back the room; where it fails the next run removes it.
+                # Frees the space of a full disk. If it fails, the next run removes the folder.
                 with contextlib.suppress(LogError, OSError):
                     files.remove_tree(staging_path(self._copies[place].target_folder))
 
@@ -171,7 +167,7 @@ class _Publishing:
     def _hold(self, copy: Copy) -> None:
         staging_folder(
             copy.target_folder, copy.log.folder
-        )  # refuses a target that is there before it is locked
+        )  # refuses an existing target before it is locked
         if not lock.holds(self._root, copy.log.name):
             self._held.enter_context(lock.hold(self._root, [copy.log.name]))
 
@@ -191,7 +187,7 @@ def _fill_checked(copy: Copy) -> None:
 def _fill(
     log: PartitionLog, outputs: Sequence[NewSegment], staging: str, retention: Retention | None
 ) -> None:
-    """Everything under its final name, synced; nothing else in the folder."""
+    """Write all files under their final names and sync them. The folder has no other files."""
     gone = set() if retention is None else {segment.base_offset for segment in retention.segments}
     written = {os.path.basename(path) for output in outputs for path in output.paths}
     for name in sorted(os.listdir(staging)):
@@ -206,13 +202,13 @@ def _fill(
             files.rename(path, os.path.join(staging, segment_file_name(output.base_offset, kind)))
     names = os.listdir(log.folder)
     live = crash_state(log.folder, names).live(names)
-    # Where a segment's file is lost its indexes tell of it.
+    # The indexes of a lost segment are evidence of the loss, so a damaged log keeps them.
     lost = going(names) if log.is_damaged else orphans(live)
     expired = set() if retention is None else set(doomed(list(live), retention))
     copied = [name for name in _copied(log, outputs, live, lost) if name not in expired]
     for name in copied:
         files.copy(os.path.join(log.folder, live[name]), os.path.join(staging, name))
-    if not log.is_damaged:  # else the copy shall tell of it as the original does
+    if not log.is_damaged:  # else the copy must show the damage as the original does
         _end_what_a_crash_left(log, copied, staging)
     if retention is not None and retention.segments:
         if retention.rolls:
@@ -224,7 +220,7 @@ def _fill(
 
 
 def _end_what_a_crash_left(log: PartitionLog, copied: Sequence[str], staging: str) -> None:
-    """Give the copy what a start would make: its root does not tell that a broker was killed."""
+    """Repair the copy as a broker's start would, because its root does not record the kill."""
     for n, segment in enumerate(log.segments):
         name = segment_file_name(segment.base_offset, FileKind.LOG)
         if name not in copied:
@@ -242,7 +238,7 @@ def _end_what_a_crash_left(log: PartitionLog, copied: Sequence[str], staging: st
 def _copied(
     log: PartitionLog, outputs: Sequence[NewSegment], live: dict[str, str], lost: Sequence[str]
 ) -> list[str]:
-    """The files of the log that are copied as they are; ``lost`` indexes are not."""
+    """The files of the log that are copied unchanged; ``lost`` indexes are not copied."""
     replaced = {segment.base_offset for output in outputs for segment in output.sources}
     vanished = replaced - {output.base_offset for output in outputs}
     behind = {classify(name).offset for name in log.unseen}
@@ -256,7 +252,7 @@ def _copied(
         else:
             is_copied = name in (LEADER_EPOCHS, PARTITION_METADATA)
         if log.open_as is not None and (file.offset or 0) > log.end_offset:
-            continue  # of what came later, such as a snapshot
+            continue  # a file from a later time, such as a snapshot
         if is_copied and file.suffix is Suffix.LIVE:
             chosen.append(name)
     missing = {
@@ -269,7 +265,7 @@ def _copied(
 
 
 def _write_checkpoints(copies: Sequence[Copy], root: str) -> None:
-    """What the target root says of the copies, before they are there."""
+    """Write the target root's checkpoint entries before the copies appear."""
     dirty: dict[TopicPartition, int | None] = {}
     for copy in copies:
         first_dirty = (
@@ -280,7 +276,7 @@ def _write_checkpoints(copies: Sequence[Copy], root: str) -> None:
     if dirty:
         write_offsets(root, CLEANER_OFFSETS, dirty)
     for file in (HIGH_WATERMARKS, LOG_STARTS):
-        # An entry may be there of a partition of that name that is gone.
+        # There may be an entry of an earlier partition with that name.
         known = read_offsets(root, file)
         wanted = dict(entry for copy in copies for entry in _entry(copy, file))
         changes = {name: offset for name, offset in wanted.items() if known.get(name) != offset}
@@ -289,27 +285,27 @@ def _write_checkpoints(copies: Sequence[Copy], root: str) -> None:
 
 
 def _entry(copy: Copy, file: str) -> Iterator[tuple[TopicPartition, int | None]]:
-    """What the source root says, as it holds for the copy; nothing where it cannot be read."""
+    """The entry for the copy, from the source root's. Yields nothing if that cannot be read."""
     try:
         offset = read_offsets(os.path.dirname(copy.log.folder), file).get(copy.log.name)
     except (
         CorruptLog,
         UnsupportedFormat,
-    ):  # which ``log.problems`` names; no copy is better than a wrong one
+    ):  # ``log.problems`` reports it; no entry is better than a wrong one
         return
     retention = copy.retention
     if copy.log.open_as is not None:
-        # The broker may have noted others since, which lie behind the copy's end.
+        # The broker may have written later offsets since, beyond the copy's end.
         if file == HIGH_WATERMARKS:
             offset = copy.log.end_offset
         elif offset is not None:
             offset = copy.log.log_start
     if file == HIGH_WATERMARKS and copy.log.is_damaged:
-        # Perhaps nothing else knows of records that are missing; and with that checkpoint the root
-        # would be a broker's.
+        # The high watermark may be the only evidence of missing records. And with that checkpoint
+        # the root would count as a broker's.
         known = recovery_point(os.path.dirname(copy.log.folder), copy.log.name)
         offset = max(offset or 0, known) or None
     if file == LOG_STARTS and retention is not None and retention.segments:
-        # Only a log whose start is not the name of its first segment has an entry.
+        # A log needs an entry only if its start is not the base of its first segment.
         offset = retention.log_start if retention.log_start > retention.first_base else None
     yield copy.log.name, offset

@@ -1,12 +1,12 @@
-"""A partition of an archive, given back into a stopped broker's log root, with its offsets.
+"""Restores a partition of an archive to a stopped broker's log root, with its offsets.
 
     archive          0 ─── 600 ─── 1200 ─ 1366
     log root         0 ─── 600 ─── 1200 ─── 1366 (active, empty), 1366.snapshot,
                                             leader-epoch-checkpoint, partition.metadata
 
-All is put together in a folder beside the target, which takes the target's place in one step; what
-the root's checkpoints say of it is written before. The active segment is new: after a crash a
-broker looks into nothing that was restored, and its producers are those of the snapshot.
+The partition is built in a folder beside the target and then renamed in one step. The entries of
+the root's checkpoints are written before. The active segment is new, so a broker that starts after
+a crash checks none of the restored segments, and its producers are those of the snapshot.
 
 Source: Kafka 4.4 ``LogLoader``, ``LogManager.isStrayKraftReplica``; docs/formats/kafka-cleaning.md,
 "Loading a log".
@@ -78,18 +78,18 @@ from lastwrite.model.work import Limits, Piece, SegmentOutput
 from lastwrite.storage import files
 from lastwrite.storage.reading import reader_of
 
-_FRAME = struct.Struct(">qi")  # base offset, and the bytes behind, of a batch in any format
-Advance = Callable[[int], None]  # is told of bytes that were written
+_FRAME = struct.Struct(">qi")  # base offset and remaining length of a batch in any format
+Advance = Callable[[int], None]  # called with the number of bytes written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where a partition goes."""
+    """The partition to restore to."""
 
     root: str
     name: TopicPartition
-    topic_id: str  # by the cluster
-    leader_epoch: int | None  # the partition's now, by the cluster; None: nobody tells
+    topic_id: str  # from the cluster
+    leader_epoch: int | None  # the partition's present epoch in the cluster; None: unknown
 
     @property
     def folder(self) -> str:
@@ -98,11 +98,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What lies in the log root now."""
+    """The restored partition in the log root."""
 
     first_offset: int
     end_offset: int
-    is_written: bool = False  # else it was there already, or there is nothing
+    is_written: bool = False  # False: it existed already, or there is nothing to restore
     segments: int = 0
     bytes: int = 0
     is_same_topic: bool = True
@@ -120,13 +120,13 @@ def restore(
     """Write the partition of an archive at ``source`` to its target, which the caller holds.
 
     Args:
-        until: the first offset that is left out; None: all is given back.
-        drop_open: leave out what a transaction wrote that is open at the archive's end.
+        until: the first offset to leave out. None means that all is restored.
+        drop_open: leave out the records of transactions that are open at the archive's end.
 
     Raises:
-        LogError: what lies at the target has records, or is of another topic; or a transaction is
-            open.
-        CorruptLog, CommitConflict, RemoteFailed: of the archive. The target is as it was.
+        LogError: the target has records or another topic id, or a transaction is open.
+        CorruptLog, CommitConflict, RemoteFailed: the archive cannot be read. The target is
+            unchanged.
     """
     seen = read_seen(source).manifest
     contents, log = archived.contents_of(seen, source), archived.log_of(seen, source)
@@ -155,11 +155,12 @@ def restore(
 
 
 def first_offset_since(source: str, time_ms: int, limits: Limits) -> int:
-    """The first offset of the partition of an archive whose record is of that time or later; its
-    end where there is none.
+    """The first offset in an archive's partition with a record of that time or later.
+
+    Returns the partition's end if there is no such record.
 
     Raises:
-        CorruptLog, CommitConflict, RemoteFailed: of the archive.
+        CorruptLog, CommitConflict, RemoteFailed: the archive cannot be read.
     """
     log = archived.read_archived(source)
     for n, segment in enumerate(log.segments):
@@ -178,8 +179,10 @@ def first_offset_since(source: str, time_ms: int, limits: Limits) -> int:
 
 
 def batches_above(log: PartitionLog, most_bytes: int) -> Iterator[tuple[int, int]]:
-    """The base offset and the bytes of each batch larger than ``most_bytes``. The offset index
-    tells which stretches to look at; a segment without one is looked at from its beginning.
+    """The base offset and the bytes of each batch larger than ``most_bytes``.
+
+    Only index intervals larger than that are read. A segment without an index is read from its
+    start.
     """
     for segment in log.segments:
         if segment.size_bytes <= most_bytes:
@@ -194,7 +197,7 @@ def batches_above(log: PartitionLog, most_bytes: int) -> Iterator[tuple[int, int
                     head = np.empty(_FRAME.size, dtype=np.uint8)
                     reader.read_into(head, at)
                     base_offset, length = _FRAME.unpack(head)
-                    if length < 0:  # whoever reads the batches finds out what is wrong
+                    if length < 0:  # the later decoding of the batches reports it
                         break
                     if _FRAME.size + length > most_bytes:
                         yield base_offset, _FRAME.size + length
@@ -208,8 +211,9 @@ def chunks_of(
     limits: Limits,
     format: KafkaFormat | None = None,
 ) -> Iterator[Chunk]:
-    """All of a segment, each batch proven by its checksum; ``format``: that splits it, else a new
-    one.
+    """The chunks of a whole segment, with the checksums of all batches checked.
+
+    ``format`` splits the segment. None means a new one.
     """
     piece = Piece.of(
         segment,
@@ -225,10 +229,10 @@ def chunks_of(
 
 
 def _is_there(target: Target, log: PartitionLog, end: int) -> bool:
-    """Whether the target has what would be written already.
+    """Whether the target already has exactly the partition to write.
 
     Raises:
-        LogError: it has records, or is of another topic.
+        LogError: the target has other records, or another topic id.
     """
     folder = target.folder
     if os.path.islink(folder):
@@ -270,7 +274,7 @@ def _is_there(target: Target, log: PartitionLog, end: int) -> bool:
 
 
 def open_transactions(log: PartitionLog, end: int) -> dict[int, int]:
-    """Where those begin that are open at offset ``end``, by producer."""
+    """First offsets of the transactions that are open at offset ``end``, by producer."""
     producers = log.producers
     if end < log.end_offset:
         first = log.segments[0].base_offset if log.segments else end
@@ -279,7 +283,8 @@ def open_transactions(log: PartitionLog, end: int) -> dict[int, int]:
 
 
 def refuse_open(log: PartitionLog, open_from: Mapping[int, int]) -> None:
-    """
+    """Refuse a log with open transactions.
+
     Raises:
         LogError: a transaction is open.
     """
@@ -293,7 +298,7 @@ def refuse_open(log: PartitionLog, open_from: Mapping[int, int]) -> None:
 
 
 class _Writing:
-    """A partition on its way into the folder beside its target."""
+    """Writes a partition to the folder beside its target."""
 
     def __init__(
         self, log: PartitionLog, contents: ArchivedLog, target: Target, end: int, limits: Limits
@@ -316,11 +321,11 @@ class _Writing:
         )
         self._last = LastBatches()
         self._staging = staging_path(target.folder)
-        self._next_offset = 0  # behind what was written
+        self._next_offset = 0  # after the records so far
         self.segments = self.bytes = 0
 
     def write(self, advance: Advance) -> None:
-        """Make the folder, under final names, synced."""
+        """Write the folder's files under their final names, and sync them."""
         target, end, path = self._target, self._end, partial(os.path.join, self._staging)
         if os.path.isdir(target.folder):
             like = files.owner_of(target.folder).as_far_as_may()
@@ -329,7 +334,7 @@ class _Writing:
             files.make_new_folder(self._staging)
         log = self._log
         if log.log_start < min((each.base_offset for each in log.segments), default=end):
-            make_empty_segment(self._staging, log.log_start)  # an archive has none without records
+            make_empty_segment(self._staging, log.log_start)  # an archive has no empty segments
         for n, segment in enumerate(log.segments):
             if segment.base_offset < end:
                 self._segment(n, segment, advance)
@@ -345,7 +350,7 @@ class _Writing:
 
     def _segment(self, place: int, segment: Segment, advance: Advance) -> None:
         base, until = segment.base_offset, self._log.segment_end(place)
-        # New files are whose meta.properties is.
+        # New files get the owner of meta.properties.
         like = os.path.join(self._target.root, META_PROPERTIES)
         writer = StagedSegment(base, self._staging, DEFAULT_INTERVAL_BYTES, like)
         result = SegmentOutput(0, 0, 0)
@@ -375,8 +380,10 @@ class _Writing:
         self.segments += 1
 
     def _shell(self) -> tuple[ByteArray, Int64Array]:
-        """A batch without records, whose offset is the log's last: without one a consumer waits
-        before the log's end for ever, where nothing is left of what lay there.
+        """A batch without records at the log's last offset.
+
+        Needed if no record is left there: otherwise a consumer would wait before the log's end for
+        ever.
         """
         epoch = max((each.epoch for each in self._epochs()), default=0)
         last = self._end - 1
@@ -387,7 +394,7 @@ class _Writing:
         return np.frombuffer(shell, dtype=np.uint8), row
 
     def _snapshot(self) -> bytes:
-        """Of producers of another cluster nothing is told: it gives their ids to others."""
+        """The producer snapshot. Empty for another cluster, which assigns the ids again."""
         if not self._is_same:
             return encode_snapshot(())
         if self._contents.snapshot is None or self.open_from or self._end < self._log.end_offset:
@@ -407,7 +414,7 @@ class _Writing:
 
 
 def _exact(segment: Segment, chunk: Chunk) -> tuple[ByteArray, BatchTable]:
-    """The bytes of a chunk as they are stored, and its table with origins in them."""
+    """The stored bytes of a chunk, and its table with origins in them."""
     table = chunk.table
     if not (table["flags"] & IS_OLD).any():
         return chunk.buffer, table
@@ -421,7 +428,7 @@ def _exact(segment: Segment, chunk: Chunk) -> tuple[ByteArray, BatchTable]:
 
 
 def _write_checkpoints(target: Target, log: PartitionLog, end: int) -> None:
-    """What the root says of the partition, before it is there: a start looks into none of it."""
+    """Write the root's checkpoint entries before the partition, so that no start recovers it."""
     first = log.segments[0].base_offset if log.segments else end
     wanted = {
         RECOVERY_POINTS: end,

@@ -1,23 +1,22 @@
-"""Taking the oldest segments out of a log, so that a crash anywhere leaves one that loads.
+"""Deletes the oldest segments of a log, so that a crash at any time leaves a log that loads.
 
 Take segments 0, 100 and the active 200, of which 0 and 100 have expired::
 
-    log-start-offset-checkpoint      says 200: whoever reads the log from now on begins there
-    leader-epoch-checkpoint          cut to what begins at 200
-    0.snapshot, 100.snapshot         .deleted: nobody looks for a producer below the log's start
+    log-start-offset-checkpoint      set to 200: readers begin there from now on
+    leader-epoch-checkpoint          cut to the epochs from 200 on
+    0.snapshot, 100.snapshot         .deleted: producers below the log's start are not needed
     0.log, 100.log, their indexes    .deleted, the oldest segment first, then the folder is synced
-    (nothing)                        what is marked deleted is removed
-    log-start-offset-checkpoint      without this log: the name of its first segment says it now
+    (nothing)                        files marked deleted are removed
+    log-start-offset-checkpoint      without this log: its first segment's name has the same offset
 
-Kafka deletes in this order too, but writes the checkpoint once a minute. With it written first
-nothing depends on which of the renames a power cut lets through: a segment that is still there lies
-below the log's start and goes with the next run. Likewise a crash anywhere after the first step:
-the next run finds segments below the log's start.
+Kafka deletes in this order too, but writes the checkpoint once a minute. If it is written first,
+it does not matter which renames survive a power cut. A remaining segment is below the log's start,
+and the next run removes it. The same holds for a crash at any time after the first step.
 
-If every segment goes, an empty one is made at the log's end before all else, because its name says
-where a broker goes on. Kafka takes a snapshot of its producers there and ignores it after a
-restart, like every snapshot that does not lie above the log's start; so none is made here, and one
-that is there stays.
+If every segment is deleted, an empty one is created at the log's end first, because its name stores
+the offset at which a broker continues. Kafka writes a producer snapshot there. It ignores that
+snapshot after a restart, like every snapshot that is not above the log's start. So none is written
+here, and an existing one stays.
 
 Source: Kafka 4.4.0 UnifiedLog.deleteSegments, LogSegment.changeFileSuffixes,
 LeaderEpochFileCache.truncateFromStart; docs/formats/kafka.md, "Text files";
@@ -54,20 +53,19 @@ from lastwrite.model.log import PartitionLog
 from lastwrite.storage import files, preflight
 from lastwrite.storage.parallel_sync import Outcome, Steps, side_by_side
 
-# The log of a segment goes first: indexes without a log are swept away by any loader.
+# The log of a segment is first: any loader removes indexes without a log.
 _ORDER = (FileKind.SNAPSHOT, *SEGMENT_KINDS)
 
 
 def retain_all(
     wave: Sequence[tuple[PartitionLog, Retention]], *, checkpoint_root: str
 ) -> list[Outcome]:
-    """Take the segments of each retention out of its log, and set the log starts, of all logs of a
-    root together.
+    """Delete the segments of each retention and set the log starts, for all logs of a root.
 
-    The caller holds the partitions. Where there is nothing to take only the checkpoint is tidied
-    that a crash left behind. Returns, log for log, why it failed: CommitConflict where a segment
-    changed since the log was read, and nothing was taken; else the file that could not be changed.
-    The log starts where it did or where it is to then, and the next run goes on.
+    The caller holds the partitions. If there is nothing to delete, only the leftover checkpoint
+    entry of a crash is removed. Returns an error per log, or None: CommitConflict if a segment
+    changed since the log was read, and nothing was deleted, or else the file that could not be
+    changed. After an error the log starts at the old or the new offset, and the next run continues.
     """
     retaining = _Retaining(wave, checkpoint_root)
     retaining.run()
@@ -75,7 +73,7 @@ def retain_all(
 
 
 class _Retaining:
-    """Steps over many logs; one that fails takes no further step."""
+    """Runs steps over many logs. A log that fails takes no further step."""
 
     def __init__(self, wave: Sequence[tuple[PartitionLog, Retention]], root: str) -> None:
         self._wave = wave
@@ -83,8 +81,8 @@ class _Retaining:
         self.errors: list[Outcome] = [None] * len(wave)
 
     def run(self) -> None:
-        # What a crash left of a log without segments lies before its start, and only the checkpoint
-        # says so.
+        # A crash may leave a log without segments. Then only the checkpoint shows that its other
+        # files are below the log's start, so the entry stays.
         seen = [place for place, (log, _) in enumerate(self._wave) if log.segments]
         taken = [place for place in seen if self._wave[place][1].segments]
         self._each(_begin, taken)
@@ -116,7 +114,7 @@ class _Retaining:
             changes = {name: start for name, start in wanted.items() if known.get(name) != start}
             if changes:
                 write_offsets(self._root, LOG_STARTS, changes)
-            elif sound:  # a run that was killed may have written them, and not synced their name
+            elif sound:  # a killed run may have written the entries without syncing their name
                 files.fsync_dir(self._root)
         except (LogError, OSError) as error:
             for place in sound:
@@ -144,7 +142,7 @@ def _take(log: PartitionLog, retention: Retention) -> Steps:
 
 
 def doomed(names: list[str], retention: Retention) -> list[str]:
-    """The files that go with the segments of ``retention``, in the order in which they go."""
+    """The files to delete with the segments of ``retention``, in the order of deletion."""
     gone = {segment.base_offset for segment in retention.segments}
     found = [(name, classify(name)) for name in names]
     chosen = [
@@ -156,8 +154,11 @@ def doomed(names: list[str], retention: Retention) -> list[str]:
 
 
 def make_empty_segment(folder: str, base_offset: int) -> None:
-    """A segment without records; with indexes, so that no loader has to make them, and these first:
-    they alone are swept away, and the segment is there when its log is."""
+    """Write a segment without records, and its indexes, so that no loader has to rebuild them.
+
+    The indexes are written first: without a log they are removed, and the log completes the
+    segment.
+    """
     siblings = [
         os.path.join(folder, name)
         for name in sorted(os.listdir(folder))
@@ -174,7 +175,7 @@ def cut_leader_epochs(folder: str, log_start: int) -> None:
 
 
 def end_leader_epochs(folder: str, end_offset: int) -> None:
-    """The same, for a log that ends at ``end_offset``."""
+    """Rewrite ``leader-epoch-checkpoint``, if any, for a log that ends at ``end_offset``."""
     _rewrite_leader_epochs(folder, lambda all: tuple(e for e in all if e.start_offset < end_offset))
 
 

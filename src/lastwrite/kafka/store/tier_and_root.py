@@ -1,6 +1,7 @@
-"""A partition's segments in a tier, and what log roots of brokers know of them: of the one that has
-the partition the segments that are on its disk still, where the log begins, and its leaders; of any
-of them which copies are finished, and which are being removed.
+"""A partition's segments in a tier, completed by information from brokers' log roots.
+
+The root with the partition provides its local segments, the log's start and its leaders. Any root
+provides the tier's metadata: which copies are finished, and which are being deleted.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ States = Mapping[tuple[str, int], Mapping[str, SegmentState]]  # by topic id and
 
 
 def local_folder(folder: str, roots: Sequence[str]) -> str | None:
-    """The folder of the same partition in one of the log roots; None: none has it."""
+    """The folder of the same partition in one of the log roots. None if no root has it."""
     for root in roots:
         local = os.path.join(root, str(tiered.name_of(folder)))
         if local == folder or not os.path.isdir(local) or tiered.is_tier(local):
@@ -43,11 +44,10 @@ def local_folder(folder: str, roots: Sequence[str]) -> str | None:
 
 
 def read(folder: str, roots: Sequence[str], metadata: str | None = None) -> Tier:
-    """What a tier has of a partition, and what one of the roots has behind it.
+    """The partition in a tier, continued by the local segments in one of the roots.
 
     Args:
-        metadata: another root, of which no segments count, but what it has of the tier's metadata.
-
+        metadata: another root, used only for the tier's metadata and not for segments.
     Raises:
         LogError: as ``tiered.read_tier`` and ``log_dir.read_partition``.
     """
@@ -68,8 +68,9 @@ def read(folder: str, roots: Sequence[str], metadata: str | None = None) -> Tier
 
 
 def states_of(folder: str, roots: Sequence[str]) -> Mapping[str, SegmentState]:
-    """What became of a partition's copies by segment id, as the root knows it that knows most: a
-    replica may lag, and states only rise.
+    """States of a partition's copies by segment id, from the most advanced of the roots.
+
+    A replica may lag behind, and states only advance.
     """
     key = tiered.topic_id_of(folder), tiered.name_of(folder).partition
     found: dict[str, SegmentState] = {}
@@ -80,7 +81,7 @@ def states_of(folder: str, roots: Sequence[str]) -> Mapping[str, SegmentState]:
 
 
 def states_in(root: str) -> States:
-    """What became of copies, as far as the log root has the tier's metadata."""
+    """The states of copies in the log root's partitions of the tier's metadata topic."""
     if is_address(root) or not os.path.isdir(root):
         return {}
     try:
@@ -101,7 +102,7 @@ def _states(seen: tuple[tuple[str, int, int], ...]) -> States:
             state = decode_segment_state(value)
             if state is not None:
                 states = found.setdefault((state.topic_id, state.partition), {})
-                before = states.get(state.segment_id, state)  # which alone says where it ends
+                before = states.get(state.segment_id, state)  # only the first has the end offset
                 end = max(state.end_offset, before.end_offset)
                 states[state.segment_id] = state._replace(end_offset=end)
     return found

@@ -1,4 +1,4 @@
-"""The files of a log root that a round or a restore leaves as they are, or that a copy lacks.
+"""The files of a log root that a round or a restore does not change, or that a copy lacks.
 
 Source: Kafka 4.4 ``LogManager``, ``CleanShutdownFileHandler``, ``RemoteIndexCache``,
 ``BootstrapDirectory``.
@@ -59,7 +59,7 @@ def untouched_by_round(folders: Sequence[str], *, is_copy: bool) -> list[Untouch
     """Files beside the logs in ``folders``, and unknown files in these folders.
 
     Args:
-        is_copy: the files that the copy lacks, in place of those that the round leaves.
+        is_copy: list the files that a copy lacks, instead of the files that a round leaves.
 
     Raises:
         LogError: a folder cannot be listed.

@@ -1,9 +1,8 @@
-"""For the daemon: cheap looks at a log root, and how partitions that it sets aside are noted in it.
+"""For the daemon: quick checks of a log root for changes, and its quarantine notes.
 
-Thousands of partitions are looked at every few seconds, so a look costs two system calls a
-partition: the folder's time says whether files came or went, the active segment's size whether
-something was appended. A closed segment does
-not change without a rename.
+The daemon checks thousands of partitions every few seconds. So a check costs two system calls per
+partition. The folder's time shows whether files were added or removed, and the active segment's
+size whether records were appended. A closed segment changes only by a rename.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from lastwrite.storage.reading import RESTS_NS, SETTLED_NS
 
 
 def glance(root: str) -> list[Glance]:
-    """Every live partition folder in ``root``, empty ones too, by name. The checkpoints are part of
-    the states.
+    """Every live partition folder in ``root``, including empty ones, by name.
 
+    The states include the checkpoints.
     Raises:
         LogError: the root cannot be listed.
     """
@@ -40,7 +39,7 @@ def glance(root: str) -> list[Glance]:
     for file in (CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS):
         try:
             offsets.append(read_offsets(root, file))
-        except (CorruptLog, UnsupportedFormat):  # reading the partition will say it
+        except (CorruptLog, UnsupportedFormat):  # reading the partition will report it
             offsets.append({})
     now_ns = time.time_ns()
     found = []
@@ -65,8 +64,9 @@ def glance(root: str) -> list[Glance]:
 
 
 def is_as_read(segment: Segment) -> bool:
-    """Whether the segment's file has the size and the time that it was read with; of an object of
-    an archive the manifest tells.
+    """Whether the segment's file still has the size and time with which it was read.
+
+    An archive's segments never change, so they always have.
     """
     if segment.etag:
         return True
