@@ -1,1 +1,1 @@
-"""RocketMQ: bytes, files, network, rules, jobs, looking, and its ``System``."""
+"""RocketMQ: formats, rules, files, network, commands, and its ``System``."""

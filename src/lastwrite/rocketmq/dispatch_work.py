@@ -1,7 +1,7 @@
-"""The units of a dispatch's work, and what comes back from them.
+"""The units of a dispatch's work, and their results.
 
-Addresses are places in the commit log as a whole, positions places in one file. Everything here is
-plain and pickles small; bytes of records never ride along.
+Addresses count over the whole commit log, positions within one file. All values are plain and small
+when pickled; bytes of records are never included.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.rocketmq.reports import QueueKind
 from lastwrite.rocketmq.store.reading import MappedFile
 
-NO_END = (1 << 63) - 1  # an address after every log's end
+NO_END = (1 << 63) - 1  # an address above every log's end
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Rows or index entries of one piece, one after another in a scratch file."""
+    """Contiguous rows or index entries of one piece in a scratch file."""
 
     path: str
     position: int
@@ -27,21 +27,22 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class WalkUnit:
-    """A piece of a commit log file: the records that begin from ``start`` to before ``end``.
+    """A piece of a commit log file: the records that begin in ``[start, end)``.
 
-    ``is_exact``: a record begins at ``start``; else the first one after it must be looked for.
+    ``is_exact`` means that a record begins at ``start``; otherwise the first one after it is
+    searched.
     """
 
     file: MappedFile
     start: int
     end: int
     is_exact: bool
-    queued_from: int  # addresses below are in all consume queues
-    indexed_from: int  # addresses below are in the index; NO_END: there shall be none
+    queued_from: int  # lower addresses are in all consume queues
+    indexed_from: int  # lower addresses are in the index; NO_END: no index is built
     compacted: frozenset[str]  # topics
     batched: frozenset[str]  # topics with batch consume queues
     light: int  # how light queues are numbered, see ``format.dispatch``
-    index_tags: bool  # tags are keys of the index too
+    index_tags: bool  # tags are index keys, too
     scratch: str
     memory_scratch: str = ""
     memory_bytes: int = 0
@@ -49,15 +50,15 @@ class WalkUnit:
 
 @dataclass(slots=True)
 class WalkedPiece:
-    """What a piece holds."""
+    """The result of a piece's walk."""
 
-    begin: int = -1  # address of the first record; -1: none was found
+    begin: int = -1  # address of the first record; -1: none found
     end: int = -1  # after the last
     # why the walk ended: 0 at the piece's end, else a code of ``rocketmq.store.walking``
     stop: int = 0
-    stop_at: int = -1  # address that the code speaks of
+    stop_at: int = -1  # address that the code refers to
     records: int = 0
-    last_record: int = -1  # address of the last one that may be indexed
+    last_record: int = -1  # address of the last record that may be indexed
     queues: list[tuple[bytes, int, Stretch]] = field(default_factory=list)  # topic, queue, rows
     entries: Stretch | None = None
     light_bad: int = 0  # records with a light queue that no broker could dispatch
@@ -66,20 +67,20 @@ class WalkedPiece:
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """What a consume queue holds."""
+    """The current end of a consume queue."""
 
-    # of the next unit, in a batch consume queue counted by units; -1: it is empty
+    # number of the next unit, in a batch consume queue counted by units; -1: it is empty
     next_number: int = -1
-    end: int = -1  # where its last record ends; of a batch consume queue where it begins; -1: none
-    tail_path: str = ""  # of the file that the next unit goes into, or that is full
-    tail_start: int = 0  # the byte of the queue at which that file begins
-    first_number: int = 0  # of the first unit that is no filler
+    end: int = -1  # end of its last record, for a batch consume queue its begin; -1: none
+    tail_path: str = ""  # the file for the next unit, or a full one
+    tail_start: int = 0  # position of that file in the queue
+    first_number: int = 0  # number of the first unit that is not a filler
     spare: tuple[str, ...] = ()  # names of files after the end, which a broker's start deletes
 
 
 @dataclass(frozen=True, slots=True)
 class QueueUnit:
-    """One consume queue, ordinary or batch, to be brought up to date."""
+    """One consume queue, ordinary or batch, to update."""
 
     kind: QueueKind
     name: TopicPartition
@@ -87,14 +88,14 @@ class QueueUnit:
     until: int
     state: QueueState
     file_bytes: int
-    folder: str  # where files are written aside
-    delay_ms: int | None = None  # of this queue of delayed messages: units tell when they are due
-    is_cut: bool = False  # its last file has units after the end, which go
+    folder: str  # for new files
+    delay_ms: int | None = None  # for a queue of delayed messages: its units have the delivery time
+    is_cut: bool = False  # its last file has units after the end, which are removed
 
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """What a compaction log holds."""
+    """The current end of a compaction log."""
 
     highest: int = -1  # queue offset
     start: int = -1  # the last pair's name; -1: there is no pair
@@ -106,7 +107,7 @@ class LogState:
 
 @dataclass(frozen=True, slots=True)
 class LogUnit:
-    """One queue's compaction log to be brought up to date."""
+    """One queue's compaction log to update."""
 
     kind: ClassVar[QueueKind] = QueueKind.COMPACTION
     name: TopicPartition
@@ -121,12 +122,12 @@ class LogUnit:
 
 @dataclass(frozen=True, slots=True)
 class IndexState:
-    """The newest index file; ``name`` empty: there is none."""
+    """The newest index file; an empty ``name`` means that there is none."""
 
     name: str = ""
     path: str = ""
     slots: int = 0
-    capacity: int = 0  # of entries, the first of which is never used
+    capacity: int = 0  # of entries; the first is never used
     count: int = 1  # number of the next entry
     last_address: int = -1
     last_stored: int = 0
@@ -136,16 +137,16 @@ class IndexState:
 class IndexUnit:
     """One index file: a new one, or the newest one with more entries.
 
-    ``entries``: stretches, of each the first entry that counts and how many. ``before``: where the
-    entry before the first lies, if it lies in scratch; else the last address and store time of the
-    file before are given.
+    ``entries`` has stretches, with the first entry to use and the number of entries. ``before`` is
+    the position of the preceding entry if it is in scratch. Otherwise the last address and store
+    time of the preceding file are given.
     """
 
     name: str
     slots: int
     capacity: int
     entries: tuple[tuple[Stretch, int, int], ...]
-    old_path: str  # empty: a new file
+    old_path: str  # empty for a new file
     old_count: int
     before: tuple[Stretch, int] | None
     last_address: int
@@ -158,17 +159,17 @@ BuildUnit = QueueUnit | LogUnit | IndexUnit
 
 @dataclass(slots=True)
 class Built:
-    """Files that were written aside, durably, for one queue or the index."""
+    """New, synced files for one queue or the index."""
 
-    # path below the tree, where it was written
+    # path below the tree, and path of the new file
     files: list[tuple[str, str]] = field(default_factory=list)
-    is_anew: bool = False  # what the queue had goes
+    is_anew: bool = False  # the old content of the queue is removed
     added: int = 0  # units, or entries
-    passed: int = 0  # records that a broker passes over too
+    passed: int = 0  # records that a broker skips, too
     keyless: int = 0
     too_large: int = 0
-    gap_at: int = -1  # address of a record that leaves queue offsets out; nothing was written then
+    gap_at: int = -1  # address of a record after a gap in queue offsets; nothing was written then
     gap: str = ""
-    begins_late: bool = False  # an empty queue's first unit has another number than 0
+    begins_late: bool = False  # the first unit of an empty queue has a number other than 0
     next_number: int = -1
     bytes_written: int = 0

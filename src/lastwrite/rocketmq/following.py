@@ -1,5 +1,6 @@
-"""An archive that follows topics of a live RocketMQ cluster: turn after turn, over conversations
-that go on, and nothing is asked of the archive where nothing is new.
+"""An archive that follows topics of a live RocketMQ cluster in turns.
+
+Connections stay open between turns, and the archive is not accessed if there is nothing new.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from lastwrite.rocketmq.rules.live_settings import cluster_of
 from lastwrite.storage.choice import is_asked, is_named
 from lastwrite.storage.objects.promises import refuse_if_broken
 
-_LEARN_S = 60.0  # routes and settings are asked for anew
+_LEARN_S = 60.0  # interval for reading routes and settings again
 
 
 class RocketmqFollowed:
-    """See ``archive.following.Followed``."""
+    """RocketMQ's part of ``archive.following.Followed``."""
 
     def __init__(self, wanted: Wanted) -> None:
         if len(wanted.sources) > 1:
@@ -63,16 +64,16 @@ class RocketmqFollowed:
         return found
 
     def _learn(self) -> None:
-        """Ask for queues and settings where it is time, or topics have come or gone.
+        """Read queues and settings again, if it is time or the list of topics has changed.
 
         Raises:
-            RemoteFailed: nobody answers.
+            RemoteFailed: no answer.
         """
         wanted, now_s = self._wanted, time.monotonic()
         topics = frozenset(self._run.ask(lambda client: topics_of(client, self._address)))
         if topics == self._topics and now_s - self._learnt_s < _LEARN_S:
             return
-        self._run.close()  # brokers may have others' places
+        self._run.close()  # a broker's address may have changed
         if wanted.is_once:
             asked = (self._address, wanted.topic, wanted.partition, wanted.overrides)
             sources = self._run.ask(lambda client: sources_of(client, *asked))
@@ -88,7 +89,7 @@ class RocketmqFollowed:
         self._topics, self._sources, self._learnt_s = topics, sources, now_s
 
     def _say_what_is_not_there(self, topics: frozenset[str]) -> None:
-        """A name or a pattern that meets nothing may still meet something."""
+        """Note topics that do not exist yet; they may be created later."""
         asked = self._wanted.topic
         for text in (asked,) if isinstance(asked, str) else asked or ():
             if not any(is_asked(text, (name,)) for name in topics):
@@ -96,7 +97,7 @@ class RocketmqFollowed:
                 self._wanted.progress.note(note)
 
     def _matching(self, client: Client, topics: frozenset[str]) -> list[Source]:
-        """What there is so far; what cannot be followed is said."""
+        """The queues that exist so far; notes topics that cannot be followed."""
         wanted, found = self._wanted, list[Source]()
         for topic in sorted(topics):
             if not is_wanted(topic, wanted.topic):

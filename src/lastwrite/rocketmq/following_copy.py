@@ -1,8 +1,8 @@
-"""An archive that follows the copy of a commit log which somebody keeps adding to, as rsync does:
-turn after turn what is new is dispatched, and brought from the compaction logs.
+"""An archive that follows a growing copy of a commit log, such as one updated by rsync.
 
-A copy that is made beside a broker may end inside a record, or have a file before the end of the
-one before it. It is dispatched up to there, and goes on in the next turn.
+In each turn new records are dispatched and then fetched from the compaction logs. A copy taken
+while a broker runs may end inside a record, or have a file before the end of the preceding one. It
+is dispatched up to there, and continued in the next turn.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ _OWN = frozenset(DispatchConfig.field_of())
 
 
 class CopyFollowed:
-    """See ``archive.following.Followed``. The source is ``rocketmq:///PATH`` of the copy: a store
-    with ``commitlog`` and ``config/topics.json``, to which queues and compaction logs are added.
+    """RocketMQ's part of ``archive.following.Followed`` for a copy, ``rocketmq:///PATH``.
+
+    The copy is a store with ``commitlog`` and ``config/topics.json``. Queues and compaction logs
+    are added to it.
     """
 
     def __init__(self, wanted: Wanted) -> None:
@@ -62,10 +64,10 @@ class CopyFollowed:
         return [self._followed(each, asked_ms) for each in found.partitions]
 
     def _split(self, names: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
-        """The settings of rounds, and those of dispatch.
+        """The settings of compaction, and the settings of dispatch.
 
         Raises:
-            InvalidConfig: one of them.
+            InvalidConfig: a setting is invalid.
         """
         rules = {name: value for name, value in rules_of(names).items() if name != "index.tags"}
         RocketmqConfig.from_names(rules)

@@ -1,15 +1,14 @@
-"""``fetch`` of live topics: several queues at once, each from its broker into the archive, by queue
-offsets.
+"""``fetch`` of live topics: several queues at once, by queue offset, from brokers into an archive.
 
     broker      0 ── 12 ─ ─ 590 ── 900 ── 1366           compacted up to 950
     archive     0 ───────────────── 900                   ends at 900
-    brought                         900 ── 1366, and deletes among the offsets that are missing
+    fetched                         900 ── 1366, and deletes among the missing offsets
 
-A broker's compaction drops a delete with what it deletes. What is missing beyond the archive's end
-is therefore looked up in the commit log, message by message, and deletes are brought from there;
-where that no longer has them the queue is left as it is. In a new archive a missing delete harms
-only if what it deleted had come before both were dropped: so where offsets are missing, what came
-is asked for once more.
+A broker's compaction drops a delete with the messages that it deletes. So offsets missing after the
+archive's end are looked up in the commit log one by one, and deletes are fetched from there. If the
+commit log no longer has them, the queue is not fetched. In a new archive a missing delete does harm
+only if a message that it deletes arrived before compaction dropped both. So if offsets are missing,
+the fetched offsets are pulled once more and compared.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ from lastwrite.storage.throttle import Pacer
 
 T = TypeVar("T")
 
-_DECLARED = ("compact", COMPACTION_POLICY.lower())  # what --topic-config may say
+_DECLARED = ("compact", COMPACTION_POLICY.lower())  # accepted in --topic-config
 _OWN_TOPICS = ("RMQ_SYS_", "rmq_sys_", "%RETRY%", "%DLQ%", "TBW102", "SCHEDULE_TOPIC_XXXX")
 
 
@@ -72,8 +71,8 @@ class Source:
 
     queue: MessageQueue
     topic: Topic | None
-    is_compacted: bool  # by its broker: offsets have gaps
-    file_bytes: int  # of a file of its compaction log, there or as there would be one
+    is_compacted: bool  # by its broker, so offsets have gaps
+    file_bytes: int  # size of a file of its compaction log, existing or not
 
     @property
     def name(self) -> TopicPartition:
@@ -91,18 +90,20 @@ def fetch_live(
     progress: Progress | None,
     accepts_gap: bool = False,
 ) -> LogsFetched:
-    """Bring topics of the cluster at ``urls`` into the archive ``to``, up to what a pull gives when
-    each queue's turn comes. One that is damaged, or does not continue what the archive has, is not
-    touched; the others are brought.
+    """Fetch topics of the cluster at ``urls`` into the archive ``to``.
+
+    Each queue is fetched up to its end at the start of its fetch. A queue that is damaged, or that
+    does not continue the archive, is skipped; the others are fetched.
 
     Args:
-        urls: one, ``rocketmq://HOST:PORT[,HOST:PORT…][/BROKER]``: name servers, and of a topic that
-            lies on several brokers the one whose queues are meant.
-        topic, partition: as for ``fetch``; without a name or by a pattern, those that brokers
-            compact.
-        overrides: ``cleanup.policy=compact`` of a topic that no broker compacts: it is brought too.
+        urls: one, ``rocketmq://HOST:PORT[,HOST:PORT…][/BROKER]``: name servers, and the broker to
+            use for a topic on several brokers.
+        topic, partition: as for ``fetch``; without a name or with a pattern, only topics that
+        brokers compact.
+        overrides: ``cleanup.policy=compact`` for a topic that no broker compacts: it is fetched
+            too.
         limits: see ``commands.following.limits_of``.
-        accepts_gap: go on where messages behind the archive's end are lost, and note the gap.
+        accepts_gap: continue if messages after the archive's end are lost, and note the gap.
 
     Raises:
         NotALog: there is no such topic, or none that is compacted.
@@ -122,12 +123,12 @@ def fetch_live(
             coming = pool.map(run.fetch, sources)
             try:
                 return LogsFetched(archive=to, partitions=tuple(coming))
-            except BaseException:  # Ctrl-C: what has come since the last commit goes
+            except BaseException:  # on Ctrl-C: discard what has arrived since the last commit
                 run.stop()
                 raise
 
 
-# ---------------------------------------------------------------------- which queues
+# ---------------------------------------------------------------------- choosing queues
 
 
 def sources_of(
@@ -137,7 +138,7 @@ def sources_of(
     partition: int | None,
     overrides: Sequence[Override],
 ) -> list[Source]:
-    """The queues that are asked for.
+    """The requested queues.
 
     Raises:
         NotALog, InvalidConfig, RemoteFailed: as ``fetch_live``.
@@ -161,9 +162,10 @@ def sources_of(
 
 
 def topics_of(client: Client, address: ClusterAddress) -> list[str]:
-    """
+    """The names of the cluster's topics.
+
     Raises:
-        RemoteFailed: nobody tells.
+        RemoteFailed: no answer, or no broker has registered.
     """
     known = client.topics()
     if known:
@@ -176,7 +178,7 @@ def topics_of(client: Client, address: ClusterAddress) -> list[str]:
 
 
 def is_wanted(name: str, topic: Topics) -> bool:
-    """Whether a topic is asked for; RocketMQ's own only by name."""
+    """Whether a topic is requested; RocketMQ's own topics only by name."""
     is_own = name.startswith(_OWN_TOPICS) and not is_named(topic, (name,))
     return not is_own and is_asked(topic, (name,))
 
@@ -188,11 +190,11 @@ def queues_of(
     is_named: bool,
     overrides: Sequence[Override],
 ) -> list[Source]:
-    """The queues of one topic; none where no broker compacts it.
+    """The queues of one topic; empty if no broker compacts it.
 
     Raises:
-        NotALog, InvalidConfig, RemoteFailed: as ``fetch_live``. Only one that ``is_named`` has to
-            be there, and compacted.
+        NotALog, InvalidConfig, RemoteFailed: as ``fetch_live``. Only a topic that ``is_named`` must
+            exist and be compacted.
     """
     queues = _queues_of(client, address, topic)
     settings = client.topic_config(queues[0]) if queues else None
@@ -225,7 +227,7 @@ def _queues_of(client: Client, address: ClusterAddress, topic: str) -> list[Mess
 
 
 def _is_declared(topic: str, overrides: Sequence[Override]) -> bool:
-    """Whether somebody says of a topic that its last writes are what counts."""
+    """Whether the user declares the topic as compacted with ``--topic-config``."""
     said = [each for each in overrides if each.name == CLEANUP_POLICY and each.covers(topic)]
     return bool(said) and str(said[-1].value).strip().lower() in _DECLARED
 
@@ -242,7 +244,7 @@ def _refusal(topic: str, path: str, has_queues: bool) -> LogError:
 
 
 def _file_bytes(client: Client, broker: str) -> int:
-    """Of a compaction log's file, by the broker's settings."""
+    """The size of a compaction log's file, from the broker's settings."""
     sizes = {
         "compactionMappedFileSize": names.DEFAULT_COMPACTION_LOG_BYTES,
         "compactionCqMappedFileSize": names.DEFAULT_COMPACTION_QUEUE_BYTES,
@@ -250,31 +252,31 @@ def _file_bytes(client: Client, broker: str) -> int:
     try:
         told = client.broker_config(broker)
         return names.log_sizes(*(int(told.get(name, size)) for name, size in sizes.items()))[0]
-    except (RemoteFailed, ValueError):  # it does not tell everyone
+    except (RemoteFailed, ValueError):  # some brokers answer only authorized clients
         return names.log_sizes(*sizes.values())[0]
 
 
-# ---------------------------------------------------------------------- what is brought
+# ---------------------------------------------------------------------- fetching
 
 
 class _Raced(Exception):
-    """What had come was dropped by the broker's compaction meanwhile."""
+    """The broker's compaction dropped messages that had arrived, during the fetch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Up to where the archive had a queue, and what will be another when there is more."""
+    """The end of a queue in the archive, and values that change when the queue has more."""
 
     end_offset: int
-    asked_ms: int  # when the queue was asked for its bounds: the archive has all that there was
+    asked_ms: int  # when the bounds were requested: the archive has all messages up to then
     told: tuple[object, ...]
 
 
 class Run:
-    """What all queues of a call share, and of whoever ``follows`` all turns.
+    """The state shared by all queues of a call, and by all turns if it ``follows``.
 
-    ``levels``: of the queues that were brought; one that is as it was then is not brought again.
-    ``ends``: offsets after the last message, as they were asked for last.
+    ``levels`` has the fetched queues; an unchanged queue is not fetched again. ``ends`` has the
+    offsets after the last message, from the last request.
     """
 
     def __init__(
@@ -298,22 +300,22 @@ class Run:
         self._progress = progress
         self._follows = follows
         self._turn = Lock()
-        self._clients: list[Client] = []  # that nobody uses now
+        self._clients: list[Client] = []  # idle clients
         self.levels: dict[TopicPartition, Level] = {}
         self.ends: dict[TopicPartition, int] = {}
 
     def ask(self, ask: Callable[[Client], T]) -> T:
-        """The result of ``ask``; each of its requests is tried again while nobody answers.
+        """The result of ``ask``; each of its requests is repeated while there is no answer.
 
         Raises:
-            RemoteFailed: nobody answers.
+            RemoteFailed: no answer.
         """
         with self._client() as client:
             return self._patience.until_answered(lambda: ask(client), client.forget)
 
     @contextmanager
     def _client(self) -> Iterator[Client]:
-        """For one thread; whose conversations go on later."""
+        """A client for one thread, whose connections are reused later."""
         with self._turn:
             client = self._clients.pop() if self._clients else None
         if client is None:
@@ -329,7 +331,7 @@ class Run:
             self._clients.append(client)
 
     def fetch(self, source: Source) -> FetchedLog:
-        """Bring one queue; anew, twice at most, where the archive changed meanwhile."""
+        """Fetch one queue; repeat at most twice if the archive has changed in the meantime."""
         name = source.name
         found = FetchedLog(
             topic=name.topic,
@@ -402,17 +404,17 @@ class Run:
             raise
 
     def forget(self, name: TopicPartition) -> None:
-        """Of a queue that is not there any more."""
+        """Forget a queue that no longer exists."""
         self.levels.pop(name, None)
         self.ends.pop(name, None)
 
     def stop(self) -> None:
-        """Let whoever fetches leave off at the next messages, or where a broker is waited for."""
+        """Stop all fetches at their next messages, or while they wait for a broker."""
         self._pacer.stop()
         self._patience.stopped.set()
 
     def close(self) -> None:
-        """End all conversations that nobody is in; the next begins a new one."""
+        """Close all idle connections; the next request opens a new one."""
         with self._turn:
             clients, self._clients = self._clients, []
         for client in clients:
@@ -420,10 +422,11 @@ class Run:
 
 
 class _Walk:
-    """The messages of one queue on their way into the archive.
+    """Writes the messages of one queue to the archive.
 
-    ``looks_up``: look for what is missing in the commit log, instead of proving at the end that it
-    had gone before anything came. ``accepts_gap``: let the archive note what nobody has any more.
+    With ``looks_up`` missing offsets are looked up in the commit log. Otherwise ``end`` checks that
+    they were gone before anything arrived. With ``accepts_gap`` the archive notes offsets that no
+    log has.
     """
 
     def __init__(
@@ -441,34 +444,39 @@ class _Walk:
         self._first = self._at = first
         self._looks_up = looks_up
         self._accepts_gap = accepts_gap
-        self._offsets = blake2b(digest_size=16)  # of all that came
-        self._missing: tuple[int, str] | None = None  # where the last gap ends, digest before it
+        self._offsets = blake2b(digest_size=16)  # of all messages that arrived
+        self._missing: tuple[int, str] | None = None  # end of the last gap, and digest before it
 
     @property
     def may_stop(self) -> bool:
-        """Whether the next fetch can go on behind what has come. It looks up what is missing there,
-        and of a queue that its broker has compacted the commit log may never have had that.
+        """Whether the next fetch can continue after the messages that arrived.
+
+        It will look up missing offsets, and the commit log may never have had those of a queue that
+        its broker has compacted.
         """
         return self._looks_up or not self._source.is_compacted
 
     def take(self, data: ByteArray, table: MessageTable) -> None:
-        """Bring what came, and before each message what is missing there."""
+        """Write messages, and before each the missing ones with lower offsets."""
         offsets = table["queue_offset"]
         expected = np.concatenate(([self._at], offsets[:-1] + 1))
         begin = 0
         for place in np.flatnonzero(offsets != expected).tolist():
             self._append(data, table[begin:place])
             begin = place
-            if self._looks_up or self._at > self._first:  # before the first nothing was deleted
+            # Nothing before the first message was deleted.
+            if self._looks_up or self._at > self._first:
                 self._pass_over(int(offsets[place]), _record_of(data, table[place]))
         self._append(data, table[begin:])
         if self._looks_up:
             self._intake.commit_if_due()
 
     def end(self, end: int) -> None:
-        """
+        """Handle offsets missing at the end.
+
         Raises:
-            NotContinued: what is missing cannot be told from what was deleted.
+            _Raced: compaction dropped messages during the fetch.
+            NotContinued: missing offsets may be deletes that the commit log no longer has.
         """
         if self._at < end and (self._looks_up or self._at > self._first):
             self._pass_over(end, None)
@@ -488,7 +496,7 @@ class _Walk:
             self._offsets.update(table["queue_offset"].tobytes())
 
     def _pass_over(self, until: int, following: bytes | None) -> None:
-        """What is missing before the offset ``until``, whose message is ``following``."""
+        """Handle offsets missing before ``until``, whose message is ``following``."""
         if not self._looks_up:
             self._missing = until, self._offsets.hexdigest()
             return
@@ -513,7 +521,7 @@ class _Walk:
             self._at = offset + 1
 
     def _prove_same(self, offset: int, record: bytes) -> None:
-        """See that the commit log has the message that was pulled, not a later topic's."""
+        """Check that the commit log has the message that was pulled, not a later topic's."""
         found = self._puller.original(offset)
         if found is None or digest(found[1]) != digest(record):
             words = f"the topic was made anew: offset {offset} is another message in the commit log"
@@ -534,11 +542,11 @@ def _record_of(data: ByteArray, row: np.void) -> bytes:
     return data[int(row["position"]) : int(row["position"] + row["size"])].tobytes()
 
 
-# ---------------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------------- refused fetches
 
 
 def _another(puller: Puller, before: ArchivedQueue, end: int, source: Source) -> str | None:
-    """Why the broker's queue is not the one that goes on where the archive ends; None: it is."""
+    """Why the broker's queue does not continue the archive. Returns None if it does."""
     queue, known = source.queue, _broker_of(before.source)
     if known not in (None, queue.broker):
         return f"it has the queue of broker {known}, and this is that of {queue.broker}"
@@ -557,7 +565,7 @@ def _another(puller: Puller, before: ArchivedQueue, end: int, source: Source) ->
 
 
 def _last_differs(puller: Puller, before: ArchivedQueue, is_compacted: bool) -> str | None:
-    """Why the archive's last message is not the broker's."""
+    """Why the archive's last message differs from the broker's. Returns None if it does not."""
     end = before.end_offset
     last = puller.last_before(end)
     found = None
@@ -571,7 +579,8 @@ def _last_differs(puller: Puller, before: ArchivedQueue, is_compacted: bool) -> 
                 f"{before.last_stored_ms}"
             )
         pulled = digest(_record_of(last[0], row))
-        # A broker keeps the compaction log of a deleted topic, and serves it for the next one.
+        # A broker keeps the compaction log of a deleted topic, and serves it for the topic's
+        # successor.
         original = puller.original(offset) if is_compacted else None
         if original is not None and digest(original[1]) != pulled:
             return (
@@ -590,5 +599,5 @@ def _last_differs(puller: Puller, before: ArchivedQueue, is_compacted: bool) -> 
 
 
 def _broker_of(source: str) -> str | None:
-    """The broker in what a manifest says it was fetched from; None: from a store."""
+    """The broker in a manifest's source. Returns None for a store."""
     return source.rsplit("/", 2)[1] if source.startswith(SCHEME) else None

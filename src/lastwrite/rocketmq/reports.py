@@ -1,4 +1,4 @@
-"""What ``dispatch``, ``cut`` and ``restore`` did, or would do, as values that print as JSON."""
+"""Results of ``dispatch``, ``cut`` and ``restore`` as values that print as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lastwrite.reports.untouched import UntouchedFile
 
 
 class QueueKind(StrEnum):
-    """What a queue is dispatched to; the value is the tree below the store."""
+    """The kind of a dispatched queue; the value is the tree below the store."""
 
     ORDINARY = "consumequeue"
     BATCH = "batchconsumequeue"
@@ -27,21 +27,20 @@ class OffsetRange(FrozenDocument, frozen=True):
     queue: int
     first: int
     last: int
-    source: str  # what tells so: "consume queue", or "records"
+    source: str  # where the range is from: "consume queue", or "records"
 
 
 class LogDamage(FrozenDocument, frozen=True, kw_only=True):
-    """The place of the commit log at which a dispatch stopped, and what is known of what lies there
-    and beyond.
+    """The place of the commit log where a dispatch stopped, and the records there and after it.
 
-    ``lost``: offsets whose records are not whole, or not there; empty: nothing tells. ``beyond``:
-    of whole records after that place, which a cut there would lose as well.
+    ``lost`` has offsets whose records are incomplete or missing; empty means unknown. ``beyond``
+    has the offsets of whole records after that place, which a cut there would remove as well.
     """
 
-    physical_offset: int  # of the record's first byte; all before it is whole
+    physical_offset: int  # of the record's first byte; everything before it is whole
     path: str
-    position: int | None  # the same in its file
-    resumes_at: int | None  # address of the first whole record beyond; None: there is none
+    position: int | None  # the same as a position in its file
+    resumes_at: int | None  # address of the first whole record after it; null if there is none
     records_beyond: int
     bytes_beyond: int
     lost: list[OffsetRange]
@@ -49,11 +48,11 @@ class LogDamage(FrozenDocument, frozen=True, kw_only=True):
 
 
 class DispatchStatus(StrEnum):
-    """How a queue came out."""
+    """The outcome for a queue."""
 
     DISPATCHED = "dispatched"
-    UNCHANGED = "unchanged"  # it had everything
-    DAMAGED = "damaged"  # left as it was
+    UNCHANGED = "unchanged"  # it was complete
+    DAMAGED = "damaged"  # left unchanged
 
 
 class QueueReport(Document, kw_only=True):
@@ -64,24 +63,24 @@ class QueueReport(Document, kw_only=True):
     queue: int
     status: DispatchStatus
     units_added: int = 0
-    # of a consume queue; of a compaction log the highest one in it and one
+    # for a compaction log, its highest queue offset plus one
     next_offset: int | None = None
     files_written: int = 0
-    records_passed: int = 0  # their offset was there, or is below 0
-    records_keyless: int = 0  # which no compaction log takes
+    records_passed: int = 0  # their offset existed already, or is below 0
+    records_keyless: int = 0  # not accepted by a compaction log
     records_too_large: int = 0  # for the compaction log's files
-    is_anew: bool = False  # its topic was deleted and made again
+    is_anew: bool = False  # its topic was deleted and created again
 
 
 class IndexFigures(Document):
-    """What a dispatch added to the index."""
+    """The additions of a dispatch to the index."""
 
     entries_added: int
-    files: list[str]  # made or added to
+    files: list[str]  # new or extended
 
 
 class DispatchTotals(Document, kw_only=True):
-    """The sums over all queues; the number of queues by status."""
+    """The sums over all queues, and the number of queues by status."""
 
     log_start: int  # addresses of the commit log
     log_end: int
@@ -103,7 +102,7 @@ class DispatchTotals(Document, kw_only=True):
 
 
 class DispatchReport(Document, kw_only=True):
-    """What ``dispatch`` did. ``untouched``: what it left as it is."""
+    """The result of ``dispatch``. ``untouched`` lists files that it did not change."""
 
     path: str
     now_ms: int
@@ -112,7 +111,7 @@ class DispatchReport(Document, kw_only=True):
         lambda self: IndexFigures(self.index_entries, self.index_files)
     )
     problems: list[Problem] = []
-    damage: LogDamage | None = None  # None: the commit log is whole
+    damage: LogDamage | None = None  # null if the commit log is whole
     untouched: list[UntouchedFile] = []
     totals: ClassVar[DispatchTotals] = figure(lambda self: self.sums())
     log_start: Annotated[int, UNPRINTED] = 0  # addresses of the commit log
@@ -122,7 +121,7 @@ class DispatchReport(Document, kw_only=True):
     bytes_written: Annotated[int, UNPRINTED] = 0
     records: Annotated[int, UNPRINTED] = 0  # read
     index_entries: Annotated[int, UNPRINTED] = 0
-    index_files: Annotated[list[str], UNPRINTED] = []  # made or added to
+    index_files: Annotated[list[str], UNPRINTED] = []  # new or extended
     seconds: Annotated[float, UNPRINTED] = 0.0
     stage_seconds: Annotated[dict[str, float], UNPRINTED] = {}
 
@@ -158,7 +157,7 @@ class DispatchReport(Document, kw_only=True):
 
 
 class CutStatus(StrEnum):
-    """How a cut ended."""
+    """The outcome of a cut."""
 
     PLANNED = "planned"  # nothing was changed
     CUT = "cut"
@@ -176,9 +175,7 @@ class LoweredOffset(FrozenDocument, frozen=True):
 
 
 class LoweredDelay(FrozenDocument, frozen=True):
-    """How far the delayed messages of a level count as delivered, by
-    ``config/delayOffset.json``.
-    """
+    """The next delayed message of a level to deliver, in ``config/delayOffset.json``."""
 
     level: int
     before: int
@@ -186,21 +183,21 @@ class LoweredDelay(FrozenDocument, frozen=True):
 
 
 class TimerChange(FrozenDocument, frozen=True, kw_only=True):
-    """What becomes of the timer's files: its log, and how far its service has come."""
+    """The change of the timer's files: its log, and the progress of its service."""
 
     units_removed: int  # of the timer log
-    queue_offset_before: int  # next one of the timer's consume queue
+    queue_offset_before: int  # next offset of the timer's consume queue
     queue_offset_after: int
-    read_time_before_ms: int  # messages that were due before are delivered
+    read_time_before_ms: int  # messages due before this time are delivered
     read_time_after_ms: int
 
 
 class CutReport(Document, kw_only=True):
-    """What goes from the physical offset ``at`` on. ``queues``: the queue offsets that go, by topic
-    and queue.
+    """The result of a cut at the physical offset ``at``: what it removes, or would remove.
 
-    ``compaction``: those that go from compaction logs, too. ``aside``: where what was there lies
-    now. ``untouched``: what else lies in the store.
+    ``queues`` has the removed queue offsets, by topic and queue, and ``compaction`` those removed
+    from compaction logs, too. ``aside`` has the paths of the old files. ``untouched`` lists the
+    other files of the store.
     """
 
     path: str
@@ -213,10 +210,10 @@ class CutReport(Document, kw_only=True):
     log_end: int = 0  # after the last whole record, before the cut
     queues: list[OffsetRange] = []
     compaction: list[OffsetRange] = []
-    index_files: list[str] = []  # rebuilt without what goes, or removed
+    index_files: list[str] = []  # rebuilt without removed entries, or removed
     consumers: list[LoweredOffset] = []
     delays: list[LoweredDelay] = []
-    timer: TimerChange | None = None  # None: nothing of it changes
+    timer: TimerChange | None = None  # null if nothing of it changes
     files_removed: list[str] = []  # of the commit log
     aside: list[str] = []
     untouched: list[UntouchedFile] = []
@@ -228,25 +225,25 @@ class CutReport(Document, kw_only=True):
 
 
 class RestoredQueue(FrozenDocument, frozen=True, kw_only=True):
-    """One queue: what came from the broker, and what the store had."""
+    """One queue: the messages pulled from the broker, and the store's."""
 
     name: Annotated[TopicPartition, UNPRINTED]
     topic: ClassVar[str] = figure(lambda self: self.name.topic)
     partition: ClassVar[int] = figure(lambda self: self.name.partition)
     broker: str
     pulled: int  # messages from the broker
-    pulled_below: int  # they lie below this queue offset
-    kept: int  # messages of the store that were put together with them; 0 where nothing came
+    pulled_below: int  # all pulled messages are below this queue offset
+    kept: int  # messages of the store that were merged with them; 0 if none were pulled
     notes: tuple[str, ...] = ()
 
 
 class Restoration(FrozenDocument, frozen=True, kw_only=True):
-    """All queues, and the compaction that followed; None where there was nothing to compact."""
+    """All queues, and the compaction that followed; null if there was nothing to compact."""
 
     queues: tuple[RestoredQueue, ...]
     compaction: CompactionReport | None = None
     notes: tuple[str, ...] = ()
-    untouched: tuple[UntouchedFile, ...] = ()  # of the store, which the restore left as it is
+    untouched: tuple[UntouchedFile, ...] = ()  # files of the store that the restore did not change
 
     @property
     def exit_status(self) -> int:

@@ -1,11 +1,13 @@
-"""RocketMQ's share of the engine: compaction logs, their rules and their format, joined.
+"""RocketMQ's part of the engine: compaction logs, their rules and their format.
 
-A queue of a topic is a partition, a file of its compaction log a segment, a record a batch of one.
-Two ways:
+A queue of a topic is a partition, a file of its compaction log is a segment, and a record is a
+batch of one. There are two ways of compaction:
 
-- by default each closed file is rewritten under its own name with its own survivors, one that loses
-  nothing is left alone, and a pair of which nothing is left goes. A broker serves such a store;
-- ``like_broker`` packs all closed files anew from address 0, byte for byte as the broker's own run.
+- By default each closed file is rewritten under its own name with its remaining records. A file
+  that loses nothing is kept unchanged, and a pair that loses everything is removed. A broker serves
+  such a store.
+- ``like_broker`` packs all closed files from address 0, byte for byte like the broker's own
+  compaction.
 
 Source: RocketMQ 5.5.0 CompactionLog, CompactionStore; docs/formats/rocketmq-compaction.md.
 """
@@ -49,14 +51,14 @@ from lastwrite.storage.throttle import Spend
 
 
 class RocketmqSystem(System):
-    """See ``engine.system`` for what each call owes."""
+    """RocketMQ's implementation of ``engine.system``, which documents the methods."""
 
     name = "rocketmq"
     scan_kernel = "lastwrite.rocketmq.format.chunk_kernels:walk"
     kind_of_path = "a store of RocketMQ"
     offset_span = LONG_MAX
-    joins_parts = False  # a file has at most 2 GiB, and its records tell where they lie in it
-    # No scans are kept: a file of ours among its own keeps a broker from loading a queue.
+    joins_parts = False  # a file has at most 2 GiB, and its records state their addresses
+    # Scans are not stored: an extra file in a queue's folder keeps a broker from loading the queue.
     notes = QuarantineFile(
         lock.PLACE,
         str,
@@ -67,14 +69,14 @@ class RocketmqSystem(System):
     )
     damage_remedy = RocketmqFormat.damage_remedy
     governs_keyless = "keyless.messages"
-    policy_remedy = ""  # what has a compaction log is compacted
+    policy_remedy = ""  # everything with a compaction log is compacted
     no_retention = "a compaction log has no retention"
-    copies_beside_a_broker = False  # of files that are not cleaned a copy is a link
+    copies_beside_a_broker = False  # ``--to`` hard-links files that are not rewritten
 
     # ------------------------------------------------------------------ layout
 
-    # A broker that runs keeps the daemon out, and without one nothing is written: a glance need not
-    # tell what has changed.
+    # A running broker keeps the daemon out, and without a broker nothing is written, so ``glance``
+    # need not return versions.
     names_of_parts = queues.NAMES_OF_PARTS
     find = staticmethod(queues.find_queues)
     name_of = staticmethod(queues.name_of)
@@ -96,7 +98,7 @@ class RocketmqSystem(System):
         return self._rounds.try_hold(folders, lambda folder: self._rounds.read(folder).segments)
 
     def __init__(self) -> None:
-        self._rounds = QueueRounds()  # on archives
+        self._rounds = QueueRounds()  # for archives
 
     def told(self, sources: Sources) -> RocketmqSystem:
         super().told(sources)
@@ -112,7 +114,7 @@ class RocketmqSystem(System):
 
     def check_config(self, config: Mapping[str, object]) -> None:
         RocketmqConfig.from_names(config)
-        ordinary.use(config)  # a commit log that lies elsewhere tells what a queue lacks
+        ordinary.use(config)  # a commit log in another folder shows what a queue lacks
 
     def settings_of(self, folder: str, config: Mapping[str, object]) -> tuple[Setting, ...]:
         return RocketmqConfig.from_names(config).listed(config)
@@ -125,11 +127,14 @@ class RocketmqSystem(System):
         include_active: bool,
         like_broker: bool = False,
     ) -> Decision:
-        """What a round would do; as the broker: of all closed files, as soon as one is dirty,
-        deletes at once.
+        """Decide what to compact.
+
+        Like a broker that means all closed files as soon as one is dirty, and deletes are dropped
+        at once.
 
         Raises:
-            InvalidConfig: the active file is to be rewritten as the broker never does.
+            InvalidConfig: ``like_broker`` with the active file or an archive, which a broker never
+                compacts.
         """
         settings = _config_of(tuple((name, type(value), value) for name, value in config.items()))
         if like_broker and log.is_closed:
@@ -156,8 +161,8 @@ class RocketmqSystem(System):
             reason = "not due"
         return Decision(
             first_dirty=found.first_dirty,
-            # After the last record of the files that are cleaned: of what a broker remembers the
-            # round by.
+            # The end of the last record of the compacted files, because a broker stores that
+            # position.
             end=queues.end_offset_of(cleaned[-1]) if cleaned and not log.is_closed else ends_at,
             elect_from=found.first_dirty,
             dirty_ratio=found.ratio,
@@ -166,13 +171,15 @@ class RocketmqSystem(System):
             cleanable_bytes=found.cleanable_bytes,
             overdue_ms=found.overdue_ms,
             policy=Policy(
-                # Of deletes a broker never asks the age; a store time may lie ahead of any clock.
+                # A broker does not check the age of deletes, and a store time may be ahead of any
+                # clock.
                 now_ms=LONG_MAX if like_broker else now_ms,
                 tombstone_retention_ms=settings.delete_retention_ms,
                 ages_by_write_time=True,
                 keep_keyless=settings.keyless_messages == KEEP,
                 reading=int(settings.undecodable_messages == KEEP),
-                # Without the highest offset new messages would be refused, or old ones come back.
+                # Without the highest offset a broker would refuse new messages, or old ones would
+                # reappear.
                 kept_end_offset=-1 if like_broker else log.end_offset,
             ),
         )
@@ -193,18 +200,18 @@ class RocketmqSystem(System):
 
     # ------------------------------------------------------------------ store
 
-    estimate_records = staticmethod(queues.record_count)  # exactly, by the units of all indexes
+    estimate_records = staticmethod(queues.record_count)  # exact: counts the units of all indexes
     index_checker = staticmethod(queues.IndexChecker)
 
     def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
         return RocketmqFormat(plain_bytes, keeps_undecodable=bool(reading))
 
     def recover(self, folder: str) -> None:
-        if not archived.is_archived(folder):  # of which a manifest is whole or not there
+        if not archived.is_archived(folder):  # an archive's manifest is replaced atomically
             publishing.recover(queues.root_of(folder), queues.name_of(folder))
 
     def refuse_unwritable(self, log: PartitionLog, end: int) -> None:
-        if not archived.is_archived(log.folder):  # of which each object is new
+        if not archived.is_archived(log.folder):  # an archive's objects are always new
             publishing.refuse_unwritable(queues.root_of(log.folder))
 
     def read(self, folder: str, spend: Spend | None = None) -> PartitionLog:
@@ -221,7 +228,7 @@ class RocketmqSystem(System):
     def appender(self, base_offset: int, unit: RewriteUnit) -> SegmentAppender:
         place = unit.folder and partition_and_round(unit.folder)
         source = unit.pieces[0]
-        if place or source.etag:  # the second alone: it is only measured
+        if place or source.etag:  # with only an etag, the size is measured
             folder, prefix = place or (None, "")
             start = queues.address_of(source.path)
             return ArchivedFile(folder, prefix, start, unit.limits.stores)
@@ -258,7 +265,7 @@ class RocketmqSystem(System):
         self._rounds.begin_all(logs, to)
 
     def swap(self, wave: Sequence[CommitPlan]) -> list[LogError | OSError | None]:
-        """The new files and the positions, of all queues of a store in one step."""
+        """Install the new files and the positions of all queues of a store in one step."""
         if wave and archived.is_archived(wave[0].log.folder):
             return self._rounds.swap(wave)
         return _by_root(
@@ -269,7 +276,7 @@ class RocketmqSystem(System):
         )
 
     def tidy(self, logs: Sequence[PartitionLog]) -> list[LogError | OSError | None]:
-        if logs and archived.is_archived(logs[0].folder):  # the next round removes what was
+        if logs and archived.is_archived(logs[0].folder):  # the next compaction removes old objects
             return [None] * len(logs)
 
         def of_root(root: str, places: Sequence[int]) -> list[Outcome]:
@@ -281,7 +288,10 @@ class RocketmqSystem(System):
     def publish_copies(
         self, copies: Sequence[CommitPlan], to: str
     ) -> list[LogError | OSError | None]:
-        """Copies of queues, which with their topics' settings are what a broker can start on."""
+        """Publish copies of queues.
+
+        With their topics' settings a broker can start on them.
+        """
         if copies and self.archive_of(copies[0].log.folder, to) is not None:
             return self._rounds.publish(copies, to)
         root = os.path.abspath(to)
@@ -301,7 +311,7 @@ class RocketmqSystem(System):
 
 
 def _joined(log: PartitionLog, places: Sequence[int], file_bytes: int) -> list[list[int]]:
-    """The places in groups of neighbours that one file of a store could hold together."""
+    """The places in groups of neighbours that fit into one file of a store."""
     groups: list[list[int]] = []
     size = 0
     for place in places:
@@ -317,16 +327,19 @@ def _joined(log: PartitionLog, places: Sequence[int], file_bytes: int) -> list[l
 def range_of(
     log: PartitionLog, settings: RocketmqConfig, now_ms: int, include_active: bool
 ) -> Range:
-    """The range of the next round."""
+    """The range of the next compaction."""
     if log.checkpoint is not None:
-        # Offsets have gaps: of files that were all compacted none holds the first dirty one.
+        # Offsets have gaps: if all files are compacted, none contains the first dirty offset.
         log = replace(log, checkpoint=queues.first_offset_from(log, log.checkpoint))
     return cleanable_range(log, settings, now_ms, include_active)
 
 
 def _change(new: CommitPlan) -> Change:
-    """Which pairs go and which come. One without a record, which only a failed append leaves, goes
-    unless it is the active one: a broker serves nothing before it."""
+    """The pairs to remove and to add.
+
+    An empty pair, which only a failed append leaves, is removed unless it is the active one,
+    because a broker serves nothing before it.
+    """
     replaced = [segment for sources in new.sources for segment in sources]
     closed = new.log.segments[:-1] if replaced else ()
     empty = [segment for segment in closed if not segment.size_bytes]
@@ -344,7 +357,10 @@ def _change(new: CommitPlan) -> Change:
 def _by_root(
     roots: Sequence[str], work: Callable[[str, Sequence[int]], Sequence[Outcome]]
 ) -> list[LogError | OSError | None]:
-    """Do ``work`` once a store, of its places in ``roots``; place for place why it failed."""
+    """Call ``work`` once for each store, with its indexes in ``roots``.
+
+    Returns the errors in the order of ``roots``.
+    """
     errors: list[LogError | OSError | None] = [None] * len(roots)
     places: dict[str, list[int]] = {}
     for place, root in enumerate(roots):

@@ -1,7 +1,7 @@
-"""Who we are, to a broker: TLS, and a signature in every request.
+"""Authentication to a broker: TLS, and a signature in every request.
 
-A request's values, in the order of their names, and its body are signed with the secret key; the
-broker has it too and signs the same.
+A request's values, in the order of their names, and its body are signed with the secret key. The
+broker has the same key and compares signatures.
 
 Source: RocketMQ 5.5.0 ``AclClientRPCHook``, ``AclUtils``, ``AclSigner``, ``TlsSystemConfig``.
 """
@@ -21,14 +21,14 @@ _SIGNATURE = "Signature"
 
 
 class Access:
-    """What a connection shows of us. ``config``: None for nothing."""
+    """TLS and signatures of a connection. Without ``config`` neither is used."""
 
     def __init__(self, config: RocketmqClientConfig | None = None) -> None:
         self._config = config or RocketmqClientConfig()
-        self.tls = _context(self._config)  # what a connection is wrapped in; None: nothing
+        self.tls = _context(self._config)  # wraps the connection's socket; None means no TLS
 
     def signed(self, fields: Mapping[str, str], body: bytes) -> dict[str, str]:
-        """The fields of a request with those that say who asks."""
+        """The fields of a request with its access key and signature."""
         config = self._config
         if not config.access_key:
             return dict(fields)
@@ -41,9 +41,10 @@ class Access:
 
 
 def _context(config: RocketmqClientConfig) -> ssl.SSLContext | None:
-    """
+    """The TLS context of a connection. Returns None without TLS.
+
     Raises:
-        InvalidConfig: a file that is not there, or not PEM.
+        InvalidConfig: a file is missing or not PEM.
     """
     if not config.tls:
         return None
@@ -53,14 +54,14 @@ def _context(config: RocketmqClientConfig) -> ssl.SSLContext | None:
             context.load_cert_chain(
                 config.tls_certificate, config.tls_key or None, config.tls_key_password or None
             )
-    except OSError as error:  # of ssl, too
+    except OSError as error:  # including ssl.SSLError
         raise InvalidConfig(
             f"a certificate or key cannot be read: {error.strerror or error}",
             remedy="give PEM files by tls.client.trustCertPath, tls.client.certPath, "
             "tls.client.keyPath",
         ) from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.check_hostname = False  # brokers are known by the addresses that they register
+    context.check_hostname = False  # brokers register addresses, not host names
     if not config.tls_proves_server:
         context.verify_mode = ssl.CERT_NONE
     return context

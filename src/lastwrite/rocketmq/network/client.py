@@ -1,12 +1,11 @@
-"""What we ask name servers and brokers for: routes, messages by queue offset, bounds; and what we
-send.
+"""Requests to name servers and brokers: routes, messages by queue offset, bounds, and sending.
 
     with Client("127.0.0.1:9876") as client:
         queue = client.route("orders").readable[0]
         pulled = client.pull(queue, 0)
 
-Pulls carry their subscription, so that no heartbeat is needed, and the group of RocketMQ's own
-tools, so that nothing is left in the broker's books.
+A pull includes its subscription, so that no heartbeat is needed. It uses the consumer group of
+RocketMQ's own tools, so that the broker stores no state.
 
 Source: RocketMQ 5.5.0 and 4.9.3 ``RequestCode``, ``ResponseCode``, ``PullSysFlag``,
 ``PullMessageRequestHeader``, ``SendMessageRequestHeaderV2``, ``CreateTopicRequestHeader``;
@@ -40,11 +39,11 @@ from lastwrite.rocketmq.network.route import (
 
 T = TypeVar("T")
 
-PULL_COUNT = 32  # messages asked for at once; a broker gives no more by default
+PULL_COUNT = 32  # messages per pull; by default a broker returns no more
 
 
 class Request(IntEnum):
-    """What is asked."""
+    """Request codes."""
 
     PULL = 11
     CREATE_TOPIC = 17
@@ -56,27 +55,27 @@ class Request(IntEnum):
     ROUTE = 105
     CLUSTER = 106
     TOPICS = 206
-    SEND = 310  # with one letter for each name
+    SEND = 310  # the header has one letter for each name
     SEND_BATCH = 320
     QUEUE_UNITS = 321
     TOPIC_CONFIG = 351
 
 
 class PullCode(IntEnum):
-    """How a pull was answered."""
+    """The outcome of a pull."""
 
     FOUND = 0
-    NOT_FOUND = 19  # the queue ends here, or has nothing where we asked
+    NOT_FOUND = 19  # the queue ends here, or has nothing at this offset
     RETRY = 20
-    MOVED = 21  # not here: go on at the next offset
+    MOVED = 21  # not here: continue at the next offset
 
 
 _SYSTEM_ERROR = 1
 _NO_SUCH_REQUEST = 3
 _TOPIC_NOT_EXIST = 17
-_SENT = {0, 10, 11, 12}  # stored; but for 0 flushed or replicated too slowly for the setting
+_SENT = {0, 10, 11, 12}  # stored; all but 0 were flushed or replicated too slowly for the setting
 _WITH_SUBSCRIPTION = 4  # a pull's sysFlag
-_TOOLS_GROUP = "TOOLS_CONSUMER"  # every broker knows it
+_TOOLS_GROUP = "TOOLS_CONSUMER"  # exists on every broker
 _PRODUCER_GROUP = "lastwrite"
 _DEFAULT_TOPIC = "TBW102"
 _READ_AND_WRITE = 6
@@ -84,7 +83,7 @@ _READ_AND_WRITE = 6
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """The answer to one pull. ``records`` lie one after another as in a commit log."""
+    """The answer to one pull. ``records`` are contiguous, as in a commit log."""
 
     status: PullCode
     next_offset: int
@@ -94,14 +93,14 @@ class Pulled:
 
 
 class Unit(NamedTuple):
-    """Where a message lies in the commit log."""
+    """Address and size of a message in the commit log."""
 
     address: int
     size: int
 
 
 class Sent(NamedTuple):
-    """Where a message was put."""
+    """The position of a sent message."""
 
     queue: MessageQueue
     offset: int
@@ -109,12 +108,12 @@ class Sent(NamedTuple):
 
 
 class Client:
-    """A name server (several, separated by semicolons: the first that answers) and the brokers it
-    knows.
+    """A client of a name server and its brokers.
 
-    Not for two threads at once. ``timeout``: seconds, of every single request. ``patience``: how
-    long topics, routes and settings are asked for again; None: once. ``access``: who
-    asks; None: anybody.
+    Several name servers are separated by semicolons; the first that answers is used. A client must
+    not be used by two threads at once. ``timeout`` is in seconds, for each request. ``patience``
+    limits the retries of requests for topics, routes and settings; None means no retry. Without
+    ``access`` the client is anonymous.
     """
 
     def __init__(
@@ -144,10 +143,10 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ------------------------------------------------------------------ who has it
+    # ------------------------------------------------------------------ routes
 
     def find_route(self, topic: str) -> Route | None:
-        """The brokers and queues of a topic, as of now; None: no such topic is known."""
+        """The current brokers and queues of a topic. Returns None if the topic does not exist."""
         return self._patiently(lambda: self._find_route(topic))
 
     def _find_route(self, topic: str) -> Route | None:
@@ -161,7 +160,7 @@ class Client:
         return route
 
     def route(self, topic: str) -> Route:
-        """The brokers and queues of a topic, as found first.
+        """The brokers and queues of a topic, cached after the first request.
 
         Raises:
             RemoteFailed: there is no such topic, or no answer.
@@ -176,7 +175,7 @@ class Client:
         return route
 
     def masters(self) -> dict[str, str]:
-        """The address of every broker that takes messages, by its name."""
+        """The address of the master of each broker that has one, by broker name."""
 
         def decode(body: bytes) -> dict[str, dict[int, str]]:
             known = decode_json(body)
@@ -188,7 +187,7 @@ class Client:
         return {name: known[MASTER] for name, known in sorted(found.items()) if MASTER in known}
 
     def topics(self) -> list[str]:
-        """The names of all topics that the name server knows, sorted; RocketMQ's own among them."""
+        """The names of all topics of the name server, sorted, including RocketMQ's own."""
 
         def decode(body: bytes) -> list[str]:
             known = decode_json(body)
@@ -200,11 +199,12 @@ class Client:
             lambda: self._decoded(self._ask_name_server(Request.TOPICS, {}, doing), doing, decode)
         )
 
-    # ------------------------------------------------------------------ what is there
+    # ------------------------------------------------------------------ reading
 
     def topic_config(self, queue: MessageQueue) -> Topic | None:
-        """The settings of the queue's topic, as its broker has them; None: a release before 5.0,
-        which has no attributes.
+        """The settings of the queue's topic on its broker.
+
+        Returns None for a release before 5.0, which has no attributes.
         """
         return self._patiently(lambda: self._topic_config(queue))
 
@@ -222,8 +222,9 @@ class Client:
             raise self._strange(connection.address, doing, error) from error
 
     def units(self, queue: MessageQueue, offset: int, count: int) -> tuple[int, list[Unit]]:
-        """Up to ``count`` units of the ordinary consume queue, and the queue offset of the first:
-        ``offset``, or where the queue begins if that is later.
+        """Up to ``count`` units of the ordinary consume queue, and the queue offset of the first.
+
+        The first is at ``offset``, or at the begin of the queue if that is higher.
         """
         connection = self._reader(queue)
         doing = f"asking for the consume queue of {queue.topic}-{queue.queue}"
@@ -237,7 +238,7 @@ class Client:
         if first >= offset + count:
             return first, []
         answer = connection.call(Request.QUEUE_UNITS, fields, doing=doing)
-        if not answer.body:  # the queue does not go so far
+        if not answer.body:  # the queue ends before
             return first, []
         try:
             known = decode_json(answer.body)
@@ -250,7 +251,10 @@ class Client:
             raise self._strange(connection.address, doing, problem) from error
 
     def record_at(self, queue: MessageQueue, address: int) -> bytes | None:
-        """The record at an address of the commit log of the queue's broker; None: there is none."""
+        """The record at an address of the commit log of the queue's broker.
+
+        Returns None if there is none.
+        """
         connection = self._reader(queue)
         doing = f"asking for the message at {address} of the commit log"
         fields = {"offset": address, "topic": queue.topic}
@@ -262,8 +266,9 @@ class Client:
         return answer.body
 
     def pull(self, queue: MessageQueue, offset: int, count: int = PULL_COUNT) -> Pulled:
-        """Up to ``count`` messages from queue offset ``offset`` on; fewer at the end of one of the
-        broker's files.
+        """Up to ``count`` messages from queue offset ``offset`` on.
+
+        An answer ends with a file of the broker at the latest.
 
         Raises:
             RemoteFailed: no answer, or a refusal.
@@ -297,7 +302,7 @@ class Client:
         )
 
     def bounds(self, queue: MessageQueue) -> tuple[int, int]:
-        """The first offset and the one after the last, of the ordinary consume queue."""
+        """The first offset of the ordinary consume queue, and the one after its last."""
         connection = self._reader(queue)
         doing = f"asking for the bounds of {queue.topic}-{queue.queue}"
         first, end = (
@@ -315,10 +320,10 @@ class Client:
         )
 
     def broker_config(self, broker: str) -> dict[str, str]:
-        """The settings of the broker that answers pulls for ``broker``, as it runs.
+        """The running settings of the broker that answers pulls for ``broker``.
 
         Raises:
-            RemoteFailed: no answer, or a refusal: not every broker tells everyone.
+            RemoteFailed: no answer, or a refusal: some brokers answer only authorized clients.
         """
         doing = f"asking for the settings of {broker}"
         answer = self._patiently(
@@ -327,15 +332,14 @@ class Client:
         lines = (line.partition("=") for line in answer.body.decode(errors="replace").splitlines())
         return {name.strip(): value.strip() for name, equals, value in lines if equals}
 
-    # ------------------------------------------------------------------ what we change
+    # ------------------------------------------------------------------ writing
 
     def send(self, queue: MessageQueue, message: Outgoing, born_ms: int | None = None) -> Sent:
-        """Put one message after the others of ``queue``. ``born_ms``: the sender's clock; None:
-        now.
+        """Append one message to ``queue``. ``born_ms`` is the sender's time; None means now.
 
         Raises:
-            InvalidConfig: a message that no broker would take.
-            RemoteFailed: no answer (the message may be stored all the same), or a refusal.
+            InvalidConfig: no broker would accept the message.
+            RemoteFailed: no answer (the message may have been stored), or a refusal.
         """
         properties = message.encode_properties(secrets.token_hex(16).upper())
         body, sys_flag = message.encode_body()
@@ -344,11 +348,10 @@ class Client:
     def send_batch(
         self, queue: MessageQueue, messages: Sequence[Outgoing], born_ms: int | None = None
     ) -> list[Sent]:
-        """Put messages after the others of ``queue`` in one step: one offset after another.
-        Bodies go as they are.
+        """Append messages to ``queue`` in one step, with consecutive offsets.
 
-        Brokers do not look for keys in a batch: members without one are stored, and compaction
-        drops them.
+        Bodies are not compressed. Brokers do not check keys in a batch: messages without one are
+        stored, and compaction drops them.
         """
         if not messages:
             return []
@@ -364,12 +367,13 @@ class Client:
         attributes: Mapping[str, str] | None = None,
         seconds: float = TIMEOUT_SECONDS,
     ) -> Route:
-        """Make a topic on every broker, or change it, and wait until the name server knows of it.
+        """Create or change a topic on every broker, and wait until the name server has it.
 
-        ``attributes`` as ``{"cleanup.policy": "COMPACTION"}``; brokers before 5.0 know none.
+        ``attributes`` are like ``{"cleanup.policy": "COMPACTION"}``; brokers before 5.0 support
+        none.
 
         Raises:
-            RemoteFailed: no answer, a refusal, or the name server does not hear of it within
+            RemoteFailed: no answer, a refusal, or the name server does not have the topic within
                 ``seconds``.
         """
         fields = {
@@ -387,7 +391,7 @@ class Client:
         }
         deadline = time.monotonic() + seconds
         masters = self.masters()
-        # A broker tells the name server a moment after its start.
+        # A broker registers with the name server a moment after its start.
         while not masters and time.monotonic() < deadline:
             time.sleep(0.1)
             masters = self.masters()
@@ -409,13 +413,13 @@ class Client:
             time.sleep(0.1)
 
     def set_broker_config(self, broker: str, settings: Mapping[str, str]) -> None:
-        """Change those settings of a running broker that can be; it also writes its file."""
+        """Change settings of a running broker, which also writes them to its file."""
         body = "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
         self._broker(broker).call(
             Request.SET_BROKER_CONFIG, {}, body, doing=f"changing settings of {broker}"
         )
 
-    # ------------------------------------------------------------------ how
+    # ------------------------------------------------------------------ requests
 
     def _send(
         self,
@@ -457,7 +461,7 @@ class Client:
         return [Sent(queue, first + n, ids[n] if n < len(ids) else "") for n in range(count)]
 
     def _decoded(self, answer: Command, doing: str, decode: Callable[[bytes], T]) -> T:
-        """The body of a name server's answer."""
+        """Decode the body of a name server's answer."""
         address = self._name_servers[0].address
         if answer.code != 0:
             raise refusal(address, doing, answer)
@@ -476,7 +480,7 @@ class Client:
             except RemoteFailed as error:
                 failures.append(error)
                 continue
-            if n:  # the one that answers is asked first from now on
+            if n:  # use the one that answered first from now on
                 self._name_servers.insert(0, self._name_servers.pop(n))
             return answer
         raise failures[0]
@@ -485,7 +489,7 @@ class Client:
         return self._patience.until_answered(ask, self.forget)
 
     def forget(self) -> None:
-        """End all conversations with brokers, and ask anew who has what."""
+        """Close all connections to brokers, and forget the routes."""
         for connection in self._brokers.values():
             connection.close()
         self._routes.clear()

@@ -1,7 +1,7 @@
-"""One conversation with a name server or a broker: ask, and wait for the answer.
+"""One connection to a name server or a broker, for requests and their answers.
 
-Every call ends within the timeout, whatever the other side does. A frame's length is a claim: bytes
-are taken as they come, and what would be longer than any answer ends the conversation.
+Every call ends within the timeout. The length of a frame is not trusted: bytes are collected as
+they arrive, and a frame longer than any real answer closes the connection.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ from lastwrite.rocketmq.network.frame import PREFIX, Command, decode_command, en
 
 TIMEOUT_SECONDS = 30.0
 
-_MOST_BYTES = 64 << 20  # of an answer: brokers themselves take frames of 16 MiB at most
+_MOST_BYTES = 64 << 20  # of an answer; brokers accept frames of at most 16 MiB
 _READ_BYTES = 1 << 18
 
 SUCCESS = 0
 
 
 class Connection:
-    """A conversation with ``address``, ``HOST:PORT``; it begins with the first question.
-    ``access``: who asks; None: anybody.
+    """A connection to ``address``, ``HOST:PORT``, opened by the first request.
 
-    Not for two threads at once.
+    Without ``access`` the client is anonymous. Must not be used by two threads at once.
     """
 
     def __init__(
@@ -44,10 +43,10 @@ class Connection:
     def ask(
         self, code: int, fields: Mapping[str, object], body: bytes = b"", doing: str = ""
     ) -> Command:
-        """The answer to a request; ``doing`` says in an error's words what was asked for.
+        """Send a request and return the answer; ``doing`` describes the request in errors.
 
         Raises:
-            RemoteFailed: nobody answers, or not in time, or what comes is not RocketMQ's protocol.
+            RemoteFailed: no answer within the timeout, or one that is not RocketMQ's protocol.
         """
         doing = doing or f"request {code}"
         self._opaque += 1
@@ -58,7 +57,7 @@ class Connection:
             self._connected(deadline).sendall(encode_command(request))
             while True:
                 answer = decode_command(self._frame(deadline))
-                # A broker may ask its clients something, too; nothing of that is for us.
+                # A broker may send requests to its clients, too; they are ignored.
                 if answer.is_answer and answer.opaque == request.opaque:
                     return answer
         except (LogError, OSError) as error:
@@ -84,10 +83,10 @@ class Connection:
     def call(
         self, code: int, fields: Mapping[str, object], body: bytes = b"", doing: str = ""
     ) -> Command:
-        """Like ``ask``, for what can only succeed.
+        """Like ``ask``, for requests that should succeed.
 
         Raises:
-            RemoteFailed: as ``ask``, and when the answer is a refusal.
+            RemoteFailed: as ``ask``, and if the request is refused.
         """
         answer = self.ask(code, fields, body, doing)
         if answer.code != SUCCESS:
@@ -142,18 +141,18 @@ class Connection:
 
 
 class ConnectionBroken(RemoteFailed):
-    """The other side, or the network, ended a conversation, or stopped within an answer."""
+    """The connection was closed by the other side or the network, perhaps within an answer."""
 
 
 class Refused(RemoteFailed):
-    """An answer that says no: the same question would get the same."""
+    """The request was refused; the same request would be refused again."""
 
 
-_TRANSIENT = {2, 14}  # busy; not in service yet, or not any more
+_TRANSIENT = {2, 14}  # busy; not in service yet, or no longer
 
 
 def refusal(address: str, doing: str, answer: Command) -> RemoteFailed:
-    """An answer that says no, as an error; Java's stack trace is cut off its remark."""
+    """The error for a refused request, with its remark up to Java's stack trace."""
     said = (answer.remark or "no reason given").strip().splitlines()
     kind = RemoteFailed if answer.code in _TRANSIENT else Refused
     return kind(

@@ -1,15 +1,20 @@
-"""One request or answer of RocketMQ's remoting protocol, as bytes.
+"""Encodes one request or answer of RocketMQ's remoting protocol.
 
     bytes 0 to 3   i32  length of all that follows
-    byte  4        how the header is written: 0 JSON, 1 RocketMQ's own binary form
+    byte  4        encoding of the header: 0 JSON, 1 RocketMQ's own binary form
     bytes 5 to 7   u24  length of the header
     then           the header, and the body up to the frame's end
 
-The header in JSON: ``code`` (what is asked; in an answer 0 or what went wrong), ``opaque`` (an
-answer repeats its request's), ``flag`` (bit 0: an answer; bit 1: nobody waits for one), ``remark``
-(what went wrong, in words), ``extFields`` (text by text) and the sender's ``language``, ``version``
-and ``serializeTypeCurrentRPC``. A broker answers in the form it was asked in, so JSON is all that
-we meet.
+The header in JSON has these members:
+
+- ``code``: the request; in an answer 0 or an error.
+- ``opaque``: a number that is copied from the request to its answer.
+- ``flag``: bit 0 marks an answer, bit 1 a request without an answer.
+- ``remark``: the error as text.
+- ``extFields``: text by text.
+- ``language``, ``version`` and ``serializeTypeCurrentRPC`` of the sender.
+
+A broker answers in the encoding of the request, so only JSON is supported.
 
 Source: RocketMQ 5.5.0 and 4.9.3 ``RemotingCommand``, ``LanguageCode``, ``SerializeType``.
 """
@@ -28,7 +33,7 @@ PREFIX = struct.Struct(">i")  # the frame's length
 IS_ANSWER = 1
 
 _JSON = 0
-_HEAD = struct.Struct(">I")  # kind and length of the header
+_HEAD = struct.Struct(">I")  # encoding and length of the header
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,7 @@ class Command:
 
 
 def encode_command(command: Command) -> bytes:
-    """The frame of a request or an answer, its length before it."""
+    """Encode a request or an answer as a frame, including its length."""
     header: dict[str, object] = {
         "code": command.code,
         "language": "PYTHON",
@@ -68,7 +73,7 @@ def encode_command(command: Command) -> bytes:
 
 
 def decode_command(frame: Buffer) -> Command:
-    """The command in ``frame``, which begins after its own length.
+    """Decode the command in ``frame``, which begins after its own length.
 
     Raises:
         TruncatedLog: the frame ends inside its header.

@@ -1,8 +1,8 @@
-"""A message on its way to a broker: what a stock client makes of key, body and tag.
+"""A message to be sent, encoded like a stock client's from key, body and tag.
 
-A delete is a message without a body. Brokers of 5.x refuse a single message whose body is empty, by
-accident, so a delete goes as a zlib stream of nothing with the flag that says so: every reader, the
-broker's own compaction too, finds it empty when it has decompressed it.
+A delete is a message without a body. A bug of 5.x brokers refuses a single message with an empty
+body. So a delete is sent as an empty zlib stream with the compression flag: every reader, including
+the broker's own compaction, finds the body empty after decompressing it.
 
 Source: RocketMQ 5.5.0 ``DefaultMQProducerImpl``, ``MessageClientIDSetter``,
 ``SendMessageProcessor``; docs/formats/rocketmq.md, "Properties" and "Record";
@@ -31,7 +31,7 @@ from lastwrite.rocketmq.format.record import (
 
 COMPRESS_FROM_BYTES = 4096  # compressMsgBodyOverHowmuch
 
-_LEVEL = 5  # of the stock client, for all three
+_LEVEL = 5  # the stock client's level for all three
 _FLAGS = {
     Compression.NONE: 0,
     Compression.ZLIB: COMPRESSED | COMPRESSION_ZLIB,
@@ -45,21 +45,22 @@ _MOST_PROPERTY_BYTES = (1 << 15) - 1
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A message of an application. ``body`` None deletes the key."""
+    """A message of an application. A ``body`` of None deletes the key."""
 
     key: str | None
     body: bytes | None
     tag: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     compression: Compression = Compression.ZLIB
-    compress_from: int = COMPRESS_FROM_BYTES  # bytes of a body that is sent compressed
+    compress_from: int = COMPRESS_FROM_BYTES  # bodies of at least so many bytes are compressed
 
     def encode_properties(self, unique_key: str) -> str:
-        """The flat string of the properties.
+        """Encode the properties as a flat string.
 
         Raises:
-            InvalidConfig: a name or value that would not be read back, or names that clients keep
-                for themselves.
+            InvalidConfig: a name or value would not be decoded to itself, or the name is reserved
+                for
+                clients.
         """
         given: dict[str, str] = {}
         if self.key is not None:
@@ -90,10 +91,10 @@ class Outgoing:
         return flat.decode()
 
     def encode_body(self) -> tuple[bytes, int]:
-        """The body as it is stored, and the sysFlag that tells how.
+        """The body as it is stored, and its sysFlag.
 
         Raises:
-            InvalidConfig: an empty body, which brokers do not take.
+            InvalidConfig: the body is empty, which brokers refuse.
         """
         if self.body is None:
             return _DELETE, COMPRESSED
@@ -107,7 +108,7 @@ class Outgoing:
 
 
 def compress(body: bytes, compression: Compression) -> bytes:
-    """The body as clients read it: zlib stream, LZ4 frame, zstd without a content size."""
+    """Compress a body as clients expect it: zlib stream, LZ4 frame, zstd without a content size."""
     if compression is Compression.ZLIB:
         return zlib.compress(body, _LEVEL)
     if compression is Compression.LZ4:
@@ -120,9 +121,9 @@ def compress(body: bytes, compression: Compression) -> bytes:
 
 
 def encode_batch_member(message: Outgoing, unique_key: str, flag: int = 0) -> bytes:
-    """A message as a member of a batch: its body as it is, nothing at all for a delete.
+    """Encode a message as a member of a batch: its body uncompressed, or empty for a delete.
 
-    The same layout as an item of an inner batch (``rocketmq.format.record.InnerHead``).
+    The layout is that of an item of an inner batch (``rocketmq.format.record.InnerHead``).
     """
     flat = message.encode_properties(unique_key).encode()
     body = message.body or b""

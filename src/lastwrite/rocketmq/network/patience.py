@@ -1,4 +1,4 @@
-"""How long brokers and name servers that are away, or whose connections break, are waited for."""
+"""Retries of requests while brokers and name servers are unreachable or connections break."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHORT_S = 2.0
 
 
 class Patience:
-    """Waits ``seconds`` for an answer; not once ``stopped`` is set. Threads may share it."""
+    """Retries for up to ``seconds``, or until ``stopped`` is set. Threads may share it."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.stopped = Event()
@@ -30,26 +30,28 @@ class Patience:
 
     @property
     def now_s(self) -> float:
-        """For how long work is tried again that does not advance. Once a fetch has given up and no
-        message has come of any queue since, a few seconds.
+        """The current limit in seconds for retries of work without progress.
+
+        It is a few seconds once a fetch has given up and no queue has received a message since.
         """
         is_short = self._gave_up_s > self._records_s
         return min(self._seconds, _SHORT_S) if is_short else self._seconds
 
     def note_records(self) -> None:
-        """Messages came of a queue."""
+        """Note that messages of a queue have arrived."""
         self._records_s = time.monotonic()
 
     def note_given_up(self) -> None:
-        """A fetch gave up."""
+        """Note that a fetch has given up."""
         self._gave_up_s = time.monotonic()
 
     def until_answered(
         self, ask: Callable[[], T], forget: Callable[[], None], since_s: float | None = None
     ) -> T:
-        """The result of ``ask``, which is tried again while nobody answers; before each try
-        ``forget`` ends old conversations. ``since_s``: when the work last advanced, by the
-        monotonic clock; None: now.
+        """The result of ``ask``, which is repeated while there is no answer.
+
+        ``forget`` closes old connections before each retry. ``since_s`` is the monotonic time of
+        the last progress of the work; None means now.
 
         Raises:
             RemoteFailed: a refusal, or no answer in that time.

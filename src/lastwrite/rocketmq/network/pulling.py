@@ -1,9 +1,9 @@
-"""A queue of a live broker, read by queue offset: its messages as they are stored, in answers of a
-few at a time, each proven.
+"""Reads a queue of a live broker by queue offset: stored messages, a few per answer, verified.
 
-Of a topic with ``cleanup.policy=COMPACTION`` a broker answers from its compaction log: offsets have
-gaps, addresses are that log's, and its end is that log's. Of any other it answers from the commit
-log. What compaction took out of the first may still be in the second: ``original`` looks there.
+For a topic with ``cleanup.policy=COMPACTION`` a broker answers from its compaction log. Offsets
+have gaps, and addresses and end are that log's. For any other topic it answers from the commit log.
+``original`` reads messages that compaction has removed from the commit log, which may still have
+them.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from lastwrite.rocketmq.network.connection import ConnectionBroken, Refused
 from lastwrite.rocketmq.network.patience import REMEDY, Patience
 from lastwrite.rocketmq.network.route import MessageQueue
 
-Records: TypeAlias = tuple[ByteArray, MessageTable]  # a buffer, and the records in it
+Records: TypeAlias = tuple[ByteArray, MessageTable]  # a buffer and the records in it
 T = TypeVar("T")
 
 CACHE_SETTING = "searchBcqByCacheEnable"
-_MOST_RETRIES = 100  # of one pull: what a broker answers while it removes files
+_MOST_RETRIES = 100  # of one pull; a broker requests a retry while it removes files
 _RETRY_SECONDS = 0.1
-_UNITS = 512  # asked for at once
+_UNITS = 512  # per request
 _SMALLEST_RECORD_BYTES = 91
 
 
 class Puller:
-    """Pulls from one queue. Not for two threads at once."""
+    """Pulls from one queue. Must not be used by two threads at once."""
 
     def __init__(
         self, client: Client, queue: MessageQueue, patience: Patience | None = None
@@ -48,14 +48,14 @@ class Puller:
         self._patience = patience or Patience()
         self.path = f"{queue.broker}/{self.name}"  # for errors
         self._units: dict[int, Unit] = {}
-        # Fewer at once where connections break within an answer.
+        # Lowered if connections break within an answer.
         self._pulls, self._most_units = PULL_COUNT, _UNITS
 
     def patiently(self, ask: Callable[[], T]) -> T:
-        """The result of ``ask``, which is tried again while nobody answers.
+        """The result of ``ask``, which is repeated while there is no answer.
 
         Raises:
-            RemoteFailed: a refusal, or no answer for long.
+            RemoteFailed: a refusal, or no answer within the limit.
         """
         begin_s = time.monotonic()
         try:
@@ -70,7 +70,7 @@ class Puller:
             ) from error
 
     def bounds(self) -> tuple[int, int]:
-        """The first offset and the one after the last that a pull could give.
+        """The first offset and the one after the last that a pull can return.
 
         Raises:
             RemoteFailed: no answer, or a refusal.
@@ -79,15 +79,16 @@ class Puller:
         return pulled.min_offset, pulled.max_offset
 
     def commit_bounds(self) -> tuple[int, int]:
-        """The same of the ordinary consume queue, whose messages are in the commit log."""
+        """``bounds`` of the ordinary consume queue, whose messages are in the commit log."""
         return self.patiently(lambda: self._client.bounds(self.queue))
 
     def records(self, first: int = 0, below: int | None = None) -> Iterator[Records]:
-        """What the broker has from ``first`` to before ``below``, or to its end: a table of records
-        and the bytes they lie in.
+        """The broker's messages from ``first`` to before ``below``, or to its end.
+
+        Yields a buffer with a table of the records in it.
 
         Raises:
-            RemoteFailed: no answer, a refusal, or an answer that leads nowhere.
+            RemoteFailed: no answer, a refusal, or an answer that makes no progress.
             CorruptLog: a record in an answer is damaged.
         """
         offset, retries, heard_s = first, 0, time.monotonic()
@@ -107,7 +108,7 @@ class Puller:
                     table = table[table["queue_offset"] < below]
                 if len(table):
                     yield data, table
-                heard_s = time.monotonic()  # whoever took them may have been slow
+                heard_s = time.monotonic()  # the caller may have been slow
                 offset = pulled.next_offset
             elif pulled.status is PullCode.RETRY:
                 retries += 1
@@ -129,8 +130,9 @@ class Puller:
                 return
 
     def _pull(self, offset: int, heard_s: float) -> Pulled:
-        """One pull, of fewer messages after each connection that breaks. ``heard_s``: when messages
-        came last.
+        """Pull once, with fewer messages after each broken connection.
+
+        ``heard_s`` is the monotonic time of the last messages.
         """
 
         def pull() -> Pulled:
@@ -155,7 +157,7 @@ class Puller:
             ) from error
 
     def last_before(self, end: int) -> Records | None:
-        """The last message below ``end`` that a pull gives; None: there is none."""
+        """The last message below ``end`` that a pull returns. Returns None if there is none."""
         step, found = 1, None
         while found is None:
             first = max(end - step, 0)
@@ -169,8 +171,9 @@ class Puller:
     # ------------------------------------------------------------------ the commit log
 
     def original(self, offset: int, ahead: int = 1) -> tuple[Message, bytes] | None:
-        """The message of a queue offset as the commit log has it, with its bytes; None: it has
-        gone from there. ``ahead``: how many may be asked for one after the other.
+        """The message at a queue offset from the commit log, and its bytes. None if it is gone.
+
+        ``ahead`` is how many consecutive offsets will probably be requested.
         """
         if offset not in self._units:
             first, units = self.patiently(lambda: self._units_from(offset, ahead))
@@ -199,7 +202,7 @@ class Puller:
             self._most_units = max(self._most_units // 2, 1)
             raise
 
-    # ------------------------------------------------------------------ how
+    # ------------------------------------------------------------------ answers
 
     def _split(self, records: bytes, offset: int) -> Records:
         data: ByteArray = np.frombuffer(records, np.uint8).copy()
@@ -229,10 +232,12 @@ class Puller:
 
 
 def refuse_reader_with_holes(client: Client, broker: str, otherwise: str = "") -> None:
-    """A restarted broker skips live messages of a compacted topic, unless a setting prevents it.
+    """Refuse a restarted broker that skips live messages of a compacted topic.
+
+    A setting of the broker prevents the skipping. ``otherwise`` is added to the remedy.
 
     Raises:
-        RemoteFailed: it may, or does not say. ``otherwise``: what else its remedy names.
+        RemoteFailed: the broker may skip messages, or its setting is unknown.
     """
     remedy = (
         f"on the live broker: mqadmin updateBrokerConfig -k {CACHE_SETTING} -v false{otherwise}"
@@ -245,7 +250,7 @@ def refuse_reader_with_holes(client: Client, broker: str, otherwise: str = "") -
             path=error.path,
             remedy=remedy,
         ) from error
-    if value is not None and value.lower() != "false":  # None: a release without that cache
+    if value is not None and value.lower() != "false":  # None means a release without that cache
         raise Refused(
             f"{broker} has {CACHE_SETTING}={value}: since its last start it may skip live messages",
             remedy=remedy,

@@ -1,9 +1,9 @@
-"""Who has a topic: the answer of a name server, and the order in which producers see its queues.
+"""The route of a topic: a name server's answer, and the order of its queues for producers.
 
-A topic's writable queues are numbered over all brokers that have a master: by the broker's name,
-then by the queue's number, or as the name server's ordered-topic configuration lists them
-(``broker-a:4;broker-b:2``). Equal keys go to one queue because every producer counts alike: see
-``queue_of``.
+A topic's writable queues are numbered over all brokers that have a master: by broker name, then by
+queue number, or in the order of the name server's ordered-topic configuration
+(``broker-a:4;broker-b:2``). Equal keys are sent to one queue because all producers use the same
+numbering: see ``queue_of``.
 
 Source: RocketMQ 5.5.0 ``TopicRouteData``, ``MQClientInstance.topicRouteData2TopicPublishInfo``,
 ``SelectMessageQueueByHash``; docs/formats/rocketmq-compaction.md, "Routing".
@@ -20,18 +20,18 @@ from typing import Any
 from lastwrite.errors import CorruptLog
 from lastwrite.rocketmq.format.java_hash import string_hash
 
-MASTER = 0  # a broker's number among those of its name
+MASTER = 0  # the id of the master among the brokers of one name
 
 _READABLE, _WRITABLE = 4, 2
-_MOST_QUEUES = 65536  # of one broker; more is a claim, not a topic
+_MOST_QUEUES = 65536  # of one broker; a higher number is treated as damage
 
-# Older name servers write numbers as names without quotes: {0:"127.0.0.1:10911"}.
+# Older name servers write numbers as member names without quotes: {0:"127.0.0.1:10911"}.
 _TEXT_OR_BARE_NAME = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(?=\s*:)')
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class MessageQueue:
-    """One queue of a topic on the broker of that name."""
+    """One queue of a topic on the broker with this name."""
 
     topic: str
     broker: str
@@ -43,12 +43,12 @@ class Route:
     """The brokers of a topic and its queues."""
 
     topic: str
-    addresses: Mapping[str, Mapping[int, str]]  # by the broker's name, by its number there
+    addresses: Mapping[str, Mapping[int, str]]  # by broker name and broker id
     readable: tuple[MessageQueue, ...]
-    writable: tuple[MessageQueue, ...]  # in the order that producers count in
+    writable: tuple[MessageQueue, ...]  # in the order of producers
 
     def master_of(self, broker: str) -> str | None:
-        """The address that takes messages for ``broker``; None: it has no master now."""
+        """The address that accepts messages for ``broker``. None if it currently has no master."""
         return self.addresses.get(broker, {}).get(MASTER)
 
     def readers_of(self, broker: str) -> list[str]:
@@ -58,10 +58,10 @@ class Route:
 
 
 def decode_route(topic: str, body: bytes) -> Route:
-    """The route that a name server answered with.
+    """Decode the route in a name server's answer.
 
     Raises:
-        CorruptLog: it is no route.
+        CorruptLog: it is not a route.
     """
     known = _object(decode_json(body), "the route")
     addresses = decode_addresses(_listed(known, "brokerDatas"))
@@ -86,7 +86,7 @@ def decode_route(topic: str, body: bytes) -> Route:
 
 
 def decode_addresses(brokers: object) -> dict[str, dict[int, str]]:
-    """Addresses by name and number, of a list of ``{"brokerName": …, "brokerAddrs": {"0": …}}``."""
+    """Addresses by name and id, from a list of ``{"brokerName": …, "brokerAddrs": {"0": …}}``."""
     found: dict[str, dict[int, str]] = {}
     for data in _objects(brokers):
         known = _object(data.get("brokerAddrs"), "brokerAddrs")
@@ -100,7 +100,7 @@ def decode_addresses(brokers: object) -> dict[str, dict[int, str]]:
 
 
 def decode_json(body: bytes) -> Any:
-    """JSON as name servers write it, the old ones' numbers for names too.
+    """Decode JSON from name servers, including numbers as member names from old ones.
 
     Raises:
         CorruptLog: it is not JSON.
@@ -113,8 +113,12 @@ def decode_json(body: bytes) -> Any:
 
 
 def queue_of(key: str, queues: Sequence[MessageQueue]) -> MessageQueue:
-    """The queue of all messages with ``key``: by Java's hash, as the stock client's hash selector."""
-    # Java's remainder keeps the sign, and its absolute value is what is left of the absolute value.
+    """The queue of all messages with ``key``.
+
+    It is chosen by Java's hash, like the stock client's hash selector.
+    """
+    # Java's remainder has the sign of the dividend, so its absolute value is the remainder of the
+    # absolute value.
     return queues[abs(string_hash(key)) % len(queues)]
 
 

@@ -25,20 +25,20 @@ def send(
     broker: str | None = None,
     timeout: float = TIMEOUT_SECONDS,
 ) -> list[Sent]:
-    """Send messages one after the other; says of each where it was stored.
+    """Send messages one after the other. Returns where each was stored.
 
     Args:
         name_server: ``HOST:PORT``, several separated by semicolons.
         topic: the topic's name.
-        messages: as ``Outgoing``, or as mappings: ``parse_message`` says of what.
-        queue: of all messages; None: the key's hash decides, as in the stock client, so that equal
-            keys meet in one queue and compaction, which is by queue, is by key.
-        broker: only its queues; None: those of all brokers.
-        timeout: seconds, of every single request.
+        messages: as ``Outgoing``, or as mappings for ``parse_message``.
+        queue: the queue of all messages. None chooses by the key's hash as the stock client does,
+            so that equal keys are in one queue. Compaction needs that, because it is by queue.
+        broker: only its queues; None means the queues of all brokers.
+        timeout: seconds, for each request.
 
     Raises:
-        InvalidConfig: no such queue, or a message that no broker would take; those before it are
-            sent.
+        InvalidConfig: there is no such queue, or no broker would accept a message; the messages
+            before it are sent.
         RemoteFailed: no answer, or a refusal.
     """
     return list(send_each(name_server, topic, messages, queue, broker, timeout))
@@ -52,7 +52,7 @@ def send_each(
     broker: str | None = None,
     timeout: float = TIMEOUT_SECONDS,
 ) -> Iterator[Sent]:
-    """As ``send``, message by message: nothing is sent before it is asked for."""
+    """Like ``send``, one message at a time: each is sent when the caller reads its result."""
     with Client(name_server, timeout) as client:
         queues = [known for known in client.route(topic).writable if broker in (None, known.broker)]
         if queue is not None:
@@ -77,10 +77,10 @@ def parse_message(
     compression: Compression = Compression.ZLIB,
     compress_from: int = COMPRESS_FROM_BYTES,
 ) -> Outgoing:
-    """A message of ``{"key": …, "body": …, "tag": …, "properties": {…}}``.
+    """Parse a message from ``{"key": …, "body": …, "tag": …, "properties": {…}}``.
 
-    ``body`` is text; ``body_base64`` in its place is bytes; either null, or neither there, deletes
-    the key.
+    ``body`` is text; ``body_base64`` instead of it is bytes. If both are null or missing, the
+    message deletes the key.
 
     Raises:
         InvalidConfig: another name, or a value that is not text.
