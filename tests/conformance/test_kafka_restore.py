@@ -305,7 +305,7 @@ def test_a_real_brokers_log_is_given_back(tmp_path: Path, folder: Path, is_same:
         report = lastwrite.restore(str(archive.to), to=str(target))
         assert isinstance(report, LogsRestored) and not report.partitions
         assert report.notes == (
-            "__transaction_state is left out: it is what another cluster's brokers remember",
+            "__transaction_state is left out: it is the state of another cluster's brokers",
         )
         return
     restored(archive.to, target, drop_open=True)
@@ -398,10 +398,10 @@ def linked(target: Path) -> None:
     [
         (with_data, "a partition is there that begins at offset 0 and ends at 4"),
         (write_elsewhere, "the folder is of a topic with id"),
-        (on_another_broker, "has t-0 on broker 2, 3, and this is of broker 1"),
-        (in_another_root, f"says directory.id={text_of(b'e' * 16)}"),
+        (on_another_broker, "has t-0 on broker 2, 3, and this root is of broker 1"),
+        (in_another_root, f"contains directory.id={text_of(b'e' * 16)}"),
         (without_the_partition, "t has 0 partitions in the cluster, and 1 in the archive"),
-        (without_metadata, "show them by --metadata PATH"),
+        (without_metadata, "name it with --metadata PATH"),
         (linked, "is a symbolic link"),
     ],
 )

@@ -508,7 +508,7 @@ def test_groups_at_kept_offsets(broker: Broker, tmp_path: Path) -> None:
 
     one(broker, tmp_path, "kept-given")
     why = one(broker, tmp_path, "kept-given", groups=True).reason
-    assert why is not None and "its records were given at new offsets" in why
+    assert why is not None and "its records were restored at new offsets" in why
     why = one(broker, tmp_path, "kept-nowhere", groups=True).reason
     assert why is not None and "the cluster has no partition kept-nowhere-0" in why
     with pytest.raises(InvalidConfig, match="groups are set in a running cluster"):

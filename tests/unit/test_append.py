@@ -142,7 +142,7 @@ def test_two_at_once_and_a_round_between(tmp_path: Path) -> None:
 
 def test_what_a_cluster_wrote_is_not_appended_to(tmp_path: Path) -> None:
     lastwrite.fetch([str(CORPUS)], str(tmp_path), topic="client-zstd", include_active=True)
-    with pytest.raises(InvalidConfig, match="was brought from a cluster"):
+    with pytest.raises(InvalidConfig, match="was fetched from a cluster"):
         staged(begun(tmp_path), range(5), "client-zstd")
     ours = begun(tmp_path)
     jobs.commit(ours, staged(ours, range(5), "client-lz4"))

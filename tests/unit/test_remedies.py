@@ -142,7 +142,7 @@ CASES = {
     "an unknown topic id": Case(
         archive_and_identity,
         "restore archive --to new",
-        "show them by --metadata PATH",
+        "name it with --metadata PATH",
         metadata_elsewhere,
         "restore archive --to new --metadata first",
     ),

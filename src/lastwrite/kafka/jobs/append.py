@@ -1,17 +1,17 @@
-"""Records that no broker had, appended to topics of an archive.
+"""Append new records to topics of an archive.
 
-    tasks    each lays its records down beside the partitions, as batches that count from 0
-    commit   a partition at a time: the batches with their offsets become segments, one manifest
-             more names them
+    tasks    each writes its records beside the partitions, as batches with offsets from 0
+    commit   one partition at a time: the batches get their offsets and become segments, which the
+             next manifest contains
 
-The commit of a partition is one manifest for another: who reads gets all of an append's records of
-it, or none. Between partitions nothing is one step; so an append may have a name and a number,
-which each manifest keeps, and the same append once more goes on where the first was broken off. For
-that a record's partition follows from the record alone: from its key, or without one from its
-value.
+The commit of a partition replaces one manifest by the next, so a reader sees all records of an
+append there, or none. There is no atomic step across partitions. Instead an append may have a name
+and a number, which each manifest stores, and a repeated append continues where the first one was
+interrupted. For that a record's partition follows from the record alone: from its key, or from its
+value if it has none.
 
-Only topics that were begun so are appended to. What is brought from a cluster has the cluster's
-offsets, and would become another history.
+Only topics that were created by an append can be appended to. A topic fetched from a cluster has
+the cluster's offsets, and appended records would contradict them.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from lastwrite.storage.objects import address
 from lastwrite.storage.objects.store import Writer
 
 BATCH_BYTES = 128 << 10  # before compression
-_RECORD_BYTES = 21  # at most, beside key, value and headers
-_MOST_NAMES = 256  # of appends that a manifest knows; the oldest go first
+_RECORD_BYTES = 21  # the most that a record needs beside key, value and headers
+_MOST_NAMES = 256  # of appends in a manifest; the oldest are dropped
 _LEADER_EPOCH = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one task has laid down for a partition."""
+    """The batches that one task has written for a partition."""
 
     name: TopicPartition
     key: str  # of the object, below the partition
@@ -66,10 +66,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
-    """What all tasks know of an append; it travels by pickle.
+    """The parameters of an append, which all tasks get by pickle.
 
-    ``name`` and ``number``: of appends of one name, one that has no larger number than the last
-    was done before. ``new_partitions``: of a topic that is not there.
+    An append whose ``number`` is not larger than the last one with its ``name`` is already done.
+    ``new_partitions`` is the partition count of a topic that does not exist yet.
     """
 
     archive: str
@@ -78,13 +78,13 @@ class Append:
     stores: StoreSettings
     name: str = ""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    counts: dict[str, int] = field(default_factory=dict)  # of the topics that were looked at
+    counts: dict[str, int] = field(default_factory=dict)  # partition counts of the topics seen
 
     def partitions_of(self, topic: str) -> int:
-        """How many the topic has, or will have.
+        """The topic's partition count, present or future.
 
         Raises:
-            InvalidConfig: it was brought from a cluster.
+            InvalidConfig: the topic was fetched from a cluster.
         """
         if topic not in self.counts:
             found = _partitions_of(self.archive, topic)
@@ -114,9 +114,9 @@ def _partitions_of(archive: str, topic: str) -> dict[TopicPartition, ArchivedLog
 def _refuse_brought(name: TopicPartition, log: ArchivedLog, path: str) -> None:
     if log.written is None:
         raise InvalidConfig(
-            f"{name} was brought from a cluster, whose offsets it has",
+            f"{name} was fetched from a cluster and has the cluster's offsets",
             path=path,
-            remedy="append to a topic of another name, or to another archive",
+            remedy="nothing was appended; append to a topic of another name, or to another archive",
         )
 
 
@@ -124,9 +124,9 @@ def _refuse_brought(name: TopicPartition, log: ArchivedLog, path: str) -> None:
 
 
 class Stager:
-    """Takes records of one task, in order.
+    """Writes the records of one task, in order.
 
-    Holds a batch a partition, and what an object on its way takes.
+    Holds one batch for each partition, and the buffers of its open object.
     """
 
     def __init__(self, append: Append) -> None:
@@ -143,9 +143,10 @@ class Stager:
         value: bytes | None,
         headers: tuple[tuple[bytes, bytes | None], ...] = (),
     ) -> None:
-        """
+        """Add a record; partition None chooses it by key, or by value without a key.
+
         Raises:
-            InvalidConfig: the topic has no such partition, or was brought from a cluster.
+            InvalidConfig: the topic has no such partition, or was fetched from a cluster.
         """
         count = self._append.partitions_of(topic)
         if partition is None:
@@ -170,7 +171,7 @@ class Stager:
 
 
 class _Staged:
-    """An object of batches on its way."""
+    """An object of batches that is being written."""
 
     def __init__(self, append: Append, name: TopicPartition) -> None:
         self._name, self._codec = name, append.codec
@@ -214,16 +215,18 @@ class _Staged:
         )
 
 
-# ---------------------------------------------------------------------- in the end
+# ---------------------------------------------------------------------- commit
 
 
 def commit(append: Append, parts: Sequence[Part], number: int = 0) -> dict[TopicPartition, int]:
-    """Let what tasks have laid down count, in the order of ``parts``; of each partition that had
-    not this append before, how many records came.
+    """Commit the tasks' batches, in the order of ``parts``.
+
+    Returns the number of records appended by partition, without partitions that already had this
+    append.
 
     Raises:
-        CommitConflict: others changed a partition again and again. What was appended to others
-            stays; the same append, of the same name and number, goes on.
+        CommitConflict: other writers changed a partition again and again. Partitions that are done
+            stay; repeating the append with the same name and number does the others.
         InvalidConfig, RemoteFailed: likewise.
     """
     address.use(append.stores)
@@ -238,7 +241,9 @@ def commit(append: Append, parts: Sequence[Part], number: int = 0) -> dict[Topic
 
 
 def clear(append: Append, names: Mapping[TopicPartition, object] | None = None) -> None:
-    """Remove what tasks have laid down; ``names``: where, None: in all partitions they may have."""
+    """Remove the tasks' uncommitted batches. ``names`` None means in all partitions that may have
+    some.
+    """
     address.use(append.stores)
     if names is None:
         counts = append.counts.items()
@@ -248,7 +253,7 @@ def clear(append: Append, names: Mapping[TopicPartition, object] | None = None) 
 
 
 def _make_topic(append: Append, topic: str) -> None:
-    """See that all partitions are there: the last one first, which says how many there are."""
+    """Create missing partitions, the last one first, since its number gives the partition count."""
     there = _partitions_of(append.archive, topic)
     for name, log in there.items():
         _refuse_brought(name, log, append.archive)
@@ -261,7 +266,7 @@ def _make_topic(append: Append, topic: str) -> None:
 
 
 def _append_to(append: Append, name: TopicPartition, parts: Sequence[Part], number: int) -> int:
-    # After a round, or another append: its end is where this one begins.
+    # After a conflict with a compaction or another append, start from the new end.
     return Attempts().run(lambda: _append_once(append, name, parts, number))
 
 
@@ -313,9 +318,9 @@ def _source(
 
 
 def _batches(folder: str, part: Part, base: int) -> Iterator[tuple[ByteArray, BatchTable]]:
-    """The batches that a task has laid down, proven, with offsets from ``base`` on.
+    """The batches that a task has written, verified, with offsets from ``base`` on.
 
-    A batch's base offset is not under its checksum, so that brokers can do the same.
+    The CRC does not cover a batch's base offset, so that brokers can set it too.
     """
     limits = Limits()
     piece = Piece(

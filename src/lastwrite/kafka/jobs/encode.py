@@ -1,16 +1,17 @@
-"""Another system's partition as one of Kafka's, in an archive of our own: each record once, with
-the number by which its system knows it for an offset.
+"""Encode another system's partition as a Kafka partition in an archive.
+
+Each record occurs once; its number in the other system becomes its offset::
 
     queue offset 7 "k" = ""        a RocketMQ message: offset 7, a delete of k
     entry 10:5, message 2          Pulsar's: offset (10 << 24 | 5) << 12 | 2
 
-Keys, times and headers stay; a value that deletes its key there deletes it here. The log begins at
-0, so that nobody who reads is beyond its begin when a round takes the first records away, and ends
-where the source does: with an empty batch, as a cleaner leaves it, where the last number is
-nobody's.
+Keys, timestamps and headers are kept. A value that deletes its key there becomes a tombstone. The
+log begins at 0, so that no consumer is out of range after a compaction removes the first records.
+It ends where the source does: if no record has the last number, an empty batch has it, as a cleaner
+would leave it.
 
-What came since is appended; so the archive is of one history, and whoever finds another one begins
-a new archive.
+Later records are appended. An archive has one history; if the source's changes, a new archive must
+be started.
 """
 
 from __future__ import annotations
@@ -43,13 +44,14 @@ _KNOWN = Known(topic={"cleanup.policy": "compact"})
 
 
 def bring(rows: RowSystem, log: PartitionLog, folder: str, codec: Codec) -> int:
-    """Bring what the partition at ``folder``, of an archive, has not yet of ``log``; the offset
-    that it ends at.
+    """Append what the archived partition at ``folder`` lacks of ``log``. Returns its new end
+    offset.
 
     Raises:
-        CorruptLog, UnsupportedFormat: a record cannot be read, or has no number.
-        CommitConflict: the log was changed meanwhile, or the archive was.
-        LogError: what lies there is not the begin of this log, or cannot be written.
+        CorruptLog, UnsupportedFormat: a record cannot be decoded, or has no number.
+        CommitConflict: the log or the archive changed meanwhile.
+        LogError: the archived records are not the start of this log, or the archive cannot be
+            written.
     """
     seen = place_at(folder).read()
     before = None if seen is None else archived.contents_of(seen.manifest, folder)
@@ -99,7 +101,7 @@ def _source(log: PartitionLog) -> LiveSource:
 def _encoded(
     rows: RowSystem, unit: RowUnit, encoder: BatchEncoder, limits: Limits
 ) -> Iterator[ByteArray]:
-    """The unit's records as batches, block for block."""
+    """The unit's records as batches, block by block."""
     for records in read_records(unit, limits):
         numbers = rows.numbers(records)
         try:
@@ -111,7 +113,7 @@ def _encoded(
 
 
 def _tables(format: KafkaFormat, data: ByteArray, end: int) -> Iterator[BatchTable]:
-    """The batches of ``data``, proven, none below offset ``end``."""
+    """The tables of the batches in ``data``, verified; no offset is below ``end``."""
     at = 0
     while at < len(data):
         table, at, _, _ = format.split(data, at, len(data), end)

@@ -1,4 +1,4 @@
-"""``fetch`` of Kafka's log directories: several partitions at once, each by ``store.fetching``."""
+"""``fetch`` of Kafka's log directories: several partitions at once, by ``store.fetching``."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from lastwrite.storage.objects.promises import refuse_if_broken
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What of logs is brought, and how."""
+    """What is fetched, and how."""
 
     include_active: bool = False
-    copies: bool = False  # segments of a tier, too, which else are named where they lie
-    sets_aside: bool = False  # what the archive has that the log has not, instead of refusing
-    accepts_gap: bool = False  # where the log begins behind the archive's end
-    keep_scans: bool = False  # with what a scan of them finds, under the archive's secret
+    copies: bool = False  # also copy segments of a tier, else they are referenced in place
+    sets_aside: bool = False  # set diverging data of the archive aside, instead of refusing
+    accepts_gap: bool = False  # accept a gap between the archive's end and the log's start
+    keep_scans: bool = False  # also store the segments' scans, under the archive's secret
 
 
 def fetch_logs(
@@ -44,11 +44,13 @@ def fetch_logs(
     memory: str | int | None,
     progress: Progress | None,
 ) -> LogsFetched:
-    """Bring the partitions in ``folders`` into the archive ``to``. One that is damaged, or does not
-    continue what the archive has, is not touched; the others are brought.
+    """Fetch the partitions in ``folders`` into the archive ``to``.
+
+    A partition that is damaged, or does not continue the archived one, is left unchanged; the
+    others are fetched.
 
     Raises:
-        LogHeld: somebody who is no broker works on them.
+        LogHeld: a process other than a broker works on them.
     """
     system.check_config(config)
     refuse_if_broken(to)
@@ -56,7 +58,7 @@ def fetch_logs(
         system.refuse_if_held(system.root_of(folder), [system.name_of(folder)])
     progress = progress or NoProgress()
     secret = secret_or_none(to, progress) if wanted.keep_scans else None
-    # before any log's end is looked at, so that no group is beyond it
+    # read before any log's end, so that no group is beyond it
     groups, unread = positions_of(system.roots)
     limits = plan_memory(memory, at_once()).limits()
     one = _Fetch(system, to, config, wanted, limits, secret, groups, progress)
@@ -66,7 +68,7 @@ def fetch_logs(
 
 
 class _Fetch:
-    """What all partitions of a call share."""
+    """The parameters that all partitions of a call share."""
 
     def __init__(
         self,
@@ -89,18 +91,20 @@ class _Fetch:
         self._progress = progress
 
     def bytes_of(self, folder: str) -> int:
-        """What of the log may travel at most; of a tier that is little, and to ask takes long."""
+        """The most bytes that may be copied. 0 for a tier that is only referenced, since listing it
+        is slow.
+        """
         if tiered.is_tier(folder) and not self._wanted.copies:
             return 0
         try:
             log = self._system.read(folder)
-        except (LogError, OSError):  # its report will say so
+        except (LogError, OSError):  # its report will contain the error
             return 0
         is_whole = self._wanted.include_active or log.is_closed
         return sum(segment.size_bytes for segment in log.segments[: None if is_whole else -1])
 
     def fetch(self, folder: str, advance: Advance) -> FetchedLog:
-        """Bring one partition."""
+        """Fetch one partition."""
         name = self._system.name_of(folder)
         found = FetchedLog(
             topic=name.topic,
@@ -110,7 +114,7 @@ class _Fetch:
         )
         asides: list[str] = []
 
-        def fetch() -> FetchedLog:  # listed just now: those before may have taken hours
+        def fetch() -> FetchedLog:  # list it now: the partitions before may have taken hours
             log = self._system.judged(self._system.read(folder), self._config)
             return self._fetch(log, found, advance)
 

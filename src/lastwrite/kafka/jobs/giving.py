@@ -1,15 +1,15 @@
-"""A partition of an archive, given to a running cluster by its own Produce requests.
+"""Restore a partition of an archive into a running cluster with Produce requests.
 
-Say the archive has a@0 b@1 d@5, and the cluster a topic without records::
+Example: the archive has a@0 b@1 d@5, and the cluster an empty topic::
 
     note      from 0 on: 2 records up to 2, 1 record up to 6; they will be at 1 and 3
     cluster   marker@0 a@1 b@2                     the run is killed
     note      from 2 on: 1 record up to 6; it will be at 4
     cluster   marker@0 a@1 b@2 marker@3 d@4
 
-The note comes first, and says where each batch will be. So the log itself tells the next run which
-of them are there, whatever has become of the answers: see ``network.producer``. The note also keeps
-where the records are now that groups want next.
+The note is written first and contains the future offset of each batch. So the next run can tell
+from the log which batches arrived, whatever happened to the responses; see ``network.producer``.
+The note also maps the positions of consumer groups to offsets in the cluster.
 
 Source: docs/decisions/giving-back-through-produce.md.
 """
@@ -47,49 +47,52 @@ from lastwrite.model.columns import IS_CONTROL
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.work import Limits
 
-_WINDOW_BYTES = 16 << 20  # that one note speaks of
+_WINDOW_BYTES = 16 << 20  # the most bytes that one note covers
 _WINDOW_BATCHES = 100
-_AROUND_BYTES = 1024  # of a request, beside its batch
+_AROUND_BYTES = 1024  # the most bytes of a request beside its batch
 
 Advance: TypeAlias = Callable[[int], None]
 
 
 class Given(msgspec.Struct, frozen=True, array_like=True):
-    """The note of a partition."""
+    """The progress note of a partition."""
 
-    source: str  # which log this is: the topic's id, or its name, and the partition
+    source: str  # the archived log: the topic's id, or its name, and the partition
     topic_id: str | None  # of the cluster's topic
-    producer: int  # id of the one whose batches it speaks of
-    first: int  # offset in the cluster, from which on all is ours
-    at: int  # offset in the archive that comes next
-    offset: int  # where it will be
-    steps: tuple[tuple[int, int], ...] = ()  # of each batch: the ``at`` behind it, its records
-    marks: tuple[tuple[int, int], ...] = ()  # offset in the archive, and where it is now
+    producer: int  # producer id of the noted batches
+    first: int  # offset in the cluster from which on all records are restored ones
+    at: int  # next offset in the archive
+    offset: int  # its offset in the cluster
+    steps: tuple[tuple[int, int], ...] = ()  # for each batch: the ``at`` after it, its record count
+    marks: tuple[tuple[int, int], ...] = ()  # (offset in the archive, offset in the cluster)
     groups: OffsetsSet = ()
 
     def where(self, position: int) -> int | None:
-        """Where a group's position is now; None: it was not known when its record went by."""
+        """A group position's offset in the cluster. None if the position was unknown when its
+        record was restored.
+        """
         return self.offset if position >= self.at else dict(self.marks).get(position)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Giving:
-    """What all partitions of a call share."""
+    """The parameters that all partitions of a call share."""
 
     cluster: Cluster
     client: KafkaClientConfig
     limits: Limits
     drop_open: bool
-    largest_request: int | None  # that the brokers take; None: unknown
-    spend: Advance  # is told of bytes that will be sent, and waits
-    advance: Advance  # is told of bytes of the archive that are through
+    largest_request: int | None  # that the brokers accept; None if unknown
+    spend: Advance  # called with the bytes to be sent; waits for the rate limit
+    advance: Advance  # called with the bytes of the archive that are done
 
 
 class Partition:
-    """One partition on its way; ``until``: the first offset that is left out, None: none is.
+    """Restores one partition; ``until`` is the first offset left out, None means all are restored.
 
     Raises:
-        LogError: a transaction is open at the end. CorruptLog, RemoteFailed: of the archive.
+        LogError: a transaction is open at the end.
+        CorruptLog, RemoteFailed: the archive is damaged or cannot be read.
     """
 
     def __init__(self, found: Found, shared: Giving, until: int | None) -> None:
@@ -119,10 +122,10 @@ class Partition:
         self._note = Note(self._cluster, f"{PREFIX}{self._name.topic}", self._name)
         self._path = f"kafka://{self._cluster.address}/{self._name}"
         self._records = self._bytes = 0
-        self._told = -1  # offset in the archive up to which ``advance`` knows
+        self._told = -1  # offset in the archive up to which ``advance`` was called
 
     def has_more(self) -> bool:
-        """Whether records will come; nothing is changed.
+        """Whether records remain to be restored. Changes nothing.
 
         Raises:
             LogError, CommitConflict, RemoteFailed: as ``give``.
@@ -134,9 +137,10 @@ class Partition:
         return True
 
     def _refuse_large(self, first: int) -> None:
-        """
+        """Check the batch sizes.
+
         Raises:
-            LogError: a batch from offset ``first`` on is more than the brokers take in a request.
+            LogError: a batch from offset ``first`` on is larger than the brokers' largest request.
         """
         most = self._shared.largest_request
         if most is not None:
@@ -147,28 +151,29 @@ class Partition:
     def _too_large(self, offset: int, size: int, most: int) -> LogError:
         return LogError(
             f"the batch at offset {offset} of {self._found.name} has {size} bytes, and the brokers "
-            f"close a connection on a request above socket.request.max.bytes={most}",
+            f"close the connection on a request above socket.request.max.bytes={most}",
             path=self._found.address,
-            remedy="it was not sent, nor anything behind it. Set socket.request.max.bytes to "
+            remedy="neither it nor anything after it was sent. Set socket.request.max.bytes to "
             f"{size + _AROUND_BYTES} or more on each broker and restart it, then run again; or "
-            f"restore what lies before by --until {offset}, or all of it into a stopped broker by "
+            f"restore what is before it with --until {offset}, or all into a stopped broker with "
             "--to LOGROOT",
         )
 
     def _complete(self) -> Given | None:
-        """What earlier runs have noted, if they have given all of it."""
+        """The note of earlier runs, if they have restored everything; else None."""
         self._transactions.begin()
         given = self._read()
         is_all = given is not None and given.at >= self._end and not given.steps
         return given if is_all else None
 
     def give(self) -> LogGiven:
-        """Give what is not there yet, and set the groups.
+        """Restore the missing records, and set the groups.
 
         Raises:
-            LogError: records of others are there, or come there.
-            CommitConflict: another run restores the same.
-            CorruptLog: of the archive; RemoteFailed: of the archive, or the cluster.
+            LogError: the topic has records of another producer.
+            CommitConflict: another run restores the same partition.
+            CorruptLog: the archive is damaged.
+            RemoteFailed: the archive or the cluster does not answer.
         """
         try:
             given = self._through()
@@ -189,7 +194,7 @@ class Partition:
         return structs.replace(found, groups=tuple(self._set_groups(given)))
 
     def _through(self) -> Given:
-        """All batches, begun anew as often as something was given before the trouble came."""
+        """Restore all batches; start again after a retriable error while there is progress."""
         patience_s = self._shared.client.api_timeout_ms / 1000
         at, until = -1, time.monotonic() + patience_s
         while True:
@@ -203,13 +208,13 @@ class Partition:
                     raise
                 self._cluster.wait(until)
 
-    # ------------------------------------------------------------------ how far it is
+    # ------------------------------------------------------------------ progress
 
     def _read(self) -> Given | None:
-        """The note, unless it is of a topic that was here before.
+        """The note. None if there is none, or if it is about a deleted topic of this name.
 
         Raises:
-            LogError: the topic holds what came of another log.
+            LogError: the topic contains records restored from another log.
         """
         text = self._note.read()
         if not text:
@@ -217,22 +222,24 @@ class Partition:
         try:
             given = decode_struct(text, Given)
         except msgspec.MsgspecError as error:
-            raise CorruptLog(f"a note that is none of ours: {error}", 0, self._path) from error
+            raise CorruptLog(
+                f"the progress note cannot be decoded: {error}", 0, self._path
+            ) from error
         if given.topic_id != self._topic_id:
             return None
         if given.source != self._source:
             raise LogError(
-                f"what the topic has is of another log, {given.source}",
+                f"the topic has records of another log, {given.source}",
                 path=self._path,
-                remedy="restore under another name by --as, or delete the topic, and run again",
+                remedy="restore under another name with --as, or delete the topic, and run again",
             )
         return given
 
     def _begun(self) -> Given:
-        """Begin as its only producer, and go on behind what is there.
+        """Fence other producers, and continue after the records that are there.
 
         Raises:
-            LogError: records of somebody else.
+            LogError: the topic has records of another producer.
         """
         self._producer.begin()
         given, end = self._seen()
@@ -245,10 +252,10 @@ class Partition:
         return structs.replace(given, producer=producer, first=first, offset=end, marks=marks)
 
     def _seen(self) -> tuple[Given | None, int]:
-        """How far the topic has it, None: it has nothing; and where its log ends.
+        """The progress in the topic (None if it has no note), and the end of its log.
 
         Raises:
-            LogError: it has records of somebody else.
+            LogError: the topic has records of another producer.
         """
         given = self._read()
         log = LiveLog(self._cluster, self._name, self._shared.client)
@@ -257,8 +264,8 @@ class Partition:
             start = bounds.log_start if given is None else given.offset
             if start < bounds.log_start:
                 raise LogError(
-                    f"its log begins at offset {bounds.log_start}, and what was given up to "
-                    f"{start} is gone",
+                    f"its log begins at offset {bounds.log_start}: records restored up to offset "
+                    f"{start} were deleted",
                     path=self._path,
                     remedy="delete the topic, and run again",
                 )
@@ -269,7 +276,7 @@ class Partition:
             raise LogError(
                 f"it has records that no restore of this log wrote, from offset {foreign} on",
                 path=self._path,
-                remedy="nothing of it was changed; restore under another name by --as, or delete "
+                remedy="nothing in it was changed; restore under another name with --as, or delete "
                 "the topic, and run again",
             )
         return given and self._advanced(given, ours), bounds.high_watermark
@@ -277,7 +284,7 @@ class Partition:
     def _ends(
         self, log: LiveLog, start: int, end: int, given: Given | None
     ) -> tuple[int, int | None]:
-        """Where ours end, and where others begin, if anywhere."""
+        """The end of the restored records, and the first offset of another producer's, if any."""
         ours = start
         format = KafkaFormat(self._shared.limits.plain_bytes)
         for _, table in log.batches(start, end, format, epoch=-1):
@@ -290,7 +297,7 @@ class Partition:
         return ours, None
 
     def _advanced(self, given: Given, ours: int) -> Given:
-        """Behind what of the note's batches is there."""
+        """The note, advanced past the batches that arrived."""
         at, offset = given.at, given.offset
         for behind, records in given.steps:
             if offset + records > ours:
@@ -298,13 +305,13 @@ class Partition:
             at, offset = behind, offset + records
         if offset != ours:
             raise LogError(
-                f"what was given ends at offset {ours}, and should at {offset}",
+                f"the restored records end at offset {ours}, not at {offset} as noted",
                 path=self._path,
                 remedy="delete the topic, and run again",
             )
         return structs.replace(given, at=at, offset=offset, steps=())
 
-    # ------------------------------------------------------------------ what comes next
+    # ------------------------------------------------------------------ the remaining batches
 
     def _rest(self, given: Given) -> Given:
         for window in self._windows(given.at):
@@ -332,7 +339,7 @@ class Partition:
         self._note.write(msgspec.json.encode(given).decode(), self._transactions)
 
     def _pending(self, given: Given) -> Iterator[int]:
-        """Groups' positions whose record was not given yet."""
+        """The groups' positions whose records were not restored yet."""
         is_begin = given.offset == given.first
         known = {each[0] for each in given.marks}
         for each in self._positions:
@@ -362,7 +369,9 @@ class Partition:
             yield window
 
     def _batches(self, first: int, end: int | None = None) -> Iterator[Outgoing]:
-        """The batches to be sent of the records from ``first`` to ``end``; None: to the end."""
+        """The outgoing batches of the records from ``first`` to ``end``; None means the partition's
+        end.
+        """
         limits, log = self._shared.limits, self._log
         end = self._end if end is None else end
         format = KafkaFormat(limits.plain_bytes)
@@ -396,12 +405,12 @@ class Partition:
         return set_groups(self._cluster, self._name, positions, given.groups, translate, note)
 
     def _located(self, given: Given, positions: Sequence[int]) -> dict[int, int]:
-        """Offsets in the cluster of positions among records that earlier runs have given.
+        """Offsets in the cluster of positions among records that earlier runs have restored.
 
-        From the last mark below on, records are counted in both logs. If the cluster has all of
-        them without a hole, and the archive as many, the n-th of one is the n-th of the other. If
-        either has lost some since, a position becomes that mark: the group reads records again and
-        skips none.
+        Records are counted in both logs from the last mark at or below the first position. If the
+        cluster has all of them without a hole, and the archive as many, the n-th record of one is
+        the n-th of the other. If either has lost some since, a position becomes that mark: the
+        group reads records again and skips none.
         """
         marks = [(self._log.log_start, given.first), *given.marks]
         at, offset = max(
@@ -422,8 +431,10 @@ class Partition:
         return found
 
     def _runs(self, first: int, end: int) -> tuple[list[tuple[int, int]], int]:
-        """Runs of records in the cluster's log from ``first`` to ``end``, each as the number of
-        records before it and its offset; and the number of all. -1: some are gone.
+        """Runs of records in the cluster's log from ``first`` to ``end``, and the record count; -1
+        if some are missing.
+
+        A run is the number of records before it and its first offset.
         """
         runs: list[tuple[int, int]] = []
         count, at = 0, first
@@ -440,7 +451,7 @@ class Partition:
                     if not row["flags"] & IS_CONTROL:
                         runs.append((count, base))
                         count += min(behind, end) - base
-        except CommitConflict:  # it begins later by now
+        except CommitConflict:  # the log's start has moved
             return [], -1
         finally:
             log.close()

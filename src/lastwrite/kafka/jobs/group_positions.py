@@ -1,12 +1,12 @@
-"""Positions of consumer groups, set in a running cluster.
+"""Set the committed offsets of consumer groups in a running cluster.
 
-A run sets a group that has no position in the partition. It moves a group on to a later run's
-position only where the group still stands where a run of ours has set it: a group that has read or
-was reset in the cluster since stays there. So every offset that is set is noted before::
+A run sets a group that has no committed offset in the partition. A later run moves a group only if
+it is still where a run has set it: a group that has read, or was reset in the cluster, stays. So
+every offset is noted before it is set::
 
     archive 100   note g: 100        group g: 100
-    archive 150   note g: 100, 150   group g: 150      set on: nobody has moved it
-    archive 180                      group g: 160      it stays: it has read since
+    archive 150   note g: 100, 150   group g: 150      moved: nothing else has moved it
+    archive 180                      group g: 160      not moved: it has read since
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from lastwrite.kafka.restored import GroupGiven, LogGiven
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig
 from lastwrite.model.log import TopicPartition
 
-Positions: TypeAlias = Iterable[tuple[str, int, int, str]]  # as an archive has them
-OffsetsSet: TypeAlias = tuple[tuple[str, int], ...]  # by runs of ours, of each group
-# Offsets in the cluster by positions, or why there is none.
+Positions: TypeAlias = Iterable[tuple[str, int, int, str]]  # as stored in an archive
+OffsetsSet: TypeAlias = tuple[tuple[str, int], ...]  # (group, offset) that earlier runs set
+# Offsets in the cluster by position, or the reason why there is none.
 Translate: TypeAlias = Callable[[Sequence[int]], Mapping[int, int | str]]
 
 
 def is_a_users(group: str) -> bool:
-    """Whether a group is no note of ours."""
+    """Whether the group is the user's, not one that stores a note of a restore."""
     return not group.startswith(PREFIX)
 
 
@@ -49,10 +49,10 @@ def set_groups(
 ) -> list[GroupGiven]:
     """Set the users' groups among ``positions`` in the partition ``name`` of the cluster.
 
-    ``note`` keeps the offsets that are set; it is called before any is.
+    ``note`` stores the offsets; it is called before any is set.
 
     Raises:
-        LogError: of ``translate`` or ``note``. The reports tell what single groups met.
+        LogError: ``translate`` or ``note`` failed. Errors of single groups are in the reports.
     """
     found: dict[str, GroupGiven] = {}
     there: dict[str, Committed | None] = {}
@@ -89,7 +89,7 @@ def set_groups(
 
 
 class _Noted(msgspec.Struct, frozen=True, array_like=True):
-    """The note of a partition whose groups were set at kept offsets."""
+    """The note of a partition whose groups were set at the archive's offsets."""
 
     topic_id: str | None
     groups: OffsetsSet = ()
@@ -98,14 +98,14 @@ class _Noted(msgspec.Struct, frozen=True, array_like=True):
 def set_kept(
     found: Found, cluster: Cluster, client: KafkaClientConfig, until: Until | None
 ) -> LogGiven:
-    """Set the groups of one partition that the cluster has with the archive's own offsets.
+    """Set the groups of a partition that has the archive's own offsets in the cluster.
 
-    ``until``: the records from there on are not in the cluster: a position beyond its log's end
-    becomes the end. None: such a position is refused.
+    ``until`` is that of the restore: a position beyond the log's end becomes the end. None means
+    that such a position is refused.
 
     Raises:
         LogError: the cluster has no such partition, or its records at other offsets.
-        RemoteFailed: refused, or nobody answers for long.
+        RemoteFailed: a request is refused, or not answered within the timeout.
     """
     name, path = found.to, f"kafka://{cluster.address}/{found.to}"
     if (
@@ -121,9 +121,9 @@ def set_kept(
     topic_id = cluster.topic(name.topic).id_text
     if Note(cluster, f"{PREFIX}{name.topic}", name).read():
         raise LogError(
-            "its records were given at new offsets",
+            "its records were restored at new offsets",
             path=path,
-            remedy="run without --groups, which sets groups to the records that they want next",
+            remedy="run without --groups, which sets each group to the record that it reads next",
         )
     log = LiveLog(cluster, name, client)
     try:
@@ -141,8 +141,8 @@ def set_kept(
         end = bounds.high_watermark
         beyond = (
             f"the partition ends at offset {end} in the cluster, before the group's position; "
-            "restore the records up to there first, or give the --until that they were restored "
-            "with, and the group is set to the end"
+            "restore the records up to there first, or repeat the --until of their restore, which "
+            "sets the group to the end"
         )
         return {
             each: each if each <= end else end if until is not None else beyond
@@ -172,5 +172,5 @@ def _noted(note: Note, topic_id: str | None, path: str) -> OffsetsSet:
     try:
         noted = decode_struct(text, _Noted)
     except msgspec.MsgspecError as error:
-        raise CorruptLog(f"a note that is none of ours: {error}", 0, path) from error
+        raise CorruptLog(f"the note of groups cannot be decoded: {error}", 0, path) from error
     return noted.groups if noted.topic_id == topic_id else ()

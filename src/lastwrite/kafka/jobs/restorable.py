@@ -1,4 +1,4 @@
-"""What of an archive of Kafka's topics a ``restore`` gives back, wherever it goes."""
+"""The partitions of an archive of Kafka topics that ``restore`` selects, for any target."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from lastwrite.storage.machine import core_count
 from lastwrite.storage.objects.address import is_address
 
 _MOST_AT_ONCE = 4  # as for ``fetch``
-# What coordinators remember of producers and share groups of a cluster: another one gives it out.
+# The state of one cluster's coordinators and tiers. Another cluster assigns its own.
 OF_COORDINATORS = (TRANSACTIONS_TOPIC, SHARES_TOPIC, "__remote_log_metadata")
-# Of our transactional ids, and of the groups that hold the notes in a running cluster.
+# The prefix of transactional ids, and of the groups that store notes in a running cluster.
 PREFIX = "lastwrite-restore-"
 
 Until = int | datetime
@@ -34,13 +34,13 @@ Until = int | datetime
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A partition of the archive."""
+    """A selected partition of the archive."""
 
     address: str
     name: TopicPartition
     contents: ArchivedLog
     partitions: int  # of its topic, in the archive
-    to: TopicPartition  # its name where it goes
+    to: TopicPartition  # its name in the target
 
     @property
     def bytes(self) -> int:
@@ -48,45 +48,50 @@ class Found:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences about what the archive lacks."""
+        """Sentences about the archive's gaps."""
         gaps = archived.gaps_of(self.contents, str(self.name))
         return [f"{gap.path}: {gap.message}" for gap in gaps]
 
     @property
     def settings(self) -> KafkaTopicConfig | None:
-        """What held for the topic where it was brought from; None: nobody said."""
+        """The topic's settings when it was fetched. None if they are unknown."""
         known = self.contents.known
         return settings_of(self.name.topic, None if known is None else known.told())
 
 
 def settings_of(topic: str, known: Known | None) -> KafkaTopicConfig | None:
-    """What ``known`` settings make of a topic's; None: nothing is known."""
+    """The topic's settings by ``known``. None if nothing is known."""
     return None if known is None else resolve(topic, (), known, {}, False).config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What of an archive is to be restored; see ``lastwrite.restore``."""
+    """What to restore of an archive; see ``lastwrite.restore``."""
 
     topic: Topics = None
     partitions: Sequence[int] | None = None  # None: all
     name: str | None = None
     until: Until | None = None
     drop_open: bool = False
-    groups: bool = False  # of a running cluster: their positions alone, at kept offsets
+    groups: bool = (
+        False  # only the groups' positions, in a running cluster with the archive's offsets
+    )
 
 
 def in_archive(path: str, wanted: Wanted) -> list[Found]:
-    """The partitions that are wanted, by name.
+    """The selected partitions, by name.
 
     Raises:
-        NotALog: there is none; InvalidConfig: several topics would get one name.
+        NotALog: there is no archive or topic.
+        InvalidConfig: several topics would get one name.
     """
     everything = archived.find(path)
     if not everything:
         words, remedy = "no archive of Kafka's topics", "check the address"
         if not is_address(path) and os.path.isdir(path):
-            remedy = "of a log directory make one first: lastwrite fetch DIR --to ARCHIVE"
+            remedy = (
+                "to restore a log directory, archive it first: lastwrite fetch DIR --to ARCHIVE"
+            )
         raise NotALog(words, path=path, remedy=remedy)
     ends: dict[str, int] = {}
     for name in everything:
@@ -102,7 +107,7 @@ def in_archive(path: str, wanted: Wanted) -> list[Found]:
         name = archived.name_of(folder)
         return Found(folder, name, contents, ends[name.topic], name)
 
-    with ThreadPoolExecutor(16) as pool:  # a request is mostly waiting
+    with ThreadPoolExecutor(16) as pool:  # requests mostly wait
         found = list(pool.map(read, folders))
     if wanted.name is None:
         return found
@@ -110,16 +115,16 @@ def in_archive(path: str, wanted: Wanted) -> list[Found]:
     if len(topics) > 1:
         raise InvalidConfig(
             f"one name for {len(topics)} topics: {', '.join(sorted(topics))}",
-            remedy="name one of them by --topic",
+            remedy="select one of them with --topic",
         )
     return [replace(each, to=TopicPartition(wanted.name, each.name.partition)) for each in found]
 
 
 def until_of(found: Found, until: Until | None, limits: Limits) -> int | None:
-    """The first offset that is left out; None: nothing is.
+    """The first offset that is left out. None if nothing is.
 
     Raises:
-        LogError: what was written before that was cleaned by what was written later.
+        LogError: compaction beyond ``until`` has removed records below it.
     """
     if isinstance(until, datetime):
         ms = int(until.timestamp() * 1000)
@@ -127,8 +132,8 @@ def until_of(found: Found, until: Until | None, limits: Limits) -> int | None:
     cleaned = found.contents.checkpoint
     if until is not None and cleaned is not None and cleaned > until:
         raise LogError(
-            f"the archive is compacted up to offset {cleaned}, and --until is {until}: of keys "
-            "that were written again in between the values before are gone",
+            f"the archive is compacted up to offset {cleaned}, beyond --until {until}: keys "
+            "written again in between have lost their earlier values",
             path=found.address,
             remedy="restore all of it, or from an archive that was not compacted",
         )
@@ -141,7 +146,7 @@ def at_once() -> int:
 
 
 def telling(progress: Progress) -> Callable[[int], None]:
-    """What several threads tell of bytes that were restored."""
+    """A thread-safe ``progress.advance``."""
     turn = Lock()
 
     def advance(done_bytes: int) -> None:

@@ -1,5 +1,5 @@
-"""``restore`` into a log root of Kafka: where partitions go by the cluster's metadata, and several
-at once, each by ``store.restoring``.
+"""``restore`` into a Kafka log root: places partitions by the cluster's metadata, and restores
+several at once with ``store.restoring``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from lastwrite.spark.memory import plan_memory
 from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.ownership import refuse_foreign
 
-_NO_DIRECTORY = 20 * "A"  # directory ids that begin so say that a replica has none, or has lost it
+_NO_DIRECTORY = 20 * "A"  # begins the directory ids UNASSIGNED, LOST and MIGRATING
 
 
 def restore_logs(
@@ -62,7 +62,7 @@ def restore_logs(
     config: Mapping[str, object] | None,
     progress: Progress | None,
 ) -> LogsRestored:
-    """See ``lastwrite.restore``."""
+    """Restore into the log root ``to``; see ``lastwrite.restore``."""
     progress = progress or NoProgress()
     root = _root(to)
     found = in_archive(path, wanted)
@@ -93,8 +93,9 @@ def _groups_command(
     found: Sequence[Found],
     done: Sequence[RestoredLog],
 ) -> str | None:
-    """The command that sets the groups' positions once the broker runs; None: there are none, or
-    ``__consumer_offsets`` was restored, which has them.
+    """The command that sets the groups' offsets once the broker runs.
+
+    None if there are no groups, or if ``__consumer_offsets``, which contains them, was restored.
     """
     restored = [each for each, log in zip(found, done, strict=True) if log.reason is None]
     has_topic = any(each.name.topic == GROUPS_TOPIC for each in restored)
@@ -123,21 +124,23 @@ def _until_text(until: Until) -> str:
 
 
 def _root(to: str) -> str:
-    """The log root.
+    """The absolute path of the log root.
 
     Raises:
-        NotALog: it is none of a broker's; LogHeld: the broker runs.
+        InvalidConfig: ``to`` is an address.
+        NotALog: it is not a broker's log root.
+        LogHeld: the broker runs.
     """
     if is_address(to) or "://" in to:
         raise InvalidConfig(
-            "--to is where a restore writes: a log root of a broker that is stopped",
+            "--to is not a folder, and restore writes to a log root of a stopped broker",
             path=to,
-            remedy="give one of its log.dirs; a copy of an archive is compact --to",
+            remedy="give one of its log.dirs; to copy an archive use lastwrite compact --to",
         )
     root = os.path.abspath(to)
     if not os.path.isfile(os.path.join(root, META_PROPERTIES)):
         raise NotALog(
-            f"no log root of a broker: it has no {META_PROPERTIES}",
+            f"not a broker's log root: it has no {META_PROPERTIES}",
             path=root,
             remedy="give one of the broker's log.dirs, which kafka-storage.sh format makes",
         )
@@ -149,10 +152,10 @@ def _root(to: str) -> str:
 
 
 class _Cluster:
-    """What the metadata say of the log root's cluster.
+    """The metadata of the log root's cluster.
 
     Raises:
-        CorruptLog, UnsupportedFormat, LogError: they cannot be read.
+        CorruptLog, UnsupportedFormat, LogError: it cannot be read.
     """
 
     def __init__(self, root: str, metadata: str | None) -> None:
@@ -162,15 +165,15 @@ class _Cluster:
         self._topics = None if folder is None else cluster_topics(folder)
         node = self._identity.node
         addresses = {} if folder is None else broker_addresses(folder)
-        # of this broker, as clients reach it
+        # this broker's address for clients
         self.address = addresses.get(-1 if node is None else int(node), "HOST:PORT")
         self._system = KafkaSystem(Sources(roots=(root,), metadata=metadata))
 
     def taken(self, found: Sequence[Found]) -> tuple[list[Found], list[str]]:
-        """Those that are to be restored, and what to tell of the others.
+        """The partitions to restore, and notes about those left out.
 
         Raises:
-            InvalidConfig: the cluster has not all of their topics.
+            InvalidConfig: the cluster lacks some of their topics.
         """
         left, notes = [], []
         has_groups = _has_groups(found)
@@ -179,12 +182,12 @@ class _Cluster:
             is_same = there is not None and there.topic_id == each.contents.topic_id
             if each.name.topic in OF_COORDINATORS and not is_same:
                 notes.append(
-                    f"{each.name.topic} is left out: it is what another cluster's brokers remember"
+                    f"{each.name.topic} is left out: it is the state of another cluster's brokers"
                 )
             elif has_groups and self._lacks_groups_topic(each):
                 notes.append(
-                    f"{GROUPS_TOPIC} is left out: the cluster has no such topic yet, and groups "
-                    "are set after the start"
+                    f"{GROUPS_TOPIC} is left out: the cluster has no such topic yet; set the "
+                    "groups after the broker has started"
                 )
             else:
                 left.append(each)
@@ -202,35 +205,37 @@ class _Cluster:
         return left, notes
 
     def _lacks_groups_topic(self, found: Found) -> bool:
-        """Whether it is ``__consumer_offsets``, which brokers make when a group first comes."""
+        """Whether this is ``__consumer_offsets`` and the cluster, which creates it for the first
+        group, lacks it.
+        """
         topics = self._topics
         return topics is not None and found.to.topic == GROUPS_TOPIC and GROUPS_TOPIC not in topics
 
     def _making(self, found: Found) -> str:
-        """The command by which a topic is made as it was."""
+        """The command that creates the topic with its archived settings."""
         topic, known = found.to.topic, found.contents.known
-        if topic == GROUPS_TOPIC:  # a broker makes it when it is first asked where a group is
+        if topic == GROUPS_TOPIC:  # a broker creates it at the first request about a group
             return "kafka-consumer-groups.sh --bootstrap-server HOST:PORT --describe --group any"
         words = ["--create", "--topic", topic, "--partitions", str(found.partitions)]
         for name, value in sorted((known.topic if known else {}).items()):
-            if "throttled.replicas" not in name:  # which names brokers
+            if "throttled.replicas" not in name:  # its value contains broker ids
                 words += ["--config", f"{name}={value}"]
         return f"kafka-topics.sh --bootstrap-server HOST:PORT {shlex.join(words)}"
 
     def target(self, found: Found) -> Target:
-        """Where it goes.
+        """The partition's target.
 
         Raises:
-            LogError: not into this log root.
+            LogError: it does not belong in this log root.
         """
         name, folder = found.to, os.path.join(self.root, str(found.to))
         if self._topics is None:
             content = index_files.side_file(folder, PARTITION_METADATA)
             if content is None:
                 raise LogError(
-                    "nothing tells the topic's id: the log root has no metadata of its cluster",
+                    "the topic's id is unknown: the log root has no metadata of its cluster",
                     path=self.root,
-                    remedy="show them by --metadata PATH, the first of the broker's log.dirs",
+                    remedy="name it with --metadata PATH, the first of the broker's log.dirs",
                 )
             topic_id = decode_partition_metadata(content)
             return Target(root=self.root, name=name, topic_id=topic_id, leader_epoch=None)
@@ -241,7 +246,7 @@ class _Cluster:
                 f"{name.topic} has {len(topic.partitions)} partitions in the cluster, and "
                 f"{found.partitions} in the archive",
                 path=self.root,
-                remedy="make the topic anew with as many, stop the broker, and run again",
+                remedy="create the topic again with as many, stop the broker, and run again",
             )
         self._refuse_elsewhere(name, there)
         return Target(
@@ -252,7 +257,7 @@ class _Cluster:
         )
 
     def _is_uneven(self, found: Found, topic: ClusterTopic) -> bool:
-        """Whether groups would be looked for in other partitions than they are in."""
+        """Whether brokers would look for groups in other partitions of ``__consumer_offsets``."""
         number = len(topic.partitions)
         return found.name.topic == GROUPS_TOPIC and number != found.partitions
 
@@ -261,9 +266,9 @@ class _Cluster:
         if node is None or int(node) not in there.replicas:
             brokers = ", ".join(map(str, there.replicas))
             raise LogError(
-                f"the cluster has {name} on broker {brokers}, and this is of broker {node}",
+                f"the cluster has {name} on broker {brokers}, and this root is of broker {node}",
                 path=self.root,
-                remedy="restore it into a log root of one of those",
+                remedy="restore it into a log root of one of those brokers",
             )
         if there.directories and directory is not None:
             wanted = there.directories[there.replicas.index(int(node))]
@@ -271,11 +276,11 @@ class _Cluster:
                 raise LogError(
                     f"the broker has {name} in another of its log.dirs",
                     path=self.root,
-                    remedy=f"give the one whose {META_PROPERTIES} says directory.id={wanted}",
+                    remedy=f"give the one whose {META_PROPERTIES} contains directory.id={wanted}",
                 )
 
     def told_of(self, found: Found, log: RestoredLog) -> Iterator[str]:
-        """What to know of it before the broker starts."""
+        """Notes about the partition that matter before the broker starts."""
         if log.reason is not None or log.end_offset is None:
             return
         topic = found.to.topic
@@ -285,7 +290,7 @@ class _Cluster:
                 "aborted transactions are left out, and leader epochs begin at 0"
             )
             if found.name.topic == GROUPS_TOPIC:
-                yield f"of {topic} only what groups have committed is restored, not their members"
+                yield f"{topic}: committed offsets are restored, members of groups are not"
         there = None if self._topics is None else self._topics.get(topic)
         if there is not None:
             if len(there.partitions) > found.partitions:
@@ -318,7 +323,7 @@ class _Cluster:
 
 @dataclass(frozen=True, slots=True)
 class _Restore:
-    """What all partitions of a call share."""
+    """The parameters that all partitions of a call share."""
 
     cluster: _Cluster
     wanted: Wanted
@@ -326,7 +331,7 @@ class _Restore:
     advance: restoring.Advance
 
     def restore(self, found: Found) -> RestoredLog:
-        """One partition."""
+        """Restore one partition."""
         log = RestoredLog(
             topic=found.to.topic,
             partition=found.to.partition,

@@ -1,11 +1,12 @@
-"""``restore`` into a running cluster: topics made, settings that would be in the way set aside, and
-several partitions at once, each by ``giving``.
+"""``restore`` into a running cluster: creates topics, and restores several partitions at once with
+``giving``.
 
-While records come in, a topic neither deletes nor compacts, and takes any time and any size::
+While records arrive, the topic must neither delete nor compact, and must accept any timestamp and
+size. So its settings are changed for that time::
 
     cleanup.policy=compact  ──►  delete, retention.ms=-1, …  ──►  cleanup.policy=compact
 
-What was set before is noted in the cluster, so that whoever finishes sets it again.
+The earlier settings are noted in the cluster, so that the run that finishes can set them again.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from lastwrite.model.work import Limits, Throttle
 from lastwrite.storage.throttle import Pacer
 
 _LATEST = str((1 << 63) - 1)
-# While records come in: nothing goes, and nothing is refused or written anew.
+# While records arrive, none is deleted, rejected or rewritten.
 _MEANWHILE = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
@@ -62,23 +63,23 @@ _LIMITS = ("retention.ms", "retention.bytes")
 
 
 class _Before(msgspec.Struct, frozen=True):
-    """The note of a topic whose settings are set aside."""
+    """The note of a topic whose settings were changed for the restore."""
 
     topic_id: str | None
-    own: dict[str, str | None]  # what it had of ``_MEANWHILE``; null: nothing of its own
-    held: dict[str, str | None]  # what held for it, its own or not
+    own: dict[str, str | None]  # its own settings of ``_MEANWHILE``; null if it had none
+    held: dict[str, str | None]  # the effective settings, its own or not
 
 
 @dataclass(frozen=True, slots=True)
 class _Topic:
-    """What goes to one topic of the cluster."""
+    """What is restored to one topic of the cluster."""
 
     name: str
     partitions: Sequence[Found]
     ready: Mapping[TopicPartition, Partition | LogError]
     note: Note
     transactions: Transactions
-    before: _Before | None  # None: nothing was set aside
+    before: _Before | None  # None if no settings were changed
 
 
 def restore_live(
@@ -90,16 +91,17 @@ def restore_live(
     limits: Limits,
     progress: Progress | None,
 ) -> LogsGiven:
-    """Give topics of the archive at ``path`` to the cluster at ``url``.
+    """Restore topics of the archive at ``path`` to the cluster at ``url``.
 
     Args:
         wanted: see ``lastwrite.restore``.
-        replication: replicas of the topics that are made; -1: as the brokers have it.
+        replication: replicas of new topics; -1 means the brokers' default.
         limits: see ``commands.following.limits_of``.
 
     Raises:
-        NotALog: no such archive or topic. InvalidConfig: a setting, or the url.
-        RemoteFailed: no broker answers. What single partitions met is in the report.
+        NotALog: there is no such archive or topic.
+        InvalidConfig: a setting or the url is invalid.
+        RemoteFailed: no broker answers. Errors of single partitions are in the report.
     """
     client = KafkaClientConfig.from_names(config)
     brokers = brokers_of(url)
@@ -116,7 +118,7 @@ def restore_live(
         shared = Giving(
             cluster=cluster,
             client=client,
-            limits=replace(limits, reading=()),  # the rate is of what is sent
+            limits=replace(limits, reading=()),  # the rate limits sending, not reading
             drop_open=wanted.drop_open,
             largest_request=topics.largest_request(cluster),
             spend=pacer.spend,
@@ -131,7 +133,7 @@ def restore_live(
             )
             try:
                 done.extend(coming)
-            except BaseException:  # Ctrl-C: the next run goes on from there
+            except BaseException:  # Ctrl-C: the next run continues from there
                 pacer.stop()
                 raise
         for topic in made:
@@ -142,7 +144,7 @@ def restore_live(
 def _set_kept(
     found: Iterable[Found], wanted: Wanted, cluster: Cluster, client: KafkaClientConfig
 ) -> list[LogGiven]:
-    """``--groups``: the positions alone, of each partition, or why not."""
+    """``--groups``: set the groups' positions only; one report for each partition."""
 
     def one(each: Found) -> LogGiven:
         try:
@@ -171,7 +173,9 @@ def _without_internal(found: Iterable[Found]) -> tuple[list[Found], list[str]]:
                 "partition"
             )
         elif each.name.topic in OF_COORDINATORS:
-            notes.append(f"{each.name.topic} is left out: it is of its own cluster's brokers")
+            notes.append(
+                f"{each.name.topic} is left out: it is the state of another cluster's brokers"
+            )
         else:
             left.append(each)
     return left, notes
@@ -185,7 +189,7 @@ def _by_topic(found: Iterable[Found]) -> list[tuple[str, list[Found]]]:
 
 
 class _Run:
-    """What all topics of a call share."""
+    """The parameters that all topics of a call share."""
 
     def __init__(self, shared: Giving, wanted: Wanted, replication: int) -> None:
         self._shared, self._cluster = shared, shared.cluster
@@ -195,7 +199,7 @@ class _Run:
     # ------------------------------------------------------------------ before
 
     def prepared(self, name: str, parts: Sequence[Found]) -> _Topic:
-        """The topic as it takes records; or why its partitions do not get them."""
+        """The topic, ready for records, or the errors of its partitions."""
         note = Note(self._cluster, f"{PREFIX}{name}.settings", TopicPartition(name, 0))
         transactions = Transactions(self._cluster, f"{PREFIX}{name}")
         ready: dict[TopicPartition, Partition | LogError] = {}
@@ -220,12 +224,13 @@ class _Run:
             own = {
                 key: value
                 for key, value in sorted((known.topic if known else {}).items())
-                if value is not None and "throttled.replicas" not in key  # which names brokers
+                if value is not None
+                and "throttled.replicas" not in key  # its value contains broker ids
             }
             topics.create(self._cluster, name, parts[0].partitions, self._replication, own)
 
     def _ready(self, found: Found) -> tuple[Partition | LogError, bool]:
-        """The partition, or why it gets nothing; and whether records will come."""
+        """The partition, or the error why it gets nothing; and whether records will be sent."""
         try:
             there = self._cluster.topic(found.to.topic).partitions
             if found.to.partition not in there:
@@ -234,7 +239,7 @@ class _Run:
                     f"{found.partitions} in the archive",
                     path=found.address,
                     remedy="add partitions (kafka-topics --alter), or restore under another name "
-                    "by --as, and run again",
+                    "with --as, and run again",
                 )
             until = until_of(found, self._wanted.until, self._shared.limits)
             partition = Partition(found, self._shared, until)
@@ -245,23 +250,25 @@ class _Run:
             return LogError(str(error), path=found.address), False
 
     def _noted(self, name: str, note: Note) -> _Before | None:
-        """What an earlier run has set aside, of a topic that is still there."""
+        """The settings that an earlier run noted. None if there is no note about this topic."""
         text = note.read()
         if not text:
             return None
         try:
             before = decode_struct(text, _Before)
         except msgspec.MsgspecError as error:
-            raise CorruptLog(f"a note that is none of ours: {error}", 0) from error
+            raise CorruptLog(
+                f"the note of the topic's settings cannot be decoded: {error}", 0
+            ) from error
         return before if before.topic_id == self._cluster.topic(name).id_text else None
 
     def _set_aside(
         self, name: str, before: _Before | None, note: Note, transactions: Transactions
     ) -> _Before:
-        """Let the topic take what comes.
+        """Note the topic's settings and change them, so that it accepts the records.
 
         Raises:
-            RemoteFailed: that is refused.
+            RemoteFailed: a request is refused.
         """
         if before is None:
             now = topics.settings(self._cluster, name)
@@ -280,7 +287,7 @@ class _Run:
     # ------------------------------------------------------------------ one partition
 
     def give(self, what: tuple[_Topic, Found]) -> LogGiven:
-        """Give one partition, or say why not."""
+        """Restore one partition; errors are in its report."""
         topic, found = what
         log = LogGiven(
             topic=found.to.topic,
@@ -300,7 +307,7 @@ class _Run:
     # ------------------------------------------------------------------ after
 
     def finish(self, topic: _Topic, done: Sequence[LogGiven]) -> Iterator[str]:
-        """Set what was set aside again; what to know of the topic."""
+        """Set the topic's earlier settings again. Yields notes about the topic."""
         there = self._cluster.topics.get(topic.name)
         count = topic.partitions[0].partitions
         if there is not None and len(there.partitions) > count:
@@ -312,7 +319,7 @@ class _Run:
             return
         if any(each.reason is not None for each in done):
             yield (
-                f"{topic.name} deletes and compacts nothing until all of it is restored: run again"
+                f"{topic.name} deletes and compacts nothing until all of it is restored; run again"
             )
             return
         own = dict(topic.before.own)
@@ -334,7 +341,7 @@ class _Run:
             yield f"{error}; {why}"
 
     def _too_old(self, topic: _Topic) -> Iterator[tuple[str, str]]:
-        """Limits of retention by which records would go that have just come."""
+        """Retention settings that would delete restored records at once, with the reason."""
         assert topic.before is not None
         held = topic.before.held
         if "delete" not in (held.get("cleanup.policy") or "delete"):
