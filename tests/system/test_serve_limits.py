@@ -406,7 +406,7 @@ def test_rules_and_users_change_while_clients_are_there(
         assert [each.name for each in raw.ask("metadata", 4, **values).topics] == [TOPIC]
         Path(path).write_text("{")
         assert [each.name for each in raw.ask("metadata", 4, **values).topics] == [TOPIC]
-        assert any("the former holds" in each for each in told)
+        assert any("the old one stays" in each for each in told)
         Path(path).write_text("{}")
         with pytest.raises(ConnectionError):
             raw.ask("metadata", 4, **values)
@@ -492,7 +492,7 @@ def test_a_certificate_that_changes_and_one_that_is_none(
     with serving_of(root, tmp_path, told, config=config) as serving:
         one = shown(serving)
         first.write_text("no certificate")
-        assert shown(serving) == one and any("the former holds" in each for each in told)
+        assert shown(serving) == one and any("the old one stays" in each for each in told)
         first.write_text(second.read_text())
         assert shown(serving) != one
         with connected(serving) as plain:  # a client without TLS

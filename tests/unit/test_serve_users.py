@@ -285,8 +285,8 @@ def test_a_bad_new_file_keeps_the_old_one(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("lastwrite.server.door._LOOK_S", -1.0)
 
     def changes() -> Iterator[tuple[str, str]]:
-        yield "{", "the former holds"
-        yield '{"users": {"a": {}}}', "read again"
+        yield "{", "the old one stays"
+        yield '{"users": {"a": {}}}', "reloaded"
 
     for text, words in changes():
         path.write_text(text)
@@ -295,4 +295,4 @@ def test_a_bad_new_file_keeps_the_old_one(tmp_path: Path, monkeypatch: pytest.Mo
         assert kept() is before
     assert list(kept().users) == ["a"]
     path.unlink()
-    assert list(kept().users) == ["a"] and "the former holds" in told[-1]
+    assert list(kept().users) == ["a"] and "the old one stays" in told[-1]

@@ -1,1 +1,1 @@
-"""``lastwrite serve``: Kafka's protocol over logs as they lie, for any client of Kafka."""
+"""``lastwrite serve``: serve log files to any Kafka client over Kafka's protocol."""

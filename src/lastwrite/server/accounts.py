@@ -1,4 +1,4 @@
-"""``users``: changes of the file of users, in."""
+"""``users``: change the users file of ``serve``."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ def users(
     group: str | Sequence[str] | None = None,
     mechanism: str | Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Change who may read from ``serve``, and give what the file says then.
+    """Change who may read from ``serve``, and return the resulting contents of the file.
 
     Args:
-        path: the file; made where a user is added and there is none.
-        add: a user; one that is there gets the new password, and keeps what he may.
-        remove: a user, with his rules.
+        path: the users file. Adding a user creates it if it does not exist.
+        add: a user. An existing user gets the new password and keeps its permissions.
+        remove: a user, removed together with its rules.
         password: of the user to add.
-        topic: names that he may read from now on, too; ``*`` at the end: all that begin so.
-        group: names of groups in which he may, likewise.
-        mechanism: by which he may show his password; None: all that we know.
+        topic: topic names that the user may read in addition. ``*`` at the end makes it a prefix.
+        group: names of consumer groups that the user may use, likewise.
+        mechanism: the SASL mechanisms for the password. None means all supported ones.
 
     Returns:
-        ``users``, each with its name and mechanisms, and ``acls``, as the file has them.
+        ``users``, each with its name and mechanisms, and ``acls``, as in the file.
 
     Raises:
-        InvalidConfig: the file is not as it should be; a name; no password.
+        InvalidConfig: the file or a name is invalid, or the password is missing.
         LogError: the file cannot be written.
     """
     is_new = add is not None and not os.path.exists(path)
@@ -46,7 +46,9 @@ def users(
         known = _added(known, add, password, _listed(mechanism) or MECHANISMS)
         known = _allowed(known, add, _listed(topic), _listed(group))
     elif topic or group or mechanism or password:
-        raise InvalidConfig("whose it is has not been said", remedy="name the user by add")
+        raise InvalidConfig(
+            "topic, group, mechanism or password without a user", remedy="name the user with add"
+        )
     if remove is not None:
         known = _removed(known, remove, path)
     if add is not None or remove is not None:
@@ -82,7 +84,7 @@ def _added(known: Users, name: str, password: str | None, mechanisms: Sequence[s
     for each in mechanisms:
         if each not in MECHANISMS:
             raise InvalidConfig(
-                f"no mechanism is called {each}", remedy=f"there are {', '.join(MECHANISMS)}"
+                f"unknown mechanism {each}", remedy=f"one of: {', '.join(MECHANISMS)}"
             )
     return Users({**known.users, name: User.of(password, mechanisms)}, known.rules)
 

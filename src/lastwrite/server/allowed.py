@@ -1,9 +1,10 @@
 """The catalog and the groups as one client may see them for one request.
 
-What he may not do is refused before anybody looks whether it is there, so that an answer does not
-tell. Requests that name no topic and no group need nothing, or say what they need themselves.
+An operation without permission is refused before its target is looked up, so that the response does
+not reveal whether it exists. Requests without topics and groups need no permission here; their
+handlers check it.
 
-Source: Kafka 4.4 ``KafkaApis``, ``AuthHelper``; what 4.4.0 answered.
+Source: Kafka 4.4 ``KafkaApis``, ``AuthHelper``; the responses of Kafka 4.4.0.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from lastwrite.server.rights import CLUSTER, EVERYBODY, Client, Kind, Operation,
 
 
 class Need(NamedTuple):
-    """What a request needs of each topic and of each group that it names."""
+    """The operations that a request needs on each topic and each group that it names."""
 
     topic: Operation = Operation.DESCRIBE
     group: Operation = Operation.DESCRIBE
@@ -45,7 +46,7 @@ NEEDS: Mapping[str, Need] = {
     "consumer_group_heartbeat": _MEMBER,
     "consumer_group_describe": Need(),
     "describe_topic_partitions": Need(),
-    # Those that others may add have to stand here, or are answered to nobody.
+    # a request of other modules is answered only if it has an entry here
     "delete_groups": Need(group=Operation.DELETE),
     "offset_delete": Need(Operation.READ, Operation.DELETE),
     "init_producer_id": Need(),
@@ -59,7 +60,7 @@ NEEDS: Mapping[str, Need] = {
     "list_config_resources": Need(),
     "list_transactions": Need(),
     "describe_transactions": Need(),
-    # Refused to everybody, so that no rule matters.
+    # refused to all clients, so that the need does not matter
     "create_topics": Need(),
     "delete_topics": Need(),
     "delete_records": Need(),
@@ -81,7 +82,7 @@ _OPERATIONS = {Kind.TOPIC: _OF_TOPICS, Kind.GROUP: _OF_GROUPS, Kind.CLUSTER: _OF
 
 
 class Allowed:
-    """See above; what ``Catalog`` has, of what the client may."""
+    """``Catalog``, restricted to what the client may see for this request."""
 
     def __init__(self, catalog: Catalog, client: Client = EVERYBODY, need: Need = _LOOKS) -> None:
         self._catalog = catalog
@@ -89,7 +90,7 @@ class Allowed:
         self._need = need
 
     def for_(self, client: Client, request: str) -> Allowed:
-        """The same for another client, and a request of that name."""
+        """The same catalog for another client and a request of that name."""
         return Allowed(self._catalog, client, NEEDS[request])
 
     # ------------------------------------------------------------------ topics
@@ -111,11 +112,11 @@ class Allowed:
         return found if found is not None and self.may(found.name) else None
 
     def unknown(self, name: str, code: int = Code.UNKNOWN_TOPIC_OR_PARTITION) -> int:
-        """The error of a topic, or of a partition of it, that ``topic`` does not give."""
+        """The error code for a topic, or a partition of it, that ``topic`` does not return."""
         return code if self.may(name) else Code.TOPIC_AUTHORIZATION_FAILED
 
     def unknown_id(self, id: bytes) -> int:
-        """The same where it was asked for by its id: an id is no secret."""
+        """The error code for a topic requested by its id. Whether an id exists is no secret."""
         found = self._catalog.of_id(id)
         return Code.UNKNOWN_TOPIC_ID if found is None else self.unknown(found.name)
 
@@ -132,7 +133,7 @@ class Allowed:
     # ------------------------------------------------------------------ groups, and the cluster
 
     def group_error(self, name: str) -> int:
-        """What is wrong with asking so for a group."""
+        """The error code of the request's operation on a group."""
         may = self._client.may(self._need.group, Kind.GROUP, name)
         return Code.NONE if may else Code.GROUP_AUTHORIZATION_FAILED
 
@@ -143,14 +144,14 @@ class Allowed:
         return self._client.may(Operation.DESCRIBE, Kind.TRANSACTIONAL_ID, transactional_id)
 
     def of_cluster(self, operation: Operation) -> bool:
-        """Whether the client may do so with the cluster."""
+        """Whether the client may do ``operation`` on the cluster."""
         return self._client.may(operation, Kind.CLUSTER, CLUSTER)
 
     def rules(self) -> Sequence[Rule] | None:
-        """All that say who may what; None: nobody is asked."""
+        """All ACLs. None if there is no authorization."""
         rights = self._client.rights
         return None if rights is None else rights.rules
 
     def operations(self, kind: Kind, name: str) -> int:
-        """What the client may do, of what we do at all: a bit for each number of an operation."""
+        """The client's permitted operations among the supported ones, as a bit field by number."""
         return sum(1 << each for each in _OPERATIONS[kind] if self._client.may(each, kind, name))

@@ -1,6 +1,7 @@
-"""Who comes in: TLS, who somebody is, and what he may from now on.
+"""Listener security: TLS, authentication and permissions.
 
-Files that change are read again; what cannot be read leaves what held before, and is told.
+Changed files are reloaded. If a reload fails, the previous version stays in use, and the operator
+gets a message.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from lastwrite.server.rights import ANONYMOUS, Client, Rights
 from lastwrite.server.users import Users, read_users
 from lastwrite.storage.file_state import state_of
 
-_LOOK_S = 1.0  # between looks at files
-_SHORT = {  # of a certificate's names, as Java writes them
+_LOOK_S = 1.0  # between checks for changed files
+_SHORT = {  # short names of certificate attributes, as Java writes them
     "commonName": "CN",
     "organizationName": "O",
     "organizationalUnitName": "OU",
@@ -34,7 +35,7 @@ Made = TypeVar("Made")
 
 
 class Kept(Generic[Made]):
-    """What is made of files, made again when they change."""
+    """A value read from files, which is read again when they change."""
 
     def __init__(
         self, paths: tuple[str, ...], make: Callable[[], Made], tell: Callable[[str], None]
@@ -64,30 +65,33 @@ class Kept(Generic[Made]):
         try:
             self._made = self._make()
         except LogError as error:
-            self._tell(f"{named}: changed, and cannot be taken; the former holds on: {error}")
+            self._tell(f"{named}: the new version is invalid, the old one stays in use: {error}")
         else:
-            self._tell(f"{named}: read again")
+            self._tell(f"{named}: reloaded")
 
     def _seen(self) -> tuple[object, ...]:
         return tuple(state_of(path) for path in self._paths)
 
 
 def tls_context(certificate: str, key: str, client_ca: str) -> ssl.SSLContext:
-    """``client_ca``: whose certificates clients have to show; empty: none.
+    """The server's TLS context.
+
+    ``client_ca`` is the CA that must have issued client certificates. Empty means none is required.
 
     Raises:
-        InvalidConfig: a file that is not there, is not PEM, or needs a password.
+        InvalidConfig: a file is missing, is not PEM, or needs a password.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(certificate, key or None, lambda: b"")  # asks no terminal
+        # the empty password fails instead of prompting for one
+        context.load_cert_chain(certificate, key or None, lambda: b"")
         if client_ca:
             context.load_verify_locations(client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
-    except OSError as error:  # of ssl, too
+    except OSError as error:  # includes ssl.SSLError
         raise InvalidConfig(
-            f"a certificate or key cannot be read: {error.strerror or error}",
+            f"the certificate or key cannot be read: {error.strerror or error}",
             path=certificate,
             remedy="give PEM files without a password by ssl.certificate.location, "
             "ssl.key.location and ssl.ca.location",
@@ -96,7 +100,7 @@ def tls_context(certificate: str, key: str, client_ca: str) -> ssl.SSLContext:
 
 
 def name_of(certificate: object) -> str:
-    """Whose a certificate is, as ``getpeercert`` gives it: its subject by RFC 2253."""
+    """The subject of a certificate of ``getpeercert``, as RFC 2253 writes it."""
     subject = certificate.get("subject", ()) if isinstance(certificate, dict) else ()
     return ",".join(
         "+".join(f"{_SHORT.get(kind, kind)}={_escaped(value)}" for kind, value in each)
@@ -113,35 +117,38 @@ def _escaped(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """``users`` None: nobody is asked who he is, nor what he may. ``mechanisms``: by which users
-    show who they are; none: they are not asked.
+    """The security settings of a listener.
+
+    If ``users`` is None, there is neither authentication nor authorization. ``mechanisms`` are the
+    SASL mechanisms; if there are none, clients do not authenticate by SASL.
     """
 
     tls: Kept[ssl.SSLContext] | None = None
     users: Kept[tuple[Users, Rights]] | None = None
     mechanisms: tuple[str, ...] = ()
-    session_s: float = 0.0  # 0: for ever
+    session_s: float = 0.0  # 0: no expiry
     failed_delay_s: float = 0.0
 
     @property
     def asks(self) -> bool:
-        """Whether clients have to show who they are by SASL."""
+        """Whether clients have to authenticate by SASL."""
         return bool(self.mechanisms)
 
     def secured(self, connection: socket.socket) -> socket.socket:
-        """The connection in TLS, where that is wanted; nothing is said on it yet."""
+        """The connection, wrapped in TLS if configured. The handshake is still to be done."""
         if self.tls is None:
             return connection
         return self.tls().wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
 
     def known(self) -> Users:
-        """The users of now."""
+        """The current users."""
         return Users() if self.users is None else self.users()[0]
 
     def client(self, user: str | None, host: str) -> Client | None:
-        """Who asks, with the rights of now; None: he was a user, and is none any more.
+        """The client with its current permissions. None if the user was removed.
 
-        ``user`` None: nobody asked; else by his password, or ``CN=…`` by his certificate.
+        ``user`` is the name of SASL, or the subject ``CN=…`` of a client certificate, or None without
+        authentication.
         """
         if self.users is None:
             return Client(f"User:{user}" if user else ANONYMOUS, host, None)
@@ -152,9 +159,10 @@ class Door:
 
 
 def kept_users(path: str, tell: Callable[[str], None]) -> Kept[tuple[Users, Rights]]:
-    """
+    """The users file, reloaded when it changes.
+
     Raises:
-        InvalidConfig: it cannot be read.
+        InvalidConfig: the file cannot be read.
     """
 
     def made() -> tuple[Users, Rights]:
@@ -167,7 +175,8 @@ def kept_users(path: str, tell: Callable[[str], None]) -> Kept[tuple[Users, Righ
 def kept_tls(
     certificate: str, key: str, client_ca: str, tell: Callable[[str], None]
 ) -> Kept[ssl.SSLContext]:
-    """
+    """The TLS context, reloaded when one of its files changes.
+
     Raises:
         InvalidConfig: a file cannot be read.
     """

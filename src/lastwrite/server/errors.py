@@ -1,4 +1,4 @@
-"""What can be wrong, in Kafka's numbers.
+"""Error codes of Kafka's protocol.
 
 Source: Kafka 4.4 ``org.apache.kafka.common.protocol.Errors``.
 """
@@ -9,7 +9,7 @@ from enum import IntEnum
 
 
 class Code(IntEnum):
-    """An error code of Kafka's protocol; those that we answer with."""
+    """The error codes that the server responds with."""
 
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1

@@ -1,6 +1,4 @@
-"""Bytes of segments for those who ask: from files by the kernel's own hand, from objects through a
-cache of blocks that never grows beyond its size.
-"""
+"""Bytes of segments: files are sent by the kernel, objects through a bounded block cache."""
 
 from __future__ import annotations
 
@@ -26,36 +24,36 @@ from lastwrite.storage.files import to_log_error
 from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.reading import reader_of
 
-_MOST_OPEN = 512  # files, where the limit of open files allows as many
+_MOST_OPEN = 512  # files, fewer if the limit of open files is low
 _NO_LIMIT = 1 << 30
 _BLOCK_BYTES = 1 << 20
-_AHEAD = 2  # blocks that are asked for before anybody does, where somebody reads on
-_PIECE_BYTES = 256 << 10  # that go through TLS at once
-_ENDS_EARLY = "the segment ends before its end"
-_PACE_BYTES = 1 << 20  # that somebody has to take in time
+_AHEAD = 2  # blocks of read-ahead for a sequential reader
+_PIECE_BYTES = 256 << 10  # sent through TLS at once
+_ENDS_EARLY = "the segment is shorter than when it was listed"
+_PACE_BYTES = 1 << 20  # that a client has to read within the timeout
 
 
 def open_files_limit() -> int:
-    """How many file descriptors this process may have."""
+    """The limit of file descriptors of this process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _NO_LIMIT if soft == resource.RLIM_INFINITY else soft
 
 
 def most_open_files() -> int:
-    """How many segments stay open."""
+    """The number of segments that are kept open."""
     return min(_MOST_OPEN, open_files_limit() // 8)
 
 
 def reserved_descriptors() -> int:
-    """How many file descriptors connections leave for segments and for work on partitions."""
+    """The number of file descriptors reserved for segments and for work on partitions."""
     return most_open_files() + min(64, open_files_limit() // 8)
 
 
 class _Opened:
-    """A file, open as long as anybody holds it."""
+    """An open file, closed when its last reference is deleted."""
 
     def __init__(self, segment: Segment) -> None:
-        with reader_of(segment) as reader:  # which proves that it is the one that was listed
+        with reader_of(segment) as reader:  # checks that the file is the one that was listed
             self.handle = os.dup(reader.handle)
         self.state = FileState.of(os.fstat(self.handle))
 
@@ -74,9 +72,9 @@ class _Opened:
 
 
 class Files:
-    """Segments by what names them: path, size and time, or the object's tag.
+    """Reads segments, identified by path, size and time, or by path and tag of the object.
 
-    ``cache_bytes``: of objects, in memory.
+    ``cache_bytes`` is the memory for blocks of objects.
     """
 
     def __init__(self, cache_bytes: int) -> None:
@@ -88,16 +86,16 @@ class Files:
         self._threads = ThreadPoolExecutor(8, "blocks")
 
     def close(self) -> None:
-        """Ask for nothing any more."""
+        """Cancel pending fetches and close the files."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._opened.clear()
 
     def read(self, segment: Segment, position: int, size: int) -> bytes:
-        """Bytes of a segment.
+        """Read up to ``size`` bytes of a segment.
 
         Raises:
-            CommitConflict: it is gone, or another one.
-            RemoteFailed: a store does not answer.
+            CommitConflict: the segment is gone or was replaced.
+            RemoteFailed: the object store does not respond.
         """
         if not _is_object(segment):
             return os.pread(self._file(segment).handle, size, segment.position + position)
@@ -114,10 +112,10 @@ class Files:
         return b"".join(parts)
 
     def whole(self, segment: Segment, position: int, size: int) -> bytes:
-        """All those bytes of a segment.
+        """Read exactly ``size`` bytes of a segment.
 
         Raises:
-            CommitConflict, RemoteFailed: as ``read``; or it ends before them.
+            CommitConflict, RemoteFailed: as ``read``; or the segment ends before them.
         """
         content = self.read(segment, position, size)
         if len(content) < size:
@@ -125,11 +123,11 @@ class Files:
         return content
 
     def send(self, to: socket.socket, segment: Segment, position: int, size: int) -> None:
-        """Send bytes of a segment as they are; the socket's timeout is for each MiB.
+        """Send bytes of a segment unchanged. The socket's timeout applies to each MiB.
 
         Raises:
             CommitConflict, RemoteFailed: as ``read``.
-            OSError: the other side has gone, or does not take them in time.
+            OSError: the client is gone, or does not read in time.
         """
         if _is_object(segment) or isinstance(to, ssl.SSLSocket):
             while size > 0:
@@ -144,7 +142,7 @@ class Files:
             while left > 0:
                 try:
                     sent = os.sendfile(to.fileno(), opened.handle, position, left)
-                except BlockingIOError:  # a socket with a timeout does not wait by itself
+                except BlockingIOError:  # os.sendfile ignores a socket's timeout
                     _wait_to_send(to, until)
                     continue
                 if not sent:
@@ -176,7 +174,7 @@ class Files:
     # ------------------------------------------------------------------ objects
 
     def _block(self, segment: Segment, number: int) -> ByteArray:
-        """A block of an object; whoever reads on finds the next ones already asked for."""
+        """A block of an object. A sequential read also requests the next two blocks."""
         wanted = [number]
         key = (segment.path, segment.etag, number)
         with self._lock:
@@ -209,12 +207,12 @@ class Files:
 def _wait_to_send(to: socket.socket, until: float) -> None:
     """
     Raises:
-        TimeoutError: nobody takes what was sent, until then of time.monotonic.
+        TimeoutError: the client reads nothing until ``until``, of time.monotonic.
     """
     poll = select.poll()
     poll.register(to.fileno(), select.POLLOUT)
     if not poll.poll(max(until - time.monotonic(), 0.0) * 1000):
-        raise TimeoutError("nobody reads the answer")
+        raise TimeoutError("the client does not read the response")
 
 
 def _is_object(segment: Segment) -> bool:

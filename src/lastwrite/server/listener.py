@@ -1,13 +1,13 @@
-"""The server: a thread for each connection, requests of one answered in order.
+"""The server: one thread per connection, whose requests are answered in order.
 
-    accept ──► frame ──► request ──► answer: bytes, and places in files that the kernel sends
+    accept ──► frame ──► request ──► answer: bytes, and file ranges that the kernel sends
                  ▲                        │
                  └────────────────────────┘   a Fetch that finds nothing waits for ``Growth``
 
-What a client says of sizes is a claim: room grows with what comes. Whatever is not Kafka's protocol
-ends that conversation and nothing else; so does whoever does not read.
+Sizes in a request are not trusted: buffers grow with the bytes received. A client that does not use
+Kafka's protocol, or does not read its responses, loses its connection and affects no other.
 
-Source: docs/decisions/serving.md; limits as those of Kafka 4.4 SocketServer.
+Source: docs/decisions/serving.md; limits as in Kafka 4.4 SocketServer.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from lastwrite.server.session import Session
 _ANSWERS = HANDLERS | ADMIN_HANDLERS | CLUSTER_HANDLERS | CONFIG_HANDLERS | REFUSED_WRITES
 _SIZE = struct.Struct(">i")
 _ROOM_BYTES = 64 << 10
-_AHEAD_BYTES = 4 << 10  # that are taken with a frame's size: most requests are whole in them
-_JOINED_BYTES = 64 << 10  # of records go out with the frame around them, in one call
+_AHEAD_BYTES = 4 << 10  # read together with a frame's size: most requests are complete in them
+_JOINED_BYTES = 64 << 10  # records up to this size are sent in one call with their frame
 _SEND_ROOM_BYTES = 512 << 10
-# How long a connection is idle before another client may have it: after a request longer than
-# between two heartbeats of a group's member, without any request shorter.
+# Idle seconds after which a connection may be closed in favour of another client. After a request:
+# longer than the time between two heartbeats of a group member. Before any request: shorter.
 _LEAST_IDLE_S, _SILENT_S = 6.0, 1.0
 _BEGINNINGS = {
     b"GET ": "an HTTP client",
@@ -59,38 +59,43 @@ _BEGINNINGS = {
 
 @dataclass(frozen=True, slots=True)
 class ServeLimits:
-    """What clients may take; see the source above. Those of an address do not hold for this
-    machine's own, behind which a proxy may have all clients.
+    """Limits of what clients may use; see the source above.
+
+    Limits per address do not apply to this machine's own addresses: a proxy there may serve all
+    clients.
     """
 
     request_bytes: int = 100 << 20
-    unknown_bytes: int = 64 << 10  # of a request of whom we do not know yet
-    work_bytes: int = 256 << 20  # of all requests in work
+    unknown_bytes: int = 64 << 10  # of a request before authentication
+    work_bytes: int = 256 << 20  # of all requests in progress
     connections: int = 1000
     connections_of_address: int = 100
     idle_s: float = 600.0
-    known_s: float = 10.0  # from the begin until it is known who speaks
-    frame_s: float = 30.0  # for a frame that has begun to be whole
-    send_s: float = 60.0  # for an answer to be taken, or a MiB of it
+    known_s: float = 10.0  # for TLS and authentication, from the connection's start
+    frame_s: float = 30.0  # from a frame's first byte to its last
+    send_s: float = 60.0  # for the client to read a response, or each MiB of it
 
 
 @dataclass(eq=False)
 class _Guest:
-    """Who has a connection; ``idle_s``: since when it waits for a request; None: it does not."""
+    """A client's connection.
+
+    ``idle_s`` is the time since which it waits for a request. None while a request is handled.
+    """
 
     host: str
     idle_s: float | None = None
     has_asked: bool = False
 
     def overdue_s(self) -> float:
-        """Seconds since when another client may have the connection; below 0: not yet."""
+        """Seconds for which another client could have had the connection. Negative: not yet."""
         if self.idle_s is None:
             return -1.0
         return time.monotonic() - self.idle_s - (_LEAST_IDLE_S if self.has_asked else _SILENT_S)
 
 
 class Server:
-    """Answers at ``listener`` until it is closed."""
+    """Serves the connections of ``listener`` until it is closed."""
 
     def __init__(
         self,
@@ -118,7 +123,7 @@ class Server:
         self._is_closing = False
 
     def run(self) -> None:
-        """Accept until ``close``."""
+        """Accept connections until ``close``."""
         while not self._is_closing:
             try:
                 connection, peer = self._listener.accept()
@@ -135,7 +140,7 @@ class Server:
                     self._open[connection] = _Guest(host)
             if is_full:
                 self._metrics.hung_up("full")
-                self._tell_once("full", f"no more connections: {host} was turned away")
+                self._tell_once("full", f"no more connections: {host} was disconnected")
                 connection.close()
                 continue
             threading.Thread(
@@ -149,7 +154,7 @@ class Server:
         return of_host >= self._limits.connections_of_address and not _is_of_this_machine(host)
 
     def _wait_for_descriptors(self) -> None:
-        """Close connections that are idle longest until files have enough file descriptors.
+        """Close the connections that are idle longest until files have enough file descriptors.
 
         New clients wait meanwhile. Without a reserve for files, requests about partitions fail.
         """
@@ -171,15 +176,16 @@ class Server:
             connection, guest = found
             guest.idle_s = None
         self._metrics.hung_up("full")
-        with contextlib.suppress(OSError):  # not of TLS: its thread reads the end, and closes it
+        # not TLS's shutdown: the connection's thread reads the end and closes it
+        with contextlib.suppress(OSError):
             socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
     def connections(self) -> int:
-        """How many there are now."""
+        """The number of open connections."""
         return len(self._open)
 
     def close(self) -> None:
-        """End all conversations; what is being answered may be cut short."""
+        """Close all connections. Responses in progress may be cut short."""
         self._is_closing = True
         self._growth.close()
         for each in (self._listener, *list(self._open)):
@@ -222,13 +228,13 @@ class Server:
             self._metrics.hung_up("protocol")
             begun = "" if conversation is None else conversation.who_begins_so()
             said_by = begun or (f"{request.client_id!r}, {error}" if request else str(error))
-            self._tell_once(f"{host} {begun}", f"{host} hung up on: {said_by}")
+            self._tell_once(f"{host} {begun}", f"{host} disconnected: {said_by}")
         except ssl.SSLError as error:
             self._metrics.hung_up("protocol")
-            why = (error.reason or "it broke off").lower().replace("_", " ")
-            self._tell_once(f"{host} tls", f"{host} hung up on: TLS failed: {why}")
+            why = (error.reason or "the connection broke").lower().replace("_", " ")
+            self._tell_once(f"{host} tls", f"{host} disconnected: TLS failed: {why}")
         except (OSError, CommitConflict):
-            pass  # it has gone, does not read, or may no more; or what was being sent has gone
+            pass  # the client is gone, too slow or not allowed any more; or the data sent was replaced
         except Exception as error:
             self._metrics.hung_up("failed")
             what = "a frame" if request is None else f"{request.name} {request.version}"
@@ -241,13 +247,13 @@ class Server:
             connection.close()
 
     def _met(self, plain: socket.socket, host: str) -> tuple[socket.socket, Session]:
-        """The connection in TLS, where that is wanted, and who speaks on it.
+        """The connection, wrapped in TLS if that is configured, and its session.
 
         Raises:
-            OSError: it came to no TLS in time.
+            OSError: the TLS handshake failed or timed out.
         """
         plain.settimeout(self._limits.known_s)
-        with self._lock:  # whoever closes us has to find what the connection is now
+        with self._lock:  # ``close`` has to find the wrapped socket in ``_open``
             connection = self._door.secured(plain)
             self._open[connection] = self._open.pop(plain, _Guest(host))
         whose = None
@@ -271,7 +277,7 @@ class Server:
         return self.answer(request, session.client(), host)
 
     def answer(self, request: Request, client: Client, host: str) -> list[bytes | Stretch] | None:
-        """What a client gets; None: he waits for nothing.
+        """The response to a request. None if the client expects no response.
 
         Raises:
             CorruptLog: the request does not decode.
@@ -308,7 +314,7 @@ class Server:
         return answer
 
     def _tell_once(self, what: str, text: str) -> None:
-        """Say it, of one kind of thing once a minute."""
+        """Report ``text``, at most once a minute for each ``what``."""
         now = time.monotonic()
         if now - self._told.get(what, -60.0) >= 60.0:
             if len(self._told) > 1000:
@@ -318,7 +324,7 @@ class Server:
 
 
 class _Conversation:
-    """Frames of one connection."""
+    """The frames of one connection."""
 
     def __init__(self, connection: socket.socket, limits: ServeLimits, room: Room) -> None:
         self._socket = connection
@@ -329,18 +335,17 @@ class _Conversation:
         self._ahead = b""
 
     def who_begins_so(self) -> str:
-        """Who speaks another protocol, by the last frame's first bytes; empty: nobody known."""
+        """The other protocol that the last frame's first bytes belong to. Empty if unknown."""
         return next((who for b, who in _BEGINNINGS.items() if self._begin.startswith(b)), "")
 
     def frame(self, until: float | None) -> memoryview | None:
-        """The next request; None: the client has gone, or says nothing. Its room is given back by
-        ``release``.
+        """The next request. None if the client closed the connection or stayed idle.
 
-        ``until``: of time.monotonic, for whom we do not know yet.
+        ``release`` frees its memory. ``until``, of time.monotonic, is set before authentication.
 
         Raises:
-            CorruptLog: a size that none has.
-            OSError: it broke off, or took too long.
+            CorruptLog: the size is not that of a request.
+            OSError: the connection broke or timed out.
         """
         self._socket.settimeout(self._limits.idle_s if until is None else _left(until))
         self._ahead = self._ahead or self._socket.recv(_AHEAD_BYTES)
@@ -356,7 +361,10 @@ class _Conversation:
         return self._more(size, until)
 
     def _more(self, size: int, until: float) -> memoryview:
-        """So many bytes; room grows as they come, and beyond the first is all requests'."""
+        """Read ``size`` bytes. The buffer grows with the bytes received.
+
+        All but its first 64 KiB count against the memory that all requests share.
+        """
         here, self._ahead = self._ahead[:size], self._ahead[size:]
         filled = len(here)
         if filled == size:
@@ -377,12 +385,12 @@ class _Conversation:
         return memoryview(room).toreadonly()
 
     def release(self) -> None:
-        """The request is answered."""
+        """Free the memory of the answered request."""
         self._room.give(self._held)
         self._held = 0
 
     def send(self, answer: list[bytes | Stretch], files: Files) -> int:
-        """Send an answer, its size before it, which is returned."""
+        """Send a response after its size, and return the size."""
         size = sum(part.size if isinstance(part, Stretch) else len(part) for part in answer)
         self._socket.settimeout(self._limits.send_s)
         joined = bytearray(_SIZE.pack(size))
@@ -405,15 +413,15 @@ class _Conversation:
 
 def _open_descriptors() -> int:
     try:
-        return len(os.listdir("/dev/fd")) - 1  # without the one that lists
-    except OSError:  # there is none for the listing
+        return len(os.listdir("/dev/fd")) - 1  # without the descriptor of the listing itself
+    except OSError:  # no descriptor is free for the listing
         return open_files_limit()
 
 
 def _left(until: float) -> float:
     """
     Raises:
-        TimeoutError: nothing.
+        TimeoutError: no time is left.
     """
     left = until - time.monotonic()
     if left <= 0:

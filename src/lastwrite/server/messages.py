@@ -1,7 +1,7 @@
-"""Requests taken apart, and answers put together: frames and headers by hand, bodies by kio.
+"""Decode requests and encode responses: frames and headers here, bodies by kio.
 
-A request that is not of a version that we speak, or that does not decode, ends the conversation, as
-a broker does. Only what is asked for versions is answered in any case: with the oldest body.
+A request of an unsupported version, or one that does not decode, closes the connection, as on a
+broker. Only a request for the versions is always answered: with the oldest body.
 
 Source: Kafka 4.4 ``RequestHeader.json``, ``ApiVersionsResponse.json``; KIP-482, KIP-511; measured
 on 4.4.0.
@@ -24,16 +24,16 @@ from lastwrite.kafka.network.messages import made, schema, skip_tags
 
 
 class Served(NamedTuple):
-    """A request that we answer, and the versions in which we do."""
+    """A supported request and its supported versions."""
 
     key: int
     oldest: int
     newest: int
-    flexible: int  # the first version that is
+    flexible: int  # the first flexible version
 
 
 APIS: Mapping[str, Served] = {
-    "produce": Served(0, 3, 13, 9),  # refused; clients learn the format by it
+    "produce": Served(0, 3, 13, 9),  # refused; clients derive the record format from its versions
     "fetch": Served(1, 4, 18, 12),
     "list_offsets": Served(2, 1, 11, 6),
     "metadata": Served(3, 0, 13, 9),
@@ -48,10 +48,10 @@ APIS: Mapping[str, Served] = {
     "list_groups": Served(16, 0, 5, 3),
     "sasl_handshake": Served(17, 0, 1, 2),
     "api_versions": Served(18, 0, 5, 3),
-    "create_topics": Served(19, 2, 7, 5),  # refused, as all that change a cluster
+    "create_topics": Served(19, 2, 7, 5),  # refused, as are all requests that change a cluster
     "delete_topics": Served(20, 1, 6, 4),
     "delete_records": Served(21, 0, 2, 2),
-    "init_producer_id": Served(22, 0, 5, 2),  # so that whoever writes gets as far as being refused
+    "init_producer_id": Served(22, 0, 5, 2),  # lets producers reach Produce, which is then refused
     "offset_for_leader_epoch": Served(23, 2, 4, 4),
     "describe_acls": Served(29, 1, 3, 2),
     "create_acls": Served(30, 1, 3, 2),
@@ -86,14 +86,14 @@ _BY_KEY = {api.key: name for name, api in APIS.items()}
 
 _HEAD = struct.Struct(">hhi")
 NO_TIME = timedelta(0)
-_MOST_ELEMENTS = 200_000  # of all lists of a request: 100,000 partitions, each in a topic
+_MOST_ELEMENTS = 200_000  # in all lists of a request: 100,000 partitions, each in its own topic
 
 
 class Request(NamedTuple):
-    """What a client asked; ``body`` begins behind the header."""
+    """A decoded request header. ``body`` are the bytes after it."""
 
     name: str
-    version: int  # of requests for versions maybe one that we do not speak
+    version: int  # of a request for the versions, possibly an unsupported one
     correlation_id: int
     client_id: str
     body: memoryview
@@ -104,9 +104,10 @@ class Request(NamedTuple):
 
 
 def decode_request(frame: Buffer) -> Request:
-    """
+    """Decode the header of a request.
+
     Raises:
-        CorruptLog: it is none, or none that we answer.
+        CorruptLog: it is not a request, or not a supported one.
     """
     view = memoryview(frame)
     if len(view) < _HEAD.size + 2:
@@ -131,20 +132,21 @@ def decode_request(frame: Buffer) -> Request:
 
 
 def decode_body(request: Request) -> Any:
-    """
+    """Decode the body of a request.
+
     Raises:
-        CorruptLog: it does not decode.
+        CorruptLog: the body does not decode.
     """
     body = checked(_kind(request.name, request.version), request.body, 0, _MOST_ELEMENTS)
     reader = _reader(request.name, request.version)
     try:
         return reader(body, 0)[0]
-    except Exception as error:  # of many kinds, whatever the bytes are
-        raise CorruptLog(f"no request for {request.name}: {error}", 0) from error
+    except Exception as error:  # kio raises errors of many kinds for invalid bytes
+        raise CorruptLog(f"not a request for {request.name}: {error}", 0) from error
 
 
 def encode_answer(request: Request, **values: object) -> bytes:
-    """An answer with its header, without its size; of the values those that the version has."""
+    """A response with header, without its size. Values unknown to the version are ignored."""
     module = answer_parts(request)
     name = _class_of(request.name) + "Response"
     message = made(module, name, throttle_time=NO_TIME, **_kio_values(values))
@@ -155,25 +157,27 @@ def encode_answer(request: Request, **values: object) -> bytes:
 
 
 def part(request: Request, of: str, /, **values: object) -> Any:
-    """A structure within the answer to ``request``; of the values those that the version has."""
+    """A structure of the response to ``request``. Values unknown to the version are ignored."""
     return made(answer_parts(request), of, **_kio_values(values))
 
 
 def answer_head(request: Request) -> bytes:
-    """What stands before an answer's body."""
+    """The header of a response."""
     head = struct.pack(">i", request.correlation_id)
     has_tags = request.is_flexible and request.name != "api_versions"
     return head + b"\0" if has_tags else head
 
 
 def answer_parts(request: Request) -> Any:
-    """The module with the classes of the answer."""
+    """The module with the classes of the response."""
     return schema(request.name, request.version, "response")
 
 
 def encode_versions(request: Request, error: int, cluster: ClusterState | None = None) -> bytes:
-    """The versions that are served: version 5 is as 4 is, and of a version that we do not know the
-    oldest body says so (KIP-511). From version 3 on with the features of ``cluster`` (KIP-584).
+    """The response with the supported versions.
+
+    Version 5 is the same as 4. A request of an unknown version gets the oldest body (KIP-511). From
+    version 3 on the response includes the features of ``cluster`` (KIP-584).
     """
     head = answer_head(request)
     unknown = not 0 <= request.version <= APIS["api_versions"].newest
@@ -190,9 +194,10 @@ def encode_versions(request: Request, error: int, cluster: ClusterState | None =
 
 
 def _features(version: int, error: int, cluster: ClusterState | None) -> bytes:
-    """The tagged fields of an answer about versions: 0, 1 and 2.
+    """The tagged fields 0, 1 and 2 of a response about versions.
 
-    Before version 4 without features whose least level is 0: older clients read no 0 (KAFKA-17492).
+    Features with a lowest level of 0 are omitted before version 4, because older clients fail to
+    read a 0 (KAFKA-17492).
     """
     if cluster is None or error:
         return b"\0"
@@ -203,14 +208,14 @@ def _features(version: int, error: int, cluster: ClusterState | None) -> bytes:
         # the highest level, then the least, which is the same
         (2, _levels({name: (level, level) for name, level in cluster.finalized.items()})),
     ]
-    # Java writes no field that is as by default
+    # Java omits fields with default values
     written = [(tag, data) for tag, data in fields if data not in (b"\x01", b"\xff" * 8)]
     tags = b"".join(bytes([tag]) + _varint(len(data)) + data for tag, data in written)
     return bytes([len(written)]) + tags
 
 
 def _levels(levels: Mapping[str, tuple[int, int]]) -> bytes:
-    """Names, each with two levels, as a compact array."""
+    """A compact array of names, each with two levels."""
     return _varint(len(levels) + 1) + b"".join(
         _varint(len(name) + 1) + name.encode() + struct.pack(">hh", *both) + b"\0"
         for name, both in levels.items()
@@ -226,7 +231,7 @@ def _varint(value: int) -> bytes:
 
 
 def _kio_values(values: dict[str, object]) -> dict[str, object]:
-    """Errors as kio wants them."""
+    """Replace an error code by kio's enum."""
     if "error_code" in values:
         from kio.schema.errors import ErrorCode
 

@@ -1,7 +1,7 @@
-"""What a client shows to be whom it says it is: SASL's PLAIN and SCRAM, the server's side.
+"""The server side of SASL's PLAIN and SCRAM.
 
-A user that is not there takes as long to refuse as a wrong password, by keys that are nobody's.
-What is refused is refused in one sentence a mechanism, as a broker says it.
+Refusing an unknown user takes as long as refusing a wrong password: it is checked against keys that
+belong to no user. Each mechanism has one error message for all failures, the one of a Kafka broker.
 
 Source: RFC 4616, RFC 5802, RFC 7677; Kafka 4.4 ``PlainSaslServer``, ``ScramSaslServer``.
 """
@@ -21,30 +21,31 @@ from lastwrite.kafka.network.scram import attributes, decode_base64, hash_of, ke
 from lastwrite.server.users import BLOCK, COST, PARALLEL, TURNS, ScramKeys, SlowHash, User
 
 _NAME = re.compile(r"(?:[^=]|=2C|=3D)+")
-_HASHING = threading.Semaphore(2)  # each takes memory and a core
-_NOBODY = secrets.token_bytes(32)  # of which what is nobody's is made
+_HASHING = threading.Semaphore(2)  # each hash takes 16 MiB and a core
+_NOBODY = secrets.token_bytes(32)  # keys of unknown users are derived from it
 _NOBODYS_HASH = SlowHash(_NOBODY[:16], COST, BLOCK, PARALLEL, _NOBODY)
 _LONGEST_NONCE = 512
 
 
 class Refused(Exception):  # noqa: N818 - an answer
-    """Whoever it is has not shown it; the words that he hears."""
+    """Authentication failed. The message is sent to the client."""
 
 
 class Step(NamedTuple):
-    """What is sent back, and once it is shown, who it is."""
+    """The bytes to send back, and the user's name once authentication has succeeded."""
 
     answer: bytes
     user: str | None = None
 
 
 class Proof(Protocol):
-    """One exchange."""
+    """One SASL exchange."""
 
     def hear(self, token: bytes) -> Step:
-        """
+        """Process the client's next message.
+
         Raises:
-            Refused: it was not shown.
+            Refused: authentication failed.
         """
 
 
@@ -52,12 +53,12 @@ Users = Mapping[str, User]
 
 
 def begin_proof(mechanism: str, users: Callable[[], Users]) -> Proof:
-    """An exchange by a mechanism that we know."""
+    """Start an exchange by ``mechanism``, which is one of ``MECHANISMS``."""
     return Plain(users) if mechanism == "PLAIN" else Scram(mechanism, users)
 
 
 class Plain:
-    """``[authorized] NUL name NUL password``, and all is said."""
+    """PLAIN: one message, ``[authorized] NUL name NUL password``."""
 
     _WORDS = "Authentication failed: Invalid username or password"
 
@@ -84,7 +85,7 @@ class Plain:
 
 
 class Scram:
-    """Two questions and two answers; see ``kafka.network.access``."""
+    """SCRAM: two messages from each side; see ``kafka.network.access``."""
 
     def __init__(self, mechanism: str, users: Callable[[], Users]) -> None:
         self._mechanism = mechanism
@@ -93,9 +94,9 @@ class Scram:
         self._user = ""
         self._keys: ScramKeys | None = None
         self._is_known = False
-        self._head = b""  # of the first message, which the last one repeats
+        self._head = b""  # of the client's first message; its last one repeats it
         self._nonce = ""
-        self._said = b""  # the first message but its head, and our answer
+        self._said = b""  # the client's first message without its head, and the server's response
 
     def hear(self, token: bytes) -> Step:
         try:
@@ -148,6 +149,6 @@ class Scram:
 
 
 def _nobodys_keys(hash_name: str, user: str) -> ScramKeys:
-    """Of a user that is not there: the same salt each time."""
+    """The keys of an unknown user, with the same salt each time."""
     key = keyed(hash_name, _NOBODY, user.encode())
     return ScramKeys(key[:16], TURNS, keyed(hash_name, _NOBODY, key), key)

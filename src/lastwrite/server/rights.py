@@ -1,8 +1,8 @@
-"""Who may do what: Kafka's access rules, as values.
+"""Kafka's ACLs as values.
 
-A rule allows, or denies, one operation on topics, groups or the cluster, by name or by what names
-begin with. A denial is stronger than all that allows; what nobody allows is denied. Who may read,
-write, delete or alter something may see it described, too.
+A rule allows or denies one operation on a topic, a group or the cluster, by name or by prefix of
+the name. A matching denial overrides all rules that allow; without a matching rule the operation is
+denied. Permission to read, write, delete or alter implies permission to describe.
 
 Source: Kafka 4.4 ``StandardAuthorizerData``, ``AclEntry``; KIP-11, KIP-290.
 """
@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 ANYBODY, ANYWHERE, ANY_NAME = "User:*", "*", "*"
 ANONYMOUS = "User:ANONYMOUS"
-_MOST_KNOWN = 100_000  # answers that are kept
+_MOST_KNOWN = 100_000  # cached decisions
 
 
 class Operation(IntEnum):
-    """By its number in the protocol."""
+    """An operation, by its number in the protocol."""
 
     ALL = 2
     READ = 3
@@ -33,7 +33,7 @@ class Operation(IntEnum):
 
 
 class Kind(IntEnum):
-    """Of what somebody may do something; by its number in the protocol."""
+    """The kind of a resource, by its number in the protocol."""
 
     TOPIC = 2
     GROUP = 3
@@ -41,7 +41,7 @@ class Kind(IntEnum):
     TRANSACTIONAL_ID = 5
 
 
-CLUSTER = "kafka-cluster"  # the one name of its kind
+CLUSTER = "kafka-cluster"  # the only name of this kind
 _IMPLYING = {
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
     Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
@@ -49,7 +49,7 @@ _IMPLYING = {
 
 
 class Rule(NamedTuple):
-    """``principal``: ``User:NAME``; ``host``: an address, as it is written."""
+    """One ACL. ``principal`` is ``User:NAME``; ``host`` is an address in text form."""
 
     principal: str
     operation: Operation
@@ -70,7 +70,7 @@ class Rule(NamedTuple):
 
 
 class Rights:
-    """What rules allow."""
+    """The decisions of a set of rules, cached."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules = tuple(rules)
@@ -97,7 +97,7 @@ class Rights:
 
 
 class Client(NamedTuple):
-    """Who asks. ``rights`` None: nobody is asked what he may."""
+    """An authenticated client. If ``rights`` is None, everything is allowed."""
 
     principal: str
     host: str

@@ -1,4 +1,4 @@
-"""Memory that all requests in work share. Whoever needs more than is left waits for the others."""
+"""A memory budget shared by all requests in progress. A request waits until enough is free."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ import time
 
 
 class Room:
-    """``most_bytes`` for all."""
+    """A budget of ``most_bytes``."""
 
     def __init__(self, most_bytes: int) -> None:
         self._left = most_bytes
         self._changed = threading.Condition()
 
     def take(self, size: int, until: float) -> None:
-        """
+        """Take ``size`` bytes of the budget.
+
         Raises:
-            TimeoutError: there is not enough at ``until``, of time.monotonic.
+            TimeoutError: not enough is free at ``until``, of time.monotonic.
         """
         with self._changed:
             while self._left < size:
                 left = until - time.monotonic()
                 if left <= 0:
-                    raise TimeoutError("no memory is left for requests")
+                    raise TimeoutError("no memory is free for requests")
                 self._changed.wait(left)
             self._left -= size
 

@@ -1,4 +1,4 @@
-"""``serve``: paths in, a server for Kafka's clients out."""
+"""``serve``: start a Kafka protocol server over paths of logs and archives."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _TICK_S = 1.0
 
 
 class Serving:
-    """A server that listens. ``address``: ``HOST:PORT``, which clients dial."""
+    """A running server. ``address`` is the ``HOST:PORT`` that clients connect to."""
 
     def __init__(self, address: str, server: Server, catalog: Catalog, held: ExitStack) -> None:
         self.address = address
@@ -62,21 +62,21 @@ class Serving:
         self._is_over = threading.Event()
 
     def run(self) -> None:
-        """Answer until ``close``."""
+        """Serve until ``close`` is called."""
         try:
             self._server.run()
         finally:
             self.close()
 
     def close(self) -> None:
-        """Answer nobody any more. May be called in a signal's handler, and twice."""
+        """Stop serving. A signal handler may call it, and calling it twice is safe."""
         if not self._is_over.is_set():
             self._is_over.set()
             self._server.close()
             self._held.close()
 
     def is_over(self, seconds: float) -> bool:
-        """Whether it was closed, or is within so many seconds."""
+        """Whether the server is closed, waiting up to ``seconds`` for it."""
         return self._is_over.wait(seconds)
 
     def __enter__(self) -> Serving:
@@ -106,46 +106,49 @@ def serve(
     metrics_host: str = "127.0.0.1",
     tell: Callable[[str], None] = lambda text: None,
 ) -> Serving:
-    """Listen for Kafka's clients, who read what lies at ``path`` as if a broker had it.
+    """Serve the topics at ``path`` to Kafka clients, as a broker would.
 
     Args:
-        path: log directories of Kafka's, stores of RocketMQ's, folders of Pulsar's topics, and
-            archives of any, folders or ``s3://bucket/prefix``.
-        topic: names or shell patterns; None: all.
-        listen: ``HOST:PORT`` to bind; port 0: one that is free.
-        advertise: ``HOST:PORT`` that clients dial, where it is another.
-        state: a folder of the server's own, for groups' positions; None: one below
-            ``$XDG_STATE_HOME/lastwrite`` that belongs to these paths.
-        config: how buckets are reached; TLS, and what clients may take, by the names of Kafka's
-            broker (``ssl.certificate.location``, ``max.connections``, …).
+        path: Kafka log directories, RocketMQ stores, folders of Pulsar topics, and archives of
+            any of them; folders or ``s3://bucket/prefix``.
+        topic: names or shell patterns. None means all topics.
+        listen: ``HOST:PORT`` to bind. Port 0 means any free port.
+        advertise: ``HOST:PORT`` that clients connect to, if it differs from ``listen``.
+        state: a folder for the server's own use, with the committed offsets of groups. None means
+            a folder below ``$XDG_STATE_HOME/lastwrite`` that is specific to these paths.
+        config: access to object stores; TLS and client limits, by the names of Kafka's broker
+            settings (``ssl.certificate.location``, ``max.connections``, …).
         metadata: as for ``compact``.
-        cache: of a bucket's bytes in memory, as ``"256m"``; None: 128 MiB.
-        users: a file of users and of what they may, as ``lastwrite users`` writes it; None:
-            whoever is let in may read all.
-        copies: of what is made for ``is_compacted`` and of other systems' topics, on the disk of
-            ``state``, as ``"20g"``; None: 10 GiB. What was used longest ago goes first.
-        compression: of batches that are made of other systems' topics, ``none`` or ``lz4``.
-        is_compacted: serve topics as if they were compacted: the last write of every key below an
-            offset of now, then the tail.
-        is_open: listen beyond this machine without TLS and users, too.
-        metrics_port: where to answer ``GET /metrics``; 0: any port that is free, which ``tell`` is
-            told; None: nowhere.
-        metrics_host: the address that answers there.
-        tell: hears what an operator should know.
+        cache: memory for bytes of object stores, as ``"256m"``. None means 128 MiB.
+        users: a file of users and their permissions, as ``lastwrite users`` writes it. None
+            means that every client may read everything.
+        copies: disk space below ``state`` for converted and compacted copies, as ``"20g"``. None
+            means 10 GiB. The least recently used copies are deleted first.
+        compression: for the batches that other systems' topics are converted to, ``none`` or
+            ``lz4``.
+        is_compacted: serve topics as if they were compacted: the last write of every key below
+            the current end offset, then the tail.
+        is_open: allow listening beyond this machine without TLS and users.
+        metrics_port: port of ``GET /metrics``. 0 means any free port, which ``tell`` reports.
+            None means no metrics endpoint.
+        metrics_host: address of the metrics endpoint.
+        tell: is called with each message for the operator.
 
     Returns:
-        The server, which listens already; ``run`` answers, and ``with`` does so in a thread.
+        The server, which listens already. ``run`` serves; as a context manager it serves in a
+        thread.
 
     Raises:
-        NotALog: no topic lies there.
-        InvalidConfig: an address that nobody said may be open; a setting; the file of users.
-        EnvironmentUnfit: kio is not installed; or the port is taken.
-        LogHeld: another server has the state.
+        NotALog: no topic is found there.
+        InvalidConfig: a listening address that requires TLS and users or ``is_open``; a setting;
+            the users file.
+        EnvironmentUnfit: kio is not installed, or the port is taken.
+        LogHeld: another server uses the state folder.
         LogError: the state cannot be written, or is damaged.
     """
     paths = [real_path(each) for each in ([path] if isinstance(path, str) else path)]
     names = [topic] if isinstance(topic, str) else list(topic or ())
-    schema("metadata", 0)  # kio is there
+    schema("metadata", 0)  # fails here if kio is not installed
     use(store_settings(config))
     sources = [Source(each, system_named(name)) for each in paths for name in _systems_at(each)]
     settings = serve_config(config)
@@ -212,30 +215,29 @@ def serve(
 
 
 def _make_first(catalog: Catalog) -> None:
-    """Make the first copy before anybody asks: kernels may have to be compiled for it."""
+    """Create the first copy before a client requests it, because kernels may need compiling."""
     for name in catalog.names():
         topic = catalog.topic(name)
         for each in () if topic is None else topic.partitions.values():
             if isinstance(each, Made):
-                with suppress(LogError):  # the operator was told
+                with suppress(LogError):  # already reported to the operator
                     each.log()
                 return
 
 
 def _systems_at(path: str) -> list[str]:
-    """Those of an archive, which may be several, or the one whose files lie there."""
+    """The systems of an archive, which may be several, or the system of the files there."""
     return systems_at(path) or [system_of(path)]
 
 
 def _of_stores(config: Mapping[str, object]) -> dict[str, object]:
-    """The settings that say how buckets are reached."""
     return {name: value for name, value in config.items() if name.startswith("storage.")}
 
 
 def _codec(name: str) -> Codec:
     """
     Raises:
-        InvalidConfig: batches are not made of it.
+        InvalidConfig: batches cannot be written with this compression.
     """
     codecs = {"none": Codec.NONE, "lz4": Codec.LZ4}
     if name not in codecs:
@@ -255,24 +257,25 @@ def _door(
     is_open: bool,
     tell: Callable[[str], None],
 ) -> Door:
-    """Who is let in.
+    """The listener's security settings.
 
     Raises:
-        InvalidConfig: whoever reaches a listener beyond this machine, and nobody said that he may.
+        InvalidConfig: the listener is reachable from other machines without authentication, and
+            ``is_open`` is false.
     """
     is_near, has_tls = _is_loopback(host), bool(settings.certificate)
     asks_for_password = users is not None and not settings.asks_for_certificate
     is_known = has_tls and (asks_for_password or settings.asks_for_certificate)
     if not (is_open or is_near or is_known):
         raise InvalidConfig(
-            f"{host} can be reached from other machines, and everybody there could read all topics",
+            f"{host} can be reached from other machines, where anyone could then read all topics",
             remedy="give TLS (--config ssl.certificate.location=FILE) and --users FILE; or listen "
-            "on 127.0.0.1; or say --open where the network is your own",
+            "on 127.0.0.1; or add --open if you trust the network",
         )
     named = tuple(each for each in settings.mechanisms.split(",") if each)
     if users is None and named:
         raise InvalidConfig("sasl.enabled.mechanisms needs users", remedy="give --users FILE")
-    # without TLS who listens on the wire has PLAIN's password
+    # without TLS, anyone who records the traffic can read the password that PLAIN sends
     offered = named or (MECHANISMS if has_tls or is_near else MECHANISMS[:2])
     return Door(
         tls=kept_tls(
@@ -301,10 +304,10 @@ def _limits(settings: ServeConfig) -> ServeLimits:
 
 
 def _bound(listen: str) -> tuple[str, int]:
-    """Where to listen.
+    """Parse the address to listen on.
 
     Raises:
-        InvalidConfig: it is no address.
+        InvalidConfig: it is not an address.
     """
     host, colon, port = listen.rpartition(":")
     if colon and port == "0":
@@ -346,11 +349,14 @@ def _continue_groups(
     settings: ServeConfig,
     tell: Callable[[str], None],
 ) -> None:
-    """Take the groups' positions in ``__consumer_offsets`` of the log directories at ``paths``."""
+    """Load the groups' committed offsets from ``__consumer_offsets`` of the Kafka log directories.
+
+    ``paths`` may contain other systems, which are skipped.
+    """
     now_ms = time.time_ns() // 1_000_000
     retention = Retention(now_ms, settings.offsets_retention_minutes * 60_000)
     for path in paths:
-        # An archive has the positions beside each partition.
+        # an archive stores the committed offsets beside each partition
         if is_address(path) or systems_at(path) or system_of(path) != KAFKA:
             continue
         with suppress(NotALog):
@@ -361,7 +367,7 @@ def _continue_groups(
 
 
 def _brought(catalog: Catalog) -> list[tuple[Position, Commit]]:
-    """Groups' positions that ``fetch`` brought with the partitions of archives."""
+    """The groups' committed offsets that ``fetch`` stored with the partitions of archives."""
     found: list[tuple[Position, Commit]] = []
     for name in catalog.names():
         topic = catalog.topic(name)
@@ -370,7 +376,7 @@ def _brought(catalog: Catalog) -> list[tuple[Position, Commit]]:
                 continue
             try:
                 log = archived.contents_of(read_seen(each.folder).manifest, each.folder)
-            except LogError:  # whoever asks for the partition hears of it
+            except LogError:  # reported to the client that requests the partition
                 continue
             for group, offset, epoch, metadata in log.groups:
                 found.append((Position(group, name, number), Commit(offset, epoch, metadata)))

@@ -1,11 +1,11 @@
-"""Who speaks on one connection, found out before all else, and again when his time is over.
+"""The SASL state of one connection: authentication at its start, and again before it expires.
 
     versions? ──► handshake: a mechanism ──► authenticate, as often as it takes ──► requests
                         ▲                                                             │
                         └─────────────────── before the session's end ────────────────┘
 
-A handshake of version 0 is followed by tokens without headers. Whoever says anything else before he
-is known, or has not shown it, hears so, and the conversation is over.
+After a handshake of version 0, tokens follow without headers. Any other request before
+authentication, and any failed authentication, closes the connection.
 
 Source: Kafka 4.4 ``SaslServerAuthenticator``, ``KafkaChannel``; KIP-43, KIP-152, KIP-368.
 """
@@ -23,11 +23,11 @@ from lastwrite.server.messages import Request, decode_body, encode_answer
 from lastwrite.server.proofs import Proof, Refused, begin_proof
 from lastwrite.server.rights import Client
 
-_LEAST_BETWEEN_S = 1.0  # two proofs of one connection
+_LEAST_BETWEEN_S = 1.0  # between two authentications of one connection
 
 
 class Session:
-    """``certificate_of``: whom a certificate names, where one was shown."""
+    """``certificate_of`` is the subject of the client certificate, if there is one."""
 
     def __init__(self, door: Door, host: str, certificate_of: str | None) -> None:
         self._door = door
@@ -41,18 +41,18 @@ class Session:
         self._shown_s = 0.0
         self.takes_tokens = False
         self.is_over = False
-        self.refused = ""  # how, for the operator
+        self.refused = ""  # why it was refused, for the operator
 
     @property
     def is_known(self) -> bool:
-        """Whether requests may be answered; else only who somebody is is asked."""
+        """Whether requests may be answered. Before, only authentication is."""
         return self._is_known
 
     def client(self) -> Client:
-        """Who asks, and what he may now.
+        """The client with its present permissions.
 
         Raises:
-            PermissionError: he is no user any more.
+            PermissionError: the user was removed.
         """
         found = self._door.client(self._user, self._host)
         if found is None:
@@ -60,29 +60,29 @@ class Session:
         return found
 
     def hear(self, request: Request) -> bytes | None:
-        """The answer, where it is about who somebody is; None: others have to answer.
+        """The response to an authentication request. None for any other request that is allowed.
 
         Raises:
-            CorruptLog: nobody may ask that now.
-            PermissionError: his time is over.
+            CorruptLog: the request is not allowed now.
+            PermissionError: the session has expired.
         """
         if request.name == "sasl_handshake":
             return self._handshake(request)
         if request.name == "sasl_authenticate":
             return self._authenticate(request)
         if self._proof is not None:
-            raise CorruptLog(f"{request.name} amid a proof", 0)
+            raise CorruptLog(f"{request.name} during authentication", 0)
         if self._is_known:
             if self._ends and time.monotonic() > self._ends:
                 raise PermissionError
             return None
         if request.name != "api_versions" or self._has_asked_versions:
-            raise CorruptLog(f"{request.name} before anybody said who he is", 0)
+            raise CorruptLog(f"{request.name} before authentication", 0)
         self._has_asked_versions = 0 <= request.version <= 5
         return None
 
     def hear_token(self, token: bytes) -> bytes:
-        """The answer to a token without a header; empty, and over, where it was refused."""
+        """The response to a token without a header. A refused token ends the session; then it is empty."""
         try:
             return self._step(token)
         except Refused:
@@ -105,7 +105,7 @@ class Session:
         return encode_answer(request, error_code=error, mechanisms=self._door.mechanisms)
 
     def _may_begin(self) -> bool:
-        """Whether it is time to show who somebody is: at the begin, or again where sessions end."""
+        """Whether authentication may start: at the beginning, or again if sessions expire."""
         if not self._door.asks or self._proof is not None:
             return False
         if not self._is_known:
@@ -119,7 +119,7 @@ class Session:
         body = _body(request)
         if self._proof is None or self.takes_tokens:
             if not self._is_known:
-                raise CorruptLog("a proof before its mechanism", 0)
+                raise CorruptLog("sasl_authenticate before sasl_handshake", 0)
             return encode_answer(
                 request,
                 error_code=Code.ILLEGAL_SASL_STATE,
@@ -150,7 +150,7 @@ class Session:
     def _step(self, token: bytes) -> bytes:
         """
         Raises:
-            Refused: it was not shown.
+            Refused: authentication failed.
         """
         if self._proof is None:
             raise Refused("Authentication failed")
@@ -165,13 +165,13 @@ class Session:
         return answer
 
     def _fail(self) -> None:
-        """Let whoever guesses wait, and go."""
+        """End the session, after a delay that slows down guessing."""
         self.is_over, self.refused = True, f"a wrong user or password, by {self._mechanism}"
         time.sleep(self._door.failed_delay_s)
 
 
 def _body(request: Request) -> Any:
-    """A body whose errors do not say what is in it."""
+    """The decoded body. Error messages do not contain any of it, because it may hold a password."""
     try:
         return decode_body(request)
     except CorruptLog:

@@ -1,12 +1,13 @@
-"""The file of users and of what they may: JSON that people write, too.
+"""The users file: credentials and permissions as JSON, which may be edited by hand.
 
     {"users": {"alice": {"PLAIN": "n=16384,r=8,p=1,salt=…,hash=…",
                          "SCRAM-SHA-256": "iterations=16384,salt=…,stored_key=…,server_key=…"}},
      "acls":  [{"principal": "User:alice", "operation": "READ", "resource": "TOPIC",
                 "name": "orders-", "pattern": "PREFIXED"}]}
 
-No password can be read of it: of SCRAM it has the keys that a server needs, of PLAIN a slow hash.
-A rule may also have ``permission`` (``ALLOW``, or ``DENY``) and ``host`` (``*``, or an address).
+Passwords cannot be recovered from it: for SCRAM it has the keys that a server needs, for PLAIN a
+slow hash. A rule may also have ``permission`` (``ALLOW`` or ``DENY``) and ``host`` (``*`` or an
+address).
 
 Source: Kafka 4.4 ``ScramFormatter``, ``AclBinding``; RFC 5802, RFC 7914.
 """
@@ -29,16 +30,16 @@ from lastwrite.kafka.rules.serve_settings import MECHANISMS
 from lastwrite.server.rights import ANYWHERE, Kind, Operation, Rule
 from lastwrite.storage import files, ownership
 
-TURNS = 16_384  # the most that Kafka's own tool makes
+TURNS = 16_384  # iterations of SCRAM: the most that Kafka's own tool accepts
 _LEAST_TURNS, _MOST_TURNS = 4096, 10_000_000
-COST, BLOCK, PARALLEL = 1 << 14, 8, 1  # of scrypt: 16 MiB, some 40 ms
+COST, BLOCK, PARALLEL = 1 << 14, 8, 1  # of scrypt: takes 16 MiB and about 40 ms
 _MOST_MEMORY = 128 << 20
 _SALT_BYTES = 16
 _RULE = {"principal", "operation", "resource", "name", "pattern", "permission", "host"}
 
 
 class ScramKeys(NamedTuple):
-    """What a server knows of a password for SCRAM."""
+    """The values that a server stores of a password for SCRAM."""
 
     salt: bytes
     turns: int
@@ -56,7 +57,7 @@ class ScramKeys(NamedTuple):
 
 
 class SlowHash(NamedTuple):
-    """What a server knows of a password for PLAIN: scrypt's hash."""
+    """The value that a server stores of a password for PLAIN: a scrypt hash."""
 
     salt: bytes
     cost: int
@@ -70,7 +71,7 @@ class SlowHash(NamedTuple):
         return made._replace(hash=made.hashed(password.encode()))
 
     def hashed(self, password: bytes) -> bytes:
-        """Takes 128 * cost * block bytes."""
+        """The hash of ``password``. Computing it takes 128 * cost * block bytes of memory."""
         return hashlib.scrypt(
             password,
             salt=self.salt,
@@ -87,7 +88,7 @@ class SlowHash(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """``scram``: by mechanism."""
+    """The credentials of a user. ``scram`` is by mechanism."""
 
     scram: Mapping[str, ScramKeys] = field(default_factory=dict)
     plain: SlowHash | None = None
@@ -104,26 +105,27 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """What the file says."""
+    """The contents of the users file."""
 
     users: Mapping[str, User] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
 
 
 def read_users(path: str) -> Users:
-    """
+    """Read the users file.
+
     Raises:
-        InvalidConfig: it cannot be read, or is not what it should be; names the place, and never
-            says what stands there.
+        InvalidConfig: the file cannot be read or is invalid. The message names the part but not
+            its value, which may be a secret.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
+        why = getattr(error, "strerror", None) or "it is not UTF-8"
         raise InvalidConfig(
-            f"the file of users cannot be read: {why}",
+            f"the users file cannot be read: {why}",
             path=path,
-            remedy=f"make it by lastwrite users {path} --add NAME",
+            remedy=f"create it with lastwrite users {path} --add NAME",
         ) from error
     try:
         return decode_users(text)
@@ -132,8 +134,9 @@ def read_users(path: str) -> Users:
 
 
 def write_users(path: str, users: Users) -> None:
-    """Replace the file at once. A new one is its owner's alone; one that is there keeps its owner
-    and rights.
+    """Replace the file atomically.
+
+    A new file is readable by its owner only. An existing one keeps its owner and permissions.
 
     Raises:
         LogError: the folder cannot be written.
@@ -150,7 +153,8 @@ def write_users(path: str, users: Users) -> None:
 
 
 def decode_users(text: str) -> Users:
-    """
+    """Decode the text of a users file.
+
     Raises:
         InvalidConfig: see ``read_users``.
     """
@@ -158,17 +162,17 @@ def decode_users(text: str) -> Users:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         where = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise _wrong(f"it is no JSON{where}") from error
+        raise _wrong(f"it is not JSON{where}") from error
     said = _object(document, "it", {"users", "acls"})
     users = {name: _user(each, f"user {name!r}") for name, each in _entries(said.get("users", {}))}
     acls = said.get("acls", [])
     if not isinstance(acls, list):
-        raise _wrong('"acls" is no list')
+        raise _wrong('"acls" is not a list')
     return Users(users, tuple(_rule(each, f"rule {n}") for n, each in enumerate(acls, 1)))
 
 
 def encode_users(users: Users) -> str:
-    """The file, whole."""
+    """The text of a users file."""
     document = {
         "users": {
             name: {
@@ -203,7 +207,7 @@ def _keys(value: Any, what: str) -> ScramKeys:
         _bytes(said["server_key"], what),
     )
     if len({len(keys.stored_key), len(keys.server_key), _size_for(what)}) != 1:
-        raise _wrong(f"{what}: its keys are not of {_size_for(what)} bytes")
+        raise _wrong(f"{what}: its keys must have {_size_for(what)} bytes")
     return keys
 
 
@@ -216,7 +220,7 @@ def _hash(value: Any, what: str) -> SlowHash:
     cost = _number(said["n"], what, 1 << 10, 1 << 20)
     block, parallel = _number(said["r"], what, 1, 64), _number(said["p"], what, 1, 16)
     if cost & (cost - 1) or 128 * cost * block >= _MOST_MEMORY:
-        raise _wrong(f"{what}: n is no power of two, or takes too much memory")
+        raise _wrong(f"{what}: n is not a power of two, or needs too much memory")
     return SlowHash(_bytes(said["salt"], what), cost, block, parallel, _bytes(said["hash"], what))
 
 
@@ -224,7 +228,7 @@ def _rule(value: Any, what: str) -> Rule:
     said = _object(value, what, _RULE)
     for name, text in said.items():
         if not isinstance(text, str) or not text:
-            raise _wrong(f"{what}: its {name} is no text")
+            raise _wrong(f"{what}: {name} is not a text")
     for name in ("principal", "operation", "resource", "name"):
         if name not in said:
             raise _wrong(f"{what} has no {name}")
@@ -273,16 +277,16 @@ def _text(data: bytes) -> str:
 
 def _object(value: Any, what: str, names: set[str]) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _wrong(f"{what} is no object")
+        raise _wrong(f"{what} is not an object")
     others = sorted(value.keys() - names)
     if others:
-        raise _wrong(f"{what} has {others[0]!r}, and may have {', '.join(sorted(names))}")
+        raise _wrong(f"{what} has {others[0]!r}; allowed are {', '.join(sorted(names))}")
     return value
 
 
 def _entries(value: Any) -> Sequence[tuple[str, Any]]:
     if not isinstance(value, dict):
-        raise _wrong('"users" is no object')
+        raise _wrong('"users" is not an object')
     for name in value:
         check_name(name)
     return list(value.items())
@@ -291,10 +295,10 @@ def _entries(value: Any) -> Sequence[tuple[str, Any]]:
 def check_name(name: str) -> None:
     """
     Raises:
-        InvalidConfig: no user can be called so.
+        InvalidConfig: the name cannot be that of a user.
     """
     if not name or len(name) > 249 or any(ord(each) < 32 for each in name):
-        raise _wrong("a user has no name, or one that is none")
+        raise _wrong("a user name is empty, too long or has control characters")
 
 
 def _fields(value: Any, what: str, *names: str) -> dict[str, str]:
@@ -317,18 +321,18 @@ def _bytes(text: str, what: str) -> bytes:
     except ValueError:
         found = b""
     if not found:
-        raise _wrong(f"{what}: a part is no base 64")
+        raise _wrong(f"{what}: a value is not base64")
     return found
 
 
 def _one_of(text: str, names: Any, what: str) -> str:
     if text.upper() not in names:
-        raise _wrong(f"{what} has a word that is none of {', '.join(names)}")
+        raise _wrong(f"{what} has a value other than {', '.join(names)}")
     return text.upper()
 
 
 def _wrong(why: str) -> InvalidConfig:
     return InvalidConfig(
-        f"the file of users is not as it should be: {why}",
-        remedy="lastwrite users FILE --add NAME writes such a file; docs/guide/serve.md has one",
+        f"the users file is invalid: {why}",
+        remedy="lastwrite users FILE --add NAME creates a valid one; docs/guide/serve.md shows it",
     )
