@@ -186,7 +186,7 @@ def test_topics_of_one_name_are_refused(place: Place, tmp_path: Path) -> None:
     folder = tmp_path / "pulsar" / "public" / "default" / "persistent" / "ctopic"
     folder.mkdir(parents=True)
     write_ledger(folder, 7, [single("a", "b")])
-    with pytest.raises(InvalidConfig, match="a topic ctopic lies in .* and another in"):
+    with pytest.raises(InvalidConfig, match="two topics are named ctopic: in .* and in"):
         lastwrite.serve(
             [str(place.store), str(tmp_path / "pulsar")],
             listen="127.0.0.1:0",

@@ -133,9 +133,9 @@ def test_what_the_command_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "cannot be read": {},
         "no password": {"add": "bob"},
         "no user bob": {"remove": "bob"},
-        "no mechanism": {"add": "bob", "password": "x", "mechanism": "GSSAPI"},
-        "has no name": {"add": "", "password": "x"},
-        "has not been said": {"topic": "orders"},
+        "unknown mechanism": {"add": "bob", "password": "x", "mechanism": "GSSAPI"},
+        "user name is empty": {"add": "", "password": "x"},
+        "without a user": {"topic": "orders"},
     }.items():
         with pytest.raises(InvalidConfig, match=words):
             lastwrite.users(path, **given)

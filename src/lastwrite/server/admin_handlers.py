@@ -1,6 +1,6 @@
-"""What administrators ask: where partitions lie, who writes them, where they move; who may what.
+"""Responses for administrators: log directories, producers, reassignments and ACLs.
 
-Source: Kafka 4.4 ``KafkaApis``, ``ReplicaManager``; what 4.4.0 answered.
+Source: Kafka 4.4 ``KafkaApis``, ``ReplicaManager``; the responses of Kafka 4.4.0.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from lastwrite.server.rights import ANY_NAME, Operation, Rule
 
 
 def describe_log_dirs(place: Place, request: Request, body: Any) -> bytes:
-    """What holds the partitions, and their bytes. Of volumes nothing is told; a partition that
-    cannot be read is left out.
+    """The folders that contain the partitions, with their sizes in bytes.
+
+    Volume sizes are not reported. Partitions that cannot be read are omitted.
     """
     catalog = place.catalog
     if not catalog.of_cluster(Operation.DESCRIBE):
@@ -76,8 +77,10 @@ def _size_of(request: Request, held: Partition) -> Any:
 
 
 def describe_producers(place: Place, request: Request, body: Any) -> bytes:
-    """Who has written, and where an open transaction of theirs began. Their last sequences, and the
-    epochs of their coordinators, are -1, as of what a broker does not know: no reader needs them.
+    """The known producers of each partition, with the first offset of an open transaction.
+
+    Sequences and coordinator epochs that are not known are -1, as on a broker: readers do not need
+    them.
     """
     return encode_answer(
         request,
@@ -139,24 +142,25 @@ def _producers(catalog: Allowed, request: Request, name: str, number: int) -> An
 
 
 def list_partition_reassignments(place: Place, request: Request, body: Any) -> bytes:
-    """None: nothing moves here."""
+    """An empty list, because partitions are never reassigned here."""
     error = Code.NONE
     if not place.catalog.of_cluster(Operation.DESCRIBE):
         error = Code.CLUSTER_AUTHORIZATION_FAILED
     return encode_answer(request, error_code=error, error_message=None, topics=())
 
 
-# Of a filter of rules. Source: Kafka 4.4 ``ResourcePatternFilter``, ``AccessControlEntryFilter``.
+# Values of ACL filters. Source: Kafka 4.4 ``ResourcePatternFilter``, ``AccessControlEntryFilter``.
 _UNKNOWN, _ANY = 0, 1
-_MATCH, _LITERAL, _PREFIXED = 2, 3, 4  # the patterns of a rule, or of those about a name
+# Patterns of a rule. MATCH selects all rules that apply to a name.
+_MATCH, _LITERAL, _PREFIXED = 2, 3, 4
 _DENY, _ALLOW = 2, 3
 
 
 def describe_acls(place: Place, request: Request, body: Any) -> bytes:
-    """The rules that a filter lets through, by what they are about.
+    """The ACLs that match a filter, grouped by resource.
 
     Raises:
-        CorruptLog: a filter that a broker does not read either.
+        CorruptLog: the filter is one that a broker rejects, too.
     """
     kinds = body.resource_type_filter, body.operation, body.permission_type
     if _UNKNOWN in (*kinds, body.pattern_type_filter):

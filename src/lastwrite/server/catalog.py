@@ -1,9 +1,8 @@
-"""Which topics are served, and each partition as it lies now.
+"""The served topics, and the current state of each partition.
 
-A partition is read when it is first asked for, and again when it has changed: of an archive its
-manifest, of a log directory the folder, the active segment or the broker's word on what is
-replicated. Whoever was answered from an older listing goes on in the newer one: offsets never name
-another record.
+A partition is read when first requested, and again when it has changed: an archive's manifest; or a
+log directory's folder, active segment or checkpoint of replicated offsets. Clients may continue an
+older listing in a newer one: an offset never names another record.
 """
 
 from __future__ import annotations
@@ -35,11 +34,12 @@ from lastwrite.storage.file_state import state_of
 from lastwrite.storage.layout import Layout
 from lastwrite.storage.objects.address import is_address, join, store_at
 
-FILES_S, BUCKET_S = 0.05, 1.0  # between looks at a partition: in a bucket each is a request
-_LIST_S = 5.0  # between looks for topics that are new
-_AT_ONCE = 16  # partitions that are read for an answer about all
-_FOLDERS_AT_ONCE = 4  # of them those on disks: more threads would wait for one another, not for it
-_IDS = uuid.UUID("4b7f6a53-7d0e-4f0c-9d0e-2f6c1f1c8a11")  # of topics that nobody gave one
+FILES_S, BUCKET_S = 0.05, 1.0  # between polls of a partition: in a bucket each is a request
+_LIST_S = 5.0  # between searches for new topics
+_AT_ONCE = 16  # partitions read in parallel for a response about all
+_FOLDERS_AT_ONCE = 4  # of them on disks: more threads would only wait for each other
+# namespace for ids of topics that have none
+_IDS = uuid.UUID("4b7f6a53-7d0e-4f0c-9d0e-2f6c1f1c8a11")
 _MOST_NAME = 249  # characters
 _NAME = re.compile(rf"[a-zA-Z0-9._-]{{1,{_MOST_NAME}}}")
 
@@ -47,7 +47,7 @@ _NAME = re.compile(rf"[a-zA-Z0-9._-]{{1,{_MOST_NAME}}}")
 class Partition:
     """One partition of one topic."""
 
-    is_of_kafka = True  # it has offsets and groups of a cluster of Kafka's
+    is_of_kafka = True  # it has offsets and groups of a Kafka cluster
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Partition:
         self._log: ServedLog | None = None
         self._state: Hashable = None
         self._looked_s = -60.0
-        self.changed_s = 0.0  # of time.monotonic, when it was last found to be another
+        self.changed_s = 0.0  # time.monotonic of the last change seen
 
     @cached_property
     def _root(self) -> str:
@@ -76,7 +76,7 @@ class Partition:
 
     @property
     def settings_folder(self) -> str:
-        """Where its settings are found, as those of Kafka's partitions are.
+        """The folder whose settings apply, as for partitions of Kafka.
 
         Raises:
             LogError: it cannot be read.
@@ -85,12 +85,12 @@ class Partition:
 
     @property
     def is_read(self) -> bool:
-        """Whether it was asked for before."""
+        """Whether it was requested before."""
         return self._log is not None
 
     @property
     def epoch(self) -> int:
-        """The last leader's; 0 as long as nobody has asked for the partition.
+        """The epoch of the last leader. 0 until the partition is requested.
 
         Raises:
             LogError: it is damaged, or cannot be read.
@@ -99,7 +99,7 @@ class Partition:
 
     @property
     def topic_id(self) -> str | None:
-        """As text; None: no cluster gave the topic one.
+        """The topic's id as text. None if no cluster has assigned one.
 
         Raises:
             LogError: see above.
@@ -107,7 +107,7 @@ class Partition:
         return self.log().topic_id
 
     def peek(self) -> None:
-        """Read what is told of it before anybody reads records of it.
+        """Read the metadata that responses need before records are fetched.
 
         Raises:
             LogError: see above.
@@ -115,19 +115,19 @@ class Partition:
         self.log()
 
     def log(self) -> ServedLog:
-        """As it was listed last.
+        """The last listing.
 
         Raises:
             LogError: it is damaged, or cannot be read.
         """
         if self._log is None:
-            with self._lock:  # who waited for another finds what that one has read
+            with self._lock:  # a thread that waited here uses what the other one has read
                 if self._log is None:
                     return self._read()
         return self._log
 
     def again(self) -> ServedLog:
-        """As it lies now.
+        """The current listing.
 
         Raises:
             LogError: see above.
@@ -151,7 +151,7 @@ class Partition:
         return self._log
 
     def _tell_gaps(self, log: PartitionLog) -> None:
-        """Name each gap of an archive to the operator, once."""
+        """Report each gap of an archive to the operator, once."""
         self._tell_once(gaps_in([log]))
 
     def _tell_once(self, problems: Iterable[Problem]) -> None:
@@ -161,21 +161,22 @@ class Partition:
                 self._tell(f"{self.name}: {problem}")
 
     def report(self, error: LogError) -> None:
-        """Name once what keeps a request for records from an answer."""
+        """Report once the error that keeps a request for records from succeeding."""
         if str(error) != self._told and str(error) not in self._gaps_told:
             self._gaps_told.add(str(error))
             self._tell(f"{self.name}: clients get KAFKA_STORAGE_ERROR: {error}")
 
     def _lost(self, log: PartitionLog) -> tuple[tuple[int, int], ...]:
-        """The ranges of offsets whose segments are missing, which are reported. A range that may
-        have been compacted away is reported alone.
+        """The offset ranges whose segments are missing, which are reported.
+
+        A range that may have been compacted away is reported but not returned.
         """
         found = KAFKA.judged(log, {}).problems[len(log.problems) :]
         self._tell_once(found)
         return log.holes if any_damaged(found) else ()
 
     def is_there(self) -> bool:
-        """Whether its folder exists, or did within the last 50 ms. Of a bucket: always."""
+        """Whether its folder exists, or did within the last 50 ms. Always true for a bucket."""
         if self._has_folder and time.monotonic() - self._checked_s > FILES_S:
             self._is_there, self._checked_s = self._folder_exists(), time.monotonic()
         return self._is_there
@@ -185,12 +186,12 @@ class Partition:
             os.stat(self.folder)
         except (FileNotFoundError, NotADirectoryError):
             return not self._has_folder
-        except OSError:  # it cannot be looked at: the request that reads it finds out why
+        except OSError:  # not accessible: the request that reads it finds the reason
             return True
         return True
 
     def listed(self) -> PartitionLog:
-        """What lies there now.
+        """Read the partition.
 
         Raises:
             LogError: see above.
@@ -205,7 +206,7 @@ class Partition:
         return log
 
     def fresh(self) -> ServedLog:
-        """As it lies now, or lay a moment ago.
+        """The current listing, or one of a moment ago.
 
         Raises:
             LogError: see above.
@@ -216,7 +217,7 @@ class Partition:
         return self.log()
 
     def look(self) -> bool:
-        """Read it again if it has changed; whether it did.
+        """Read it again if it has changed, and return whether it has.
 
         Raises:
             LogError: see above.
@@ -228,22 +229,22 @@ class Partition:
         return True
 
     def is_as_seen(self) -> bool:
-        """Whether nothing of it has changed since it was listed."""
+        """Whether it is unchanged since it was listed."""
         return self.seen() == self._state
 
     def seen(self) -> Hashable:
-        """What is another as soon as anything of the partition is."""
+        """A value that changes whenever anything of the partition does."""
         if archived.is_archived(self.folder):
             return self.seen_manifest()
         active = None
         if self._log is not None and self._log.log.segments:
             active = state_of(self._log.log.segments[-1].path)
-        # not the time of the file now: the next listing may be of the marks of a moment ago
+        # not the file's present time: the next listing may use marks that were read a moment ago
         noted_ns = root_state.recent(self._root).noted_ns
         return beside_a_broker.folder_state(self.folder), active, noted_ns
 
     def seen_manifest(self) -> Hashable:
-        """The same of a partition of an archive."""
+        """As ``seen``, for a partition of an archive."""
         path = join(self.folder, MANIFEST)
         if is_address(path):
             store, key = store_at(path)
@@ -260,14 +261,14 @@ class Topic:
     ) -> None:
         self.name = name
         self.partitions = parts
-        self.known_id = known_id  # None: nobody asked for it
+        self.known_id = known_id  # None until requested
         first = parts[min(parts)]
-        # of a topic that no cluster gave one: it follows from where it lies
+        # for a topic without an id: derived from its path
         self.made_id = uuid.uuid5(_IDS, f"{os.path.dirname(first.folder)}/{name}")
 
     @property
     def id(self) -> bytes:
-        """16 bytes, those of the cluster where they are known.
+        """The 16 bytes of the cluster's id for the topic, or of a derived one.
 
         Raises:
             LogError: its first partition cannot be read.
@@ -279,26 +280,26 @@ class Topic:
 
 
 class Source(NamedTuple):
-    """What one system has at an address."""
+    """The topics of one system at an address."""
 
     path: str
     system: Layout
 
     def found(self, names: Sequence[str]) -> Iterator[tuple[TopicPartition, TopicPartition, str]]:
-        """What clients call each partition, what its system calls it, and its folder.
+        """For each partition its name for clients, its name in its system, and its folder.
 
         Raises:
-            NotALog: nothing lies there, or nothing of these ``names``.
-            InvalidConfig: a topic has a name that Kafka's clients do not take.
+            NotALog: there is nothing at the address, or nothing with these ``names``.
+            InvalidConfig: a topic's name is not valid for Kafka clients.
         """
         for folder in self.system.find(self.path, list(names) or None, None):
             name = self.system.name_of(folder)
             topic = self.system.topic_names(name)[0]
             if not is_name(topic):
                 raise InvalidConfig(
-                    f"no topic of Kafka can be called {topic!r}",
+                    f"{topic!r} is not a valid topic name for Kafka",
                     path=folder,
-                    remedy="name those that are to be served by --topic",
+                    remedy="select the topics to serve with --topic",
                 )
             yield TopicPartition(topic, max(name.partition, 0)), name, folder
 
@@ -307,17 +308,18 @@ Maker: TypeAlias = Callable[[TopicPartition, str, Source, Files], Partition]
 
 
 def as_it_lies(name: TopicPartition, folder: str, source: Source, files: Files) -> Partition:
-    """A partition of Kafka's that is served without a copy."""
+    """A Kafka partition that is served without a copy."""
     return Partition(name, folder, files)
 
 
 class Catalog:
-    """What lies at ``sources``; ``names``: of these topics alone. ``make``: gives what serves a
-    partition.
+    """The topics at ``sources``, or those of them in ``names``.
+
+    ``make`` creates the object that serves a partition.
 
     Raises:
-        NotALog: nothing lies at one of them, or nothing of the names at any.
-        InvalidConfig: a partition lies at two of them, or two topics have one name.
+        NotALog: a source is empty, or no source has one of the names.
+        InvalidConfig: two sources have the same partition, or two topics have the same name.
     """
 
     def __init__(
@@ -344,14 +346,14 @@ class Catalog:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def list_again(self) -> None:
-        """See which partitions there are now; what is known of those that stay is kept.
+        """Find the current partitions. The state of known partitions is kept.
 
         Raises:
             NotALog, InvalidConfig: see above.
         """
         self._listed_s = time.monotonic()
         found: dict[str, dict[int, Partition]] = {}
-        of: dict[str, tuple[Layout, str]] = {}  # a topic's system, and what it calls the topic
+        of: dict[str, tuple[Layout, str]] = {}  # a topic's system, and its name there
         missing: NotALog | None = None
         known = {
             part.folder: part
@@ -364,7 +366,7 @@ class Catalog:
             except NotALog as error:
                 if not self._names or len(self._sources) == 1:
                     raise
-                missing = error  # another one may have it
+                missing = error  # another source may have it
                 continue
             for name, own, folder in here:
                 there = found.setdefault(name.topic, {})
@@ -372,9 +374,9 @@ class Catalog:
                 if name.partition in there or other != (source.system, own.topic):
                     place = there.get(name.partition) or there[min(there)]
                     raise InvalidConfig(
-                        f"a topic {name.topic} lies in {place.folder} and another in {folder}"
+                        f"two topics are named {name.topic}: in {place.folder} and in {folder}"
                         if other != (source.system, own.topic)
-                        else f"{name} lies in {place.folder} and in {folder}",
+                        else f"{name} exists in {place.folder} and in {folder}",
                         remedy="serve one of them",
                     )
                 there[name.partition] = known.get(folder) or self._make(
@@ -435,18 +437,18 @@ class Catalog:
             )
 
     def numbers(self, name: str) -> list[int]:
-        """The partitions of a topic; none: it is not there."""
+        """The partition numbers of a topic. Empty if it does not exist."""
         topic = self.topic(name)
         return [] if topic is None else sorted(topic.partitions)
 
     def _look(self) -> None:
-        """List again what was listed a while ago; a store that is silent changes nothing."""
+        """List again after a few seconds. If a store does not respond, nothing changes."""
         if time.monotonic() - self._listed_s > _LIST_S:
             with suppress(LogError):
                 self.list_again()
 
     def of_id(self, id: bytes) -> Topic | None:
-        """The topic of that id; those that were never asked for are read to find it."""
+        """The topic of that id. Topics that were never requested are read to find it."""
         found = self._of_ids.get(id)
         if found is not None and self._topics.get(found.name) is found:
             return self._present(found)
@@ -458,7 +460,7 @@ class Catalog:
         return self._of_ids.get(id)
 
     def read_all(self, topics: Sequence[Topic]) -> None:
-        """Read the partitions of topics, several at once; those that cannot be are left out."""
+        """Read the partitions of topics, several in parallel. Unreadable ones are skipped."""
 
         def read(found: Sequence[Partition]) -> None:
             for each in found:
@@ -475,7 +477,7 @@ class Catalog:
                 self._of_ids[topic.id] = topic
 
     def folders(self) -> set[str]:
-        """The log directories, or what else contains the partitions."""
+        """The log directories, or other folders that contain the partitions."""
         parts = (part for topic in self._topics.values() for part in topic.partitions.values())
         return {os.path.dirname(part.folder) for part in parts}
 
@@ -485,8 +487,9 @@ class Catalog:
 
 
 def cluster_id_of(paths: Sequence[str]) -> str:
-    """22 characters that stay as long as the same is served from the same place; never those of
-    the cluster that wrote it, so that no client takes one for the other.
+    """22 characters that stay the same while the same paths are served.
+
+    They differ from the id of the cluster that wrote the logs, so that clients do not mix them up.
     """
     text = "\n".join(path if is_address(path) else os.path.abspath(path) for path in paths)
     made = uuid.uuid5(_IDS, text).bytes
@@ -494,12 +497,12 @@ def cluster_id_of(paths: Sequence[str]) -> str:
 
 
 def is_name(topic: str | None) -> bool:
-    """Whether a topic may be called so."""
+    """Whether it is a valid topic name."""
     return _NAME.fullmatch(topic or "") is not None and topic not in (".", "..")
 
 
 def name_problem(topic: str) -> str:
-    """Why a topic may not have this name, as a broker words it; empty if it may."""
+    """Why a topic name is invalid, as a broker words it; empty if it may."""
     if is_name(topic):
         return ""
     if not topic:

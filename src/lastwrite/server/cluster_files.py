@@ -1,4 +1,4 @@
-"""What a stopped cluster's files say of the cluster itself, read again when they change."""
+"""Files of a stopped cluster about the cluster itself, reloaded when they change."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class ClusterFiles:
             return self._read[1]
 
     def features(self) -> ClusterState:
-        """The state that was read last: each connection asks for features.
+        """The last state read, because each connection requests the features.
 
-        An unreadable metadata log has none.
+        An unreadable metadata log has no features.
         """
         if self._read is None:
             try:
@@ -50,12 +50,12 @@ class ClusterFiles:
         return self._read[1]
 
     def node(self) -> str | None:
-        """The id of the broker whose log roots these are. None: unknown, or there are several."""
+        """The id of the broker whose log roots these are. None if unknown or not unique."""
         nodes = {self._clusters.spokesman(root).node for root in self._roots}
         return nodes.pop() if len(nodes) == 1 else None
 
     def transactions(self) -> Mapping[str, Mapping[str, Any]]:
-        """The state of each transactional id, as ``TransactionLogValue`` has it.
+        """The state of each transactional id, in the fields of ``TransactionLogValue``.
 
         Raises:
             LogError: a transaction log cannot be read.

@@ -35,7 +35,7 @@ _KNOWN_STATES = tuple(each for each in TRANSACTION_STATES if each != _DEAD)
 
 
 def describe_quorum(place: Place, request: Request, body: Any) -> bytes:
-    """The metadata log's end; the server is its leader and only voter."""
+    """The end of the metadata log. The server is the leader and the only voter."""
     if not place.catalog.of_cluster(Operation.DESCRIBE):
         return encode_answer(
             request,
@@ -137,7 +137,7 @@ def _quota(request: Request, entity: QuotaEntity, values: Mapping[str, float]) -
 
 
 def _filter_error(components: Any) -> tuple[int, str]:
-    """What is wrong with the components of a filter."""
+    """The error of the components of a filter."""
     kinds: set[str] = set()
     for each in components:
         kind, match = each.entity_type, each.match_type

@@ -33,7 +33,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 def given_settings(config: Mapping[str, object], roots: Sequence[str]) -> dict[str, str]:
-    """The broker's properties file as far as it is known: what was given, and who the server is."""
+    """The settings of the broker's properties file, as far as given, with the server's own id."""
     given = {name: str(value) for name, value in config.items() if is_broker_setting(name)}
     own = dict.fromkeys(("node.id", "broker.id"), str(NODE))
     dirs = {"log.dirs": ",".join(roots)} if roots else {}
@@ -97,7 +97,7 @@ _Found = tuple[int, str, list[DescribedSetting]]
 
 
 def _settings(place: Place, asked: Any) -> _Found:
-    """An error, its text, and without one the settings."""
+    """An error and its text; the settings if there is no error."""
     kind, name = asked.resource_type, asked.resource_name
     try:
         if kind == TOPIC:
@@ -137,13 +137,13 @@ def _of_topic(place: Place, name: str) -> _Found:
 def _topic_settings(place: Place, topic: Topic) -> list[DescribedSetting]:
     """
     Raises:
-        LogError: they cannot be read.
+        LogError: the settings cannot be read.
     """
     folder = topic.partitions[min(topic.partitions)].settings_folder
     known = place.system.known_of(folder)
     if known is None:
         found = BrokerSettings(file=place.broker_file).describe_topic({})
-        # Kafka's default would be a guess.
+        # showing Kafka's default would be a guess
         return [each for each in found if each.name != POLICY.replace("_", ".")]
     file = _texts(known.file) if archived.is_archived(folder) else place.broker_file
     broker = BrokerSettings(_texts(known.broker), _texts(known.brokers), file)
@@ -155,7 +155,7 @@ def _texts(settings: Mapping[str, object]) -> dict[str, str]:
 
 
 def _error(catalog: Allowed, kind: int, name: str) -> tuple[int, str]:
-    """What is wrong with asking for the settings of something other than a topic."""
+    """The error of a request for settings of something other than a topic."""
     if kind not in (BROKER, LOGGER, CLIENT_METRICS, GROUP):
         return Code.INVALID_REQUEST, MALFORMED
     if kind == GROUP:

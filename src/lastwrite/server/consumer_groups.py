@@ -1,15 +1,16 @@
-"""Consumer groups of the newer protocol, where the server says who reads what (KIP-848).
+"""Consumer groups of KIP-848, where the server assigns the partitions.
 
-Each member beats, says what it reads, and is told what it may. When members or topics change the
-group gets a new epoch and a new target. A partition moves in two steps: its member is told to leave
-it, says that it has, and only then another is told to take it. A member has the group's epoch once
-it is told its whole target.
+Each member sends heartbeats with its subscription and its current partitions, and receives its
+assignment. When members or topics change, the group gets a new epoch and a new target assignment. A
+partition moves in two steps: the old member has to confirm that it has revoked the partition before
+the new one gets it. A member reaches the group's epoch once it has its whole target assignment.
 
     a: {0 1 2 3}    b joins, target a: {0 1}, b: {2 3}
-    a beats  → told {0 1}                b beats → told {}
-    a beats, reads {0 1} → epoch is the group's      b beats → told {2 3}, epoch is the group's
+    a beats  → gets {0 1}                b beats → gets {}
+    a beats, reads {0 1} → epoch is the group's      b beats → gets {2 3}, epoch is the group's
 
-Source: KIP-848; Kafka 4.4 ``ConsumerGroup``, ``CurrentAssignmentBuilder``; docs/decisions/serving.md.
+Source: KIP-848; Kafka 4.4 ``ConsumerGroup``, ``CurrentAssignmentBuilder``;
+docs/decisions/serving.md.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Partition = tuple[str, int]  # topic, number
 
 
 class Beat(NamedTuple):
-    """What a member says; None: as before."""
+    """A heartbeat of a member. None means unchanged since its last one."""
 
     member: str
     epoch: int
@@ -45,7 +46,7 @@ class Beat(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What it is told; ``reads`` None: as before."""
+    """The response to a heartbeat. If ``reads`` is None, the assignment is unchanged."""
 
     error: int
     message: str | None = None
@@ -56,7 +57,7 @@ class Told(NamedTuple):
 
 @dataclass(eq=False)
 class Reader:
-    """A member."""
+    """A member of a group."""
 
     id: str
     instance: str | None
@@ -67,27 +68,27 @@ class Reader:
     topics: tuple[str, ...] = ()
     assignor: str | None = None
     epoch: int = 0
-    before: int = -1  # the epoch that it had, which a lost answer may leave it in
+    before: int = -1  # the previous epoch, still valid if the last response was lost
     target: frozenset[Partition] = frozenset()
-    told: frozenset[Partition] = frozenset()  # it may read these
-    leaving: frozenset[Partition] = frozenset()  # it was told to leave these, and has not said so
-    left_s: float = 0.0  # since when
+    told: frozenset[Partition] = frozenset()  # its assigned partitions
+    leaving: frozenset[Partition] = frozenset()  # to be revoked, and not confirmed yet
+    left_s: float = 0.0  # since when it has to revoke them
 
 
 @dataclass(eq=False)
 class ConsumerGroup:
-    """A group; all under its lock. ``numbers``: the partitions of a topic; none: it is not there."""
+    """A group. Its lock guards all fields. ``numbers`` lists a topic's partitions, or none."""
 
     name: str
     numbers: Callable[[str], Sequence[int]]
-    epoch: int = 1  # its first target is of epoch 2, as a broker's
+    epoch: int = 1  # its first target assignment gets epoch 2, as on a broker
     members: dict[str, Reader] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
     _aimed_at: Mapping[str, Sequence[int]] | None = None  # None: a new target is due
 
     @property
     def assignor(self) -> str:
-        """The one that most members ask for."""
+        """The assignor that most members request."""
         asked = [each.assignor for each in self.members.values() if each.assignor]
         return max(set(asked), key=asked.count) if asked else ASSIGNORS[0]
 
@@ -96,7 +97,7 @@ class ConsumerGroup:
         return all(each.epoch == self.epoch for each in self.members.values())
 
     def beat(self, said: Beat, now_s: float) -> Told:
-        """Hear a member, and tell it what it reads."""
+        """Process a member's heartbeat, and return its assignment."""
         with self.lock:
             self.tick(now_s)
             if said.epoch in (_LEAVES, _LEAVES_FOR_A_WHILE):
@@ -164,7 +165,7 @@ class ConsumerGroup:
             reader.leaving &= said.reads
 
     def _aim(self) -> None:
-        """A new target where members, or the partitions of their topics, are others than before."""
+        """Compute a new target assignment if members or partitions of their topics have changed."""
         wanted = {topic for each in self.members.values() for topic in each.topics}
         there = {topic: tuple(self.numbers(topic)) for topic in wanted}
         if there == self._aimed_at:
@@ -214,7 +215,7 @@ class ConsumerGroup:
         return Told(Code.NONE, None, found.id, said.epoch)
 
     def may_commit(self, member: str, epoch: int) -> int:
-        """Whether a member of this epoch may commit offsets."""
+        """The error of committing offsets as a member of this epoch."""
         with self.lock:
             found = self.members.get(member)
             if found is None:
@@ -222,13 +223,14 @@ class ConsumerGroup:
             return Code.NONE if epoch == found.epoch else Code.STALE_MEMBER_EPOCH
 
     def may_fetch(self, member: str | None, epoch: int) -> int:
-        """Whether a member of this epoch may ask where the group stands; none: an administrator.
-        (Kafka 4.4, ``ConsumerGroup.validateOffsetFetch``.)
+        """The error of fetching committed offsets as a member of this epoch.
+
+        None means an administrator. Source: Kafka 4.4 ``ConsumerGroup.validateOffsetFetch``.
         """
         return Code.NONE if member is None and epoch < 0 else self.may_commit(member or "", epoch)
 
     def tick(self, now_s: float) -> None:
-        """Take out who was not heard of, or does not leave what it was told to leave."""
+        """Remove members without heartbeats, or that do not revoke partitions in time."""
         with self.lock:
             for each in list(self.members.values()):
                 is_silent = now_s - each.heard_s > SESSION_S
@@ -249,12 +251,12 @@ Topics = Mapping[str, Sequence[str]]  # of members
 def _evenly(
     members: Topics, there: Mapping[str, Sequence[int]], before: Mapping[str, frozenset[Partition]]
 ) -> dict[str, frozenset[Partition]]:
-    """As many for each as can be, and what a member has it keeps as long as that holds."""
+    """Assign equally many partitions to each member, keeping present owners where possible."""
     owners: dict[Partition, str] = {}
     had = {part: id for id, parts in before.items() for part in parts}
     loads = dict.fromkeys(members, 0)
     parts = [(topic, number) for topic in sorted(there) for number in there[topic]]
-    with_more = 0  # members that keep one more than the others
+    with_more = 0  # members that get one partition more than the others
     for part in parts:
         able = [id for id in members if part[0] in members[id]]
         least, more = divmod(len(parts), max(len(able), 1))
@@ -279,7 +281,7 @@ def _evenly(
 def _ranges(
     members: Topics, there: Mapping[str, Sequence[int]], before: Mapping[str, frozenset[Partition]]
 ) -> dict[str, frozenset[Partition]]:
-    """Of each topic a stretch for each."""
+    """Assign a contiguous range of each topic's partitions to each subscribed member."""
     owners: dict[Partition, str] = {}
     for topic, numbers in there.items():
         able = sorted(id for id in members if topic in members[id])

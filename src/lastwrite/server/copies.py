@@ -1,11 +1,11 @@
-"""Folders of the server's own with what it made of partitions, and no more of them than fit.
+"""A bounded store of copies that the server made of partitions.
 
     STATE/copies/3f0c…/kafka/orders/0/manifest.json      an archive of one partition
     STATE/copies/9a11…/orders-0/…                        a cleaned copy of one
 
-A folder's name follows from what it was made of, so what is another gets another folder, and one
-that is whole is found again after a restart. Of those that are more than fit the one that was used
-longest ago goes; whoever reads it keeps its open files, and it is made anew when it is asked for.
+A folder's name is a hash of the copy's source, so a changed source gets another folder, and a
+complete copy is found again after a restart. Beyond the limit the least recently used copies are
+deleted. Clients that read one keep its open files; the next request creates it again.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ _ASIDE = ".aside"
 
 
 class Copies:
-    """``folder``: made where it is not there. ``limit_bytes``: of all together, but for the one
-    that was made last.
+    """The copies in ``folder``, which is created if missing.
+
+    ``limit_bytes`` is for all together. The newest copy is kept even if it is larger.
     """
 
     def __init__(self, folder: str, limit_bytes: int) -> None:
@@ -35,30 +36,30 @@ class Copies:
                 remove_tree(os.path.join(folder, name))
 
     def place(self, *what: object) -> str:
-        """Where a copy lies, or will, that is made of this."""
+        """The path of the copy of this source, whether it exists or not."""
         text = "\n".join(map(str, what))
         return os.path.join(self._folder, hashlib.sha256(text.encode()).hexdigest()[:32])
 
     @staticmethod
     def aside(place: str) -> str:
-        """Where a copy is made before ``keep``: nothing is there."""
+        """An empty path to create a copy at, before ``keep``."""
         aside = place + _ASIDE
         if os.path.isdir(aside):
             remove_tree(aside)
         return aside
 
     def keep(self, place: str) -> None:
-        """Let what was made aside count."""
+        """Move a finished copy to ``place``."""
         self.remove(place)
         rename(place + _ASIDE, place)
 
     def remove(self, place: str) -> None:
-        """Nothing lies there then."""
+        """Delete the copy, if it exists."""
         if os.path.isdir(place):
             remove_tree(place)
 
     def used(self, place: str) -> None:
-        """Note that a copy is used now; remove those that are too many.
+        """Mark a copy as used now, and delete the least recently used ones beyond the limit.
 
         Raises:
             LogError: the folder cannot be read.
@@ -76,7 +77,7 @@ class Copies:
                     remove_tree(path)
 
     def _all(self) -> Iterator[tuple[int, str, int]]:
-        """When each copy was used, where it lies, its bytes."""
+        """For each copy the time of its last use, its path and its size in bytes."""
         with os.scandir(self._folder) as entries:
             for entry in entries:
                 if not entry.name.endswith(_ASIDE) and entry.is_dir():

@@ -147,8 +147,8 @@ class Door:
     def client(self, user: str | None, host: str) -> Client | None:
         """The client with its current permissions. None if the user was removed.
 
-        ``user`` is the name of SASL, or the subject ``CN=…`` of a client certificate, or None without
-        authentication.
+        ``user`` is the name of SASL, or the subject ``CN=…`` of a client certificate. None means
+        that there is no authentication.
         """
         if self.users is None:
             return Client(f"User:{user}" if user else ANONYMOUS, host, None)

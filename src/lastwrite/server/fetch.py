@@ -1,16 +1,15 @@
-"""Fetch, answered: which bytes of which files, in what frame. No record is touched.
+"""Fetch responses: byte ranges of files with the frame around them. Records are not decoded.
 
-An answer is planned whole before its first byte goes out, since its size stands at its begin. By
-version, with ``tags`` where 12 or newer, names up to 12 and ids from 13 on::
+A response is planned completely before its first byte is sent, because it starts with its size. By
+version, with ``tags`` from 12 on, names before 13 and ids from 13 on::
 
     throttle ms 0 · [error · session 0] · topics: name or id · partitions:
         number · error · high watermark · last stable offset · [log start] ·
-        aborted transactions: producer, first offset; null where all are wanted ·
+        aborted transactions: producer, first offset; null for read_uncommitted ·
         [preferred replica -1] · records
 
-Sessions are not kept: the answer has id 0, and clients then name all partitions each time
-(KIP-227). A request that goes on in a session is refused as a broker refuses one of a session it
-has dropped.
+Sessions are not supported: the response has id 0, so that clients name all partitions each time
+(KIP-227). A request that continues a session gets the error of a broker that has dropped it.
 
 Source: Kafka 4.4 ``FetchResponse.json``, ``ReplicaManager.readFromLog``; KIP-74, KIP-98, KIP-227,
 KIP-320, KIP-516; docs/decisions/serving.md.
@@ -39,7 +38,7 @@ _TRIES = 3
 
 
 class Part(NamedTuple):
-    """One partition of an answer."""
+    """One partition of a response."""
 
     number: int
     error: int
@@ -47,20 +46,20 @@ class Part(NamedTuple):
     last_stable: int = -1
     log_start: int = -1
     stretch: Stretch | None = None
-    aborted: tuple[tuple[int, int], ...] | None = None  # None: all is wanted, aborted or not
-    diverging: tuple[int, int] | None = None  # epoch, its end
+    aborted: tuple[tuple[int, int], ...] | None = None  # None for read_uncommitted
+    diverging: tuple[int, int] | None = None  # the epoch and its end offset
 
 
 class Asked(NamedTuple):
-    """One partition of a request, found or not."""
+    """One partition of a request, whether it exists or not."""
 
     partition: Partition | None
-    unknown: int  # the error where it was not found
-    of: Any  # kio's part of the request
+    unknown: int  # the error if it does not exist
+    of: Any  # kio's structure in the request
 
 
 class Waiting(NamedTuple):
-    """A request whose partitions were found: the name or id of each topic, and what of it."""
+    """A request with its partitions looked up, by name or id of the topic."""
 
     topics: list[tuple[bytes, list[Asked]]]
     is_committed: bool
@@ -76,7 +75,7 @@ class Waiting(NamedTuple):
 
 
 def found_for(request: Request, body: Any, catalog: Allowed) -> Waiting:
-    """What a request asks for."""
+    """Look up the partitions of a request."""
     topics = []
     for each in body.topics:
         if request.version >= _BY_ID:
@@ -105,7 +104,7 @@ def _asked(catalog: Allowed, topic: Topic | None, part: Any, unknown: int) -> As
 
 
 class Planned(NamedTuple):
-    """An answer; ``size``: of its records; ``error``: of the whole request."""
+    """A response. ``size`` is that of its records; ``error`` is for the whole request."""
 
     topics: list[tuple[bytes, list[Part]]]
     size: int
@@ -121,8 +120,9 @@ def refused(body: Any) -> Planned | None:
 
 
 def planned(waiting: Waiting) -> Planned:
-    """What can be answered now. The first partition that has anything gives its first batch whole;
-    the others give what fits.
+    """The response as of now.
+
+    The first partition with records returns its first batch whole; the others return what fits.
     """
     left, size, has_error = waiting.max_bytes, 0, False
     topics = []
@@ -167,7 +167,7 @@ def _part(asked: Asked, left: int, is_committed: bool, is_first: bool) -> Part:
             return Part(of.partition, Code.OFFSET_OUT_OF_RANGE)
         except CommitConflict:
             continue
-        except SegmentMissing:  # which is reported when the partition is listed
+        except SegmentMissing:  # reported when the partition is listed
             break
         except LogError as error:
             asked.partition.report(error)
@@ -176,14 +176,14 @@ def _part(asked: Asked, left: int, is_committed: bool, is_first: bool) -> Part:
 
 
 def epoch_error(ours: int, theirs: int) -> int:
-    """What a client gets that names another leader's epoch than ours; -1: it names none."""
+    """The error of a request with ``theirs`` as leader epoch. -1 means that it has none."""
     if theirs in (-1, ours):
         return Code.NONE
     return Code.UNKNOWN_LEADER_EPOCH if theirs > ours else Code.FENCED_LEADER_EPOCH
 
 
 def encode_fetched(request: Request, answer: Planned) -> list[bytes | Stretch]:
-    """The answer without its size, records as places in files."""
+    """The response without its size, with records as ranges of files."""
     version = request.version
     out: list[bytes | Stretch] = []
     head = [answer_head(request), struct.pack(">i", 0)]
@@ -236,5 +236,5 @@ def _name(version: int, topic: str) -> bytes:
 
 
 def _count(version: int, count: int) -> bytes:
-    """The number of a list's elements, or of bytes; -1: null."""
+    """The encoded number of elements or bytes. -1 means null."""
     return encode_unsigned(count + 1) if version >= _FLEXIBLE else struct.pack(">i", count)

@@ -1,6 +1,6 @@
-"""What requests of consumer groups are answered with. We coordinate all of them.
+"""Responses to consumer group requests. The server coordinates all groups.
 
-Source: Kafka 4.4 ``GroupCoordinatorService``; what 4.4.0 answered.
+Source: Kafka 4.4 ``GroupCoordinatorService``; the responses of Kafka 4.4.0.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MOST_METADATA_BYTES = 4096  # offset.metadata.max.bytes
 
 @dataclass(frozen=True, slots=True)
 class Coordinator:
-    """What answers are made of."""
+    """The state that group responses need."""
 
     catalog: Allowed
     identity: Identity
@@ -73,7 +73,7 @@ def _coordinator(place: Coordinator, key: str, kind: int) -> dict[str, object]:
         message = _NO_GROUP if error else message
     elif kind != _TRANSACTION_KEY:
         error, message = Code.INVALID_REQUEST, MALFORMED
-    elif place.catalog.rules() is not None:  # no rule can allow a transactional id
+    elif place.catalog.rules() is not None:  # ACLs for transactional ids cannot be given here
         error, message = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, _NO_TRANSACTION
     return {
         "node_id": -1 if error else NODE,
@@ -138,7 +138,7 @@ def _name(request: Request, nullable: int, name: str | None) -> str | None:
 
 
 def _member_error(place: Coordinator, group: str) -> int:
-    """What is wrong with a member's request about a group, before the group is looked up."""
+    """The error of a member's request about a group, before the group is looked up."""
     wrong = place.catalog.group_error(group)
     return wrong or (Code.NONE if group else Code.INVALID_GROUP_ID)
 
@@ -232,7 +232,7 @@ def _beaten(place: Coordinator, request: Request, body: Any) -> Told:
     if wrong:
         return Told(Code.INVALID_REQUEST, wrong)
     if getattr(body, "subscribed_topic_regex", None):
-        return Told(Code.INVALID_REQUEST, "Topics are named here, not matched by a pattern.")
+        return Told(Code.INVALID_REQUEST, "Subscribing by pattern is not supported.")
     classic = place.groups.known(body.group_id)
     if classic is not None and classic.members:
         return Told(Code.INCONSISTENT_GROUP_PROTOCOL, "The group has members of the classic kind.")
@@ -270,7 +270,7 @@ def _beat_problem(request: Request, body: Any) -> str:
     Source: Kafka 4.4 ``GroupMetadataManager.throwIfConsumerGroupHeartbeatRequestIsInvalid``.
     """
     epoch = body.member_epoch
-    needs_id = request.version >= 1 or epoch > 0 or epoch == -1  # else the server draws one
+    needs_id = request.version >= 1 or epoch > 0 or epoch == -1  # else the server generates one
     has_topics = body.subscribed_topic_names is not None
     has_topics = has_topics or getattr(body, "subscribed_topic_regex", None) is not None
     problems = {
@@ -327,7 +327,7 @@ def offset_commit(place: Coordinator, request: Request, body: Any) -> bytes:
     if commits:
         try:
             place.offsets.commit(commits, _now_ms())
-        except LogError:  # what could not be noted is not answered as if it were
+        except LogError:  # a commit that was not stored must not be confirmed
             answers = [
                 (topic, [(number, error or Code.KAFKA_STORAGE_ERROR) for number, error in parts])
                 for topic, parts in answers
@@ -355,7 +355,7 @@ def offset_commit(place: Coordinator, request: Request, body: Any) -> bytes:
 
 
 def _may_commit(place: Coordinator, request: Request, body: Any) -> int:
-    """Whether who says so may note positions of a group; of topics a broker speaks first."""
+    """The error of committing offsets of a group. A broker checks topics before this."""
     denied = place.catalog.group_error(body.group_id)
     if denied:
         return denied
@@ -429,7 +429,7 @@ def _may_fetch(place: Coordinator, asked: Any) -> int:
 def _positions(
     place: Coordinator, request: Request, group: str, topics: Any, plural: str
 ) -> tuple[Any, ...]:
-    """A group's positions in ``topics``, or wherever it has one; none: -1, and no error."""
+    """A group's committed offsets in ``topics``, or all of them. A missing one is -1, no error."""
     by_id = request.version >= 10
     if topics is None:
         names: dict[str, list[int]] = {}
@@ -446,7 +446,7 @@ def _positions(
             (_named(place.catalog, by_id, each), _naming(by_id, each), each.partition_indexes)
             for each in topics
         ]
-    # of versions 8 on the classes are called in the plural
+    # from version 8 on, kio's class names are in the plural
     return tuple(
         part(
             request,
@@ -485,7 +485,7 @@ def _position(
     where = None if name is None else Place(group, name, number)
     found = None if where is None else place.offsets.of(where)
     if where is not None and found is None and place.offsets.is_unread(where):
-        error = Code.KAFKA_STORAGE_ERROR  # -1 would let a consumer skip or repeat records
+        error = Code.KAFKA_STORAGE_ERROR  # -1 would make a consumer skip or repeat records
     return part(
         request,
         f"OffsetFetchResponsePartition{plural}",
@@ -501,7 +501,7 @@ def _position(
 
 
 def delete_groups(place: Coordinator, request: Request, body: Any) -> bytes:
-    """Positions of groups without members go."""
+    """Delete the committed offsets of groups without members."""
     return encode_answer(
         request,
         results=tuple(
@@ -528,7 +528,7 @@ def _delete_group(place: Coordinator, name: str) -> int:
 
 
 def offset_delete(place: Coordinator, request: Request, body: Any) -> bytes:
-    """A group's positions in topics that none of its members reads go."""
+    """Delete a group's committed offsets in topics to which none of its members subscribes."""
     wrong = _member_error(place, body.group_id)
     if not wrong and _state_of(place, body.group_id)[0] == GroupState.DEAD:
         wrong = Code.GROUP_ID_NOT_FOUND
@@ -573,7 +573,7 @@ def offset_delete(place: Coordinator, request: Request, body: Any) -> bytes:
 def _delete_positions(
     place: Coordinator, name: str, asked: list[Place]
 ) -> tuple[int, dict[Place, int]]:
-    """What is wrong with the group, or the error of each position."""
+    """The error of the group, or the error of each offset."""
     with place.groups.held(name) as (group, newer):
         if group.members and group.protocol_type != "consumer":
             return Code.NON_EMPTY_GROUP, {}
@@ -591,7 +591,7 @@ def _unknown(catalog: Allowed, name: str, number: int) -> int:
 
 
 def _take_away(place: Coordinator, places: list[Place]) -> int:
-    """Those that are there, all or none; what went wrong."""
+    """Delete the committed offsets that exist, all or none. Returns the error code."""
     known = [(each, None) for each in places if place.offsets.of(each)]
     try:
         if known:
@@ -711,7 +711,7 @@ def _operations(place: Coordinator, body: Any, name: str) -> int:
 
 
 def consumer_group_describe(place: Coordinator, request: Request, body: Any) -> bytes:
-    """Groups of KIP-848; of others whoever asks hears so, and asks for the classic ones."""
+    """Describe groups of KIP-848. After the error for a classic one, clients use DescribeGroups."""
     described = []
     for name in body.group_ids:
         group = place.groups.known_newer(name)

@@ -1,16 +1,16 @@
-"""Consumer groups that share partitions among themselves: the classic protocol.
+"""Consumer groups of the classic protocol, whose leader assigns the partitions.
 
-    join ──► preparing ──all have joined──► completing ──the leader's word──► stable
-              ▲  one more joins, one leaves or falls silent, the leader joins again  │
-              └──────────────────────────────────────────────────────────────────────┘
+    join ──► preparing ──all have joined──► completing ──leader's assignment──► stable
+              ▲  a member joins, leaves or times out, or the leader joins again   │
+              └───────────────────────────────────────────────────────────────────┘
 
-The first member to join is the leader; it gets to know what all understand, and says who reads
-what. We hand its word on and never look into it. A member that was not heard of for its session's
-timeout is out. Nothing of this is kept over a restart: members then learn that nobody knows them,
-and join anew; what groups have committed is kept by ``offsets``.
+The first member to join is the leader. It receives the metadata of all members and assigns the
+partitions; the server forwards the assignments without decoding them. A member without heartbeats
+for its session timeout is removed. Groups are not stored: after a restart members get an error for
+an unknown member and join again. Committed offsets are stored by ``offsets``.
 
-Source: Kafka 4.4 ``ClassicGroup``, ``GroupMetadataManager.classicGroupJoin``; KIP-345 (members
-with a name of their own), KIP-394; docs/decisions/serving.md.
+Source: Kafka 4.4 ``ClassicGroup``, ``GroupMetadataManager.classicGroupJoin``; KIP-345 (static
+members), KIP-394; docs/decisions/serving.md.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MOST_MEMBERS, _MOST_GROUPS = 1000, 10_000
 
 
 class GroupState(StrEnum):
-    """Under Kafka's names."""
+    """States under Kafka's names."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -44,11 +44,11 @@ class GroupState(StrEnum):
     DEAD = "Dead"
 
 
-Protocols = Sequence[tuple[str, bytes]]  # a name and what the member says under it
+Protocols = Sequence[tuple[str, bytes]]  # protocol names with the member's metadata
 
 
 class Joining(NamedTuple):
-    """What a member says that wants to join."""
+    """A request to join."""
 
     group: str
     member: str
@@ -59,12 +59,12 @@ class Joining(NamedTuple):
     rebalance_s: float
     protocol_type: str
     protocols: Protocols
-    must_know_id: bool  # KIP-394: whoever has no id gets one, and comes again with it
-    may_skip: bool  # KIP-814: a leader that comes again may be told that all stays
+    must_know_id: bool  # KIP-394: a member without an id gets one and has to join again with it
+    may_skip: bool  # KIP-814: a leader that rejoins can be told that the assignment stays
 
 
 class Joined(NamedTuple):
-    """What it gets to know."""
+    """The response to a request to join."""
 
     error: int = Code.NONE
     generation: int = -1
@@ -72,12 +72,12 @@ class Joined(NamedTuple):
     protocol: str | None = None
     leader: str = ""
     member: str = ""
-    members: tuple[tuple[str, str | None, bytes], ...] = ()  # id, instance, its metadata
+    members: tuple[tuple[str, str | None, bytes], ...] = ()  # id, instance id, metadata
     skips: bool = False
 
 
 class Synced(NamedTuple):
-    """Who reads what, for one member."""
+    """The response to a request to sync: the member's assignment."""
 
     error: int = Code.NONE
     assignment: bytes = b""
@@ -98,8 +98,8 @@ class Member:
     protocols: Protocols
     heard_s: float
     assignment: bytes = b""
-    has_joined: bool = False  # in the round that is being prepared
-    waits: int = 0  # calls that wait for its sake: it is alive
+    has_joined: bool = False  # in the rebalance that is being prepared
+    waits: int = 0  # requests that wait for this member: while there are any it is alive
 
     def metadata(self, protocol: str | None) -> bytes:
         return next((data for name, data in self.protocols if name == protocol), b"")
@@ -107,7 +107,7 @@ class Member:
 
 @dataclass(eq=False)
 class Group:
-    """A group; all under its own lock."""
+    """A group. Its own lock guards all fields."""
 
     name: str
     state: GroupState = GroupState.EMPTY
@@ -116,14 +116,15 @@ class Group:
     protocol: str | None = None
     leader: str | None = None
     members: dict[str, Member] = field(default_factory=dict)
-    pending: dict[str, float] = field(default_factory=dict)  # ids that were given; until when
-    due_s: float = 0.0  # when who has not joined again is out
+    # assigned member ids that have not joined yet, and their deadlines
+    pending: dict[str, float] = field(default_factory=dict)
+    due_s: float = 0.0  # deadline for members to rejoin
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     # ------------------------------------------------------------------ joining
 
     def join(self, asked: Joining, now_s: Callable[[], float]) -> Joined:
-        """Join, and wait until all have."""
+        """Join, and wait until all members have joined."""
         with self.changed:
             self.tick(now_s())
             wrong = self._refused(asked)
@@ -166,7 +167,7 @@ class Group:
         return Code.NONE
 
     def _member_of(self, asked: Joining, now_s: float) -> Member | Joined:
-        """The member that asks, made where it is new; or the answer, where it is not to wait."""
+        """The requesting member, created if new, or an immediate response."""
         before = self._of_instance(asked.instance)
         if asked.member:
             if before is not None and before.id != asked.member:
@@ -203,12 +204,14 @@ class Group:
         return member
 
     def _replaced(self, before: Member, id: str, asked: Joining, now_s: float) -> Member | Joined:
-        """The member of a name comes back under another id: in a group at rest nothing moves for
-        it, if it understands the same.
+        """A static member rejoins with a new id.
+
+        In a stable group nothing else changes, if its protocols are the same.
         """
         was_leader = self.leader == before.id
         del self.members[before.id]
-        told = self.leader or ""  # who cannot be told that all stays is told of another leader
+        # without KIP-814 the member gets its old id as the leader's, so that it does not lead
+        told = self.leader or ""
         before.id, before.heard_s, before.client = id, now_s, asked.client
         self.members[id] = before
         if was_leader:
@@ -256,7 +259,7 @@ class Group:
             member.heard_s = now_s()
 
     def _complete(self, now_s: float) -> None:
-        """End the preparation where all have joined, or the time is over."""
+        """Complete the rebalance if all members have joined or the deadline has passed."""
         if self.state is not GroupState.PREPARING:
             return
         late = [each for each in self.members.values() if not each.has_joined]
@@ -276,7 +279,7 @@ class Group:
         self.changed.notify_all()
 
     def _elected(self) -> str:
-        """Of the protocols that all know the one that most like best."""
+        """The protocol that most members prefer among those that all support."""
         known = [{name for name, _ in each.protocols} for each in self.members.values()]
         common = set.intersection(*known)
         votes = Counter(
@@ -302,7 +305,7 @@ class Group:
             members,
         )
 
-    # ------------------------------------------------------------------ being a member
+    # ------------------------------------------------------------------ membership
 
     def sync(
         self,
@@ -311,8 +314,10 @@ class Group:
         protocol: tuple[str | None, str | None],
         now_s: Callable[[], float],
     ) -> Synced:
-        """What a member reads; ``asked``: its id, its name, the generation; ``protocol``: the type
-        and the name that it takes for chosen. The leader brings the assignments, the others wait.
+        """The partitions of a member. Waits for the leader's assignments.
+
+        ``asked`` is the member's id, instance id and generation. ``protocol`` is the type and the
+        name that it assumes. ``assignments`` is empty unless the member is the leader.
         """
         with self.changed:
             self.tick(now_s())
@@ -374,7 +379,7 @@ class Group:
             return Code.NONE
 
     def may_commit(self, member: str, instance: str | None, generation: int, now_s: float) -> int:
-        """Whether offsets may be committed so: by a member, or by anybody where there is none."""
+        """The error of committing offsets. Without members, any client may commit."""
         with self.changed:
             self.tick(now_s)
             if generation < 0 and not self.members:
@@ -387,7 +392,7 @@ class Group:
             return Code.REBALANCE_IN_PROGRESS if is_completing else Code.NONE
 
     def subscribed(self) -> set[str] | None:
-        """Topics that members read; None: any. The caller has the lock."""
+        """The topics of all members. None if one is unknown. The caller holds the lock."""
         found: set[str] = set()
         for each in self.members.values():
             topics = _topics_of(each.metadata(self.protocol))
@@ -397,7 +402,7 @@ class Group:
         return found
 
     def is_member(self, member: str, instance: str | None, generation: int) -> int:
-        """What is wrong with the claim to be one; the caller has the lock."""
+        """The error of a request in the name of a member. The caller holds the lock."""
         found = self._of_instance(instance)
         if found is not None and found.id != member:
             return Code.FENCED_INSTANCE_ID
@@ -408,7 +413,7 @@ class Group:
     # ------------------------------------------------------------------ the clock
 
     def tick(self, now_s: float) -> None:
-        """Take out who was not heard of; the caller has the lock."""
+        """Remove members whose session has timed out. The caller holds the lock."""
         for id, until in list(self.pending.items()):
             if now_s > until:
                 del self.pending[id]
@@ -431,7 +436,7 @@ class Group:
 
 
 def _topics_of(metadata: bytes) -> set[str] | None:
-    """Those in what a consumer says to the others of its group; None: it cannot be read."""
+    """The topics of a member's subscription. None if it does not decode."""
     version = int.from_bytes(metadata[:2], "big", signed=True)
     try:
         # a newer version only adds fields at the end
@@ -443,7 +448,7 @@ def _topics_of(metadata: bytes) -> set[str] | None:
 
 
 class Groups:
-    """All groups of a server, made as they are named."""
+    """All groups of a server, created on first use."""
 
     def __init__(self, now_s: Callable[[], float], numbers: Callable[[str], Sequence[int]]) -> None:
         self.now_s = now_s
@@ -453,7 +458,7 @@ class Groups:
         self._lock = threading.Lock()
 
     def newer(self, name: str) -> ConsumerGroup:
-        """The group of KIP-848 of that name, made where there is none."""
+        """The group of KIP-848 of that name, created if there is none."""
         with self._lock:
             found = self._newer.get(name)
             if found is None:
@@ -463,12 +468,12 @@ class Groups:
             return found
 
     def known_newer(self, name: str) -> ConsumerGroup | None:
-        """The same, if it has members."""
+        """The group of KIP-848 of that name. None if it has no members."""
         found = self._newer.get(name)
         return found if found is not None and found.members else None
 
     def of(self, name: str) -> Group:
-        """The classic group of that name, made where there is none."""
+        """The classic group of that name, created if there is none."""
         with self._lock:
             found = self._groups.get(name)
             if found is None:
@@ -481,7 +486,7 @@ class Groups:
         return self._groups.get(name)
 
     def kind_of(self, name: str) -> GroupKind | None:
-        """The protocol of the last members of a group. None: none joined since the start."""
+        """The protocol of the last members of a group. None if none has joined since the start."""
         group, newer = self._groups.get(name), self._newer.get(name)
         if group is not None and group.protocol_type is not None:
             return GroupKind(group.protocol_type)
@@ -491,7 +496,7 @@ class Groups:
 
     @contextmanager
     def held(self, name: str) -> Iterator[tuple[Group, ConsumerGroup]]:
-        """The group, of either protocol; nobody joins or leaves meanwhile."""
+        """The group under both protocols, locked: no member can join or leave meanwhile."""
         group, newer = self.of(name), self.newer(name)
         with group.changed, newer.lock:
             group.tick(self.now_s())
@@ -502,7 +507,7 @@ class Groups:
         return sorted({*self._groups, *self._newer})
 
     def tick(self) -> None:
-        """Take out who was not heard of; called about once a second."""
+        """Remove members whose session has timed out. Called about once a second."""
         for group in list(self._groups.values()):
             with group.changed:
                 group.tick(self.now_s())

@@ -1,7 +1,7 @@
-"""Who waits for a partition to grow is woken when it does.
+"""Wake Fetch requests when their partitions grow.
 
-One thread looks at the partitions that somebody waits for, and only at them: files every 50 ms, a
-bucket every second, since each look there is a request.
+One thread polls the partitions that requests wait for: files every 50 ms, a bucket every second,
+because each poll of a bucket is a request.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from lastwrite.storage.objects.address import is_address
 
 
 class Growth:
-    """See ``wait``."""
+    """The polling thread and its waiting requests."""
 
     def __init__(self) -> None:
         lock = threading.RLock()
         self._changed = threading.Condition(lock)
-        # whoever begins to wait wakes the thread that looks, and not a thousand who wait, too
+        # a new waiter wakes only the polling thread, not all other waiters
         self._asked = threading.Condition(lock)
         self._wanted: dict[Partition, int] = {}
         self._looked: dict[Partition, float] = {}
@@ -30,8 +30,9 @@ class Growth:
         self._thread.start()
 
     def wait(self, partitions: Iterable[Partition], since: float, seconds: float) -> bool:
-        """Until one of them is another than it was at ``since``, of time.monotonic; whether any is
-        in time.
+        """Wait until one partition has changed after ``since``, of time.monotonic.
+
+        Returns whether one has, within ``seconds``.
         """
         mine = set(partitions)
         until = time.monotonic() + seconds
@@ -55,7 +56,7 @@ class Growth:
                         del self._wanted[each]
 
     def close(self) -> None:
-        """Let everybody go."""
+        """Wake all waiting requests, and stop the thread."""
         with self._changed:
             self._is_closed = True
             self._asked.notify()
@@ -72,7 +73,7 @@ class Growth:
                 self._looked[each] = time.monotonic()
                 try:
                     grown = each.look() or grown
-                except LogError:  # a request will find it, and answer so
+                except LogError:  # the request reads the partition again and reports the error
                     each.changed_s = time.monotonic()
                     grown = True
             with self._changed:

@@ -1,9 +1,9 @@
-"""What each request is answered with, but Fetch and those of groups.
+"""Responses to all requests except Fetch, groups and administration.
 
-The server is one broker that leads all partitions, is the controller, and takes nothing: whoever
-writes hears that the topic is not theirs to write.
+The server acts as one broker that leads all partitions and is the controller. It refuses writes
+with an authorization error.
 
-Source: Kafka 4.4 ``KafkaApis``; what 4.4.0 answered.
+Source: Kafka 4.4 ``KafkaApis``; the responses of Kafka 4.4.0.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from lastwrite.server.rights import CLUSTER, Kind, Operation
 
 NODE = 1
 READ_ONLY = "This server is read-only: lastwrite serve accepts no changes."
-_PRODUCERS = count()  # ids; nothing is ever written under one
+_PRODUCERS = count()  # ids; no record is ever written with one
 UNASKED = -(1 << 31)
 _BROKERS, _CONTROLLERS = 1, 2  # types of endpoints
-_BY_ID = 12  # the first version of Metadata in which a topic can be asked for by its id
+_BY_ID = 12  # the first version of Metadata with topic ids in requests
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 # The version of ListOffsets that added each of the special timestamps.
 _SINCE = {EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}
@@ -53,7 +53,7 @@ MALFORMED = (  # the text of Kafka's INVALID_REQUEST
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who we are to clients: the address that they dial, the cluster's id."""
+    """The server as clients see it: its address and the cluster's id."""
 
     host: str
     port: int
@@ -62,8 +62,10 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What answers are made of. ``system``: tells topics' settings; ``files``: the cluster's;
-    ``broker_file``: settings of the stopped broker's properties file, as far as they were given.
+    """The state that responses need.
+
+    ``system`` finds topics' settings; ``files`` are those of the cluster. ``broker_file`` has the
+    settings of the stopped broker's properties file, as far as they were given.
     """
 
     catalog: Allowed
@@ -77,9 +79,9 @@ class Place:
 
 
 def versions_error(place: Place, request: Request) -> int:
-    """The error of a request for versions, which may name its software and the node it means.
+    """The error of a request for versions, which may name its software and its intended node.
 
-    Source: Kafka 4.4 ``ApiVersionsRequest.isValid``; KIP-511, KIP-1242; what 4.4.0 answered.
+    Source: Kafka 4.4 ``ApiVersionsRequest.isValid``; KIP-511, KIP-1242; the responses of 4.4.0.
     """
     if not 3 <= request.version <= APIS["api_versions"].newest:
         return Code.NONE
@@ -98,7 +100,7 @@ def versions_error(place: Place, request: Request) -> int:
 
 
 def metadata(place: Place, request: Request, body: Any) -> bytes:
-    """Brokers and topics: those that are asked for, or all."""
+    """Brokers and the requested topics, or all topics."""
     catalog, who = place.catalog, place.identity
     if request.version < _BY_ID and any(map(_is_by_id, body.topics or ())):
         return _no_metadata(request, body.topics)
@@ -143,7 +145,7 @@ def _is_by_id(asked: Any) -> bool:
 
 
 def _no_metadata(request: Request, topics: Any) -> bytes:
-    """The answer to a request that names topics by id in a version that has no ids."""
+    """The response to a request that names topics by id in a version without ids."""
     return encode_answer(
         request,
         brokers=(),
@@ -195,10 +197,10 @@ def _missing(code: int, name: str | None, id: uuid.UUID | None) -> dict[str, Any
 
 
 def _described(request: Request, topic: Topic, prefix: str) -> dict[str, Any]:
-    """A topic as answers have it; its partitions are called ``prefix`` and ``Partition``."""
+    """A topic as the fields of a response. ``prefix`` is that of the class of its partitions."""
     try:
         id = uuid.UUID(bytes=topic.id)
-    except LogError:  # every partition says it for itself
+    except LogError:  # each partition reports it
         id = topic.made_id
     return {
         "error_code": Code.NONE,
@@ -227,13 +229,13 @@ def _partition(request: Request, prefix: str, found: Partition) -> Any:
         replica_nodes=(NODE,),
         isr_nodes=(NODE,),
         offline_replicas=(),
-        eligible_leader_replicas=(),  # null ends Java's clients of 3.9
+        eligible_leader_replicas=(),  # null crashes Java clients of version 3.9
         last_known_elr=(),
     )
 
 
 def describe_topic_partitions(place: Place, request: Request, body: Any) -> bytes:
-    """The same in pages: so many partitions, from a cursor on."""
+    """Topics in pages, from a cursor on, with a limit of partitions."""
     names = sorted({each.name for each in body.topics}) or place.catalog.names()
     wrong = body.cursor is not None and (
         body.cursor.partition_index < 0
@@ -366,7 +368,7 @@ def list_offsets(place: Place, request: Request, body: Any) -> bytes:
 
 
 def _by_topic(topics: Any) -> dict[str, dict[int, Any]]:
-    """The partitions of a request by topic and number, each once."""
+    """The partitions of a request by topic and number, without repetitions."""
     found: dict[str, dict[int, Any]] = {}
     for each in topics:
         found.setdefault(each.name, {}).update({p.partition_index: p for p in each.partitions})
@@ -435,8 +437,9 @@ def _end_of_epoch(catalog: Allowed, name: str, asked: Any) -> tuple[int, int, in
 
 
 def init_producer_id(place: Place, request: Request, body: Any) -> bytes:
-    """An id for whoever writes outside of transactions: his records are refused in words that say
-    why, which he never sees without one.
+    """Assign an id to non-transactional producers.
+
+    With an id they send Produce, and show its error message. Without one they would never see it.
     """
     is_refused = body.transactional_id is not None
     error = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if is_refused else Code.NONE
@@ -449,7 +452,7 @@ def init_producer_id(place: Place, request: Request, body: Any) -> bytes:
 
 
 def produce(place: Place, request: Request, body: Any) -> bytes | None:
-    """Refused; None: the client waits for no answer."""
+    """Refuse all records. None if the client expects no response."""
     if body.acks == 0:
         return None
     name = "topic_id" if request.version >= 13 else "name"

@@ -234,7 +234,7 @@ class Server:
             why = (error.reason or "the connection broke").lower().replace("_", " ")
             self._tell_once(f"{host} tls", f"{host} disconnected: TLS failed: {why}")
         except (OSError, CommitConflict):
-            pass  # the client is gone, too slow or not allowed any more; or the data sent was replaced
+            pass  # the client is gone, too slow or not allowed any more; or the data was replaced
         except Exception as error:
             self._metrics.hung_up("failed")
             what = "a frame" if request is None else f"{request.name} {request.version}"

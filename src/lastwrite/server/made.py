@@ -1,8 +1,7 @@
-"""Partitions that are served from a copy that the server made: those of other systems, as Kafka's,
-and those that nobody compacted, as if somebody had.
+"""Partitions served from a copy: other systems' in Kafka's format, and compacted views.
 
-A copy is made when a client first asks for the partition, and brought up to date beside those who
-read: they go on in what there was until the next is whole.
+A copy is created when a client first requests the partition, and updated in the background. Clients
+read the previous copy until the next is complete.
 """
 
 from __future__ import annotations
@@ -35,27 +34,28 @@ from lastwrite.storage.file_state import state_of
 from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.reading import TRIES
 
-_FORM = 1  # of copies; another one is another copy
-_MEMORY = "512m"  # of a round
+_FORM = 1  # version of the copies: another version means another copy
+_MEMORY = "512m"  # for each round of compaction
 
 
 class Making(NamedTuple):
-    """What all copies are made by. ``dirty_ratio``: of a compacted one, from where on it is made
-    anew.
+    """Settings shared by all copies.
+
+    A compacted copy is created again when its dirty ratio exceeds ``dirty_ratio``.
     """
 
     copies: Copies
     threads: ThreadPoolExecutor
     codec: Codec
-    is_compacted: bool  # what nobody has compacted is served as if somebody had
-    config: Mapping[str, object]  # of rounds
+    is_compacted: bool  # serve a compacted view of topics that are not compacted
+    config: Mapping[str, object]  # for rounds of compaction
     tell: Callable[[str], None]
     dirty_ratio: float = 0.5
 
     def partition(
         self, name: TopicPartition, folder: str, source: Source, files: Files
     ) -> Partition:
-        """What serves a partition that the source has."""
+        """The object that serves a partition of ``source``."""
         system = source.system
         assert isinstance(system, System)
         found = Partition(name, folder, files, self.tell)
@@ -65,7 +65,7 @@ class Making(NamedTuple):
 
 
 class Made(Partition):
-    """A partition of which a copy is served."""
+    """A partition that is served from a copy."""
 
     def __init__(self, name: TopicPartition, folder: str, files: Files, making: Making) -> None:
         super().__init__(name, folder, files, making.tell)
@@ -73,9 +73,7 @@ class Made(Partition):
         self._job: Future[object] | None = None
 
     def look(self) -> bool:
-        """As of others; but what has changed is made beside those who read, and seen when it is
-        there.
-        """
+        """As ``Partition.look``, but a changed partition is copied in the background first."""
         if self._log is None:
             return super().look()
         job, self._job = self._job, None
@@ -91,7 +89,7 @@ class Made(Partition):
 
 
 class Encoded(Made):
-    """A partition of RocketMQ or Pulsar; ``name`` is what Kafka's clients call it."""
+    """A partition of RocketMQ or Pulsar. ``name`` is its name for Kafka clients."""
 
     is_of_kafka = False
 
@@ -114,17 +112,18 @@ class Encoded(Made):
         return self.log().log.folder
 
     def peek(self) -> None:
-        """Nothing has to be read to tell of it."""
+        """Nothing has to be read to describe it."""
 
     def listed(self) -> PartitionLog:
-        """
+        """Update the copy and list it.
+
         Raises:
-            LogError: it cannot be read, or the copy not be written.
+            LogError: the partition cannot be read, or the copy cannot be written.
         """
         for tries in range(1, TRIES + 1):
             try:
                 return self._copied()
-            except CommitConflict:  # a round, or a broker, was faster
+            except CommitConflict:  # a round or a broker changed it meanwhile
                 if tries == TRIES:
                     raise
         raise AssertionError("the last try returns")
@@ -142,7 +141,7 @@ class Encoded(Made):
         except LogError:
             if not os.path.isdir(place):
                 raise
-            copies.remove(place)  # it may be the copy that is at fault
+            copies.remove(place)  # the copy itself may be damaged
             bring(self._rows, log, folder, self._making.codec)
         copies.used(place)
         return log_dir.read_partition(folder)
@@ -158,14 +157,14 @@ class Encoded(Made):
 
 
 def _history(log: PartitionLog) -> tuple[object, ...]:
-    """What stays as long as a log only grows."""
+    """Values that stay the same while a log only grows."""
     first = log.segments[0].first_batch_timestamp_ms if log.segments else None
     where = log.folder if is_address(log.folder) else os.path.abspath(log.folder)
     return where, log.log_start, log.checkpoint, first
 
 
 class _Copy(NamedTuple):
-    """A cleaned copy; ``checkpoint``: of the log that it was made of."""
+    """A cleaned copy. ``checkpoint`` is that of its source."""
 
     place: str
     log: PartitionLog
@@ -173,25 +172,25 @@ class _Copy(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Up to which it is clean."""
+        """The offset up to which it is clean."""
         return self.log.checkpoint or 0
 
 
 class Compacted(Made):
-    """A partition of which the last writes below a certain offset are served, then its tail.
+    """A partition served as the last writes below some offset, then its tail.
 
-    Offsets are those of the log. The copy is made anew when so much came behind it that a cleaner
-    would run, and when somebody else compacts the log: a delete that is gone there then has to be
-    gone from the copy with all that it deleted.
+    Offsets are those of the log. The copy is created again when the tail is long enough for a
+    cleaner to run, and when the log itself is compacted: a tombstone deleted there then has to
+    disappear from the copy together with the records that it deleted.
     """
 
     def __init__(self, inner: Partition, files: Files, making: Making) -> None:
         super().__init__(inner.name, inner.folder, files, making)
         self.is_of_kafka = inner.is_of_kafka
         self._inner = inner
-        self._tail: dict[int, Hashable] = {}  # closed segments behind the copy, by their begin
+        self._tail: dict[int, Hashable] = {}  # closed segments after the copy, by base offset
         self._copy: _Copy | None = None
-        self._left_alone: Hashable = None  # a log that is served as it lies
+        self._left_alone: Hashable = None  # state of a log that is served unchanged
 
     @property
     def epoch(self) -> int:
@@ -213,13 +212,14 @@ class Compacted(Made):
         self._inner.peek()
 
     def listed(self) -> PartitionLog:
-        """
+        """The compacted view.
+
         Raises:
-            LogError: it cannot be read, or the copy not be written.
+            LogError: the log cannot be read, or the copy cannot be written.
         """
         log = self._inner.again().log
         if max(log.checkpoint or 0, log.log_start) >= log.closed_end and log.checkpoint is not None:
-            return log  # somebody else did it
+            return log  # the log itself is compacted
         if self._copy is not None and self._is_true(self._copy, log):
             served = composed(self._copy.log, log)
             if self._dirty_ratio(served, self._copy.end) <= self._making.dirty_ratio:
@@ -230,8 +230,8 @@ class Compacted(Made):
             return log
         try:
             self._copy, self._tail = self._made(log, identity), {}
-        except CommitConflict as error:  # it grew, or a round was faster: the next look tries again
-            self._making.tell(f"{self.name} is served as it lies for now: {error.problem}")
+        except CommitConflict as error:  # it changed meanwhile: the next look retries
+            self._making.tell(f"{self.name} is served uncompacted for now: {error.problem}")
             self._copy = None
             return log
         if self._copy is None:
@@ -244,11 +244,11 @@ class Compacted(Made):
         return self._inner.seen()
 
     def _is_true(self, copy: _Copy, log: PartitionLog) -> bool:
-        """Whether nobody has cleaned the log since it was made."""
+        """Whether the log has not been cleaned since the copy was made."""
         is_there = os.path.isdir(copy.place)
         if not is_there or copy.checkpoint != log.checkpoint or log.end_offset < copy.end:
             return False
-        if is_archived(log.folder):  # whose manifest tells of a round and its checkpoint at once
+        if is_archived(log.folder):  # its manifest changes together with the checkpoint
             return True
         closed = (each for each in log.segments if copy.end <= each.base_offset < log.closed_end)
         states = {each.base_offset: _state_of(each) for each in closed}
@@ -258,12 +258,12 @@ class Compacted(Made):
 
     @staticmethod
     def _dirty_ratio(served: PartitionLog, end: int) -> float:
-        """How much of what is served came behind the copy."""
+        """The fraction of the served bytes that are after the copy."""
         behind = sum(each.size_bytes for each in served.segments if each.base_offset >= end)
         return behind / max(served.size_bytes, 1)
 
     def _made(self, log: PartitionLog, identity: Hashable) -> _Copy | None:
-        """A copy as of now; None: of this log there shall be none."""
+        """Create a copy of the current log. None if the log is not to be compacted."""
         copies, name = self._making.copies, self.name
         place = copies.place(_FORM, "compacted", log.folder, log.checkpoint, identity)
         if not os.path.isdir(place):
@@ -278,15 +278,15 @@ class Compacted(Made):
             )
             found = report.partitions[0]
             if found.status is Status.SKIPPED:
-                self._making.tell(f"{name} is served as it lies: {found.reason}")
+                self._making.tell(f"{name} is served uncompacted: {found.reason}")
                 return None
             if found.status is Status.FAILED:
                 raise CommitConflict(found.reason or found.status, path=log.folder)
             if found.status is Status.DAMAGED:
                 raise CorruptLog(
-                    f"no compacted copy of {name} can be made: {found.reason or found.status}",
+                    f"{name} cannot be compacted: {found.reason or found.status}",
                     path=log.folder,
-                    remedy="serve it as it lies, without --compacted",
+                    remedy="serve it without --compacted",
                 )
             copies.keep(place)
         (folder,) = find_partitions(place)
@@ -298,7 +298,7 @@ def _state_of(segment: Segment) -> Hashable:
 
 
 def composed(copy: PartitionLog, log: PartitionLog) -> PartitionLog:
-    """The log, with the copy's segments in place of its own as far as the copy is clean."""
+    """The log, with the copy's segments instead of its own up to the offset of the copy's end."""
     end = copy.checkpoint or 0
     segments = [each for each in copy.segments if each.base_offset < end]
     for n, each in enumerate(log.segments):

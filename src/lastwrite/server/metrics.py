@@ -1,6 +1,4 @@
-"""Figures of ``serve`` for Prometheus, under the meanings of a broker's own; ``docs/guide/serve.md``
-says which is which.
-"""
+"""Prometheus metrics of ``serve``. ``docs/guide/serve.md`` relates them to those of a broker."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ from lastwrite.server.offsets import Offsets
 
 
 class Metrics:
-    """What a server counts, in ``registry``, and ``tell``, who hears what an operator should know.
-    Callers are in several threads.
-    """
+    """The metrics of a server, in ``registry``, and its messages, through ``tell``. Thread-safe."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self.tell = tell
@@ -35,22 +31,20 @@ class Metrics:
         self._requests = counter("requests", "Requests that were answered, by name.", "request")
         self._sent = counter("sent_bytes", "Bytes of answers, by the request's name.", "request")
         self._records = counter("bytes_out", "Bytes of record batches sent, by topic.", "topic")
-        self._hangups = counter(
-            "hangups", "Conversations that the server ended, by why it did.", "why"
-        )
+        self._hangups = counter("hangups", "Connections that the server closed, by reason.", "why")
         for why in ("full", "refused", "protocol", "failed"):
             self._hangups.labels(why)
         self._connections = Gauge(
-            "lastwrite_server_connections", "Connections now.", registry=self.registry
+            "lastwrite_server_connections", "Open connections.", registry=self.registry
         )
 
     def answered(self, request: str, size: int) -> None:
-        """``size``: of the answer, bytes."""
+        """Count a response of ``size`` bytes."""
         self._requests.labels(request).inc()
         self._sent.labels(request).inc(size)
 
     def fetched(self, topic: str, size: int) -> None:
-        """``size``: of the batches, bytes."""
+        """Count record batches of ``size`` bytes."""
         self._records.labels(topic).inc(size)
 
     def hung_up(self, why: str) -> None:
@@ -59,13 +53,13 @@ class Metrics:
     def watch(
         self, connections: Callable[[], int], groups: Groups, offsets: Offsets, catalog: Catalog
     ) -> None:
-        """Tell of these, as they are when somebody asks."""
+        """Add gauges whose values are computed at each scrape."""
         self._connections.set_function(connections)
         self.registry.register(_Groups(groups, offsets, catalog))
 
 
 class _Groups(Collector):
-    """How many groups have members, and how far each group is from the ends."""
+    """The number of groups with members, and the lag of each group."""
 
     def __init__(self, groups: Groups, offsets: Offsets, catalog: Catalog) -> None:
         self._groups, self._offsets, self._catalog = groups, offsets, catalog
@@ -76,8 +70,8 @@ class _Groups(Collector):
         yield active
         lag = GaugeMetricFamily(
             "lastwrite_server_group_lag",
-            "Offsets between what a group has committed and the end, of partitions that somebody "
-            "has read since the server began.",
+            "Offsets between a group's committed offset and the end, for partitions that were "
+            "read since the server started.",
             labels=("group", "topic", "partition"),
         )
         for group, topic, partition, behind in self._lags():
@@ -93,6 +87,6 @@ class _Groups(Collector):
                     continue
                 try:
                     end = part.log().end(False)
-                except LogError:  # whoever reads the partition hears of it
+                except LogError:  # reported to the client that reads the partition
                     continue
                 yield group, place.topic, place.partition, max(end - commit.offset, 0)

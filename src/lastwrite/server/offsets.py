@@ -1,11 +1,10 @@
-"""What consumer groups have committed: a log as a broker's own, in a folder that the server has for
-itself.
+"""Committed offsets of consumer groups: a log like a broker's, in a folder of the server.
 
     STATE/__consumer_offsets-0/00000000000000000000.log
 
-Keys and values are Kafka's, so our cleaner cleans it, every reader of ours shows it, and a broker
-can be given it. A commit is answered when the kernel has it: the server may be killed, and nothing
-answered is lost. What a kill tore off at the end is cut at the next start, as a broker does.
+Keys and values are Kafka's. So the cleaner compacts it, all readers can show it, and it can be
+copied to a broker. A commit is confirmed once the kernel has it, so killing the server loses no
+confirmed commit. A torn end is truncated at the next start, as a broker does.
 
 Source: ``kafka.cluster.commits``; docs/formats/kafka.md.
 """
@@ -30,7 +29,7 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.storage.files import make_folder
 
 UNREAD_REMEDY = (
-    "Until the group commits again, a client that asks for it gets KAFKA_STORAGE_ERROR. "
+    "Until the group commits again, a client that fetches it gets KAFKA_STORAGE_ERROR. "
     "kafka-consumer-groups.sh --reset-offsets sets it"
 )
 _NAME = TopicPartition(GROUPS_TOPIC, 0)
@@ -38,11 +37,11 @@ _SEGMENT_BYTES = 16 << 20
 
 
 class Offsets:
-    """The positions of all groups. ``state``: the server's own folder, made where it is not there.
+    """The committed offsets of all groups, in the folder ``state``, created if missing.
 
     Raises:
-        LogHeld: another server has it.
-        LogError: it cannot be written, or is damaged.
+        LogHeld: another server uses the folder.
+        LogError: the log cannot be written, or is damaged.
     """
 
     def __init__(self, state: str) -> None:
@@ -57,23 +56,23 @@ class Offsets:
             self._held = stack.pop_all()
 
     def close(self) -> None:
-        """Let another server have the folder."""
+        """Release the folder to other servers."""
         self._held.close()
 
     def of(self, place: Place) -> Commit | None:
         return self._positions.known.get(place)
 
     def of_group(self, group: str) -> list[tuple[Place, Commit]]:
-        """All positions of a group, by partition."""
+        """All committed offsets of a group, by partition."""
         with self._lock:
             found = [each for each in self._positions.known.items() if each[0].group == group]
         return sorted(found)
 
     @property
     def unread(self) -> list[str]:
-        """Sentences about records of the log that cannot be read, each a position that is lost."""
+        """Messages about unreadable records of the log, each a lost committed offset."""
         return [
-            f"the record at offset {each.offset}, a position of group {each.group or '?'}, cannot "
+            f"the record at offset {each.offset}, a commit of group {each.group or '?'}, cannot "
             f"be read: {each.reason}. {UNREAD_REMEDY}"
             for each in self._positions.unread.values()
         ]
@@ -83,29 +82,29 @@ class Offsets:
             return {place.group for place in self._positions.known}
 
     def kind_of(self, group: str) -> GroupKind:
-        """The protocol of a group at the stopped broker that had it."""
+        """The protocol of a group at the stopped broker that coordinated it."""
         kinds = (each.kinds[group] for each in self._sources if group in each.kinds)
         return next(kinds, GroupKind())
 
     def is_unread(self, place: Place) -> bool:
-        """Whether a record that cannot be read may be the newest position at ``place``."""
+        """Whether an unreadable record may be the newest commit for ``place``."""
         return any(
             each.group in (None, place.group) and each.place in (None, place)
             for each in self._positions.unread.values()
         ) or any(each.unread_of(place) for each in self._sources)
 
     def start_from(self, commits: Sequence[tuple[Place, Commit]], now_ms: int) -> None:
-        """Take positions that somebody else has noted, of groups that have and had none here."""
+        """Add commits from elsewhere for partitions that never had one here."""
         here = self._positions.known.keys() | self._positions.gone
         fresh = [(place, commit) for place, commit in commits if place not in here]
         if fresh:
             self.commit(fresh, now_ms)
 
     def continue_from(self, source: GroupPositions, is_served: Callable[[str], bool]) -> None:
-        """Take the positions of a stopped broker, with the times of their commits.
+        """Add the commits of a stopped broker, with their times.
 
-        A position that was committed or deleted here stays, unless the broker's commit is later
-        than the one here. ``is_served``: whether a topic's positions are wanted.
+        An offset that was committed or deleted here stays, unless the broker's commit is later.
+        Topics for which ``is_served`` is false are skipped.
         """
         self._sources.append(source)
         known, gone = self._positions.known, self._positions.gone
@@ -122,10 +121,10 @@ class Offsets:
         )
 
     def commit(self, commits: Sequence[tuple[Place, Commit | None]], now_ms: int) -> None:
-        """Note positions, all or none; None takes one away.
+        """Store commits, all or none. None deletes one.
 
         Raises:
-            LogError: they could not be written, and are not noted.
+            LogError: they could not be written, and none is stored.
         """
         self._note(
             [(place, commit and commit._replace(at_ms=now_ms)) for place, commit in commits], now_ms

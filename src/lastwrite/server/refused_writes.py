@@ -1,7 +1,7 @@
 """Requests that change a cluster: each is refused with an error that names the server as read-only.
 
-The codes are those for a client without rights, as for Produce: MirrorMaker and Connect go on
-after them as they do at a broker that does not let them create topics.
+The codes are those for missing permissions, as for Produce. MirrorMaker and Connect continue after
+them, as they do with a broker that does not allow them to create topics.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class Session:
         return None
 
     def hear_token(self, token: bytes) -> bytes:
-        """The response to a token without a header. A refused token ends the session; then it is empty."""
+        """The response to a token without header. If refused, it is empty and the session ends."""
         try:
             return self._step(token)
         except Refused:
