@@ -1,21 +1,24 @@
-"""Every error this package raises.
+"""Every error that this package raises, each with a stable code and an exit status.
 
-LogError
-├── CorruptLog            bytes contradict their format: keep the file, do not retry
-│   └── TruncatedLog      bytes stop early: normal at the tail of an active segment
-├── BadValue              a key or value does not fit its schema: read it raw, or skip it
-├── UnsupportedFormat     well formed, but of an unknown version or codec
-├── InvalidConfig         a setting out of range or an unknown name: fix it, start again
-├── NotALog               no known log at the path: name another path
-├── LogHeld               a broker or another run has the log open: stop it, or wait
-│   └── TableConflict     another writer changed the table first: run again
-├── CommitConflict        the log changed meanwhile: nothing was swapped, start again
-├── VerificationFailed    a promise of compaction does not hold: keep both logs, report it
-├── OutOfMemoryBudget     one batch needs more than the memory setting allows: raise it
-├── RemoteFailed          a name server or broker does not answer, or refuses: check it, try again
-└── EnvironmentUnfit      Java, Spark or the platform is missing: see ``lastwrite doctor``
+LogError                    LW-100
+├── CorruptLog              LW-301  bytes contradict their format
+│   └── TruncatedLog        LW-302  a file ends too early
+├── BadValue                LW-303  a key or value does not match its schema
+├── UnsupportedFormat       LW-101  well formed, but of an unsupported version, codec or layout
+├── InvalidConfig           LW-201  an unknown, invalid or contradictory setting
+├── NotALog                 LW-202  the path contains no log
+├── LogHeld                 LW-401  a broker or another run has locked the log
+│   └── TableConflict       LW-402  another writer changed the table first
+├── CommitConflict          LW-102  the log changed during the round
+├── NotContinued            LW-103  the source does not continue the archive
+├── VerificationFailed      LW-501  a promise of compaction is broken
+├── OutOfMemoryBudget       LW-104  a batch needs more memory than the setting allows
+├── RemoteFailed            LW-105  a server does not answer, or refuses
+└── EnvironmentUnfit        LW-106  Java, Spark or the platform is missing or too old
 
-All arguments are stored in ``args``, so that an error can be pickled from a worker to the driver.
+The first digit of a code is the exit status. A docstring states the cause, and the remedy after
+``Remedy:``; docs/reference/errors.md is generated from them. All arguments are kept in ``args``,
+so an error survives pickling from a worker to the driver.
 """
 
 from __future__ import annotations
@@ -35,29 +38,31 @@ _OF_ARCHIVE_AGAIN = (
 
 
 def is_of_archive(path: str) -> bool:
-    """Whether the path is an object that a round wrote to an archive."""
+    """Whether the path is that of a data object in an archive."""
     return _ARCHIVED.search(path) is not None
 
 
 def remedy_at(path: str | None, remedy: str | None, of_archive: str = _OF_ARCHIVE) -> str | None:
-    """The remedy for a damaged file at ``path``: ``remedy``, unless the file is in an archive.
+    """The remedy for damage at ``path``: ``remedy``, or ``of_archive`` for an archive's object.
 
-    No broker can restore a file of an archive.
+    No broker has a replica of an archive's objects.
     """
     is_archived = remedy is not None and path is not None and is_of_archive(path)
     return of_archive if is_archived else remedy
 
 
 class LogError(Exception):
-    """A problem with a log, its position, and what the user can do.
+    """A problem that has no class of its own.
 
-    ``at`` is a byte position in the file ``path``. None means that no single byte is the cause.
-    ``remedy`` is a sentence on what the user can do now.
+    ``at`` is a byte position in the file ``path``, or None if no single byte is the cause.
+    ``remedy`` is a sentence that states what the user can do.
+
+    Remedy: the message states it.
     """
 
+    code = "LW-100"
     exit_status = 1
-    # the remedy for an object of an archive, which no broker can restore
-    remedy_of_archive: str | None = None
+    remedy_of_archive: str | None = None  # for an archive's objects, which no broker replicates
 
     def __init__(
         self,
@@ -80,16 +85,17 @@ class LogError(Exception):
             place = f"{self.path}: " if self.at is None else f"{self.path}, byte {self.at}: "
         elif self.at is not None:
             place = f"byte {self.at}: "
-        return f"{place}{self.problem}" + (f" — {self.remedy}" if self.remedy else "")
+        remedy = f" — {self.remedy}" if self.remedy else ""
+        return f"{place}{self.problem}{remedy} [{self.code}]"
 
     def located(self, path: str, shift: int = 0) -> LogError:
-        """The same error with its file; ``shift`` bytes are added to its position."""
+        """The same error with its file set to ``path`` and its position moved by ``shift`` bytes."""
         at = None if self.at is None else self.at + shift
         return type(self)(self.problem, at, self.path or path, self.remedy)
 
 
 class located:
-    """Add the file to errors raised inside; ``shift`` bytes are added to their position."""
+    """Add the file ``path`` to errors raised inside, and move their position by ``shift`` bytes."""
 
     __slots__ = ("_path", "_shift")
 
@@ -105,76 +111,169 @@ class located:
 
 
 class CorruptLog(LogError):
-    """Bytes contradict their format."""
+    """Bytes contradict their format, or a file is missing that other files refer to.
 
+    Remedy: keep the file. Restore it from a replica or a backup, or run ``lastwrite explain`` to see
+    what is lost. Another run reads the same bytes.
+    """
+
+    code = "LW-301"
     exit_status = 3
     remedy_of_archive = _OF_ARCHIVE
 
 
 class TruncatedLog(CorruptLog):
-    """Bytes stop early."""
+    """A file ends inside a record, a batch or another structure.
+
+    The last segment of a log may end like this after a crash.
+
+    Remedy: start the broker, which recovers the log, or restore the file from a replica.
+    """
+
+    code = "LW-302"
 
 
 class BadValue(LogError):
-    """A key or a value does not fit its schema; ``path`` is its partition."""
+    """A key or a value does not match its schema or format; ``path`` is its partition.
 
+    Remedy: correct the schema, read the column as bytes, or choose ``null`` or ``aside`` for bad
+    values.
+    """
+
+    code = "LW-303"
     exit_status = 3
 
 
 class UnsupportedFormat(LogError):
-    """Well formed, but of an unknown version or codec."""
+    """The data is well formed, but this release does not support its version, codec or layout.
+
+    Remedy: use the release, tool or setting that the message names.
+    """
+
+    code = "LW-101"
 
 
 class InvalidConfig(LogError):
-    """A setting is unknown, out of range, or conflicts with another."""
+    """A setting is unknown, out of range, or contradicts another one.
 
+    Remedy: correct the setting and run the command again.
+    """
+
+    code = "LW-201"
     exit_status = 2
 
 
 class NotALog(LogError):
-    """There is no known log at the path."""
+    """The path does not exist, or contains nothing that Lastwrite recognises.
 
+    Remedy: give the path of a log root, a store, an archive, a partition or one of its files.
+    """
+
+    code = "LW-202"
     exit_status = 2
 
 
 class LogHeld(LogError):
-    """A broker or another run has the log open."""
+    """A broker or another run has locked the log.
 
+    Remedy: stop the process that the message names, or wait for it.
+    """
+
+    code = "LW-401"
     exit_status = 4
 
 
 class TableConflict(LogHeld):
-    """Another writer changed the table first; nothing of this run was committed."""
+    """Another writer changed the table first; nothing of this run was committed.
+
+    Remedy: run the command again.
+    """
+
+    code = "LW-402"
 
 
 class CommitConflict(LogError):
-    """The log changed while the round ran; the old log is intact."""
+    """The log changed during the round; nothing was replaced, and the old log is complete.
 
+    Remedy: run the command again.
+    """
+
+    code = "LW-102"
     remedy_of_archive = _OF_ARCHIVE_AGAIN
 
 
 class NotContinued(LogError):
-    """The next records of an archive do not match a log.
+    """The source does not continue the archive: the records after the archive's end differ or are gone.
 
-    ``held`` is the reason in a word, from ``reports.fetching.Held``.
+    ``held`` is the reason, a value of ``reports.fetching.Held``.
+
+    Remedy: accept the gap with ``--accept-gap``, keep both with ``--set-aside``, or fetch into another
+    archive.
     """
 
+    code = "LW-103"
     held: str = "another"
 
 
 class VerificationFailed(LogError):
-    """A promise of compaction does not hold."""
+    """A promise of compaction is broken: a record is missing without a reason, or was changed.
 
+    Remedy: keep both logs and report it.
+    """
+
+    code = "LW-501"
     exit_status = 5
 
 
 class OutOfMemoryBudget(LogError):
-    """One batch needs more memory than the setting allows."""
+    """One batch needs more memory than the memory setting allows.
+
+    Remedy: raise ``--memory``.
+    """
+
+    code = "LW-104"
 
 
 class RemoteFailed(LogError):
-    """A name server or broker does not answer, or refuses; ``path`` is its address."""
+    """A broker, name server, registry or object store does not answer, or refuses; ``path`` is its address.
+
+    Remedy: see whether the server is running and reachable, then run the command again.
+    """
+
+    code = "LW-105"
 
 
 class EnvironmentUnfit(LogError):
-    """Java, Spark or the platform does not meet the requirements."""
+    """Java, Spark, a Python package or the platform is missing or unsuitable.
+
+    Remedy: install what the message names; ``lastwrite doctor`` checks the environment.
+    """
+
+    code = "LW-106"
+
+
+# Failures of a command that are not a ``LogError``: code, name, exit status, cause and remedy.
+OTHER_FAILURES = (
+    ("LW-200", "WrongUse", 2, "An unknown command, option or argument.", "See the command's help."),
+    (
+        "LW-107",
+        "Interrupted",
+        1,
+        "The user or the system interrupted the command. Unfinished work was not committed.",
+        "Run the command again.",
+    ),
+    (
+        "LW-108",
+        "OSError",
+        1,
+        "The operating system refused to read or write a file.",
+        "Correct the cause that the message names, then run the command again.",
+    ),
+    (
+        "LW-199",
+        "any other class",
+        1,
+        "A fault in Lastwrite.",
+        "Report it with the traceback that `LASTWRITE_DEBUG=1` prints.",
+    ),
+)

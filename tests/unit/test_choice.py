@@ -55,7 +55,7 @@ def test_all_where_nothing_is_asked() -> None:
 def test_what_is_not_there(topic: Topics, partition: int | None, said: str) -> None:
     with pytest.raises(NotALog) as caught:
         chosen(topic, partition)
-    assert str(caught.value) == f"/logs: {said}"
+    assert str(caught.value) == f"/logs: {said} [LW-202]"
 
 
 def test_an_empty_list_is_not_every_topic() -> None:

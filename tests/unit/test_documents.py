@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from lastwrite.cli.documents import documents
 from lastwrite.cli.output import Output
+from lastwrite.errors import OTHER_FAILURES
 from lastwrite.reports.document import (
     SPREAD,
     UNPRINTED,
@@ -24,6 +25,8 @@ from lastwrite.reports.document import (
     schema_type,
 )
 from tests.golden.commands import HERE
+from tests.reference.errors_page import PAGE as ERRORS_PAGE
+from tests.reference.errors_page import all_errors, current_errors_page
 from tests.reference.page import PAGE, current_page
 
 
@@ -116,3 +119,14 @@ def test_every_document_has_a_schema(command: str) -> None:
 
 def test_the_page_of_documents_is_current() -> None:
     assert PAGE.read_text(encoding="utf-8") == current_page()
+
+
+def test_the_page_of_errors_is_current() -> None:
+    assert ERRORS_PAGE.read_text(encoding="utf-8") == current_errors_page()
+
+
+def test_no_two_errors_share_a_code_and_its_first_digit_is_the_exit_status() -> None:
+    found = [(error.code, error.exit_status) for error in all_errors()]
+    found += [(code, status) for code, _, status, _, _ in OTHER_FAILURES]
+    assert len({code for code, _ in found}) == len(found)
+    assert all(code[3] == str(status) for code, status in found)

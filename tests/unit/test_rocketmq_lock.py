@@ -78,7 +78,7 @@ def test_a_store_that_a_broker_serves_is_refused_to_who_writes(root: Path) -> No
         with lock.try_hold(str(root), [T0, T1]) as got:
             assert not got
         assert str(lock.broker_of(str(root))) == (
-            f"{root}/lock: a broker, process {broker.pid}, holds the store — stop it first"
+            f"{root}/lock: a broker, process {broker.pid}, holds the store — stop it first [LW-401]"
         )
     assert lock.broker_of(str(root)) is None
     with lock.hold(str(root), [T0]):
@@ -115,7 +115,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_command_blames_a_live_broker_on_its_lock(store: Path, command: str) -> None:
     with other_process(_BROKER, store) as broker, pytest.raises(LogHeld) as told:
         COMMANDS[command](str(store))
-    said = f"{store}/lock: a broker, process {broker.pid}, holds the store — stop it first"
+    said = f"{store}/lock: a broker, process {broker.pid}, holds the store — stop it first [LW-401]"
     assert str(told.value) == said
 
 
@@ -136,7 +136,7 @@ def test_the_daemon_says_it_in_the_same_words(store: Path) -> None:
                 [str(store)], once=True, spark=INLINE, tell=lambda e: said.append(e.text)
             )
     live, killed = said
-    assert "holds the store — stop it first; nothing is cleaned there until then" in live
+    assert "holds the store — stop it first [LW-401]; nothing is cleaned there until then" in live
     assert killed.startswith(f"{store}/abort: the store's broker (process 4711) was killed")
 
 

@@ -125,7 +125,7 @@ def test_memory_is_blamed_where_the_system_says_so() -> None:
     )  # somebody else was killed meanwhile
     assert "memory" not in str(spark_error("scan", raised, None, limit))
     died = spark_error("scan", ConnectionRefusedError(), Death("it died", "bury it"))
-    assert str(died) == "Spark could not finish the stage scan: it died — bury it"
+    assert str(died) == "Spark could not finish the stage scan: it died — bury it [LW-100]"
 
 
 @pytest.mark.parametrize(

@@ -407,6 +407,7 @@ class Failure(Document):
     """Why a command ended without its document."""
 
     kind: str  # the error's class
+    code: str  # stable, as in docs/reference/errors.md
     message: str
     path: str | None
     position: int | None  # in the file
@@ -429,10 +430,14 @@ def report_failure(output: Output, error: BaseException) -> int:
     if isinstance(error, LogError):
         problem, status = str(error), error.exit_status
         kind = type(error).__name__
-        failure = Failure(kind, error.problem, error.path, error.at, error.remedy, status)
+        failure = Failure(
+            kind, error.code, error.problem, error.path, error.at, error.remedy, status
+        )
     else:
-        kind, problem, status = _foreign(error)
-        failure = Failure(kind, problem, None, None, None, status)
+        code, kind, problem, status = _foreign(error)
+        failure = Failure(kind, code, problem, None, None, None, status)
+        if not problem.startswith("Usage:"):
+            problem = f"{_one_line(problem)} [{code}]"
     output.say(
         problem
         if status == 2 and problem.startswith("Usage:")
@@ -447,21 +452,23 @@ def report_failure(output: Output, error: BaseException) -> int:
     return status
 
 
-def _foreign(error: BaseException) -> tuple[str, str, int]:
-    """Kind, sentence and exit status of an error that is not ours."""
+def _foreign(error: BaseException) -> tuple[str, str, str, int]:
+    """Code, kind, sentence and exit status of an error that is not a ``LogError``."""
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
-        return "Interrupted", "interrupted; what was not finished was left as it was", 1
+        return "LW-107", "Interrupted", "interrupted; what was not finished was left as it was", 1
     say = getattr(error, "format_message", None)
     if say is not None:  # Typer's own: wrong use
         context = getattr(error, "ctx", None)
         if type(error).__name__ == "NoArgsIsHelpError":
-            return "WrongUse", str(say()), 2
+            return "LW-200", "WrongUse", str(say()), 2
         command = context.command_path if context is not None else "lastwrite"
-        return "WrongUse", f"{say()} (see: {command} --help)", 2
+        return "LW-200", "WrongUse", f"{say()} (see: {command} --help)", 2
     if isinstance(error, OSError) and error.strerror is not None:
-        return type(error).__name__, f"{error.filename or 'standard output'}: {error.strerror}", 1
+        place = error.filename or "standard output"
+        return "LW-108", type(error).__name__, f"{place}: {error.strerror}", 1
     detail = str(error) or type(error).__name__
     return (
+        "LW-199",
         type(error).__name__,
         f"unexpected {type(error).__name__}: {detail} — please report it; LASTWRITE_DEBUG=1 shows where",
         1,
