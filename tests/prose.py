@@ -38,21 +38,19 @@ LIMITS = {
     "gendered user": 42,
 }
 
-# fmt: off
 BANNED = {
     "personified code": r"\b(says?|said|speaks?|spoke|spoken|hears?|heard|tells?|told|knows|knew|"
-                        r"wants|listens to)\b",
+    r"wants|listens to)\b",
     "vague word": r"\b(whoever|whom|whose word|whatever|nobody|somebody|anybody|everybody|anew|"
-                  r"amid|given? back|gives back|gave back|take[ns]? out|lets? go|brings?|brought|"
-                  r"ours|theirs|wish|is no longer than|of it none|as ever|by itself alone)\b",
+    r"amid|given? back|gives back|gave back|take[ns]? out|lets? go|brings?|brought|"
+    r"ours|theirs|wish|is no longer than|of it none|as ever|by itself alone)\b",
     "inverted sentence": r"\b(of which|what of|that of|those of|those that|those which|of those|"
-                         r"of one that|it were|were it|none is|where none|none has|such a one)\b"
-                         r"|(?<![\w-])(?:^|(?<=[.:;] ))(What|Whose|That|Of|Who|Where|As) "
-                         r"(a|an|the|it|its|of|is|was|has|each|all|one|files|records|no)\b",
+    r"of one that|it were|were it|none is|where none|none has|such a one)\b"
+    r"|(?<![\w-])(?:^|(?<=[.:;] ))(What|Whose|That|Of|Who|Where|As) "
+    r"(a|an|the|it|its|of|is|was|has|each|all|one|files|records|no)\b",
     "None after a semicolon": r"[;:,] ?None:",
     "gendered user": r"\b(he|him|his|himself|she|her)\b",
 }
-# fmt: on
 PATTERNS = {rule: re.compile(pattern) for rule, pattern in BANNED.items()}
 MESSAGE_CALLS = re.compile(
     r"(Error|Log|Config|Conflict|Failed|Format|Value|Held|Unfit|Budget|Option|Argument|Exit)$"

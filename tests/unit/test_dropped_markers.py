@@ -290,16 +290,16 @@ def test_a_marker_in_a_segment_that_is_left_alone(tmp_path: Path) -> None:
     """Only the data's segment is rewritten: the marker's keeps its bytes, and the entry that hides
     nothing yet.
     """
-    many = [data(20 + n, chr(200 + n)) for n in range(30)]
+    many = [data(3 + n, chr(200 + n)) for n in range(30)]
     log = Log(
-        tmp_path, {0: [data(0, "a"), data(1, "ab", BOB)], 20: [*many, marker(50, BOB)], 51: []}
+        tmp_path, {0: [data(0, "a"), data(1, "ab", BOB)], 3: [*many, marker(33, BOB)], 34: []}
     )
     before = {
-        suffix: (log.folder / f"{20:020d}{suffix}").read_bytes() for suffix in (".log", ".txnindex")
+        suffix: (log.folder / f"{3:020d}{suffix}").read_bytes() for suffix in (".log", ".txnindex")
     }
     log.round(like_broker=False, config=EXPIRING)
     assert log.batch(1) is None
-    assert {suffix: (log.folder / f"{20:020d}{suffix}").read_bytes() for suffix in before} == before
+    assert {suffix: (log.folder / f"{3:020d}{suffix}").read_bytes() for suffix in before} == before
     log.until_nothing_is_left(like_broker=False, config=EXPIRING)
 
 

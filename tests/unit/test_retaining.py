@@ -56,12 +56,15 @@ def figures(report: PartitionReport) -> dict[str, object]:
 
 def write(root: Path, segments: dict[int, list[tuple[str, int]]]) -> Path:
     """Segments of batches of one record, each a key and a time after ``AT``; the last segment is
-    the active one.
+    the active one. The last batch of each other segment extends to the next segment.
     """
-    for base, records in segments.items():
+    ends = [*segments, None][1:]
+    for (base, records), end in zip(segments.items(), ends, strict=True):
         batches = [
             encode_batch(
-                [Record(base + n, AT + time, key.encode(), b"v" * 100)], base_offset=base + n
+                [Record(base + n, AT + time, key.encode(), b"v" * 100)],
+                base_offset=base + n,
+                last_offset=end - 1 if end is not None and n == len(records) - 1 else None,
             )
             for n, (key, time) in enumerate(records)
         ]

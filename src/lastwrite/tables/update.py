@@ -460,12 +460,9 @@ class _Round:
             plain_bytes=self._plain_bytes(came, gone),
             unions=unions_after(was.unions if was is not None else None, task.wish.rows),
         )
-        removed = [path for each in found for path in each.removed]
-        if task.base is None and task.head is not None:
-            removed = [file.path for file in task.head.files]
         change = Change(
             added=[file for each in found for file in each.files],
-            removed=removed,
+            removed=self._removed_paths(found),
             deletes={path: at for each in found for path, at in each.deletes.items()},
             state=state,
             schema=self._schema,
@@ -490,6 +487,11 @@ class _Round:
             odd_times=changes.odd_times,
             first_odd_time=changes.first_odd_time,
         )
+
+    def _removed_paths(self, found: Sequence[_Found]) -> list[str]:
+        if self._task.base is None and self._task.head is not None:
+            return [file.path for file in self._task.head.files]
+        return [path for each in found for path in each.removed]
 
     def _plain_bytes(self, came: int, gone: int) -> int:
         was, changes = self._state, self._changes

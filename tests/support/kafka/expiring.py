@@ -47,7 +47,7 @@ class Expiring:
 
 
 _DELETE = {"cleanup.policy": "delete", "retention.ms": "-1"}
-_THREE = {0: range(10), 10: range(10, 20), 25: range(25, 32)}
+_THREE = {0: range(10), 10: range(10, 25), 25: range(25, 32)}
 
 EXPIRING = [
     Expiring(
