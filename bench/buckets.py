@@ -30,7 +30,7 @@ import lastwrite
 from bench import generate, peer
 from bench.sampling import Sampler
 from lastwrite.storage.objects.address import store_at
-from lastwrite.storage.objects.store import Store
+from lastwrite.storage.objects.store import ObjectStore
 from tests.support.objects import BUCKET, fault_proxy, s3_server
 
 _MAP_BYTES = 512 << 20
@@ -39,7 +39,7 @@ _BLOCK = 8 << 20
 _POLICY = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 
 
-def download(store: Store, prefix: str, folder: Path) -> int:
+def download(store: ObjectStore, prefix: str, folder: Path) -> int:
     """All objects below ``prefix`` as files; how many bytes."""
     folder.mkdir(parents=True)
     total = 0
@@ -53,7 +53,7 @@ def download(store: Store, prefix: str, folder: Path) -> int:
     return total
 
 
-def upload(store: Store, folder: Path, prefix: str, most: int | None = None) -> int:
+def upload(store: ObjectStore, folder: Path, prefix: str, most: int | None = None) -> int:
     """The files of ``folder`` as objects, up to ``most`` bytes of them; how many bytes."""
     total = 0
     for path in sorted(folder.iterdir()):

@@ -86,7 +86,7 @@ class Theirs:
         )
         self.driver.unload(row.topic)  # closes the last ledger
 
-    def bring(self, row: Row, folder: Path) -> int:
+    def fetch(self, row: Row, folder: Path) -> int:
         """The raw ledgers as the offloader leaves them; their bytes."""
         node, ledgers = self.driver.ledgers(row.topic)
         folder.mkdir(parents=True)
@@ -192,7 +192,7 @@ def measure(
         theirs.produce(row, given)
         making = source.with_name("making")
         shutil.rmtree(making, ignore_errors=True)
-        theirs.bring(row, archive.topic_folder(making, row.topic))
+        theirs.fetch(row, archive.topic_folder(making, row.topic))
         making.rename(source)
     raw_bytes = sum(
         path.stat().st_size

@@ -18,8 +18,8 @@ import numpy as np
 from lastwrite.encoding.fingerprint import SECRET_WORDS, secret_from
 from lastwrite.model.columns import COPY, DROP, REBUILD, ROW_COLUMNS, BatchTable
 from lastwrite.pulsar.format.chunk import PulsarFormat
-from lastwrite.pulsar.format.codecs import Codec
-from lastwrite.pulsar.format.entry import Message, encode_batch, encode_entry, encode_single
+from lastwrite.pulsar.format.codecs import PulsarCodec
+from lastwrite.pulsar.format.entry import PulsarMessage, encode_batch, encode_entry, encode_single
 from lastwrite.pulsar.format.offload import block_header
 from lastwrite.pulsar.format.survey import EntrySurveyor
 
@@ -32,10 +32,10 @@ _KEPT = 0.25
 _SECRET = secret_from(bytes(range(1, 9)) * SECRET_WORDS)
 
 
-def messages(draw: np.random.Generator, packs: bool) -> list[Message]:
+def messages(draw: np.random.Generator, packs: bool) -> list[PulsarMessage]:
     """As many as are measured at once."""
     return [
-        Message(
+        PulsarMessage(
             key=b"key-%d" % draw.integers(0, 250_000),
             sequence_id=n,
             publish_time=_STAMP + n,
@@ -131,7 +131,7 @@ def main() -> None:
         "single",
         data_object([encode_entry(*encode_single(each)) for each in messages(draw, packs=False)]),
     )
-    for codec in Codec:
+    for codec in PulsarCodec:
         some = messages(draw, packs=bool(codec))
         batches = [some[n : n + _BATCH] for n in range(0, _MESSAGES, _BATCH)]
         bodies = [encode_entry(*encode_batch(batch, codec=codec)) for batch in batches]

@@ -205,7 +205,7 @@ class CommitConflict(LogError):
 class NotContinued(LogError):
     """The source does not continue the archive: the records after the archive's end differ or are gone.
 
-    ``held`` is the reason, a value of ``reports.fetching.Held``.
+    ``held`` is the reason, a value of ``reports.fetching.HoldReason``.
 
     Remedy: accept the gap with ``--accept-gap``, keep both with ``--set-aside``, or fetch into another
     archive.

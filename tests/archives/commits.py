@@ -12,7 +12,7 @@ from threading import Thread
 import msgspec
 
 from lastwrite.archive.manifest import Manifest
-from lastwrite.archive.place import Place
+from lastwrite.archive.partition_store import PartitionStore
 from lastwrite.errors import CommitConflict, LogError, RemoteFailed
 from lastwrite.storage.objects.bucket import BucketStore
 from tests.support.objects import BUCKET, S3, FaultProxy
@@ -30,7 +30,7 @@ class Writer:
     """One of them: it counts its commits in the manifest."""
 
     def __init__(self, name: str, store: BucketStore, prefix: str) -> None:
-        self.name, self.place = name, Place(store, prefix)
+        self.name, self.place = name, PartitionStore(store, prefix)
         self.met: Counter[str] = Counter()
         self.problem: Exception | None = None
 
@@ -91,7 +91,7 @@ def commit_under_faults(
     for writer in writers:
         if writer.problem is not None:
             raise AssertionError(writer.name) from writer.problem
-    seen = Place(BucketStore(address, server.settings), prefix).read()
+    seen = PartitionStore(BucketStore(address, server.settings), prefix).read()
     assert seen is not None
     counts = counts_of(seen.manifest)
     for writer in writers:

@@ -24,19 +24,19 @@ from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
-from lastwrite.archive import place as places
+from lastwrite.archive import partition_store as places
 from lastwrite.archive.manifest import DataObject, Manifest, decode
-from lastwrite.archive.place import (
+from lastwrite.archive.partition_store import (
     ABANDONED_MS,
     GRACE_MS,
     MANIFEST,
     PINNED_MS,
-    Place,
-    Round,
-    Seen,
+    PartitionStore,
+    VersionedManifest,
+    WriteTransaction,
 )
 from lastwrite.errors import CommitConflict, LogError, NotALog, RemoteFailed
-from lastwrite.storage.objects.store import Found, Requests, Version, Writer
+from lastwrite.storage.objects.store import ObjectInfo, Requests, Version, Writer
 from tests.support.objects import MemoryStore
 
 PREFIX = "kafka/orders/0"
@@ -52,7 +52,7 @@ class Killed(BaseException):
 class Actor:
     """Somebody who works on the archive, in a thread that runs when it is its turn."""
 
-    def __init__(self, model: Model, name: str, work: Callable[[Place], None]) -> None:
+    def __init__(self, model: Model, name: str, work: Callable[[PartitionStore], None]) -> None:
         self.name, self.is_over, self.is_killed = name, False, False
         self.problem: BaseException | None = None
         self.mute = model.draw.choice([0.0, 0.03, 0.2, 0.6])  # how often a question has no answer
@@ -65,7 +65,7 @@ class Actor:
         self.turn.acquire()
         try:
             if not self.is_killed:
-                self._work(Place(ActorStore(self._model, self), PREFIX))
+                self._work(PartitionStore(ActorStore(self._model, self), PREFIX))
         except Killed:
             pass
         except BaseException as problem:
@@ -89,13 +89,13 @@ class ActorStore:
         self.address, self.requests = "memory", Requests()
         self._model, self._actor = model, actor
 
-    def head(self, key: str) -> Found | None:
+    def head(self, key: str) -> ObjectInfo | None:
         return self._read(lambda: self._model.store.head(key))
 
-    def get(self, key: str) -> tuple[bytes, Found] | None:
+    def get(self, key: str) -> tuple[bytes, ObjectInfo] | None:
         return self._read(lambda: self._model.store.get(key))
 
-    def list(self, prefix: str) -> Iterator[Found]:
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
         return iter(self._read(lambda: [*self._model.store.list(prefix)]))
 
     def remove_unfinished(self, prefix: str, older_than_ms: int) -> None:
@@ -201,17 +201,19 @@ class Model:
 
     # ------------------------------------------------------------------ who works on it
 
-    def compact(self, place: Place) -> None:
+    def compact(self, place: PartitionStore) -> None:
         now = None
         for _ in range(3):
             now = self._round(place, now, adds=False)
 
-    def fetch(self, place: Place) -> None:
+    def fetch(self, place: PartitionStore) -> None:
         now = None
         for _ in range(2):
             now = self._round(place, now, adds=True)
 
-    def _round(self, place: Place, known: Seen | None, *, adds: bool) -> Seen | None:
+    def _round(
+        self, place: PartitionStore, known: VersionedManifest | None, *, adds: bool
+    ) -> VersionedManifest | None:
         """``known``: what a commit returned, on which the next round may begin."""
         try:
             begun = place.begin(place.read() if known is None else known)
@@ -243,21 +245,21 @@ class Model:
             return now if self.chance(0.5) else None
         return None
 
-    def _object(self, place: Place, begun: Round, number: int) -> DataObject:
+    def _object(self, place: PartitionStore, begun: WriteTransaction, number: int) -> DataObject:
         key = f"{begun.prefix}{number}/0.log"
         content = f"{begun.id} {number}".encode() * self.draw.randint(1, 3)
         store: Any = place.store
         made = store.write(place.key(key), content)
         return DataObject(key=key, bytes=len(content), etag=made.etag)
 
-    def sweep(self, place: Place) -> None:
+    def sweep(self, place: PartitionStore) -> None:
         for _ in range(3):
             try:
                 place.sweep(everything=self.chance(0.3), dry_run=self.chance(0.1))
             except (NotALog, RemoteFailed):
                 self.met["sweep ended early"] += 1
 
-    def clear(self, place: Place) -> None:
+    def clear(self, place: PartitionStore) -> None:
         """A round that clears what is unused, and finds nothing to do."""
         for _ in range(2):
             try:
@@ -267,7 +269,7 @@ class Model:
             except RemoteFailed:
                 pass
 
-    def read(self, place: Place) -> None:
+    def read(self, place: PartitionStore) -> None:
         for _ in range(3):
             try:
                 seen = place.read()
@@ -276,7 +278,7 @@ class Model:
             except RemoteFailed:
                 pass
 
-    def pin(self, place: Place) -> None:
+    def pin(self, place: PartitionStore) -> None:
         try:
             seen = place.read()
             if seen is None:
@@ -289,7 +291,11 @@ class Model:
             pass
 
     def _read_by(
-        self, place: Place, seen: Seen, since_ms: int, renew: Callable[[], None] | None = None
+        self,
+        place: PartitionStore,
+        seen: VersionedManifest,
+        since_ms: int,
+        renew: Callable[[], None] | None = None,
     ) -> None:
         """Read all objects by one manifest, or be told that it is too old for that."""
         grace_ms = GRACE_MS if renew is None else PINNED_MS
@@ -385,7 +391,7 @@ class Model:
             assert after.former[0] == before.nonce, "a round has undone another"
         self.met["rounds won"] += len(self.won)
         self.met["rounds lost"] += len(self.lost)
-        place = Place(self.store, PREFIX)
+        place = PartitionStore(self.store, PREFIX)
         begun = place.begin(place.read())
         key = f"{begun.prefix}0/0.log"
         self.put(place.key(key), b"last", None)

@@ -10,11 +10,11 @@ import signal
 import time
 from pathlib import Path
 
-from lastwrite.kafka.cluster.commits import Commit, Place
+from lastwrite.kafka.cluster.commits import Commit, GroupPartition
 from lastwrite.server.offsets import Offsets
 from tests.support.engine import compact
 
-_PLACES = [Place(f"g{n % 3}", f"t{n % 4}", n) for n in range(12)]
+_PLACES = [GroupPartition(f"g{n % 3}", f"t{n % 4}", n) for n in range(12)]
 _NOW_MS = 1_700_000_000_000
 
 
@@ -25,7 +25,7 @@ def live(state: Path, seed: int, lives: int = 3) -> int:
         AssertionError: one of them was lost.
     """
     rng = random.Random(seed)
-    answered: dict[Place, int | None] = {}
+    answered: dict[GroupPartition, int | None] = {}
     total = 0
     for number in range(lives):
         asked, count = _one_life(state, rng)
@@ -72,7 +72,7 @@ def _one_life(state: Path, rng: random.Random) -> tuple[dict[object, object], in
     return asked, count
 
 
-def _note(asked: dict[object, object], commits: list[tuple[Place, int | None]]) -> None:
+def _note(asked: dict[object, object], commits: list[tuple[GroupPartition, int | None]]) -> None:
     for place, position in commits:
         asked[place] = position
 
@@ -83,7 +83,7 @@ class _Script:
     def __init__(self, seed: float) -> None:
         self._rng = random.Random(seed)
 
-    def next(self) -> list[tuple[Place, int | None]]:
+    def next(self) -> list[tuple[GroupPartition, int | None]]:
         rng = self._rng
         places = rng.sample(_PLACES, rng.randint(1, 5))
         return [(each, None if rng.random() < 0.1 else rng.randrange(2**40)) for each in places]

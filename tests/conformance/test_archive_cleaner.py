@@ -23,10 +23,10 @@ import pytest
 import lastwrite
 from lastwrite import cli
 from lastwrite.archive.manifest import Manifest
-from lastwrite.archive.place import Seen, place_at
-from lastwrite.cleaner.events import Event, Note, RoundEnded, SetAside
+from lastwrite.archive.partition_store import VersionedManifest, place_at
+from lastwrite.cleaner.events import DaemonNote, Event, PartitionQuarantined, RoundEnded
 from lastwrite.cleaner.loop import Cleaner
-from lastwrite.cleaner.rounds import Rounds
+from lastwrite.cleaner.rounds import RoundRunner
 from lastwrite.commands.metrics_page import page_of
 from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.errors import InvalidConfig, RemoteFailed
@@ -48,7 +48,7 @@ class Archive:
     log: Path
     events: list[Event] = field(default_factory=list)
 
-    def bring(self, topic: str, records: int = 200, own_keys: bool = False) -> None:
+    def fetch(self, topic: str, records: int = 200, own_keys: bool = False) -> None:
         """Segments of some 20 records of 5 keys, or half of them with keys of their own, the last
         one closed; more are added behind.
         """
@@ -78,12 +78,12 @@ class Archive:
 
     @property
     def notes(self) -> str:
-        return "\n".join(event.text for event in self.events if isinstance(event, Note))
+        return "\n".join(event.text for event in self.events if isinstance(event, DaemonNote))
 
     def partition(self, topic: str) -> str:
         return f"{self.address}/kafka/{topic}/0"
 
-    def seen(self, topic: str) -> Seen:
+    def seen(self, topic: str) -> VersionedManifest:
         found = place_at(self.partition(topic)).read()
         assert found is not None
         return found
@@ -119,7 +119,7 @@ def in_bucket(s3: S3, tmp_path: Path) -> Archive:
 
 def test_a_pass_cleans_what_is_due_and_then_only_looks(archive: Archive) -> None:
     for topic in ("a", "b"):
-        archive.bring(topic)
+        archive.fetch(topic)
     assert archive.clean() == 0
     assert archive.rounds == ["a-0", "b-0"]
     assert archive.keys("a") == archive.keys("b") and len(archive.keys("a")) == 5
@@ -129,14 +129,14 @@ def test_a_pass_cleans_what_is_due_and_then_only_looks(archive: Archive) -> None
     before = asked()
     assert (archive.clean(), archive.rounds, archive.notes) == (0, [], "")
     assert (asked() - before).puts <= 4  # a sweep asks what time it is, where something is unused
-    archive.bring("a", records=300)
+    archive.fetch("a", records=300)
     assert archive.clean() == 0
     assert archive.rounds == ["a-0"]
     assert len(archive.keys("a")) == 5
 
 
 def test_retention_is_part_of_a_pass(archive: Archive) -> None:
-    archive.bring("a")
+    archive.fetch("a")
     config = {"cleanup.policy": "delete", "retention.ms": 60_000}
     assert archive.clean(config=config) == 0
     (told,) = [event for event in archive.events if isinstance(event, RoundEnded)]
@@ -144,7 +144,7 @@ def test_retention_is_part_of_a_pass(archive: Archive) -> None:
 
 
 def test_what_is_known_of_a_topic_decides(archive: Archive) -> None:
-    archive.bring("a")
+    archive.fetch("a")
     config = {name: value for name, value in COMPACT.items() if name != "cleanup.policy"}
     with pytest.raises(InvalidConfig, match="which of these topics are compacted"):
         lastwrite.clean([archive.address], {**config, **archive.config}, once=True, spark=INLINE)
@@ -156,14 +156,14 @@ def test_what_is_known_of_a_topic_decides(archive: Archive) -> None:
 def test_a_damaged_partition_is_set_aside_in_the_archive(
     archive: Archive, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    archive.bring("a")
-    archive.bring("b")
+    archive.fetch("a")
+    archive.fetch("b")
     segment = min(p for p in archive.objects("a") if p.suffix == ".log")
     content = segment.read_bytes()
     overwrite(segment, content[:100] + bytes([content[100] ^ 1]) + content[101:])
     assert archive.clean() == 3
     assert archive.rounds == ["b-0"]
-    (told,) = [event for event in archive.events if isinstance(event, SetAside)]
+    (told,) = [event for event in archive.events if isinstance(event, PartitionQuarantined)]
     assert str(told.name) == "a-0" and "checksum does not match" in told.entry.reason
     noted = json.loads((archive.files / "_lastwrite" / "uncleanable-kafka.json").read_bytes())
     assert list(noted["partitions"]) == ["a-0"]
@@ -186,7 +186,7 @@ def overwrite(path: Path, content: bytes) -> None:
 
 
 def test_a_round_of_another_machine_is_waited_for(archive: Archive) -> None:
-    archive.bring("a")
+    archive.fetch("a")
     other = begun_elsewhere(archive, "a")
     grow_old(other, 60)
     assert (archive.clean(), archive.rounds) == (4, [])
@@ -200,7 +200,7 @@ def test_a_round_of_another_machine_is_waited_for(archive: Archive) -> None:
 
 
 def test_a_round_of_a_process_of_this_machine_that_died_is_not_waited_for(archive: Archive) -> None:
-    archive.bring("a")
+    archive.fetch("a")
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     begun_elsewhere(archive, "a", f"{socket.gethostname()}:{process.pid}")
@@ -210,7 +210,7 @@ def test_a_round_of_a_process_of_this_machine_that_died_is_not_waited_for(archiv
 def begun_elsewhere(archive: Archive, topic: str, writer: str = "elsewhere:1") -> Path:
     """A journal of another writer's round."""
     folder = archive.partition(topic)
-    with patch("lastwrite.archive.place._writer", lambda: f"lastwrite 1 {writer}"):
+    with patch("lastwrite.archive.partition_store._writer", lambda: f"lastwrite 1 {writer}"):
         begun = place_at(folder).begin(archive.seen(topic))
     return archive.files / "kafka" / topic / "0" / "rounds" / f"{begun.id}.json"
 
@@ -220,11 +220,11 @@ def grow_old(path: Path, seconds: float) -> None:
 
 
 def test_who_loses_against_another_round_looks_again(archive: Archive) -> None:
-    archive.bring("a")
-    run = Rounds.run
+    archive.fetch("a")
+    run = RoundRunner.run
     told: list[object] = []
 
-    def late(rounds: Rounds, *rest: Any) -> Any:
+    def late(rounds: RoundRunner, *rest: Any) -> Any:
         """Another round commits after this one has read the log."""
         read = rounds._system.read  # type: ignore[attr-defined]
 
@@ -240,13 +240,13 @@ def test_who_loses_against_another_round_looks_again(archive: Archive) -> None:
         with patch.object(rounds._system, "read", read_and_lose):
             return run(rounds, *rest)
 
-    with patch.object(Rounds, "run", late):
+    with patch.object(RoundRunner, "run", late):
         assert archive.clean() == 0
     assert told == [True, 0]
     assert "changed while it was read" in archive.notes
     assert not list(archive.files.rglob("uncleanable-*")), "a conflict is no failure"
     assert len(archive.keys("a")) == 5 and archive.objects("a", "rounds") == []
-    archive.bring("a", records=300)
+    archive.fetch("a", records=300)
     assert archive.clean() == 0 and archive.rounds == ["a-0"]
 
 
@@ -255,7 +255,7 @@ def test_who_loses_against_another_round_looks_again(archive: Archive) -> None:
 def test_two_daemons_on_one_archive(bucket: Archive) -> None:
     """Each in a process of its own; what both leave is what one leaves."""
     for n in range(4):
-        bucket.bring(f"t{n}", records=300)
+        bucket.fetch(f"t{n}", records=300)
     daemons = [run_daemon(bucket) for _ in range(2)]
     try:
         wait_for(lambda: all(is_clean(bucket, f"t{n}") for n in range(4)), *daemons)
@@ -280,7 +280,7 @@ def test_two_daemons_on_one_archive(bucket: Archive) -> None:
 @pytest.mark.broker
 @pytest.mark.slow
 def test_a_daemon_that_is_killed_anywhere_goes_on_where_it_began_again(bucket: Archive) -> None:
-    bucket.bring("a", records=1000, own_keys=True)
+    bucket.fetch("a", records=1000, own_keys=True)
     left = len(set(bucket.keys("a")))
     for delay_s, written in ((0.0, 0), (0.1, 0), (0.0, 9)):
         begun, there = len(bucket.objects("a", "rounds")), len(bucket.objects("a"))
@@ -359,7 +359,7 @@ def wait_for(condition: Callable[[], object], *daemons: subprocess.Popen[str]) -
 
 @pytest.mark.broker
 def test_a_store_that_does_not_answer_is_waited_for(bucket: Archive, proxy: FaultProxy) -> None:
-    bucket.bring("a")
+    bucket.fetch("a")
     through = {**COMPACT, **bucket.config, "storage.endpoint": proxy.endpoint}
     through["storage.retries"] = 0
     cleaners: list[Any] = []
@@ -375,22 +375,22 @@ def test_a_store_that_does_not_answer_is_waited_for(bucket: Archive, proxy: Faul
         wait_for(lambda: bucket.rounds == ["a-0"])
         proxy.spoil({"do": "503"})
         wait_for(lambda: "was refused again and again: 503" in bucket.notes)
-        bucket.bring("a", records=300)
+        bucket.fetch("a", records=300)
         proxy.spoil()
         wait_for(lambda: bucket.rounds == ["a-0", "a-0"])
         proxy.spoil({"method": "GET", "path": r"\.log$", "do": "503"})  # in the middle of a round
-        bucket.bring("a", records=400)
+        bucket.fetch("a", records=400)
         wait_for(lambda: "a-0: tried again later: " in bucket.notes)
         proxy.spoil()
         wait_for(lambda: bucket.rounds == ["a-0"] * 3)
     thread.join()
-    assert not [event for event in events if isinstance(event, SetAside)]
+    assert not [event for event in events if isinstance(event, PartitionQuarantined)]
     assert len(bucket.keys("a")) == 5
 
 
 @pytest.mark.broker
 def test_once_says_that_a_store_did_not_answer(bucket: Archive, proxy: FaultProxy) -> None:
-    bucket.bring("a")
+    bucket.fetch("a")
     through = {"storage.endpoint": proxy.endpoint, "storage.retries": 0}
     proxy.spoil({"do": "503"})
     with pytest.raises(RemoteFailed, match="503"):
@@ -417,7 +417,7 @@ def test_once_says_that_a_store_did_not_answer(bucket: Archive, proxy: FaultProx
 
 @pytest.mark.broker
 def test_requests_are_counted(bucket: Archive) -> None:
-    bucket.bring("a")
+    bucket.fetch("a")
     cleaners: list[Any] = []
     assert bucket.clean(started=cleaners.append) == 0
     page = page_of(cleaners[0]._metrics.registry).decode()
@@ -448,4 +448,4 @@ class ends:
 
     def __exit__(self, *_: object) -> None:
         wait_for(lambda: self._cleaners)
-        self._cleaners[0].ask_to_stop()
+        self._cleaners[0].request_stop()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import lastwrite
-from lastwrite.archive import place as places
-from lastwrite.archive.place import Place
+from lastwrite.archive import partition_store as places
+from lastwrite.archive.partition_store import PartitionStore
 from lastwrite.errors import RemoteFailed
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
@@ -35,7 +35,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def check_whole(archive: Path) -> int:
     """All that the manifest names is there; which generation that is."""
     [manifest] = archive.rglob("manifest.json")
-    seen = Place(FolderStore(str(manifest.parent)), "").read()
+    seen = PartitionStore(FolderStore(str(manifest.parent)), "").read()
     assert seen is not None
     for each in seen.manifest.objects:
         assert (manifest.parent / each.key).stat().st_size == each.bytes
@@ -48,7 +48,7 @@ def test_nothing_is_removed_while_nobody_says_whether_the_round_counts(
 ) -> None:
     assert check_whole(archive) == 1
     real_replace: Any = FolderStore.replace
-    real_read = Place.read
+    real_read = PartitionStore.read
     is_cut = False
 
     def replace(store: FolderStore, key: str, *rest: Any) -> Any:
@@ -60,14 +60,14 @@ def test_nothing_is_removed_while_nobody_says_whether_the_round_counts(
         is_cut = True
         return None
 
-    def read(place: Place) -> Any:
+    def read(place: PartitionStore) -> Any:
         if is_cut:
             raise RemoteFailed("no answer")
         return real_read(place)
 
     with monkeypatch.context() as patched:
         patched.setattr(FolderStore, "replace", replace)
-        patched.setattr(Place, "read", read)
+        patched.setattr(PartitionStore, "read", read)
         [report] = compact(archive, {}, NOW_MS).partitions
     assert report.status == "failed"
     assert "nobody can say" in (report.reason or "")

@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 
 import lastwrite
-from lastwrite.archive.place import place_at
+from lastwrite.archive.partition_store import place_at
 from lastwrite.commands.table import KeyedTable
 from lastwrite.errors import CommitConflict, CorruptLog
 from lastwrite.kafka.format.batch import encode_batch
@@ -37,7 +37,7 @@ class Archive:
         self._bases = count(0, EACH)
         for _ in range(SEGMENTS):
             self._write()
-        self.bring()
+        self.fetch()
 
     def _write(self) -> None:
         base = next(self._bases)
@@ -45,7 +45,7 @@ class Archive:
         records = [Record(base + n, NOW_MS, key, b"v%d" % base) for n, key in enumerate(keys)]
         write_segment(self._log / NAME, base, [encode_batch(records)], mtime_ms=NOW_MS)
 
-    def bring(self) -> None:
+    def fetch(self) -> None:
         options = {"include_active": True, "config": self.stores}
         report = lastwrite.fetch([str(self._log)], self.address, **options)
         assert report.exit_status == 0
@@ -53,7 +53,7 @@ class Archive:
     def replace(self) -> None:
         """A round that replaces nearly all objects; what it replaced is gone then."""
         self._write()
-        self.bring()
+        self.fetch()
         config = {**self.config, "min.cleanable.dirty.ratio": 0, "segment.bytes": 1000}
         report = lastwrite.compact(self.address, config=config, now_ms=NOW_MS, spark=INLINE)
         assert [each.status for each in report.partitions] == ["cleaned"]

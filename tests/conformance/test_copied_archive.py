@@ -17,7 +17,7 @@ from lastwrite.model.stores import StoreSettings
 from lastwrite.spark.inline import INLINE
 from lastwrite.storage.objects import address as addresses
 from lastwrite.storage.objects.address import store_at
-from lastwrite.storage.objects.store import Store
+from lastwrite.storage.objects.store import ObjectStore
 from tests.support.kafka.logs import NAME, write_segment
 from tests.support.objects import BUCKET, S3
 
@@ -45,7 +45,7 @@ def copied(s3: S3, tmp_path: Path) -> Iterator[tuple[str, str, dict[str, str]]]:
 stores: list[StoreSettings] = []
 
 
-def at(path: str) -> tuple[Store, str]:
+def at(path: str) -> tuple[ObjectStore, str]:
     return store_at(path, stores[-1])
 
 
@@ -113,7 +113,7 @@ def test_what_is_no_copy_is_named(copied: tuple[str, str, dict[str, str]], chang
     assert compact(there, config).status == "cleaned"
 
 
-def first_log(path: str) -> tuple[Any, Store]:
+def first_log(path: str) -> tuple[Any, ObjectStore]:
     store, prefix = at(path)
     return next(each for each in store.list(f"{prefix}/") if each.key.endswith(".log")), store
 

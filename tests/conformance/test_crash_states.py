@@ -17,10 +17,10 @@ import pytest
 
 import lastwrite
 from lastwrite.kafka.format.remedy import REBUILD, RESTORE
-from lastwrite.kafka.recovery.loss import (
-    where_a_start_cuts,
-    where_a_start_goes_on,
-    where_a_start_trusts,
+from lastwrite.kafka.recovery.lost_records import (
+    recovery_checkpoint_offset,
+    recovery_end_offset,
+    recovery_truncation_offset,
 )
 from lastwrite.kafka.store import log_dir
 from lastwrite.model.log import PartitionLog, ProblemKind
@@ -197,8 +197,8 @@ def test_the_remedy_says_what_kafkas_loader_does(
     offset = loss.missing[0] if loss.missing else loss.ends
     remedy = damage.remedy.partition("; where that line is older than this log")[0]
     assert remedy in (
-        where_a_start_cuts(offset, removed, log_start),
-        where_a_start_goes_on(offset, log_start),
+        recovery_truncation_offset(offset, removed, log_start),
+        recovery_end_offset(offset, log_start),
     )
     assert f"offset {loss.ends}" in remedy
 
@@ -220,7 +220,7 @@ def test_only_without_the_note_of_its_shutdown_a_broker_cuts_a_torn_tail(
     folder = after_an_orderly_shutdown(tmp_path / "root", State("", [TORN]))
     shutil.copytree(tmp_path / "root", tmp_path / "copy")
     (damage,) = log_dir.read_partition(str(folder)).problems
-    assert damage.remedy == where_a_start_trusts(ACTIVE + 8)
+    assert damage.remedy == recovery_checkpoint_offset(ACTIVE + 8)
     size = (folder / name(ACTIVE)).stat().st_size
     answer = oracle.ask("load", dir=str(folder), clean_shutdown=True, recovery_point=END)
     assert (answer["log_end"], answer["segments"][-1]["size"]) == (ACTIVE + 8, size), (

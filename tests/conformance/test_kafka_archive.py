@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 import lastwrite
 from lastwrite import cli
-from lastwrite.archive.place import place_at
+from lastwrite.archive.partition_store import place_at
 from lastwrite.engine.system import CommitPlan
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
@@ -108,7 +108,7 @@ class Archive:
     def batches(self) -> list[bytes]:
         return [b for _, stem in self.segments() for b in split(stem.with_suffix(".log"))]
 
-    def lay_out(self, root: Path) -> Path:
+    def submit(self, root: Path) -> Path:
         """The same log as a directory: what a broker would have there, if it had these segments."""
         shutil.rmtree(root, ignore_errors=True)
         folder = root / self.name
@@ -248,7 +248,7 @@ def check_as_cut(root: Path, archive: Archive, end: int, is_new: bool, exact: bo
         for at in range(0, stem.with_suffix(".txnindex").stat().st_size, 34)
     ]
     assert entries == [tuple(entry) for entry in archive.log()["aborted"]]
-    laid = read_partition(str(archive.lay_out(root.with_name("laid"))))
+    laid = read_partition(str(archive.submit(root.with_name("laid"))))
     assert not laid.problems
     assert laid.aborted == log.aborted
 
@@ -264,7 +264,7 @@ def replicated(folder: Path, share: float) -> int:
 
 def compare_rounds(archive: Archive, laid: Path, config: dict[str, str], now_ms: int) -> None:
     """A round of the archive, and one of the same log as a directory."""
-    folder = archive.lay_out(laid)
+    folder = archive.submit(laid)
     wanted = compact(laid, config, now_ms, include_active=True).partitions[0]
     report = compact(archive.to, config, now_ms).partitions[0]
     if archive.log()["segments"] or report.status != "skipped":  # of a log without any
@@ -402,7 +402,7 @@ def test_fetched_in_two_goes_it_is_what_one_brings(
             else:
                 assert archive.batches() == whole.batches()
                 assert archive.log()["aborted"] == log["aborted"]
-                archive.lay_out(root.with_name("laid"))
+                archive.submit(root.with_name("laid"))
             for name in ("producers", "first_unstable", "epochs", "topic_id", "log_start"):
                 assert archive.log()[name] == log[name], name
             compact(archive.to, life.config, now_ms + 1)

@@ -22,7 +22,7 @@ from msgspec import structs
 import lastwrite
 from lastwrite import cli
 from lastwrite.archive.manifest import encode
-from lastwrite.archive.place import MANIFEST, read_seen
+from lastwrite.archive.partition_store import MANIFEST, read_versioned_manifest
 from lastwrite.errors import InvalidConfig, LogError, LogHeld, NotALog
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
@@ -244,7 +244,7 @@ def test_what_is_given_back_is_what_was_brought(life: Life, data: st.DataObject)
         assert brought(root, archive.to, include_active=True).end_offset == end
         if data.draw(st.booleans(), label="compact"):
             compact(archive.to, life.config, life.phases[-1].now_ms)
-        source = read_segments(archive.lay_out(root.with_name("laid")))
+        source = read_segments(archive.submit(root.with_name("laid")))
         until = data.draw(st.none() | st.integers(0, end), label="until")
         cleaned = archive.log()["checkpoint"]
         topic_id = data.draw(st.sampled_from([metadata.TOPIC_ID, OTHER_ID]))
@@ -462,7 +462,7 @@ def test_the_command_that_sets_the_groups_is_told(tmp_path: Path) -> None:
     assert isinstance(report, LogsRestored)
     assert report.groups_command is None
     folder = archived.address_in(str(archive.to), TopicPartition("t", 0))
-    seen = read_seen(folder).manifest
+    seen = read_versioned_manifest(folder).manifest
     after = structs.replace(archived.contents_of(seen, folder), groups=(("a", 3, -1, "x"),))
     Path(folder, MANIFEST).write_bytes(encode(successor(seen, after)))
     target = log_root(tmp_path / "again")

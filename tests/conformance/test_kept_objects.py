@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 import lastwrite
-from lastwrite.archive.place import read_seen
-from lastwrite.archive.rounds import Rounds
+from lastwrite.archive.partition_store import read_versioned_manifest
+from lastwrite.archive.rounds import ArchiveRounds
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.store.archived import ArchivedLog, contents_of
@@ -102,7 +102,7 @@ class Pair:
 
     def log(self, to: str) -> ArchivedLog:
         folder = f"{to}/kafka/t/0"
-        return contents_of(read_seen(folder).manifest, folder)
+        return contents_of(read_versioned_manifest(folder).manifest, folder)
 
     def objects(self) -> dict[int, str]:
         """By segment the key of what is kept of it."""
@@ -242,22 +242,22 @@ def test_a_spoilt_object_is_passed_over(pair: Pair, how: str) -> None:
 def test_of_two_rounds_at_once_the_loser_starts_again(pair: Pair) -> None:
     pair.rounds()
     pair.grow([5])
-    commit = Rounds.commit
+    commit = ArchiveRounds.commit
     others: list[None] = []
 
-    def overtaken(self: Rounds, folder: str, made: Any) -> None:
+    def overtaken(self: ArchiveRounds, folder: str, made: Any) -> None:
         if not others:
             others.append(None)
             assert pair.round(pair.kept, keep_scans=True).exit_status == 0
         commit(self, folder, made)
 
-    with patch.object(Rounds, "commit", overtaken):
+    with patch.object(ArchiveRounds, "commit", overtaken):
         lost = pair.round(pair.kept, keep_scans=True)
     assert lost.exit_status == 0 and lost.partitions[0].attempts == 2
     pair.round(pair.bare)
     assert pair.content(pair.kept) == pair.content(pair.bare)
     store, prefix = store_at(f"{pair.kept}/kafka/t/0")
-    manifest = read_seen(f"{pair.kept}/kafka/t/0").manifest
+    manifest = read_versioned_manifest(f"{pair.kept}/kafka/t/0").manifest
     named = {each.key for each in (*manifest.objects, *manifest.unused)}
     there = {each.key.removeprefix(f"{prefix}/") for each in store.list(f"{prefix}/data/")}
     assert there == named

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lastwrite.engine.chunks import Chunks
+from lastwrite.engine.chunks import BatchWindows
 from lastwrite.errors import CommitConflict, LogError, RemoteFailed
 from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.model.log import Segment
 from lastwrite.model.stores import StoreSettings
-from lastwrite.model.work import Limits, Piece
+from lastwrite.model.work import Limits, ScanRange
 from lastwrite.storage.objects import address
 from lastwrite.storage.objects.bucket import BucketStore
 from lastwrite.storage.reading import read_small, reader_of, reader_of_piece
@@ -47,10 +47,10 @@ def segment(settings: StoreSettings, request: pytest.FixtureRequest) -> Segment:
     return Segment(0, f"s3://{BUCKET}/{key}", len(CONTENT), 0, 0, etag=version.etag)
 
 
-def piece_of(segment: Segment, start: int = 0, end: int | None = None) -> Piece:
+def piece_of(segment: Segment, start: int = 0, end: int | None = None) -> ScanRange:
     size = segment.size_bytes
     end = size if end is None else end
-    return Piece(0, 0, segment.path, start, end, size, 0, 0, 1, True, etag=segment.etag)
+    return ScanRange(0, 0, segment.path, start, end, size, 0, 0, 1, True, etag=segment.etag)
 
 
 def gets(proxy: FaultProxy, count: int) -> list[str]:
@@ -171,8 +171,8 @@ def test_batches_are_those_of_the_file(settings: StoreSettings, chunk_bytes: int
         (f"s3://{BUCKET}/batches/0.log", 0, version.etag),
     ):
         size = len(content)
-        piece = Piece(0, 0, path, 0, size, size, mtime_ns, 0, 1 << 40, True, etag=etag)
-        chunks = Chunks(limits).of(KafkaFormat(limits.plain_bytes), piece)
+        piece = ScanRange(0, 0, path, 0, size, size, mtime_ns, 0, 1 << 40, True, etag=etag)
+        chunks = BatchWindows(limits).of(KafkaFormat(limits.plain_bytes), piece)
         read.append([(chunk.table.tobytes(), chunk.shift) for chunk in chunks])
     assert read[0] == read[1] != []
 

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 import lastwrite
-from lastwrite.archive.rounds import Rounds
+from lastwrite.archive.rounds import ArchiveRounds
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.spark.inline import INLINE
@@ -74,7 +74,7 @@ def test_a_plan_says_to_the_request_what_the_round_asks(
             "drop_expired_deletes": step == 3,
         }
         with (
-            patch.object(Rounds.__init__, "__defaults__", (0,)),
+            patch.object(ArchiveRounds.__init__, "__defaults__", (0,)),
             patch("lastwrite.scan_cache.cache.LEAST_SEGMENT_BYTES", 1),
         ):
             if step == 0:  # the store is asked for its promises once

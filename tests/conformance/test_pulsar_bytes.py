@@ -20,7 +20,7 @@ from lastwrite.pulsar.format.entry import (
     PLACEHOLDER,
     TXN_ABORT,
     Entry,
-    Message,
+    PulsarMessage,
     batch_parts,
     decode_entry,
     encode_entry,
@@ -138,7 +138,7 @@ def is_readable(entry: Entry) -> bool:
     return True
 
 
-def shown(message: Message, place: tuple[int, int], size: int | None) -> dict[str, Any]:
+def shown(message: PulsarMessage, place: tuple[int, int], size: int | None) -> dict[str, Any]:
     """A message as the Java reader's program prints it."""
     row: dict[str, Any] = {
         "ledger": place[0],

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 import lastwrite
 from lastwrite.errors import InvalidConfig, LogError, NotALog
 from lastwrite.model.log import ProblemKind
-from lastwrite.pulsar.fetched import FetchedTopic, FetchReport, HowFetched
+from lastwrite.pulsar.fetched import FetchedTopic, FetchMethod, FetchReport
 from lastwrite.pulsar.format.compacted import decode_record
 from lastwrite.pulsar.format.entry import decode_entry, messages_of
 from lastwrite.pulsar.format.entry_log import encode_header, encode_record
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.format.remedy import RESTORE
 from lastwrite.pulsar.store.manifest import read_manifest
-from lastwrite.pulsar.store.objects import ObjectWriter, checked_index, find_staged, read_entries
+from lastwrite.pulsar.store.objects import OffloadWriter, checked_index, find_staged, read_entries
 from lastwrite.spark.inline import INLINE
 from lastwrite.storage import files
 from tests.support.pulsar.corpus import (
@@ -98,11 +98,11 @@ def test_a_buckets_objects_name_their_topics(tmp_path: Path, copies: bool) -> No
         assert found == {
             place: data for place, data in raw.items() if place[0] in {one for one, _ in found}
         }
-        assert {ledger.how for ledger in topic.ledgers} <= {HowFetched.COPIED, HowFetched.LINKED}
-        assert not copies or {ledger.how for ledger in topic.ledgers} == {HowFetched.COPIED}
+        assert {ledger.how for ledger in topic.ledgers} <= {FetchMethod.COPIED, FetchMethod.LINKED}
+        assert not copies or {ledger.how for ledger in topic.ledgers} == {FetchMethod.COPIED}
     again = lastwrite.fetch([str(CORPUS / "offloaded")], str(tmp_path))
     assert {ledger.how for topic in again.topics for ledger in topic.ledgers} == {
-        HowFetched.PRESENT
+        FetchMethod.PRESENT
     }
 
 
@@ -127,7 +127,7 @@ def test_map_files_become_objects(tmp_path: Path) -> None:
         place: data for place, data in raw.items() if place[0] in {one for one, _ in found}
     }
     assert len({one for one, _ in found}) >= 2
-    assert {ledger.how for ledger in topic.ledgers} == {HowFetched.WRITTEN}
+    assert {ledger.how for ledger in topic.ledgers} == {FetchMethod.WRITTEN}
 
 
 @pytest.mark.parametrize("name", [*RAW_NAMES, "events"])
@@ -216,7 +216,7 @@ def test_a_bookie_that_was_killed_has_its_entries_in_the_journal_alone(tmp_path:
         recover=True,
     )
     [ledger] = report.topics[0].ledgers
-    assert (ledger.how, ledger.entries) == (HowFetched.WRITTEN, 6)
+    assert (ledger.how, ledger.entries) == (FetchMethod.WRITTEN, 6)
     assert len(list(Path(report.topics[0].folder).glob("*-ledger-*-index"))) == 1
 
 
@@ -232,7 +232,7 @@ def test_offloaded_ledgers_are_taken_first_and_bookies_give_the_rest(
     )
     assert damaged(report) == []
     how = [ledger.how for ledger in report.topics[0].ledgers]
-    assert how.count(HowFetched.WRITTEN) == 2  # the open ledger and the compacted one
+    assert how.count(FetchMethod.WRITTEN) == 2  # the open ledger and the compacted one
     assert entries_of(report.topics[0]) == raw_entries("shapes")
 
 
@@ -260,8 +260,8 @@ def test_a_later_fetch_brings_what_is_new(tmp_path: Path, bookies: list[str]) ->
         recover=True,
     )
     how = {ledger.ledger: ledger.how for ledger in again.topics[0].ledgers}
-    assert how.pop(open_ledger.ledger) is HowFetched.WRITTEN
-    assert set(how.values()) == {HowFetched.PRESENT}
+    assert how.pop(open_ledger.ledger) is FetchMethod.WRITTEN
+    assert set(how.values()) == {FetchMethod.PRESENT}
     assert not writer_left.exists()
     assert entries_of(again.topics[0]) == raw_entries("files")
 
@@ -401,7 +401,7 @@ def test_ledgers_below_the_horizon_need_not_be_there(tmp_path: Path, bookies: li
         metadata=str(tmp_path / "stats.json"),
     )
     assert report.exit_status == 0
-    assert [ledger.how for ledger in report.topics[0].ledgers][0] is HowFetched.MISSING
+    assert [ledger.how for ledger in report.topics[0].ledgers][0] is FetchMethod.MISSING
     assert "compaction no longer needs it" in report.topics[0].problems[0].message
 
 
@@ -453,7 +453,7 @@ def test_a_fetch_that_fails_at_any_step_is_finished_by_the_next(
     tmp_path: Path, bookies: list[str], monkeypatch: pytest.MonkeyPatch, is_killed: bool
 ) -> None:
     if is_killed:  # then nobody tidies up
-        monkeypatch.setattr(ObjectWriter, "abandon", lambda writer: None)
+        monkeypatch.setattr(OffloadWriter, "abandon", lambda writer: None)
 
     def bring(archive: Path) -> FetchReport:
         return lastwrite.fetch(
@@ -549,11 +549,11 @@ def test_to_delete_a_damaged_object_and_fetch_again_is_enough(
     """Every command that finds the damage says so; and it is true."""
     archive = str(tmp_path / "archive")
 
-    def fetch() -> list[HowFetched]:
+    def fetch() -> list[FetchMethod]:
         report = lastwrite.fetch([str(CORPUS / "offloaded")], archive, topic="shapes", copies=True)
         return [each.how for each in report.topics[0].ledgers]
 
-    assert set(fetch()) == {HowFetched.COPIED}
+    assert set(fetch()) == {FetchMethod.COPIED}
     (folder,) = Path(archive).glob("*/*/*/shapes")
     (path,) = folder.glob("a4109e24*-ledger-2")
     broken = path.with_name(path.name + suffix)
@@ -577,6 +577,6 @@ def test_to_delete_a_damaged_object_and_fetch_again_is_enough(
     assert len(told) >= 4 and set(told) == {RESTORE}
 
     broken.unlink()
-    assert HowFetched.COPIED in fetch()
+    assert FetchMethod.COPIED in fetch()
     assert lastwrite.verify(archive, spark=INLINE).exit_status == 0
     assert path.read_bytes() == (CORPUS / "offloaded" / path.name).read_bytes()

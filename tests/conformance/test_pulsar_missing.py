@@ -15,7 +15,7 @@ import pytest
 import lastwrite
 from lastwrite.cli import run
 from lastwrite.model.log import ProblemKind
-from lastwrite.pulsar.fetched import FetchedLedger, FetchReport, HowFetched
+from lastwrite.pulsar.fetched import FetchedLedger, FetchMethod, FetchReport
 from lastwrite.pulsar.format.managed_ledger import LedgerInfo, ManagedLedgerInfo
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.store.known import read_known
@@ -219,7 +219,7 @@ def test_all_that_is_whole_around_a_damaged_entry_of_an_open_ledger_is_brought(
     assert brought(report) == {place: entry for place, entry in raw.items() if place not in lost}
     ledger = of(report, 69)
     assert (ledger.how, ledger.entries, ledger.missing) == (
-        HowFetched.WRITTEN,
+        FetchMethod.WRITTEN,
         15,
         ((3, 3), (8, 8)),
     )
@@ -234,7 +234,7 @@ def test_all_that_is_whole_around_a_damaged_entry_of_an_open_ledger_is_brought(
     again = fetch(bad, tmp_path / "a", "events", str(tmp_path / "stats.json"))
     assert (again.exit_status, of(again, 69).how, brought(again)) == (
         3,
-        HowFetched.PRESENT,
+        FetchMethod.PRESENT,
         brought(report),
     )
     again = fetch(bookies, tmp_path / "a", "events", str(tmp_path / "stats.json"))
@@ -257,7 +257,7 @@ def test_what_two_fetches_bring_of_a_ledger_is_put_together(
     assert brought(report) == {place: entry for place, entry in raw.items() if place != (17, 6)}
     check_damaged(folder_of(report), "entry 17:6 is missing")
     report = fetch(one, tmp_path / "a", "shapes", None)
-    assert (of(report, 17).how, of(report, 17).missing) == (HowFetched.PRESENT, ((6, 6),))
+    assert (of(report, 17).how, of(report, 17).missing) == (FetchMethod.PRESENT, ((6, 6),))
 
 
 def test_an_archive_that_an_earlier_release_cut_at_a_damaged_entry(
@@ -270,7 +270,7 @@ def test_an_archive_that_an_earlier_release_cut_at_a_damaged_entry(
     kept = dict(read_entries(str(path), 0, 6))
     index = checked_index(str(path))
     with mirroring(str(tmp_path / "a"), TopicName.parse(TOPICS["shapes"])) as mirror:
-        mirror.bring(17, index.metadata, kept.items())
+        mirror.fetch(17, index.metadata, kept.items())
     (folder_of(report) / "fetched.json").unlink()
     check_damaged(
         folder_of(report),
@@ -442,7 +442,7 @@ def test_a_fetch_that_is_killed_at_any_step_leaves_what_is_known(
     monkeypatch.setattr(files, "faults", files.FaultPoints(log=str(tmp_path / "steps")))
     bring(tmp_path / "whole")
     steps = (tmp_path / "steps").read_text().count("\n")
-    monkeypatch.setattr("lastwrite.pulsar.store.objects.ObjectWriter.abandon", lambda writer: None)
+    monkeypatch.setattr("lastwrite.pulsar.store.objects.OffloadWriter.abandon", lambda writer: None)
     for step in range(1, steps + 1):
         archive = tmp_path / str(step)
         monkeypatch.setattr(files, "faults", files.FaultPoints(point=step, error=5))

@@ -25,7 +25,7 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.reports.fetching import FetchedLog
 from lastwrite.rocketmq.format.record import decode_message
 from lastwrite.rocketmq.format.units import BATCH_UNIT
-from lastwrite.rocketmq.network.client import Client
+from lastwrite.rocketmq.network.client import RocketmqClient
 from lastwrite.rocketmq.store.archived_file import ArchivedFile
 from lastwrite.rocketmq.store.archiving import QueueRounds
 from lastwrite.spark.inline import INLINE
@@ -646,7 +646,7 @@ def test_beside_a_broker_that_compacts_between_fetches(tmp_path: Path) -> None:
         pytest.skip(str(error))
     try:
         topic = Topic("prices", 2)
-        with Client(broker.name_server) as client:
+        with RocketmqClient(broker.name_server) as client:
             client.create_topic(topic.name, topic.queues, COMPACTED)
             for _ in range(3):
                 before = position.read_bytes() if position.exists() else b""

@@ -24,7 +24,7 @@ from lastwrite.rocketmq.format.record import (
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
-    Message,
+    RocketmqMessage,
     body_of,
     decode_blank,
     decode_message,
@@ -57,7 +57,7 @@ def files(folder: Path) -> Iterator[tuple[int, bytes]]:
 
 
 @cache
-def commit_log(store: str) -> list[tuple[bytes, int, Message]]:
+def commit_log(store: str) -> list[tuple[bytes, int, RocketmqMessage]]:
     """Every record: its bytes, its address, and what it says."""
     found = []
     for base, data in files(CORPUS / store / "commitlog"):
@@ -170,7 +170,7 @@ def dispatched(store: str, folder: str) -> dict[tuple[str, int], bytes]:
     return {queue: b"".join(parts) for queue, parts in found.items()}
 
 
-def topics(store: str) -> dict[str, sides.Topic]:
+def topics(store: str) -> dict[str, sides.TopicConfig]:
     return sides.decode_topics((CORPUS / store / "config" / names.TOPICS).read_bytes())
 
 

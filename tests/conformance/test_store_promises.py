@@ -16,8 +16,8 @@ from lastwrite.model.columns import ByteArray
 from lastwrite.storage.objects import promises
 from lastwrite.storage.objects.bucket import BucketStore
 from lastwrite.storage.objects.folder import FolderStore
-from lastwrite.storage.objects.promises import FOLDER, Finding, are_kept, ask
-from lastwrite.storage.objects.store import Found, Version
+from lastwrite.storage.objects.promises import FOLDER, PromiseResult, are_kept, ask
+from lastwrite.storage.objects.store import ObjectInfo, Version
 from tests.support.objects import BUCKET, S3, MemoryStore, s3proxy_server
 
 PROMISES = ["create", "listing", "ranges", "replace", "at once", "clock", "removal"]
@@ -30,7 +30,7 @@ def now_ms() -> int:
 _number = iter(range(1000))
 
 
-def asked(store: MemoryStore, prefix: str = "") -> dict[str, Finding]:
+def asked(store: MemoryStore, prefix: str = "") -> dict[str, PromiseResult]:
     store.address = f"memory {next(_number)}"  # what is known of another is not this one's
     store.now_ms += now_ms()
     return {finding.promise: finding for finding in ask(store, prefix, now_ms)}
@@ -90,7 +90,7 @@ class SaysYesAndDoesNothing(MemoryStore):
 
 
 class ListsLate(MemoryStore):
-    def list(self, prefix: str) -> Iterator[Found]:
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
         return iter(())
 
 
@@ -231,13 +231,13 @@ def test_an_archive_is_not_changed_in_a_store_that_breaks_a_promise(
     monkeypatch.setattr(promises, "store_at", lambda address: (store, "some/archive"))
     if kind is MemoryStore:
         for _ in range(2):
-            promises.refuse_if_broken("s3://bucket/some/archive", now_ms)
+            promises.reject_if_broken("s3://bucket/some/archive", now_ms)
         puts = store.requests.puts
-        promises.refuse_if_broken("s3://bucket/some/archive", now_ms)
+        promises.reject_if_broken("s3://bucket/some/archive", now_ms)
         assert store.requests.puts == puts  # it is remembered
         return
     with pytest.raises(LogError, match="does not keep a promise") as refused:
-        promises.refuse_if_broken("s3://bucket/some/archive", now_ms)
+        promises.reject_if_broken("s3://bucket/some/archive", now_ms)
     assert refused.value.path == "s3://bucket/some/archive"
     assert "--to" in (refused.value.remedy or "")
     assert not list(store.list(""))

@@ -23,7 +23,7 @@ from lastwrite.storage import files
 from lastwrite.storage.machine import mount_of
 from lastwrite.storage.objects.bucket import BucketStore
 from lastwrite.storage.objects.folder import FolderStore
-from lastwrite.storage.objects.store import Store, Version
+from lastwrite.storage.objects.store import ObjectStore, Version
 from tests.support.objects import BUCKET, S3, FaultProxy, MemoryStore
 
 MIB = 1 << 20
@@ -33,7 +33,7 @@ ADDRESS = f"s3://{BUCKET}"
 class Below:
     """A store below a prefix of its own, so that tests of one bucket do not meet."""
 
-    def __init__(self, store: Store, prefix: str) -> None:
+    def __init__(self, store: ObjectStore, prefix: str) -> None:
         self.store, self.prefix = store, prefix
 
     def key(self, name: str) -> str:
@@ -54,13 +54,13 @@ def at(request: pytest.FixtureRequest, tmp_path: Path) -> Below:
     return Below(BucketStore(ADDRESS, request.getfixturevalue("s3").settings), prefix)
 
 
-def read(store: Store, key: str, start: int, size: int, etag: str = "") -> bytes:
+def read(store: ObjectStore, key: str, start: int, size: int, etag: str = "") -> bytes:
     target = np.zeros(size, np.uint8)
     store.read_into(key, target, start, etag)
     return target.tobytes()
 
 
-def whole(store: Store, key: str) -> tuple[bytes, Version] | None:
+def whole(store: ObjectStore, key: str) -> tuple[bytes, Version] | None:
     found = store.get(key)
     return None if found is None else (found[0], found[1].version)
 
@@ -419,7 +419,7 @@ def test_a_process_that_was_forked_is_refused_and_does_not_hang(s3: S3) -> None:
 NOBODY = StoreSettings("http://127.0.0.1:1", allows_http=True, timeout_ms=2000, retries=1)
 
 
-def refused(store: Store, call: str) -> RemoteFailed:
+def refused(store: ObjectStore, call: str) -> RemoteFailed:
     with pytest.raises(RemoteFailed) as caught:
         match call:
             case "create":

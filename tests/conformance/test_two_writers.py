@@ -14,11 +14,11 @@ from prometheus_client import CollectorRegistry
 
 import lastwrite
 from lastwrite import cli
-from lastwrite.archive.following import Wanted
+from lastwrite.archive.following import FollowRequest
 from lastwrite.archive.layout import partitions_at
-from lastwrite.archive.place import ABANDONED_MS, DATA, ROUNDS, Place, place_at
-from lastwrite.cleaner.events import Brought, Events
-from lastwrite.cleaner.follow import Follower
+from lastwrite.archive.partition_store import ABANDONED_MS, DATA, ROUNDS, PartitionStore, place_at
+from lastwrite.cleaner.events import Events, FollowerFetched
+from lastwrite.cleaner.follow import ArchiveFollower
 from lastwrite.cleaner.following_metrics import FollowingMetrics
 from lastwrite.commands.following import limits_of, open_followed
 from lastwrite.errors import CommitConflict
@@ -83,7 +83,7 @@ def test_fetch_that_loses_to_a_fetch_starts_again(
 ) -> None:
     to, config = archive
     source = source_of(system, tmp_path / "source")
-    found = run_both(Place, *[lambda: fetched(source, system, to, config)] * 2)
+    found = run_both(PartitionStore, *[lambda: fetched(source, system, to, config)] * 2)
     assert [report.exit_status for report, _ in found] == [0, 0]
     assert sorted(one.attempts for _, one in found) == [1, 2]
     (folder,) = partitions_at(to)
@@ -111,7 +111,8 @@ def test_sweep_that_loses_to_a_sweep_starts_again(
         age(Path(folder) / "rounds")
         older_than_ms = ABANDONED_MS  # else a sweep removes what the other one is writing
     found = run_both(
-        Place, *[lambda: lastwrite.sweep(to, older_than_ms=older_than_ms, config=config)] * 2
+        PartitionStore,
+        *[lambda: lastwrite.sweep(to, older_than_ms=older_than_ms, config=config)] * 2,
     )
     assert sorted(each.attempts for report in found for each in report.partitions) == [1, 2]
     assert not any(each.reason for report in found for each in report.partitions)
@@ -125,7 +126,7 @@ class Rival:
     """Commits the log as it is before the first commits of others to one partition."""
 
     def __init__(self, folder: str, times: int) -> None:
-        self._folder, self._commit, self.commits = folder, Place.commit, 0
+        self._folder, self._commit, self.commits = folder, PartitionStore.commit, 0
         self._times = times
 
     def before(self, *given: Any, **named: Any) -> Any:
@@ -143,7 +144,7 @@ def losing(folder: str, times: int = 2 * ATTEMPTS) -> tuple[Any, Rival]:
     """A context in which another writer wins the first commits to the partition, and that one."""
     rival = Rival(folder, times)
     return patch.object(
-        Place, "commit", lambda *given, **named: rival.before(*given, **named)
+        PartitionStore, "commit", lambda *given, **named: rival.before(*given, **named)
     ), rival
 
 
@@ -221,7 +222,7 @@ def test_followers_turn_that_loses_starts_again(tmp_path: Path) -> None:
     for name in ("a", "b"):
         copy = tmp_path / name
         shutil.copytree(CORPUS / "rocketmq" / "5.5.0", copy)
-        wanted = Wanted(
+        wanted = FollowRequest(
             sources=[f"rocketmq://{copy}"],
             to=to,
             topic=TOPICS["rocketmq"],
@@ -234,9 +235,9 @@ def test_followers_turn_that_loses_starts_again(tmp_path: Path) -> None:
         )
         events = Events(told.append, lambda: 0)
         metrics = FollowingMetrics(CollectorRegistry(), lambda: 0)
-        followers.append(Follower(open_followed(wanted), 1.0, metrics, events, lambda: 0))
-    assert run_both(Place, *[each.once for each in followers]) == [0, 0]
-    assert told and all(isinstance(each, Brought) for each in told)
+        followers.append(ArchiveFollower(open_followed(wanted), 1.0, metrics, events, lambda: 0))
+    assert run_both(PartitionStore, *[each.once for each in followers]) == [0, 0]
+    assert told and all(isinstance(each, FollowerFetched) for each in told)
     assert lastwrite.verify(to, spark=INLINE).exit_status == 0
 
 

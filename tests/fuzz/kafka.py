@@ -56,7 +56,7 @@ from lastwrite.model.policy import Policy, Strategy
 from lastwrite.model.stores import StoreSettings
 from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
-from lastwrite.storage.chunked import Chunks, decode_manifest
+from lastwrite.storage.chunked import SegmentChunks, decode_manifest
 from lastwrite.storage.quarantine import read_quarantine
 from lastwrite.storage.reading import cipher_of
 from lastwrite.verification.rows import (
@@ -557,7 +557,7 @@ def _tiers() -> list[Target]:
     def check(data: bytes, log: bytes, rng: random.Random) -> str:
         def read() -> None:
             manifest = decode_manifest(data, "m")
-            opened = Chunks(manifest, cipher_of(manifest, "m", keys))
+            opened = SegmentChunks(manifest, cipher_of(manifest, "m", keys))
             assert opened.stored_bytes >= 0
             for number in range(min(4, -(-opened.size_bytes // PLAIN_LIMIT))):
                 begin, end = opened.place(number)

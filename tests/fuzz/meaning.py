@@ -25,7 +25,7 @@ import lastwrite
 from lastwrite.cli import run
 from lastwrite.encoding.compression import Codec
 from lastwrite.errors import LogError
-from lastwrite.kafka.cluster.commits import Commit, Place, key_of, value_of
+from lastwrite.kafka.cluster.commits import Commit, GroupPartition, key_of, value_of
 from lastwrite.kafka.format.batch import ControlType, encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.text import LeaderEpoch, encode_leader_epochs
@@ -415,7 +415,7 @@ def kafka_groups(rng: random.Random, folder: Path, end: int) -> None:
             rng.choice(TIMES),
         )
         value = None if rng.random() < 0.1 else value_of(commit)
-        records.append(Record(n, rng.choice(TIMES), key_of(Place.of(group, name)), value))
+        records.append(Record(n, rng.choice(TIMES), key_of(GroupPartition.of(group, name)), value))
     write_segment(folder, 0, [encode_batch(records, leader_epoch=0)], mtime_ms=START_MS)
 
 

@@ -31,7 +31,7 @@ from lastwrite.model.columns import COPY, DROP, REBUILD, ROW_COLUMNS, SHADOWED
 from lastwrite.model.policy import Policy, Strategy
 from lastwrite.pulsar.format import entry_log_kernels, kernels, protobuf
 from lastwrite.pulsar.format.chunk import PulsarFormat
-from lastwrite.pulsar.format.codecs import Codec, Codecs
+from lastwrite.pulsar.format.codecs import PulsarCodec, PulsarCodecs
 from lastwrite.pulsar.format.compacted import MessageId, decode_record, is_record
 from lastwrite.pulsar.format.entry import (
     Entry,
@@ -73,8 +73,8 @@ from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.format.sequence_file import walk_sequence_file
 from lastwrite.pulsar.format.survey import EntrySurveyor
 from lastwrite.pulsar.network import commands
-from lastwrite.pulsar.store.exported_metadata import read_said
-from lastwrite.pulsar.store.known import KnownTopic, read_known
+from lastwrite.pulsar.store.exported_metadata import read_exported
+from lastwrite.pulsar.store.known import TopicFacts, read_known
 from lastwrite.pulsar.store.manifest import checksum_of, read_manifest
 from lastwrite.pulsar.store.survey import LedgerSurvey, kept_survey
 from lastwrite.reports.compaction import Status
@@ -212,7 +212,7 @@ def _files() -> list[Target]:
     )
     pairs = encode_sequence_file([(n, b"v" * n) for n in range(9)], bytes(16), has_blocks=True)
     indexes, nodes = _some(f"offloaded/*{INDEX_SUFFIX}"), _some("topics/*/1/managed-ledger")
-    wrapped_nodes = [wrapped(nodes[0], codec) for codec in Codec]
+    wrapped_nodes = [wrapped(nodes[0], codec) for codec in PulsarCodec]
     position = bytes.fromhex("080a100522180a14436f6d706163746564546f7069634c6564676572104d")
     maps = [encode_map({1: 5, 2: 900}), *_some("bookies/*/current/*.log.gz")]
 
@@ -366,9 +366,11 @@ def _kernels() -> list[Target]:
         (data[512:], True) for data in journals
     ]
     kept = [data for data, _ in samples]
-    codecs = Codecs()
+    codecs = PulsarCodecs()
     plain = [b"", b"x", b"abc" * 90, bytes(range(256)) * 4]
-    packed = [(codec, codecs.compress(codec, data), len(data)) for codec in Codec for data in plain]
+    packed = [
+        (codec, codecs.compress(codec, data), len(data)) for codec in PulsarCodec for data in plain
+    ]
 
     def bookie(rng: random.Random) -> tuple[bytes, Any]:
         data, is_journal = rng.choice(samples)
@@ -453,7 +455,7 @@ def _folders() -> list[Target]:
     runs, marks = np.array([[0, 3, 1, -1]], np.int64), np.array([[2, 90]], np.int64)
     survey = LedgerSurvey(9, 12, START_MS, 0, runs, marks).encode(100, 5)
 
-    known = KnownTopic(
+    known = TopicFacts(
         topic="persistent://public/default/t",
         entries={10: 30, 80: 90},
         damaged={80: (EntryRange(91, 95),)},
@@ -491,7 +493,7 @@ def _folders() -> list[Target]:
         ),
         files(
             "pulsar said",
-            lambda folder: read_said(str(folder / "said")),
+            lambda folder: read_exported(str(folder / "said")),
             "said",
             nodes + stats + cursors,
             ["pulsar.store.exported_metadata:read_said"],
@@ -809,7 +811,7 @@ def check_topic(data: bytes, work: Path, rng: random.Random) -> str:
                 for ledger in (3, 4, 9)[: rounds + 1]
             )
         )
-        (folder / MANAGED_LEDGER).write_bytes(wrapped(info.encode(), rng.choice(list(Codec))))
+        (folder / MANAGED_LEDGER).write_bytes(wrapped(info.encode(), rng.choice(list(PulsarCodec))))
     names = [path.name for path in folder.iterdir() if path.is_file() and path.suffix != ".lock"]
     names.sort(key=lambda name: name.rpartition("-ledger-")[2])  # uuids are drawn
     objects = [name for name in names if parse_object_name(name)]

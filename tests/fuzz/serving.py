@@ -18,28 +18,28 @@ from typing import Any
 
 from kio.serial import entity_reader
 
-from lastwrite.config.system import Sources
+from lastwrite.config.system import SettingSources
 from lastwrite.encoding.varint import encode_unsigned
 from lastwrite.engine.system import system_named
 from lastwrite.errors import CorruptLog
-from lastwrite.kafka.look.served import Stretch
-from lastwrite.kafka.network.claims import _Kind, _Struct, _struct_of
+from lastwrite.kafka.look.served import ByteRange
 from lastwrite.kafka.network.messages import schema, skip_tags
+from lastwrite.kafka.network.size_limits import _Kind, _Struct, _struct_of
 from lastwrite.kafka.system import KafkaSystem
 from lastwrite.server import messages
-from lastwrite.server.allowed import Allowed
-from lastwrite.server.catalog import Catalog, Source
+from lastwrite.server.acls import AclEntry, AclTable, Operation, ResourceType
+from lastwrite.server.authorized_catalog import AuthorizedCatalog
+from lastwrite.server.catalog import Catalog, ServedSource
 from lastwrite.server.cluster_files import ClusterFiles
-from lastwrite.server.door import Door
 from lastwrite.server.files import Files
 from lastwrite.server.group_handlers import Coordinator
 from lastwrite.server.groups import Groups
-from lastwrite.server.handlers import Identity, Place
+from lastwrite.server.handlers import ServerContext, ServerIdentity
 from lastwrite.server.listener import ServeLimits, Server
-from lastwrite.server.messages import APIS, Request
-from lastwrite.server.metrics import Metrics
+from lastwrite.server.listener_security import ListenerSecurity
+from lastwrite.server.messages import APIS, ClientRequest
+from lastwrite.server.metrics import ServerMetrics
 from lastwrite.server.offsets import Offsets
-from lastwrite.server.rights import Kind, Operation, Rights, Rule
 from lastwrite.server.session import Session
 from lastwrite.server.users import User, Users
 from tests.fuzz.mutate import harm
@@ -148,10 +148,10 @@ class _Served:
         folder = tempfile.mkdtemp(prefix="fuzz-serve-", dir=SCRATCH)
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         self.files = Files(1 << 20)
-        catalog = Catalog([Source(str(CORPUS), system_named("kafka"))], TOPICS, self.files)
+        catalog = Catalog([ServedSource(str(CORPUS), system_named("kafka"))], TOPICS, self.files)
         catalog.read_all([catalog._topics[name] for name in TOPICS])
         self.ids = [catalog._topics[name].id for name in TOPICS]
-        allowed, who = Allowed(catalog), Identity("localhost", 9092, "cluster")
+        allowed, who = AuthorizedCatalog(catalog), ServerIdentity("localhost", 9092, "cluster")
         clock = count(0, 1_000_000)
         coordinator = Coordinator(
             allowed,
@@ -159,27 +159,27 @@ class _Served:
             Groups(lambda: float(next(clock)), allowed.numbers),
             Offsets(f"{folder}/state"),
         )
-        system = KafkaSystem(Sources(roots=(str(CORPUS),), metadata=None))
-        place = Place(allowed, who, system, ClusterFiles((str(CORPUS),)))
+        system = KafkaSystem(SettingSources(roots=(str(CORPUS),), metadata=None))
+        place = ServerContext(allowed, who, system, ClusterFiles((str(CORPUS),)))
         told: list[str] = []
         self.server = Server(
             None,  # type: ignore[arg-type]
-            Door(),
+            ListenerSecurity(),
             place,
             coordinator,
             self.files,
             ServeLimits(),
-            Metrics(told.append),
+            ServerMetrics(told.append),
         )
         self.server._growth.close()  # nobody waits
         rules = (
-            Rule("User:alice", Operation.READ, Kind.TOPIC, "client-zstd"),
-            Rule("User:alice", Operation.READ, Kind.GROUP, "g"),
+            AclEntry("User:alice", Operation.READ, ResourceType.TOPIC, "client-zstd"),
+            AclEntry("User:alice", Operation.READ, ResourceType.GROUP, "g"),
         )
-        users = _SHOWN, Rights(rules)
+        users = _SHOWN, AclTable(rules)
         self.doors = (
-            Door(),
-            Door(
+            ListenerSecurity(),
+            ListenerSecurity(
                 users=lambda: users,  # type: ignore[arg-type]
                 mechanisms=("SCRAM-SHA-256",),
                 session_s=60.0,
@@ -220,10 +220,10 @@ def _said(data: bytes, session: Session, rng: random.Random) -> str:
         at += 4 + size
         try:
             if session.takes_tokens:
-                session.hear_token(bytes(frame))
+                session.handle_raw_token(bytes(frame))
                 continue
             request = messages.decode_request(frame)
-            answer = session.hear(request)
+            answer = session.authenticate(request)
             whole = (
                 [answer] if answer is not None else server._answer(request, session, "127.0.0.1")
             )
@@ -234,10 +234,10 @@ def _said(data: bytes, session: Session, rng: random.Random) -> str:
     return READ
 
 
-def _is_an_answer(request: Request, parts: list[bytes | Stretch]) -> None:
+def _is_an_answer(request: ClientRequest, parts: list[bytes | ByteRange]) -> None:
     data = b"".join(
         part
-        if not isinstance(part, Stretch)
+        if not isinstance(part, ByteRange)
         else _served().files.read(part.segment, part.position, part.size)
         for part in parts
     )

@@ -20,7 +20,7 @@ from lastwrite.encoding.compression import (
 from lastwrite.encoding.varint import decode_varint, decode_varlong
 from lastwrite.errors import LogError
 from lastwrite.scan_cache import format
-from lastwrite.scan_cache.segment import CachedBlock, CachedPiece, CachedSegment, FileIdentity
+from lastwrite.scan_cache.segment import CachedBlock, CachedPiece, CachedSegment, SegmentIdentity
 from tests.fuzz.mutate import harm
 from tests.fuzz.target import INPUT, OUTPUT, Target, outcome, reader
 
@@ -162,7 +162,7 @@ def _kept(rng: random.Random) -> tuple[bytes, Any]:
             blocks += format.block_bytes(count, 2)
         pieces.append(CachedPiece(at, at + 100, sum(counts), 1, at, at + 9, tuple(own)))
         at += 100
-    identity = FileIdentity((at, 1, 1, 1), (8, 1, 1, 2), (12, 1, 1, 3))
+    identity = SegmentIdentity((at, 1, 1, 1), (8, 1, 1, 2), (12, 1, 1, 3))
     known = CachedSegment("x", 0, 2, identity, bytes(16), tuple(pieces))
     tables = format.encode_tables(pieces)
     for _ in range(rng.choice([0, 1, 1, 2])):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from lastwrite.kafka.format.names import FileKind, classify
+from lastwrite.kafka.format.names import KafkaFileKind, classify
 from lastwrite.kafka.store.retention import make_empty_segment
 from lastwrite.scan_cache import files
 from tests.crash.rounds import Round, batches_seen, files_of, odd_files, prepare
@@ -138,7 +138,7 @@ class KeptScene(RoundScene):
 
 
 def _kept_files(root: Path) -> list[Path]:
-    kinds = (FileKind.KEPT, FileKind.KEPT_SECRET)
+    kinds = (KafkaFileKind.KEPT, KafkaFileKind.KEPT_SECRET)
     return [
         path for path in root.rglob("*") if path.is_file() and classify(path.name).kind in kinds
     ]

@@ -12,7 +12,7 @@ from typing import Any
 import lastwrite
 from lastwrite.model.log import ProblemKind
 from lastwrite.pulsar.format.compacted import encode_record, ledger_custom_metadata
-from lastwrite.pulsar.format.entry import Message, encode_entry, encode_single
+from lastwrite.pulsar.format.entry import PulsarMessage, encode_entry, encode_single
 from lastwrite.pulsar.format.ledger_metadata import (
     Digest,
     LedgerMetadata,
@@ -24,7 +24,7 @@ from lastwrite.pulsar.format.names import MANIFEST, SURVEY_SUFFIX, TopicName, pa
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.store.folders import MANAGED_LEDGER_NAME
 from lastwrite.pulsar.store.mirror import mirroring
-from lastwrite.pulsar.store.topic import Topic, list_topic
+from lastwrite.pulsar.store.topic import TopicFolder, list_topic
 from tests.crash.trial import Broken
 from tests.power.disk import Journal, record
 from tests.power.scene import Scene, difference, files_below
@@ -50,7 +50,7 @@ def scenes(number: int, place: Path) -> list[Scene]:
     ]
 
 
-def _topic(archive: Path, may_lack: bool = False) -> Topic:
+def _topic(archive: Path, may_lack: bool = False) -> TopicFolder:
     """What lies in the archive's topic folder. ``may_lack``: what is known of it may not have been
     brought so far.
 
@@ -70,7 +70,7 @@ def _topic(archive: Path, may_lack: bool = False) -> Topic:
     return topic
 
 
-def _raw(topic: Topic) -> dict[int, list[bytes]]:
+def _raw(topic: TopicFolder) -> dict[int, list[bytes]]:
     return {ledger.id: read_ledger(Path(ledger.path)) for ledger in topic.ledgers}
 
 
@@ -258,8 +258,8 @@ class MirrorScene:
 
     def _first(self, disk: Path) -> None:
         with mirroring(str(disk), _NAME) as mirror:
-            mirror.bring(10, _metadata(), enumerate(self._raw10))
-            mirror.bring(11, _metadata(), enumerate(self._raw11[: self._open]))
+            mirror.fetch(10, _metadata(), enumerate(self._raw10))
+            mirror.fetch(11, _metadata(), enumerate(self._raw11[: self._open]))
             mirror.keep_metadata(_list((10, len(self._raw10), True), (11, self._open, False)))
             self._bring_compacted(mirror, 77)
 
@@ -267,7 +267,7 @@ class MirrorScene:
         records = [encode_record(position, -1, body) for position, body in self._compacted[ledger]]
         if mirror.find(ledger, len(records)) is None:
             last = self._compacted[ledger][-1][0]
-            mirror.bring(ledger, _metadata(ledger_custom_metadata(TOPIC, last)), enumerate(records))
+            mirror.fetch(ledger, _metadata(ledger_custom_metadata(TOPIC, last)), enumerate(records))
         mirror.is_compacted(ledger, self._horizons[ledger])
         mirror.clear_compacted(ledger)
 
@@ -275,7 +275,7 @@ class MirrorScene:
         with mirroring(str(disk), _NAME) as mirror:
             for ledger, entries in ((10, self._raw10), (11, self._raw11), (12, self._raw12)):
                 if mirror.find(ledger, len(entries)) is None:
-                    mirror.bring(ledger, _metadata(), enumerate(entries))
+                    mirror.fetch(ledger, _metadata(), enumerate(entries))
             mirror.keep_metadata(
                 _list((10, len(self._raw10), True), (11, 24, True), (12, 1, False))
             )
@@ -311,7 +311,9 @@ class MirrorScene:
 
 
 def _single(key: str, value: bytes) -> bytes:
-    return encode_entry(*encode_single(Message(key=key.encode(), value=value, publish_time=1)))
+    return encode_entry(
+        *encode_single(PulsarMessage(key=key.encode(), value=value, publish_time=1))
+    )
 
 
 def _metadata(custom: dict[str, bytes] | None = None) -> LedgerMetadata:

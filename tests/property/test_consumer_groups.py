@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.server.consumer_groups import Beat, ConsumerGroup
+from lastwrite.server.consumer_groups import ConsumerGroup, Heartbeat
 from lastwrite.server.errors import Code
 
 TOPICS = {"a": range(3), "b": range(4)}
@@ -26,7 +26,7 @@ class Client:
 
     def beat(self, group: ConsumerGroup, now_s: float, *, hears: bool = True) -> None:
         told = group.beat(
-            Beat(
+            Heartbeat(
                 self.id,
                 self.epoch,
                 None,
@@ -77,7 +77,7 @@ def test_a_partition_has_one_reader_and_all_have_one_in_the_end(
         elif client is not None and move in ("beat", "unheard"):
             client.beat(group, now_s, hears=move == "beat")
         elif client is not None and move == "leave":
-            group.beat(Beat(client.id, -1, None, "c", "h", None, None, None, None), now_s)
+            group.beat(Heartbeat(client.id, -1, None, "c", "h", None, None, None, None), now_s)
             del clients[number]
         elif client is not None and move == "vanish":
             del clients[number]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import lastwrite
 from lastwrite.engine.rules.ranges import Hold, Range
 from lastwrite.explanation.range_reasons import dirty_bytes_missing
-from lastwrite.reports.explanation import Fate, PartitionExplanation
+from lastwrite.reports.explanation import PartitionExplanation, RecordOutcome
 from tests.property.test_compaction import empty_root, grow
 from tests.support.engine import compact
 from tests.support.kafka.logs import NAME, read_segments
@@ -65,14 +65,20 @@ def test_what_goes_with_the_next_round_goes_and_nothing_else(
                 assert answer.is_due == (str(report.status) in ("cleaned", "unchanged"))
                 gone = [offset for offset in before[key] if offset not in after.get(key, [])]
                 if answer.is_due:
-                    assert [r.offset for r in answer.records if r.fate is Fate.NEXT_ROUND] == gone
+                    assert [
+                        r.offset for r in answer.records if r.fate is RecordOutcome.NEXT_ROUND
+                    ] == gone
                 else:
                     assert gone == []
                     assert answer.reasons
-                stays = [record.offset for record in answer.records if record.fate is Fate.STAYS]
+                stays = [
+                    record.offset for record in answer.records if record.fate is RecordOutcome.STAYS
+                ]
                 assert len(stays) <= 1
                 assert all(
-                    record.change is None for record in answer.records if record.fate is Fate.STAYS
+                    record.change is None
+                    for record in answer.records
+                    if record.fate is RecordOutcome.STAYS
                 )
             assert total.records is None
             if total.is_due:

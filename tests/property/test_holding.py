@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.kafka.cluster.commits import Commit, Place
+from lastwrite.kafka.cluster.commits import Commit, GroupPartition
 from lastwrite.server.offsets import Offsets
 from tests.property.test_compaction import assert_same_batches, empty_root, grow, twin_of
 from tests.support.engine import compact
@@ -34,7 +34,7 @@ def held_config(life: Life, state: Path, max_ms: int, groups: str = "a") -> dict
 
 def commit(state: Path, group: str, position: int | None) -> None:
     offsets = Offsets(str(state))
-    where = Place(group, "t", 0)
+    where = GroupPartition(group, "t", 0)
     offsets.commit([(where, None if position is None else Commit(position))], 0)
     offsets.close()
 

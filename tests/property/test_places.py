@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lastwrite.model.columns import Places
 from lastwrite.rows import places as module
-from lastwrite.rows.places import PlaceIndex, PlaceIndexBuilder, Sources, Stretch
+from lastwrite.rows.places import PlaceIndex, PlaceIndexBuilder, SegmentPartitions, SegmentSlice
 
 # A key's fingerprint: lanes that collide in one half, in the other, and far apart.
 KEYS = [(lane, other) for lane in (1, 2, 1 << 40, (1 << 64) - 1) for other in (0, 7)]
@@ -60,7 +60,7 @@ def test_it_is_the_dictionary(
         as_places(writes[start : start + block], start) for start in range(0, len(writes), block)
     ]
     chance.shuffle(blocks)  # type: ignore[attr-defined]
-    sources = Sources.of(PARTITIONS)
+    sources = SegmentPartitions.of(PARTITIONS)
     for known in (len(blocks), len(blocks) // 2, 0):  # the rest comes later
         builder = PlaceIndexBuilder(sources, memory)
         for each in blocks[:known]:
@@ -75,13 +75,13 @@ def test_it_is_the_dictionary(
 
 def check_order(index: PlaceIndex, blocks: list[Places], memory: int) -> None:
     """Who only goes through them finds the same."""
-    builder = PlaceIndexBuilder(Sources.of(PARTITIONS), memory)
+    builder = PlaceIndexBuilder(SegmentPartitions.of(PARTITIONS), memory)
     for each in blocks:
         builder.add(each)
     found = builder.finish_in_order()
     for segment, start, end in itertools.product(range(len(PARTITIONS)), (0, 7), (8, 1 << 40)):
         for has_deletes in (False, True):
-            stretch = Stretch(segment, start, end)
+            stretch = SegmentSlice(segment, start, end)
             orders = found.orders_in(stretch, has_deletes=has_deletes).tolist()
             assert orders == index.orders_in(stretch, has_deletes=has_deletes).tolist()
     assert len(found) == len(index) and found.has_moved_keys == index.has_moved_keys
@@ -105,7 +105,7 @@ def test_a_key_is_found_among_many_and_none_that_is_not_there() -> None:
     places.lanes[:], places.other_lanes[:] = lanes, np.arange(count)
     places.segments[:] = places.times_ms[:] = 0
     places.positions[:] = places.orders[:] = np.arange(count)
-    builder = PlaceIndexBuilder(Sources.of([0]), 1 << 22)
+    builder = PlaceIndexBuilder(SegmentPartitions.of([0]), 1 << 22)
     for start in range(0, count, 30_000):
         builder.add(places.take(slice(start, start + 30_000)))
     index = builder.finish()

@@ -13,16 +13,16 @@ from lastwrite.kafka.producers import history as producers
 from lastwrite.kafka.producers.history import read_history
 from lastwrite.kafka.rules.producers import active
 from lastwrite.kafka.store import log_dir
-from lastwrite.model.log import AbortedTransaction, Producer
+from lastwrite.model.log import AbortedTransaction, ProducerState
 from tests.support.kafka import producers as plain
 from tests.support.kafka.logs import NAME, SCRATCH, read_segments, write_checkpoint
 from tests.support.kafka.model import ModelSegment
 from tests.support.kafka.strategies import Life, append, lives
 
 
-def as_read(state: plain.State) -> tuple[Producer, ...]:
+def as_read(state: plain.State) -> tuple[ProducerState, ...]:
     return tuple(
-        Producer(p, k.epoch, k.last_offset, k.timestamp_ms, k.open_from)
+        ProducerState(p, k.epoch, k.last_offset, k.timestamp_ms, k.open_from)
         for p, k in sorted(state.items())
     )
 

@@ -12,7 +12,7 @@ import lastwrite
 from lastwrite.pulsar.format.entry import decode_entry, messages_of
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.store.place import name_of
-from lastwrite.reports.explanation import Fate, PartitionExplanation
+from lastwrite.reports.explanation import PartitionExplanation, RecordOutcome
 from tests.property.test_pulsar_compaction import EVENT_TIME, Life, life, rules, run, seeds
 from tests.support.pulsar.model import START_MS, Rules, is_part, is_undecodable
 
@@ -76,9 +76,13 @@ def test_what_goes_with_the_next_round_goes_and_nothing_else(seed: int, rules: R
                 assert records is not None
                 assert [each.message_id for each in records] == ids
                 gone = [each for each in ids if each not in after.get(key, [])]
-                going = [each.message_id for each in records if each.fate is Fate.NEXT_ROUND]
+                going = [
+                    each.message_id for each in records if each.fate is RecordOutcome.NEXT_ROUND
+                ]
                 assert not moved or going == gone
-                assert all((each.fate is Fate.STAYS) == (each.change is None) for each in records)
+                assert all(
+                    (each.fate is RecordOutcome.STAYS) == (each.change is None) for each in records
+                )
             if moved:
                 assert total.waiting is not None and report.verdicts is not None
                 assert total.waiting.superseded_next == report.verdicts["shadowed"]

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastwrite.errors import CorruptLog, LogError
-from lastwrite.pulsar.format.codecs import Codec
+from lastwrite.pulsar.format.codecs import PulsarCodec
 from lastwrite.pulsar.format.compacted import MessageId, decode_record, encode_record, is_record
 from lastwrite.pulsar.format.entry import (
     BrokerMetadata,
-    Message,
     Metadata,
+    PulsarMessage,
     SingleMetadata,
     decode_entry,
     encode_batch,
@@ -109,7 +109,7 @@ SINGLE_METADATA = st.builds(
 )
 PAIRS = st.lists(st.tuples(TEXT, TEXT), max_size=2).map(tuple)
 MESSAGE = st.builds(
-    Message,
+    PulsarMessage,
     key=some(st.sampled_from([b"", b"a", b"b", "ü".encode()])),
     is_b64=st.booleans(),
     value=st.binary(max_size=40),
@@ -118,7 +118,7 @@ MESSAGE = st.builds(
     sequence_id=some(st.integers(0, 99)),
     ordering_key=some(BLOB),
 )
-CODEC = st.sampled_from(Codec)
+CODEC = st.sampled_from(PulsarCodec)
 
 
 @given(METADATA, SINGLE_METADATA)
@@ -169,7 +169,7 @@ def test_entries_come_back(
     st.sets(st.integers(0, 6)),
 )
 def test_a_batch_is_thinned_and_thinned_again(
-    messages: list[Message], codec: Codec, keeps: set[int], then: set[int]
+    messages: list[PulsarMessage], codec: PulsarCodec, keeps: set[int], then: set[int]
 ) -> None:
     entry = decode_entry(encode_entry(*encode_batch(messages, codec=codec)), 1, 0)
     before = messages_of(entry)
@@ -191,7 +191,7 @@ def test_a_batch_is_thinned_and_thinned_again(
 
 
 @given(MESSAGE, CODEC, st.booleans())
-def test_a_single_comes_back(message: Message, codec: Codec, states_size: bool) -> None:
+def test_a_single_comes_back(message: PulsarMessage, codec: PulsarCodec, states_size: bool) -> None:
     entry = decode_entry(
         encode_entry(*encode_single(message, codec=codec, states_size=states_size)), 1, 0
     )
@@ -301,7 +301,7 @@ POSITION_INFO = st.builds(
 
 @given(LEDGER_METADATA, INFO, POSITION_INFO, CODEC)
 def test_metadata_come_back(
-    meta: LedgerMetadata, info: ManagedLedgerInfo, mark: PositionInfo, codec: Codec
+    meta: LedgerMetadata, info: ManagedLedgerInfo, mark: PositionInfo, codec: PulsarCodec
 ) -> None:
     assert LedgerMetadata.decode_node(meta.encode_node()) == meta
     assert ManagedLedgerInfo.decode_node(wrapped(info.encode(), codec)) == info.in_order
@@ -376,7 +376,7 @@ READERS: list[tuple[Callable[[bytes], Any], bytes]] = [
         LedgerMetadata.decode_node,
         LedgerMetadata(quorum=1, ensemble=1, length=1, state=3).encode_node(),
     ),
-    (ManagedLedgerInfo.decode_node, wrapped(put(1, put(1, 7) + put(2, 1)), Codec.LZ4)),
+    (ManagedLedgerInfo.decode_node, wrapped(put(1, put(1, 7) + put(2, 1)), PulsarCodec.LZ4)),
     (CursorInfo.decode_node, put(1, -1) + put(2, 3) + put(3, 4)),
     (PositionInfo.decode_node, EXAMPLES["P0"]),
     (

@@ -16,7 +16,7 @@ from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget
 from lastwrite.model.columns import COPY, DROP, REBUILD, ROW_COLUMNS, SHADOWED
 from lastwrite.pulsar.format import kernels
 from lastwrite.pulsar.format.chunk import PulsarFormat
-from lastwrite.pulsar.format.codecs import Codec, Codecs
+from lastwrite.pulsar.format.codecs import PulsarCodec, PulsarCodecs
 from lastwrite.pulsar.format.compacted import decode_record, is_record
 from lastwrite.pulsar.format.entry import Metadata, decode_entry, encode_entry
 from lastwrite.pulsar.format.position import Position
@@ -159,7 +159,7 @@ def check_round(
 
 
 def batch(
-    count: int, size: int | None, payload: bytes, codec: Codec, kept: tuple[int, ...] = ()
+    count: int, size: int | None, payload: bytes, codec: PulsarCodec, kept: tuple[int, ...] = ()
 ) -> bytes:
     meta = Metadata(
         producer_name="p",
@@ -176,20 +176,20 @@ def batch(
 MESSAGE = bytes.fromhex("000000021800")  # no key, no value
 
 
-@pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
+@pytest.mark.parametrize("codec", [codec for codec in PulsarCodec if codec])
 @pytest.mark.parametrize("size", [0, 1, 599, 601, 1 << 20, (1 << 32) - 1])
-def test_a_size_that_lies_is_kept_whole(codec: Codec, size: int) -> None:
-    payload = Codecs().compress(codec, MESSAGE * 100)
+def test_a_size_that_lies_is_kept_whole(codec: PulsarCodec, size: int) -> None:
+    payload = PulsarCodecs().compress(codec, MESSAGE * 100)
     states = states_of(batch(100, size, payload, codec))
-    if codec is Codec.ZLIB and size == 599:
+    if codec is PulsarCodec.ZLIB and size == 599:
         assert states == [0]  # cut off inside its last message
     assert not any(states)
 
 
 @pytest.mark.parametrize("count", [-(2**31), -1, 0, 99, 101, 10**6, 2**31 - 1])
-@pytest.mark.parametrize("codec", Codec)
-def test_a_count_that_lies_is_kept_whole(codec: Codec, count: int) -> None:
-    payload = Codecs().compress(codec, MESSAGE * 100)
+@pytest.mark.parametrize("codec", PulsarCodec)
+def test_a_count_that_lies_is_kept_whole(codec: PulsarCodec, count: int) -> None:
+    payload = PulsarCodecs().compress(codec, MESSAGE * 100)
     states = states_of(batch(count, 600, payload, codec))
     assert states in ([0], [0] * 99)
 
@@ -197,14 +197,14 @@ def test_a_count_that_lies_is_kept_whole(codec: Codec, count: int) -> None:
 def test_indexes_that_lie() -> None:
     for kept in ((0,), (5, 2), (0, 1, 2, 3), (99,), (-1,), (2**31 - 1,)):
         for count in (1, 3, 50, 10**6, 2**31 - 1):
-            states = states_of(batch(count, None, MESSAGE * 3, Codec.NONE, kept))
+            states = states_of(batch(count, None, MESSAGE * 3, PulsarCodec.NONE, kept))
             assert states in ([0], [0] * len(kept), [1] * 3)
 
 
 def test_a_bomb_is_refused_or_kept() -> None:
     zeros = bytes(4 << 20)
-    for codec in Codec:
-        payload = Codecs().compress(codec, zeros)
+    for codec in PulsarCodec:
+        payload = PulsarCodecs().compress(codec, zeros)
         assert states_of(batch(10, 1000, payload, codec)) in ([0], [0] * 10)
         if codec:
             with pytest.raises(OutOfMemoryBudget, match="decompresses to 4194304"):

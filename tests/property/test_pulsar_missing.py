@@ -31,8 +31,8 @@ from lastwrite.pulsar.format.missing import (
     ranges_of,
 )
 from lastwrite.pulsar.format.position import Position
-from lastwrite.pulsar.store.known import KnownTopic
-from lastwrite.pulsar.store.objects import ObjectWriter, read_entries, read_index
+from lastwrite.pulsar.store.known import TopicFacts
+from lastwrite.pulsar.store.objects import OffloadWriter, read_entries, read_index
 from lastwrite.pulsar.store.survey import survey_of
 from lastwrite.pulsar.store.topic import list_topic
 from tests.support.kafka.logs import SCRATCH
@@ -255,7 +255,7 @@ def test_an_object_with_gaps_is_read_as_it_was_written(
     with tempfile.TemporaryDirectory(prefix="lastwrite-gaps-", dir=SCRATCH) as place:
         folder = topic_folder(Path(place))
         bodies = {entry: entry_of(10, entry) for entry in sorted(entries)}
-        writer = ObjectWriter(str(folder), 10, block_bytes=block_bytes)
+        writer = OffloadWriter(str(folder), 10, block_bytes=block_bytes)
         if is_framed:
             framed = [
                 len(data).to_bytes(4, "big") + entry.to_bytes(8, "big") + data
@@ -302,7 +302,7 @@ def test_what_is_known_comes_back_and_each_byte_counts(
     where: int,
     bits: int,
 ) -> None:
-    known = KnownTopic(
+    known = TopicFacts(
         topic="persistent://public/default/t",
         entries=entries,
         damaged={7: (EntryRange(3, 4), EntryRange(9, 9))},
@@ -310,9 +310,9 @@ def test_what_is_known_comes_back_and_each_byte_counts(
         cursor=cursor,
     )
     data = bytearray(known.encode())
-    assert KnownTopic.decode(bytes(data)) == known
+    assert TopicFacts.decode(bytes(data)) == known
     data[where % len(data)] ^= bits
     try:
-        assert KnownTopic.decode(bytes(data)) == known  # a blank for another
+        assert TopicFacts.decode(bytes(data)) == known  # a blank for another
     except CorruptLog:
         pass

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import lastwrite
 from lastwrite.reports.compaction import Status
-from lastwrite.reports.explanation import Fate, PartitionExplanation
+from lastwrite.reports.explanation import PartitionExplanation, RecordOutcome
 from tests.property.test_rocketmq_compaction import (
     RETENTION_MS,
     Life,
@@ -75,9 +75,13 @@ def test_what_goes_with_the_next_round_goes_and_nothing_else(
                     assert answer.records is not None
                     assert [each.offset for each in answer.records] == offsets
                     gone = [offset for offset in offsets if offset not in after.get(key, [])]
-                    going = [each.offset for each in answer.records if each.fate is Fate.NEXT_ROUND]
+                    going = [
+                        each.offset
+                        for each in answer.records
+                        if each.fate is RecordOutcome.NEXT_ROUND
+                    ]
                     assert not moved or going == gone
-                    stays = [each for each in answer.records if each.fate is Fate.STAYS]
+                    stays = [each for each in answer.records if each.fate is RecordOutcome.STAYS]
                     assert len(stays) <= 1
                     assert all(each.change is None for each in stays)
                 if moved:

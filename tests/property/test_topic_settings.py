@@ -12,7 +12,7 @@ from lastwrite.kafka.rules.settings import (
     names_of,
     topic_name,
 )
-from lastwrite.kafka.rules.topic_settings import Known, resolve
+from lastwrite.kafka.rules.topic_settings import TopicMetadata, resolve
 from lastwrite.reports.settings import Override
 
 # Of each field one value a source, so that what holds says who said it.
@@ -61,7 +61,9 @@ def test_the_first_who_says_it_is_heard(data: st.DataObject) -> None:
         )
     }
     known = (
-        Known(topic=layers[SOURCES[1]], broker=layers[SOURCES[2]], brokers=layers[SOURCES[3]])
+        TopicMetadata(
+            topic=layers[SOURCES[1]], broker=layers[SOURCES[2]], brokers=layers[SOURCES[3]]
+        )
         if is_known
         else None
     )
@@ -100,7 +102,7 @@ def test_a_topic_is_compacted_only_where_somebody_says_so(data: st.DataObject) -
         )
     )
     is_named = data.draw(st.booleans())
-    found = resolve("t", (), None if own is None else Known(topic=own), config, is_named)
+    found = resolve("t", (), None if own is None else TopicMetadata(topic=own), config, is_named)
     if own is None:
         word = config.get("cleanup.policy", "compact" if is_named else None)
     else:

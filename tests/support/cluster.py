@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lastwrite.spark.launcher.java import JavaFound, find_java
+from lastwrite.spark.launcher.java import JavaRuntime, find_java
 from tests.system.test_killed_starts import started
 
 DEPLOY = "org.apache.spark.deploy"
@@ -44,7 +44,7 @@ def apart() -> tuple[str, ...]:
 class Cluster:
     """A master, and workers of one core each."""
 
-    def __init__(self, folder: Path, java: JavaFound) -> None:
+    def __init__(self, folder: Path, java: JavaRuntime) -> None:
         import pyspark
 
         self._home = Path(pyspark.__file__).parent

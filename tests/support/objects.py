@@ -29,7 +29,7 @@ import pytest
 from lastwrite.errors import CommitConflict
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.stores import StoreSettings
-from lastwrite.storage.objects.store import Found, Requests, Version, check_key
+from lastwrite.storage.objects.store import ObjectInfo, Requests, Version, check_key
 from tests.support.jars import Unavailable, alone, fetch_jars, free_ports, need_java
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -47,17 +47,17 @@ class MemoryStore:
         self.address = "memory"
         self.requests = Requests()
         self.now_ms = 0
-        self._objects: dict[str, tuple[bytes, Found]] = {}
+        self._objects: dict[str, tuple[bytes, ObjectInfo]] = {}
         self._number = 0
         self._lock = threading.Lock()
 
-    def head(self, key: str) -> Found | None:
+    def head(self, key: str) -> ObjectInfo | None:
         check_key(key, self.address)
         self.requests.gets += 1
         found = self._objects.get(key)
         return None if found is None else found[1]
 
-    def get(self, key: str) -> tuple[bytes, Found] | None:
+    def get(self, key: str) -> tuple[bytes, ObjectInfo] | None:
         check_key(key, self.address)
         self.requests.gets += 1
         return self._objects.get(key)
@@ -85,7 +85,7 @@ class MemoryStore:
             if (None if there is None else there[1].version) != seen:
                 return None
             self._number += 1
-            found = Found(key, len(content), Version(str(self._number)), self.now_ms)
+            found = ObjectInfo(key, len(content), Version(str(self._number)), self.now_ms)
             self._objects[key] = content, found
             return found.version
 
@@ -98,7 +98,7 @@ class MemoryStore:
             self.requests.deletes += 1
             self._objects.pop(key, None)
 
-    def list(self, prefix: str) -> Iterator[Found]:
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
         self.requests.lists += 1
         for key in sorted(self._objects):
             if key.startswith(prefix):
@@ -119,7 +119,7 @@ class MemoryWriter:
     def write(self, data: bytes | ByteArray) -> None:
         self._parts += memoryview(data)
 
-    def close(self) -> Found:
+    def close(self) -> ObjectInfo:
         self._store.create(self._key, bytes(self._parts))
         found = self._store.head(self._key)
         assert found is not None

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from lastwrite.demo.git_history import Change, History, open_history
+from lastwrite.demo.git_history import GitHistory, PathChange, open_history
 from lastwrite.errors import EnvironmentUnfit, LogError, NotALog
 from tests.support.git_repository import Repository, needs_git
 
 pytestmark = needs_git
 
 
-def fold(history: History) -> dict[bytes, bytes]:
+def fold(history: GitHistory) -> dict[bytes, bytes]:
     table: dict[bytes, bytes] = {}
     for _, change in history.changes():
         if change.value is None:
@@ -26,7 +26,7 @@ def fold(history: History) -> dict[bytes, bytes]:
     return table
 
 
-def check(repository: Repository, folder: Path | None = None) -> list[Change]:
+def check(repository: Repository, folder: Path | None = None) -> list[PathChange]:
     history = open_history(str(folder or repository.folder))
     assert fold(history) == history.tree() == repository.ls_tree()
     return [change for _, change in history.changes()]
@@ -367,7 +367,7 @@ def test_a_change_says_what_when_and_by_which_commit(tmp_path: Path) -> None:
     history = open_history(str(repository.folder))
     blob = repository.git("rev-parse", "HEAD~2:a").strip()
     (_, write), (place, delete) = history.changes()
-    assert write == Change(b"a", b"100644 " + blob, first, 1_600_000_001_000)
+    assert write == PathChange(b"a", b"100644 " + blob, first, 1_600_000_001_000)
     assert (delete.path, delete.value, delete.committed_ms) == (b"a", None, 1_600_000_002_000)
     assert history.commits[place] == delete.commit
     assert history.head == last

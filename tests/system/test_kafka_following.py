@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import lastwrite
-from lastwrite.archive.following import Wanted
-from lastwrite.archive.place import Place
+from lastwrite.archive.following import FollowRequest
+from lastwrite.archive.partition_store import PartitionStore
 from lastwrite.cleaner.events import Event
-from lastwrite.cleaner.follow import Follower
+from lastwrite.cleaner.follow import ArchiveFollower
 from lastwrite.commands.following import limits_of, open_followed
 from lastwrite.model.progress import NoProgress
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
@@ -74,7 +74,7 @@ def test_an_archive_follows(broker: Broker, tmp_path: Path) -> None:
     """Turn after turn, topics that come later too; Ctrl-C ends it."""
     create_topic(broker, "follow-a", {})
     send(broker, "follow-a", 0, 50)
-    archive, told, followers = tmp_path / "archive", list[Event](), list[Follower]()
+    archive, told, followers = tmp_path / "archive", list[Event](), list[ArchiveFollower]()
 
     def run() -> None:
         lastwrite.follow(
@@ -102,7 +102,7 @@ def test_an_archive_follows(broker: Broker, tmp_path: Path) -> None:
     assert figures[f"lastwrite_follower_lag_seconds{labels}"] < 60
     assert figures[f"lastwrite_follower_brought_bytes_total{labels}"] > 0
     assert figures['lastwrite_follower_held_partitions{why="fork"}'] == 0
-    followers[0].ask_to_stop()
+    followers[0].request_stop()
     thread.join(30)
     assert not thread.is_alive()
     brought = [each.to_dict() for each in told if each.event == "brought"]
@@ -166,7 +166,7 @@ def test_of_two_followers_of_one_archive_the_loser_starts_again(
     create_topic(broker, "followed-twice", {})
     table = send(broker, "followed-twice", 0, 50)
     archive = str(tmp_path / "archive")
-    wanted = Wanted(
+    wanted = FollowRequest(
         sources=[f"kafka://{broker.address}"],
         to=archive,
         topic="followed-twice",
@@ -179,7 +179,9 @@ def test_of_two_followers_of_one_archive_the_loser_starts_again(
     followers = [open_followed(wanted), open_followed(wanted)]
     try:
         logs = [
-            log for turn in run_both(Place, *[each.bring for each in followers]) for log in turn
+            log
+            for turn in run_both(PartitionStore, *[each.fetch for each in followers])
+            for log in turn
         ]
         assert sorted(each.log.attempts for each in logs) == [1, 2]
         assert [each.log.reason for each in logs] == [None, None]

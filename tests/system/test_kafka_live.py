@@ -27,10 +27,10 @@ import lastwrite
 from lastwrite.errors import InvalidConfig, NotALog, RemoteFailed
 from lastwrite.kafka.format.text import decode_leader_epochs, decode_partition_metadata
 from lastwrite.kafka.network import live_log
-from lastwrite.kafka.network.connection import Connection
+from lastwrite.kafka.network.connection import KafkaConnection
 from lastwrite.kafka.producers.snapshot import decode_snapshot
-from lastwrite.kafka.store import intake
-from lastwrite.kafka.store.intake import Intake
+from lastwrite.kafka.store import archive_writer
+from lastwrite.kafka.store.archive_writer import KafkaArchiveWriter
 from lastwrite.reports.fetching import FetchedLog, LogsFetched
 from lastwrite.spark.inline import INLINE
 from tests.conformance.test_kafka_archive import Archive, check_no_waste
@@ -147,7 +147,7 @@ def check_same(broker: Broker, archive: Archive) -> None:
     metadata = folder / "partition.metadata"  # of 2.1 never there, of 2.8 not at once
     if metadata.exists():
         assert log["topic_id"] == str(decode_partition_metadata(metadata.read_bytes()))
-    archive.lay_out(archive.to.parent / "laid-out")  # its indexes are a broker's
+    archive.submit(archive.to.parent / "laid-out")  # its indexes are a broker's
 
 
 def write_random(broker: Broker, topic: str, seed: int, batches: int) -> None:
@@ -263,18 +263,18 @@ def test_a_broker_that_asks_to_wait(
     with Raw(broker.address) as raw:
         answer = raw.ask(about, 1, entries=(entry,), validate_only=False)
     assert [each.error_code for each in answer.entries] == [0]
-    muted, mute, send = list[float](), Connection._mute, Connection._send
+    muted, mute, send = list[float](), KafkaConnection._mute, KafkaConnection._send
 
-    def muting(self: Connection, throttle_ms: float) -> None:
+    def muting(self: KafkaConnection, throttle_ms: float) -> None:
         muted.extend([throttle_ms] if throttle_ms > 0 else [])
         mute(self, throttle_ms)
 
-    def sending(self: Connection, request: bytes) -> None:
+    def sending(self: KafkaConnection, request: bytes) -> None:
         assert time.monotonic() >= self._muted_until
         send(self, request)
 
-    monkeypatch.setattr(Connection, "_mute", muting)
-    monkeypatch.setattr(Connection, "_send", sending)
+    monkeypatch.setattr(KafkaConnection, "_mute", muting)
+    monkeypatch.setattr(KafkaConnection, "_send", sending)
     monkeypatch.setattr(live_log, "_FETCH_BYTES", 90_000)
     assert one(broker, tmp_path, "quota", config={"client.id": "greedy"}).end_offset == 8
     assert muted
@@ -288,9 +288,9 @@ def test_records_that_expire_amid_a_fetch(
     create_topic(broker, "expires", {})
     write_plain(broker, "expires", 200)
     admin = AdminClient({"bootstrap.servers": broker.address})
-    real, is_deleted = Intake.append, False
+    real, is_deleted = KafkaArchiveWriter.append, False
 
-    def append(self: Intake, data: Any, table: Any) -> None:
+    def append(self: KafkaArchiveWriter, data: Any, table: Any) -> None:
         nonlocal is_deleted
         real(self, data, table)
         if not is_deleted and int(table["next_offset"][-1]) >= 50:
@@ -298,7 +298,7 @@ def test_records_that_expire_amid_a_fetch(
             for done in admin.delete_records([TopicPartition("expires", 0, 150)]).values():
                 done.result(30)
 
-    monkeypatch.setattr(Intake, "append", append)
+    monkeypatch.setattr(KafkaArchiveWriter, "append", append)
     monkeypatch.setattr(live_log, "_FETCH_BYTES", 1000)
     archive = Archive(tmp_path, "expires-0")
     assert one(broker, tmp_path, "expires").reason is None and is_deleted
@@ -390,9 +390,9 @@ def test_a_broker_that_dies_amid_a_fetch(
     create_topic(restarting, "dies", SMALL)
     write_plain(restarting, "dies", 300)
     archive, taken = Archive(tmp_path / "archive", "dies-0"), 0
-    real = Intake.append
+    real = KafkaArchiveWriter.append
 
-    def append(self: Intake, data: Any, table: Any) -> None:
+    def append(self: KafkaArchiveWriter, data: Any, table: Any) -> None:
         nonlocal taken
         taken += 1
         if taken == 2:
@@ -400,7 +400,7 @@ def test_a_broker_that_dies_amid_a_fetch(
             restarting.start()
         real(self, data, table)
 
-    monkeypatch.setattr(Intake, "append", append)
+    monkeypatch.setattr(KafkaArchiveWriter, "append", append)
     monkeypatch.setattr(live_log, "_FETCH_BYTES", 2000)
 
     found = one(restarting, archive.to, "dies")
@@ -579,7 +579,7 @@ def test_a_fetch_that_is_killed_anywhere_goes_on(
     one(broker, archive.to, "killed")
     shutil.copytree(archive.to, tmp_path / "begin")
     write_random(broker, "killed", 6, 2)
-    monkeypatch.setattr(intake, "_COMMIT_BYTES", 1)  # each segment counts at once
+    monkeypatch.setattr(archive_writer, "_COMMIT_BYTES", 1)  # each segment counts at once
 
     def start() -> None:
         shutil.rmtree(archive.to)

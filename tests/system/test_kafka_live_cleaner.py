@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 import lastwrite
-from lastwrite.reports.fetching import Held
+from lastwrite.reports.fetching import HoldReason
 from lastwrite.spark.inline import INLINE
 from tests.conformance.test_kafka_archive import Archive
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
@@ -136,5 +136,5 @@ def test_deletes_that_expire_between_two_turns(broker: Broker, tmp_path: Path) -
     wait_for(lambda: all_headers(folder)[0].next_offset > 2)
     writer.stop()
     found = one(broker, archive.to, "brief")
-    assert found.held is Held.DELETES and "delete.retention.ms" in (found.reason or "")
+    assert found.held is HoldReason.DELETES and "delete.retention.ms" in (found.reason or "")
     assert dict(lastwrite.latest(str(archive.to), "brief")) == {b"gone": b"v"}

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import lastwrite
-from lastwrite.kafka.network.live_log import Bounds, LiveLog
+from lastwrite.kafka.network.live_log import LiveLog, LogBounds
 from lastwrite.reports.fetching import LogsFetched
 from tests.conformance.test_kafka_archive import LOG_STARTS, Archive
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
@@ -88,7 +88,7 @@ def test_what_comes_is_what_the_files_hold(
         stored = {name: batches_of(broker.data / name, start) for name, start in starts.items()}
         real, rng = LiveLog.bounds, random.Random(1)
 
-        def some(log: LiveLog) -> Bounds:
+        def some(log: LiveLog) -> LogBounds:
             ends = [end for end, _ in stored[str(log.name)]]
             begin = starts[str(log.name)]
             return real(log)._replace(high_watermark=rng.choice([begin, *ends]))
@@ -106,6 +106,6 @@ def test_what_comes_is_what_the_files_hold(
             ]
             assert [tuple(each) for each in archive.log()["aborted"]] == theirs, name
             if archive.log()["segments"]:
-                archive.lay_out(tmp_path / "laid-out")  # its indexes are a broker's
+                archive.submit(tmp_path / "laid-out")  # its indexes are a broker's
     assert sum(len(each) for each in stored.values()) > 20 * len(SEEDS)
     assert sum(1 for start in starts.values() if start) or len(SEEDS) < 50

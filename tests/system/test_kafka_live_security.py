@@ -20,7 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 import lastwrite
 from lastwrite.errors import LogError
-from lastwrite.kafka.jobs import giving
+from lastwrite.kafka.jobs import produce_restore
 from lastwrite.kafka.restored import LogsGiven
 from lastwrite.reports.fetching import LogsFetched
 from tests.conformance.test_kafka_archive import Archive
@@ -170,14 +170,16 @@ def test_what_is_given_back(
     consumer.close()
     assert fetched(port, tmp_path, config).exit_status == 0
     if way == "sasl":
-        write = giving.Partition._write
-        monkeypatch.setattr(giving, "_WINDOW_BATCHES", 5)
+        write = produce_restore.PartitionRestore._write
+        monkeypatch.setattr(produce_restore, "_WINDOW_BATCHES", 5)
 
-        def slowly(self: giving.Partition, given: giving.Given) -> None:
+        def slowly(
+            self: produce_restore.PartitionRestore, given: produce_restore.RestoreProgress
+        ) -> None:
             time.sleep(1)
             write(self, given)
 
-        monkeypatch.setattr(giving.Partition, "_write", slowly)
+        monkeypatch.setattr(produce_restore.PartitionRestore, "_write", slowly)
     report = lastwrite.restore(str(tmp_path), to=address, name=f"back-{way}", config=config)
     assert isinstance(report, LogsGiven) and report.exit_status == 0, report
     found = consume(broker, f"back-{way}")
@@ -194,17 +196,17 @@ def test_a_broker_that_asks_again_who_we_are(
 ) -> None:
     """A fetch lasts longer than the broker trusts one answer."""
     from lastwrite.kafka.network import live_log
-    from lastwrite.kafka.store.intake import Intake
+    from lastwrite.kafka.store.archive_writer import KafkaArchiveWriter
 
-    real, taken = Intake.append, 0
+    real, taken = KafkaArchiveWriter.append, 0
 
-    def append(self: Intake, data: Any, table: Any) -> None:
+    def append(self: KafkaArchiveWriter, data: Any, table: Any) -> None:
         nonlocal taken
         taken += 1
         time.sleep(1)
         real(self, data, table)
 
-    monkeypatch.setattr(Intake, "append", append)
+    monkeypatch.setattr(KafkaArchiveWriter, "append", append)
     monkeypatch.setattr(live_log, "_FETCH_BYTES", 20_000)
     found = fetched(SASL, tmp_path, sasl("SCRAM-SHA-256", USER, PASSWORD))
     assert found.exit_status == 0 and taken >= 4

@@ -12,7 +12,7 @@ import pytest
 
 import lastwrite
 from lastwrite.kafka.network import live_log
-from lastwrite.kafka.store.intake import Intake
+from lastwrite.kafka.store.archive_writer import KafkaArchiveWriter
 from lastwrite.reports.fetching import FetchedLog
 from tests.conformance.test_kafka_archive import Archive
 from tests.support.kafka.broker import Unavailable, kafka_home
@@ -41,14 +41,14 @@ def one(trio: Trio, to: Path, topic: str) -> FetchedLog:
 
 def amid_a_fetch(patch: pytest.MonkeyPatch, *happens: tuple[int, Callable[[], object]]) -> None:
     """Let things happen as batches from these offsets on come, in order."""
-    real, left = Intake.append, list(happens)
+    real, left = KafkaArchiveWriter.append, list(happens)
 
-    def append(self: Intake, data: Any, table: Any) -> None:
+    def append(self: KafkaArchiveWriter, data: Any, table: Any) -> None:
         real(self, data, table)
         while left and int(table["next_offset"][-1]) >= left[0][0]:
             left.pop(0)[1]()
 
-    patch.setattr(Intake, "append", append)
+    patch.setattr(KafkaArchiveWriter, "append", append)
     patch.setattr(live_log, "_FETCH_BYTES", 2000)
 
 

@@ -122,7 +122,7 @@ def test_an_ensemble_that_changed_on_the_way_is_followed(
         Ensemble(bookies=(first, second, third), first_entry=0),
         Ensemble(bookies=(third, first, second), first_entry=7),
     )
-    made = store.make_ledger(replace(start, ensembles=changed))
+    made = store.create_ledger(replace(start, ensembles=changed))
     with Bookies(store.address_of, timeout=5) as bookies:
         writer = LedgerWriter(bookies, made.ledger)
         for payload in payloads:

@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import lastwrite
-from lastwrite.pulsar.format.entry import Message, decode_entry, encode_entry, encode_single
+from lastwrite.pulsar.format.entry import PulsarMessage, decode_entry, encode_entry, encode_single
 from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
 from tests.support.pulsar.topics import put_ledger, read_compacted, topic_folder
 
 
 def chunk(uuid: str, number: int, count: int = 3, key: bytes | None = b"k") -> bytes:
-    meta, payload = encode_single(Message(key=key, value=b"a third of it", publish_time=1))
+    meta, payload = encode_single(PulsarMessage(key=key, value=b"a third of it", publish_time=1))
     return encode_entry(
         replace(
             meta, uuid=uuid, num_chunks_from_msg=count, chunk_id=number, total_chunk_msg_size=39
@@ -23,7 +23,7 @@ def chunk(uuid: str, number: int, count: int = 3, key: bytes | None = b"k") -> b
 
 
 def single(key: bytes, value: bytes) -> bytes:
-    return encode_entry(*encode_single(Message(key=key, value=value, publish_time=1)))
+    return encode_entry(*encode_single(PulsarMessage(key=key, value=value, publish_time=1)))
 
 
 def after(folder: Path, ledger: int, entries: list[bytes], like_broker: bool = False) -> list[str]:

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 import lastwrite
-from lastwrite.cleaner.events import Event, Note, RoundEnded, SetAside
+from lastwrite.cleaner.events import DaemonNote, Event, PartitionQuarantined, RoundEnded
 from lastwrite.cleaner.live import LiveCleaner
 from lastwrite.cleaner.loop import Cleaner
 from lastwrite.errors import InvalidConfig
 from lastwrite.pulsar.format.names import TopicName
-from lastwrite.pulsar.network.cluster import Access, Cluster, CursorHold
+from lastwrite.pulsar.network.cluster import ClusterAccess, CursorHold, PulsarCluster
 from lastwrite.spark.inline import INLINE
 from tests.support.pulsar.broker import Broker
 from tests.support.pulsar.driver import Driver
@@ -119,10 +119,10 @@ def test_the_daemon_sees_what_comes_and_stops_when_asked(
     wait_for(lambda: compacted(events) == [topic])
     send(driver, topic, 30)
     wait_for(lambda: compacted(events) == [topic, topic])
-    cleaners[0].ask_to_stop()
+    cleaners[0].request_stop()
     thread.join(120)
     assert not thread.is_alive() and len(driver.read(topic, compacted=True)) == 5
-    assert [event.text for event in events if isinstance(event, Note)][1:] == [], (
+    assert [event.text for event in events if isinstance(event, DaemonNote)][1:] == [], (
         "but for the metrics' address"
     )
     assert any(tmp_path.rglob("compacted.json")), "the archive stays"
@@ -143,7 +143,7 @@ def test_a_stop_in_the_middle_of_a_round_publishes_nothing(pulsar: Broker, drive
     )
     thread.start()
     time.sleep(1.5)
-    cleaners[0].ask_to_stop()
+    cleaners[0].request_stop()
     thread.join(120)
     assert not thread.is_alive()
     assert compacted(events) == [] and "in the middle of a round" in str(events[-1])
@@ -159,11 +159,11 @@ def test_what_somebody_else_compacts_is_passed_by(pulsar: Broker, driver: Driver
     send(driver, topic, 30)
     config = settings(pulsar, compactionThreshold="1K")
     with (
-        Cluster(Access(metadata_store=pulsar.metadata_store)) as cluster,
+        PulsarCluster(ClusterAccess(metadata_store=pulsar.metadata_store)) as cluster,
         CursorHold(cluster, TopicName.parse(topic)),
     ):
         status, events = clean(config, topic)
-    assert (status, compacted(events)) == (4, []) and isinstance(events[0], Note)
+    assert (status, compacted(events)) == (4, []) and isinstance(events[0], DaemonNote)
     assert compacted(clean(config, topic)[1]) == [topic]
 
 
@@ -173,8 +173,8 @@ def test_a_topic_that_is_not_there_is_told(pulsar: Broker, driver: Driver) -> No
     config = settings(pulsar, compactionThreshold="1K")
     status, events = clean(config, "persistent://public/default/clean-nowhere", topic)
     assert status == 1 and compacted(events) == [topic]
-    assert isinstance(events[0], Note) and "has no ledgers" in events[0].text
-    assert not any(isinstance(event, SetAside) for event in events)
+    assert isinstance(events[0], DaemonNote) and "has no ledgers" in events[0].text
+    assert not any(isinstance(event, PartitionQuarantined) for event in events)
 
 
 def test_the_clusters_own_policies_say_from_when_on(pulsar: Broker, driver: Driver) -> None:

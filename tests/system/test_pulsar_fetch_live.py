@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import lastwrite
 from lastwrite.decoding.options import DecodingConfig
 from lastwrite.errors import CommitConflict, InvalidConfig, NotALog, RemoteFailed
-from lastwrite.pulsar.fetched import FetchedTopic, HowFetched
+from lastwrite.pulsar.fetched import FetchedTopic, FetchMethod
 from lastwrite.pulsar.network.metadata import MetadataStore
 from lastwrite.pulsar.store.objects import read_entries
 from lastwrite.rows.decoded import DecodedRows
@@ -74,7 +74,7 @@ def test_a_topic_is_brought_whole_and_then_what_is_new(
     driver.send(url, messages(20, 10))
     [topic] = lastwrite.fetch([url], str(tmp_path), config=config).topics
     check(driver, topic)
-    assert {each.how for each in topic.ledgers} == {HowFetched.WRITTEN}
+    assert {each.how for each in topic.ledgers} == {FetchMethod.WRITTEN}
     driver.compact(url)
     driver.send(url, messages(30, 10))
     report = lastwrite.fetch([url], str(tmp_path), config=config)
@@ -82,9 +82,9 @@ def test_a_topic_is_brought_whole_and_then_what_is_new(
     [topic] = report.topics
     check(driver, topic)
     assert [each.how for each in topic.ledgers] == [
-        HowFetched.PRESENT,
-        HowFetched.WRITTEN,
-        HowFetched.WRITTEN,
+        FetchMethod.PRESENT,
+        FetchMethod.WRITTEN,
+        FetchMethod.WRITTEN,
     ]
     # What folders have of it is taken from there, and the cluster asked for the rest.
     bucket = tmp_path / "bucket"
@@ -95,9 +95,9 @@ def test_a_topic_is_brought_whole_and_then_what_is_new(
     [topic] = lastwrite.fetch([str(bucket), url], str(tmp_path / "other"), config=config).topics
     check(driver, topic)
     assert [each.how for each in topic.ledgers] == [
-        HowFetched.LINKED,
-        HowFetched.WRITTEN,
-        HowFetched.WRITTEN,
+        FetchMethod.LINKED,
+        FetchMethod.WRITTEN,
+        FetchMethod.WRITTEN,
     ]
 
 

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 import lastwrite
-from lastwrite.archive.place import place_at
-from lastwrite.cleaner.events import Event, HeldBack, RoundEnded
+from lastwrite.archive.partition_store import place_at
+from lastwrite.cleaner.events import Event, FetchHeldBack, RoundEnded
 from lastwrite.cleaner.following import Follow
 from lastwrite.commands.sweep import sweep
 from lastwrite.errors import InvalidConfig, LogError, NotALog
-from lastwrite.pulsar.fetched import FetchReport, HowFetched
+from lastwrite.pulsar.fetched import FetchMethod, FetchReport
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.store.archived import address_in
 from lastwrite.spark.inline import INLINE
@@ -51,7 +51,7 @@ def table(driver: Driver, url: str) -> dict[str, bytes]:
     return found
 
 
-def fetched(url: str, to: str, config: dict[str, object]) -> list[HowFetched]:
+def fetched(url: str, to: str, config: dict[str, object]) -> list[FetchMethod]:
     report = lastwrite.fetch([url], to, config=config)
     assert isinstance(report, FetchReport) and report.exit_status == 0, report
     return [each.how for topic in report.topics for each in topic.ledgers]
@@ -71,17 +71,17 @@ def test_only_what_is_new_travels_into_a_bucket(pulsar: Broker, driver: Driver, 
     driver.send(url, messages(0, 20))
     driver.unload(url)
     driver.send(url, messages(20, 10))
-    assert fetched(url, to, config) == [HowFetched.WRITTEN] * 2
+    assert fetched(url, to, config) == [FetchMethod.WRITTEN] * 2
     place = place_at(address_in(to, TopicName.parse(url)))
     before = place.read()
-    assert fetched(url, to, config) == [HowFetched.PRESENT] * 2
+    assert fetched(url, to, config) == [FetchMethod.PRESENT] * 2
     assert place.read() == before  # nothing was new, and nothing was written
     driver.send(url, messages(30, 3))
     driver.compact(url)
     assert fetched(url, to, config) == [
-        HowFetched.PRESENT,
-        HowFetched.WRITTEN,
-        HowFetched.WRITTEN,
+        FetchMethod.PRESENT,
+        FetchMethod.WRITTEN,
+        FetchMethod.WRITTEN,
     ]
     assert lastwrite.verify(to, config=s3.config, spark=INLINE).exit_status == 0
     assert lastwrite.latest(to, url, config=s3.config) == table(driver, url)
@@ -167,10 +167,10 @@ def test_an_archive_follows_a_namespace_and_is_kept_clean(
         wait_for(is_level)
     finally:
         wait_for(lambda: stop)
-        stop[0].ask_to_stop()
+        stop[0].request_stop()
         thread.join(60)
     assert not thread.is_alive()
-    held = [each.log.log for each in events if isinstance(each, HeldBack)]
+    held = [each.log.log for each in events if isinstance(each, FetchHeldBack)]
     assert {each.held for each in held} <= {"waiting"}, held
     assert lastwrite.verify(to, spark=INLINE).exit_status == 0
 
@@ -199,6 +199,6 @@ def test_what_cannot_be_followed_is_said(pulsar: Broker, driver: Driver, tmp_pat
     events: list[Event] = []
     follow = Follow(sources=[url, other])
     assert lastwrite.clean([to], config, follow=follow, tell=events.append, **once) == 1
-    [held] = [each.log.log for each in events if isinstance(each, HeldBack)]
+    [held] = [each.log.log for each in events if isinstance(each, FetchHeldBack)]
     assert (held.topic, held.held) == (url, "gap")
     assert lastwrite.latest(to, other) == table(driver, other)

@@ -28,7 +28,7 @@ from lastwrite.model.progress import NoProgress
 from lastwrite.pulsar.format.managed_ledger import ManagedLedgerInfo
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.live import backlog_bytes
-from lastwrite.pulsar.network.cluster import Access, Cluster, Compaction, CursorHold
+from lastwrite.pulsar.network.cluster import ClusterAccess, Compaction, CursorHold, PulsarCluster
 from lastwrite.pulsar.network.metadata import open_nodes
 from lastwrite.pulsar.rules.live_settings import TlsFiles
 from lastwrite.reports.compaction import Status
@@ -74,14 +74,14 @@ def view(driver: Driver, topic: str) -> list[tuple[str, object, object]]:
 
 
 def compaction(broker: Broker, topic: str) -> Compaction | None:
-    with Cluster(Access(metadata_store=broker.metadata_store)) as cluster:
+    with PulsarCluster(ClusterAccess(metadata_store=broker.metadata_store)) as cluster:
         return cluster.compaction_of(TopicName.parse(topic))
 
 
 def leftovers(broker: Broker, topic: str) -> tuple[list[int], list[int]]:
     """Compacted ledgers of the topic, and notes of some on their way."""
     name = TopicName.parse(topic)
-    with Cluster(Access(metadata_store=broker.metadata_store)) as cluster:
+    with PulsarCluster(ClusterAccess(metadata_store=broker.metadata_store)) as cluster:
         found = (cluster.store.ledger(number) for number in range(600))
         ours = [
             each.id
@@ -311,7 +311,8 @@ def test_a_plan_and_a_copy_change_nothing(pulsar: Broker, driver: Driver, tmp_pa
     topic = driver.fresh()
     driver.send(topic, [line("a=1", "a=2", "b=1")])
     with CursorHold(
-        cluster := Cluster(Access(metadata_store=pulsar.metadata_store)), TopicName.parse(topic)
+        cluster := PulsarCluster(ClusterAccess(metadata_store=pulsar.metadata_store)),
+        TopicName.parse(topic),
     ):
         pass
     cluster.close()
@@ -339,7 +340,7 @@ def test_a_plan_leaves_no_subscription(pulsar: Broker, driver: Driver) -> None:
 def test_who_holds_the_topic_is_said(pulsar: Broker, driver: Driver) -> None:
     topic = driver.fresh()
     driver.send(topic, [line("a=1")])
-    with Cluster(Access(metadata_store=pulsar.metadata_store)) as cluster:
+    with PulsarCluster(ClusterAccess(metadata_store=pulsar.metadata_store)) as cluster:
         with (
             CursorHold(cluster, TopicName.parse(topic)),
             pytest.raises(LogHeld, match="another compaction"),
@@ -376,7 +377,7 @@ def test_a_lost_compacted_ledger_is_said_and_gone_over_when_asked(
     driver.send(topic, [line("a=1", "b=1", "a=2")])
     first = compact(pulsar, topic)["published"]
     driver.send(topic, [line("b=2")])
-    with Cluster(Access(metadata_store=pulsar.metadata_store)) as cluster:
+    with PulsarCluster(ClusterAccess(metadata_store=pulsar.metadata_store)) as cluster:
         cluster.store.delete_ledger(first["ledger"])
     driver.unload(topic)
     with pytest.raises(CorruptLog, match="which is gone") as caught:

@@ -19,9 +19,9 @@ from lastwrite.pulsar.format.entry import decode_entry
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.network import publish as publishing
-from lastwrite.pulsar.network.cluster import Access, Cluster, Compaction, CursorHold
+from lastwrite.pulsar.network.cluster import ClusterAccess, Compaction, CursorHold, PulsarCluster
 from lastwrite.pulsar.network.ledgers import Quorums, write_ledger
-from lastwrite.pulsar.network.publish import Published, publish, sweep
+from lastwrite.pulsar.network.publish import PublishedLedger, publish, sweep
 from tests.support.pulsar.broker import Broker
 from tests.support.pulsar.driver import Driver
 
@@ -32,11 +32,11 @@ NOW_MS = 1_700_000_000_000
 
 
 @pytest.fixture
-def cluster(pulsar: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+def cluster(pulsar: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[PulsarCluster]:
     monkeypatch.setattr(
         publishing, "_WRITTEN_SECONDS", 1.5
     )  # what a broker of one topic takes long
-    with Cluster(Access(metadata_store=pulsar.metadata_store, timeout=10)) as cluster:
+    with PulsarCluster(ClusterAccess(metadata_store=pulsar.metadata_store, timeout=10)) as cluster:
         yield cluster
 
 
@@ -64,7 +64,7 @@ def read(driver: Driver, topic: TopicName) -> list[str]:
 
 
 def compacted(
-    cluster: Cluster, topic: TopicName, *, at_least: Position | None = None
+    cluster: PulsarCluster, topic: TopicName, *, at_least: Position | None = None
 ) -> tuple[list[bytes], Position]:
     """What a compactor writes of the whole topic, and its horizon; singles only."""
     found = cluster.store.managed_ledger(topic)
@@ -90,20 +90,24 @@ def compacted(
 
 
 def commit(
-    cluster: Cluster, topic: TopicName, hold: CursorHold, base: Compaction | None, **other: object
-) -> Published:
+    cluster: PulsarCluster,
+    topic: TopicName,
+    hold: CursorHold,
+    base: Compaction | None,
+    **other: object,
+) -> PublishedLedger:
     records, horizon = compacted(cluster, topic)
     custom = ledger_custom_metadata(topic.full, horizon)
     return publish(hold, base, horizon, lambda: records, ONE, custom, NOW_MS, **other)  # type: ignore[arg-type]
 
 
-def state(cluster: Cluster, topic: TopicName) -> Compaction:
+def state(cluster: PulsarCluster, topic: TopicName) -> Compaction:
     found = cluster.written_down(topic)
     assert found is not None
     return found
 
 
-def compacted_ledgers(cluster: Cluster, topic: TopicName) -> list[int]:
+def compacted_ledgers(cluster: PulsarCluster, topic: TopicName) -> list[int]:
     """All ledgers of the cluster that are compacted ones of the topic."""
     found = []
     for number in range(500):
@@ -113,7 +117,7 @@ def compacted_ledgers(cluster: Cluster, topic: TopicName) -> list[int]:
     return found
 
 
-def wait_for_ledgers(cluster: Cluster, topic: TopicName, expected: Sequence[int]) -> None:
+def wait_for_ledgers(cluster: PulsarCluster, topic: TopicName, expected: Sequence[int]) -> None:
     """The broker deletes the former one in its own time."""
     deadline = time.monotonic() + 120
     while compacted_ledgers(cluster, topic) != list(expected):
@@ -122,7 +126,7 @@ def wait_for_ledgers(cluster: Cluster, topic: TopicName, expected: Sequence[int]
 
 
 def test_rounds_follow_one_another_through_reloads_and_the_brokers_own_rounds(
-    pulsar: Broker, driver: Driver, cluster: Cluster, topic: TopicName
+    pulsar: Broker, driver: Driver, cluster: PulsarCluster, topic: TopicName
 ) -> None:
     send(driver, topic, "a=1", "b=1", "a=2", "c=1", "c=")
     with CursorHold(cluster, topic) as hold:
@@ -154,7 +158,7 @@ def test_rounds_follow_one_another_through_reloads_and_the_brokers_own_rounds(
 
 @pytest.mark.long
 def test_nothing_is_lost_by_a_crash_right_after_a_commit(
-    pulsar: Broker, driver: Driver, cluster: Cluster, topic: TopicName
+    pulsar: Broker, driver: Driver, cluster: PulsarCluster, topic: TopicName
 ) -> None:
     """Two commits one behind the other, and the broker is killed: with a pause too short, readers
     would hang now.
@@ -170,7 +174,7 @@ def test_nothing_is_lost_by_a_crash_right_after_a_commit(
     assert state(cluster, topic).ledger == second.ledger
 
 
-def test_somebody_else_was_faster(driver: Driver, cluster: Cluster, topic: TopicName) -> None:
+def test_somebody_else_was_faster(driver: Driver, cluster: PulsarCluster, topic: TopicName) -> None:
     send(driver, topic, "a=1", "b=1")
     hold = CursorHold(cluster, topic)
     with pytest.raises(LogHeld, match="another compaction of the topic runs"):
@@ -190,7 +194,7 @@ def test_somebody_else_was_faster(driver: Driver, cluster: Cluster, topic: Topic
 
 
 def test_the_subscription_stands_at_the_begin_of_a_newer_ledger(
-    driver: Driver, cluster: Cluster, topic: TopicName
+    driver: Driver, cluster: PulsarCluster, topic: TopicName
 ) -> None:
     send(driver, topic, "a=1", "b=1", "a=2")
     with CursorHold(cluster, topic) as hold:
@@ -210,7 +214,7 @@ def test_the_subscription_stands_at_the_begin_of_a_newer_ledger(
 
 
 def test_a_horizon_that_the_topic_has_not_is_refused(
-    driver: Driver, cluster: Cluster, topic: TopicName
+    driver: Driver, cluster: PulsarCluster, topic: TopicName
 ) -> None:
     send(driver, topic, "a=1", "b=1")
     records, horizon = compacted(cluster, topic)
@@ -235,7 +239,7 @@ def test_a_horizon_that_the_topic_has_not_is_refused(
 
 
 def test_a_ledger_whose_horizon_was_refused_is_kept_as_long_as_it_is_served(
-    driver: Driver, cluster: Cluster, topic: TopicName
+    driver: Driver, cluster: PulsarCluster, topic: TopicName
 ) -> None:
     """Nothing says that it was refused: readers get the ledger until the topic is loaded again."""
     send(driver, topic, "a=1", "b=1", "a=2")
@@ -267,7 +271,7 @@ def test_a_ledger_whose_horizon_was_refused_is_kept_as_long_as_it_is_served(
 
 
 def test_an_acknowledgement_that_is_lost_is_followed_by_another_with_a_fresh_ledger(
-    driver: Driver, cluster: Cluster, topic: TopicName
+    driver: Driver, cluster: PulsarCluster, topic: TopicName
 ) -> None:
     send(driver, topic, "a=1", "a=2")
     steps: list[str] = []
@@ -288,7 +292,7 @@ def test_an_acknowledgement_that_is_lost_is_followed_by_another_with_a_fresh_led
 
 
 def test_a_pointer_to_a_ledger_that_is_gone_is_mended(
-    driver: Driver, cluster: Cluster, topic: TopicName
+    driver: Driver, cluster: PulsarCluster, topic: TopicName
 ) -> None:
     send(driver, topic, "a=1", "b=1", "a=2")
     with CursorHold(cluster, topic) as hold:
@@ -315,7 +319,7 @@ def test_a_pointer_to_a_ledger_that_is_gone_is_mended(
     ],
 )
 def test_what_a_crash_left_is_removed(
-    driver: Driver, cluster: Cluster, topic: TopicName, last: str
+    driver: Driver, cluster: PulsarCluster, topic: TopicName, last: str
 ) -> None:
     send(driver, topic, f"a={last}", "b=1")
     before = cluster.written_down(topic)
@@ -352,7 +356,7 @@ def test_what_a_crash_left_is_removed(
 @pytest.mark.long
 @pytest.mark.parametrize("step", ["write", "acknowledge", "look", "clear"])
 def test_a_cluster_that_crashes_at_a_step_has_the_old_round_or_the_new(
-    pulsar: Broker, driver: Driver, cluster: Cluster, topic: TopicName, step: str
+    pulsar: Broker, driver: Driver, cluster: PulsarCluster, topic: TopicName, step: str
 ) -> None:
     """Broker, bookie and metadata store are killed and come back; we go on, or say why not, and go
     on next time.
@@ -389,7 +393,7 @@ def test_a_cluster_that_crashes_at_a_step_has_the_old_round_or_the_new(
 
 
 def test_a_compacted_ledger_may_be_empty(
-    driver: Driver, cluster: Cluster, topic: TopicName
+    driver: Driver, cluster: PulsarCluster, topic: TopicName
 ) -> None:
     send(driver, topic, "a=1", "a=")
     with CursorHold(cluster, topic) as hold:
@@ -406,7 +410,7 @@ def test_a_broker_that_stops_answers_with_an_error_and_nothing_is_changed(
 ) -> None:
     send(driver, topic, "a=1")
     with (
-        Cluster(Access(metadata_store=pulsar.metadata_store, timeout=3)) as cluster,
+        PulsarCluster(ClusterAccess(metadata_store=pulsar.metadata_store, timeout=3)) as cluster,
         CursorHold(cluster, topic) as hold,
     ):
         before = compacted(cluster, topic)

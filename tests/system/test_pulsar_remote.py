@@ -177,7 +177,7 @@ def _values(ledger: LiveLedger) -> dict[str, object]:
 def test_a_ledger_that_somebody_else_touched_is_not_closed(
     store: MetadataStore, bookies: Bookies
 ) -> None:
-    made = store.make_ledger(open_metadata(ONE, store.bookies(), {}, NOW_MS))
+    made = store.create_ledger(open_metadata(ONE, store.bookies(), {}, NOW_MS))
     LedgerWriter(bookies, made.ledger).flush()
     store.close_ledger(made, made.ledger.metadata)
     with pytest.raises(CommitConflict):

@@ -17,8 +17,8 @@ import lastwrite
 from lastwrite.config.properties import decode_properties
 from lastwrite.errors import LogError
 from lastwrite.pulsar.format.names import TopicName
-from lastwrite.pulsar.network.cluster import Access, Cluster
-from lastwrite.pulsar.network.identity import Identity
+from lastwrite.pulsar.network.cluster import ClusterAccess, PulsarCluster
+from lastwrite.pulsar.network.identity import PulsarCredentials
 from lastwrite.pulsar.network.tls import TlsSocket
 from lastwrite.pulsar.rules.live_settings import LiveConfig
 from lastwrite.reports.compaction import Status
@@ -192,14 +192,14 @@ def test_entries_come_from_the_bookie_in_tls(broker: SecuredBroker) -> None:
     config = LiveConfig.from_names(client_conf(broker))
     secret = broker.keys.token("admin")
     assert secret not in repr(config) and "let me in" not in repr(config)
-    access = Access(
+    access = ClusterAccess(
         metadata_store=config.metadata_store,
-        identity=Identity(config.login, config.tls, True),
+        identity=PulsarCredentials(config.login, config.tls, True),
         bookies_tls=config.bookies_tls,
         store_auth=config.store_auth,
     )
     assert "let me in" not in repr(access)
-    with Cluster(access) as cluster:
+    with PulsarCluster(access) as cluster:
         found = cluster.store.managed_ledger(TopicName.parse(TOPIC))
         assert found is not None
         ledger = cluster.store.ledger(found[1].ledgers[0].ledger)

@@ -13,9 +13,9 @@ import pytest
 import lastwrite
 from lastwrite.errors import InvalidConfig, RemoteFailed
 from lastwrite.pulsar.format.names import TopicName
-from lastwrite.pulsar.network.cluster import Access, Cluster
+from lastwrite.pulsar.network.cluster import ClusterAccess, PulsarCluster
 from lastwrite.pulsar.network.etcd import Etcd
-from lastwrite.pulsar.network.nodes import Changed, Taken
+from lastwrite.pulsar.network.nodes import NodeExists, VersionMismatch
 from lastwrite.pulsar.rules.live_settings import TlsFiles
 from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
@@ -101,7 +101,7 @@ def test_a_topic_with_metadata_in_etcd(with_etcd: Broker, tmp_path: Path) -> Non
         send(with_etcd, 25, 5)
     assert lastwrite.fetch([TOPIC], str(tmp_path), config=config).exit_status == 0
     assert lastwrite.latest(str(tmp_path), TOPIC) == EXPECTED
-    with Cluster(Access(metadata_store=with_etcd.metadata_url)) as cluster:
+    with PulsarCluster(ClusterAccess(metadata_store=with_etcd.metadata_url)) as cluster:
         assert cluster.store.noted(TopicName.parse(TOPIC)) == []
         assert TOPIC in [each.full for each in cluster.store.topics("public", "default")]
 
@@ -111,10 +111,10 @@ def test_what_etcd_gives_and_keeps(etcd: str) -> None:
     assert store.find("/a/b", "looking") is None and store.children("/a", "looking") == []
     version = store.create("/a/b", b"1", "making")
     assert store.find("/a/b", "looking") == (b"1", version)
-    with pytest.raises(Taken):
+    with pytest.raises(NodeExists):
         store.create("/a/b", b"2", "making")
     store.replace("/a/b", b"2", version, "changing")
-    with pytest.raises(Changed):
+    with pytest.raises(VersionMismatch):
         store.replace("/a/b", b"3", version, "changing")
     store.create("/a/c/d", b"", "making")
     store.create("/a0", b"", "making")

@@ -22,9 +22,9 @@ import lastwrite
 from lastwrite.errors import InvalidConfig, RemoteFailed
 from lastwrite.kafka.format.batch import decode_batch, encode_batch
 from lastwrite.kafka.format.batch_layout import Record
-from lastwrite.kafka.jobs import giving
-from lastwrite.kafka.network.connection import Connection
-from lastwrite.kafka.network.producer import Producer as OurProducer
+from lastwrite.kafka.jobs import produce_restore
+from lastwrite.kafka.network.connection import KafkaConnection
+from lastwrite.kafka.network.producer import TransactionalProducer as OurProducer
 from lastwrite.kafka.restored import LogGiven, LogsGiven
 from lastwrite.spark.inline import INLINE
 from tests.conformance.test_kafka_archive import Archive
@@ -77,7 +77,7 @@ def restarting(tmp_path: Path) -> Iterator[Broker]:
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many notes, of few batches each."""
-    monkeypatch.setattr(giving, "_WINDOW_BATCHES", 2)
+    monkeypatch.setattr(produce_restore, "_WINDOW_BATCHES", 2)
 
 
 class Plain(NamedTuple):
@@ -524,10 +524,10 @@ def killed_at(point: int, is_after: bool, action: Callable[[], None]) -> bool:
     """
     child = os.fork()
     if child == 0:
-        status, count, send = 1, 0, Connection._send
+        status, count, send = 1, 0, KafkaConnection._send
         try:
 
-            def counted(self: Connection, request: bytes) -> None:
+            def counted(self: KafkaConnection, request: bytes) -> None:
                 nonlocal count
                 count += 1
                 if count == point and not is_after:
@@ -536,7 +536,7 @@ def killed_at(point: int, is_after: bool, action: Callable[[], None]) -> bool:
                 if count == point:
                     os.kill(os.getpid(), signal.SIGKILL)
 
-            Connection._send = counted  # type: ignore[method-assign]
+            KafkaConnection._send = counted  # type: ignore[method-assign]
             action()
             status = 0
         except BaseException as error:

@@ -16,7 +16,7 @@ import pytest
 import lastwrite
 from lastwrite.errors import LogHeld
 from lastwrite.reports.compaction import Status
-from lastwrite.rocketmq.network.client import Client
+from lastwrite.rocketmq.network.client import RocketmqClient
 from lastwrite.spark.inline import INLINE
 from tests.support.rocketmq.broker import (
     COMPACTED,
@@ -74,7 +74,7 @@ def positions(store: Path) -> dict[str, int]:
 def test_a_broker_goes_on_with_what_we_compacted(broker: Broker, like_broker: bool) -> None:
     rng = random.Random(6)
     topic = Topic("table", 2)
-    with broker, Client(broker.name_server) as client:
+    with broker, RocketmqClient(broker.name_server) as client:
         client.create_topic(topic.name, topic.queues, COMPACTED)
         topic.produce(client, 320, rng)
         wait_until_dispatched(topic, client)
@@ -91,7 +91,7 @@ def test_a_broker_goes_on_with_what_we_compacted(broker: Broker, like_broker: bo
     for queue, end in boundaries.items():
         topic.compact(queue, end, drops_deletes=like_broker)
 
-    with broker, StockClient(broker) as stock, Client(broker.name_server) as client:
+    with broker, StockClient(broker) as stock, RocketmqClient(broker.name_server) as client:
         topic.check(stock)
         topic.produce_stock(stock, 30, rng)
         topic.produce(client, 150, rng)
@@ -103,7 +103,7 @@ def test_a_broker_goes_on_with_what_we_compacted(broker: Broker, like_broker: bo
     compact(broker.store, topic, dict(AT_ONCE), like_broker=like_broker)
     for queue, end in boundaries.items():
         topic.compact(queue, end)
-    with broker, StockClient(broker) as stock, Client(broker.name_server) as client:
+    with broker, StockClient(broker) as stock, RocketmqClient(broker.name_server) as client:
         topic.check(stock)
         topic.produce(client, 150, rng)
         wait_until_dispatched(topic, client)
@@ -130,7 +130,7 @@ def test_a_broker_goes_on_with_what_we_compacted(broker: Broker, like_broker: bo
 def test_an_archive_is_compacted_to_its_end(broker: Broker) -> None:
     rng = random.Random(7)
     topic = Topic("archive", 2)
-    with broker, Client(broker.name_server) as client:
+    with broker, RocketmqClient(broker.name_server) as client:
         client.create_topic(topic.name, topic.queues, COMPACTED)
         topic.produce(client, 200, rng)
         wait_until_dispatched(topic, client)
@@ -145,7 +145,11 @@ def test_an_archive_is_compacted_to_its_end(broker: Broker) -> None:
     assert {partition.status for partition in report.partitions} == {Status.CLEANED}
     for queue, messages in topic.messages.items():
         topic.compact(queue, messages[-1].offset + 1, drops_deletes=False)
-    with broker.disposable(), StockClient(broker) as stock, Client(broker.name_server) as client:
+    with (
+        broker.disposable(),
+        StockClient(broker) as stock,
+        RocketmqClient(broker.name_server) as client,
+    ):
         topic.check(stock)
         topic.produce(client, 60, rng)
         wait_until_dispatched(topic, client)

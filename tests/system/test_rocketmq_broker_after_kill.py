@@ -24,12 +24,12 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.rocketmq.format.names import file_name
 from lastwrite.rocketmq.format.record import decode_message, encode_message
 from lastwrite.rocketmq.format.units import BATCH_UNIT, batch_units, valid_count
-from lastwrite.rocketmq.network.client import Client, PullCode
-from lastwrite.rocketmq.network.outgoing import Outgoing
+from lastwrite.rocketmq.network.client import PullCode, RocketmqClient
+from lastwrite.rocketmq.network.outgoing import OutgoingMessage
 from lastwrite.rocketmq.network.route import MessageQueue
 from lastwrite.rocketmq.store import lock, publish
 from lastwrite.rocketmq.store.positions import read_positions
-from lastwrite.rocketmq.store.publish import Change, Pair
+from lastwrite.rocketmq.store.publish import Pair, QueueChange
 from lastwrite.storage import files
 from lastwrite.storage.files import FaultPoints
 from tests.support.kafka.crashing import run_until
@@ -65,14 +65,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
         pytest.skip(str(missing))
     store = tmp_path_factory.mktemp("rocketmq") / "store"
     broker = Broker(home, store, SMALL_FILES)
-    with broker, Client(broker.name_server) as client:
+    with broker, RocketmqClient(broker.name_server) as client:
         for topic, queues in (("t", 2), ("u", 1)):
             client.create_topic(topic, queues, COMPACTED)
         for name, count in COUNTS.items():
             for n in range(count):
                 # The first few keys come once, the others again and again.
                 key = f"k{n if n < 4 else n % 6 + 10}"
-                client.send(_queue(client, name), Outgoing(key, b"%d " % n * 8))
+                client.send(_queue(client, name), OutgoingMessage(key, b"%d " % n * 8))
         until = time.monotonic() + 120
         while [len(rows) for rows in _served(client).values()] != [*COUNTS.values()]:
             assert time.monotonic() < until, "dispatched"
@@ -87,7 +87,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(home, store, old, new)
 
 
-def _queue(client: Client, name: TopicPartition) -> MessageQueue:
+def _queue(client: RocketmqClient, name: TopicPartition) -> MessageQueue:
     until = time.monotonic() + 120
     while (
         name.topic not in client._routes
@@ -100,7 +100,7 @@ def _queue(client: Client, name: TopicPartition) -> MessageQueue:
     )
 
 
-def _served(client: Client) -> Served:
+def _served(client: RocketmqClient) -> Served:
     """Every queue from offset 0 on, as a client is led through it."""
     served: Served = {}
     for name in COUNTS:
@@ -130,10 +130,10 @@ def _round(store: Path) -> None:
             return
         errors = publish.publish(root, [_change(root, name) for name in (T0, T1)])
         assert errors == [None, None], errors
-        publish.tidy(root, [T0, T1])
+        publish.delete_replaced(root, [T0, T1])
 
 
-def _change(root: str, name: TopicPartition) -> Change:
+def _change(root: str, name: TopicPartition) -> QueueChange:
     logs, indexes = (Path(folder) for folder in publish.queue_folders(root, name))
     *closed, _ = sorted(path.name for path in logs.iterdir() if path.is_file())
     rows = []
@@ -162,7 +162,7 @@ def _change(root: str, name: TopicPartition) -> Change:
         gone.append(file)
         if kept:
             pairs.append(_write_pair(publish.staging_folder(root, name), file, kept))
-    return Change(name=name, gone=gone, pairs=pairs, position=rows[-1][2].queue_offset)
+    return QueueChange(name=name, gone=gone, pairs=pairs, position=rows[-1][2].queue_offset)
 
 
 def _write_pair(folder: str, file: str, kept: list) -> Pair:  # type: ignore[type-arg]
@@ -217,12 +217,12 @@ def test_a_broker_serves_the_old_queues_or_the_new_ones_wherever_the_run_was_kil
         assert run_until(point, lambda store=store: _round(store)), point  # type: ignore[misc]
         broker = Broker(made.home, store, SMALL_FILES).start()
         try:
-            with Client(broker.name_server) as client:
+            with RocketmqClient(broker.name_server) as client:
                 served = _served(client)
                 assert served in (made.old, made.new), point
                 sides.append(served == made.new)
                 more = [
-                    client.send(_queue(client, name), Outgoing("k10", b"more")).offset
+                    client.send(_queue(client, name), OutgoingMessage("k10", b"more")).offset
                     for name in COUNTS
                 ]
                 assert more == [*COUNTS.values()], "offsets go on"
@@ -242,16 +242,22 @@ def test_after_a_kill_broker_and_run_go_on_in_turns(
     store = fresh(made.store, tmp_path / "store")
     assert run_until(swap + 3 * is_after, lambda: _round(store))
     assert publish.leftovers(str(store))
-    with Broker(made.home, store, SMALL_FILES) as broker, Client(broker.name_server) as client:
+    with (
+        Broker(made.home, store, SMALL_FILES) as broker,
+        RocketmqClient(broker.name_server) as client,
+    ):
         for name in COUNTS:
-            client.send(_queue(client, name), Outgoing("fresh", b"more"))
+            client.send(_queue(client, name), OutgoingMessage("fresh", b"more"))
         expected = {
             name: [*rows, (COUNTS[name], "fresh", b"more")] for name, rows in made.new.items()
         }
     assert not lock.was_killed(str(store))
     _round(store)
     assert not publish.leftovers(str(store))
-    with Broker(made.home, store, SMALL_FILES) as broker, Client(broker.name_server) as client:
+    with (
+        Broker(made.home, store, SMALL_FILES) as broker,
+        RocketmqClient(broker.name_server) as client,
+    ):
         assert _served(client) == expected
 
 
@@ -265,9 +271,9 @@ def test_a_broker_that_serves_is_seen_and_keeps_us_out(made: Made, tmp_path: Pat
         with pytest.raises(LogHeld, match="holds the store"), lock.hold(str(store), [T0]):
             pass
         assert lock.was_killed(str(store)), "or runs"
-        lock.refuse_unclean(str(store), goes_on=False)  # it is a broker's that runs
+        lock.reject_unclean(str(store), goes_on=False)  # it is a broker's that runs
     assert lock.broker_of(str(store)) is None
-    lock.refuse_unclean(str(store), goes_on=False)
+    lock.reject_unclean(str(store), goes_on=False)
 
 
 @pytest.mark.long
@@ -283,7 +289,10 @@ def test_a_broker_does_not_start_while_we_work_and_starts_afterwards(
         broker.start(seconds=30)
     assert not publish.leftovers(str(store))
     _round(store)
-    with Broker(made.home, store, SMALL_FILES) as broker, Client(broker.name_server) as client:
+    with (
+        Broker(made.home, store, SMALL_FILES) as broker,
+        RocketmqClient(broker.name_server) as client,
+    ):
         assert _served(client) == made.new
 
 
@@ -320,7 +329,7 @@ def test_a_broker_that_has_begun_to_read_the_store_is_not_robbed_of_it(
         os.kill(process, signal.SIGCONT)
         thread.join()
     assert outcome == [None], "we let go before it wanted the lock"
-    with Client(broker.name_server) as client:
+    with RocketmqClient(broker.name_server) as client:
         assert _served(client) == made.old
     broker.kill()
 

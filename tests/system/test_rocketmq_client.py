@@ -15,9 +15,9 @@ import pytest
 import lastwrite
 from lastwrite import cli
 from lastwrite.errors import InvalidConfig, RemoteFailed
-from lastwrite.rocketmq.format.record import Compression, Message, body_of, decode_message
-from lastwrite.rocketmq.network.client import Client, PullCode
-from lastwrite.rocketmq.network.outgoing import Outgoing
+from lastwrite.rocketmq.format.record import Compression, RocketmqMessage, body_of, decode_message
+from lastwrite.rocketmq.network.client import PullCode, RocketmqClient
+from lastwrite.rocketmq.network.outgoing import OutgoingMessage
 from lastwrite.rocketmq.network.route import MessageQueue, queue_of
 from tests.support.rocketmq.broker import (
     COMPACTED,
@@ -45,12 +45,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 @pytest.fixture
-def client(broker: Broker) -> Iterator[Client]:
-    with Client(broker.name_server) as client:
+def client(broker: Broker) -> Iterator[RocketmqClient]:
+    with RocketmqClient(broker.name_server) as client:
         yield client
 
 
-def messages_of(records: bytes) -> list[Message]:
+def messages_of(records: bytes) -> list[RocketmqMessage]:
     found, at = [], 0
     while at < len(records):
         message = decode_message(records, at, len(records))
@@ -60,7 +60,7 @@ def messages_of(records: bytes) -> list[Message]:
     return found
 
 
-def wait_for(client: Client, queue: MessageQueue, end: int, seconds: float = 120) -> None:
+def wait_for(client: RocketmqClient, queue: MessageQueue, end: int, seconds: float = 120) -> None:
     """Until the broker serves what it has stored below ``end``."""
     deadline = time.monotonic() + seconds
     while client.pull(queue, 0).max_offset < end:
@@ -68,9 +68,9 @@ def wait_for(client: Client, queue: MessageQueue, end: int, seconds: float = 120
         time.sleep(0.02)
 
 
-def pull_all(client: Client, queue: MessageQueue, end: int) -> list[Message]:
+def pull_all(client: RocketmqClient, queue: MessageQueue, end: int) -> list[RocketmqMessage]:
     """The messages of a queue that ends at ``end``."""
-    found: list[Message] = []
+    found: list[RocketmqMessage] = []
     offset = 0
     wait_for(client, queue, end)
     while (pulled := client.pull(queue, offset)).status is PullCode.FOUND:
@@ -81,7 +81,7 @@ def pull_all(client: Client, queue: MessageQueue, end: int) -> list[Message]:
     return found
 
 
-def test_what_is_sent_is_pulled_by_offset(broker: Broker, client: Client) -> None:
+def test_what_is_sent_is_pulled_by_offset(broker: Broker, client: RocketmqClient) -> None:
     route = client.create_topic("kinds", 2, COMPACTED)
     assert [queue.queue for queue in route.writable] == [0, 1]
     kinds = [Compression.NONE, Compression.ZLIB, Compression.LZ4, Compression.ZSTD]
@@ -91,7 +91,7 @@ def test_what_is_sent_is_pulled_by_offset(broker: Broker, client: Client) -> Non
         body = None if n % 5 == 4 else f"body {n} ".encode() * (n + 1)
         queue = queue_of(key, route.writable)
         stored = client.send(
-            queue, Outgoing(key, body, tag, {"n": str(n)}, kinds[n % 4], compress_from=100)
+            queue, OutgoingMessage(key, body, tag, {"n": str(n)}, kinds[n % 4], compress_from=100)
         )
         assert stored.offset == len(sent[queue.queue])
         assert len(stored.message_id) == 32
@@ -113,11 +113,12 @@ def test_what_is_sent_is_pulled_by_offset(broker: Broker, client: Client) -> Non
             assert stock.send("kinds", key, b"x")[0] == queue_of(key, route.writable).queue
 
 
-def test_a_batch_is_stored_in_one_step(broker: Broker, client: Client) -> None:
+def test_a_batch_is_stored_in_one_step(broker: Broker, client: RocketmqClient) -> None:
     (queue,) = client.create_topic("batches", 1, COMPACTED).writable
-    client.send(queue, Outgoing("first", b"1"))
+    client.send(queue, OutgoingMessage("first", b"1"))
     stored = client.send_batch(
-        queue, [Outgoing("a", b"1", "T"), Outgoing("b", None), Outgoing(None, b"3")]
+        queue,
+        [OutgoingMessage("a", b"1", "T"), OutgoingMessage("b", None), OutgoingMessage(None, b"3")],
     )
     assert [one.offset for one in stored] == [1, 2, 3]
     found = [
@@ -130,11 +131,11 @@ def test_a_batch_is_stored_in_one_step(broker: Broker, client: Client) -> None:
     ]  # no key: stored, and not copied
 
 
-def test_pulls_beyond_the_queue(client: Client) -> None:
+def test_pulls_beyond_the_queue(client: RocketmqClient) -> None:
     (queue,) = client.create_topic("bounds", 1, COMPACTED).writable
     assert client.pull(queue, 0).status is PullCode.NOT_FOUND
     for n in range(3):
-        client.send(queue, Outgoing(f"k{n}", b"x"))
+        client.send(queue, OutgoingMessage(f"k{n}", b"x"))
     wait_for(client, queue, 3)
     assert client.pull(queue, 3).status is PullCode.NOT_FOUND
     far = client.pull(queue, 100)
@@ -144,10 +145,10 @@ def test_pulls_beyond_the_queue(client: Client) -> None:
     ] == [1]
 
 
-def test_what_brokers_refuse_is_said(broker: Broker, client: Client) -> None:
+def test_what_brokers_refuse_is_said(broker: Broker, client: RocketmqClient) -> None:
     (queue,) = client.create_topic("refusing", 1, COMPACTED).writable
     with pytest.raises(RemoteFailed, match="code 13.*key") as caught:
-        client.send(queue, Outgoing(None, b"x"))
+        client.send(queue, OutgoingMessage(None, b"x"))
     assert caught.value.path == broker.address
     with pytest.raises(RemoteFailed, match="no topic nowhere"):
         client.route("nowhere")
@@ -155,13 +156,13 @@ def test_what_brokers_refuse_is_said(broker: Broker, client: Client) -> None:
     with pytest.raises(RemoteFailed, match="code 29: queueId"):
         client.pull(MessageQueue("refusing", "tests", 7), 0)
     with pytest.raises(RemoteFailed, match="refused|no answer"):
-        Client("127.0.0.1:1", timeout=2).route("refusing")
+        RocketmqClient("127.0.0.1:1", timeout=2).route("refusing")
     # The second name server answers where the first does not.
-    with Client(f"127.0.0.1:1;{broker.name_server}", timeout=5) as other:
+    with RocketmqClient(f"127.0.0.1:1;{broker.name_server}", timeout=5) as other:
         assert other.route("refusing").topic == "refusing"
 
 
-def test_settings_of_a_running_broker(client: Client) -> None:
+def test_settings_of_a_running_broker(client: RocketmqClient) -> None:
     (name,) = client.masters()
     assert client.broker_config(name)["searchBcqByCacheEnable"] == "false"
     client.set_broker_config(name, {"searchBcqByCacheEnable": "true"})
@@ -170,7 +171,7 @@ def test_settings_of_a_running_broker(client: Client) -> None:
 
 
 def test_send_from_the_command_line(
-    broker: Broker, client: Client, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    broker: Broker, client: RocketmqClient, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     route = client.create_topic("sent", 2, COMPACTED)
     lines = tmp_path / "lines"
@@ -223,17 +224,19 @@ def test_an_old_release(tmp_path: Path) -> None:
         old = Broker(rocketmq_home(OLD_VERSION), tmp_path / "store")
     except Unavailable as reason:
         pytest.skip(str(reason))
-    with old.disposable(), Client(old.name_server) as client:
+    with old.disposable(), RocketmqClient(old.name_server) as client:
         route = client.create_topic("old", 2)
         rng = np.random.default_rng(7)
         sent: dict[int, list[Seen]] = {0: [], 1: []}
         for n in range(20):
             key, body = f"k{n % 5}", bytes(rng.integers(97, 123, 50 * (n + 1), np.uint8))
             stored = client.send(
-                queue_of(key, route.writable), Outgoing(key, body, "T", compress_from=300)
+                queue_of(key, route.writable), OutgoingMessage(key, body, "T", compress_from=300)
             )
             sent[stored.queue.queue].append(Seen(stored.offset, key, "T", body))
-        batch = client.send_batch(route.writable[1], [Outgoing("a", b"1"), Outgoing("b", b"2")])
+        batch = client.send_batch(
+            route.writable[1], [OutgoingMessage("a", b"1"), OutgoingMessage("b", b"2")]
+        )
         sent[1] += [Seen(batch[0].offset, "a", None, b"1"), Seen(batch[1].offset, "b", None, b"2")]
         for queue in route.readable:
             found = [

@@ -15,8 +15,8 @@ import pytest
 
 import lastwrite
 from lastwrite.errors import LogHeld
-from lastwrite.rocketmq.network.client import Client
-from lastwrite.rocketmq.network.outgoing import Outgoing
+from lastwrite.rocketmq.network.client import RocketmqClient
+from lastwrite.rocketmq.network.outgoing import OutgoingMessage
 from lastwrite.spark.inline import INLINE
 from tests.support.rocketmq.broker import Broker, Unavailable, rocketmq_home
 from tests.system.test_rocketmq_dispatch import (
@@ -46,7 +46,7 @@ def home() -> Path:
 def test_a_broker_goes_on_after_a_cut_and_an_undo_puts_all_back(home: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     rng = random.Random(7)
-    with Broker(home, store, SETTINGS) as broker, Client(broker.name_server) as client:
+    with Broker(home, store, SETTINGS) as broker, RocketmqClient(broker.name_server) as client:
         queues = {
             topic: client.create_topic(topic, 2, attributes).writable
             for topic, attributes in TOPICS.items()
@@ -72,7 +72,7 @@ def test_a_broker_goes_on_after_a_cut_and_an_undo_puts_all_back(home: Path, tmp_
 
     lastwrite.cut(str(store), at=at)
     kept = below(seen, firsts)
-    with Broker(home, store, SETTINGS) as broker, Client(broker.name_server) as client:
+    with Broker(home, store, SETTINGS) as broker, RocketmqClient(broker.name_server) as client:
         with pytest.raises(LogHeld):
             lastwrite.cut(str(store), undo=True)
         assert consumed(broker, QUEUES) == kept
@@ -89,7 +89,7 @@ def test_a_broker_goes_on_after_a_cut_and_an_undo_puts_all_back(home: Path, tmp_
     ]
 
     lastwrite.cut(str(store), at=at)
-    with Broker(home, store, SETTINGS) as broker, Client(broker.name_server) as client:
+    with Broker(home, store, SETTINGS) as broker, RocketmqClient(broker.name_server) as client:
         queues = {topic: client.route(topic).writable for topic in TOPICS}
         for n in range(90):
             send(client, queues, rng, n)
@@ -135,19 +135,19 @@ def test_the_timer_of_a_broker_goes_on_after_a_cut(home: Path, tmp_path: Path) -
     is not, and new messages are.
     """
     store = tmp_path / "store"
-    with Broker(home, store, TIMED) as broker, Client(broker.name_server) as client:
+    with Broker(home, store, TIMED) as broker, RocketmqClient(broker.name_server) as client:
         (queue,) = client.create_topic("timed", 1).writable
 
         def send_timed(key: str, seconds: int, count: int = 1) -> None:
             for _ in range(count):
                 properties = {"TIMER_DELAY_SEC": str(seconds)}
-                client.send(queue, Outgoing(key, key.encode(), None, properties))
+                client.send(queue, OutgoingMessage(key, key.encode(), None, properties))
 
         send_timed("early", 1)
         until(lambda: client.bounds(queue)[1] == 1)
         send_timed("late", 45, 12)
         send_timed("again", 3)
-        client.send(queue, Outgoing("marker", b"m"))
+        client.send(queue, OutgoingMessage("marker", b"m"))
         send_timed("gone", 45, 12)
         until(lambda: client.bounds(queue)[1] == 3)
     rows = lastwrite.dump(str(store), topic="timed")
@@ -155,9 +155,12 @@ def test_the_timer_of_a_broker_goes_on_after_a_cut(home: Path, tmp_path: Path) -
     planned = lastwrite.cut(str(store), at=at, dry_run=True)
     assert planned.timer is not None and planned.timer.units_removed == 12
     lastwrite.cut(str(store), at=at)
-    with Broker(home, store, TIMED).disposable() as broker, Client(broker.name_server) as client:
+    with (
+        Broker(home, store, TIMED).disposable() as broker,
+        RocketmqClient(broker.name_server) as client,
+    ):
         (queue,) = client.route("timed").writable
-        client.send(queue, Outgoing("new", b"n", None, {"TIMER_DELAY_SEC": "2"}))
+        client.send(queue, OutgoingMessage("new", b"n", None, {"TIMER_DELAY_SEC": "2"}))
         until(lambda: client.bounds(queue)[1] >= 15, 90)
         time.sleep(3)  # whatever else would come has come
         seen = consumed(broker, [("timed", 0)])["timed", 0]

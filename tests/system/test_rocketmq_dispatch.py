@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import lastwrite
-from lastwrite.rocketmq.network.access import Access
-from lastwrite.rocketmq.network.client import Client, Request
-from lastwrite.rocketmq.network.connection import Connection
-from lastwrite.rocketmq.network.outgoing import Outgoing
+from lastwrite.rocketmq.network.access import RequestCredentials
+from lastwrite.rocketmq.network.client import RequestCode, RocketmqClient
+from lastwrite.rocketmq.network.connection import RocketmqConnection
+from lastwrite.rocketmq.network.outgoing import OutgoingMessage
 from lastwrite.rocketmq.network.route import MessageQueue
 from lastwrite.rocketmq.store.trees import GUARD
 from lastwrite.spark.inline import INLINE
@@ -65,7 +65,7 @@ def written(
     """A store that a broker was stopped on in order, and what a consumer got from each queue."""
     store = tmp_path_factory.mktemp("dispatch") / "store"
     rng = random.Random(4)
-    with Broker(home, store, SETTINGS) as broker, Client(broker.name_server) as client:
+    with Broker(home, store, SETTINGS) as broker, RocketmqClient(broker.name_server) as client:
         queues = {
             topic: client.create_topic(topic, 2, attributes).writable
             for topic, attributes in TOPICS.items()
@@ -75,29 +75,29 @@ def written(
         # Hours from now: they wait in a queue whose units tell when they are due.
         for level in (17, 18, 18):
             client.send(
-                queues["plain"][0], Outgoing("later", b"later", "T1", {"DELAY": str(level)})
+                queues["plain"][0], OutgoingMessage("later", b"later", "T1", {"DELAY": str(level)})
             )
         seen = consumed(broker, QUEUES)
     return store, seen
 
 
 def send(
-    client: Client, queues: dict[str, Sequence[MessageQueue]], rng: random.Random, n: int
+    client: RocketmqClient, queues: dict[str, Sequence[MessageQueue]], rng: random.Random, n: int
 ) -> None:
     topic = rng.choice(list(TOPICS))
     key = f"k{rng.randrange(20)}" + (" other" if rng.random() < 0.2 else "")
     body = b"%d " % n * rng.randrange(1, 60)
     tag, light = rng.choice([None, "T1", "größe"]), rng.choice(LIGHT)
     properties = {} if light is None else {"INNER_MULTI_DISPATCH": light}
-    client.send(rng.choice(queues[topic]), Outgoing(key, body, tag, properties))
+    client.send(rng.choice(queues[topic]), OutgoingMessage(key, body, tag, properties))
 
 
 def light_end(broker: Broker, topic: str) -> int:
     """The next offset of a light queue, which no name server knows, by its broker."""
-    connection = Connection(broker.address, 10, Access())
+    connection = RocketmqConnection(broker.address, 10, RequestCredentials())
     try:
         fields = {"topic": topic, "queueId": "0"}
-        answer = connection.call(Request.MAX_OFFSET, fields, doing="asking for the offset")
+        answer = connection.call(RequestCode.MAX_OFFSET, fields, doing="asking for the offset")
         return int(answer.fields["offset"])
     finally:
         connection.close()
@@ -149,7 +149,7 @@ def test_a_broker_goes_on_with_the_result(
     assert report.exit_status == 0
     made = dispatched(store)
     rng = random.Random(5)
-    with Broker(home, store, SETTINGS) as broker, Client(broker.name_server) as client:
+    with Broker(home, store, SETTINGS) as broker, RocketmqClient(broker.name_server) as client:
         assert consumed(broker, list(written[1])) == written[1]
         ends = {q.topic: q.next_offset for q in report.queues if q.topic.startswith("%LMQ%")}
         assert ends.keys() == {"%LMQ%a", "%LMQ%b"} and min(map(int, ends.values())) > 20
@@ -213,7 +213,10 @@ def test_a_broker_goes_on_after_a_cut(
     lastwrite.cut(str(store), at=at)
     kept = below(written[1], firsts)
     rng = random.Random(6)
-    with Broker(home, store, SETTINGS).disposable() as broker, Client(broker.name_server) as client:
+    with (
+        Broker(home, store, SETTINGS).disposable() as broker,
+        RocketmqClient(broker.name_server) as client,
+    ):
         assert consumed(broker, QUEUES) == kept
         queues = {topic: client.route(topic).writable for topic in TOPICS}
         for n in range(40):

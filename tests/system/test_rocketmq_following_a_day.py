@@ -22,8 +22,8 @@ from lastwrite.archive.layout import partition_address
 from lastwrite.config.stores import store_settings
 from lastwrite.errors import LogError
 from lastwrite.rocketmq.format.record import body_of, decode_message
-from lastwrite.rocketmq.network.client import Client, PullCode
-from lastwrite.rocketmq.network.outgoing import Outgoing
+from lastwrite.rocketmq.network.client import PullCode, RocketmqClient
+from lastwrite.rocketmq.network.outgoing import OutgoingMessage
 from lastwrite.rocketmq.network.route import queue_of
 from lastwrite.rocketmq.store.archived import SYSTEM, read_contents
 from lastwrite.storage.objects import address
@@ -60,17 +60,17 @@ class Load:
     def _write(self) -> None:
         while not self._is_over.is_set():
             try:
-                with Client(self._broker.name_server) as client:
+                with RocketmqClient(self._broker.name_server) as client:
                     while not self._is_over.wait(0.05):
                         for topic in (TABLE, LOG) * 5:
                             self._send(client, topic)
             except LogError:  # whoever is away comes back
                 self._is_over.wait(0.5)
 
-    def _send(self, client: Client, topic: str) -> None:
+    def _send(self, client: RocketmqClient, topic: str) -> None:
         key = f"k{self._rng.randrange(300)}"
         is_delete = topic == TABLE and self._rng.random() < 0.15
-        message = Outgoing(key, None if is_delete else self._rng.randbytes(60))
+        message = OutgoingMessage(key, None if is_delete else self._rng.randbytes(60))
         queue = queue_of(key, client.route(topic).writable)
         offset = client.send(queue, message).offset
         self.answered.setdefault((topic, queue.queue), set()).add(offset)
@@ -84,7 +84,7 @@ class Load:
 def pulled(broker: Broker, topic: str, queue: int) -> list[Row]:
     """All that a consumer gets."""
     rows: list[Row] = []
-    with Client(broker.name_server) as client:
+    with RocketmqClient(broker.name_server) as client:
         (there,) = [each for each in client.route(topic).readable if each.queue == queue]
         offset = 0
         while (found := client.pull(there, offset)).status is PullCode.FOUND:
@@ -111,7 +111,7 @@ def table_of(broker: Broker) -> dict[str, bytes]:
 
 def is_level(broker: Broker, archive: str, config: dict[str, str]) -> bool:
     address.use(store_settings(config))
-    with Client(broker.name_server) as client:
+    with RocketmqClient(broker.name_server) as client:
         ends = {
             (topic, queue.queue): client.bounds(queue)[1]
             for topic in (TABLE, LOG)
@@ -166,7 +166,7 @@ def test_a_day(tmp_path: Path, small_disk: Path, compacts: bool) -> None:
     broker = Broker(home, tmp_path / "store", SETTINGS | (COMPACTING if compacts else {}))
     folder = str(small_disk / "archive")
     with broker.disposable(), s3_server(tmp_path / "s3") as server:
-        with Client(broker.name_server) as client:
+        with RocketmqClient(broker.name_server) as client:
             client.create_topic(TABLE, queues=QUEUES, attributes=COMPACTED)
             client.create_topic(LOG, queues=QUEUES)
         source = f"rocketmq://{broker.name_server}"

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import lastwrite
-from lastwrite.cleaner.follow import Follower
-from lastwrite.rocketmq.network.client import Client
+from lastwrite.cleaner.follow import ArchiveFollower
+from lastwrite.rocketmq.network.client import RocketmqClient
 from lastwrite.spark.inline import INLINE
 from tests.support.rocketmq.broker import COMPACTED, SMALL_FILES, Broker, Unavailable, rocketmq_home
 from tests.support.rocketmq.live import Load, copy_growing, messages_in, table_in, wait_until
@@ -40,7 +40,7 @@ def written(load: Load, broker: Broker) -> Any:
     stop = threading.Event()
 
     def send() -> None:
-        with Client(broker.name_server) as client:
+        with RocketmqClient(broker.name_server) as client:
             while not stop.is_set():
                 load.send(client, 5)
 
@@ -62,7 +62,7 @@ def test_what_is_copied_while_it_grows_comes_whole(tmp_path: Path, follows: bool
         pytest.skip(str(reason))
     copy, archive, load = tmp_path / "copy", tmp_path / "archive", Load("orders", keys=40)
     with broker.disposable():
-        with Client(broker.name_server) as client:
+        with RocketmqClient(broker.name_server) as client:
             client.create_topic("orders", queues=2, attributes=COMPACTED)
         turn, end = following(copy, archive) if follows else (lambda: once(copy, archive), int)
         with written(load, broker):
@@ -94,7 +94,7 @@ def once(copy: Path, archive: Path) -> None:
 
 def following(copy: Path, archive: Path) -> tuple[Callable[[], object], Callable[[], object]]:
     """One that follows by itself: what to do each turn, and at the end."""
-    followers = list[Follower]()
+    followers = list[ArchiveFollower]()
 
     def run() -> None:
         lastwrite.follow(
@@ -115,7 +115,7 @@ def following(copy: Path, archive: Path) -> tuple[Callable[[], object], Callable
         assert thread.is_alive()
 
     def end() -> None:
-        followers[0].ask_to_stop()
+        followers[0].request_stop()
         thread.join(60)
         assert not thread.is_alive()
 

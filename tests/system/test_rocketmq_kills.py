@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lastwrite.errors import LogError
-from lastwrite.rocketmq.network.client import Client
+from lastwrite.rocketmq.network.client import RocketmqClient
 from tests.support.rocketmq.broker import (
     COMPACTED,
     SIZES,
@@ -32,7 +32,7 @@ AT_ONCE = ("--config", "min.cleanable.dirty.ratio=0", "--config", "delete.retent
 
 def load(broker: Broker, topic: Topic, rng: random.Random, begun: threading.Event) -> None:
     """Send until the broker is gone."""
-    with contextlib.suppress(LogError, OSError), Client(broker.name_server) as client:
+    with contextlib.suppress(LogError, OSError), RocketmqClient(broker.name_server) as client:
         client.create_topic(topic.name, QUEUES, COMPACTED)
         while True:
             topic.produce(client, 40, rng, keys=60)

@@ -21,17 +21,17 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import lastwrite
 from lastwrite import cli
 from lastwrite.cleaner.events import Event
-from lastwrite.cleaner.follow import Follower
+from lastwrite.cleaner.follow import ArchiveFollower
 from lastwrite.cleaner.following import Follow, Stoppable
 from lastwrite.decoding.options import DecodingConfig
 from lastwrite.errors import CommitConflict, InvalidConfig, NotALog, RemoteFailed
 from lastwrite.model.progress import NoProgress
 from lastwrite.reports.fetching import LogsFetched
 from lastwrite.reports.table_round import TableRound
-from lastwrite.rocketmq.network.access import Access
-from lastwrite.rocketmq.network.client import Client
-from lastwrite.rocketmq.network.connection import Connection
-from lastwrite.rocketmq.network.outgoing import Outgoing
+from lastwrite.rocketmq.network.access import RequestCredentials
+from lastwrite.rocketmq.network.client import RocketmqClient
+from lastwrite.rocketmq.network.connection import RocketmqConnection
+from lastwrite.rocketmq.network.outgoing import OutgoingMessage
 from lastwrite.rocketmq.network.route import MessageQueue
 from lastwrite.rocketmq.rules.live_settings import RocketmqClientConfig
 from lastwrite.rows.decoded import DecodedRows
@@ -81,8 +81,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 @pytest.fixture
-def client(broker: Broker) -> Iterator[Client]:
-    with Client(broker.name_server) as client:
+def client(broker: Broker) -> Iterator[RocketmqClient]:
+    with RocketmqClient(broker.name_server) as client:
         yield client
 
 
@@ -102,7 +102,7 @@ def reason(report: LogsFetched) -> str:
     return str(report.partitions[0].reason)
 
 
-def served(client: Client, queue: MessageQueue) -> int:
+def served(client: RocketmqClient, queue: MessageQueue) -> int:
     """How many messages a consumer would get."""
     offset = count = 0
     while (pulled := client.pull(queue, offset)).records:
@@ -114,7 +114,7 @@ def served(client: Client, queue: MessageQueue) -> int:
     return count
 
 
-def wait_for_compaction(client: Client, queue: MessageQueue) -> None:
+def wait_for_compaction(client: RocketmqClient, queue: MessageQueue) -> None:
     """Until closed files hold no key twice."""
     before = served(client, queue)
     wait_until(lambda: served(client, queue) < before)
@@ -124,7 +124,7 @@ def test_what_comes_is_what_the_store_has(tmp_path: Path) -> None:
     """Byte for byte, address aside; turn after turn, files closed or not."""
     load = Load("orders")
     live, copied = tmp_path / "live", tmp_path / "copied"
-    with make(tmp_path, {}).disposable() as broker, Client(broker.name_server) as client:
+    with make(tmp_path, {}).disposable() as broker, RocketmqClient(broker.name_server) as client:
         client.create_topic("orders", queues=2, attributes=COMPACTED)
         for count in (20, 90, 0, 55):
             load.send(client, count)
@@ -142,7 +142,7 @@ def test_what_comes_is_what_the_store_has(tmp_path: Path) -> None:
 
 
 def test_deletes_that_the_broker_has_dropped_come_from_its_commit_log(
-    broker: Broker, client: Client, tmp_path: Path
+    broker: Broker, client: RocketmqClient, tmp_path: Path
 ) -> None:
     load = Load("prices", keys=12)
     (queue,) = client.create_topic("prices", queues=1, attributes=COMPACTED).readable
@@ -163,13 +163,16 @@ def test_deletes_that_the_broker_has_dropped_come_from_its_commit_log(
 
 
 def test_members_of_batches_without_a_key_are_no_loss(
-    broker: Broker, client: Client, tmp_path: Path
+    broker: Broker, client: RocketmqClient, tmp_path: Path
 ) -> None:
     (queue,) = client.create_topic("batches", queues=1, attributes=COMPACTED).readable
-    client.send(queue, Outgoing("a", b"1"))
+    client.send(queue, OutgoingMessage("a", b"1"))
     assert fetch(broker, tmp_path, "batches").exit_status == 0
-    client.send_batch(queue, [Outgoing(None, b"x"), Outgoing("b", b"2"), Outgoing(None, b"y")])
-    client.send(queue, Outgoing("c", b"3"))
+    client.send_batch(
+        queue,
+        [OutgoingMessage(None, b"x"), OutgoingMessage("b", b"2"), OutgoingMessage(None, b"y")],
+    )
+    client.send(queue, OutgoingMessage("c", b"3"))
     wait_until(lambda: client.pull(queue, 0).max_offset == 5)
     assert fetch(broker, tmp_path, "batches").exit_status == 0
     assert table_in(tmp_path, "batches", [0]) == {"a": b"1", "b": b"2", "c": b"3"}
@@ -191,9 +194,9 @@ def test_who_asks_is_signed_and_nobody_listens_in(tmp_path: Path) -> None:
     }
     with make(tmp_path, settings).disposable() as broker:
         known = RocketmqClientConfig.from_names(user)
-        with Client(broker.name_server, access=Access(known)) as client:
+        with RocketmqClient(broker.name_server, access=RequestCredentials(known)) as client:
             (queue,) = client.create_topic("secret", queues=1, attributes=COMPACTED).readable
-            client.send(queue, Outgoing("a", b"1"))
+            client.send(queue, OutgoingMessage("a", b"1"))
             wait_until(lambda: client.pull(queue, 0).max_offset == 1)
         with pytest.raises(RemoteFailed, match="refused"):
             fetch(broker, tmp_path / "a", "secret")
@@ -208,11 +211,11 @@ def test_who_asks_is_signed_and_nobody_listens_in(tmp_path: Path) -> None:
 
 
 def test_all_comes_through_connections_that_break(
-    broker: Broker, client: Client, tmp_path: Path
+    broker: Broker, client: RocketmqClient, tmp_path: Path
 ) -> None:
     (queue,) = client.create_topic("far", queues=1, attributes=COMPACTED).readable
     for n in range(40):
-        client.send(queue, Outgoing(f"k{n % 7}", os.urandom(1_500)))
+        client.send(queue, OutgoingMessage(f"k{n % 7}", os.urandom(1_500)))
     wait_until(lambda: client.bounds(queue)[1] == 40)
     random = Random(1)
     sizes = [random.randint(2_000, 40_000) for _ in range(50)]
@@ -240,7 +243,7 @@ class Killing(NoProgress):
 def test_a_broker_that_vanishes_ends_the_fetch_and_the_next_goes_on(tmp_path: Path) -> None:
     config = {"default.api.timeout.ms": 2_000, "request.timeout.ms": 1_000}
     load = Load("gone", keys=300)
-    with make(tmp_path, {}).disposable() as broker, Client(broker.name_server) as client:
+    with make(tmp_path, {}).disposable() as broker, RocketmqClient(broker.name_server) as client:
         (queue,) = client.create_topic("gone", queues=1, attributes=COMPACTED).readable
         load.send(client, 10)
         wait_until(lambda: client.bounds(queue)[1] == 10)
@@ -260,7 +263,7 @@ def test_a_broker_that_vanishes_ends_the_fetch_and_the_next_goes_on(tmp_path: Pa
 
 @pytest.mark.long
 def test_deletes_that_nobody_has_any_more_are_not_passed_over(
-    broker: Broker, client: Client, tmp_path: Path
+    broker: Broker, client: RocketmqClient, tmp_path: Path
 ) -> None:
     load = Load("stock", keys=12)
     (queue,) = client.create_topic("stock", queues=1, attributes=COMPACTED).readable
@@ -273,8 +276,8 @@ def test_deletes_that_nobody_has_any_more_are_not_passed_over(
     end = client.bounds(queue)[1]
 
     def expired() -> bool:
-        client.send(filler, Outgoing("f", os.urandom(500_000)))
-        with Connection(broker.address) as connection:
+        client.send(filler, OutgoingMessage("f", os.urandom(500_000)))
+        with RocketmqConnection(broker.address) as connection:
             connection.ask(_DELETE_EXPIRED, {})
         return client.bounds(queue)[0] >= end
 
@@ -292,15 +295,18 @@ def test_deletes_that_nobody_has_any_more_are_not_passed_over(
     assert all(before[key] == value for key, value in after.items() if key not in load.table)
 
 
-def delete(broker: Broker, client: Client, topic: str) -> None:
-    with Connection(broker.address) as connection, Connection(broker.name_server) as names:
+def delete(broker: Broker, client: RocketmqClient, topic: str) -> None:
+    with (
+        RocketmqConnection(broker.address) as connection,
+        RocketmqConnection(broker.name_server) as names,
+    ):
         connection.call(_DELETE_TOPIC_IN_BROKER, {"topic": topic})
         names.call(_DELETE_TOPIC_IN_NAME_SERVER, {"topic": topic, "clusterName": "tests"})
     wait_until(lambda: client.find_route(topic) is None)
 
 
 def test_a_topic_that_was_made_anew_is_another(
-    broker: Broker, client: Client, tmp_path: Path
+    broker: Broker, client: RocketmqClient, tmp_path: Path
 ) -> None:
     def create() -> MessageQueue:
         (queue,) = client.create_topic("again", queues=1, attributes=COMPACTED).readable
@@ -312,13 +318,13 @@ def test_a_topic_that_was_made_anew_is_another(
     assert fetch(broker, tmp_path, "again").exit_status == 0
     delete(broker, client, "again")
     queue = create()
-    client.send(queue, Outgoing("k1", b"of the new one"))
+    client.send(queue, OutgoingMessage("k1", b"of the new one"))
     wait_until(lambda: client.bounds(queue)[1] == 1)
     assert "made anew" in reason(fetch(broker, tmp_path, "again"))
 
 
 def test_a_topic_created_again_with_more_messages_is_data_loss(
-    broker: Broker, client: Client, tmp_path: Path
+    broker: Broker, client: RocketmqClient, tmp_path: Path
 ) -> None:
     """Its broker keeps the compaction log, and appends from offset 30 on."""
 
@@ -362,7 +368,7 @@ def test_a_topic_created_again_with_more_messages_is_data_loss(
 
 @pytest.mark.long
 def test_a_topic_that_no_broker_compacts_comes_when_one_says_so(
-    broker: Broker, client: Client, tmp_path: Path
+    broker: Broker, client: RocketmqClient, tmp_path: Path
 ) -> None:
     load = Load("plain", keys=6)
     client.create_topic("plain", queues=2)
@@ -388,7 +394,7 @@ def test_a_topic_that_no_broker_compacts_comes_when_one_says_so(
 
 
 def test_a_broker_that_may_skip_messages_is_refused(
-    broker: Broker, client: Client, tmp_path: Path
+    broker: Broker, client: RocketmqClient, tmp_path: Path
 ) -> None:
     client.create_topic("holes", queues=1, attributes=COMPACTED)
     client.set_broker_config("tests", {"searchBcqByCacheEnable": "true"})
@@ -400,7 +406,7 @@ def test_a_broker_that_may_skip_messages_is_refused(
 
 
 def test_the_command_line(
-    broker: Broker, client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    broker: Broker, client: RocketmqClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     load = Load("words")
     client.create_topic("words", queues=1, attributes=COMPACTED)
@@ -422,12 +428,12 @@ def test_killed_brokers_and_fetches_lose_and_double_nothing(tmp_path: Path, comp
     with make(
         tmp_path, (COMPACTING if compacts else {}) | {"flushDiskType": "SYNC_FLUSH"}
     ) as broker:
-        with Client(broker.name_server) as client:
+        with RocketmqClient(broker.name_server) as client:
             client.create_topic("orders", queues=2, attributes=COMPACTED)
         load, stop = Load("orders", keys=40), threading.Event()
 
         def send() -> None:
-            with Client(broker.name_server) as client:
+            with RocketmqClient(broker.name_server) as client:
                 while not stop.is_set():
                     load.send(client, 5)
 
@@ -451,7 +457,7 @@ def test_killed_brokers_and_fetches_lose_and_double_nothing(tmp_path: Path, comp
             if not compacts:
                 start_again(broker)
             assert process.wait() == (-signal.SIGKILL if turn % 2 else 0)
-        with Client(broker.name_server) as client:
+        with RocketmqClient(broker.name_server) as client:
             ends = [client.bounds(queue)[1] for queue in client.route("orders").readable]
         assert fetch(broker, archive, "orders").exit_status == 0
     found = [messages_in(archive, "orders", queue) for queue in (0, 1)]
@@ -466,13 +472,13 @@ def level(archive: Path, topic: str, queue: int, end: int) -> bool:
     return manifest.exists() and json.loads(manifest.read_bytes())["log"]["end_offset"] >= end
 
 
-def test_an_archive_follows(broker: Broker, client: Client, tmp_path: Path) -> None:
+def test_an_archive_follows(broker: Broker, client: RocketmqClient, tmp_path: Path) -> None:
     """Turn after turn, topics that come later too; what cannot be followed is said."""
     loads = [Load("follow-a", 1), Load("follow-b", 2)]
     client.create_topic("follow-a", queues=1, attributes=COMPACTED)
     client.create_topic("follow-plain", queues=1)
     loads[0].send(client, 50)
-    archive, told, followers = tmp_path / "archive", list[Event](), list[Follower]()
+    archive, told, followers = tmp_path / "archive", list[Event](), list[ArchiveFollower]()
 
     def run() -> None:
         lastwrite.follow(
@@ -491,14 +497,14 @@ def test_an_archive_follows(broker: Broker, client: Client, tmp_path: Path) -> N
     for load in loads:
         load.send(client, 60)
         wait_until(partial(level, archive, load.topic, 0, load.count))
-    followers[0].ask_to_stop()
+    followers[0].request_stop()
     thread.join(60)
     assert not thread.is_alive()
     assert [table_in(archive, load.topic, [0]) for load in loads] == [each.table for each in loads]
     assert any("follow-plain is not followed" in str(each) for each in told)
 
 
-def test_clean_follows_and_cleans(broker: Broker, client: Client, tmp_path: Path) -> None:
+def test_clean_follows_and_cleans(broker: Broker, client: RocketmqClient, tmp_path: Path) -> None:
     """While the broker compacts too; and a topic that no broker compacts."""
     load, plain = Load("cleaned", 3), Load("cleaned-plain", 4)
     client.create_topic("cleaned", queues=2, attributes=COMPACTED)
@@ -537,7 +543,7 @@ def test_clean_follows_and_cleans(broker: Broker, client: Client, tmp_path: Path
         return all(len(messages_in(archive, name, 0)) < 90 for name in ("cleaned", "cleaned-plain"))
 
     wait_until(is_cleaned)
-    cleaners[0].ask_to_stop()
+    cleaners[0].request_stop()
     thread.join(60)
     assert not thread.is_alive()
     assert dict(lastwrite.latest(archive, "cleaned")) == load.table

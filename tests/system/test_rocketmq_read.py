@@ -14,7 +14,7 @@ import pytest
 import lastwrite
 from lastwrite.reports.compaction import Status
 from lastwrite.rocketmq.format.record import decode_message
-from lastwrite.rocketmq.network.client import Client, Pulled
+from lastwrite.rocketmq.network.client import PullResponse, RocketmqClient
 from lastwrite.rocketmq.network.route import MessageQueue
 from lastwrite.spark.inline import INLINE
 from tests.support.rocketmq.broker import COMPACTED, SMALL_FILES, Broker, Unavailable, rocketmq_home
@@ -36,7 +36,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
     made.kill()
 
 
-def offsets_in(pulled: Pulled) -> list[int]:
+def offsets_in(pulled: PullResponse) -> list[int]:
     found, at = [], 0
     while at < len(pulled.records):
         message = decode_message(pulled.records, at, len(pulled.records))
@@ -45,7 +45,7 @@ def offsets_in(pulled: Pulled) -> list[int]:
     return found
 
 
-def check_every_offset(client: Client, queue: MessageQueue, copy: Path) -> set[str]:
+def check_every_offset(client: RocketmqClient, queue: MessageQueue, copy: Path) -> set[str]:
     """Pull at each offset and a few beyond, with answers of several sizes; what the files say is
     the same.
     """
@@ -77,7 +77,7 @@ def check_every_offset(client: Client, queue: MessageQueue, copy: Path) -> set[s
 def test_every_offset_is_answered_as_by_the_broker(broker: Broker, tmp_path: Path) -> None:
     rng = random.Random(15)
     topics = {name: Topic(name, 2) for name in ("whole", "compacted", "emptied")}
-    with broker, Client(broker.name_server) as client:
+    with broker, RocketmqClient(broker.name_server) as client:
         for topic in topics.values():
             client.create_topic(topic.name, topic.queues, COMPACTED)
             topic.produce(client, 150, rng, keys=12)
@@ -102,7 +102,7 @@ def test_every_offset_is_answered_as_by_the_broker(broker: Broker, tmp_path: Pat
     shutil.copytree(broker.store, copy)
 
     seen: set[str] = set()
-    with broker, Client(broker.name_server) as client:
+    with broker, RocketmqClient(broker.name_server) as client:
         for name in (*topics, "fresh"):
             for queue in await_route(client, name).readable:
                 seen |= check_every_offset(client, queue, copy)

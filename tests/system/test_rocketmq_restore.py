@@ -18,7 +18,7 @@ from lastwrite import cli
 from lastwrite.errors import InvalidConfig, LogError, LogHeld, RemoteFailed
 from lastwrite.model.log import TopicPartition
 from lastwrite.rocketmq.format.units import batch_units
-from lastwrite.rocketmq.network.client import Client
+from lastwrite.rocketmq.network.client import RocketmqClient
 from lastwrite.rocketmq.store.compacted import CompactedQueue
 from lastwrite.spark.inline import INLINE
 from lastwrite.storage import files
@@ -57,7 +57,7 @@ def produced(tmp_path_factory: pytest.TempPathFactory) -> Produced:
     except Unavailable as reason:
         pytest.skip(str(reason))
     topic, rng = Topic("table", 2), random.Random(11)
-    with broker, Client(broker.name_server) as client:
+    with broker, RocketmqClient(broker.name_server) as client:
         client.create_topic(topic.name, topic.queues, COMPACTED)
         # Keys of the old part are seldom written later, and then some of them are deleted.
         topic.produce(client, 120, rng, keys=60, prefix="old")
@@ -110,7 +110,11 @@ class Trial:
         again = Broker(self.live.home, self.lost, SETTINGS)
         for queue, messages in self.topic.messages.items():
             self.topic.compact(queue, messages[-1].offset + 1)
-        with again.disposable(), StockClient(again) as stock, Client(again.name_server) as client:
+        with (
+            again.disposable(),
+            StockClient(again) as stock,
+            RocketmqClient(again.name_server) as client,
+        ):
             self.topic.check(stock)
             self.topic.produce(client, 50, self.rng)
             wait_until_dispatched(self.topic, client)
@@ -182,7 +186,7 @@ def test_deletes_that_a_round_dropped_are_not_undone(trial: Trial) -> None:
 
 
 def test_what_is_refused(trial: Trial) -> None:
-    with trial.live.disposable(), Client(trial.live.name_server) as client:
+    with trial.live.disposable(), RocketmqClient(trial.live.name_server) as client:
         ask = {"topic": "table", "name_server": trial.live.name_server}
         with pytest.raises(InvalidConfig, match="no compaction log of them") as undispatched:
             (trial.lost / "consumequeue" / "table" / "0").mkdir(parents=True)

@@ -18,7 +18,7 @@ import pytest
 
 import lastwrite
 from lastwrite.reports.compaction import Status
-from lastwrite.rocketmq.network.client import Client
+from lastwrite.rocketmq.network.client import RocketmqClient
 from lastwrite.spark.inline import INLINE
 from lastwrite.spark.session import spark_session
 from tests.support.rocketmq.broker import COMPACTED, Broker, Unavailable, rocketmq_home
@@ -89,7 +89,7 @@ def test_every_use_has_its_topic() -> None:
 @pytest.mark.long
 def test_the_uses(broker: Broker, spark: SparkSession) -> None:
     sent: dict[str, int] = {}
-    with broker, Client(broker.name_server) as client:
+    with broker, RocketmqClient(broker.name_server) as client:
         for topic in TOPICS.values():
             client.create_topic(topic, QUEUES, COMPACTED)
         with StockClient(broker) as stock:
@@ -140,7 +140,7 @@ def test_the_uses(broker: Broker, spark: SparkSession) -> None:
             else:
                 exec(code, names)
 
-    with broker, StockClient(broker) as stock, Client(broker.name_server) as client:
+    with broker, StockClient(broker) as stock, RocketmqClient(broker.name_server) as client:
         for topic, table in tables.items():
             await_route(client, topic)
             consumed: dict[str, bytes] = {}

@@ -25,7 +25,7 @@ from lastwrite.kafka.format.batch_layout import BatchHeader, decode_attributes
 from lastwrite.kafka.store.log_dir import read_partition
 from lastwrite.server.errors import Code
 from lastwrite.server.messages import decode_body, decode_request
-from lastwrite.server.serve import Serving
+from lastwrite.server.serve import RunningServer
 from lastwrite.spark.inline import INLINE
 from tests.support.jars import free_ports
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
@@ -60,7 +60,7 @@ class Pair(NamedTuple):
     """A broker, and us on a copy of its disk."""
 
     broker: Broker
-    ours: Serving
+    ours: RunningServer
     root: Path
 
     @property

@@ -21,7 +21,7 @@ from lastwrite.cli import main
 from lastwrite.errors import InvalidConfig, LogHeld
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
-from lastwrite.server.serve import Serving
+from lastwrite.server.serve import RunningServer
 from lastwrite.spark.inline import INLINE
 from tests.support.kafka.logs import write_segment
 
@@ -76,13 +76,13 @@ def log(tmp_path: Path) -> Log:
 
 
 @pytest.fixture
-def serving(log: Log, tmp_path: Path) -> Iterator[Serving]:
+def serving(log: Log, tmp_path: Path) -> Iterator[RunningServer]:
     state = str(tmp_path / "state")
     with lastwrite.serve(str(log.archive), listen="127.0.0.1:0", state=state) as found:
         yield found
 
 
-def consumer(serving: Serving, group: str = "g", **settings: Any) -> Consumer:
+def consumer(serving: RunningServer, group: str = "g", **settings: Any) -> Consumer:
     return Consumer(
         {
             "bootstrap.servers": serving.address,
@@ -113,7 +113,7 @@ def polled(member: Consumer, until: int, seconds: float = 60.0) -> list[tuple[in
 
 
 def test_a_waiting_consumer_gets_what_is_fetched_and_goes_on_over_a_round(
-    log: Log, serving: Serving
+    log: Log, serving: RunningServer
 ) -> None:
     member = consumer(serving)
     member.assign([TopicPartition(TOPIC, 0, 0)])
@@ -128,7 +128,9 @@ def test_a_waiting_consumer_gets_what_is_fetched_and_goes_on_over_a_round(
         member.close()
 
 
-def test_whoever_begins_while_rounds_run_ends_with_the_table(log: Log, serving: Serving) -> None:
+def test_whoever_begins_while_rounds_run_ends_with_the_table(
+    log: Log, serving: RunningServer
+) -> None:
     """Readers begin again and again while the log grows and is compacted; each stops at the end
     that it saw, and its map holds what the table held there or later.
     """
@@ -189,7 +191,7 @@ def test_a_group_shares_commits_and_goes_on_after_a_restart(
         member.close()
 
 
-def _member(serving: Serving, settings: dict[str, Any]) -> Consumer:
+def _member(serving: RunningServer, settings: dict[str, Any]) -> Consumer:
     made = {
         "bootstrap.servers": serving.address,
         "group.id": "sharing",
@@ -204,7 +206,7 @@ def _member(serving: Serving, settings: dict[str, Any]) -> Consumer:
 
 @pytest.mark.parametrize("is_idempotent", [False, True])
 def test_writing_is_refused_in_words_that_clients_show(
-    serving: Serving, is_idempotent: bool
+    serving: RunningServer, is_idempotent: bool
 ) -> None:
     failed: list[Any] = []
     settings = {"bootstrap.servers": serving.address, "message.timeout.ms": 30_000, "log_level": 0}
@@ -214,7 +216,7 @@ def test_writing_is_refused_in_words_that_clients_show(
     assert failed and failed[0].name() == "TOPIC_AUTHORIZATION_FAILED"
 
 
-def test_transactions_are_refused_in_words(serving: Serving) -> None:
+def test_transactions_are_refused_in_words(serving: RunningServer) -> None:
     settings = {"bootstrap.servers": serving.address, "transactional.id": "t", "log_level": 0}
     with pytest.raises(KafkaException, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
         Producer(settings).init_transactions(60)
@@ -231,7 +233,7 @@ def test_no_address_of_other_machines_unless_said(
     assert "--open" in capsys.readouterr().err
 
 
-def test_frames_come_together_and_in_pieces(serving: Serving) -> None:
+def test_frames_come_together_and_in_pieces(serving: RunningServer) -> None:
     frames = [struct.pack(">ihhih", 10, 18, 0, number, -1) for number in range(300)]
     host, _, port = serving.address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=30) as client:
@@ -256,7 +258,9 @@ def test_frames_come_together_and_in_pieces(serving: Serving) -> None:
         struct.pack(">ihhih", 14, 1, 2, 1, -1) + bytes(4),
     ],
 )
-def test_what_is_no_request_ends_that_conversation_alone(serving: Serving, frame: bytes) -> None:
+def test_what_is_no_request_ends_that_conversation_alone(
+    serving: RunningServer, frame: bytes
+) -> None:
     member = consumer(serving)
     host, _, port = serving.address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=30) as strange:

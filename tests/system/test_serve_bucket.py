@@ -13,7 +13,7 @@ from lastwrite.archive.layout import systems_at
 from lastwrite.engine.system import system_named
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
-from lastwrite.server.catalog import Catalog, Source
+from lastwrite.server.catalog import Catalog, ServedSource
 from lastwrite.server.files import Files
 from lastwrite.storage.objects.address import asked, use
 from tests.support.kafka.logs import write_segment
@@ -53,7 +53,9 @@ def test_the_first_byte_takes_a_few_requests(bucket: S3, offset: int) -> None:
     before = asked()
     path = f"s3://{BUCKET}/kafka"
     files = Files(64 << 20)
-    catalog = Catalog([Source(path, system_named(name)) for name in systems_at(path)], [], files)
+    catalog = Catalog(
+        [ServedSource(path, system_named(name)) for name in systems_at(path)], [], files
+    )
     topic = catalog.topic(TOPIC)
     assert topic is not None
     log = topic.partitions[0].fresh()

@@ -17,7 +17,7 @@ import lastwrite
 from lastwrite.encoding.compression import Codec
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
-from lastwrite.server.serve import Serving
+from lastwrite.server.serve import RunningServer
 from lastwrite.spark.inline import INLINE
 from tests.support.jars import Unavailable
 from tests.support.kafka.logs import write_segment
@@ -46,7 +46,7 @@ class Place:
         assert report.exit_status == 0, report.to_dict()
         newest = {key: offset for offset, key, _ in self.records}
         self.records = [each for each in self.records if newest[each[1]] == each[0]]
-        self.serving: Serving = lastwrite.serve(
+        self.serving: RunningServer = lastwrite.serve(
             str(self._archive), listen="127.0.0.1:0", state=str(folder / "state")
         )
 

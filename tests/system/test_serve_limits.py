@@ -26,7 +26,7 @@ from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.server import listener, serve
 from lastwrite.server.listener import ServeLimits
-from lastwrite.server.serve import Serving
+from lastwrite.server.serve import RunningServer
 from tests.support.jars import free_ports
 from tests.support.kafka.logs import write_segment
 from tests.support.kafka.raw import Raw
@@ -66,19 +66,19 @@ def told() -> list[str]:
 @pytest.fixture
 def serving(
     root: Path, tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Serving]:
+) -> Iterator[RunningServer]:
     """With small limits for everybody."""
     monkeypatch.setattr(serve, "_limits", lambda _: SMALL)
     with serving_of(root, tmp_path, told) as found:
         yield found
 
 
-def serving_of(root: Path, folder: Path, told: list[str], **more: Any) -> Serving:
+def serving_of(root: Path, folder: Path, told: list[str], **more: Any) -> RunningServer:
     state = str(folder / "state")
     return lastwrite.serve(str(root), listen="127.0.0.1:0", state=state, tell=told.append, **more)
 
 
-def connected(serving: Serving) -> socket.socket:
+def connected(serving: RunningServer) -> socket.socket:
     host, _, port = serving.address.rpartition(":")
     return socket.create_connection((host, int(port)), timeout=30)
 
@@ -110,12 +110,12 @@ def hung_up(connection: socket.socket) -> bool:
         return True
 
 
-def is_served(serving: Serving) -> bool:
+def is_served(serving: RunningServer) -> bool:
     with Raw(serving.address, 30.0) as raw:
         return bool(raw.ask("api_versions", 0).api_keys)
 
 
-def lazy(serving: Serving) -> socket.socket:
+def lazy(serving: RunningServer) -> socket.socket:
     """A connection whose socket takes little."""
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 << 10)
@@ -137,7 +137,7 @@ def fetch(connection: socket.socket, max_bytes: int = 64 << 20, offset: int = 0)
 # ---------------------------------------------------------------------- connections
 
 
-def test_so_many_connections_in_all(serving: Serving, told: list[str]) -> None:
+def test_so_many_connections_in_all(serving: RunningServer, told: list[str]) -> None:
     with ExitStack() as held:
         for _ in range(SMALL.connections):
             held.enter_context(Raw(serving.address)).ask("api_versions", 0)
@@ -147,7 +147,7 @@ def test_so_many_connections_in_all(serving: Serving, told: list[str]) -> None:
 
 
 def test_so_many_of_one_address_but_of_this_machine(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch
+    serving: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "_is_of_this_machine", lambda host: False)
     with ExitStack() as held:
@@ -157,7 +157,7 @@ def test_so_many_of_one_address_but_of_this_machine(
             assert hung_up(one_more)
 
 
-def test_whose_time_is_over(serving: Serving) -> None:
+def test_whose_time_is_over(serving: RunningServer) -> None:
     """Who says nothing, who does not end a frame, who sends it byte by byte."""
     with connected(serving) as silent, connected(serving) as half, connected(serving) as slow:
         half.sendall(struct.pack(">ih", 100, 3))
@@ -215,7 +215,7 @@ def read_to_the_end(address: tuple[str, int]) -> int:
     return BATCHES
 
 
-def test_what_is_no_client_of_kafka_is_named(serving: Serving, told: list[str]) -> None:
+def test_what_is_no_client_of_kafka_is_named(serving: RunningServer, told: list[str]) -> None:
     """An HTTP client and a TLS client: each is closed, reported once, and harms nobody."""
     with connected(serving) as http:
         http.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
@@ -230,21 +230,21 @@ def test_what_is_no_client_of_kafka_is_named(serving: Serving, told: list[str]) 
 # ---------------------------------------------------------------------- frames
 
 
-def test_a_frame_beyond_its_size(serving: Serving) -> None:
+def test_a_frame_beyond_its_size(serving: RunningServer) -> None:
     for size in (SMALL.request_bytes + 1, (1 << 31) - 1, -1, 0):
         with connected(serving) as strange:
             strange.sendall(struct.pack(">i", size))
             assert hung_up(strange)
 
 
-def test_parts_beyond_their_number(serving: Serving) -> None:
+def test_parts_beyond_their_number(serving: RunningServer) -> None:
     topics = struct.pack(">i", 250_000) + b"\0\0" * 250_000
     with Raw(serving.address) as raw, pytest.raises(ConnectionError):
         raw.send(struct.pack(">hhih", 3, 1, 1, 0) + topics)
         raw.receive()
 
 
-def test_requests_share_their_memory(serving: Serving) -> None:
+def test_requests_share_their_memory(serving: RunningServer) -> None:
     """Two frames of which one fits: the other waits, and small requests are answered meanwhile."""
     frame = bytes(200_000)
     with connected(serving) as one, connected(serving) as other:
@@ -261,7 +261,7 @@ def test_requests_share_their_memory(serving: Serving) -> None:
 # ---------------------------------------------------------------------- readers
 
 
-def test_a_reader_that_does_not_read_is_left(serving: Serving) -> None:
+def test_a_reader_that_does_not_read_is_left(serving: RunningServer) -> None:
     with lazy(serving) as connection:
         fetch(connection)
         assert is_served(serving)
@@ -318,20 +318,20 @@ def users(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def asking(
     root: Path, tmp_path: Path, told: list[str], users: str, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Serving]:
+) -> Iterator[RunningServer]:
     monkeypatch.setattr(serve, "_limits", lambda _: SMALL)
     with serving_of(root, tmp_path, told, users=users) as found:
         yield found
 
 
-def known(serving: Serving) -> Raw:
+def known(serving: RunningServer) -> Raw:
     raw = Raw(serving.address)
     raw.ask("sasl_handshake", 1, mechanism="PLAIN")
     raw.ask("sasl_authenticate", 2, auth_bytes=b"\0alice\0secret")
     return raw
 
 
-def test_before_anybody_said_who_he_is(asking: Serving, told: list[str]) -> None:
+def test_before_anybody_said_who_he_is(asking: RunningServer, told: list[str]) -> None:
     with connected(asking) as large:
         large.sendall(struct.pack(">i", SMALL.unknown_bytes + 1))
         assert hung_up(large)
@@ -351,7 +351,7 @@ def test_before_anybody_said_who_he_is(asking: Serving, told: list[str]) -> None
 
 
 def test_what_is_wrong_is_said_once_and_never_with_the_secret(
-    asking: Serving, told: list[str]
+    asking: RunningServer, told: list[str]
 ) -> None:
     with Raw(asking.address) as raw:
         answer = raw.ask("sasl_handshake", 1, mechanism="GSSAPI")
@@ -372,7 +372,7 @@ def test_what_is_wrong_is_said_once_and_never_with_the_secret(
     assert "s3cr3t" not in str(told)
 
 
-def test_tokens_without_headers(asking: Serving) -> None:
+def test_tokens_without_headers(asking: RunningServer) -> None:
     """As clients of before KIP-152 send them."""
     with Raw(asking.address) as raw:
         raw.ask("sasl_handshake", 0, mechanism="PLAIN")
@@ -396,7 +396,7 @@ def _is_over(raw: Raw) -> bool:
 def test_rules_and_users_change_while_clients_are_there(
     root: Path, tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lastwrite.server.door._LOOK_S", -1.0)
+    monkeypatch.setattr("lastwrite.server.listener_security._LOOK_S", -1.0)
     path = str(tmp_path / "users.json")
     lastwrite.users(path, add="alice", password="secret")  # noqa: S106
     with serving_of(root, tmp_path, told, users=path) as serving, known(serving) as raw:
@@ -481,11 +481,11 @@ def _certificate(folder: Path, name: str = "us") -> str:
 def test_a_certificate_that_changes_and_one_that_is_none(
     root: Path, tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lastwrite.server.door._LOOK_S", -1.0)
+    monkeypatch.setattr("lastwrite.server.listener_security._LOOK_S", -1.0)
     first, second = Path(_certificate(tmp_path, "one")), Path(_certificate(tmp_path, "two"))
     config = {"ssl.certificate.location": str(first)}
 
-    def shown(serving: Serving) -> str:
+    def shown(serving: RunningServer) -> str:
         host, _, port = serving.address.rpartition(":")
         return ssl.get_server_certificate((host, int(port)), timeout=30)
 

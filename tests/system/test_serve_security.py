@@ -29,7 +29,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 import lastwrite
-from lastwrite.server.serve import Serving
+from lastwrite.server.serve import RunningServer
 from tests.support.certificates import certificates
 from tests.support.jars import free_ports
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
@@ -65,7 +65,7 @@ class Pair(NamedTuple):
     """
 
     broker: Broker
-    ours: Mapping[str, Serving]
+    ours: Mapping[str, RunningServer]
     keys: Path
     folder: Path
 
@@ -177,7 +177,7 @@ def pair(keys: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]
             "ssl.key.location": str(keys / "broker.key"),
         }
         shown = {"ssl.client.auth": "required", "ssl.ca.location": str(keys / "client.pem")}
-        ours: dict[str, Serving] = {}
+        ours: dict[str, RunningServer] = {}
         try:
             for how, more in {"SASL": {}, "BOTH": tls, "TLS": tls | shown}.items():
                 ours[how] = lastwrite.serve(

@@ -19,7 +19,7 @@ from lastwrite.errors import InvalidConfig
 from lastwrite.model.work import Limits
 from lastwrite.rows.reading import read_rows, row_units
 from lastwrite.rows.system import rows_of
-from lastwrite.server.serve import Serving
+from lastwrite.server.serve import RunningServer
 from tests.support.kafka.broker import Unavailable, kafka_home
 from tests.support.pulsar.folders import batch, single, write_ledger
 
@@ -32,7 +32,7 @@ FILES = "persistent://public/fs/files"
 
 
 class Place(NamedTuple):
-    serving: Serving
+    serving: RunningServer
     store: Path
     archive: Path
 

@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
 import lastwrite
 from lastwrite.config.properties import decode_properties
 from lastwrite.server.errors import Code
-from lastwrite.server.serve import Serving
+from lastwrite.server.serve import RunningServer
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
 from tests.support.kafka.clients import Sent, create_topic, produce
 from tests.support.kafka.groups import PROTOCOLS, committed, join_and_commit, transact
@@ -102,7 +102,7 @@ class Pair(NamedTuple):
     """A broker, ``serve`` on a copy of its directory, and the tools."""
 
     broker: Broker
-    ours: Serving
+    ours: RunningServer
     copy: Path
     tools: ConsoleTools
 

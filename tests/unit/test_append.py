@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import lastwrite
-from lastwrite.archive.place import place_at
+from lastwrite.archive.partition_store import place_at
 from lastwrite.encoding.compression import Codec
 from lastwrite.errors import CommitConflict, InvalidConfig
 from lastwrite.kafka.format.partitioner import murmur2, partition_of
 from lastwrite.kafka.jobs import append as jobs
-from lastwrite.kafka.jobs.append import Append, Part, Stager
+from lastwrite.kafka.jobs.append import AppendedPart, AppendJob, Stager
 from lastwrite.kafka.store.log_dir import read_partition
 from lastwrite.kafka.store.partitions import find_partitions
 from lastwrite.model.log import TopicPartition
@@ -21,8 +21,10 @@ from lastwrite.model.stores import StoreSettings
 CORPUS = Path(__file__).parents[1] / "corpus" / "kafka-4.4.0" / "stopped"
 
 
-def begun(archive: Path, partitions: int = 1, name: str = "", codec: Codec = Codec.ZSTD) -> Append:
-    return Append(
+def begun(
+    archive: Path, partitions: int = 1, name: str = "", codec: Codec = Codec.ZSTD
+) -> AppendJob:
+    return AppendJob(
         archive=str(archive),
         codec=codec,
         new_partitions=partitions,
@@ -31,7 +33,7 @@ def begun(archive: Path, partitions: int = 1, name: str = "", codec: Codec = Cod
     )
 
 
-def staged(append: Append, records: range, topic: str = "t") -> list[Part]:
+def staged(append: AppendJob, records: range, topic: str = "t") -> list[AppendedPart]:
     stager = Stager(append)
     for n in records:
         key = None if n % 5 == 4 else b"k%d" % (n % 50)
@@ -108,7 +110,9 @@ def test_the_same_append_again_goes_on_where_it_broke_off(
 ) -> None:
     real, done = jobs._append_once, []
 
-    def failing(append: Append, name: TopicPartition, parts: list[Part], number: int) -> int:
+    def failing(
+        append: AppendJob, name: TopicPartition, parts: list[AppendedPart], number: int
+    ) -> int:
         if len(done) == 2:
             raise CommitConflict("the driver died")
         done.append(name)

@@ -6,17 +6,17 @@ import msgspec
 import pytest
 
 from lastwrite.archive import manifest as manifests
-from lastwrite.archive import place as places
+from lastwrite.archive import partition_store as places
 from lastwrite.archive.manifest import FORMER, DataObject, Manifest, Unused, decode, encode
-from lastwrite.archive.place import (
+from lastwrite.archive.partition_store import (
     ABANDONED_MS,
     GRACE_MS,
     PINNED_MS,
     RENEW_MS,
-    Place,
-    Round,
-    Seen,
-    Swept,
+    PartitionStore,
+    SweepResult,
+    VersionedManifest,
+    WriteTransaction,
 )
 from lastwrite.errors import (
     CommitConflict,
@@ -111,28 +111,28 @@ class Archive:
     def __init__(self, store: MemoryStore | None = None) -> None:
         self.store = store or MemoryStore()
         self.store.now_ms = 1_000
-        self.place = Place(self.store, PREFIX)
+        self.place = PartitionStore(self.store, PREFIX)
 
-    def begin(self) -> Round:
+    def begin(self) -> WriteTransaction:
         return self.place.begin(self.place.read())
 
-    def write(self, begun: Round, name: str = "00.log") -> DataObject:
+    def write(self, begun: WriteTransaction, name: str = "00.log") -> DataObject:
         key = f"{begun.prefix}0/{name}"
         version = self.store.create(self.place.key(key), name.encode())
         assert version is not None
         return DataObject(key=key, bytes=len(name), etag=version.etag)
 
-    def commit(self, begun: Round, *objects: DataObject) -> Seen:
+    def commit(self, begun: WriteTransaction, *objects: DataObject) -> VersionedManifest:
         made = Manifest(system="kafka", topic="orders", partition=0, objects=objects)
         return self.place.commit(begun, made)
 
-    def run(self) -> Seen:
+    def run(self) -> VersionedManifest:
         """A round that replaces all by one object."""
         begun = self.begin()
         self.commit(begun, self.write(begun))
         return self.seen()
 
-    def seen(self) -> Seen:
+    def seen(self) -> VersionedManifest:
         found = self.place.read()
         assert found is not None
         return found
@@ -226,7 +226,7 @@ def test_what_others_built_on_a_commit_is_what_it_returns() -> None:
     made = archive.write(first)
     real_read = archive.place.read
 
-    def late() -> Seen | None:
+    def late() -> VersionedManifest | None:
         archive.place.read = real_read  # type: ignore[method-assign]
         archive.run()
         return archive.place.read()
@@ -350,14 +350,14 @@ def test_a_sweep_takes_what_a_dead_round_left_when_it_is_a_day_old(
     dead = archive.begin()
     made = archive.write(dead)
     archive.pass_ms(ABANDONED_MS - 1)
-    assert archive.place.sweep() == Swept()
+    assert archive.place.sweep() == SweepResult()
     archive.pass_ms(1)
     before = archive.names()
     monkeypatch.setattr(places, "_now_ms", lambda: archive.store.now_ms)
     dry = archive.place.sweep(dry_run=True)
     assert archive.names() == before
     swept = archive.place.sweep()
-    assert swept == Swept(journals=1, objects=1, bytes=6)
+    assert swept == SweepResult(journals=1, objects=1, bytes=6)
     assert dry == swept
     assert not [name for name in archive.names() if dead.id in name or "rounds/" in name]
     # It only slept. Its objects are gone, and it cannot commit.
@@ -372,7 +372,7 @@ def test_a_sweep_does_not_let_a_round_that_runs_lose() -> None:
     archive.write(dead)
     archive.pass_ms(ABANDONED_MS)
     running = archive.begin()
-    assert archive.place.sweep() == Swept(is_waiting=True)
+    assert archive.place.sweep() == SweepResult(is_waiting=True)
     archive.commit(running, archive.write(running))
     assert archive.place.sweep().objects == 1
 
@@ -382,10 +382,10 @@ def test_a_sweep_removes_what_is_unused_and_says_so_in_the_manifest_once() -> No
     archive.run()
     archive.run()
     archive.pass_ms(GRACE_MS)
-    assert archive.place.sweep() == Swept(objects=1, bytes=6)
+    assert archive.place.sweep() == SweepResult(objects=1, bytes=6)
     seen = archive.seen()
     assert (seen.manifest.unused, seen.manifest.generation) == ((), 3)
-    assert archive.place.sweep() == Swept()
+    assert archive.place.sweep() == SweepResult()
     assert archive.seen() == seen
 
 

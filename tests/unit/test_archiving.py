@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import lastwrite
-from lastwrite.archive import place, rounds
+from lastwrite.archive import partition_store, rounds
 from lastwrite.kafka.store import archiving
 from lastwrite.model.progress import NoProgress
 from lastwrite.reports.compaction import Status
@@ -31,16 +31,16 @@ def test_the_journal_of_a_round_that_lasts_is_renewed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rounds, "RENEW_EVERY_S", 0.01)
-    monkeypatch.setattr(place, "RENEW_MS", 0)
+    monkeypatch.setattr(partition_store, "RENEW_MS", 0)
     report = lastwrite.fetch([str(CORPUS)], str(tmp_path), topic="client-zstd")
     folder = report.partitions[0].folder
     begun = archiving.KafkaRounds()
     begun.output_folder(begun.read(folder), None)
-    where = place.place_at(folder)
-    (journal,) = where.store.list(where.key(place.ROUNDS))
+    where = partition_store.place_at(folder)
+    (journal,) = where.store.list(where.key(partition_store.ROUNDS))
     first = journal.version
     for _ in range(1000):
-        (journal,) = where.store.list(where.key(place.ROUNDS))
+        (journal,) = where.store.list(where.key(partition_store.ROUNDS))
         if journal.version != first:
             return
         time.sleep(0.01)

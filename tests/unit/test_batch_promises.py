@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from lastwrite.model.columns import NO_HORIZON, Int64Array
 from lastwrite.verification.batch_invariants import (
+    ChangedDecision,
     KnownProducer,
-    Redecided,
     Snapshot,
     history,
     owed_batches,
@@ -225,18 +225,24 @@ def test_a_batch_that_lost_its_marker_is_decided_otherwise() -> None:
     ]
     before = history(blocks(facts))
 
-    def changes(left: list[Fact], log_start: int = 0) -> list[Redecided]:
+    def changes(left: list[Fact], log_start: int = 0) -> list[ChangedDecision]:
         return list(redecided(blocks(left), before, history(blocks(left)), log_start))
 
     assert changes(facts) == changes(facts[1:]) == changes([]) == []
-    assert changes([fact for fact in facts if fact.base != 4]) == [Redecided(0, 7, True, False)]
-    assert changes([fact for fact in facts if fact.base not in (4, 7)]) == [
-        Redecided(0, 7, True, True),
-        Redecided(6, 7, False, True),
+    assert changes([fact for fact in facts if fact.base != 4]) == [
+        ChangedDecision(0, 7, True, False)
     ]
-    assert changes([fact for fact in facts if fact.base != 4], 1) == [Redecided(0, 7, True, False)]
+    assert changes([fact for fact in facts if fact.base not in (4, 7)]) == [
+        ChangedDecision(0, 7, True, True),
+        ChangedDecision(6, 7, False, True),
+    ]
+    assert changes([fact for fact in facts if fact.base != 4], 1) == [
+        ChangedDecision(0, 7, True, False)
+    ]
     assert changes([fact for fact in facts if fact.base != 4], 2) == []  # no reader asks for it
-    assert changes([fact for fact in facts if fact.base != 5]) == [Redecided(2, 8, False, True)]
+    assert changes([fact for fact in facts if fact.base != 5]) == [
+        ChangedDecision(2, 8, False, True)
+    ]
 
 
 def test_only_a_snapshot_knows_that_nothing_is_open() -> None:

@@ -12,9 +12,9 @@ import pytest
 import lastwrite
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
-from lastwrite.kafka.network.cluster import Cluster
+from lastwrite.kafka.network.cluster import KafkaCluster
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig
-from lastwrite.reports.fetching import Held
+from lastwrite.reports.fetching import HoldReason
 from tests.support.breaking import BreakingProxy
 from tests.support.jars import free_ports
 from tests.support.kafka.logs import write_segment
@@ -71,7 +71,7 @@ def test_what_came_is_kept_where_a_batch_does_not_come_whole(tmp_path: Path) -> 
     with broken(root, tmp_path / "state", [40_000, 9_000, 30_000]) as url:
         found = lastwrite.fetch(url, str(archive), config={"default.api.timeout.ms": 2_000})
     one, other = found.partitions
-    assert (one.first_offset, one.end_offset, one.held) == (0, 20, Held.WAITING)
+    assert (one.first_offset, one.end_offset, one.held) == (0, 20, HoldReason.WAITING)
     assert one.reason is not None and "no record came from offset 20 on for" in one.reason
     assert "connections break before the batch there has come whole" in one.reason
     assert other.reason is not None and other.end_offset is None
@@ -84,9 +84,9 @@ def test_what_came_is_kept_where_a_batch_does_not_come_whole(tmp_path: Path) -> 
 
 
 def test_after_one_partition_gave_up_the_others_do_soon_unless_records_come() -> None:
-    cluster = Cluster(["127.0.0.1:1"], KafkaClientConfig())
+    cluster = KafkaCluster(["127.0.0.1:1"], KafkaClientConfig())
     assert cluster.patience_s == 60
-    cluster.note_given_up()
+    cluster.note_abandoned()
     assert cluster.patience_s == 2
     cluster.note_records()
     assert cluster.patience_s == 60

@@ -24,7 +24,7 @@ from lastwrite.kafka.format.index import (
 )
 from lastwrite.kafka.format.names import (
     CLEAN_SHUTDOWN,
-    FileKind,
+    KafkaFileKind,
     Suffix,
     classify,
     decode_folder_name,
@@ -147,8 +147,8 @@ def test_checkpoints_come_back(path: Path) -> None:
 
 
 def test_texts_come_back() -> None:
-    epochs = sorted(CORPUS.glob(f"*/*/*/{FileKind.LEADER_EPOCHS}"))
-    metadata = sorted(CORPUS.glob(f"*/*/*/{FileKind.PARTITION_METADATA}"))
+    epochs = sorted(CORPUS.glob(f"*/*/*/{KafkaFileKind.LEADER_EPOCHS}"))
+    metadata = sorted(CORPUS.glob(f"*/*/*/{KafkaFileKind.PARTITION_METADATA}"))
     assert epochs and metadata
     for path in epochs:
         assert encode_leader_epochs(decode_leader_epochs(path.read_bytes())) == path.read_bytes()

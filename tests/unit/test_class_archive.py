@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lastwrite.spark.launcher.class_archive import ClassArchive, cache_folder, class_archive
-from lastwrite.spark.launcher.java import JavaFound
+from lastwrite.spark.launcher.java import JavaRuntime
 
 
 @pytest.fixture(autouse=True)
@@ -24,12 +24,12 @@ def jars(tmp_path: Path) -> Path:
     return tmp_path / "jars"
 
 
-def make_java(home: Path, version: int = 17, *, is_trimmed: bool = False) -> JavaFound:
+def make_java(home: Path, version: int = 17, *, is_trimmed: bool = False) -> JavaRuntime:
     (home / "lib" / "server").mkdir(parents=True)
     (home / "lib" / "modules").write_bytes(b"classes")
     if not is_trimmed:
         (home / "lib" / "server" / "classes.jsa").write_bytes(b"laid out")
-    return JavaFound(str(home / "bin" / "java"), version, "PATH", f"{version}.0.1", str(home))
+    return JavaRuntime(str(home / "bin" / "java"), version, "PATH", f"{version}.0.1", str(home))
 
 
 def write(archive: ClassArchive, program: str) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import lastwrite
-from lastwrite.cleaner.events import Event, Note, RoundEnded, SetAside
+from lastwrite.cleaner.events import DaemonNote, Event, PartitionQuarantined, RoundEnded
 from lastwrite.cleaner.loop import Cleaner
 from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.errors import InvalidConfig, NotALog
@@ -105,7 +105,7 @@ def test_a_setting_that_has_no_effect_says_what_takes_its_place(tmp_path: Path) 
         lastwrite.plan(str(tmp_path), config=config, spark=INLINE, progress=Heard())
         assert sum(said in note for note in notes) == count
     _, events = clean(tmp_path, **buffers)
-    assert sum(isinstance(event, Note) and said in event.text for event in events) == 1
+    assert sum(isinstance(event, DaemonNote) and said in event.text for event in events) == 1
 
 
 def test_an_overdue_partition_is_due_whatever_its_share(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_damaged_partition_is_set_aside_with_its_reason_and_the_others_are_cle
     before = break_closed_segment(folder)
     status, events = clean(tmp_path)
     assert (status, rounds(events)) == (3, ["b-0"])
-    (told,) = [e for e in events if isinstance(e, SetAside)]
+    (told,) = [e for e in events if isinstance(e, PartitionQuarantined)]
     assert (
         told.name == name("a")
         and "checksum does not match" in told.entry.reason
@@ -155,7 +155,7 @@ def test_a_partition_that_cannot_be_read_is_set_aside_too(tmp_path: Path) -> Non
         status == 3
         and "leader-epoch-checkpoint" in read_quarantine(str(tmp_path), NOTES)[name("a")].reason
     )
-    assert [type(e) for e in events] == [SetAside]
+    assert [type(e) for e in events] == [PartitionQuarantined]
 
 
 _HOLD = """
@@ -188,7 +188,7 @@ def test_what_others_hold_is_left_to_them(tmp_path: Path, script: str, cleaned: 
         assert (status, rounds(events)) == (4, cleaned)
         if not cleaned:
             (note,) = events
-            assert isinstance(note, Note) and f"process {other.pid}" in note.text
+            assert isinstance(note, DaemonNote) and f"process {other.pid}" in note.text
         other.kill()
         other.wait()
         assert rounds(clean(tmp_path)[1]) == sorted({"a-0", "b-0"} - set(cleaned)), (
@@ -229,7 +229,7 @@ def test_a_daemon_sees_new_data_and_stops_when_asked(tmp_path: Path) -> None:
     wait_for(lambda: rounds(events) == ["a-0"])
     write(tmp_path, name("b"))
     wait_for(lambda: rounds(events) == ["a-0", "b-0"])
-    cleaners[0].ask_to_stop()
+    cleaners[0].request_stop()
     thread.join(120)
     assert not thread.is_alive()
 
@@ -248,7 +248,7 @@ def test_a_stop_in_the_middle_leaves_the_log_as_it_was(tmp_path: Path) -> None:
     thread.start()
     wait_for(lambda: cleaners and cleaners[0]._running, 60)
     time.sleep(0.5)
-    cleaners[0].ask_to_stop()
+    cleaners[0].request_stop()
     thread.join(120)
     assert not thread.is_alive()
     assert not rounds(events) and "in the middle of a round of a-0" in str(events[-1])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from lastwrite.server.copies import Copies
+from lastwrite.server.copy_store import CopyStore
 
 
-def made(copies: Copies, *what: object, size: int = 100) -> str:
+def made(copies: CopyStore, *what: object, size: int = 100) -> str:
     place = copies.place(*what)
     inside = Path(copies.aside(place)) / "kafka" / "orders"
     inside.mkdir(parents=True)
@@ -19,15 +19,15 @@ def made(copies: Copies, *what: object, size: int = 100) -> str:
 
 
 def test_what_is_the_same_has_the_same_place(tmp_path: Path) -> None:
-    copies = Copies(str(tmp_path / "copies"), 1000)
+    copies = CopyStore(str(tmp_path / "copies"), 1000)
     place = made(copies, "orders", 0, None)
-    assert Copies(str(tmp_path / "copies"), 1000).place("orders", 0, None) == place
+    assert CopyStore(str(tmp_path / "copies"), 1000).place("orders", 0, None) == place
     assert copies.place("orders", 0, 7) != place
     assert os.path.isdir(place)
 
 
 def test_the_copy_that_was_used_longest_ago_goes(tmp_path: Path) -> None:
-    copies = Copies(str(tmp_path / "copies"), 250)
+    copies = CopyStore(str(tmp_path / "copies"), 250)
     first, second = made(copies, 1), made(copies, 2)
     for n, place in enumerate((second, first)):
         os.utime(place, (1_000_000_000 + n, 1_000_000_000 + n))
@@ -36,16 +36,16 @@ def test_the_copy_that_was_used_longest_ago_goes(tmp_path: Path) -> None:
 
 
 def test_a_copy_larger_than_the_limit_is_alone(tmp_path: Path) -> None:
-    copies = Copies(str(tmp_path / "copies"), 250)
+    copies = CopyStore(str(tmp_path / "copies"), 250)
     first = made(copies, 1)
     large = made(copies, 2, size=1000)
     assert [os.path.isdir(place) for place in (first, large)] == [False, True]
 
 
 def test_what_was_broken_off_goes_at_the_next_start(tmp_path: Path) -> None:
-    copies = Copies(str(tmp_path / "copies"), 250)
+    copies = CopyStore(str(tmp_path / "copies"), 250)
     aside = Path(copies.aside(copies.place(1)))
     aside.mkdir()
     (aside / "half").write_bytes(b"x")
-    Copies(str(tmp_path / "copies"), 250)
+    CopyStore(str(tmp_path / "copies"), 250)
     assert not aside.exists()

@@ -16,9 +16,9 @@ from lastwrite.errors import OTHER_FAILURES
 from lastwrite.reports.document import (
     SPREAD,
     UNPRINTED,
-    As,
     Document,
-    Spread,
+    Flatten,
+    JsonName,
     figure,
     or_none,
     schema,
@@ -40,11 +40,11 @@ class Part(Document):
 class Whole(Document, kw_only=True):
     """A whole."""
 
-    source: Annotated[str, As(or_none)] = ""
+    source: Annotated[str, JsonName(or_none)] = ""
     at_ms: int = msgspec.field(name="at")
     part: Annotated[Part, SPREAD]
     doubled: ClassVar[int] = figure(lambda self: self.part.first * 2)
-    other: Annotated[Part, Spread(but=("first",))]
+    other: Annotated[Part, Flatten(but=("first",))]
     hidden: Annotated[float, UNPRINTED] = 0.0
     parts: list[Part] = []
 

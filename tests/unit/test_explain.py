@@ -21,11 +21,11 @@ from lastwrite.kafka.store import lock
 from lastwrite.kafka.store.watching import NOTES
 from lastwrite.model.log import TopicPartition
 from lastwrite.reports.explanation import (
-    Fate,
-    Part,
+    LogRegion,
     PartitionExplanation,
     Reason,
     RecordExplanation,
+    RecordOutcome,
     Rule,
 )
 from lastwrite.spark.inline import INLINE
@@ -253,14 +253,16 @@ def test_an_open_transaction_is_named(log: Log) -> None:
     found = log.explain()
     assert (found.is_due, found.first_uncleanable_offset) == (True, 2)
     assert log.record(B, 2).message == "producer 7 wrote it in a transaction that is still open"
-    assert log.record(A, 0).fate is Fate.NEXT_ROUND
+    assert log.record(A, 0).fate is RecordOutcome.NEXT_ROUND
     later = log.record(A, 1)  # superseded by offset 3, behind the transaction
-    assert later.fate is Fate.LATER and "open transaction (from offset 2)" in (later.change or "")
+    assert later.fate is RecordOutcome.LATER and "open transaction (from offset 2)" in (
+        later.change or ""
+    )
     assert log.compact() == "cleaned"
     assert log.offsets() == [1, 2, 3]
     log.add([marker(7, commits=True)], [])
-    assert log.record(A, 1).fate is Fate.NEXT_ROUND
-    assert log.record(B, 2).fate is Fate.STAYS
+    assert log.record(A, 1).fate is RecordOutcome.NEXT_ROUND
+    assert log.record(B, 2).fate is RecordOutcome.STAYS
     assert log.compact() == "cleaned"
     assert log.offsets() == [2, 3]
 
@@ -379,10 +381,10 @@ def test_each_duplicate_with_its_part(log: Log) -> None:
     found = log.explain(key=A).records
     assert found is not None
     assert [(r.offset, r.segment, r.part, r.fate, r.value_bytes) for r in found] == [
-        (0, 0, Part.CLEAN, Fate.NEXT_ROUND, 5),
-        (1, 1, Part.DIRTY, Fate.LATER, 5),
-        (3, 3, Part.ABOVE, Fate.LATER, 5),
-        (4, 4, Part.ACTIVE, Fate.STAYS, 0),
+        (0, 0, LogRegion.CLEAN, RecordOutcome.NEXT_ROUND, 5),
+        (1, 1, LogRegion.DIRTY, RecordOutcome.LATER, 5),
+        (3, 3, LogRegion.ABOVE, RecordOutcome.LATER, 5),
+        (4, 4, LogRegion.ACTIVE, RecordOutcome.STAYS, 0),
     ]
     assert found[0].message == "offset 1 is a later write of the key, within the range"
     assert "active segment (from offset 4), min.compaction.lag.ms (from offset 3)" in (
@@ -406,9 +408,9 @@ def test_aborted_records_say_so(log: Log) -> None:
     )
     aborted = log.record(A, 0)
     assert aborted.message == "producer 7 wrote it in a transaction that was aborted"
-    assert aborted.fate is Fate.NEXT_ROUND
+    assert aborted.fate is RecordOutcome.NEXT_ROUND
     above = log.record(A, 2)
-    assert above.fate is Fate.LATER and above.message.startswith(
+    assert above.fate is RecordOutcome.LATER and above.message.startswith(
         "producer 8 wrote it in a transaction that was aborted"
     )
     waiting = log.explain().waiting
@@ -417,7 +419,7 @@ def test_aborted_records_say_so(log: Log) -> None:
     assert log.compact() == "cleaned"
     assert log.offsets() == [2]
     log.add([], [])
-    assert log.record(A, 2).fate is Fate.NEXT_ROUND
+    assert log.record(A, 2).fate is RecordOutcome.NEXT_ROUND
     waiting = log.explain().waiting
     assert waiting is not None and waiting.markers_unstamped == 1
     assert log.compact() == "cleaned"
@@ -429,12 +431,12 @@ def test_duplicates_below_a_checkpoint_that_promises_too_much(log: Log) -> None:
     log.config["min.cleanable.dirty.ratio"] = 0
     write_checkpoint(log.root, "cleaner-offset-checkpoint", {NAME: 2})
     old = log.record(A, 0)
-    assert old.fate is Fate.LATER and "below the first dirty offset, 2" in old.message
+    assert old.fate is RecordOutcome.LATER and "below the first dirty offset, 2" in old.message
     assert "cleaner-offset-checkpoint" in (old.change or "")
     assert log.compact() in ("cleaned", "unchanged")
     assert log.offsets() == [0, 1, 2]
     (log.root / "cleaner-offset-checkpoint").unlink()
-    assert log.record(A, 0).fate is Fate.NEXT_ROUND
+    assert log.record(A, 0).fate is RecordOutcome.NEXT_ROUND
     assert log.compact() == "cleaned"
     assert log.offsets() == [1, 2]
 
@@ -447,8 +449,8 @@ def test_a_segment_that_expires_takes_all_with_it(log: Log) -> None:
     }
     log.add([data((A, V))], [data((B, V), at=NOW)], [])
     gone = log.record(A, 0)
-    assert gone.fate is Fate.NEXT_ROUND and "retention.ms is 500000" in gone.message
-    assert log.record(B, 1).fate is Fate.STAYS
+    assert gone.fate is RecordOutcome.NEXT_ROUND and "retention.ms is 500000" in gone.message
+    assert log.record(B, 1).fate is RecordOutcome.STAYS
     log.compact()
     assert log.offsets() == [1]
 
@@ -456,7 +458,7 @@ def test_a_segment_that_expires_takes_all_with_it(log: Log) -> None:
 def test_a_segment_that_the_round_merges_with_a_younger_one_does_not_expire(log: Log) -> None:
     log.config |= {"cleanup.policy": "compact,delete", "retention.ms": 500_000}
     log.add([data((A, V), (C, V))], [data((C, V), (B, V), at=NOW)], [data((B, V), at=NOW)], [])
-    assert log.record(A, 0).fate is Fate.STAYS
+    assert log.record(A, 0).fate is RecordOutcome.STAYS
     assert log.compact() == "cleaned"
     assert log.offsets() == [0, 2, 4]
 
@@ -466,8 +468,8 @@ def test_what_lies_below_the_log_start_goes_with_its_segment(log: Log) -> None:
     log.add([data((A, V))], [data((B, V))], [])
     write_checkpoint(log.root, "log-start-offset-checkpoint", {NAME: 1})
     gone = log.record(A, 0)
-    assert gone.fate is Fate.NEXT_ROUND and "the log starts at 1" in gone.message
-    assert log.record(B, 1).fate is Fate.STAYS
+    assert gone.fate is RecordOutcome.NEXT_ROUND and "the log starts at 1" in gone.message
+    assert log.record(B, 1).fate is RecordOutcome.STAYS
     log.compact()
     assert log.offsets() == [1]
 
@@ -478,7 +480,7 @@ def test_the_greatest_version_has_words_of_its_own(log: Log) -> None:
     assert (
         log.record(A, 1).message == "offset 0 is the greatest version of the key, within the range"
     )
-    assert log.record(A, 0).fate is Fate.STAYS
+    assert log.record(A, 0).fate is RecordOutcome.STAYS
     assert log.compact() == "cleaned"
     assert log.offsets() == [0, 2]
 
@@ -497,7 +499,7 @@ def test_the_life_of_a_tombstone(log: Log) -> None:
     log.config["min.cleanable.dirty.ratio"] = 0
     log.add([data((A, V), (A, None))], [])
     first = log.record(A, 1)
-    assert first.fate is Fate.LATER and "no round has kept it yet" in first.message
+    assert first.fate is RecordOutcome.LATER and "no round has kept it yet" in first.message
     assert first.at_ms == NOW + RETENTION
     waiting = log.explain().waiting
     assert waiting is not None and waiting.deletes_unstamped == 1
@@ -505,7 +507,7 @@ def test_the_life_of_a_tombstone(log: Log) -> None:
     horizon = NOW + 7 + RETENTION
 
     second = log.record(A, 1)
-    assert (second.fate, second.at_ms) == (Fate.LATER, horizon)
+    assert (second.fate, second.at_ms) == (RecordOutcome.LATER, horizon)
     assert f"its delete horizon, time {horizon}, is {RETENTION + 7} ms ahead" in second.message
     assert "a round needs dirty data" in (second.change or "")
     waiting = log.explain().waiting
@@ -518,17 +520,17 @@ def test_the_life_of_a_tombstone(log: Log) -> None:
 
     # Past its horizon it still takes a round, and a round takes dirty data.
     third = log.record(A, 1, now_ms=horizon + 3)
-    assert third.fate is Fate.NEXT_ROUND and "passed 3 ms ago" in third.message
+    assert third.fate is RecordOutcome.NEXT_ROUND and "passed 3 ms ago" in third.message
     assert "none is due now: all offsets below 2 were cleaned before" in (third.change or "")
     hint = "compact --drop-expired-deletes drops it"
     assert (third.change or "").endswith(f"; {hint}") and hint not in (second.change or "")
     assert log.compact(horizon + 3) == "skipped"
     log.add([data((B, V))], [])
-    assert log.record(A, 1, now_ms=horizon - 1).fate is Fate.LATER
+    assert log.record(A, 1, now_ms=horizon - 1).fate is RecordOutcome.LATER
     assert log.compact(horizon - 1) in ("cleaned", "unchanged")
     assert log.offsets() == [1, 2]
     log.add([data((B, V))], [])
-    assert log.record(A, 1, now_ms=horizon).fate is Fate.NEXT_ROUND
+    assert log.record(A, 1, now_ms=horizon).fate is RecordOutcome.NEXT_ROUND
     assert log.compact(horizon) == "cleaned"
     assert log.offsets() == [3]
 
@@ -539,12 +541,12 @@ def test_a_tombstone_that_is_superseded_above_the_range_still_ages(log: Log) -> 
     log.compact()
     log.add([data((B, V))], [data((A, V))])
     found = log.record(A, 0)
-    assert found.fate is Fate.LATER and found.message.startswith(
+    assert found.fate is RecordOutcome.LATER and found.message.startswith(
         "offset 2 is a later write of the key, but lies above"
     )
     assert f"so does any round at or after time {NOW + RETENTION}" in (found.change or "")
     due = log.record(A, 0, now_ms=NOW + RETENTION)
-    assert due.fate is Fate.NEXT_ROUND and due.message.startswith(
+    assert due.fate is RecordOutcome.NEXT_ROUND and due.message.startswith(
         "it deletes the key; its delete horizon"
     )
     assert log.compact(NOW + RETENTION) == "cleaned"
@@ -554,7 +556,7 @@ def test_a_tombstone_that_is_superseded_above_the_range_still_ages(log: Log) -> 
 def test_a_tombstone_that_no_round_reaches(log: Log) -> None:
     log.add([data((A, V))], [data((A, None))])
     found = log.record(A, 1)
-    assert found.fate is Fate.LATER and "it lies in the active segment" in found.message
+    assert found.fate is RecordOutcome.LATER and "it lies in the active segment" in found.message
     waiting = log.explain().waiting
     assert waiting is not None and waiting.deletes_above == 1
 
@@ -564,7 +566,7 @@ def test_a_tombstone_of_an_old_format_ages_by_its_file(log: Log) -> None:
     old = ModelBatch(0, 0, (ModelRecord(0, START_MS, A, None),), magic=1, max_timestamp_ms=START_MS)
     log.add([old, data((B, V))], [data((B, V))], [], changed_ms=NOW)
     first = log.record(A, 0)
-    assert first.fate is Fate.LATER and f"changed at time {NOW}" in first.message
+    assert first.fate is RecordOutcome.LATER and f"changed at time {NOW}" in first.message
     waiting = log.explain().waiting
     assert waiting is not None and waiting.deletes_old == 1
     # The clean part was changed that long after the file.
@@ -577,7 +579,8 @@ def test_a_tombstone_of_an_old_format_ages_by_its_file(log: Log) -> None:
     log.add([data((C, V))], [], changed_ms=later)
     gone = log.record(A, 0, now_ms=later)
     assert (
-        gone.fate is Fate.NEXT_ROUND and f"goes with files of time {NOW} or before" in gone.message
+        gone.fate is RecordOutcome.NEXT_ROUND
+        and f"goes with files of time {NOW} or before" in gone.message
     )
     assert log.compact(later) == "cleaned"
     assert 0 not in log.offsets()

@@ -11,19 +11,19 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from lastwrite.cleaner.events import Event, Events
-from lastwrite.cleaner.follow import Follower
+from lastwrite.cleaner.follow import ArchiveFollower
 from lastwrite.cleaner.following import Follow, system_of_follow
 from lastwrite.cleaner.following_metrics import FollowingMetrics
 from lastwrite.cleaner.pauses import Pauses, checked
 from lastwrite.commands.metrics_page import page_of
 from lastwrite.errors import InvalidConfig, LogError, RemoteFailed
-from lastwrite.reports.fetching import FetchedLog, Held
+from lastwrite.reports.fetching import FetchedLog, HoldReason
 from lastwrite.reports.following import FollowedLog
 
 SILENT = RemoteFailed("does not answer", path="here:1")
 
 
-def log(held: Held | None = None, size: int = 0, partition: int = 0) -> FollowedLog:
+def log(held: HoldReason | None = None, size: int = 0, partition: int = 0) -> FollowedLog:
     reason = None if held is None else f"because of {held}"
     found = FetchedLog(
         topic="t",
@@ -46,7 +46,7 @@ class Planned:
         self._stopped = threading.Event()
         self.is_closed = False
 
-    def bring(self) -> Sequence[FollowedLog]:
+    def fetch(self) -> Sequence[FollowedLog]:
         if not self._turns:
             self.is_over.set()
             self._stopped.wait(60)
@@ -71,7 +71,7 @@ def run(planned: Planned) -> tuple[list[Event], list[float], str]:
     metrics = FollowingMetrics(registry, lambda: 5_000)
 
     events = Events(told.append, lambda: 5_000)
-    follower = Follower(planned, 2.0, metrics, events, lambda: 5_000)
+    follower = ArchiveFollower(planned, 2.0, metrics, events, lambda: 5_000)
     with patch.object(Pauses, "wait", lambda self, seconds: rests.append(seconds)):
         follower.start()
         assert planned.is_over.wait(30)
@@ -93,9 +93,9 @@ def test_silence_is_said_once_and_asked_ever_more_rarely() -> None:
 def test_what_is_held_back_is_told_once_and_measured_as_long_as_it_is() -> None:
     told, rests, page = run(
         Planned(
-            [log(size=5), log(Held.FORK, partition=1)],
-            [log(), log(Held.FORK, partition=1)],
-            [log(), log(Held.DELETES, partition=1)],
+            [log(size=5), log(HoldReason.FORK, partition=1)],
+            [log(), log(HoldReason.FORK, partition=1)],
+            [log(), log(HoldReason.DELETES, partition=1)],
         )
     )
     assert [each.event for each in told] == ["held", "brought", "held"]
@@ -109,7 +109,7 @@ def test_what_is_held_back_is_told_once_and_measured_as_long_as_it_is() -> None:
 
 
 def test_a_store_that_is_silent_for_all_is_asked_more_rarely_too() -> None:
-    waiting = [log(Held.WAITING), log(Held.WAITING, partition=1)]
+    waiting = [log(HoldReason.WAITING), log(HoldReason.WAITING, partition=1)]
     _, rests, _ = run(Planned(waiting, waiting, [log(), waiting[1]], []))
     assert rests == [4, 8, 2, 2]
 
@@ -117,7 +117,7 @@ def test_a_store_that_is_silent_for_all_is_asked_more_rarely_too() -> None:
 def test_what_no_turn_can_mend_ends_it() -> None:
     ended: queue.SimpleQueue[None] = queue.SimpleQueue()
     registry = CollectorRegistry()
-    follower = Follower(
+    follower = ArchiveFollower(
         Planned(InvalidConfig("no such thing")),
         1.0,
         FollowingMetrics(registry, lambda: 0),
@@ -135,14 +135,16 @@ def test_one_turn_alone_has_an_exit_status() -> None:
     def once(*logs: FollowedLog) -> int:
         metrics = FollowingMetrics(CollectorRegistry(), lambda: 0)
         events = Events(lambda event: None, lambda: 0)
-        return Follower(Planned(logs), 1.0, metrics, events, lambda: 0).once()
+        return ArchiveFollower(Planned(logs), 1.0, metrics, events, lambda: 0).once()
 
     assert once(log()) == 0
-    assert once(log(), log(Held.FORK)) == 1
+    assert once(log(), log(HoldReason.FORK)) == 1
     with pytest.raises(RemoteFailed):
         follower = Planned(SILENT)
         metrics = FollowingMetrics(CollectorRegistry(), lambda: 0)
-        Follower(follower, 1.0, metrics, Events(lambda event: None, lambda: 0), lambda: 0).once()
+        ArchiveFollower(
+            follower, 1.0, metrics, Events(lambda event: None, lambda: 0), lambda: 0
+        ).once()
 
 
 def test_what_cannot_be_followed() -> None:

@@ -55,7 +55,7 @@ def test_many_at_once_are_all_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert handle is not None
         handles.append(handle)
     for handle in handles:
-        deferred_unlink.let_go(handle)
+        deferred_unlink.release(handle)
     deferred_unlink.wait()
     for handle in set(handles):
         with pytest.raises(OSError, match="Bad file descriptor"):
@@ -70,7 +70,7 @@ def test_nothing_is_freed_before_the_syncs_are_done(tmp_path: Path) -> None:
             handle = deferred_unlink.hold(str(path))
             assert handle is not None
             files.unlink(str(path))
-            deferred_unlink.let_go(handle)
+            deferred_unlink.release(handle)
         time.sleep(0.05)
         assert os.fstat(handle).st_size == 1000
     deferred_unlink.wait()

@@ -16,13 +16,13 @@ import lastwrite
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.kafka.recovery.unfinished_swap import decode_intent
 from lastwrite.kafka.store.watching import NOTES
-from lastwrite.pulsar.format.codecs import Codec, Codecs
-from lastwrite.pulsar.store.exported_metadata import read_said
+from lastwrite.pulsar.format.codecs import PulsarCodec, PulsarCodecs
+from lastwrite.pulsar.store.exported_metadata import read_exported
 from lastwrite.pulsar.store.manifest import MANIFEST, checksum_of, read_manifest
 from lastwrite.rocketmq.format.sides import lower_consumer_offsets
 from lastwrite.rocketmq.network.route import decode_route
 from lastwrite.rocketmq.store.reading import read_commit_log, read_whole
-from lastwrite.storage.chunked import Chunks, decode_manifest
+from lastwrite.storage.chunked import SegmentChunks, decode_manifest
 from lastwrite.storage.quarantine import FILE, read_quarantine
 from tests.support.rocketmq.stores import shop
 
@@ -31,7 +31,7 @@ DEEP = b"[" * 100_000
 
 def test_an_export_that_is_not_utf8(tmp_path: Path) -> None:
     (tmp_path / "stats.json").write_bytes(b'{"ledgers": [], "state": "\xf6"}')
-    assert read_said(str(tmp_path / "stats.json")).info.ledgers == ()
+    assert read_exported(str(tmp_path / "stats.json")).info.ledgers == ()
 
 
 @pytest.mark.parametrize("number", ["1e999", "NaN"])
@@ -108,13 +108,13 @@ def test_a_zstd_frame_that_says_another_size_is_refused_whatever_room_there_is(r
     """
     frame = bytes.fromhex("28b52ffd60ff0e55000018616263010008aa6e08")
     with pytest.raises(CorruptLog):
-        Codecs().open_into(Codec.ZSTD, frame, 270, np.empty(room, np.uint8))
+        PulsarCodecs().open_into(PulsarCodec.ZSTD, frame, 270, np.empty(room, np.uint8))
 
 
 def test_a_zstd_frame_without_a_size_needs_room() -> None:
     frame = zstandard.ZstdCompressor(write_content_size=False).compress(b"abc" * 90)
-    assert not Codecs().open_into(Codec.ZSTD, frame, 270, np.empty(100, np.uint8))
-    assert Codecs().open_into(Codec.ZSTD, frame, 270, np.empty(270, np.uint8))
+    assert not PulsarCodecs().open_into(PulsarCodec.ZSTD, frame, 270, np.empty(100, np.uint8))
+    assert PulsarCodecs().open_into(PulsarCodec.ZSTD, frame, 270, np.empty(270, np.uint8))
 
 
 def test_a_small_file_of_an_index_takes_no_memory_for_a_large_one(tmp_path: Path) -> None:
@@ -132,18 +132,18 @@ def test_a_small_file_of_an_index_takes_no_memory_for_a_large_one(tmp_path: Path
 def test_a_zstd_frame_without_its_last_block_whatever_the_room(room: int) -> None:
     unended = bytes.fromhex("28b52ffd600e0054000018616263010008aa6e08")
     with pytest.raises(CorruptLog):
-        Codecs().open_into(Codec.ZSTD, unended, 270, np.empty(room, np.uint8))
+        PulsarCodecs().open_into(PulsarCodec.ZSTD, unended, 270, np.empty(room, np.uint8))
     with pytest.raises(CorruptLog):
-        Codecs().decompress(Codec.ZSTD, unended, 270, 1 << 20)
+        PulsarCodecs().decompress(PulsarCodec.ZSTD, unended, 270, 1 << 20)
 
 
 def test_a_zstd_frame_that_does_not_say_its_size_and_does_not_end() -> None:
     silent = zstandard.ZstdCompressor(write_content_size=False).compress(b"abc" * 90)
-    assert Codecs().decompress(Codec.ZSTD, silent, 270, 1 << 20) == b"abc" * 90
+    assert PulsarCodecs().decompress(PulsarCodec.ZSTD, silent, 270, 1 << 20) == b"abc" * 90
     flushed = zstandard.ZstdCompressor().compressobj()
     unended = flushed.compress(b"abc" * 90) + flushed.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
     with pytest.raises(CorruptLog):
-        Codecs().decompress(Codec.ZSTD, unended, 270, 1 << 20)
+        PulsarCodecs().decompress(PulsarCodec.ZSTD, unended, 270, 1 << 20)
 
 
 @pytest.mark.parametrize(
@@ -166,4 +166,4 @@ def test_a_manifest_of_a_segment_in_chunks(index: bytes) -> None:
         b'"segmentIndexes":{%s}}' % (index, lies)
     )
     with pytest.raises(LogError):
-        Chunks(decode_manifest(data, "m"), None)
+        SegmentChunks(decode_manifest(data, "m"), None)

@@ -11,11 +11,11 @@ import pytest
 import lastwrite
 from lastwrite import cli
 from lastwrite.archive.gaps import RecordsLost
-from lastwrite.cleaner.events import Event, Note
+from lastwrite.cleaner.events import DaemonNote, Event
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
-from lastwrite.reports.fetching import FetchedLog, Held
+from lastwrite.reports.fetching import FetchedLog, HoldReason
 from lastwrite.spark.inline import INLINE
 from tests.conformance.test_kafka_restore import log_root
 from tests.support.jars import free_ports
@@ -48,7 +48,7 @@ def archive(tmp_path: Path) -> Path:
     fetch(write(root, range(4)), to)
     shutil.rmtree(root)
     refused = fetch(write(root, range(9, 12)), to)
-    assert refused.held is Held.GAP
+    assert refused.held is HoldReason.GAP
     assert refused.reason is not None and "--accept-gap" in refused.reason
     found = fetch(root, to, accepts_gap=True)
     assert (found.reason, found.first_offset, found.end_offset) == (None, 9, 12)
@@ -105,7 +105,7 @@ def test_rounds_of_the_daemon_name_the_gap(archive: Path) -> None:
     events: list[Event] = []
     config = {"min.cleanable.dirty.ratio": 0, "cleanup.policy": "compact"}
     assert lastwrite.clean([str(archive)], config, once=True, spark=INLINE, tell=events.append) == 0
-    named = [event.text for event in events if isinstance(event, Note) and GAP in event.text]
+    named = [event.text for event in events if isinstance(event, DaemonNote) and GAP in event.text]
     assert len(named) == 1
 
 

@@ -9,8 +9,8 @@ from msgspec import structs
 
 import lastwrite
 from lastwrite.archive.manifest import encode
-from lastwrite.archive.place import MANIFEST, read_seen
-from lastwrite.kafka.cluster.commits import Commit, Place, key_of, value_of
+from lastwrite.archive.partition_store import MANIFEST, read_versioned_manifest
+from lastwrite.kafka.cluster.commits import Commit, GroupPartition, key_of, value_of
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.names import RECOVERY_POINTS
@@ -49,7 +49,7 @@ def test_of_a_log_directory(tmp_path: Path) -> None:
 def test_of_a_servers_state_and_what_it_serves(tmp_path: Path) -> None:
     root, state = log(tmp_path / "root"), tmp_path / "state"
     store = Offsets(str(state))  # of a server that runs
-    store.commit([(Place("a", "t", 0), Commit(2, 0, "here"))], NOW_MS)
+    store.commit([(GroupPartition("a", "t", 0), Commit(2, 0, "here"))], NOW_MS)
     [alone] = lastwrite.groups(str(state)).positions
     assert (alone.position, alone.lag, alone.metadata) == (2, None, "here")
     assert brief(lastwrite.groups([str(state), str(root)]).positions) == [("a", "t", 2, 6, 4)]
@@ -60,7 +60,7 @@ def test_of_an_archive(tmp_path: Path) -> None:
     root, archive = log(tmp_path / "root"), tmp_path / "archive"
     lastwrite.fetch([str(root)], to=str(archive), config=CONFIG, include_active=True)
     folder = str(archive / "kafka" / "t" / "0")
-    seen = read_seen(folder).manifest
+    seen = read_versioned_manifest(folder).manifest
     after = structs.replace(archived.contents_of(seen, folder), groups=(("a", 3, -1, "x"),))
     Path(folder, MANIFEST).write_bytes(encode(successor(seen, after)))
     [found] = lastwrite.groups(str(archive)).positions
@@ -68,7 +68,7 @@ def test_of_an_archive(tmp_path: Path) -> None:
 
 
 NEWER = b"\0\x09" + bytes(24)  # a value of version 9
-KEY = key_of(Place("a", "t", 0))
+KEY = key_of(GroupPartition("a", "t", 0))
 UNREADABLE = {
     "a newer version": (KEY, NEWER, "a"),
     "a cut value": (KEY, value_of(Commit(2))[:9], "a"),
@@ -101,7 +101,7 @@ def test_one_record_that_cannot_be_read_takes_no_other_group_away(
     path = offsets_log(
         root,
         (KEY, value_of(Commit(1))),
-        (key_of(Place("b", "t", 0)), value_of(Commit(4))),
+        (key_of(GroupPartition("b", "t", 0)), value_of(Commit(4))),
         (key, value),
     )
     found = lastwrite.groups(str(root))
@@ -162,7 +162,7 @@ def test_a_damaged_partition_takes_away_its_own_groups_alone(tmp_path: Path) -> 
 
 def test_a_plan_holds_deletes_for_a_group_whose_position_cannot_be_read(tmp_path: Path) -> None:
     root = log(tmp_path / "root")
-    other = key_of(Place("B", "t", 0)), value_of(Commit(6))
+    other = key_of(GroupPartition("B", "t", 0)), value_of(Commit(6))
     path = offsets_log(root, (KEY, value_of(Commit(6))), other, (KEY, NEWER))
     report = lastwrite.plan(
         str(root), topic="t", config={**HOLD, "cleanup.policy": "compact"}, spark=INLINE

@@ -13,11 +13,18 @@ from msgspec import structs
 
 import lastwrite
 from lastwrite.archive.manifest import encode
-from lastwrite.archive.place import MANIFEST, read_seen
+from lastwrite.archive.partition_store import MANIFEST, read_versioned_manifest
 from lastwrite.config.declaration import SettingsTable
 from lastwrite.errors import CorruptLog, InvalidConfig, NotALog
 from lastwrite.kafka import system
-from lastwrite.kafka.cluster.commits import Commit, Place, Positions, commit_of, key_of, value_of
+from lastwrite.kafka.cluster.commits import (
+    Commit,
+    GroupPartition,
+    OffsetCommits,
+    commit_of,
+    key_of,
+    value_of,
+)
 from lastwrite.kafka.format.batch import encode_batch, iter_batches
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.names import HIGH_WATERMARKS
@@ -29,7 +36,7 @@ from lastwrite.kafka.store.positions import GroupPositions, positions_in
 from lastwrite.model.log import TopicPartition
 from lastwrite.pulsar.rules.settings import PulsarConfig
 from lastwrite.reports.compaction import PartitionReport
-from lastwrite.reports.holding import HeldFor
+from lastwrite.reports.holding import BlockingGroup
 from lastwrite.rocketmq.rules.settings import RocketmqConfig
 from lastwrite.server.offsets import Offsets
 from lastwrite.spark.inline import INLINE
@@ -69,7 +76,9 @@ def log(root: Path) -> Path:
 
 def commit(state: Path, positions: Mapping[str, int], topic: str = "t") -> None:
     store = Offsets(str(state))
-    store.commit([(Place(group, topic, 0), Commit(at)) for group, at in positions.items()], NOW_MS)
+    store.commit(
+        [(GroupPartition(group, topic, 0), Commit(at)) for group, at in positions.items()], NOW_MS
+    )
     store.close()
 
 
@@ -85,7 +94,7 @@ def test_a_delete_goes_when_all_groups_have_passed_it(tmp_path: Path) -> None:
     assert offsets(root) == [0, 2, 3, 5]
     [held] = report.held_for
     until_ms = PASSED_MS + LIMIT_MS
-    assert held == HeldFor(group="a", position=3, behind=3, until_ms=until_ms)
+    assert held == BlockingGroup(group="a", position=3, behind=3, until_ms=until_ms)
     assert held.message == f"held for group a, 3 behind, at most until time {until_ms}"
 
 
@@ -169,7 +178,7 @@ def test_positions_that_fetch_brought_count_in_an_archive(tmp_path: Path) -> Non
     root, archive = log(tmp_path / "root"), tmp_path / "archive"
     lastwrite.fetch([str(root)], to=str(archive), config=CONFIG, include_active=True)
     folder = str(archive / "kafka" / "t" / "0")
-    seen = read_seen(folder).manifest
+    seen = read_versioned_manifest(folder).manifest
     before = archived.contents_of(seen, folder)
     after = structs.replace(before, groups=(("a", 3, -1, ""), ("B", 6, -1, "")))
     Path(folder, MANIFEST).write_bytes(encode(successor(seen, after)))
@@ -205,7 +214,7 @@ def test_other_systems_refuse_it(config: type[SettingsTable]) -> None:
 
 
 def test_a_transaction_commits_positions_with_its_marker() -> None:
-    def data(offset: int, place: Place, at: int, producer: int) -> bytes:
+    def data(offset: int, place: GroupPartition, at: int, producer: int) -> bytes:
         record = Record(offset, NOW_MS, key_of(place), value_of(Commit(at)))
         return encode_batch([record], producer_id=producer, producer_epoch=0, transactional=True)
 
@@ -215,7 +224,7 @@ def test_a_transaction_commits_positions_with_its_marker() -> None:
             [record], producer_id=producer, producer_epoch=0, transactional=True, control=True
         )
 
-    one, two, three = (Place("g", "t", n) for n in range(3))
+    one, two, three = (GroupPartition("g", "t", n) for n in range(3))
     plain = Record(3, NOW_MS, key_of(two), value_of(Commit(50)))
     log = b"".join(
         [
@@ -228,7 +237,7 @@ def test_a_transaction_commits_positions_with_its_marker() -> None:
             data(6, one, 11, 9),  # open still
         ]
     )
-    found = Positions()
+    found = OffsetCommits()
     found.take(each for _, each in iter_batches(log))
     assert {place: each.offset for place, each in found.known.items()} == {one: 10, two: 50}
 

@@ -8,7 +8,7 @@ from lastwrite.pulsar.rules.horizon import (
     EARLIEST,
     NOT_BATCHED,
     LogPart,
-    Step,
+    ReadStep,
     last_index,
     last_source,
     step,
@@ -25,32 +25,32 @@ HORIZON, COMPACTED = at(10, 5), [at(10, 1), at(10, 3)]
 @pytest.mark.parametrize(
     ("position", "expected"),
     [
-        (EARLIEST, Step(LogPart.COMPACTED, EARLIEST, 0)),
-        (at(10, 2), Step(LogPart.COMPACTED, at(10, 2), 1)),
-        (at(10, 3), Step(LogPart.COMPACTED, at(10, 3), 1)),
-        (at(10, 4), Step(LogPart.COMPACTED, at(10, 6))),  # nothing: behind the horizon
-        (at(10, 5), Step(LogPart.COMPACTED, at(10, 6))),  # the horizon itself is compacted
-        (at(10, 6), Step(LogPart.BACKLOG, at(10, 6))),
-        (at(11, 0), Step(LogPart.BACKLOG, at(11, 0))),
+        (EARLIEST, ReadStep(LogPart.COMPACTED, EARLIEST, 0)),
+        (at(10, 2), ReadStep(LogPart.COMPACTED, at(10, 2), 1)),
+        (at(10, 3), ReadStep(LogPart.COMPACTED, at(10, 3), 1)),
+        (at(10, 4), ReadStep(LogPart.COMPACTED, at(10, 6))),  # nothing: behind the horizon
+        (at(10, 5), ReadStep(LogPart.COMPACTED, at(10, 6))),  # the horizon itself is compacted
+        (at(10, 6), ReadStep(LogPart.BACKLOG, at(10, 6))),
+        (at(11, 0), ReadStep(LogPart.BACKLOG, at(11, 0))),
     ],
 )
-def test_the_worked_example(position: int, expected: Step) -> None:
+def test_the_worked_example(position: int, expected: ReadStep) -> None:
     assert step(position, HORIZON, COMPACTED) == expected
 
 
 def test_an_empty_compacted_part() -> None:
-    assert step(EARLIEST, HORIZON, []) == Step(LogPart.COMPACTED, at(10, 6))
+    assert step(EARLIEST, HORIZON, []) == ReadStep(LogPart.COMPACTED, at(10, 6))
 
 
 def test_a_log_that_was_never_compacted() -> None:
-    assert step(EARLIEST, None, []) == Step(LogPart.BACKLOG, EARLIEST)
+    assert step(EARLIEST, None, []) == ReadStep(LogPart.BACKLOG, EARLIEST)
 
 
 def test_a_horizon_before_the_first_entry_of_a_newer_part() -> None:
     """After a reload the mark-delete may stand at N:-1."""
     horizon = at(12, -1)
-    assert step(at(10, 4), horizon, COMPACTED) == Step(LogPart.COMPACTED, at(12, 0))
-    assert step(at(12, 0), horizon, COMPACTED) == Step(LogPart.BACKLOG, at(12, 0))
+    assert step(at(10, 4), horizon, COMPACTED) == ReadStep(LogPart.COMPACTED, at(12, 0))
+    assert step(at(12, 0), horizon, COMPACTED) == ReadStep(LogPart.BACKLOG, at(12, 0))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lastwrite.spark.launcher import jvm
-from lastwrite.spark.launcher.java import JavaFound
+from lastwrite.spark.launcher.java import JavaRuntime
 
 
 @pytest.fixture(autouse=True)
@@ -21,8 +21,8 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def java(version: int) -> JavaFound:
-    return JavaFound("java", version, "PATH")
+def java(version: int) -> JavaRuntime:
+    return JavaRuntime("java", version, "PATH")
 
 
 def test_the_installed_spark_tells_its_options() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastwrite.errors import LogError
-from lastwrite.kafka.network.fetch import Asked, decode_fetch, encode_fetch
+from lastwrite.kafka.network.fetch import FetchPartition, decode_fetch, encode_fetch
 from lastwrite.kafka.network.messages import APIS
 
 pytest.importorskip("kio")
@@ -41,7 +41,7 @@ def made(module: Any, name: str, **values: object) -> Any:
 @given(
     st.sampled_from(VERSIONS),
     st.builds(
-        Asked,
+        FetchPartition,
         st.text("abc.-_", min_size=1, max_size=249),
         st.binary(min_size=16, max_size=16).filter(any),
         st.integers(0, 1 << 20),
@@ -52,7 +52,7 @@ def made(module: Any, name: str, **values: object) -> Any:
     ),
     st.text("client", max_size=20),
 )
-def test_a_request_says_what_was_asked(version: int, asked: Asked, client: str) -> None:
+def test_a_request_says_what_was_asked(version: int, asked: FetchPartition, client: str) -> None:
     data = encode_fetch(version, 77, client, asked)
     module = message("request", version)
     key, said, correlation, length = struct.unpack_from(">hhih", data)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.kafka.rules.lineage import Copied, Epochs, agree_until, chain, lineage_of
+from lastwrite.kafka.rules.lineage import Epochs, TieredSegment, agree_until, chain, lineage_of
 
 ONE = ((1, 0),)
 TWO = ((1, 0), (2, 120))
@@ -15,11 +15,11 @@ TWO = ((1, 0), (2, 120))
 
 def test_the_picture() -> None:
     copies = [
-        Copied(0, 60, ONE, 1),
-        Copied(60, 120, ONE, 2),
-        Copied(120, 180, ONE, 3),
-        Copied(100, 150, TWO, 4),
-        Copied(150, 200, TWO, 5),
+        TieredSegment(0, 60, ONE, 1),
+        TieredSegment(60, 120, ONE, 2),
+        TieredSegment(120, 180, ONE, 3),
+        TieredSegment(100, 150, TWO, 4),
+        TieredSegment(150, 200, TWO, 5),
     ]
     assert lineage_of(copies) == TWO
     found = chain(copies, TWO, 0)
@@ -29,7 +29,7 @@ def test_the_picture() -> None:
 
 
 def test_gaps_have_names() -> None:
-    copies = [Copied(10, 20, ONE, 1), Copied(30, 40, ONE, 1)]
+    copies = [TieredSegment(10, 20, ONE, 1), TieredSegment(30, 40, ONE, 1)]
     assert chain(copies, ONE, 0, 50).gaps == ((0, 10), (20, 30), (40, 50))
     assert chain(copies, ONE, 10).gaps == ((20, 30),)
     assert chain([], (), 5).gaps == ()
@@ -37,22 +37,26 @@ def test_gaps_have_names() -> None:
 
 
 def test_of_copies_of_one_segment_the_last_that_is_whole() -> None:
-    copies = [Copied(0, 9, ONE, 3), Copied(0, 12, ONE, 1), Copied(0, 12, ONE, 2)]
+    copies = [
+        TieredSegment(0, 9, ONE, 3),
+        TieredSegment(0, 12, ONE, 1),
+        TieredSegment(0, 12, ONE, 2),
+    ]
     assert chain(copies, ONE, 0).parts == ((2, 12),)
 
 
 def test_what_lies_below_the_log_start_has_no_leader_any_more() -> None:
-    copied = Copied(0, 60, ((1, 0), (2, 30)), 1)
+    copied = TieredSegment(0, 60, ((1, 0), (2, 30)), 1)
     assert agree_until(copied, ((2, 40),)) == 60
     assert agree_until(copied, ((2, 25),)) == 25  # it began elsewhere: another history
     assert agree_until(copied, ((1, 40),)) == 30
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> tuple[list[Copied], Epochs, int]:
+def histories(draw: st.DrawFn) -> tuple[list[TieredSegment], Epochs, int]:
     """What leaders copied who followed one another, each from where it forked off."""
     epochs: list[tuple[int, int]] = []
-    copies: list[Copied] = []
+    copies: list[TieredSegment] = []
     end, epoch, copied_to = 0, 0, 0
     for number in range(draw(st.integers(1, 5))):
         epoch += draw(st.integers(1, 2))
@@ -64,7 +68,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Copied], Epochs, int]:
         for base, stop in zip(cuts, [*cuts[1:], end], strict=True):
             if base < stop and draw(st.integers(0, 9)):
                 known = tuple(each for each in epochs if each[1] < stop)
-                copies.append(Copied(base, stop, known, len(copies)))
+                copies.append(TieredSegment(base, stop, known, len(copies)))
                 copied_to = stop
     return copies, tuple(epochs), draw(st.integers(0, 4))
 
@@ -75,7 +79,7 @@ def leader(epochs: Epochs, offset: int) -> int:
 
 @given(histories())
 def test_each_offset_is_of_the_lineage_and_what_is_missing_is_named(
-    drawn: tuple[list[Copied], Epochs, int],
+    drawn: tuple[list[TieredSegment], Epochs, int],
 ) -> None:
     copies, lineage, log_start = drawn
     found = chain(copies, lineage, log_start)

@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 
 from lastwrite.errors import LogError
 from lastwrite.kafka.network.messages import APIS, made
-from lastwrite.kafka.network.produce import Append, Appended, decode_produce, encode_produce
+from lastwrite.kafka.network.produce import (
+    ProduceBatch,
+    ProduceResult,
+    decode_produce,
+    encode_produce,
+)
 
 pytest.importorskip("kio")
 from kio.schema.errors import ErrorCode  # noqa: E402
@@ -29,8 +34,8 @@ def message(side: str, version: int) -> Any:
     return import_module(f"kio.schema.produce.v{version}.{side}")
 
 
-@given(st.sampled_from(VERSIONS), st.builds(Append, NAME, NUMBER, st.binary(max_size=99)))
-def test_a_request_says_what_is_sent(version: int, append: Append) -> None:
+@given(st.sampled_from(VERSIONS), st.builds(ProduceBatch, NAME, NUMBER, st.binary(max_size=99)))
+def test_a_request_says_what_is_sent(version: int, append: ProduceBatch) -> None:
     data = encode_produce(version, 77, "me", append, 5000)
     assert struct.unpack_from(">hhih2s", data) == (0, version, 77, 2, b"me")
     found, size = entity_reader(message("request", version).ProduceRequest)(data[12:], 0)
@@ -84,7 +89,7 @@ def test_an_answer_says_what_came_of_it(
 ) -> None:
     data = answer(version, name, error, offset, words)
     found = decode_produce(version, data)
-    assert found[:3] == Appended(12, error, offset, "")[:3]
+    assert found[:3] == ProduceResult(12, error, offset, "")[:3]
     if version >= 8 and words:
         assert found.message.startswith(words[0])
         assert found.message.count("record ") == min(len(words) - 1, 2)

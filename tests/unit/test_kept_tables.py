@@ -14,7 +14,7 @@ pytest.importorskip("deltalake", reason="pip install 'lastwrite[tables]'")
 pytest.importorskip("pyiceberg", reason="pip install 'lastwrite[tables]'")
 
 import lastwrite
-from lastwrite.cleaner.events import Event, Note, RoundEnded, TableFailed, TableKept
+from lastwrite.cleaner.events import DaemonNote, Event, RoundEnded, TableFailed, TableUpdated
 from lastwrite.cleaner.following import Stoppable
 from lastwrite.cleaner.tables import Tables
 from lastwrite.commands.systems import system_of
@@ -40,7 +40,7 @@ def clean(root: Path, tables: Tables, config: Mapping[str, Any] = COMPACT) -> tu
     status = lastwrite.clean(
         [str(root)], config, once=True, spark=INLINE, tell=events.append, tables=tables
     )
-    return status, [each for each in events if not isinstance(each, Note)]
+    return status, [each for each in events if not isinstance(each, DaemonNote)]
 
 
 def written(root: Path, topic: str, turn: int = 0) -> None:
@@ -57,7 +57,7 @@ def written(root: Path, topic: str, turn: int = 0) -> None:
 def told(events: list[Any]) -> list[str]:
     return [
         f"table {each.report.topic} {each.report.how}"
-        if isinstance(each, TableKept)
+        if isinstance(each, TableUpdated)
         else f"round {each.report.topic}"
         if isinstance(each, RoundEnded)
         else f"failed {each.topic}"
@@ -101,7 +101,7 @@ def test_what_is_new_is_enough_though_rounds_run(system: str, tmp_path: Path) ->
                 log.roll()
         status, events = clean(topic.root, tables, config)
         assert status == 0
-        hows += [each.report.how for each in events if isinstance(each, TableKept)]
+        hows += [each.report.how for each in events if isinstance(each, TableUpdated)]
         assert not [each for each in events if isinstance(each, TableFailed)]
         (place,) = tmp_path.rglob("_lastwrite")
         name = hows and lastwrite.verify_table(str(topic.root), str(place.parent), topic=None)
@@ -144,11 +144,11 @@ def test_a_daemon_keeps_a_table_and_tries_again(tmp_path: Path) -> None:
         events.append(event)
         if isinstance(event, TableFailed):
             (place / "_lastwrite").unlink()
-        if isinstance(event, TableKept):
+        if isinstance(event, TableUpdated):
             if event.report.how == "made":
                 log.append([(b"a", None, T + 1), (b"c", b"3", T + 1)])
             else:
-                cleaners[0].ask_to_stop()
+                cleaners[0].request_stop()
                 came.set()
 
     tables = Tables(to=f"{tmp_path}/{{topic}}", config={"*": {"as": "parquet"}})
@@ -164,8 +164,8 @@ def test_a_daemon_keeps_a_table_and_tries_again(tmp_path: Path) -> None:
             metrics_port=0,
         )
     assert status == 0 and came.is_set()
-    kinds = [type(each) for each in events if not isinstance(each, Note)]
-    assert kinds == [TableFailed, TableKept, TableKept]
+    kinds = [type(each) for each in events if not isinstance(each, DaemonNote)]
+    assert kinds == [TableFailed, TableUpdated, TableUpdated]
     proof = lastwrite.verify_table(str(log.root), str(place), topic="t")
     assert proof.is_proven and proof.rows == 2
 

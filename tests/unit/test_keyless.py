@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lastwrite
-from lastwrite.cleaner.events import Event, RoundEnded, SetAside
+from lastwrite.cleaner.events import Event, PartitionQuarantined, RoundEnded
 from lastwrite.cli.clean import event_line
 from lastwrite.cli.plan import keyless_line
 from lastwrite.config.keyless import is_refused
@@ -194,7 +194,7 @@ def test_the_daemon_sets_it_aside_and_does_not_read_it_at_every_look(tmp_path: P
     assert (
         lastwrite.clean([str(tmp_path)], config, once=True, spark=INLINE, tell=events.append) == 0
     )
-    (staged,) = [event for event in events if isinstance(event, SetAside)]
+    (staged,) = [event for event in events if isinstance(event, PartitionQuarantined)]
     assert "1 of 10 records in range have no key" in event_line(staged)
     assert contents(folder) == before
     lastwrite.release(str(tmp_path))

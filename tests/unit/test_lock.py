@@ -87,10 +87,10 @@ def test_a_root_that_a_broker_holds_is_refused(tmp_path: Path) -> None:
         assert raised.value.path == str(tmp_path / ".lock")
         assert f"a broker, process {broker.pid}, holds the log root" in str(raised.value)
         with pytest.raises(LogHeld):
-            lock.refuse_if_held(str(tmp_path))
+            lock.reject_if_held(str(tmp_path))
         with pytest.raises(LogHeld), lock.root_turn(str(tmp_path)):
             pass
-        with lock.try_hold(str(tmp_path), [A, B]) as got:
+        with lock.try_lock(str(tmp_path), [A, B]) as got:
             assert got == set()
         assert str(lock.broker_of(str(tmp_path))) == str(raised.value)
     assert lock.broker_of(str(tmp_path)) is None
@@ -102,11 +102,11 @@ def test_a_run_in_another_process_holds_its_partitions_and_no_more(tmp_path: Pat
         assert lock.is_held(str(tmp_path)), "some of it is"
         assert lock.broker_of(str(tmp_path)) is None
         with pytest.raises(LogHeld, match=f"another run, process {run.pid}, holds a-0"):
-            lock.refuse_if_held(str(tmp_path), [B, A])
+            lock.reject_if_held(str(tmp_path), [B, A])
         with lock.hold(str(tmp_path), [B, C]):
             assert attempt(tmp_path, 0).count(f"process {run.pid}") == 1
             assert f"process {os.getpid()}" in attempt(tmp_path, 1)
-        with lock.try_hold(str(tmp_path), [A, B, C]) as got:
+        with lock.try_lock(str(tmp_path), [A, B, C]) as got:
             assert got == {B, C}
 
 
@@ -137,7 +137,7 @@ def test_a_single_partition_keeps_a_broker_from_starting(tmp_path: Path) -> None
 
 
 def test_what_nobody_holds_is_free_and_the_file_says_nothing(tmp_path: Path) -> None:
-    lock.refuse_if_held(str(tmp_path))
+    lock.reject_if_held(str(tmp_path))
     assert not (tmp_path / ".lock").exists(), "looking makes no file"
     (tmp_path / ".lock").touch()
     assert not lock.is_held(str(tmp_path)) and not lock.is_held(str(tmp_path), [A])
@@ -233,7 +233,7 @@ def test_a_forked_child_holds_nothing(tmp_path: Path) -> None:
     with lock.hold(str(tmp_path), [A]):
         child = os.fork()
         if not child:
-            with lock.try_hold(str(tmp_path), [A, B]) as got:
+            with lock.try_lock(str(tmp_path), [A, B]) as got:
                 os._exit(0 if got == {B} and not lock.holds(str(tmp_path), A) else 1)
         assert os.waitpid(child, 0)[1] == 0
         assert "another run" in attempt(tmp_path, 0)

@@ -14,10 +14,10 @@ from lastwrite.kafka.cluster.metadata_log import (
     cluster_topics,
 )
 from lastwrite.kafka.cluster.metadata_record import (
-    BrokerSetting,
-    RemovedTopic,
-    Topic,
-    TopicSetting,
+    BrokerConfigRecord,
+    RemoveTopicRecord,
+    TopicConfigRecord,
+    TopicRecord,
     Transaction,
     decode_metadata_record,
 )
@@ -44,12 +44,14 @@ BEGIN, END, ABORT = b"\1\x17\0\0", b"\1\x18\0\0", b"\1\x19\0\0"
 
 def test_records_are_decoded_whole_and_never_in_part() -> None:
     expected = {
-        topic("orders"): Topic("orders", ID),
-        setting("orders", "cleanup.policy", "compact"): TopicSetting(
+        topic("orders"): TopicRecord("orders", ID),
+        setting("orders", "cleanup.policy", "compact"): TopicConfigRecord(
             "orders", "cleanup.policy", "compact"
         ),
-        setting("orders", "cleanup.policy", None): TopicSetting("orders", "cleanup.policy", None),
-        removed(): RemovedTopic(ID),
+        setting("orders", "cleanup.policy", None): TopicConfigRecord(
+            "orders", "cleanup.policy", None
+        ),
+        removed(): RemoveTopicRecord(ID),
     }
     for encoded, record in expected.items():
         assert decode_metadata_record(encoded) == record
@@ -60,7 +62,7 @@ def test_records_are_decoded_whole_and_never_in_part() -> None:
                 decode_metadata_record(encoded[:cut])
     assert decode_metadata_record(BEGIN) is Transaction.BEGIN
     of_broker = setting("1", "log.retention.ms", "1", kind=4)
-    assert decode_metadata_record(of_broker) == BrokerSetting("1", "log.retention.ms", "1")
+    assert decode_metadata_record(of_broker) == BrokerConfigRecord("1", "log.retention.ms", "1")
     assert decode_metadata_record(setting("10.0.0.0", "x", "1", kind=32)) is None, (
         "of a client's metrics, or a group"
     )

@@ -20,9 +20,9 @@ from lastwrite.errors import CommitConflict, CorruptLog
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.reports.verification import VerifyStatus
-from lastwrite.server.catalog import Partition, Source
+from lastwrite.server.catalog import ServedPartition, ServedSource
 from lastwrite.server.errors import Code
-from lastwrite.server.fetch import Asked, Waiting, planned
+from lastwrite.server.fetch import PartitionRequest, PendingFetch, planned
 from lastwrite.server.files import Files
 from lastwrite.spark.inline import INLINE
 from lastwrite.storage.missing import missing_error
@@ -185,12 +185,14 @@ def test_restore_names_it_and_restores_the_other_partitions(
 
 def test_a_server_refuses_only_the_missing_offsets(of_kafka: Broken) -> None:
     told: list[str] = []
-    (found,) = Source(str(of_kafka.folder), system_named("kafka")).found(["t"])
-    partition = Partition(found[0], found[2], Files(1 << 20), told.append)
+    (found,) = ServedSource(str(of_kafka.folder), system_named("kafka")).found(["t"])
+    partition = ServedPartition(found[0], found[2], Files(1 << 20), told.append)
 
     def error_at(offset: int) -> int:
         of = SimpleNamespace(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
-        waiting = Waiting([(b"t", [Asked(partition, 0, of)])], False, 1, 1 << 20, 0.0)
+        waiting = PendingFetch(
+            [(b"t", [PartitionRequest(partition, 0, of)])], False, 1, 1 << 20, 0.0
+        )
         ((_, parts),) = planned(waiting).topics
         return parts[0].error
 

@@ -17,7 +17,7 @@ from lastwrite.errors import CorruptLog
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.store import log_dir
-from lastwrite.server.catalog import Partition, Source
+from lastwrite.server.catalog import ServedPartition, ServedSource
 from lastwrite.server.files import Files
 from lastwrite.source.options import parse
 from lastwrite.source.ranges import listed
@@ -111,9 +111,9 @@ def test_what_lies_beside_a_hole_is_kept(tmp_path: Path, capfd: pytest.CaptureFi
 @pytest.mark.parametrize("policy", ["delete", None])
 def test_a_server_refuses_only_what_is_missing(tmp_path: Path, policy: str | None) -> None:
     told: list[str] = []
-    source = Source(write(tmp_path, policy), system_named("kafka"))
+    source = ServedSource(write(tmp_path, policy), system_named("kafka"))
     (found,) = source.found(["t"])
-    partition = Partition(found[0], found[2], Files(1 << 20), told.append)
+    partition = ServedPartition(found[0], found[2], Files(1 << 20), told.append)
     for offset in (0, 15, 30, 49):
         stretch = partition.again().stretch(offset, 1 << 20, False, True)
         assert stretch is not None and stretch.segment.base_offset == offset // 10 * 10

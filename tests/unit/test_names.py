@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from lastwrite.kafka.format.names import (
     FOREIGN,
     SEGMENT_KINDS,
-    FileKind,
     FileName,
     FolderName,
     FolderState,
+    KafkaFileKind,
     Suffix,
     classify,
     decode_folder_name,
@@ -28,45 +28,54 @@ HEX = "0123456789abcdef" * 2
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("00000000000000000000.log", FileName(FileKind.LOG, Suffix.LIVE, 0)),
-        ("00000000000000004711.index", FileName(FileKind.INDEX, Suffix.LIVE, 4711)),
-        ("09223372036854775807.timeindex", FileName(FileKind.TIME_INDEX, Suffix.LIVE, LARGEST)),
+        ("00000000000000000000.log", FileName(KafkaFileKind.LOG, Suffix.LIVE, 0)),
+        ("00000000000000004711.index", FileName(KafkaFileKind.INDEX, Suffix.LIVE, 4711)),
+        (
+            "09223372036854775807.timeindex",
+            FileName(KafkaFileKind.TIME_INDEX, Suffix.LIVE, LARGEST),
+        ),
         (
             "00000000000000000007.txnindex.swap",
-            FileName(FileKind.TRANSACTION_INDEX, Suffix.SWAP, 7),
+            FileName(KafkaFileKind.TRANSACTION_INDEX, Suffix.SWAP, 7),
         ),
-        ("00000000000000000007.log.cleaned", FileName(FileKind.LOG, Suffix.CLEANED, 7)),
+        ("00000000000000000007.log.cleaned", FileName(KafkaFileKind.LOG, Suffix.CLEANED, 7)),
         (
             "00000000000000000007.log.r1-a_2.cleaned",
-            FileName(FileKind.LOG, Suffix.CLEANED, 7, "r1-a_2"),
+            FileName(KafkaFileKind.LOG, Suffix.CLEANED, 7, "r1-a_2"),
         ),
-        ("00000000000000000007.index.deleted", FileName(FileKind.INDEX, Suffix.DELETED, 7)),
-        ("00000000000000000007.snapshot", FileName(FileKind.SNAPSHOT, Suffix.LIVE, 7)),
-        ("00000000000000000007.snapshot.deleted", FileName(FileKind.SNAPSHOT, Suffix.DELETED, 7)),
-        ("leader-epoch-checkpoint", FileName(FileKind.LEADER_EPOCHS)),
-        ("leader-epoch-checkpoint.tmp", FileName(FileKind.LEADER_EPOCHS, Suffix.TEMPORARY)),
-        ("partition.metadata", FileName(FileKind.PARTITION_METADATA)),
-        ("partition.metadata.tmp", FileName(FileKind.PARTITION_METADATA, Suffix.TEMPORARY)),
+        ("00000000000000000007.index.deleted", FileName(KafkaFileKind.INDEX, Suffix.DELETED, 7)),
+        ("00000000000000000007.snapshot", FileName(KafkaFileKind.SNAPSHOT, Suffix.LIVE, 7)),
+        (
+            "00000000000000000007.snapshot.deleted",
+            FileName(KafkaFileKind.SNAPSHOT, Suffix.DELETED, 7),
+        ),
+        ("leader-epoch-checkpoint", FileName(KafkaFileKind.LEADER_EPOCHS)),
+        ("leader-epoch-checkpoint.tmp", FileName(KafkaFileKind.LEADER_EPOCHS, Suffix.TEMPORARY)),
+        ("partition.metadata", FileName(KafkaFileKind.PARTITION_METADATA)),
+        ("partition.metadata.tmp", FileName(KafkaFileKind.PARTITION_METADATA, Suffix.TEMPORARY)),
         (
             "00000000000000000010-0000000001.checkpoint",
-            FileName(FileKind.METADATA_SNAPSHOT, Suffix.LIVE, 10),
+            FileName(KafkaFileKind.METADATA_SNAPSHOT, Suffix.LIVE, 10),
         ),
         (
             "00000000000000000010-0000000001.checkpoint.deleted",
-            FileName(FileKind.METADATA_SNAPSHOT, Suffix.DELETED, 10),
+            FileName(KafkaFileKind.METADATA_SNAPSHOT, Suffix.DELETED, 10),
         ),
         (
             "00000000000000000010-0000000001.checkpoint.part",
-            FileName(FileKind.METADATA_SNAPSHOT, Suffix.TEMPORARY, 10),
+            FileName(KafkaFileKind.METADATA_SNAPSHOT, Suffix.TEMPORARY, 10),
         ),
-        ("quorum-state", FileName(FileKind.QUORUM_STATE)),
-        ("00000000000000000007.kept", FileName(FileKind.KEPT, Suffix.LIVE, 7)),
+        ("quorum-state", FileName(KafkaFileKind.QUORUM_STATE)),
+        ("00000000000000000007.kept", FileName(KafkaFileKind.KEPT, Suffix.LIVE, 7)),
         (
             "00000000000000000007.kept.r1-a_2.tmp",
-            FileName(FileKind.KEPT, Suffix.TEMPORARY, 7, "r1-a_2"),
+            FileName(KafkaFileKind.KEPT, Suffix.TEMPORARY, 7, "r1-a_2"),
         ),
-        ("lastwrite.secret", FileName(FileKind.KEPT_SECRET)),
-        ("lastwrite.secret.a.tmp", FileName(FileKind.KEPT_SECRET, Suffix.TEMPORARY, attempt="a")),
+        ("lastwrite.secret", FileName(KafkaFileKind.KEPT_SECRET)),
+        (
+            "lastwrite.secret.a.tmp",
+            FileName(KafkaFileKind.KEPT_SECRET, Suffix.TEMPORARY, attempt="a"),
+        ),
     ],
 )
 def test_kafkas_names(name: str, expected: FileName) -> None:
@@ -120,29 +129,29 @@ def test_foreign_names(name: str) -> None:
     st.sampled_from(SEGMENT_KINDS),
     st.sampled_from([Suffix.LIVE, Suffix.CLEANED, Suffix.SWAP, Suffix.DELETED]),
 )
-def test_what_we_name_we_know_again(offset: int, kind: FileKind, suffix: Suffix) -> None:
+def test_what_we_name_we_know_again(offset: int, kind: KafkaFileKind, suffix: Suffix) -> None:
     assert classify(segment_file_name(offset, kind, suffix)) == FileName(kind, suffix, offset)
 
 
 @given(st.lists(st.integers(0, LARGEST), max_size=5))
 def test_names_sort_as_offsets_do(offsets: list[int]) -> None:
-    names = sorted(segment_file_name(offset, FileKind.LOG) for offset in offsets)
+    names = sorted(segment_file_name(offset, KafkaFileKind.LOG) for offset in offsets)
     assert [classify(name).offset for name in names] == sorted(offsets)
 
 
 def test_names_that_we_do_not_give() -> None:
     assert (
-        segment_file_name(3, FileKind.LOG, Suffix.CLEANED, attempt="0-1")
+        segment_file_name(3, KafkaFileKind.LOG, Suffix.CLEANED, attempt="0-1")
         == "00000000000000000003.log.0-1.cleaned"
     )
     for offset, kind, suffix, attempt in (
-        (-1, FileKind.LOG, Suffix.LIVE, None),
-        (LARGEST + 1, FileKind.LOG, Suffix.LIVE, None),
-        (0, FileKind.FOREIGN, Suffix.LIVE, None),
-        (0, FileKind.LOG, Suffix.SWAP, "a"),
-        (0, FileKind.LOG, Suffix.CLEANED, "../x"),
-        (0, FileKind.LOG, Suffix.TEMPORARY, None),
-        (0, FileKind.SNAPSHOT, Suffix.SWAP, None),
+        (-1, KafkaFileKind.LOG, Suffix.LIVE, None),
+        (LARGEST + 1, KafkaFileKind.LOG, Suffix.LIVE, None),
+        (0, KafkaFileKind.FOREIGN, Suffix.LIVE, None),
+        (0, KafkaFileKind.LOG, Suffix.SWAP, "a"),
+        (0, KafkaFileKind.LOG, Suffix.CLEANED, "../x"),
+        (0, KafkaFileKind.LOG, Suffix.TEMPORARY, None),
+        (0, KafkaFileKind.SNAPSHOT, Suffix.SWAP, None),
     ):
         with pytest.raises(ValueError):
             segment_file_name(offset, kind, suffix, attempt=attempt)

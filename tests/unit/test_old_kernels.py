@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from lastwrite.encoding.compression import Codec
 from lastwrite.encoding.fingerprint import SECRET_WORDS, secret_from
-from lastwrite.engine.chunks import Chunks
+from lastwrite.engine.chunks import BatchWindows
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget
 from lastwrite.kafka.format.batch import (
     decode_batch,
@@ -48,7 +48,7 @@ from lastwrite.model.columns import (
     BatchTable,
     ByteArray,
 )
-from lastwrite.model.work import Limits, Piece
+from lastwrite.model.work import Limits, ScanRange
 from tests.support.kafka.old_entries import encode_message, encode_wrapper
 
 SECRET = secret_from(os.urandom(SECRET_WORDS * 8))
@@ -372,10 +372,10 @@ def mixed() -> list[bytes]:
     return found
 
 
-def piece_of(path: Path, data: bytes) -> Piece:
+def piece_of(path: Path, data: bytes) -> ScanRange:
     path.write_bytes(data)
     seen = path.stat()
-    return Piece(0, 0, str(path), 0, len(data), seen.st_size, seen.st_mtime_ns, 0, 10_000, True)
+    return ScanRange(0, 0, str(path), 0, len(data), seen.st_size, seen.st_mtime_ns, 0, 10_000, True)
 
 
 @pytest.mark.parametrize("chunk_bytes", [64, 100, 1000, 1 << 20])
@@ -384,7 +384,7 @@ def test_chunks_of_any_size_give_the_same_batches(tmp_path: Path, chunk_bytes: i
     piece = piece_of(tmp_path / "log", b"".join(encoded))
     format = KafkaFormat()
     seen = []
-    for chunk in Chunks(Limits(chunk_bytes=chunk_bytes)).of(format, piece):
+    for chunk in BatchWindows(Limits(chunk_bytes=chunk_bytes)).of(format, piece):
         for run in format.opened(chunk.buffer, chunk.table):
             for row in chunk.table[run.first : run.last]:
                 plain = run.plain[int(row["plain_start"]) : int(row["plain_end"])].tobytes()
@@ -407,7 +407,7 @@ def test_chunks_of_any_size_give_the_same_batches(tmp_path: Path, chunk_bytes: i
 def test_errors_name_the_byte_of_the_file(tmp_path: Path, chunk_bytes: int) -> None:
     encoded = mixed()
     starts = np.cumsum([0, *map(len, encoded)]).tolist()
-    chunks = Chunks(Limits(chunk_bytes=chunk_bytes))
+    chunks = BatchWindows(Limits(chunk_bytes=chunk_bytes))
     for n in range(0, 60, 5):
         data = bytearray(b"".join(encoded))
         data[starts[n + 1] - 1] ^= 1

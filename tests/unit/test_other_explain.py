@@ -13,18 +13,18 @@ import pytest
 import lastwrite
 from lastwrite.cli import run
 from lastwrite.pulsar.format.entry import (
-    Message,
     Metadata,
+    PulsarMessage,
     encode_batch,
     encode_entry,
     encode_single,
 )
 from lastwrite.reports.explanation import (
-    Fate,
-    Part,
+    LogRegion,
     PartitionExplanation,
     Reason,
     RecordExplanation,
+    RecordOutcome,
     Rule,
 )
 from lastwrite.spark.inline import INLINE
@@ -83,7 +83,11 @@ def test_a_queue_in_its_own_words(store: Path) -> None:
     assert active.from_offset == 5 and "lie in the active file" in active.message
     first, second, third, *_ = explained(store, b"a").records or ()
     assert first.message == "queue offset 4 is a later write of the key, within the range"
-    assert (first.fate, second.fate, third.fate) == (Fate.NEXT_ROUND, Fate.NEXT_ROUND, Fate.LATER)
+    assert (first.fate, second.fate, third.fate) == (
+        RecordOutcome.NEXT_ROUND,
+        RecordOutcome.NEXT_ROUND,
+        RecordOutcome.LATER,
+    )
     assert third.message.startswith("queue offset 8 is a later write of the key, but lies above")
     assert third.change is not None and "active segment (from queue offset 5)" in third.change
     assert record(store, b"c", 0).message == "it is the key's last write"
@@ -91,9 +95,9 @@ def test_a_queue_in_its_own_words(store: Path) -> None:
 
 def test_a_delete_ages_from_its_store_time(store: Path) -> None:
     found = record(store, b"b", 1)
-    assert (found.value_bytes, found.fate) == (None, Fate.LATER)
+    assert (found.value_bytes, found.fate) == (None, RecordOutcome.LATER)
     found = record(store, b"b", 1, now_ms=START_MS + DAY)
-    assert found.fate is Fate.NEXT_ROUND
+    assert found.fate is RecordOutcome.NEXT_ROUND
     assert f"it was stored at time {START_MS}, and delete.retention.ms, {DAY}, passed 0 ms ago" in (
         found.message
     )
@@ -111,9 +115,9 @@ def test_the_queues_last_message_stays(tmp_path: Path) -> None:
     queue.append(message(0, "a", b"", START_MS))
     write_store(tmp_path, [queue])
     found = record(tmp_path, b"a", 0, now_ms=START_MS + DAY, include_active=True)
-    assert found.fate is Fate.LATER and "it is the queue's last message" in found.message
+    assert found.fate is RecordOutcome.LATER and "it is the queue's last message" in found.message
     assert compact(tmp_path, START_MS + DAY, include_active=True) == "unchanged"
-    assert record(tmp_path, b"a", 0).part is Part.ACTIVE
+    assert record(tmp_path, b"a", 0).part is LogRegion.ACTIVE
 
 
 def test_a_store_whose_broker_was_killed(store: Path) -> None:
@@ -128,12 +132,14 @@ def test_a_store_whose_broker_was_killed(store: Path) -> None:
 
 
 def single(key: str, value: bytes, **changes: Any) -> bytes:
-    meta, payload = encode_single(Message(key=key.encode(), value=value, publish_time=START_MS))
+    meta, payload = encode_single(
+        PulsarMessage(key=key.encode(), value=value, publish_time=START_MS)
+    )
     return encode_entry(replace(meta, **changes), payload)
 
 
 def batch(*messages: tuple[str, bytes]) -> bytes:
-    made = [Message(index=n, key=k.encode(), value=v) for n, (k, v) in enumerate(messages)]
+    made = [PulsarMessage(index=n, key=k.encode(), value=v) for n, (k, v) in enumerate(messages)]
     return encode_entry(*encode_batch(made))
 
 
@@ -161,9 +167,9 @@ def test_a_topic_in_its_own_words(tmp_path: Path) -> None:
     ]
     first, *_, last = found.records or ()
     assert first.message == "10:1, index 2 is a later write of the key, within the range"
-    assert (last.fate, last.message) == (Fate.STAYS, "it is the key's last write")
+    assert (last.fate, last.message) == (RecordOutcome.STAYS, "it is the key's last write")
     deleted = record(folder, b"b", 0)
-    assert (deleted.fate, deleted.value_bytes) == (Fate.NEXT_ROUND, None)
+    assert (deleted.fate, deleted.value_bytes) == (RecordOutcome.NEXT_ROUND, None)
     assert "a compacted ledger contains no tombstones" in deleted.message
     assert compact(folder) == "cleaned"
     found = explained(folder, b"b")
@@ -187,7 +193,7 @@ def test_a_transaction_that_is_not_decided(tmp_path: Path) -> None:
     assert compact(folder) == "skipped"
     put_ledger(folder, 11, [marker(COMMIT, 7)])
     fates = [each.fate for each in explained(folder, b"a").records or ()]
-    assert fates == [Fate.NEXT_ROUND, Fate.NEXT_ROUND, Fate.STAYS]
+    assert fates == [RecordOutcome.NEXT_ROUND, RecordOutcome.NEXT_ROUND, RecordOutcome.STAYS]
     assert compact(folder) == "cleaned"
 
 

@@ -14,11 +14,11 @@ pa = pytest.importorskip("pyarrow", reason="pip install 'lastwrite[frames]'")
 import lastwrite  # noqa: E402
 from lastwrite.errors import CorruptLog, UnsupportedFormat  # noqa: E402
 from lastwrite.model.work import Limits  # noqa: E402
-from lastwrite.pulsar.format.codecs import Codec, Codecs  # noqa: E402
+from lastwrite.pulsar.format.codecs import PulsarCodec, PulsarCodecs  # noqa: E402
 from lastwrite.pulsar.format.entry import (  # noqa: E402
     EncryptionKey,
-    Message,
     Metadata,
+    PulsarMessage,
     encode_batch,
     encode_entry,
     encode_single,
@@ -135,7 +135,7 @@ def pulsar_row(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def message(n: int, **more: Any) -> Message:
+def message(n: int, **more: Any) -> PulsarMessage:
     values: dict[str, Any] = {
         "key": b"k%d" % (n % 5),
         "value": b"value %d " % n * (n % 7),
@@ -143,7 +143,7 @@ def message(n: int, **more: Any) -> Message:
         "properties": tuple((f"p{i}", f"é{n}") for i in range(n % 3)),
         "sequence_id": n,
     }
-    return Message(**(values | more))
+    return PulsarMessage(**(values | more))
 
 
 BYTES_KEY = {"key": base64.b64encode(bytes(range(250, 256))), "is_b64": True}
@@ -156,7 +156,7 @@ SPECIAL = (
 )
 
 
-def entries(codec: Codec, count: int = 60) -> list[bytes]:
+def entries(codec: PulsarCodec, count: int = 60) -> list[bytes]:
     out = []
     for n in range(count):
         more = SPECIAL[n % 11] if n % 11 < len(SPECIAL) else {}
@@ -168,8 +168,8 @@ def entries(codec: Codec, count: int = 60) -> list[bytes]:
     return out
 
 
-@pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.name)
-def test_every_codec_singles_and_batches(tmp_path: Path, codec: Codec) -> None:
+@pytest.mark.parametrize("codec", list(PulsarCodec), ids=lambda codec: codec.name)
+def test_every_codec_singles_and_batches(tmp_path: Path, codec: PulsarCodec) -> None:
     folder = topic_folder(tmp_path, TOPIC)
     some = entries(codec)
     write_ledger(folder, 10, some[:30], block_bytes=900)
@@ -190,7 +190,7 @@ def test_every_codec_singles_and_batches(tmp_path: Path, codec: Codec) -> None:
 
 def test_the_last_writes_are_those_of_the_compacted_ledger_and_beyond(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path, TOPIC)
-    raw = entries(Codec.LZ4)
+    raw = entries(PulsarCodec.LZ4)
     write_ledger(folder, 10, raw)
     before = lastwrite.latest(str(tmp_path), "orders")
     lastwrite.compact(str(tmp_path))
@@ -207,9 +207,9 @@ def test_the_last_writes_are_those_of_the_compacted_ledger_and_beyond(tmp_path: 
     assert found == [pulsar_row(row) for row in lastwrite.read(str(tmp_path), "orders")]
 
 
-def parts(n: int, uuid: str, value: bytes, codec: Codec = Codec.NONE) -> list[bytes]:
+def parts(n: int, uuid: str, value: bytes, codec: PulsarCodec = PulsarCodec.NONE) -> list[bytes]:
     """A message that was sent in three parts."""
-    packed = Codecs().compress(codec, value)
+    packed = PulsarCodecs().compress(codec, value)
     third = len(packed) // 3 + 1
     return [
         encode_entry(
@@ -233,9 +233,9 @@ def parts(n: int, uuid: str, value: bytes, codec: Codec = Codec.NONE) -> list[by
 
 def test_messages_in_parts_also_over_ledgers(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path, TOPIC)
-    one, two = parts(1, "u-1", b"first" * 50), parts(2, "u-2", b"second" * 99, Codec.ZSTD)
+    one, two = parts(1, "u-1", b"first" * 50), parts(2, "u-2", b"second" * 99, PulsarCodec.ZSTD)
     lost = parts(3, "u-3", b"never whole")
-    write_ledger(folder, 10, [one[0], two[0], *entries(Codec.NONE, 4), one[1], lost[0]])
+    write_ledger(folder, 10, [one[0], two[0], *entries(PulsarCodec.NONE, 4), one[1], lost[0]])
     write_ledger(folder, 11, [two[1], one[2], lost[2], two[2]])
     found = rows("pulsar", tmp_path, piece_bytes=200)
     assert found == [pulsar_row(row) for row in lastwrite.read(str(tmp_path), "orders")]
@@ -250,7 +250,9 @@ def test_what_nobody_can_look_into_is_said(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path, TOPIC)
     keys = (EncryptionKey(key="k", value=b"wrapped").encode(),)
     secret = Metadata(producer_name="p", sequence_id=1, publish_time=1, encryption_keys=keys)
-    path = write_ledger(folder, 10, [*entries(Codec.NONE, 3), encode_entry(secret, b"ciphertext")])
+    path = write_ledger(
+        folder, 10, [*entries(PulsarCodec.NONE, 3), encode_entry(secret, b"ciphertext")]
+    )
     with pytest.raises(UnsupportedFormat, match="encrypted") as caught:
         rows("pulsar", tmp_path)
     assert (caught.value.path, caught.value.at is not None) == (str(path), True)

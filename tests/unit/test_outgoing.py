@@ -12,7 +12,7 @@ from lastwrite.encoding.compression import Codec
 from lastwrite.kafka.format.batch import decode_batch, encode_batch
 from lastwrite.kafka.format.batch_layout import BatchAttributes, Record
 from lastwrite.kafka.format.chunk import KafkaFormat
-from lastwrite.kafka.format.outgoing import Outgoing, Sender, next_sequence
+from lastwrite.kafka.format.outgoing import OutgoingBatch, Sender, next_sequence
 from lastwrite.kafka.format.transplant import Transplant
 from lastwrite.kafka.look.problems import whole_batches
 from lastwrite.kafka.look.read import AbortedData
@@ -84,7 +84,7 @@ def sent(log: PartitionLog, first: int, end: int) -> list[tuple[int, Plain]]:
     return found
 
 
-def records_of(batch: Outgoing, sequence: int) -> list[tuple[int, Plain]]:
+def records_of(batch: OutgoingBatch, sequence: int) -> list[tuple[int, Plain]]:
     """The records of a batch that a broker would take."""
     data = batch.signed(5, 3, sequence).tobytes()
     made = decode_batch(data, 0)

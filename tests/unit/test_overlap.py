@@ -12,8 +12,8 @@ from lastwrite.storage.files import FaultPoints
 from lastwrite.storage.parallel_sync import (
     DiskWork,
     Steps,
-    alone,
     overlapped,
+    run_steps_serially,
     side_by_side,
     together,
 )
@@ -102,5 +102,5 @@ def test_a_sync_fails_inside_the_work_that_waited_for_it() -> None:
             raise
 
     with pytest.raises(OSError, match="disk"):
-        alone(work())
+        run_steps_serially(work())
     assert undone

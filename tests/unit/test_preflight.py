@@ -199,6 +199,6 @@ def test_a_store_and_a_topic_folder_are_looked_at_too(place: Path) -> None:
 
 def test_whatever_can_be_replaced_is_passed(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    preflight.refuse_unwritable(str(tmp_path), ["file", "not there"])
+    preflight.reject_unwritable(str(tmp_path), ["file", "not there"])
     with pytest.raises(LogError):
-        preflight.refuse_unwritable(str(tmp_path / "nowhere"), [])
+        preflight.reject_unwritable(str(tmp_path / "nowhere"), [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lastwrite.kafka.rules.producers import ProducerStates, active, kept_batches
-from lastwrite.model.log import AbortedTransaction, Producer
+from lastwrite.model.log import AbortedTransaction, ProducerState
 
 DAY_MS = 86_400_000
 ABORTS, COMMITS = True, False
@@ -13,26 +13,26 @@ def test_the_last_batch_is_remembered() -> None:
     states = ProducerStates()
     states.data(7, 0, 0, 3, 100, False)
     states.data(7, 0, 4, 5, 90, False)
-    assert states.producers == (Producer(7, 0, 5, 90),), (
+    assert states.producers == (ProducerState(7, 0, 5, 90),), (
         "its timestamp is the last batch's, not the largest"
     )
 
 
 def test_a_new_epoch_is_a_new_life() -> None:
-    states = ProducerStates([Producer(7, 0, 5, 90)])
+    states = ProducerStates([ProducerState(7, 0, 5, 90)])
     states.data(7, 1, 6, 6, 100, False)
     states.data(3, 0, 7, 7, 101, False)
-    assert states.producers == (Producer(3, 0, 7, 101), Producer(7, 1, 6, 100)), "by id"
+    assert states.producers == (ProducerState(3, 0, 7, 101), ProducerState(7, 1, 6, 100)), "by id"
 
 
 def test_a_transaction_is_open_from_its_first_batch_to_its_marker() -> None:
     states = ProducerStates()
     states.data(7, 0, 10, 11, 1, True)
     states.data(7, 0, 12, 13, 2, True)
-    assert states.producers == (Producer(7, 0, 13, 2, open_from=10),)
+    assert states.producers == (ProducerState(7, 0, 13, 2, open_from=10),)
     assert (states.open, states.first_unstable_offset) == (((7, 10),), 10)
     states.marker(7, 0, 14, 3, COMMITS)
-    assert states.producers == (Producer(7, 0, 13, 3),)
+    assert states.producers == (ProducerState(7, 0, 13, 3),)
     assert not states.open and not states.aborted
 
 
@@ -41,7 +41,7 @@ def test_a_marker_of_a_bumped_epoch_forgets_the_data() -> None:
     states.data(7, 0, 10, 11, 1, True)
     states.marker(7, 1, 12, 2, COMMITS)
     states.marker(8, 4, 13, 3, COMMITS)  # of a producer that was not known
-    assert states.producers == (Producer(7, 1, -1, 2), Producer(8, 4, -1, 3))
+    assert states.producers == (ProducerState(7, 1, -1, 2), ProducerState(8, 4, -1, 3))
 
 
 def test_a_marker_that_is_not_replicated_leaves_its_transaction_unstable() -> None:
@@ -55,7 +55,7 @@ def test_a_marker_that_is_not_replicated_leaves_its_transaction_unstable() -> No
 
 
 def test_an_abort_is_an_entry_of_the_index() -> None:
-    states = ProducerStates([Producer(9, 0, 1, 0, open_from=1)])
+    states = ProducerStates([ProducerState(9, 0, 1, 0, open_from=1)])
     states.data(7, 0, 10, 11, 1, True)
     states.data(8, 0, 12, 12, 1, True)
     states.marker(7, 0, 13, 2, ABORTS)
@@ -69,7 +69,7 @@ def test_an_abort_is_an_entry_of_the_index() -> None:
 
 def test_several_open_ones_are_told_by_their_first_offsets() -> None:
     states = ProducerStates(
-        [Producer(1, 0, 30, 0, open_from=20), Producer(2, 0, 9, 0, open_from=5)]
+        [ProducerState(1, 0, 30, 0, open_from=20), ProducerState(2, 0, 9, 0, open_from=5)]
     )
     assert states.open == ((2, 5), (1, 20)) and states.first_unstable_offset == 5
     states.marker(2, 0, 31, 0, COMMITS)
@@ -79,17 +79,19 @@ def test_several_open_ones_are_told_by_their_first_offsets() -> None:
 
 def test_the_silent_expire_and_the_undecided_never_do() -> None:
     young, old, undecided = (
-        Producer(1, 0, 1, 1001),
-        Producer(2, 0, 2, 1000),
-        Producer(3, 0, 3, 0, open_from=3),
+        ProducerState(1, 0, 1, 1001),
+        ProducerState(2, 0, 2, 1000),
+        ProducerState(3, 0, 3, 0, open_from=3),
     )
     assert active((young, old, undecided), 1000 + DAY_MS, DAY_MS) == (young, undecided)
     assert active((young, old, undecided), 999 + DAY_MS, DAY_MS) == (young, old, undecided)
 
 
 def test_what_is_kept_of_a_producer() -> None:
-    data, marker = Producer(9, 2, 4, 0), Producer(5, 3, -1, 0)
-    offsets, markers = kept_batches((data, marker, Producer(1, 0, 700, 0), Producer(2, 1, -1, 0)))
+    data, marker = ProducerState(9, 2, 4, 0), ProducerState(5, 3, -1, 0)
+    offsets, markers = kept_batches(
+        (data, marker, ProducerState(1, 0, 700, 0), ProducerState(2, 1, -1, 0))
+    )
     assert (offsets.tolist(), markers.tolist()) == ([4, 700], [[2, 1], [5, 3]])
     offsets, markers = kept_batches(())
     assert (offsets.shape, markers.shape, markers.dtype.name) == ((0,), (0, 2), "int64")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lastwrite.demo.proof import Table, prove, read_table
+from lastwrite.demo.proof import ReplayedTable, prove, read_table
 from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.errors import CorruptLog, VerificationFailed
 from lastwrite.model.log import TopicPartition
@@ -14,8 +14,8 @@ from lastwrite.model.log import TopicPartition
 TREE = {b"a": b"100644 1", b"b": b"100644 2"}
 
 
-def table(live: dict[bytes, bytes], repeated: tuple[bytes, ...] = ()) -> Table:
-    return Table(live, len(live), 0, len(live), repeated, 0, 1)
+def table(live: dict[bytes, bytes], repeated: tuple[bytes, ...] = ()) -> ReplayedTable:
+    return ReplayedTable(live, len(live), 0, len(live), repeated, 0, 1)
 
 
 def test_equal_is_well() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from lastwrite.rocketmq.rules.pull import Answer, FileOffsets, PullStatus, answer, taken
+from lastwrite.rocketmq.rules.pull import FileOffsets, PullResult, PullStatus, answer, taken
 
 R = FileOffsets
 
 
-def outcome(said: Answer) -> tuple[PullStatus, int, int | None]:
+def outcome(said: PullResult) -> tuple[PullStatus, int, int | None]:
     return said.status, said.next_offset, said.file
 
 

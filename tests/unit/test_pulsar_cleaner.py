@@ -14,14 +14,14 @@ import pytest
 from msgspec import structs
 
 import lastwrite
-from lastwrite.cleaner.events import Event, Note, RoundEnded, SetAside
+from lastwrite.cleaner.events import DaemonNote, Event, PartitionQuarantined, RoundEnded
 from lastwrite.cleaner.loop import Cleaner
 from lastwrite.cli.clean import event_line
 from lastwrite.cli.output import in_words
 from lastwrite.cli.plan import _backlog_lines
 from lastwrite.errors import InvalidConfig, NotALog
 from lastwrite.model.log import TopicPartition
-from lastwrite.pulsar.format.entry import Message, encode_entry, encode_single
+from lastwrite.pulsar.format.entry import PulsarMessage, encode_entry, encode_single
 from lastwrite.pulsar.format.position import Position
 from lastwrite.spark.inline import INLINE
 from lastwrite.storage.quarantine import FILE
@@ -36,7 +36,9 @@ def entries(count: int, size: int = 100, keys: int = 5) -> list[bytes]:
     return [
         encode_entry(
             *encode_single(
-                Message(key=b"k%d" % (n % keys), value=b"%0*d" % (size, n), publish_time=NOW + n)
+                PulsarMessage(
+                    key=b"k%d" % (n % keys), value=b"%0*d" % (size, n), publish_time=NOW + n
+                )
             )
         )
         for n in range(count)
@@ -91,7 +93,7 @@ def test_at_or_below_the_threshold_nothing_happens(archive: Path, threshold: obj
 def test_the_cleaners_own_names_hold_for_archives(archive: Path) -> None:
     status, events = clean(archive, {**OVER, "log.cleaner.enable": "false"})
     assert (status, cleaned(events)) == (0, [])
-    assert [event.text for event in events if isinstance(event, Note)] == [
+    assert [event.text for event in events if isinstance(event, DaemonNote)] == [
         "log.cleaner.enable is false: nothing is cleaned"
     ]
     tuned = {"log.cleaner.threads": 2, "log.cleaner.backoff.ms": 7, "log.cleaner.enable": "true"}
@@ -105,7 +107,7 @@ def test_the_daemon_of_live_topics_can_be_off() -> None:
     status = lastwrite.clean([topic], given, once=True, spark=INLINE, tell=events.append)
     assert status == 0
     [said] = events
-    assert isinstance(said, Note) and said.text.startswith("log.cleaner.enable is false")
+    assert isinstance(said, DaemonNote) and said.text.startswith("log.cleaner.enable is false")
 
 
 def test_somebody_has_to_say_from_when_on(archive: Path, tmp_path: Path) -> None:
@@ -129,7 +131,7 @@ def test_a_damaged_topic_is_set_aside_and_released(archive: Path) -> None:
     path.write_bytes(content)
     status, events = clean(archive, OVER)
     assert (status, cleaned(events)) == (3, ["persistent://public/default/a"])
-    [told] = [event for event in events if isinstance(event, SetAside)]
+    [told] = [event for event in events if isinstance(event, PartitionQuarantined)]
     assert (
         told.name == TopicPartition("persistent://public/default/b", 3)
         and path.name in told.entry.reason
@@ -155,9 +157,9 @@ def test_the_daemon_sees_what_comes_and_stops_when_asked(archive: Path) -> None:
     wait_for(lambda: len(cleaned(events)) == 2)
     put_ledger(topic_folder(archive, "persistent://t/n/late"), 7, entries(20))
     wait_for(lambda: "persistent://t/n/late" in cleaned(events))
-    cleaners[0].ask_to_stop()
+    cleaners[0].request_stop()
     thread.join(120)
-    assert not thread.is_alive() and not any(isinstance(event, Note) for event in events)
+    assert not thread.is_alive() and not any(isinstance(event, DaemonNote) for event in events)
 
 
 def wait_for(condition: object, seconds: float = 120) -> None:
@@ -224,7 +226,7 @@ def test_of_a_backlog_beyond_the_horizon_nothing_could_go(tmp_path: Path) -> Non
     """A transaction that is open holds the horizon in ledger 12, so that ledger 12 lies beyond it."""
     folder = topic_folder(tmp_path)
     put_ledger(folder, 10, entries(20))
-    meta, payload = encode_single(Message(key=b"k", value=b"v", publish_time=NOW))
+    meta, payload = encode_single(PulsarMessage(key=b"k", value=b"v", publish_time=NOW))
     pending = encode_entry(replace(meta, txnid_least_bits=1, txnid_most_bits=0), payload)
     put_ledger(folder, 12, [*entries(2), pending])
     config = {"retentionTimeInMinutes": 0}

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from lastwrite.errors import CorruptLog, OutOfMemoryBudget, TruncatedLog, UnsupportedFormat
-from lastwrite.pulsar.format.codecs import Codec, Codecs
+from lastwrite.pulsar.format.codecs import PulsarCodec, PulsarCodecs
 from lastwrite.pulsar.format.compacted import (
     decode_record,
     encode_record,
@@ -18,8 +18,8 @@ from lastwrite.pulsar.format.entry import (
     TXN_COMMIT,
     BrokerMetadata,
     EncryptionKey,
-    Message,
     Metadata,
+    PulsarMessage,
     batch_parts,
     checked,
     decode_entry,
@@ -66,7 +66,9 @@ def test_a_single_message() -> None:
         7,
     )
     assert (
-        encode_entry(*encode_single(Message(key=b"k1", value=b"v1", sequence_id=7, publish_time=T)))
+        encode_entry(
+            *encode_single(PulsarMessage(key=b"k1", value=b"v1", sequence_id=7, publish_time=T))
+        )
         == EXAMPLES["A"]
     )
 
@@ -77,7 +79,9 @@ def test_a_broker_s_prefix_lies_outside_the_checksum() -> None:
     assert (entry.broker.broker_timestamp, entry.broker.index) == (T + 123, 41)
     assert entry.crc_holds and entry.checksum == entry_of("A").checksum
     assert entry.prefix + EXAMPLES["A"] == EXAMPLES["B"]
-    meta, payload = encode_single(Message(key=b"k1", value=b"v1", sequence_id=7, publish_time=T))
+    meta, payload = encode_single(
+        PulsarMessage(key=b"k1", value=b"v1", sequence_id=7, publish_time=T)
+    )
     assert (
         encode_entry(meta, payload, broker=BrokerMetadata(broker_timestamp=T + 123, index=41))
         == EXAMPLES["B"]
@@ -89,7 +93,7 @@ def test_a_delete_with_and_without_its_size(name: str, states_size: bool) -> Non
     entry = entry_of(name)
     assert entry.value_bytes == 0 and entry.metadata.null_value
     assert (entry.metadata.uncompressed_size is not None) == states_size
-    message = Message(key=b"k1", is_null=True, sequence_id=8, publish_time=T + 1)
+    message = PulsarMessage(key=b"k1", is_null=True, sequence_id=8, publish_time=T + 1)
     assert encode_entry(*encode_single(message, states_size=states_size)) == EXAMPLES[name]
 
 
@@ -116,11 +120,11 @@ def test_a_batch_in_each_compression(name: str) -> None:
 
 def test_a_batch_is_encoded_as_in_the_example() -> None:
     messages = [
-        Message(key=key, value=value, sequence_id=9 + i, publish_time=T + 2)
+        PulsarMessage(key=key, value=value, sequence_id=9 + i, publish_time=T + 2)
         for i, (key, value) in enumerate([(b"k1", b"v1a"), (b"k2", b"v2"), (b"k1", b"v1b")])
     ]
     assert encode_entry(*encode_batch(messages)) == EXAMPLES["D"]
-    assert encode_entry(*encode_batch(messages, codec=Codec.ZLIB)) == EXAMPLES["G"]
+    assert encode_entry(*encode_batch(messages, codec=PulsarCodec.ZLIB)) == EXAMPLES["G"]
 
 
 def test_a_marker_is_no_message() -> None:
@@ -188,10 +192,11 @@ def test_the_framed_entry_of_a_record() -> None:
     assert decode_record(EXAMPLES["F2"]) == (Position(10, 3), -1, EXAMPLES["B"])
 
 
-@pytest.mark.parametrize("codec", list(Codec))
-def test_a_batch_keeps_its_codec_and_its_prefix(codec: Codec) -> None:
+@pytest.mark.parametrize("codec", list(PulsarCodec))
+def test_a_batch_keeps_its_codec_and_its_prefix(codec: PulsarCodec) -> None:
     messages = [
-        Message(key=b"k%d" % i, value=b"v" * 50, sequence_id=i, publish_time=T) for i in range(20)
+        PulsarMessage(key=b"k%d" % i, value=b"v" * 50, sequence_id=i, publish_time=T)
+        for i in range(20)
     ]
     meta, payload = encode_batch(messages, codec=codec)
     entry = decode_entry(encode_entry(meta, payload, broker=BrokerMetadata(index=19)), 1, 0)
@@ -210,8 +215,8 @@ def test_a_batch_keeps_its_codec_and_its_prefix(codec: Codec) -> None:
 
 def test_unknown_fields_stay_where_they_are() -> None:
     messages = [
-        Message(key=b"a", value=b"1", sequence_id=1),
-        Message(key=b"b", value=b"2", sequence_id=2),
+        PulsarMessage(key=b"a", value=b"1", sequence_id=1),
+        PulsarMessage(key=b"b", value=b"2", sequence_id=2),
     ]
     meta, payload = encode_batch(messages)
     odd = put(40, b"later") + meta.encode() + put(9, 1) + put(35, 7) + put(31, 0)
@@ -246,8 +251,8 @@ def test_patched_metadata_keep_ascending_order() -> None:
 
 def test_the_denser_layout_is_read() -> None:
     messages = [
-        Message(key=b"a", value=b"1", sequence_id=1),
-        Message(key=b"b", value=b"2", sequence_id=2),
+        PulsarMessage(key=b"a", value=b"1", sequence_id=1),
+        PulsarMessage(key=b"b", value=b"2", sequence_id=2),
     ]
     plain = b"".join(encode_part(m) for m in messages)
     meta = Metadata(
@@ -269,7 +274,7 @@ def test_the_denser_layout_is_read() -> None:
     ("count", "kept"), [(1 << 30, (3, 7)), (9, (7, 3)), (9, (3, 9)), (9, (-1, 3)), (9, (3, 3))]
 )
 def test_a_denser_layout_that_lies(count: int, kept: tuple[int, ...]) -> None:
-    plain = b"".join(encode_part(Message(key=b"a", value=b"1")) for _ in range(2))
+    plain = b"".join(encode_part(PulsarMessage(key=b"a", value=b"1")) for _ in range(2))
     meta = Metadata(
         producer_name="p",
         sequence_id=0,
@@ -284,7 +289,7 @@ def test_a_denser_layout_that_lies(count: int, kept: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("count", [0, 2, 4, -1, 2**31 - 1, -(2**31)])
 def test_a_batch_that_lies_about_its_count_is_undecodable(count: int) -> None:
     meta = Metadata(producer_name="p", sequence_id=0, publish_time=0, num_messages_in_batch=count)
-    plain = b"".join(encode_part(Message(key=b"a", value=b"1")) for _ in range(3))
+    plain = b"".join(encode_part(PulsarMessage(key=b"a", value=b"1")) for _ in range(3))
     entry = decode_entry(encode_entry(meta, plain), 1, 0)
     assert is_undecodable(entry)
     with pytest.raises(CorruptLog):
@@ -298,7 +303,7 @@ def test_a_batch_without_messages() -> None:
 
 
 def test_an_unknown_codec_is_undecodable() -> None:
-    meta, payload = encode_batch([Message(key=b"a", value=b"1")])
+    meta, payload = encode_batch([PulsarMessage(key=b"a", value=b"1")])
     entry = decode_entry(encode_entry(meta.encode() + put(8, 5), payload), 1, 0)
     assert is_undecodable(entry)
     with pytest.raises(UnsupportedFormat):
@@ -328,7 +333,9 @@ def test_an_entry_cut_anywhere_never_gives_the_same(name: str) -> None:
 
 
 def test_an_entry_without_checksum() -> None:
-    meta, payload = encode_single(Message(key=b"k1", value=b"v1", sequence_id=7, publish_time=T))
+    meta, payload = encode_single(
+        PulsarMessage(key=b"k1", value=b"v1", sequence_id=7, publish_time=T)
+    )
     entry = decode_entry(encode_entry(meta, payload, checksum=False), 1, 2)
     assert entry.crc_holds is None and entry.checksum is None and entry.payload == b"v1"
     assert checked(entry) is entry and (entry.ledger, entry.entry) == (1, 2)
@@ -345,7 +352,7 @@ def test_metadata_need_their_required_fields(number: int) -> None:
 def test_properties_keep_their_order_and_repeats() -> None:
     properties = (("b", "1"), ("a", ""), ("b", "2"))
     (message,) = messages_of(
-        decode_entry(encode_entry(*encode_single(Message(properties=properties))), 1, 0)
+        decode_entry(encode_entry(*encode_single(PulsarMessage(properties=properties))), 1, 0)
     )
     assert message.properties == properties
     meta = Metadata(
@@ -400,29 +407,32 @@ def test_a_compacted_ledger_s_custom_metadata() -> None:
 # ---------------------------------------------------------------- payloads
 
 
-@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("codec", list(PulsarCodec))
 @pytest.mark.parametrize("plain", [b"", b"x", b"ab" * 5000, bytes(range(256)) * 9])
-def test_payloads_survive_each_codec(codec: Codec, plain: bytes) -> None:
-    assert Codecs().decompress(codec, Codecs().compress(codec, plain), len(plain), 1 << 20) == plain
+def test_payloads_survive_each_codec(codec: PulsarCodec, plain: bytes) -> None:
+    assert (
+        PulsarCodecs().decompress(codec, PulsarCodecs().compress(codec, plain), len(plain), 1 << 20)
+        == plain
+    )
 
 
-@pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
-def test_a_size_that_lies(codec: Codec) -> None:
-    packed = Codecs().compress(codec, b"ab" * 500)
+@pytest.mark.parametrize("codec", [codec for codec in PulsarCodec if codec])
+def test_a_size_that_lies(codec: PulsarCodec) -> None:
+    packed = PulsarCodecs().compress(codec, b"ab" * 500)
     for size in (-1, 0, 999, 1001, 1 << 20, 1 << 40):
-        if codec is Codec.ZLIB and 0 <= size < 1000:
+        if codec is PulsarCodec.ZLIB and 0 <= size < 1000:
             continue  # an inflater stops when it has what was asked for
         with pytest.raises((CorruptLog, OutOfMemoryBudget)):
-            Codecs().decompress(codec, packed, size, 1 << 21)
+            PulsarCodecs().decompress(codec, packed, size, 1 << 21)
     with pytest.raises(OutOfMemoryBudget):
-        Codecs().decompress(codec, packed, 1000, 999)
+        PulsarCodecs().decompress(codec, packed, 1000, 999)
     for cut in range(len(packed) - 1):
         try:
-            found = Codecs().decompress(codec, packed[:cut], 1000, 1 << 20)
+            found = PulsarCodecs().decompress(codec, packed[:cut], 1000, 1 << 20)
         except CorruptLog:
             continue
         assert found == b"ab" * 500  # of a zlib stream's flush nothing is missed
 
 
 def test_zlib_ends_with_a_sync_flush() -> None:
-    assert Codecs().compress(Codec.ZLIB, b"abc")[-4:] == b"\0\0\xff\xff"
+    assert PulsarCodecs().compress(PulsarCodec.ZLIB, b"abc")[-4:] == b"\0\0\xff\xff"

@@ -10,7 +10,7 @@ import pytest
 import lastwrite
 from lastwrite import cli
 from lastwrite.archive.gaps import RecordsLost
-from lastwrite.cleaner.events import Event, Note
+from lastwrite.cleaner.events import DaemonNote, Event
 from lastwrite.pulsar.fetched import FetchedTopic, FetchReport
 from lastwrite.spark.inline import INLINE
 from tests.support.jars import free_ports
@@ -109,7 +109,7 @@ def test_verify_and_rounds_name_the_gap(archive: Path) -> None:
     config = {"compactionThreshold": "1"}
     status = lastwrite.clean([str(archive)], config, once=True, spark=INLINE, tell=events.append)
     assert status == 0
-    assert [GAP in event.text for event in events if isinstance(event, Note)] == [True]
+    assert [GAP in event.text for event in events if isinstance(event, DaemonNote)] == [True]
 
 
 def test_a_round_keeps_the_gap_and_copies_have_it(archive: Path, tmp_path: Path) -> None:

@@ -25,10 +25,10 @@ from lastwrite.model.columns import (
     ByteArray,
 )
 from lastwrite.pulsar.format.chunk import KEEPS_PREFIX, LIKE_BROKER, TELLS_GROUPS, PulsarFormat
-from lastwrite.pulsar.format.codecs import Codec, Codecs
+from lastwrite.pulsar.format.codecs import PulsarCodec, PulsarCodecs
 from lastwrite.pulsar.format.entry import (
-    Message,
     Metadata,
+    PulsarMessage,
     decode_entry,
     encode_batch,
     encode_entry,
@@ -52,7 +52,7 @@ from tests.support.pulsar.drawn import (
 SECRET = secret_from(bytes(range(1, 9)) * SECRET_WORDS)
 LEDGER = 10
 BASE = LEDGER << 32
-SINGLE = encode_entry(*encode_single(Message(key=b"k", value=b"v", publish_time=START_MS)))
+SINGLE = encode_entry(*encode_single(PulsarMessage(key=b"k", value=b"v", publish_time=START_MS)))
 
 
 def walked(
@@ -252,10 +252,11 @@ def test_the_worked_examples() -> None:
     assert [body for body, _ in rebuilt(form, buffer, table, [1, 1])] == [body for body, _ in first]
 
 
-@pytest.mark.parametrize("codec", Codec)
-def test_where_all_stay_the_payload_is_copied(codec: Codec) -> None:
+@pytest.mark.parametrize("codec", PulsarCodec)
+def test_where_all_stay_the_payload_is_copied(codec: PulsarCodec) -> None:
     some = [
-        Message(key=b"k%d" % n, value=b"value" * n, publish_time=START_MS) for n in range(1, 40)
+        PulsarMessage(key=b"k%d" % n, value=b"value" * n, publish_time=START_MS)
+        for n in range(1, 40)
     ]
     meta, payload = encode_batch(some, codec=codec)
     form = PulsarFormat()
@@ -263,12 +264,14 @@ def test_where_all_stay_the_payload_is_copied(codec: Codec) -> None:
     ((body, left),) = rebuilt(form, buffer, table, [1] * 39)
     entry = decode_entry(body, 0, 0)
     assert (entry.payload, left, entry.crc_holds) == (payload, 39, True)
-    size = len(Codecs().decompress(codec, payload, meta.uncompressed_size or len(payload), 1 << 20))
+    size = len(
+        PulsarCodecs().decompress(codec, payload, meta.uncompressed_size or len(payload), 1 << 20)
+    )
     assert entry.metadata_bytes == patched(meta.encode(), range(39), size)
 
 
 def test_aborted_data_do_not_compete() -> None:
-    some = [Message(key=b"a", value=b"v", publish_time=START_MS)] * 3
+    some = [PulsarMessage(key=b"a", value=b"v", publish_time=START_MS)] * 3
     form = PulsarFormat()
     buffer, table = split_whole(
         form, data_object([encode_entry(*encode_batch(some)), SINGLE, SINGLE])
@@ -278,8 +281,8 @@ def test_aborted_data_do_not_compete() -> None:
 
 
 def test_what_is_wanted_alone_is_opened() -> None:
-    some = [Message(key=b"a", value=b"v", publish_time=START_MS)] * 3
-    bodies = [encode_entry(*encode_batch(some, codec=codec)) for codec in Codec]
+    some = [PulsarMessage(key=b"a", value=b"v", publish_time=START_MS)] * 3
+    bodies = [encode_entry(*encode_batch(some, codec=codec)) for codec in PulsarCodec]
     form = PulsarFormat()
     buffer, table = split_whole(form, data_object(bodies))
     wanted = np.array([0, 1, 1, 0, 1], dtype=np.uint8)
@@ -296,8 +299,10 @@ def test_what_is_wanted_alone_is_opened() -> None:
 
 
 def test_runs_are_cut_where_memory_ends() -> None:
-    some = [Message(key=b"k%d" % n, value=b"v" * 1000, publish_time=START_MS) for n in range(10)]
-    body = encode_entry(*encode_batch(some, codec=Codec.LZ4))
+    some = [
+        PulsarMessage(key=b"k%d" % n, value=b"v" * 1000, publish_time=START_MS) for n in range(10)
+    ]
+    body = encode_entry(*encode_batch(some, codec=PulsarCodec.LZ4))
     form = PulsarFormat(plain_limit=25_000)
     buffer, table = split_whole(form, data_object([body] * 5))
     assert [run.last - run.first for run in form.opened(buffer, table)] == [2, 2, 1]

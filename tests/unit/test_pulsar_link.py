@@ -34,19 +34,19 @@ from lastwrite.pulsar.network.broker import (
 )
 from lastwrite.pulsar.network.commands import (
     BaseCommand,
+    CommandError,
     Connected,
     LookupResponse,
     LookupType,
     Ping,
-    Refused,
     decode_command,
     encode_command,
 )
-from lastwrite.pulsar.network.identity import Identity
+from lastwrite.pulsar.network.identity import PulsarCredentials
 from lastwrite.pulsar.network.link import Link
 from lastwrite.pulsar.network.metadata import MetadataStore
 from lastwrite.pulsar.network.rocksdb import decode_value
-from lastwrite.pulsar.network.start_tls import Header, Response, ask_for_tls
+from lastwrite.pulsar.network.start_tls import BookieResponse, Header, ask_for_tls
 from lastwrite.pulsar.network.tls import tls_context
 from lastwrite.pulsar.network.zookeeper import digest_of_user, parse_store_url
 from lastwrite.pulsar.rules.live_settings import Login, TlsFiles
@@ -192,7 +192,7 @@ def test_a_broker_that_hangs_up_ends_the_call_at_once() -> None:
 def test_a_broker_that_asks_who_we_are_is_told_of_in_words() -> None:
     def serve(connection: socket.socket) -> None:
         hear(connection)
-        refused = Refused(
+        refused = CommandError(
             request_id=(1 << 64) - 1, error=3, message="Authentication required\n\tat java.lang"
         )
         say(connection, BaseCommand(kind=14, error=refused))
@@ -290,13 +290,13 @@ def test_tls_is_never_left_for_a_broker_without_it() -> None:
     with pytest.raises(RemoteFailed, match="does not accept TLS"):
         _named(plain, in_tls, "t")
     with pytest.raises(RemoteFailed, match="no TLS"):
-        topic_in_memory("http://a:1", TopicName.parse("t"), Identity(wants_tls=True))
+        topic_in_memory("http://a:1", TopicName.parse("t"), PulsarCredentials(wants_tls=True))
 
 
 def test_a_bookie_without_tls_says_so() -> None:
     def refuse(connection: socket.socket) -> None:
         connection.recv(1 << 16)
-        connection.sendall(frame(Response(header=Header(), status=404).encode()))
+        connection.sendall(frame(BookieResponse(header=Header(), status=404).encode()))
 
     def babble(connection: socket.socket) -> None:
         connection.recv(1 << 16)
@@ -322,9 +322,9 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="cannot be read"):
         tls_context(TlsFiles(certificate=str(tmp_path / "empty")))
     with pytest.raises(InvalidConfig, match="cannot read the token"):
-        Identity(Login(method="token", token_file=str(tmp_path / "nothing"))).proof()
+        PulsarCredentials(Login(method="token", token_file=str(tmp_path / "nothing"))).proof()
     (tmp_path / "token").write_text("token:abc\n")
-    identity = Identity(Login(method="token", token_file=str(tmp_path / "token")))
+    identity = PulsarCredentials(Login(method="token", token_file=str(tmp_path / "token")))
     assert identity.headers() == {"Authorization": "Bearer abc"}
     (tmp_path / "token").write_text("new")  # renewed meanwhile
     assert identity.proof() == b"new"

@@ -18,7 +18,7 @@ from lastwrite.errors import (
     OutOfMemoryBudget,
     UnsupportedFormat,
 )
-from lastwrite.pulsar.format.codecs import Codec
+from lastwrite.pulsar.format.codecs import PulsarCodec
 from lastwrite.pulsar.format.entry import EncryptionKey, Metadata, encode_entry
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.look import reader
@@ -33,7 +33,7 @@ from tests.support.pulsar.topics import topic_folder
 TOPIC = "persistent://public/default/orders"
 ENTRIES = [
     single("a", "1", 0, properties=(("colour", "red"),)),
-    batch([("b", "2"), ("a", "3"), (None, "keyless")], 1, codec=Codec.LZ4),
+    batch([("b", "2"), ("a", "3"), (None, "keyless")], 1, codec=PulsarCodec.LZ4),
     single("b", None, 4),
     single("c", "4", 5, event_time=77),
 ]

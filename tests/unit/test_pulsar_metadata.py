@@ -15,7 +15,7 @@ from lastwrite.errors import (
     TruncatedLog,
     UnsupportedFormat,
 )
-from lastwrite.pulsar.format.codecs import Codec
+from lastwrite.pulsar.format.codecs import PulsarCodec
 from lastwrite.pulsar.format.compacted import ledger_custom_metadata
 from lastwrite.pulsar.format.ledger_metadata import (
     Digest,
@@ -189,11 +189,11 @@ def test_other_versions() -> None:
             LedgerMetadata.decode_node(text)
 
 
-@pytest.mark.parametrize("codec", list(Codec))
-def test_a_topic_s_node(codec: Codec) -> None:
+@pytest.mark.parametrize("codec", list(PulsarCodec))
+def test_a_topic_s_node(codec: PulsarCodec) -> None:
     node = wrapped(INFO.encode(), codec)
     assert ManagedLedgerInfo.decode_node(node) == INFO
-    assert (node[:2] == b"\x47\x78") == (codec is not Codec.NONE)
+    assert (node[:2] == b"\x47\x78") == (codec is not PulsarCodec.NONE)
     if codec:
         for cut in range(2, len(node)):
             try:
@@ -233,7 +233,7 @@ def test_where_a_cursor_stands() -> None:
     found = PositionInfo.decode_node(EXAMPLES["P0"])
     assert (found.horizon, found.compacted_ledger) == (Position(10, 5), 77)
     assert found.encode() == EXAMPLES["P0"]
-    assert PositionInfo.decode_node(wrapped(EXAMPLES["P0"], Codec.LZ4)) == found
+    assert PositionInfo.decode_node(wrapped(EXAMPLES["P0"], PulsarCodec.LZ4)) == found
     cursor = CursorInfo(
         cursors_ledger=-1,
         mark_delete_ledger=11,

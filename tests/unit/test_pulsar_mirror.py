@@ -10,7 +10,7 @@ import pytest
 
 from lastwrite.errors import CorruptLog, LogHeld, RemoteFailed
 from lastwrite.pulsar.format.compacted import encode_record, ledger_custom_metadata
-from lastwrite.pulsar.format.entry import Message, encode_batch, encode_entry, encode_single
+from lastwrite.pulsar.format.entry import PulsarMessage, encode_batch, encode_entry, encode_single
 from lastwrite.pulsar.format.ledger_metadata import (
     Digest,
     LedgerMetadata,
@@ -43,15 +43,17 @@ COMPACTED = metadata(ledger_custom_metadata(TOPIC.full, Position(10, 1)))
 
 
 def single(key: str, value: bytes) -> bytes:
-    return encode_entry(*encode_single(Message(key=key.encode(), value=value, publish_time=1)))
+    return encode_entry(
+        *encode_single(PulsarMessage(key=key.encode(), value=value, publish_time=1))
+    )
 
 
 def batch(*keys: str | None) -> bytes:
     """A batch; None: a message that is gone."""
     messages = [
-        Message(key=key.encode(), value=b"v", publish_time=1)
+        PulsarMessage(key=key.encode(), value=b"v", publish_time=1)
         if key
-        else Message(compacted_out=True, publish_time=1)
+        else PulsarMessage(compacted_out=True, publish_time=1)
         for key in keys
     ]
     metadata, payload = encode_batch(messages)
@@ -65,17 +67,17 @@ RAW = [single("a", b"1"), batch("b", "c"), single("a", b"2")]
 def test_a_ledger_is_brought_once_and_makes_room_when_it_has_grown(tmp_path: Path) -> None:
     with mirroring(str(tmp_path), TOPIC) as mirror:
         assert mirror.find(10, 2) is None
-        path = mirror.bring(10, metadata(), enumerate(RAW[:2]))
+        path = mirror.fetch(10, metadata(), enumerate(RAW[:2]))
         assert mirror.find(10, 2) == path
         assert mirror.find(10, 3) is None
         assert mirror.find(10, 2, uuid4()) is None
     with mirroring(str(tmp_path), TOPIC) as mirror:
         assert mirror.find(10, 2) == path
-        longer = mirror.bring(10, metadata(), enumerate(RAW))
+        longer = mirror.fetch(10, metadata(), enumerate(RAW))
         assert [data for _, data in read_entries(longer)] == RAW
         assert longer != path and not Path(path).exists()
         offloaded = uuid4()
-        other = mirror.bring(10, metadata(), enumerate(RAW), offloaded)
+        other = mirror.fetch(10, metadata(), enumerate(RAW), offloaded)
         assert (mirror.find(10, 3, offloaded), mirror.raw_ledgers) == (other, [10])
         assert not Path(longer).exists()
 
@@ -112,7 +114,7 @@ def test_what_fails_on_its_way_leaves_nothing(tmp_path: Path) -> None:
 
     with mirroring(str(tmp_path), TOPIC) as mirror:
         with pytest.raises(RemoteFailed):
-            mirror.bring(10, metadata(), (each for _ in range(1) for each in failing()))
+            mirror.fetch(10, metadata(), (each for _ in range(1) for each in failing()))
         assert mirror.raw_ledgers == []
         assert {path.name for path in Path(mirror.folder).iterdir()} == {"lastwrite.lock"}
         with pytest.raises(LogHeld), mirroring(str(tmp_path), TOPIC):
@@ -126,8 +128,8 @@ def test_the_manifest_says_what_the_cluster_says(tmp_path: Path) -> None:
     ]
     info = ManagedLedgerInfo(ledgers=(LedgerInfo(ledger=10, entries=3, closed_ms=1),))
     with mirroring(str(tmp_path), TOPIC) as mirror:
-        mirror.bring(10, metadata(), enumerate(RAW))
-        mirror.bring(77, COMPACTED, enumerate(records))
+        mirror.fetch(10, metadata(), enumerate(RAW))
+        mirror.fetch(77, COMPACTED, enumerate(records))
         mirror.keep_metadata(info.encode())
         mirror.is_compacted(77, Position(10, 2))
         found = mirror.manifest
@@ -163,7 +165,7 @@ def test_that_a_message_lies_there_in_chunks_is_noted(tmp_path: Path) -> None:
     chunks = [
         encode_entry(
             replace(
-                encode_single(Message(key=b"a", value=b"v", publish_time=1))[0],
+                encode_single(PulsarMessage(key=b"a", value=b"v", publish_time=1))[0],
                 uuid="u",
                 chunk_id=n,
                 num_chunks_from_msg=2,
@@ -176,14 +178,14 @@ def test_that_a_message_lies_there_in_chunks_is_noted(tmp_path: Path) -> None:
     with mirroring(str(tmp_path), TOPIC) as mirror:
         for number, bodies in ((77, RAW[:1]), (78, chunks)):
             records = [encode_record(Position(10, n), -1, body) for n, body in enumerate(bodies)]
-            mirror.bring(number, COMPACTED, enumerate(records))
+            mirror.fetch(number, COMPACTED, enumerate(records))
             mirror.is_compacted(number, Position(10, 2))
             assert mirror.manifest is not None and mirror.manifest.parts is (number == 78)
 
 
 def test_an_empty_compacted_ledger(tmp_path: Path) -> None:
     with mirroring(str(tmp_path), TOPIC) as mirror:
-        mirror.bring(77, COMPACTED, [])
+        mirror.fetch(77, COMPACTED, [])
         assert mirror.find(77, 0) is not None
         mirror.is_compacted(77, Position(10, 2))
         found = mirror.manifest

@@ -13,7 +13,7 @@ from lastwrite.errors import CorruptLog, LogError
 from lastwrite.pulsar.format.ledger_metadata import LedgerMetadata, LedgerState
 from lastwrite.pulsar.format.names import parse_object_name
 from lastwrite.pulsar.format.offload import ENTRY_HEAD
-from lastwrite.pulsar.store.objects import ObjectWriter, checked_index, find_staged, read_entries
+from lastwrite.pulsar.store.objects import OffloadWriter, checked_index, find_staged, read_entries
 from lastwrite.storage import files
 
 METADATA = LedgerMetadata(quorum=1, ensemble=1, length=0, state=LedgerState.CLOSED)
@@ -22,7 +22,7 @@ METADATA = LedgerMetadata(quorum=1, ensemble=1, length=0, state=LedgerState.CLOS
 def write(
     folder: Path, entries: list[bytes], block_bytes: int = 1 << 20, framed: bool = False
 ) -> str:
-    writer = ObjectWriter(str(folder), 10, block_bytes=block_bytes)
+    writer = OffloadWriter(str(folder), 10, block_bytes=block_bytes)
     if framed:
         sizes = np.array([len(entry) + ENTRY_HEAD.size for entry in entries], np.int64)
         data = b"".join(ENTRY_HEAD.pack(len(entry), n) + entry for n, entry in enumerate(entries))
@@ -80,7 +80,7 @@ def test_a_ledger_without_entries_is_one(tmp_path: Path) -> None:
 
 
 def test_what_is_abandoned_leaves_nothing(tmp_path: Path) -> None:
-    writer = ObjectWriter(str(tmp_path), 10)
+    writer = OffloadWriter(str(tmp_path), 10)
     writer.append(0, b"x" * (2 << 20))
     assert len(find_staged(str(tmp_path))) == 1
     writer.abandon()
@@ -88,7 +88,7 @@ def test_what_is_abandoned_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_entries_must_rise(tmp_path: Path) -> None:
-    writer = ObjectWriter(str(tmp_path), 10)
+    writer = OffloadWriter(str(tmp_path), 10)
     writer.append(3, b"")
     with pytest.raises(CorruptLog, match="entry 3 follows entry 3"):
         writer.append(3, b"")

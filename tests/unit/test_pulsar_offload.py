@@ -12,8 +12,8 @@ from lastwrite.pulsar.format.ledger_metadata import LedgerMetadata, LedgerState
 from lastwrite.pulsar.format.offload import (
     BLOCK_HEADER_BYTES,
     PADDING,
-    IndexEntry,
     IndexObject,
+    OffloadIndexEntry,
     block_header,
     parse_block_header,
     walk_data,
@@ -31,12 +31,12 @@ def entries_of(data: bytes) -> list[tuple[int, bytes]]:
 def test_the_worked_object() -> None:
     assert entries_of(EXAMPLES["O"]) == [(0, EXAMPLES["A"]), (1, EXAMPLES["C"])]
     data, blocks = encode_data([EXAMPLES["A"], EXAMPLES["C"]])
-    assert data == EXAMPLES["O"] and blocks == [IndexEntry(0, 1, 0)]
+    assert data == EXAMPLES["O"] and blocks == [OffloadIndexEntry(0, 1, 0)]
 
 
 def test_the_worked_index() -> None:
     index = IndexObject.decode(EXAMPLES["P"])
-    assert (index.data_bytes, index.blocks) == (217, (IndexEntry(0, 1, 0),))
+    assert (index.data_bytes, index.blocks) == (217, (OffloadIndexEntry(0, 1, 0),))
     meta = index.metadata
     assert (meta.quorum, meta.ensemble, meta.length, meta.last_entry, meta.state) == (
         2,
@@ -160,9 +160,9 @@ def test_an_index_that_lies(at: int, text: str) -> None:
 
 
 def test_blocks_of_an_index_rise() -> None:
-    for second in (IndexEntry(0, 2, 300), IndexEntry(5, 2, 0)):
+    for second in (OffloadIndexEntry(0, 2, 300), OffloadIndexEntry(5, 2, 0)):
         with pytest.raises(CorruptLog, match="out of order"):
-            IndexObject.decode(IndexObject(400, b"", (IndexEntry(0, 1, 0), second)).encode())
+            IndexObject.decode(IndexObject(400, b"", (OffloadIndexEntry(0, 1, 0), second)).encode())
 
 
 def test_an_index_of_the_other_layout_says_so() -> None:
@@ -193,6 +193,6 @@ def test_metadata_that_contradict_the_blocks(last: int | None, firsts: tuple[int
     metadata = LedgerMetadata(
         quorum=1, ensemble=1, length=0, last_entry=last, state=LedgerState.CLOSED
     )
-    blocks = tuple(IndexEntry(first, n + 1, 200 * n) for n, first in enumerate(firsts))
+    blocks = tuple(OffloadIndexEntry(first, n + 1, 200 * n) for n, first in enumerate(firsts))
     with pytest.raises(CorruptLog, match="index of a ledger up to entry"):
         _ = IndexObject(500, metadata.encode(), blocks).metadata

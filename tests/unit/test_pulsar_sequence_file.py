@@ -21,7 +21,7 @@ from lastwrite.pulsar.format.sequence_file import (
     DEFLATE_CODEC,
     GZIP_CODEC,
     METADATA_KEY,
-    _Reader,
+    _BufferReader,
     decode_header,
     walk_sequence_file,
 )
@@ -82,7 +82,7 @@ def test_bytes_as_hadoop_has_them() -> None:
 )
 def test_hadoop_s_numbers(value: int, text: str) -> None:
     assert encode_vlong(value) == bytes.fromhex(text)
-    assert _Reader(bytes.fromhex(text), 0, len(text) // 2).vlong("number") == value
+    assert _BufferReader(bytes.fromhex(text), 0, len(text) // 2).vlong("number") == value
 
 
 def test_metadata_of_the_file() -> None:

@@ -14,7 +14,7 @@ import lastwrite
 from lastwrite.commands.systems import system_at
 from lastwrite.errors import CorruptLog, InvalidConfig, NotALog
 from lastwrite.model.log import PartitionLog, ProblemKind
-from lastwrite.pulsar.format.entry import Message, Metadata, encode_entry, encode_single
+from lastwrite.pulsar.format.entry import Metadata, PulsarMessage, encode_entry, encode_single
 from lastwrite.pulsar.format.managed_ledger import LedgerInfo, ManagedLedgerInfo, OffloadContext
 from lastwrite.pulsar.format.names import (
     INDEX_SUFFIX,
@@ -25,7 +25,7 @@ from lastwrite.pulsar.format.names import (
 )
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.store import survey, topic_log
-from lastwrite.pulsar.store.manifest import Manifest, read_manifest, replace_manifest
+from lastwrite.pulsar.store.manifest import CompactionManifest, read_manifest, replace_manifest
 from lastwrite.pulsar.store.place import locate
 from lastwrite.pulsar.store.topic import find_topics, list_topic
 from lastwrite.pulsar.system import PULSAR
@@ -33,7 +33,7 @@ from lastwrite.reports.compaction import PartitionReport, Status
 from lastwrite.spark.inline import INLINE
 from tests.support.pulsar.topics import TOPIC, put_ledger, read_compacted, topic_folder
 
-MANIFEST_OF_13 = Manifest(
+MANIFEST_OF_13 = CompactionManifest(
     topic=TOPIC,
     ledger=13,
     object=f"{UUID(int=13)}-ledger-13",
@@ -50,7 +50,7 @@ MANIFEST_OF_13 = Manifest(
 
 def single(key: str | None, value: bytes = b"v", **changes: int) -> bytes:
     meta, payload = encode_single(
-        Message(key=None if key is None else key.encode(), value=value, publish_time=7)
+        PulsarMessage(key=None if key is None else key.encode(), value=value, publish_time=7)
     )
     return encode_entry(replace(meta, **changes), payload)
 
@@ -172,7 +172,7 @@ def test_each_byte_of_a_manifest_counts() -> None:
         changed = bytearray(encoded)
         changed[at] ^= 1
         try:
-            found = Manifest.decode(bytes(changed))
+            found = CompactionManifest.decode(bytes(changed))
         except CorruptLog:
             continue
         assert found == MANIFEST_OF_13 and chr(encoded[at]).isspace()
@@ -191,7 +191,7 @@ def test_each_byte_of_a_manifest_counts() -> None:
 )
 def test_a_manifest_that_contradicts_itself_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(CorruptLog):
-        Manifest.decode(replace(MANIFEST_OF_13, **change).encode())  # type: ignore[arg-type]
+        CompactionManifest.decode(replace(MANIFEST_OF_13, **change).encode())  # type: ignore[arg-type]
 
 
 def test_a_manifest_of_another_topic_is_damage(tmp_path: Path) -> None:

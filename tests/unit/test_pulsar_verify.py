@@ -11,7 +11,7 @@ import pytest
 
 import lastwrite
 from lastwrite.pulsar.format.compacted import encode_record, ledger_custom_metadata
-from lastwrite.pulsar.format.entry import Message, encode_batch, encode_entry, encode_single
+from lastwrite.pulsar.format.entry import PulsarMessage, encode_batch, encode_entry, encode_single
 from lastwrite.pulsar.format.names import INDEX_SUFFIX
 from lastwrite.pulsar.format.offload import IndexObject
 from lastwrite.pulsar.format.position import Position
@@ -25,14 +25,16 @@ NOW = 1_700_000_000_000
 
 
 def single(key: bytes | None, value: bytes) -> bytes:
-    return encode_entry(*encode_single(Message(key=key, value=value, publish_time=NOW)))
+    return encode_entry(*encode_single(PulsarMessage(key=key, value=value, publish_time=NOW)))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Two raw ledgers of several blocks, with a transaction, and a compacted one of the first."""
     made = topic_folder(tmp_path)
-    members = [Message(index=n, key=b"b%d" % n, value=b"x" * n, publish_time=NOW) for n in range(4)]
+    members = [
+        PulsarMessage(index=n, key=b"b%d" % n, value=b"x" * n, publish_time=NOW) for n in range(4)
+    ]
     batch = encode_entry(*encode_batch(members))
     put_ledger(
         made,
@@ -41,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
         block_bytes=600,
     )
     lastwrite.compact(str(made), now_ms=NOW, spark=INLINE)
-    meta, payload = encode_single(Message(key=b"t", value=b"v", publish_time=NOW))
+    meta, payload = encode_single(PulsarMessage(key=b"t", value=b"v", publish_time=NOW))
     inside = replace(meta, txnid_least_bits=1, txnid_most_bits=0)
     marker = encode_entry(replace(inside, partition_key=None, marker_type=22))
     put_ledger(

@@ -17,7 +17,13 @@ from lastwrite.kafka.producers import history as producers
 from lastwrite.kafka.producers.history import read_history
 from lastwrite.kafka.producers.snapshot import ProducerEntry, encode_snapshot
 from lastwrite.kafka.store import log_dir
-from lastwrite.model.log import AbortedTransaction, PartitionLog, Problem, ProblemKind, Producer
+from lastwrite.model.log import (
+    AbortedTransaction,
+    PartitionLog,
+    Problem,
+    ProblemKind,
+    ProducerState,
+)
 from tests.support.kafka.logs import encode_aborted, write_checkpoint, write_segment
 from tests.support.kafka.model import ModelAborted
 from tests.support.kafka.single import encode_control_record
@@ -55,9 +61,9 @@ LOG = {
     5: [data(5, 9, txn=False)],
 }
 END = (
-    Producer(7, 0, 3, STAMP + 3, open_from=3),
-    Producer(8, 0, 1, STAMP + 4),
-    Producer(9, 0, 5, STAMP + 5),
+    ProducerState(7, 0, 3, STAMP + 3, open_from=3),
+    ProducerState(8, 0, 1, STAMP + 4),
+    ProducerState(9, 0, 5, STAMP + 5),
 )
 
 
@@ -91,7 +97,11 @@ def test_the_newest_snapshot_counts_and_what_lies_behind_it(folder: Path) -> Non
     snapshot(folder, 3)
     snapshot(folder, 5, *known)
     log = read(folder)
-    assert log.producers == (Producer(1, 4, -1, STAMP), Producer(7, 0, 2, 5, open_from=2), END[2])
+    assert log.producers == (
+        ProducerState(1, 4, -1, STAMP),
+        ProducerState(7, 0, 2, 5, open_from=2),
+        END[2],
+    )
     assert log.first_unstable_offset == 2
     snapshot(folder, 6)
     assert (read(folder).producers, read(folder).first_unstable_offset) == ((), None), (
@@ -105,9 +115,9 @@ def test_snapshots_at_the_logs_start_or_below_do_not_count(folder: Path) -> None
     snapshot(folder, 3, ProducerEntry(1, 4, -1, -1, 0, STAMP, 3, -1))
     write_checkpoint(folder.parent, "log-start-offset-checkpoint", {"t-0": 3})
     log = read(folder)
-    assert log.producers == (END[0], Producer(8, 0, -1, STAMP + 4), END[2])
+    assert log.producers == (END[0], ProducerState(8, 0, -1, STAMP + 4), END[2])
     write_checkpoint(folder.parent, "log-start-offset-checkpoint", {"t-0": 4})
-    assert read(folder).producers == (Producer(8, 0, -1, STAMP + 4), END[2])
+    assert read(folder).producers == (ProducerState(8, 0, -1, STAMP + 4), END[2])
 
 
 def test_what_was_opened_below_the_logs_start_holds_its_start(folder: Path) -> None:
@@ -173,7 +183,7 @@ def test_batches_larger_than_what_is_read_at_once(
     ]
     write_segment(folder, 5, [*big, marker(9, ABORT, 9)])
     assert read_history(read(folder))[:3] == (
-        (*END[:2], Producer(9, 0, 8, STAMP + 9)),
+        (*END[:2], ProducerState(9, 0, 8, STAMP + 9)),
         (AbortedTransaction(7, 0, 2, 1), AbortedTransaction(9, 7, 9, 3)),
         ((7, 3),),
     )
@@ -203,7 +213,7 @@ def test_markers_that_say_nothing_and_markers_in_disguise(folder: Path) -> None:
         [emptied, marker(6, ABORT, codec=Codec.GZIP), data(7), marker(8, COMMIT, codec=Codec.LZ4)],
     )
     history = read_history(read(folder))
-    assert history.producers[0] == Producer(7, 0, 7, STAMP + 8)
+    assert history.producers[0] == ProducerState(7, 0, 7, STAMP + 8)
     assert history.aborted[1:] == (AbortedTransaction(7, 3, 6, 7),)
 
 

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 import lastwrite
-from lastwrite.reports.fetching import FetchedLog, Held
+from lastwrite.reports.fetching import FetchedLog, HoldReason
 from lastwrite.rocketmq.network.patience import Patience
 from tests.support.breaking import BreakingProxy
 from tests.support.rocketmq.live import messages_in
@@ -70,7 +70,7 @@ def test_what_came_is_kept_where_a_message_does_not_come_whole(tmp_path: Path) -
     fill(queue, *[1_500] * 20, 100_000, *[1_500] * 20)
     with broken(queue, [40_000, 9_000, 30_000]) as url:
         found = fetch(url, archive, **SHORT)
-    assert (found.first_offset, found.end_offset, found.held) == (0, 20, Held.WAITING)
+    assert (found.first_offset, found.end_offset, found.held) == (0, 20, HoldReason.WAITING)
     assert found.reason is not None and "came from offset 20 on for" in found.reason
     assert "default.api.timeout.ms" in found.reason
     assert len(records(archive)) == 20
@@ -87,7 +87,7 @@ def test_a_broker_that_vanishes_ends_the_fetch_and_the_next_goes_on(tmp_path: Pa
         begin = time.monotonic()
         found = fetch(f"rocketmq://{address}", archive, **SHORT)
         assert time.monotonic() - begin < 30
-        assert found.held is Held.WAITING and found.end_offset == len(records(archive)) > 0
+        assert found.held is HoldReason.WAITING and found.end_offset == len(records(archive)) > 0
         assert found.reason is not None and f"from offset {found.end_offset} on" in found.reason
         queue.is_silent = lambda asked: False
         again = fetch(f"rocketmq://{address}", archive)
@@ -102,7 +102,7 @@ def test_a_first_fetch_of_a_compacted_queue_begins_again(tmp_path: Path) -> None
     queue.expire(90)  # what was compacted could not be looked up
     queue.is_silent = lambda asked: asked > 2
     with serving(queue) as address:
-        assert fetch(f"rocketmq://{address}", archive, **SHORT).held is Held.WAITING
+        assert fetch(f"rocketmq://{address}", archive, **SHORT).held is HoldReason.WAITING
         queue.is_silent = lambda asked: False
         assert fetch(f"rocketmq://{address}", archive).reason is None
     assert len(records(archive)) == 99
@@ -111,7 +111,7 @@ def test_a_first_fetch_of_a_compacted_queue_begins_again(tmp_path: Path) -> None
 def test_after_one_queue_gave_up_the_others_do_soon_unless_messages_come() -> None:
     patience = Patience(60)
     assert patience.now_s == 60
-    patience.note_given_up()
+    patience.note_abandoned()
     assert patience.now_s == 2
     patience.note_records()
     assert patience.now_s == 60

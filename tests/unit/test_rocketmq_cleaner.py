@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import lastwrite
-from lastwrite.cleaner.events import Event, Note, RoundEnded, SetAside
+from lastwrite.cleaner.events import DaemonNote, Event, PartitionQuarantined, RoundEnded
 from lastwrite.errors import InvalidConfig
 from lastwrite.model.log import TopicPartition
 from lastwrite.spark.inline import INLINE
@@ -44,7 +44,7 @@ def test_one_pass_cleans_each_queue_and_the_next_finds_nothing(store: Path) -> N
 def test_the_cleaners_own_names_hold_for_stores(store: Path) -> None:
     status, events = clean(store, **{"log.cleaner.enable": "false"})
     assert (status, cleaned(events)) == (0, set())
-    assert [event.text for event in events if isinstance(event, Note)] == [
+    assert [event.text for event in events if isinstance(event, DaemonNote)] == [
         "log.cleaner.enable is false: nothing is cleaned"
     ]
     tuned = {"log.cleaner.threads": 2, "log.cleaner.backoff.ms": 7, "log.cleaner.enable": "true"}
@@ -54,7 +54,9 @@ def test_the_cleaners_own_names_hold_for_stores(store: Path) -> None:
 def test_a_store_whose_broker_was_killed_is_left_alone(store: Path) -> None:
     (store / "abort").touch()
     status, events = clean(store)
-    assert isinstance(events[0], Note) and "was killed" in events[0].text and not cleaned(events)
+    assert (
+        isinstance(events[0], DaemonNote) and "was killed" in events[0].text and not cleaned(events)
+    )
     assert cleaned(clean(store, unclean="true")[1]) == {0, 1}
 
 
@@ -65,7 +67,7 @@ def test_a_damaged_queue_is_set_aside_and_released(store: Path) -> None:
     first.write_bytes(content)
     status, events = clean(store)
     assert (status, cleaned(events)) == (3, {1})
-    [told] = [event for event in events if isinstance(event, SetAside)]
+    [told] = [event for event in events if isinstance(event, PartitionQuarantined)]
     assert told.name == TopicPartition("ctopic", 0) and first.name in told.entry.reason
     assert clean(store) == (0, []), "until its next try is due"
     [report, _] = lastwrite.plan(str(store), spark=INLINE).partitions

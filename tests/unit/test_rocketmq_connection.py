@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import pytest
 
 from lastwrite.errors import InvalidConfig, RemoteFailed
-from lastwrite.rocketmq.network.connection import Connection, parse_address
+from lastwrite.rocketmq.network.connection import RocketmqConnection, parse_address
 from lastwrite.rocketmq.network.frame import Command, encode_command
 
 
@@ -43,7 +43,7 @@ def listening(answer: Callable[[socket.socket], None]) -> Iterator[str]:
 
 
 def ask(address: str, timeout: float = 5.0) -> Command:
-    with Connection(address, timeout) as connection:
+    with RocketmqConnection(address, timeout) as connection:
         return connection.ask(105, {"topic": "t"}, doing="asking for the route of t")
 
 

@@ -20,7 +20,7 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.rocketmq.format import properties, record, sides
 from lastwrite.rocketmq.format.record import (
     MAGIC_V2,
-    Message,
+    RocketmqMessage,
     body_of,
     encode_blank,
     encode_message,
@@ -90,7 +90,7 @@ def addresses(rows: list[Row]) -> list[int]:
     return [row["physical_offset"] for row in rows]
 
 
-def sent_to(writer: StoreWriter, topic: str, queue: int) -> list[Message]:
+def sent_to(writer: StoreWriter, topic: str, queue: int) -> list[RocketmqMessage]:
     return [
         message
         for message in writer.sent

@@ -11,8 +11,8 @@ import pytest
 import lastwrite
 from lastwrite import cli
 from lastwrite.archive.gaps import RecordsLost
-from lastwrite.cleaner.events import Event, Note
-from lastwrite.reports.fetching import FetchedLog, Held
+from lastwrite.cleaner.events import DaemonNote, Event
+from lastwrite.reports.fetching import FetchedLog, HoldReason
 from lastwrite.spark.inline import INLINE
 from tests.support.jars import free_ports
 from tests.support.rocketmq.live import messages_in
@@ -44,7 +44,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         queue.add("k", b"new", 8)
         queue.expire(9)
         refused = fetch(url, archive)
-        assert refused.held is Held.GAP
+        assert refused.held is HoldReason.GAP
         assert refused.reason is not None and "--accept-gap" in refused.reason
         found = fetch(url, archive, accepts_gap=True)
         assert (found.reason, found.first_offset, found.end_offset) == (None, 4, 12)
@@ -108,7 +108,7 @@ def test_serve_names_the_gap_once(archive: Path, tmp_path: Path) -> None:
 def test_rounds_name_the_gap_and_keep_it_while_messages_of_before_are_there(archive: Path) -> None:
     events: list[Event] = []
     assert lastwrite.clean([str(archive)], {}, once=True, spark=INLINE, tell=events.append) == 0
-    named = [event.text for event in events if isinstance(event, Note) and GAP in event.text]
+    named = [event.text for event in events if isinstance(event, DaemonNote) and GAP in event.text]
     assert len(named) == 1
 
 
@@ -134,7 +134,7 @@ def test_deletes_that_the_commit_log_still_has_come_and_the_rest_is_the_gap(
     queue.compact(0, 1, 2, 3, 5, 6)
     queue.expire(6)
     refused = fetch(url, archive)
-    assert refused.held is Held.DELETES and "--accept-gap" in (refused.reason or "")
+    assert refused.held is HoldReason.DELETES and "--accept-gap" in (refused.reason or "")
     found = fetch(url, archive, accepts_gap=True)
     assert found.gap is not None and "queue offsets 5 to 5 were lost" in found.gap
     assert offsets(archive) == [0, 1, 2, 3, 4, 6, 7]

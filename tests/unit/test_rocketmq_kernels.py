@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from lastwrite.rocketmq.format import index_file, kernels
 from lastwrite.rocketmq.format.java_hash import decode, index_hash, is_blank, string_hash
-from lastwrite.rocketmq.format.record import Message, encode_blank, encode_message, make_message
+from lastwrite.rocketmq.format.record import (
+    RocketmqMessage,
+    encode_blank,
+    encode_message,
+    make_message,
+)
 from tests.support.rocketmq.records import (
     EXAMPLE_INNER,
     EXAMPLE_RECORD_CRC,
@@ -62,13 +67,13 @@ def test_the_worked_examples() -> None:
     st.binary(max_size=12)
     | st.sampled_from([bytes(20), encode_blank(8), encode_blank(2**31 - 1) + b"x"]),
 )
-def test_split_sees_what_the_twin_sees(found: list[Message], behind: bytes) -> None:
+def test_split_sees_what_the_twin_sees(found: list[RocketmqMessage], behind: bytes) -> None:
     check_against_twin(log_of(found) + behind)
 
 
 @given(logs, st.data())
 def test_split_of_damaged_bytes_sees_what_the_twin_sees(
-    found: list[Message], data: st.DataObject
+    found: list[RocketmqMessage], data: st.DataObject
 ) -> None:
     raw = bytearray(log_of(found))
     for _ in range(data.draw(st.integers(1, 4)) if raw else 0):
@@ -155,7 +160,7 @@ def test_blank_as_the_twin_sees_it(raw: bytes) -> None:
     assert kernels.is_blank(data.ctypes.data, 0, len(raw)) == is_blank(decode(raw))
 
 
-def slow_index(found: list[Message], tags: bool) -> list[tuple[int, int, int]]:
+def slow_index(found: list[RocketmqMessage], tags: bool) -> list[tuple[int, int, int]]:
     rows = []
     for message in found:
         if message.sys_flag & 0xC == 0xC:
@@ -171,7 +176,9 @@ def slow_index(found: list[Message], tags: bool) -> list[tuple[int, int, int]]:
 
 
 @given(logs, st.integers(1, 12), st.booleans())
-def test_index_keys_are_those_of_the_twin(found: list[Message], room: int, tags: bool) -> None:
+def test_index_keys_are_those_of_the_twin(
+    found: list[RocketmqMessage], room: int, tags: bool
+) -> None:
     data = log_of(found)
     rows = split(data)[0]
     # A property of 60 bytes may be 30 keys: as many as are sure to fit.

@@ -15,10 +15,10 @@ import pytest
 
 import lastwrite
 from lastwrite.errors import InvalidConfig, RemoteFailed
-from lastwrite.rocketmq.format.sides import Topic
+from lastwrite.rocketmq.format.sides import TopicConfig
 from lastwrite.rocketmq.live import sources_of
-from lastwrite.rocketmq.network.access import Access
-from lastwrite.rocketmq.network.client import Client
+from lastwrite.rocketmq.network.access import RequestCredentials
+from lastwrite.rocketmq.network.client import RocketmqClient
 from lastwrite.rocketmq.network.route import MessageQueue, Route
 from lastwrite.rocketmq.rules.live_settings import RocketmqClientConfig, cluster_of
 from tests.unit.test_rocketmq_connection import listening
@@ -45,12 +45,14 @@ def test_other_urls_are_refused(url: str) -> None:
 
 
 def test_a_signature_covers_values_by_name_and_the_body() -> None:
-    access = Access(RocketmqClientConfig(access_key="me", secret_key="s", security_token="t"))
+    access = RequestCredentials(
+        RocketmqClientConfig(access_key="me", secret_key="s", security_token="t")
+    )
     signed = access.signed({"b": "2", "a": "1"}, b"body")
     # in the order of Java's strings: AccessKey, SecurityToken, a, b
     digest = hmac.new(b"s", b"met12body", hashlib.sha1).digest()
     assert signed["Signature"] == base64.b64encode(digest).decode()
-    assert Access().signed({"a": "1"}, b"") == {"a": "1"}
+    assert RequestCredentials().signed({"a": "1"}, b"") == {"a": "1"}
 
 
 def test_one_key_alone_is_refused() -> None:
@@ -68,15 +70,15 @@ class TwoBrokers:
         queues = tuple(MessageQueue(topic, broker, 0) for broker in "ab")
         return Route(topic, {}, queues, queues)
 
-    def topic_config(self, queue: MessageQueue) -> Topic:
-        return Topic(queue.topic, 1, 1, 6, attributes={"cleanup.policy": "COMPACTION"})
+    def topic_config(self, queue: MessageQueue) -> TopicConfig:
+        return TopicConfig(queue.topic, 1, 1, 6, attributes={"cleanup.policy": "COMPACTION"})
 
     def broker_config(self, broker: str) -> dict[str, str]:
         return {"searchBcqByCacheEnable": "false", "compactionMappedFileSize": "5060"}
 
 
 def test_of_a_topic_on_two_brokers_one_is_named() -> None:
-    client = cast("Client", TwoBrokers())
+    client = cast("RocketmqClient", TwoBrokers())
     with pytest.raises(InvalidConfig, match=r"rocketmq://h:1/a, and for each another --to"):
         sources_of(client, cluster_of("rocketmq://h:1"), None, None, ())
     (source,) = sources_of(client, cluster_of("rocketmq://h:1/b"), None, None, ())

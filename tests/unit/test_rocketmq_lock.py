@@ -70,12 +70,12 @@ def other_process(script: str, root: Path) -> Iterator[subprocess.Popen[str]]:
 def test_a_store_that_a_broker_serves_is_refused_to_who_writes(root: Path) -> None:
     with other_process(_BROKER, root) as broker:
         for names in ([T0], None):
-            lock.refuse_if_held(str(root), names)  # to read
+            lock.reject_if_held(str(root), names)  # to read
         with pytest.raises(LogHeld, match="holds the store"), lock.hold(str(root), [T0]):
             pass
         with pytest.raises(LogHeld), lock.turn(str(root)):
             pass
-        with lock.try_hold(str(root), [T0, T1]) as got:
+        with lock.try_lock(str(root), [T0, T1]) as got:
             assert not got
         assert str(lock.broker_of(str(root))) == (
             f"{root}/lock: a broker, process {broker.pid}, holds the store — stop it first [LW-401]"
@@ -154,8 +154,8 @@ def test_a_run_keeps_a_broker_from_serving_and_goes_beside_runs_on_other_queues(
         ):
             pass
         with pytest.raises(LogHeld):
-            lock.refuse_if_held(str(root))
-        lock.refuse_if_held(str(root), [T1])
+            lock.reject_if_held(str(root))
+        lock.reject_if_held(str(root), [T1])
         assert lock.broker_of(str(root)) is None
     with other_process(_BROKER, root):
         pass
@@ -217,21 +217,21 @@ def test_another_run_that_has_the_file_open_is_no_broker(root: Path) -> None:
 
 
 def test_a_store_that_was_not_stopped_in_order_is_refused_unless_told(root: Path) -> None:
-    lock.refuse_unclean(str(root), goes_on=False)
+    lock.reject_unclean(str(root), goes_on=False)
     (root / "abort").touch()
     with pytest.raises(LogHeld, match="killed.*--unclean"):
-        lock.refuse_unclean(str(root), goes_on=False)
+        lock.reject_unclean(str(root), goes_on=False)
     (root / "abort").write_bytes(b"4711")
     with pytest.raises(LogHeld, match=r"process 4711\) was killed"):
-        lock.refuse_unclean(str(root), goes_on=False)
-    lock.refuse_unclean(str(root), goes_on=True)
+        lock.reject_unclean(str(root), goes_on=False)
+    lock.reject_unclean(str(root), goes_on=True)
     assert lock.was_killed(str(root))
     with other_process(_BROKER, root):  # it runs
-        lock.refuse_unclean(str(root), goes_on=False)
+        lock.reject_unclean(str(root), goes_on=False)
 
 
 def test_a_lock_file_that_is_missing_is_made_for_a_run_and_not_for_a_look(tmp_path: Path) -> None:
-    lock.refuse_if_held(str(tmp_path))
+    lock.reject_if_held(str(tmp_path))
     assert not os.listdir(tmp_path)
     with lock.hold(str(tmp_path), [T0]):
         assert os.listdir(tmp_path) == ["lock"]

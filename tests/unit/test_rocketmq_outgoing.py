@@ -16,7 +16,7 @@ from lastwrite.rocketmq.format.record import (
     make_message,
     split_inner,
 )
-from lastwrite.rocketmq.network.outgoing import Outgoing, encode_batch_member
+from lastwrite.rocketmq.network.outgoing import OutgoingMessage, encode_batch_member
 from lastwrite.rocketmq.network.send import parse_message
 
 COMPRESSED = [Compression.ZLIB, Compression.LZ4, Compression.ZSTD]
@@ -24,27 +24,29 @@ COMPRESSED = [Compression.ZLIB, Compression.LZ4, Compression.ZSTD]
 
 @given(st.binary(min_size=1, max_size=300), st.sampled_from(COMPRESSED))
 def test_a_compressed_body_reads_back(body: bytes, compression: Compression) -> None:
-    stored, flag = Outgoing("k", body, compression=compression, compress_from=1).encode_body()
+    stored, flag = OutgoingMessage(
+        "k", body, compression=compression, compress_from=1
+    ).encode_body()
     assert body_of(make_message("t", stored, sys_flag=flag), 1 << 20) == body
 
 
 def test_small_bodies_go_as_they_are() -> None:
-    assert Outgoing("k", b"x" * 4095).encode_body() == (b"x" * 4095, 0)
-    assert Outgoing("k", b"x" * 4096).encode_body()[1] & 1
-    assert Outgoing("k", b"x" * 4096, compression=Compression.NONE).encode_body() == (
+    assert OutgoingMessage("k", b"x" * 4095).encode_body() == (b"x" * 4095, 0)
+    assert OutgoingMessage("k", b"x" * 4096).encode_body()[1] & 1
+    assert OutgoingMessage("k", b"x" * 4096, compression=Compression.NONE).encode_body() == (
         b"x" * 4096,
         0,
     )
 
 
 def test_a_delete_is_empty_only_when_it_is_decompressed() -> None:
-    stored, flag = Outgoing("k", None).encode_body()
+    stored, flag = OutgoingMessage("k", None).encode_body()
     assert stored
     assert body_of(make_message("t", stored, sys_flag=flag), 100) == b""
 
 
 def test_properties_have_key_tag_and_a_key_of_their_own() -> None:
-    flat = Outgoing("a b", b"x", "T", {"p": "v"}).encode_properties("U" * 32)
+    flat = OutgoingMessage("a b", b"x", "T", {"p": "v"}).encode_properties("U" * 32)
     assert properties.parse(flat.encode()) == {
         "KEYS": "a b",
         "TAGS": "T",
@@ -56,28 +58,29 @@ def test_properties_have_key_tag_and_a_key_of_their_own() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Outgoing(" \t", b"x"),
-        Outgoing("k\x02", b"x"),
-        Outgoing("k", b"x", ""),
-        Outgoing("k", b"x", None, {"": "v"}),
-        Outgoing("k", b"x", None, {"n": ""}),
-        Outgoing("k", b"x", None, {"KEYS": "other"}),
-        Outgoing("k", b"x", None, {"n": "v" * 33_000}),
+        OutgoingMessage(" \t", b"x"),
+        OutgoingMessage("k\x02", b"x"),
+        OutgoingMessage("k", b"x", ""),
+        OutgoingMessage("k", b"x", None, {"": "v"}),
+        OutgoingMessage("k", b"x", None, {"n": ""}),
+        OutgoingMessage("k", b"x", None, {"KEYS": "other"}),
+        OutgoingMessage("k", b"x", None, {"n": "v" * 33_000}),
     ],
 )
-def test_properties_that_would_not_be_read_back_are_refused(message: Outgoing) -> None:
+def test_properties_that_would_not_be_read_back_are_refused(message: OutgoingMessage) -> None:
     with pytest.raises(InvalidConfig):
         message.encode_properties("U")
 
 
 def test_a_body_of_no_bytes_is_refused() -> None:
     with pytest.raises(InvalidConfig, match="no bytes"):
-        Outgoing("k", b"").encode_body()
+        OutgoingMessage("k", b"").encode_body()
 
 
 def test_members_of_a_batch_lie_as_in_an_inner_batch() -> None:
     body = b"".join(
-        encode_batch_member(Outgoing(key, data), "U") for key, data in (("a", b"1"), ("b", None))
+        encode_batch_member(OutgoingMessage(key, data), "U")
+        for key, data in (("a", b"1"), ("b", None))
     )
     message = make_message(
         "t", body, {"INNER_NUM": "2", "INNER_BASE": "5"}, sys_flag=NEEDS_UNWRAP | INNER_BATCH
@@ -88,16 +91,16 @@ def test_members_of_a_batch_lie_as_in_an_inner_batch() -> None:
 @pytest.mark.parametrize(
     ("given_message", "expected"),
     [
-        ({"key": "k", "body": "ä"}, Outgoing("k", "ä".encode())),
-        ({"key": "k", "body_base64": "AAE="}, Outgoing("k", b"\0\1")),
-        ({"key": "k", "body": None}, Outgoing("k", None)),
+        ({"key": "k", "body": "ä"}, OutgoingMessage("k", "ä".encode())),
+        ({"key": "k", "body_base64": "AAE="}, OutgoingMessage("k", b"\0\1")),
+        ({"key": "k", "body": None}, OutgoingMessage("k", None)),
         (
             {"key": "k", "tag": "T", "properties": {"a": "b"}, "body": "x"},
-            Outgoing("k", b"x", "T", {"a": "b"}),
+            OutgoingMessage("k", b"x", "T", {"a": "b"}),
         ),
     ],
 )
-def test_messages_from_json(given_message: dict[str, object], expected: Outgoing) -> None:
+def test_messages_from_json(given_message: dict[str, object], expected: OutgoingMessage) -> None:
     assert parse_message(given_message) == expected
 
 

@@ -20,8 +20,8 @@ from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, LogError
 from lastwrite.model.log import PartitionLog, Segment, TopicPartition
 from lastwrite.rocketmq.format.names import file_name
 from lastwrite.rocketmq.store import lock, publish
-from lastwrite.rocketmq.store.copies import copy_config
-from lastwrite.rocketmq.store.publish import Change, Pair
+from lastwrite.rocketmq.store.publish import Pair, QueueChange
+from lastwrite.rocketmq.store.topic_copies import copy_config
 from lastwrite.storage import files
 from lastwrite.storage.files import FaultPoints
 from tests.support.rocketmq.trees import (
@@ -143,7 +143,7 @@ def test_a_queue_that_a_broker_left_unfinished_stays_as_it_is_and_the_others_cha
     with lock.hold(str(root), LAYOUT.before):
         wave = changes(root, LAYOUT)
         first, second = publish.publish(str(root), wave)
-        publish.tidy(str(root), [T0, T1])
+        publish.delete_replaced(str(root), [T0, T1])
     assert isinstance(first, kind) and second is None
     with pytest.raises(kind, match=words):
         raise first
@@ -165,8 +165,8 @@ def made(root: Path, place: int, offsets: list[int], name: str | None = None) ->
 def test_our_own_mistakes_end_before_the_store(root: Path) -> None:
     old = without_staged(root)
 
-    def change(*pairs: Pair, gone: tuple[str, ...] = ()) -> Change:
-        return Change(name=T0, gone=gone, pairs=pairs)
+    def change(*pairs: Pair, gone: tuple[str, ...] = ()) -> QueueChange:
+        return QueueChange(name=T0, gone=gone, pairs=pairs)
 
     wrong = {
         "is there and stays": lambda: change(made(root, 0, [1])),
@@ -257,9 +257,9 @@ def test_a_store_without_a_tree_gets_one(tmp_path: Path) -> None:
     root = tmp_path / "store"
     (root / "config").mkdir(parents=True)
     with lock.hold(str(root), [T0]):
-        wave = [Change(name=T0, pairs=[made(root, 0, [0, 1])], position=1)]
+        wave = [QueueChange(name=T0, pairs=[made(root, 0, [0, 1])], position=1)]
         assert publish.publish(str(root), wave) == [None]
-        publish.tidy(str(root), [T0])
+        publish.delete_replaced(str(root), [T0])
     assert load_like_broker(root) == ({T0: [0, 1]}, {T0: 1})
     assert sorted(path.name for path in root.iterdir()) == ["compaction", "config", "lock"]
 
@@ -301,15 +301,17 @@ def test_a_copy_has_the_queue_as_it_will_be_and_the_original_stays(
         for name in LAYOUT.before:
             publish.recover(str(root), name)
     assert publish.publish_copies(str(target), wave[:1]) == [None]
-    publish.tidy(str(target), [T0])
+    publish.delete_replaced(str(target), [T0])
     assert load_like_broker(target) == ({T0: LAYOUT.new[T0]}, {T0: 1})
-    assert publish.publish_copies(str(target), [*wave[1:], Change(name=U0, source=str(root))]) == [
+    assert publish.publish_copies(
+        str(target), [*wave[1:], QueueChange(name=U0, source=str(root))]
+    ) == [
         None,
         None,
     ]
-    publish.tidy(str(target), [T1, U0])
+    publish.delete_replaced(str(target), [T1, U0])
     assert load_like_broker(target) == (LAYOUT.new, LAYOUT.new_positions)
-    (error,) = publish.publish_copies(str(target), [Change(name=U0, source=str(root))])
+    (error,) = publish.publish_copies(str(target), [QueueChange(name=U0, source=str(root))])
     assert isinstance(error, InvalidConfig)
     assert contents(root) == old
     assert sorted(path.name for path in target.iterdir()) == ["compaction", "lock"]
@@ -338,7 +340,7 @@ def test_a_copy_to_where_somebody_works_is_refused(root: Path, tmp_path: Path) -
         arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as broker:
         assert broker.stdout is not None and broker.stdout.readline()
-        (error,) = publish.publish_copies(str(target), [Change(name=U0, source=str(root))])
+        (error,) = publish.publish_copies(str(target), [QueueChange(name=U0, source=str(root))])
         assert isinstance(error, LogHeld) and "a broker" in error.problem
         broker.communicate("\n")
 

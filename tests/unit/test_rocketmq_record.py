@@ -30,7 +30,7 @@ from lastwrite.rocketmq.format.record import (
     NEEDS_UNWRAP,
     Compression,
     Host,
-    Message,
+    RocketmqMessage,
     body_crc,
     body_of,
     compression_of,
@@ -57,7 +57,7 @@ from tests.support.rocketmq.records import (
 START = 1_700_000_000_000
 
 
-def decoded(raw: bytes) -> Message:
+def decoded(raw: bytes) -> RocketmqMessage:
     return decode_message(raw, 0, len(raw))
 
 
@@ -152,7 +152,7 @@ def test_examples_whole_then_with_bytes_behind_then_cut_at_every_byte(example: b
 
 
 @given(messages())
-def test_what_is_encoded_is_decoded(message: Message) -> None:
+def test_what_is_encoded_is_decoded(message: RocketmqMessage) -> None:
     raw = encode_message(message)
     assert len(raw) == message.size
     assert decode_message(b"12" + raw, 2, len(raw) + 2) == message
@@ -161,7 +161,7 @@ def test_what_is_encoded_is_decoded(message: Message) -> None:
 
 @given(messages(), st.data())
 def test_no_damage_reads_past_the_end_or_ends_in_another_error(
-    message: Message, data: st.DataObject
+    message: RocketmqMessage, data: st.DataObject
 ) -> None:
     raw = bytearray(encode_message(message))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -267,7 +267,7 @@ def test_a_small_body_that_would_fill_the_memory_does_not() -> None:
         body_of(make_message("t", bomb, sys_flag=COMPRESSED), 1 << 16)
 
 
-def inner(body: bytes, count: str = "1") -> Message:
+def inner(body: bytes, count: str = "1") -> RocketmqMessage:
     return make_message(
         "t", body, {"INNER_NUM": count, "INNER_BASE": "5"}, sys_flag=NEEDS_UNWRAP | INNER_BATCH
     )

@@ -562,7 +562,7 @@ def test_no_remedy_costs_a_message(root: Path) -> None:
     """
     (root / LOG / f"{FIRST}.delete").write_bytes(b"x" * 100)
     (problem,) = reading.read_queue(
-        str(root), reading.Part.COMPACTION_LOG, TopicPartition(TOPIC, 0)
+        str(root), reading.StoreFolder.COMPACTION_LOG, TopicPartition(TOPIC, 0)
     ).problems
     assert str(problem.remedy).startswith("keep it")
     (root / LOG / f"{FIRST}.delete").unlink()

@@ -20,7 +20,7 @@ from lastwrite.errors import InvalidConfig, LogHeld, NotALog
 from lastwrite.model.log import Problem, TopicPartition
 from lastwrite.reports.verification import VerifyReport, VerifyStatus
 from lastwrite.rocketmq.format.names import file_name
-from lastwrite.rocketmq.format.record import Message, decode_message
+from lastwrite.rocketmq.format.record import RocketmqMessage, decode_message
 from lastwrite.rocketmq.store import lock
 from lastwrite.spark.inline import INLINE
 from lastwrite.verification import logs as logs_module
@@ -305,7 +305,7 @@ def poke(root: Path, place: str, position: int, data: bytes) -> None:
     path.write_bytes(content)
 
 
-def record_with_body(root: Path) -> tuple[int, Message]:
+def record_with_body(root: Path) -> tuple[int, RocketmqMessage]:
     """Where a record with a body begins, behind the first of the first file; and what it is."""
     data = (root / LOG / FIRST).read_bytes()
     at = decode_message(data, 0, len(data)).size

@@ -20,7 +20,7 @@ from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.reports.compaction import PartitionReport, Status
 from lastwrite.scan_cache import files as store
 from lastwrite.scan_cache import format as layout
-from lastwrite.scan_cache.task import CachedScan
+from lastwrite.scan_cache.task import FileCachedScan
 from lastwrite.storage import files
 from lastwrite.storage.files import FaultPoints
 from tests.support.engine import compact
@@ -246,7 +246,9 @@ def believed(root: Path, base: int) -> object:
     found = store.read_cached(log_path, store.identity_of(log_path), layout.digest_of(secret))
     if found is None:
         return None
-    scans = [CachedScan(found.path, found.bits, found.identity, piece) for piece in found.pieces]
+    scans = [
+        FileCachedScan(found.path, found.bits, found.identity, piece) for piece in found.pieces
+    ]
     return found.pieces if all(scan.is_true(log_path) for scan in scans) else None
 
 

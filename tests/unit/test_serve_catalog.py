@@ -12,12 +12,12 @@ import pytest
 from lastwrite.engine.system import system_named
 from lastwrite.errors import LogError
 from lastwrite.model.log import PartitionLog, TopicPartition
-from lastwrite.server.catalog import Catalog, Partition, Source
+from lastwrite.server.catalog import Catalog, ServedPartition, ServedSource
 from lastwrite.server.files import Files
 from tests.golden.commands import CORPUS
 
 
-class Counted(Partition):
+class Counted(ServedPartition):
     """Its first listing waits until it is let go."""
 
     listings = 0
@@ -48,7 +48,7 @@ def _served(folder: Path, told: list[str], *numbers: int) -> Catalog:
         shutil.copytree(
             CORPUS / "kafka-4.4.0" / "stopped" / "client-none-0", folder / f"t-{number}"
         )
-    source = Source(str(folder), system_named("kafka"))
+    source = ServedSource(str(folder), system_named("kafka"))
     return Catalog([source], (), Files(1 << 20), tell=told.append)
 
 
@@ -115,7 +115,7 @@ def test_damage_is_reported_once(tmp_path: Path) -> None:
     shutil.copytree(CORPUS / "kafka-4.4.0" / "stopped" / "client-none-0", folder)
     segment = sorted(folder.glob("*.log"))[0]
     segment.write_bytes(b"\xff" * 100 + segment.read_bytes()[100:])
-    partition = Partition(TopicPartition("t", 0), str(folder), Files(1 << 20), told.append)
+    partition = ServedPartition(TopicPartition("t", 0), str(folder), Files(1 << 20), told.append)
     for _ in range(2):
         with pytest.raises(LogError):
             partition.log()

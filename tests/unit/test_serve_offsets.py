@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lastwrite.kafka.cluster.commits import Commit, Place
+from lastwrite.kafka.cluster.commits import Commit, GroupPartition
 from lastwrite.kafka.cluster.group_states import GroupKind, GroupStates
-from lastwrite.kafka.store.positions import GroupPositions, Retention, positions_in
+from lastwrite.kafka.store.positions import GroupPositions, OffsetRetention, positions_in
 from lastwrite.model.policy import LONG_MAX
 from lastwrite.reports.groups import UnreadPosition
 from lastwrite.server.offsets import Offsets
@@ -17,7 +17,7 @@ from tests.commits.killed import live
 from tests.golden.commands import CORPUS
 from tests.support.kafka.expiring_groups import DAY_MS, expiring_groups
 
-_HERE = Place("a", "t", 0)
+_HERE = GroupPartition("a", "t", 0)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -50,7 +50,7 @@ def test_what_was_deleted_here_does_not_come_back_from_the_archive(tmp_path: Pat
     store.close()
 
 
-def _of_broker(*commits: tuple[Place, Commit], **more: Any) -> GroupPositions:
+def _of_broker(*commits: tuple[GroupPartition, Commit], **more: Any) -> GroupPositions:
     return GroupPositions(dict(commits), frozenset(), **more)
 
 
@@ -61,7 +61,7 @@ def _continued(state: Path, source: GroupPositions) -> Offsets:
 
 
 def test_a_position_of_a_stopped_broker_is_where_the_group_goes_on(tmp_path: Path) -> None:
-    elsewhere = Place("a", "not served", 0)
+    elsewhere = GroupPartition("a", "not served", 0)
     broker = _of_broker((_HERE, Commit(3, at_ms=10)), (elsewhere, Commit(3, at_ms=10)))
     store = _continued(tmp_path, broker)
     assert store.of(_HERE) == Commit(3, at_ms=10)
@@ -94,7 +94,7 @@ def test_a_position_deleted_here_does_not_come_back_from_the_broker(tmp_path: Pa
 
 
 def test_a_group_has_the_protocol_that_it_had_at_the_stopped_broker(tmp_path: Path) -> None:
-    kinds = positions_in(str(CORPUS / "internal-topics"), Retention(0, LONG_MAX)).kinds
+    kinds = positions_in(str(CORPUS / "internal-topics"), OffsetRetention(0, LONG_MAX)).kinds
     assert kinds == {
         "classic": GroupKind("consumer"),
         "static": GroupKind("consumer"),
@@ -116,7 +116,7 @@ def test_an_expired_position_is_left_out(tmp_path: Path) -> None:
 def test_a_position_that_cannot_be_read_is_no_missing_one(tmp_path: Path) -> None:
     unread = UnreadPosition(source="x.log", offset=4, group="a", reason="cut")
     store = _continued(tmp_path, _of_broker(unread=(unread,)))
-    assert store.is_unread(_HERE) and not store.is_unread(Place("b", "t", 0))
+    assert store.is_unread(_HERE) and not store.is_unread(GroupPartition("b", "t", 0))
     store.close()
 
 

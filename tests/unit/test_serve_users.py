@@ -15,9 +15,9 @@ from lastwrite.cli import run
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.network import access, scram
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig
-from lastwrite.server.door import Kept, name_of
-from lastwrite.server.proofs import Plain, Refused, Scram, begin_proof
-from lastwrite.server.rights import Kind, Operation, Rights, Rule
+from lastwrite.server.acls import AclEntry, AclTable, Operation, ResourceType
+from lastwrite.server.listener_security import ReloadingFile, name_of
+from lastwrite.server.sasl import AuthenticationFailed, PlainExchange, ScramExchange, start_sasl
 from lastwrite.server.users import (
     ScramKeys,
     SlowHash,
@@ -34,8 +34,8 @@ NAME, PASSWORD = "al=i,ce", "s3cr\u00e9t"
 @pytest.fixture(scope="module")
 def users() -> Users:
     rules = (
-        Rule(f"User:{NAME}", Operation.READ, Kind.TOPIC, "orders"),
-        Rule("User:*", Operation.DESCRIBE, Kind.GROUP, "a-", True, False, "10.0.0.1"),
+        AclEntry(f"User:{NAME}", Operation.READ, ResourceType.TOPIC, "orders"),
+        AclEntry("User:*", Operation.DESCRIBE, ResourceType.GROUP, "a-", True, False, "10.0.0.1"),
     )
     return Users({NAME: User.of(PASSWORD)}, rules)
 
@@ -111,9 +111,9 @@ def test_the_command_writes_an_entry(
     said = capfd.readouterr()
     assert "bob: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512" in said.out and "secret" not in said.out
     assert read_users(str(path)).rules == (
-        Rule("User:bob", Operation.READ, Kind.TOPIC, "orders-", True),
-        Rule("User:bob", Operation.READ, Kind.TOPIC, "one"),
-        Rule("User:bob", Operation.READ, Kind.GROUP, "*"),
+        AclEntry("User:bob", Operation.READ, ResourceType.TOPIC, "orders-", True),
+        AclEntry("User:bob", Operation.READ, ResourceType.TOPIC, "one"),
+        AclEntry("User:bob", Operation.READ, ResourceType.GROUP, "*"),
     )
     path.chmod(0o640)
     _piped(monkeypatch, "other\n")
@@ -159,10 +159,10 @@ def test_our_client_shows_our_server_who_it_is(users: Users, mechanism: str) -> 
     who: list[str | None] = []
 
     def talk(settings: KafkaClientConfig) -> None:
-        proof = begin_proof(mechanism, lambda: users.users)
+        proof = start_sasl(mechanism, lambda: users.users)
 
         def exchange(token: bytes) -> bytes:
-            step = proof.hear(token)
+            step = proof.authenticate(token)
             who.append(step.user)
             return step.answer
 
@@ -175,7 +175,7 @@ def test_our_client_shows_our_server_who_it_is(users: Users, mechanism: str) -> 
         config(mechanism, user="nobody"),
         config(mechanism, user="é"),
     ):
-        with pytest.raises(Refused, match=r"^Authentication failed") as caught:
+        with pytest.raises(AuthenticationFailed, match=r"^Authentication failed") as caught:
             talk(wrong)
         assert "guess" not in str(caught.value) and "nobody" not in str(caught.value)
 
@@ -187,13 +187,13 @@ def test_the_example_of_the_rfc(monkeypatch: pytest.MonkeyPatch) -> None:
 
     keys = ScramKeys(salt, 4096, hashlib.sha256(client_key).digest(), server_key)
     nonce = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
-    monkeypatch.setattr("lastwrite.server.proofs.secrets.token_urlsafe", lambda _: nonce)
-    proof = Scram("SCRAM-SHA-256", lambda: {"user": User({"SCRAM-SHA-256": keys})})
-    first = proof.hear(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
+    monkeypatch.setattr("lastwrite.server.sasl.secrets.token_urlsafe", lambda _: nonce)
+    proof = ScramExchange("SCRAM-SHA-256", lambda: {"user": User({"SCRAM-SHA-256": keys})})
+    first = proof.authenticate(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
     assert first.answer == (
         b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
     )
-    last = proof.hear(
+    last = proof.authenticate(
         b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
         b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
     )
@@ -220,46 +220,50 @@ def test_the_example_of_the_rfc(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_is_no_scram(tokens: list[bytes]) -> None:
-    proof = Scram("SCRAM-SHA-256", dict)
-    with pytest.raises(Refused):
+    proof = ScramExchange("SCRAM-SHA-256", dict)
+    with pytest.raises(AuthenticationFailed):
         for token in tokens:
-            proof.hear(token)
+            proof.authenticate(token)
 
 
 @pytest.mark.parametrize("token", [b"", b"a\0b", b"\0user\0wrong", b"x\0user\0pw", b"\0\xff\0pw"])
 def test_what_is_no_plain(token: bytes) -> None:
     known = {"user": User(plain=SlowHash.of("pw"))}
-    with pytest.raises(Refused):
-        Plain(lambda: known).hear(token)
-    assert Plain(lambda: known).hear(b"user\0user\0pw").user == "user"
+    with pytest.raises(AuthenticationFailed):
+        PlainExchange(lambda: known).authenticate(token)
+    assert PlainExchange(lambda: known).authenticate(b"user\0user\0pw").user == "user"
 
 
 # ---------------------------------------------------------------------- rights
 
 
 def test_rights_are_those_of_kafkas_authorizer() -> None:
-    rights = Rights(
+    rights = AclTable(
         [
-            Rule("User:a", Operation.READ, Kind.TOPIC, "one"),
-            Rule("User:a", Operation.READ, Kind.TOPIC, "pre-", True),
-            Rule("User:*", Operation.DESCRIBE, Kind.TOPIC, "*"),
-            Rule("User:a", Operation.ALL, Kind.GROUP, "g", host="10.0.0.1"),
-            Rule("User:b", Operation.ALL, Kind.TOPIC, "*"),
-            Rule("User:b", Operation.READ, Kind.TOPIC, "secret", allows=False),
-            Rule("User:b", Operation.DESCRIBE, Kind.TOPIC, "hidden", allows=False),
+            AclEntry("User:a", Operation.READ, ResourceType.TOPIC, "one"),
+            AclEntry("User:a", Operation.READ, ResourceType.TOPIC, "pre-", True),
+            AclEntry("User:*", Operation.DESCRIBE, ResourceType.TOPIC, "*"),
+            AclEntry("User:a", Operation.ALL, ResourceType.GROUP, "g", host="10.0.0.1"),
+            AclEntry("User:b", Operation.ALL, ResourceType.TOPIC, "*"),
+            AclEntry("User:b", Operation.READ, ResourceType.TOPIC, "secret", allows=False),
+            AclEntry("User:b", Operation.DESCRIBE, ResourceType.TOPIC, "hidden", allows=False),
         ]
     )
 
     def may(
-        user: str, operation: Operation, name: str, kind: Kind = Kind.TOPIC, host: str = "h"
+        user: str,
+        operation: Operation,
+        name: str,
+        kind: ResourceType = ResourceType.TOPIC,
+        host: str = "h",
     ) -> bool:
         return rights.may(f"User:{user}", host, operation, kind, name)
 
     read, describe = Operation.READ, Operation.DESCRIBE
     assert may("a", read, "one") and may("a", describe, "one") and may("a", read, "pre-x")
     assert not may("a", read, "ones") and not may("a", read, "pre") and may("a", describe, "ones")
-    assert not may("a", read, "g", Kind.GROUP) and not may("a", Operation.WRITE, "one")
-    assert may("a", read, "g", Kind.GROUP, "10.0.0.1")
+    assert not may("a", read, "g", ResourceType.GROUP) and not may("a", Operation.WRITE, "one")
+    assert may("a", read, "g", ResourceType.GROUP, "10.0.0.1")
     assert not may("b", read, "secret") and may("b", describe, "secret")
     assert not may("b", describe, "hidden") and may("b", read, "hidden")
     assert not may("a", Operation.DESCRIBE_CONFIGS, "one")
@@ -281,8 +285,8 @@ def test_a_bad_new_file_keeps_the_old_one(tmp_path: Path, monkeypatch: pytest.Mo
     path = tmp_path / "users.json"
     told: list[str] = []
     path.write_text('{"acls": []}')
-    kept = Kept((str(path),), lambda: read_users(str(path)), told.append)
-    monkeypatch.setattr("lastwrite.server.door._LOOK_S", -1.0)
+    kept = ReloadingFile((str(path),), lambda: read_users(str(path)), told.append)
+    monkeypatch.setattr("lastwrite.server.listener_security._LOOK_S", -1.0)
 
     def changes() -> Iterator[tuple[str, str]]:
         yield "{", "the old one stays"

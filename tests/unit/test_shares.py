@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastwrite.engine.shares import Shares
-from lastwrite.model.work import Piece
+from lastwrite.model.work import ScanRange
 
 MIB = 1 << 20
 
 
-def pieces(costs: list[int], size: int = 32 * MIB) -> dict[Piece, int]:
+def pieces(costs: list[int], size: int = 32 * MIB) -> dict[ScanRange, int]:
     """Pieces of ``size`` bytes, one for each of these costs."""
     return {
-        Piece(
+        ScanRange(
             number=n,
             segment=0,
             path="0.log",

@@ -16,7 +16,7 @@ if not hasattr(datasource.DataSourceReader, "pushFilters"):
 from pyspark.sql import types  # noqa: E402
 
 from lastwrite.errors import InvalidConfig  # noqa: E402
-from lastwrite.source.filters import Narrowed, narrowed_by  # noqa: E402
+from lastwrite.source.filters import RowFilter, narrowed_by  # noqa: E402
 from lastwrite.source.options import parse  # noqa: E402
 from lastwrite.source.reader import DefaultSource  # noqa: E402
 from tests.unit.test_stream import Root  # noqa: E402
@@ -41,29 +41,29 @@ def told(name: str, column: str, value: Any) -> Any:
     [
         (
             [("GreaterThan", "offset", 7), ("LessThanOrEqual", "offset", 9)],
-            Narrowed(first=8, end=10),
+            RowFilter(first=8, end=10),
         ),
         (
             [("GreaterThanOrEqual", "offset", 7), ("LessThan", "offset", 9)],
-            Narrowed(first=7, end=9),
+            RowFilter(first=7, end=9),
         ),
-        ([("EqualTo", "offset", 7)], Narrowed(first=7, end=8)),
-        ([("In", "offset", (7, 3)), ("In", "offset", (4, 9))], Narrowed(first=4, end=8)),
-        ([("In", "value", (b"v", 1, "x"))], Narrowed()),
-        ([("EqualTo", "topic", "a")], Narrowed(topics=frozenset("a"))),
+        ([("EqualTo", "offset", 7)], RowFilter(first=7, end=8)),
+        ([("In", "offset", (7, 3)), ("In", "offset", (4, 9))], RowFilter(first=4, end=8)),
+        ([("In", "value", (b"v", 1, "x"))], RowFilter()),
+        ([("EqualTo", "topic", "a")], RowFilter(topics=frozenset("a"))),
         (
             [("In", "partition", (1, 2)), ("EqualTo", "partition", 2)],
-            Narrowed(partitions=frozenset([2])),
+            RowFilter(partitions=frozenset([2])),
         ),
-        ([("EqualTo", "key", b"k")], Narrowed(keys=frozenset([b"k"]))),
-        ([("EqualTo", "key", "decoded")], Narrowed()),
-        ([("EqualTo", "value", b"v"), ("StringStartsWith", "topic", "a")], Narrowed()),
-        ([("In", "key", tuple(b"%d" % n for n in range(65)))], Narrowed()),
-        ([("EqualNullSafe", "key", None), ("In", "partition", (1, None))], Narrowed()),
-        ([("LessThan", "timestamp", datetime(2020, 1, 1, tzinfo=UTC))], Narrowed()),
+        ([("EqualTo", "key", b"k")], RowFilter(keys=frozenset([b"k"]))),
+        ([("EqualTo", "key", "decoded")], RowFilter()),
+        ([("EqualTo", "value", b"v"), ("StringStartsWith", "topic", "a")], RowFilter()),
+        ([("In", "key", tuple(b"%d" % n for n in range(65)))], RowFilter()),
+        ([("EqualNullSafe", "key", None), ("In", "partition", (1, None))], RowFilter()),
+        ([("LessThan", "timestamp", datetime(2020, 1, 1, tzinfo=UTC))], RowFilter()),
         (
             [("GreaterThan", "timestamp", datetime(1970, 1, 1, 0, 0, 1, 999, UTC))],
-            Narrowed(least_ms=1000),
+            RowFilter(least_ms=1000),
         ),
         (
             [
@@ -73,14 +73,14 @@ def told(name: str, column: str, value: Any) -> Any:
                     datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))),
                 )
             ],
-            Narrowed(least_ms=0),
+            RowFilter(least_ms=0),
         ),
     ],
     ids=str,
 )
-def test_what_filters_say(filters: list[tuple[str, str, Any]], expected: Narrowed) -> None:
+def test_what_filters_say(filters: list[tuple[str, str, Any]], expected: RowFilter) -> None:
     assert narrowed_by([told(*each) for each in filters]) == expected
-    assert narrowed_by([datasource.Not(told(*each)) for each in filters]) == Narrowed()
+    assert narrowed_by([datasource.Not(told(*each)) for each in filters]) == RowFilter()
 
 
 def rows(path: Path, filters: list[Any], **options: str) -> list[tuple[Any, ...]]:

@@ -13,12 +13,12 @@ import pytest
 
 from lastwrite.errors import CommitConflict, EnvironmentUnfit, LogError
 from lastwrite.model.progress import NoProgress
-from lastwrite.model.work import Failed, SegmentOutput
+from lastwrite.model.work import FailedUnit, SegmentOutput
 from lastwrite.spark.executors import wanted_executors
-from lastwrite.spark.launcher.jvm import Death
+from lastwrite.spark.launcher.jvm import JvmDeath
+from lastwrite.spark.persistent_job import PersistentJob
 from lastwrite.spark.runner import SparkRunner, seen_from_here
 from lastwrite.spark.spark_errors import last_trace_line, spark_error
-from lastwrite.spark.standing_job import StandingJob
 from lastwrite.storage.files import to_log_error
 
 TRACE = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
@@ -124,7 +124,7 @@ def test_memory_is_blamed_where_the_system_says_so() -> None:
         TRACE.format(raised="ValueError: bad")
     )  # somebody else was killed meanwhile
     assert "memory" not in str(spark_error("scan", raised, None, limit))
-    died = spark_error("scan", ConnectionRefusedError(), Death("it died", "bury it"))
+    died = spark_error("scan", ConnectionRefusedError(), JvmDeath("it died", "bury it"))
     assert str(died) == "Spark could not finish the stage scan: it died — bury it [LW-100]"
 
 
@@ -141,9 +141,9 @@ def test_how_many_executors_are_waited_for(settings: dict[str, str], wanted: int
     assert wanted_executors(settings.get) == wanted
 
 
-def answers(error: Exception) -> list[SegmentOutput | Failed[int]]:
+def answers(error: Exception) -> list[SegmentOutput | FailedUnit[int]]:
     """The two ways in which a worker's error comes."""
-    return [Failed(1, error), SegmentOutput(0, 0, 0, error=error)]
+    return [FailedUnit(1, error), SegmentOutput(0, 0, 0, error=error)]
 
 
 def test_what_workers_do_not_see(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_jvm_that_went_between_two_stages_is_an_error_in_words(tmp_path: Path)
     def gone() -> None:
         raise ConnectionError("refused")
 
-    standing = StandingJob(tmp_path)
+    standing = PersistentJob(tmp_path)
     spark = SimpleNamespace(
         master="local[2]",
         is_ours=True,

@@ -11,7 +11,7 @@ import pytest
 import lastwrite
 from lastwrite.archive.layout import partitions_at, systems_at
 from lastwrite.archive.manifest import DataObject, Manifest
-from lastwrite.archive.place import Place
+from lastwrite.archive.partition_store import PartitionStore
 from lastwrite.cli import run
 from lastwrite.errors import NotALog
 from lastwrite.storage.objects.folder import FolderStore
@@ -20,7 +20,7 @@ PLACES = ("kafka/orders/0", "kafka/orders/1", "pulsar/public/default/persistent/
 DAY_S = 86_400
 
 
-def run_round(place: Place, name: str) -> None:
+def run_round(place: PartitionStore, name: str) -> None:
     begun = place.begin(place.read())
     key = f"{begun.prefix}0/{name}"
     place.store.create(place.key(key), b"x" * 10)
@@ -42,7 +42,7 @@ def age(folder: Path) -> None:
 def archive(tmp_path: Path) -> Path:
     """Three partitions, of each two generations and a round that has died, two days ago."""
     for folder in PLACES:
-        place = Place(FolderStore(str(tmp_path / folder)), "")
+        place = PartitionStore(FolderStore(str(tmp_path / folder)), "")
         run_round(place, "first.log")
         run_round(place, "second.log")
         dead = place.begin(None)
@@ -108,7 +108,7 @@ def test_an_archive_or_a_topic_may_be_called_as_a_system_is(
     tmp_path: Path, archive_name: str, topic: str, part: str
 ) -> None:
     at = tmp_path / archive_name / "kafka" / topic / "0"
-    run_round(Place(FolderStore(str(at)), ""), "first.log")
+    run_round(PartitionStore(FolderStore(str(at)), ""), "first.log")
     asked = str(tmp_path / archive_name / part.format(topic))
     assert partitions_at(asked) == [str(at)]
     assert systems_at(asked) == ["kafka"]

@@ -16,7 +16,7 @@ from lastwrite.encoding.compression import Codec
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import NoProgress
 from lastwrite.reports.table_round import TableRound
-from lastwrite.tables.regrow import buckets_after
+from lastwrite.tables.rebucket import buckets_after
 from tests.support.kafka.growing import GrowingLog
 from tests.support.tables.judges import readings
 from tests.tables.rounds import FORMATS, VECTORS

@@ -15,7 +15,7 @@ from lastwrite.errors import CommitConflict, NotALog  # noqa: E402
 from lastwrite.reports.table_proof import TableProof  # noqa: E402
 from lastwrite.spark.inline import Inline  # noqa: E402
 from lastwrite.tables.files import read_file, write_file  # noqa: E402
-from lastwrite.tables.format import Change, DataFile, Head  # noqa: E402
+from lastwrite.tables.format import DataFile, Head, TableChange  # noqa: E402
 from lastwrite.tables.parquet import ParquetTable  # noqa: E402
 from tests.support.kafka.growing import GrowingLog  # noqa: E402
 
@@ -54,7 +54,7 @@ def tamper(log: GrowingLog, change: Any) -> None:
             path = table.data_path(file.bucket, "tampered.parquet")
             written = write_file(path, made)
             new = DataFile(path, file.bucket, len(made), written.size_bytes, footer=written.footer)
-            table.commit(head, Change([new], [file.path], {}, head.state, head.schema))
+            table.commit(head, TableChange([new], [file.path], {}, head.state, head.schema))
             return
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.rules.topic_settings import (
-    Known,
+    TopicMetadata,
     check_overrides,
     decode_overrides,
     decode_overrides_file,
@@ -16,7 +16,7 @@ from lastwrite.kafka.rules.topic_settings import (
 from lastwrite.reports.settings import Override
 
 COMPACT, DELETE = {"cleanup.policy": "compact"}, {"cleanup.policy": "delete"}
-NOTHING = Known(topic={})
+NOTHING = TopicMetadata(topic={})
 
 
 def overriding(*lines: str) -> tuple[Override, ...]:
@@ -37,13 +37,13 @@ def overriding(*lines: str) -> tuple[Override, ...]:
         ((), None, {"log.cleanup.policy": "delete"}, True, "compact", "named"),
         # That the metadata knows: its own, the brokers', Kafka's; what is stated for unknown ones
         # does not count.
-        ((), Known(topic=DELETE), COMPACT, True, "delete", "topic (metadata)"),
-        ((), Known(topic=COMPACT), DELETE, False, "compact", "topic (metadata)"),
+        ((), TopicMetadata(topic=DELETE), COMPACT, True, "delete", "topic (metadata)"),
+        ((), TopicMetadata(topic=COMPACT), DELETE, False, "compact", "topic (metadata)"),
         ((), NOTHING, COMPACT, True, "delete", "default"),
         ((), NOTHING, {"log.cleanup.policy": "compact"}, False, "compact", "config"),
         (
             (),
-            Known(topic={}, brokers={"log.cleanup.policy": "compact"}),
+            TopicMetadata(topic={}, brokers={"log.cleanup.policy": "compact"}),
             {"log.cleanup.policy": "delete"},
             False,
             "compact",
@@ -51,7 +51,7 @@ def overriding(*lines: str) -> tuple[Override, ...]:
         ),
         (
             (),
-            Known(
+            TopicMetadata(
                 topic={},
                 broker={"log.cleanup.policy": "delete"},
                 brokers={"log.cleanup.policy": "compact"},
@@ -63,7 +63,7 @@ def overriding(*lines: str) -> tuple[Override, ...]:
         ),
         (
             (),
-            Known(topic=DELETE, brokers={"log.cleanup.policy": "compact"}),
+            TopicMetadata(topic=DELETE, brokers={"log.cleanup.policy": "compact"}),
             {},
             False,
             "delete",
@@ -72,7 +72,7 @@ def overriding(*lines: str) -> tuple[Override, ...]:
         # An override holds against everybody.
         (
             ("t:cleanup.policy=compact",),
-            Known(topic=DELETE),
+            TopicMetadata(topic=DELETE),
             DELETE,
             False,
             "compact",
@@ -99,7 +99,7 @@ def overriding(*lines: str) -> tuple[Override, ...]:
 )
 def test_the_policy(
     lines: tuple[str, ...],
-    known: Known | None,
+    known: TopicMetadata | None,
     config: dict[str, object],
     is_named: bool,
     policy: str | None,
@@ -114,7 +114,7 @@ def test_the_policy(
 
 
 def test_other_settings_fall_back_one_by_one() -> None:
-    known = Known(
+    known = TopicMetadata(
         topic={"retention.ms": "1"},
         broker={"log.retention.bytes": "7"},
         brokers={"log.retention.bytes": "8", "log.cleaner.min.cleanable.ratio": "0.25"},
@@ -148,7 +148,7 @@ def test_other_settings_fall_back_one_by_one() -> None:
 
 
 def test_what_was_stated_and_does_not_hold_is_told() -> None:
-    known = Known(topic={"retention.ms": "1", **DELETE, "segment.bytes": "2000"})
+    known = TopicMetadata(topic={"retention.ms": "1", **DELETE, "segment.bytes": "2000"})
     config = {**COMPACT, "retention.ms": "5", "segment.bytes": 2000, "log.retention.hours": 1}
     told = {each.name: each for each in resolve("clicks", (), known, config).outvoted}
     assert told.keys() == {"cleanup.policy", "retention.ms"}
@@ -158,7 +158,7 @@ def test_what_was_stated_and_does_not_hold_is_told() -> None:
     )
     assert "clicks" in told["cleanup.policy"].message and "delete" in told["cleanup.policy"].message
     assert not resolve(
-        "clicks", overriding("*:cleanup.policy=delete"), Known(topic={}), COMPACT
+        "clicks", overriding("*:cleanup.policy=delete"), TopicMetadata(topic={}), COMPACT
     ).outvoted
     assert not resolve("clicks", (), None, COMPACT).outvoted
     [silent] = resolve("clicks", (), NOTHING, COMPACT).outvoted
@@ -168,15 +168,15 @@ def test_what_was_stated_and_does_not_hold_is_told() -> None:
 def test_retention_goes_by_nothing_that_was_guessed() -> None:
     stated = {"retention.ms": 1, "retention.bytes": 2}
 
-    def limits(known: Known | None, config: dict[str, object]) -> tuple[int, int]:
+    def limits(known: TopicMetadata | None, config: dict[str, object]) -> tuple[int, int]:
         found = resolve("t", (), known, config).of_retention
         return found.retention_ms, found.retention_bytes
 
-    assert limits(Known(topic={**DELETE, **stated}), {}) == (1, 2)
-    assert limits(Known(topic=stated), {}) == (-1, -1), "nobody states the policy"
-    assert limits(Known(topic=stated), {"log.cleanup.policy": "delete"}) == (1, 2)
-    assert limits(Known(topic=DELETE), {}) == (-1, -1), "nobody states the age"
-    assert limits(Known(topic=DELETE), {"log.retention.hours": 1}) == (3_600_000, -1)
+    assert limits(TopicMetadata(topic={**DELETE, **stated}), {}) == (1, 2)
+    assert limits(TopicMetadata(topic=stated), {}) == (-1, -1), "nobody states the policy"
+    assert limits(TopicMetadata(topic=stated), {"log.cleanup.policy": "delete"}) == (1, 2)
+    assert limits(TopicMetadata(topic=DELETE), {}) == (-1, -1), "nobody states the age"
+    assert limits(TopicMetadata(topic=DELETE), {"log.retention.hours": 1}) == (3_600_000, -1)
     assert limits(NOTHING, {"log.dirs": "/data"}) == (604_800_000, -1), (
         "a broker's whole file: the rest are defaults"
     )

@@ -6,7 +6,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.engine.rules.transactions import Follower, aborted_table, flag_aborted, merge
+from lastwrite.engine.rules.transactions import (
+    TransactionTracker,
+    aborted_table,
+    flag_aborted,
+    merge,
+)
 from lastwrite.model.columns import (
     ABORTED,
     COMMITTED,
@@ -71,7 +76,7 @@ def follow(pieces: list[tuple[BatchTable, np.ndarray]], entries: list[AbortedTra
             table,
             aborted_table(entries, int(table[0]["base_offset"]), int(table[-1]["next_offset"])),
         )
-        follower = Follower()
+        follower = TransactionTracker()
         half = len(table) // 2
         follower.follow(table[:half], states[:half], 0)
         follower.follow(table[half:], states[half:], half)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import lastwrite
-from lastwrite.cleaner.events import Event, Note
+from lastwrite.cleaner.events import DaemonNote, Event
 from lastwrite.cli import run
 from lastwrite.cli.output import Output
 from lastwrite.cli.plan import show_compaction
@@ -207,7 +207,7 @@ def test_the_daemon_leaves_them_alone_and_says_which(disks: tuple[Path, Path]) -
     events: list[Event] = []
     before = contents(a / "gone-0")
     assert lastwrite.clean([str(a), str(b)], once=True, spark=INLINE, tell=events.append) == 0
-    notes = [event.text for event in events if isinstance(event, Note)]
+    notes = [event.text for event in events if isinstance(event, DaemonNote)]
     assert [note for note in notes if "left alone: gone: " in note and str(a) in note]
     assert contents(a / "gone-0") == before
     assert {"orders-0", "orders-1"} == {str(e.report.name) for e in events if hasattr(e, "report")}

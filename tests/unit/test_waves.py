@@ -15,7 +15,7 @@ import pytest
 
 import lastwrite
 from lastwrite.engine import commit, plan, round
-from lastwrite.model.work import Begun
+from lastwrite.model.work import PendingResult
 from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
 from lastwrite.spark.work import InlineRunner
@@ -31,7 +31,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     told: list[str] = []
     begin = InlineRunner.begin_tasks
 
-    def later(self: Any, name: str, *given: Any) -> Begun[Any]:
+    def later(self: Any, name: str, *given: Any) -> PendingResult[Any]:
         if name != "compact":
             return begin(self, name, *given)
         told.append("begin")
@@ -40,7 +40,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             told.append("end")
             return begin(self, name, *given).result()
 
-        return Begun(result, lambda: told.append("cancel"))
+        return PendingResult(result, lambda: told.append("cancel"))
 
     def noting(name: str, work: Any) -> Any:
         def noted(*given: Any) -> Any:

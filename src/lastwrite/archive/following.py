@@ -4,7 +4,7 @@
     for each turn       bring() -> a FollowedLog a partition, in the thread of whoever follows
     at the end          stop(), from any thread; then close()
 
-A system adds one function, ``Wanted`` in and ``Followed`` out, to ``commands.following``.
+A system adds one function, ``FollowRequest`` in and ``FollowResult`` out, to ``commands.following``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lastwrite.storage.choice import Topics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class FollowRequest:
     """What is to be followed.
 
     ``config``: gives the settings as they are at each turn. ``progress`` is told of bytes as they
@@ -41,12 +41,12 @@ class Wanted:
     is_once: bool = False  # there is one turn: topics that are not there are an error
 
 
-class Followed(Protocol):
-    """The topics of a live cluster that an archive follows. Neither ``bring`` nor ``close`` is
+class FollowResult(Protocol):
+    """The topics of a live cluster that an archive follows. Neither ``fetch_batches`` nor ``close`` is
     called by two threads at once.
     """
 
-    def bring(self) -> Sequence[FollowedLog]:
+    def fetch(self) -> Sequence[FollowedLog]:
         """One turn: what is new of every partition that is wanted, topics that have come since the
         last turn included, each committed by itself. What keeps one back is in its report, and
         keeps no other back.
@@ -57,8 +57,8 @@ class Followed(Protocol):
         """
 
     def stop(self) -> None:
-        """Let ``bring`` come to its end soon: what has come since the last commit goes. May be
-        called from any thread, and before ``bring``.
+        """Let ``fetch_batches`` come to its end soon: what has come since the last commit goes. May be
+        called from any thread, and before ``fetch_batches``.
         """
 
     def close(self) -> None:

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
-from lastwrite.archive.place import MANIFEST, is_partition, place_at
+from lastwrite.archive.partition_store import MANIFEST, is_partition, place_at
 from lastwrite.storage.objects.address import is_address, store_at
 from lastwrite.storage.objects.bucket import AT_ONCE
-from lastwrite.storage.objects.store import Found, Store
+from lastwrite.storage.objects.store import ObjectInfo, ObjectStore
 
 _AT_ONCE = 16  # requests that wait for the store at the same time
 _SOME = 16  # folders that are opened to see whether something is an archive: all of one are alike
@@ -59,14 +59,14 @@ def partitions_at(path: str, system: str | None = None) -> list[str]:
     return [folder for name, folder in found if system in (None, name)]
 
 
-def manifests_at(path: str, system: str) -> list[tuple[str, Found]]:
+def manifests_at(path: str, system: str) -> list[tuple[str, ObjectInfo]]:
     """The addresses of the system's partitions at ``path``, each with its manifest's object, which
     is not read.
 
     Raises:
         RemoteFailed: the store does not answer.
     """
-    manifests: dict[str, Found] = {}
+    manifests: dict[str, ObjectInfo] = {}
 
     def is_there(folder: str) -> bool:
         place = place_at(folder)
@@ -109,7 +109,7 @@ def _partitions(
 
 
 def _of_system(
-    store: Store,
+    store: ObjectStore,
     prefix: str,
     place: tuple[str, str, int],
     is_there: Callable[[str], bool],
@@ -130,7 +130,9 @@ def _of_system(
         yield system, folder
 
 
-def _named_by_one_page(store: Store, prefix: str, place: tuple[str, str, int]) -> list[str] | None:
+def _named_by_one_page(
+    store: ObjectStore, prefix: str, place: tuple[str, str, int]
+) -> list[str] | None:
     """The addresses that have a manifest, of an archive so small that one request lists all of its
     objects; None if it is larger. To list the folders instead is a request for each topic.
     """
@@ -173,7 +175,7 @@ def _fits(system: str, depth: int, name: str) -> bool:
 
 
 def _below(
-    store: Store,
+    store: ObjectStore,
     prefix: str,
     place: tuple[str, str, int],
     is_there: Callable[[str], bool],

@@ -16,10 +16,15 @@ from threading import Lock, Thread
 from typing import TypeVar
 
 from lastwrite.archive.manifest import Manifest
-from lastwrite.archive.place import Round, Seen, place_at, read_seen
+from lastwrite.archive.partition_store import (
+    VersionedManifest,
+    WriteTransaction,
+    place_at,
+    read_versioned_manifest,
+)
 from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, LogError, RemoteFailed
 from lastwrite.model.log import PartitionLog, ProblemKind, Segment
-from lastwrite.storage.objects.store import Store
+from lastwrite.storage.objects.store import ObjectStore
 
 _AT_ONCE = 16  # requests wait for the store, not for us
 _MOST_SEEN = 8192  # manifests that are held, two waves of partitions
@@ -33,14 +38,14 @@ Outcome = LogError | OSError | None
 
 def partition_and_round(folder: str) -> tuple[str, str] | None:
     """The partition's address, and what its round's keys begin with, of a folder that
-    ``Rounds.begin`` gave; None: it is another.
+    ``ArchiveRounds.begin`` gave; None: it is another.
     """
     above, slash, name = folder.rpartition("/data/")
     return (above, f"data/{name}") if slash and name.endswith("-") else None
 
 
 def partition_of(folder: str) -> str:
-    """The partition's address, of a folder that ``Rounds.begin`` gave."""
+    """The partition's address, of a folder that ``ArchiveRounds.begin`` gave."""
     found = partition_and_round(folder)
     assert found is not None
     return found[0]
@@ -51,30 +56,30 @@ class _ReadAhead:
 
     def __init__(self, folders: Sequence[str]) -> None:
         self._left = iter(folders if len(folders) > 1 else ())
-        self._coming: dict[str, Future[Seen]] = {}
+        self._coming: dict[str, Future[VersionedManifest]] = {}
         self._pool: ThreadPoolExecutor | None = None
 
-    def read(self, folder: str) -> Seen:
+    def read(self, folder: str) -> VersionedManifest:
         """The manifest; each is read once ahead, and then when it is asked for."""
         for expected in islice(self._left, 2 * _AT_ONCE - len(self._coming)):
             self._pool = self._pool or ThreadPoolExecutor(_AT_ONCE, "manifests")
-            self._coming[expected] = self._pool.submit(read_seen, expected)
+            self._coming[expected] = self._pool.submit(read_versioned_manifest, expected)
         coming = self._coming.pop(folder, None)
-        return read_seen(folder) if coming is None else coming.result()
+        return read_versioned_manifest(folder) if coming is None else coming.result()
 
 
-class Rounds:
+class ArchiveRounds:
     """What a command has read of partitions of an archive, and the rounds that it has begun.
 
     ``folder`` is a partition's address everywhere.
     """
 
     def __init__(self) -> None:
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, VersionedManifest] = {}
         self._ahead = _ReadAhead(())
         self._worked_on: set[str] = set()  # whose log somebody has
-        self._rounds: dict[str, tuple[object, Round]] = {}  # that may still commit
-        self._journals: list[tuple[Store, str]] = []  # of rounds that have committed
+        self._rounds: dict[str, tuple[object, WriteTransaction]] = {}  # that may still commit
+        self._journals: list[tuple[ObjectStore, str]] = []  # of rounds that have committed
         self._turn = Lock()
         self._renewing: Thread | None = None
 
@@ -82,7 +87,7 @@ class Rounds:
         """Say which partitions will be asked for, in this order: some are read ahead."""
         self._ahead = _ReadAhead(folders)
 
-    def seen(self, folder: str) -> Seen:
+    def seen(self, folder: str) -> VersionedManifest:
         """The manifest that was read last."""
         if folder not in self._seen:
             if len(self._seen) >= _MOST_SEEN:
@@ -97,7 +102,7 @@ class Rounds:
                 del self._seen[folder]
                 self._worked_on.discard(folder)
 
-    def now(self, folder: str) -> Seen:
+    def now(self, folder: str) -> VersionedManifest:
         """The manifest as it is now, or was when the partition's settings were asked for a moment
         ago.
         """
@@ -128,7 +133,7 @@ class Rounds:
         def begin(log: PartitionLog) -> None:
             self.output_folder(log, to)
 
-        each_at_once(begin, logs)
+        map_concurrently(begin, logs)
 
     def begin(self, folder: str, of: object, *, is_new: bool = False) -> str:
         """Where the round's tasks write; its journal is there before the first of them does.
@@ -159,7 +164,7 @@ class Rounds:
         return f"{folder}/{last[1].prefix}"
 
     @contextlib.contextmanager
-    def try_hold(
+    def try_lock(
         self, folders: Mapping[NameT, str], of: Callable[[str], object]
     ) -> Iterator[set[NameT]]:
         """Begin rounds of those partitions of which nobody else has begun one of late; the context
@@ -187,11 +192,11 @@ class Rounds:
                 return
             begun = self._rounds[folder][1]
             place = place_at(folder)
-            if place.rival(begun) is None:
+            if place.newer_writer(begun) is None:
                 free.add(name)
             else:
                 self.take(folder)
-                place.give_way(begun)
+                place.yield_to_other(begun)
 
         def let_go(folder: str) -> None:
             begun = self.take(folder)
@@ -199,12 +204,12 @@ class Rounds:
                 place_at(folder).abandon(begun)
 
         try:
-            refused = [error for error in each_at_once(take, [*folders]) if error is not None]
+            refused = [error for error in map_concurrently(take, [*folders]) if error is not None]
             if refused:
                 raise refused[0]
             yield free
         finally:
-            each_at_once(let_go, [*folders.values()])
+            map_concurrently(let_go, [*folders.values()])
 
     def _keep_renewing(self) -> None:
         """Say of rounds that last long that they still run, as long as there is one."""
@@ -220,7 +225,7 @@ class Rounds:
                 with contextlib.suppress(LogError):  # the commit will say so
                     place_at(folder).renew(begun)
 
-    def base(self, folder: str) -> Seen:
+    def base(self, folder: str) -> VersionedManifest:
         """What the partition's next commit replaces: what its round has seen, if one was begun."""
         last = self._rounds.get(folder)
         return self.seen(folder) if last is None or last[1].seen is None else last[1].seen
@@ -229,7 +234,7 @@ class Rounds:
         """Whether a round was begun that has not tried to commit."""
         return folder in self._rounds
 
-    def take(self, folder: str) -> Round | None:
+    def take(self, folder: str) -> WriteTransaction | None:
         """The partition's round, which is not open from here on: whether its objects count, only
         the store knows.
         """
@@ -249,14 +254,14 @@ class Rounds:
 
     def commit_each(self, commit: Callable[[T], None], wave: Sequence[T]) -> list[Outcome]:
         """Commit for each of the wave; one for one why it failed. Their journals go together."""
-        outcomes = each_at_once(commit, wave)
+        outcomes = map_concurrently(commit, wave)
         self.remove_journals()
         return outcomes
 
     def remove_journals(self) -> None:
         """Remove those of the rounds that have committed, many by one request."""
         journals, self._journals = self._journals, []
-        by_store: dict[str, tuple[Store, list[str]]] = {}
+        by_store: dict[str, tuple[ObjectStore, list[str]]] = {}
         for store, key in journals:
             by_store.setdefault(store.address, (store, []))[1].append(key)
         for store, keys in by_store.values():
@@ -273,7 +278,7 @@ class Rounds:
             place.store.remove([place.key(key) for key in keys if key.startswith(last[1].prefix)])
 
 
-def another_won(folder: str, what: str = "log") -> CommitConflict:
+def conflict(folder: str, what: str = "log") -> CommitConflict:
     """What a round has come to that finds other segments than those it has read."""
     return CommitConflict(
         f"another round has committed since the {what} was read",
@@ -282,7 +287,7 @@ def another_won(folder: str, what: str = "log") -> CommitConflict:
     )
 
 
-def take_out(
+def delete_replaced_objects(
     stored: dict[int, S], sources: Iterable[Segment], path_of: Callable[[S], str], folder: str
 ) -> None:
     """Take the segments that a round replaces out of those that the manifest has, by base offset.
@@ -293,10 +298,10 @@ def take_out(
     for source in sources:
         there = stored.pop(source.base_offset, None)
         if there is None or path_of(there) != source.path:
-            raise another_won(folder)
+            raise conflict(folder)
 
 
-def refuse_damaged(log: PartitionLog, to: str) -> None:
+def reject_damaged(log: PartitionLog, to: str) -> None:
     """
     Raises:
         CorruptLog: the log is damaged, so it is left out of the archive ``to``.
@@ -308,7 +313,7 @@ def refuse_damaged(log: PartitionLog, to: str) -> None:
         raise kind(f"{problem.kind}, and left out of {to}: {problem}", path=log.folder)
 
 
-def each_at_once(work: Callable[[T], None], wave: Sequence[T]) -> list[Outcome]:
+def map_concurrently(work: Callable[[T], None], wave: Sequence[T]) -> list[Outcome]:
     """Do the work for all, many at once; one for one why it failed."""
 
     def tried(one: T) -> Outcome:

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lastwrite.archive.layout import systems_at
-from lastwrite.cleaner.daemon import Means
+from lastwrite.cleaner.daemon import DaemonServices
 from lastwrite.cleaner.events import Event, Events
-from lastwrite.cleaner.follow import Follower
+from lastwrite.cleaner.follow import ArchiveFollower
 from lastwrite.cleaner.following import (
     Follow,
     Stoppable,
@@ -23,18 +23,18 @@ from lastwrite.cleaner.following import (
 from lastwrite.cleaner.following_metrics import FollowingMetrics
 from lastwrite.cleaner.live import LiveCleaner, topics_in
 from lastwrite.cleaner.loop import Cleaner
-from lastwrite.cleaner.metrics import Metrics
-from lastwrite.cleaner.rounds import Rounds
+from lastwrite.cleaner.metrics import CleanerMetrics
+from lastwrite.cleaner.rounds import RoundRunner
 from lastwrite.cleaner.settings import SettingsSource
 from lastwrite.cleaner.table_metrics import TableMetrics
 from lastwrite.cleaner.tables import KeptTables, Tables
 from lastwrite.commands.following import open_followed
 from lastwrite.commands.metrics_page import serve_metrics
+from lastwrite.commands.selection import TopicConfig, overrides
 from lastwrite.commands.systems import KAFKA, PULSAR, ROCKETMQ, system_of_all
-from lastwrite.commands.told import TopicConfig, overrides
-from lastwrite.config.keyless import may_drop, refuse_elsewhere
+from lastwrite.config.keyless import may_drop, reject_elsewhere
 from lastwrite.config.stores import store_settings
-from lastwrite.config.system import Sources
+from lastwrite.config.system import SettingSources
 from lastwrite.engine.system import System, system_named
 from lastwrite.errors import InvalidConfig, LogError, NotALog
 from lastwrite.kafka.rules import live_settings as of_kafka
@@ -43,7 +43,7 @@ from lastwrite.pulsar.rules import live_settings as of_pulsar
 from lastwrite.pulsar.rules.live_settings import SCHEME, LiveConfig
 from lastwrite.rocketmq.rules import live_settings as of_rocketmq
 from lastwrite.storage.objects.address import is_address, real_path, use
-from lastwrite.storage.ownership import refuse_foreign
+from lastwrite.storage.ownership import reject_foreign
 
 _LOOK_MS = 300_000  # at a bucket, by default: each partition is a request
 
@@ -103,7 +103,7 @@ def clean(
         tell: hears what happens.
         keep_scans, archive, drop_keyless, topic_config, metadata: as for ``compact``. A topic of
             which nothing is known is left alone, and a note says which.
-        started: gets the cleaner before it begins; its ``ask_to_stop`` may be called from anywhere.
+        started: gets the cleaner before it begins; its ``request_stop`` may be called from anywhere.
         follow: the live cluster that the one root, an archive, follows meanwhile; with ``once`` it
             is brought level once, before.
         tables: of compacted topics, that are brought up to date before rounds, and as logs grow.
@@ -136,7 +136,7 @@ def clean(
             )
         tables.check()
     folders = topics_in(roots) if live else list(dict.fromkeys(map(real_path, roots)))
-    sources = Sources(
+    sources = SettingSources(
         overrides=overrides(topic_config),
         roots=() if live else tuple(folders),
         metadata=metadata,
@@ -156,7 +156,7 @@ def clean(
 
     def read() -> Mapping[str, object]:
         names = may_drop(given(), drop_keyless)
-        refuse_elsewhere(names, found.name, found.governs_keyless)
+        reject_elsewhere(names, found.name, found.governs_keyless)
         return names
 
     look_ms = _LOOK_MS if any(map(is_address, folders)) else None
@@ -170,12 +170,12 @@ def clean(
         LiveConfig.from_names(source.current.given)
     elif follow is None:  # what follows brings what is known of a topic along
         _check_roots(found, folders, archives, source.current.names)
-    metrics = Metrics(folders, now_ms)
+    metrics = CleanerMetrics(folders, now_ms)
     events = Events(tell, now_ms)
     with ExitStack() as stack:
         serve_metrics(stack, metrics.registry, metrics_host, metrics_port, events.note)
-        rounds = Rounds(found, spark, master, memory, conf or {}, NoProgress(), keep_scans)
-        means = Means(source, rounds, metrics, events, now_ms)
+        rounds = RoundRunner(found, spark, master, memory, conf or {}, NoProgress(), keep_scans)
+        means = DaemonServices(source, rounds, metrics, events, now_ms)
         cleaner: Cleaner | LiveCleaner
         if live:
             cleaner = LiveCleaner(folders, means, archive)
@@ -189,14 +189,14 @@ def clean(
             started(cleaner)
             return cleaner.run(once)
         wanted = wanted_of(follow, folders[0], lambda: source.current.given, sources, events, once)
-        follower = Follower(
+        follower = ArchiveFollower(
             open_followed(wanted),
             follow.every_s,
             FollowingMetrics(metrics.registry, now_ms),
             events,
             now_ms,
             turned=cleaner.wake,
-            failed=cleaner.ask_to_stop,
+            failed=cleaner.request_stop,
         )
         return run_both(cleaner, follower, started, once)
 
@@ -238,7 +238,7 @@ def _check_roots(
                 remedy=f"give {os.path.dirname(root)}",
             )
         system.refuse_read_only(system.root_of(partitions[0]))
-        refuse_foreign(partitions)
+        reject_foreign(partitions)
         try:
             may_know = may_know or any(
                 system.is_policy_known(folder, names) for folder in partitions

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from lastwrite.cleaner.events import Events
-from lastwrite.cleaner.metrics import Metrics
-from lastwrite.cleaner.rounds import Rounds, exit_status
+from lastwrite.cleaner.metrics import CleanerMetrics
+from lastwrite.cleaner.rounds import RoundRunner, exit_status
 from lastwrite.cleaner.settings import SettingsSource
 from lastwrite.config.cleaner import replaced_settings
 from lastwrite.reports.compaction import Status
@@ -19,12 +19,12 @@ OutcomeT = TypeVar("OutcomeT")
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class DaemonServices:
     """What a daemon works with. ``now_ms`` is the clock."""
 
     settings: SettingsSource
-    rounds: Rounds
-    metrics: Metrics
+    rounds: RoundRunner
+    metrics: CleanerMetrics
     events: Events
     now_ms: Callable[[], int]
 
@@ -32,7 +32,7 @@ class Means:
 class Daemon(ABC, Generic[OutcomeT]):
     """See ``run``. Rounds run in threads of their own and put their results into ``_outcomes``."""
 
-    def __init__(self, means: Means) -> None:
+    def __init__(self, means: DaemonServices) -> None:
         self._settings = means.settings
         self._rounds = means.rounds
         self._metrics = means.metrics
@@ -44,7 +44,7 @@ class Daemon(ABC, Generic[OutcomeT]):
         self._statuses: set[Status] = set()
         self._was_held = False
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """Make ``run`` come to its end soon. May be called in a signal's handler."""
         self._is_stopping = True
         self._outcomes.put(None)
@@ -68,7 +68,9 @@ class Daemon(ABC, Generic[OutcomeT]):
                 said = self._settings.refresh()
                 if said is not None:
                     self._events.note(said)
-                self._events.say_once("no effect", replaced_settings(self._settings.current.names))
+                self._events.report_once(
+                    "no effect", replaced_settings(self._settings.current.names)
+                )
                 self._rounds.set_rates(self._settings.current.cleaner.rates)
                 is_done = self._cycle(once)
                 if once and is_done:
@@ -83,7 +85,7 @@ class Daemon(ABC, Generic[OutcomeT]):
     def _is_enabled(self) -> bool:
         """Whether ``log.cleaner.enable`` lets anything begin."""
         enable = self._settings.current.cleaner.enable
-        self._events.say_once(
+        self._events.report_once(
             "enable", None if enable else "log.cleaner.enable is false: nothing is cleaned"
         )
         return enable

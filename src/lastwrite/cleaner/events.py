@@ -11,7 +11,7 @@ from msgspec import field
 from lastwrite.engine.rules.verdict import Verdict
 from lastwrite.model.log import TopicPartition
 from lastwrite.reports.compaction import PartitionReport, Quarantined
-from lastwrite.reports.document import SPREAD, UNPRINTED, As, FrozenDocument, figure
+from lastwrite.reports.document import SPREAD, UNPRINTED, FrozenDocument, JsonName, figure
 from lastwrite.reports.following import FollowedLog
 from lastwrite.reports.table_round import TableRound
 
@@ -38,8 +38,8 @@ class RoundEnded(FrozenDocument, frozen=True, kw_only=True):
     keyless: ClassVar[int] = figure(lambda self: self.report.verdicts.get(Verdict.KEYLESS.label, 0))
     wave_partitions: int  # partitions that went through the stages together
     # of the whole wave
-    seconds: Annotated[float, As(rounded)] = field(name="wave_seconds")
-    stage_seconds: Annotated[dict[str, float], As(each_rounded)]
+    seconds: Annotated[float, JsonName(rounded)] = field(name="wave_seconds")
+    stage_seconds: Annotated[dict[str, float], JsonName(each_rounded)]
 
     def saved(self) -> float:
         """Percent of the partition's bytes."""
@@ -47,7 +47,7 @@ class RoundEnded(FrozenDocument, frozen=True, kw_only=True):
         return 100 * (before - self.report.bytes_after) / before if before else 0.0
 
 
-class SetAside(FrozenDocument, frozen=True, kw_only=True):
+class PartitionQuarantined(FrozenDocument, frozen=True, kw_only=True):
     """A round failed; the partition is left alone for a while."""
 
     event: ClassVar[str] = figure(lambda self: "uncleanable")
@@ -59,7 +59,7 @@ class SetAside(FrozenDocument, frozen=True, kw_only=True):
     entry: Annotated[Quarantined, SPREAD]
 
 
-class Brought(FrozenDocument, frozen=True, kw_only=True):
+class FollowerFetched(FrozenDocument, frozen=True, kw_only=True):
     """A turn of a follower brought something."""
 
     event: ClassVar[str] = figure(lambda self: "brought")
@@ -69,10 +69,10 @@ class Brought(FrozenDocument, frozen=True, kw_only=True):
     lag_records: int  # of all partitions, beyond the archive's ends
     held: int  # partitions of which nothing could come
     attempts: int = 1  # the most of a partition; several where another writer changed it first
-    seconds: Annotated[float, As(rounded)]
+    seconds: Annotated[float, JsonName(rounded)]
 
 
-class HeldBack(FrozenDocument, frozen=True, kw_only=True):
+class FetchHeldBack(FrozenDocument, frozen=True, kw_only=True):
     """A turn of a follower could bring nothing of a partition; told once as long as it is so."""
 
     event: ClassVar[str] = figure(lambda self: "held")
@@ -80,14 +80,14 @@ class HeldBack(FrozenDocument, frozen=True, kw_only=True):
     log: Annotated[FollowedLog, SPREAD]
 
 
-class TableKept(FrozenDocument, frozen=True, kw_only=True):
+class TableUpdated(FrozenDocument, frozen=True, kw_only=True):
     """A table was made, or brought up to date, and has changed."""
 
     event: ClassVar[str] = figure(lambda self: "table")
     time_ms: int
     root: str  # of the topic
     report: Annotated[TableRound, SPREAD]
-    seconds: Annotated[float, As(rounded)]
+    seconds: Annotated[float, JsonName(rounded)]
 
 
 class TableFailed(FrozenDocument, frozen=True, kw_only=True):
@@ -103,7 +103,7 @@ class TableFailed(FrozenDocument, frozen=True, kw_only=True):
     next_try_ms: int | None  # null: not in this run
 
 
-class Note(FrozenDocument, frozen=True, kw_only=True):
+class DaemonNote(FrozenDocument, frozen=True, kw_only=True):
     """A sentence about the daemon itself: new settings, a root that a broker has, an end."""
 
     event: ClassVar[str] = figure(lambda self: "note")
@@ -111,7 +111,15 @@ class Note(FrozenDocument, frozen=True, kw_only=True):
     text: str
 
 
-Event = RoundEnded | SetAside | Brought | HeldBack | TableKept | TableFailed | Note
+Event = (
+    RoundEnded
+    | PartitionQuarantined
+    | FollowerFetched
+    | FetchHeldBack
+    | TableUpdated
+    | TableFailed
+    | DaemonNote
+)
 
 
 class Events:
@@ -131,9 +139,9 @@ class Events:
             self._tell(event)
 
     def note(self, text: str) -> None:
-        self.tell(Note(time_ms=self._now_ms(), text=text))
+        self.tell(DaemonNote(time_ms=self._now_ms(), text=text))
 
-    def say_once(self, about: str, text: str | None) -> None:
+    def report_once(self, about: str, text: str | None) -> None:
         """Say ``text`` if it was not the last that was said about it; None: all is well again."""
         with self._turn:
             if text is None:

@@ -16,19 +16,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from lastwrite.archive.following import Followed
-from lastwrite.cleaner.events import Brought, Events, HeldBack
+from lastwrite.archive.following import FollowResult
+from lastwrite.cleaner.events import Events, FetchHeldBack, FollowerFetched
 from lastwrite.cleaner.following_metrics import FollowingMetrics
 from lastwrite.cleaner.pauses import Pauses
 from lastwrite.errors import LogError, RemoteFailed
-from lastwrite.reports.fetching import Held, LogsFetched
+from lastwrite.reports.fetching import HoldReason, LogsFetched
 from lastwrite.reports.following import FollowedLog
 
 _GIVE_UP_S = 10.0  # after a stop, for a turn to end
-_SILENT = (Held.WAITING,)
+_SILENT = (HoldReason.WAITING,)
 
 
-class Follower:
+class ArchiveFollower:
     """See the module.
 
     Args:
@@ -41,7 +41,7 @@ class Follower:
 
     def __init__(
         self,
-        followed: Followed,
+        followed: FollowResult,
         every_s: float,
         metrics: FollowingMetrics,
         events: Events,
@@ -57,11 +57,11 @@ class Follower:
         self._turned, self._failed = turned, failed
         self._ended: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._held: dict[str, Held] = {}  # by partition's address, after the last turn
+        self._held: dict[str, HoldReason] = {}  # by partition's address, after the last turn
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """Make it come to its end soon. May be called in a signal's handler."""
-        self._pauses.ask_to_stop()
+        self._pauses.request_stop()
         self._followed.stop()
 
     def start(self) -> None:
@@ -83,7 +83,7 @@ class Follower:
         Raises:
             LogError: what ended it before it was asked to stop.
         """
-        self.ask_to_stop()
+        self.request_stop()
         self._end(_GIVE_UP_S)
 
     def _end(self, seconds: float | None) -> None:
@@ -100,11 +100,11 @@ class Follower:
         """One turn, and no other; the exit status, as of a fetch.
 
         Raises:
-            RemoteFailed, LogError: as ``Followed.bring``.
+            RemoteFailed, LogError: as ``FollowResult.fetch_batches``.
         """
         try:
             begin = time.monotonic()
-            logs = self._followed.bring()
+            logs = self._followed.fetch()
         finally:
             self._followed.close()
         self._note(logs, time.monotonic() - begin)
@@ -131,16 +131,16 @@ class Follower:
         """
         begin = time.monotonic()
         try:
-            logs = self._followed.bring()
+            logs = self._followed.fetch()
         except RemoteFailed as error:
             if self._pauses.is_stopping:
                 return False
-            self._events.say_once("followed", f"tried again later: {error}")
+            self._events.report_once("followed", f"tried again later: {error}")
             self._metrics.failed()
             return False
         if self._pauses.is_stopping:
             return True
-        self._events.say_once("followed", None)
+        self._events.report_once("followed", None)
         self._note(logs, time.monotonic() - begin)
         is_silent = bool(logs) and all(each.log.held in _SILENT for each in logs)
         self._turned()
@@ -149,7 +149,7 @@ class Follower:
     def _note(self, logs: Sequence[FollowedLog], seconds: float) -> None:
         now_ms = self._now_ms()
         self._metrics.turned(logs)
-        held: dict[str, Held] = {}
+        held: dict[str, HoldReason] = {}
         for each in logs:
             log = each.log
             if log.gap is not None:
@@ -158,13 +158,13 @@ class Follower:
                 continue
             held[log.folder] = log.held
             if self._held.get(log.folder) is not log.held:
-                self._events.tell(HeldBack(time_ms=now_ms, log=each))
+                self._events.tell(FetchHeldBack(time_ms=now_ms, log=each))
         self._held = held
         size = sum(each.log.size_bytes for each in logs)
         came = sum(1 for each in logs if each.log.size_bytes)
         if came:
             self._events.tell(
-                Brought(
+                FollowerFetched(
                     time_ms=now_ms,
                     partitions=came,
                     bytes=size,

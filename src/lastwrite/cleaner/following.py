@@ -12,18 +12,18 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
-from lastwrite.archive.following import Wanted
+from lastwrite.archive.following import FollowRequest
 from lastwrite.cleaner.events import Event, Events
-from lastwrite.cleaner.follow import Follower
+from lastwrite.cleaner.follow import ArchiveFollower
 from lastwrite.cleaner.following_metrics import FollowingMetrics
 from lastwrite.cleaner.live import LiveCleaner
 from lastwrite.cleaner.loop import Cleaner
 from lastwrite.cleaner.pauses import EVERY_S, checked
 from lastwrite.commands.following import limits_of, open_followed, system_of_sources
 from lastwrite.commands.metrics_page import serve_metrics
-from lastwrite.commands.told import TopicConfig, overrides
+from lastwrite.commands.selection import TopicConfig, overrides
 from lastwrite.config.stores import store_settings
-from lastwrite.config.system import Sources
+from lastwrite.config.system import SettingSources
 from lastwrite.errors import InvalidConfig
 from lastwrite.model.progress import NoProgress
 from lastwrite.storage.choice import Topics
@@ -33,7 +33,7 @@ from lastwrite.storage.objects.address import real_path, use
 class Stoppable(Protocol):
     """What runs until somebody asks it to stop."""
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """Make it come to its end soon. May be called in a signal's handler."""
 
 
@@ -69,7 +69,7 @@ def follow(
     metrics_port: int | None = None,
     metrics_host: str = "127.0.0.1",
     tell: Callable[[Event], None] = lambda event: None,
-    started: Callable[[Follower], None] = lambda follower: None,
+    started: Callable[[ArchiveFollower], None] = lambda follower: None,
 ) -> int:
     """Let the archive ``to`` follow topics of a live cluster, until asked to stop.
 
@@ -81,7 +81,7 @@ def follow(
             topics that come later and match are taken in at the next turn.
         every_s: seconds between two turns; longer ones, up to five minutes, while nothing answers.
         metrics_port, metrics_host, tell: as of ``clean``.
-        started: gets the follower before it begins; its ``ask_to_stop`` may be called from
+        started: gets the follower before it begins; its ``request_stop`` may be called from
             anywhere.
 
     Returns:
@@ -104,12 +104,12 @@ def follow(
         sets_aside=sets_aside,
         accepts_gap=accepts_gap,
     )
-    told = Sources(overrides=overrides(topic_config))
+    told = SettingSources(overrides=overrides(topic_config))
     wanted = wanted_of(what, real_path(to), lambda: config or {}, told, events, False)
     with ExitStack() as stack:
         metrics = FollowingMetrics(registry, now_ms)
         serve_metrics(stack, registry, metrics_host, metrics_port, events.note)
-        follower = Follower(open_followed(wanted), every_s, metrics, events, now_ms)
+        follower = ArchiveFollower(open_followed(wanted), every_s, metrics, events, now_ms)
         started(follower)
         follower.run()
     return 0
@@ -136,12 +136,12 @@ def wanted_of(
     follow: Follow,
     to: str,
     config: Callable[[], Mapping[str, object]],
-    told: Sources,
+    told: SettingSources,
     events: Events,
     is_once: bool,
-) -> Wanted:
+) -> FollowRequest:
     """What a system is to be told of it."""
-    return Wanted(
+    return FollowRequest(
         sources=tuple(follow.sources),
         to=to,
         topic=follow.topic,
@@ -160,14 +160,14 @@ class _Both:
     def __init__(self, *each: Stoppable) -> None:
         self._each = each
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         for each in self._each:
-            each.ask_to_stop()
+            each.request_stop()
 
 
 def run_both(
     cleaner: Cleaner | LiveCleaner,
-    follower: Follower,
+    follower: ArchiveFollower,
     started: Callable[[Stoppable], None],
     once: bool,
 ) -> int:
@@ -201,4 +201,4 @@ class Notes(NoProgress):
         self._events = events
 
     def note(self, text: str) -> None:
-        self._events.say_once(text, text)
+        self._events.report_once(text, text)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from lastwrite.reports.fetching import Held
+from lastwrite.reports.fetching import HoldReason
 from lastwrite.reports.following import FollowedLog
 
 _OF_PARTITION = ("topic", "partition")
@@ -45,13 +45,13 @@ class FollowingMetrics:
         self._last: set[tuple[Gauge, tuple[str, ...]]] = set()
         for status in ("done", "failed"):
             self._turns.labels(status)
-        for why in Held:
+        for why in HoldReason:
             self._held.labels(str(why)).set(0)
 
     def turned(self, logs: Sequence[FollowedLog]) -> None:
         """What became of the partitions; those that are gone are forgotten."""
         self._turns.labels("done").inc()
-        tally: Tally[Held] = Tally()
+        tally: Tally[HoldReason] = Tally()
         now: set[tuple[Gauge, tuple[str, ...]]] = set()
         for each in logs:
             log = each.log
@@ -70,7 +70,7 @@ class FollowingMetrics:
         for family, gone in self._last - now:
             family.remove(*gone)
         self._last = now
-        for why in Held:
+        for why in HoldReason:
             self._held.labels(str(why)).set(tally[why])
 
     def _since(self, level_ms: int | None) -> Callable[[], float]:

@@ -26,8 +26,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lastwrite.cleaner.daemon import Daemon, Means
-from lastwrite.cleaner.events import RoundEnded, SetAside
+from lastwrite.cleaner.daemon import Daemon, DaemonServices
+from lastwrite.cleaner.events import PartitionQuarantined, RoundEnded
 from lastwrite.cleaner.pick import Candidate
 from lastwrite.cleaner.rounds import CANCEL_S, DONE, GIVE_UP_S, spark_has_died
 from lastwrite.engine.context import Options
@@ -43,7 +43,7 @@ from lastwrite.storage.quarantine import pause_ms
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
+class _RoundOutcome:
     """How a round came out: with a report, or not at all."""
 
     candidate: Candidate
@@ -51,10 +51,10 @@ class _Outcome:
     error: Exception | None
 
 
-class LiveCleaner(Daemon[_Outcome]):
+class LiveCleaner(Daemon[_RoundOutcome]):
     """Keeps topics of a cluster compacted. ``archive``: as of ``compact``."""
 
-    def __init__(self, topics: Sequence[str], means: Means, archive: str | None) -> None:
+    def __init__(self, topics: Sequence[str], means: DaemonServices, archive: str | None) -> None:
         super().__init__(means)
         self._topics = list(topics)
         self._archive = archive
@@ -79,18 +79,18 @@ class LiveCleaner(Daemon[_Outcome]):
             try:
                 found_there = waiting(url, names)
             except LogError as error:
-                self._events.say_once(url, str(error))
+                self._events.report_once(url, str(error))
                 if not isinstance(error, LogHeld):
                     self._statuses.add(Status.FAILED)
                 continue
             if THRESHOLDS & names.keys() or all(
                 each.threshold_bytes is not None for each in found_there.values()
             ):
-                self._events.say_once(url, None)
+                self._events.report_once(url, None)
             for topic, (size, told) in found_there.items():
                 threshold = _threshold(names, told)
                 if threshold is None:
-                    self._events.say_once(
+                    self._events.report_once(
                         url,
                         f"{url}: no compactionThreshold is set — {PULSAR.policy_remedy}",
                     )
@@ -156,7 +156,7 @@ class LiveCleaner(Daemon[_Outcome]):
             report = compact_live(candidate.folder, None, options, self._archive, self._run, None)
         except Exception as error:
             failure = error
-        self._outcomes.put(_Outcome(candidate, report, failure))
+        self._outcomes.put(_RoundOutcome(candidate, report, failure))
 
     def _run(self, archive: str, topic: str, options: Options) -> CompactionReport:
         """The round itself, on what was brought."""
@@ -167,13 +167,13 @@ class LiveCleaner(Daemon[_Outcome]):
             self._rounds.start(folders)
             return self._rounds.run(folders, rules_of(options.config), options.now_ms)
 
-    def _note_outcome(self, outcome: _Outcome, seconds: float) -> None:
+    def _note_outcome(self, outcome: _RoundOutcome, seconds: float) -> None:
         candidate = outcome.candidate
         if outcome.report is None:
             error = outcome.error
             if isinstance(error, LogHeld):
                 self._was_held = True
-                self._events.say_once(candidate.folder, str(error))
+                self._events.report_once(candidate.folder, str(error))
                 return
             if not self._rounds.is_alive:
                 raise spark_has_died(error) from error
@@ -182,7 +182,7 @@ class LiveCleaner(Daemon[_Outcome]):
             is_damage = isinstance(error, LogError) and error.exit_status == 3
             self._fail(candidate, Status.DAMAGED if is_damage else Status.FAILED, str(error))
             return
-        self._events.say_once(candidate.folder, None)
+        self._events.report_once(candidate.folder, None)
         self._metrics.wave_ended(outcome.report, 0)
         for report in outcome.report.partitions:
             self._note_report(candidate, report, outcome.report, seconds)
@@ -221,7 +221,9 @@ class LiveCleaner(Daemon[_Outcome]):
         self._statuses.add(status)
         self._metrics.failed()
         self._events.tell(
-            SetAside(time_ms=now_ms, root=candidate.root, name=candidate.name, entry=entry)
+            PartitionQuarantined(
+                time_ms=now_ms, root=candidate.root, name=candidate.name, entry=entry
+            )
         )
 
 

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from lastwrite.archive.layout import partitions_at
-from lastwrite.cleaner.daemon import Daemon, Means
-from lastwrite.cleaner.events import RoundEnded, SetAside
+from lastwrite.cleaner.daemon import Daemon, DaemonServices
+from lastwrite.cleaner.events import PartitionQuarantined, RoundEnded
 from lastwrite.cleaner.pick import Candidate, in_order, in_waves
 from lastwrite.cleaner.rounds import CANCEL_S, DONE, GIVE_UP_S, spark_has_died
-from lastwrite.cleaner.tables import KeptTables, Turn
+from lastwrite.cleaner.tables import KeptTables, TableRun
 from lastwrite.cleaner.watch import Watch
 from lastwrite.commands.sweep import sweep_partitions
 from lastwrite.engine.system import System
@@ -40,7 +40,7 @@ _MOST_TOPICS = 10  # that a note names
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
+class _WaveOutcome:
     """How a wave came out: with a report, or not at all."""
 
     thread: int
@@ -49,7 +49,7 @@ class _Outcome:
     error: Exception | None
 
 
-class Cleaner(Daemon[_Outcome | Turn]):
+class Cleaner(Daemon[_WaveOutcome | TableRun]):
     """Keeps log roots clean.
 
     ``threads``: how many waves at once; None: as the setting ``log.cleaner.threads`` says.
@@ -60,7 +60,7 @@ class Cleaner(Daemon[_Outcome | Turn]):
         self,
         system: System,
         roots: Sequence[str],
-        means: Means,
+        means: DaemonServices,
         threads: int | None,
         archives: Sequence[str] = (),
         tables: KeptTables | None = None,
@@ -108,7 +108,7 @@ class Cleaner(Daemon[_Outcome | Turn]):
         self._metrics.swept(objects, size_bytes)
         if objects:
             self._events.note(f"{root}: swept {objects:,} objects of {size_bytes:,} bytes")
-        self._events.say_once(f"{root} swept", reason and f"not swept: {reason}")
+        self._events.report_once(f"{root} swept", reason and f"not swept: {reason}")
 
     # ------------------------------------------------------------------ look and pick
 
@@ -157,7 +157,7 @@ class Cleaner(Daemon[_Outcome | Turn]):
         """
         try:
             broker = self._system.broker_of(root)
-            self._events.say_once(
+            self._events.report_once(
                 root,
                 None if broker is None else f"{broker}; nothing is cleaned there until then",
             )
@@ -169,9 +169,9 @@ class Cleaner(Daemon[_Outcome | Turn]):
             found = self._watch.look(root, names, now_ms, busy)
         except LogError as error:
             self._note_unanswered(error)
-            self._events.say_once(root, str(error))
+            self._events.report_once(root, str(error))
             return [], {}
-        self._events.say_once(f"{root} alone", _left_alone(root, found))
+        self._events.report_once(f"{root} alone", _left_alone(root, found))
         staged: dict[str, Quarantined] = {}
         by_home = sorted(found, key=lambda candidate: candidate.home)
         for home, inside in groupby(by_home, key=lambda candidate: candidate.home):
@@ -179,7 +179,7 @@ class Cleaner(Daemon[_Outcome | Turn]):
                 entries = read_quarantine(home, self._system.notes)
             except LogError as error:
                 self._note_unanswered(error)
-                self._events.say_once(f"{home} aside", str(error))
+                self._events.report_once(f"{home} aside", str(error))
                 continue
             staged |= {each.folder: entries[each.name] for each in inside if each.name in entries}
         return found, staged
@@ -213,11 +213,11 @@ class Cleaner(Daemon[_Outcome | Turn]):
             inside = [candidate for candidate in wave if candidate.home == home]
             try:
                 got = held.enter_context(
-                    self._system.try_hold(home, [candidate.name for candidate in inside])
+                    self._system.try_lock(home, [candidate.name for candidate in inside])
                 )
             except LogError as error:
                 self._note_unanswered(error)
-                self._events.say_once(home, str(error))
+                self._events.report_once(home, str(error))
                 continue
             mine += [candidate for candidate in inside if candidate.name in got]
         self._was_held = self._was_held or len(mine) < len(wave)
@@ -263,17 +263,17 @@ class Cleaner(Daemon[_Outcome | Turn]):
                 for candidate in wave:  # what tasks had written aside nobody knows any more
                     with contextlib.suppress(LogError, OSError):
                         self._system.recover(candidate.folder)
-        self._outcomes.put(_Outcome(number, wave, report, failure))
+        self._outcomes.put(_WaveOutcome(number, wave, report, failure))
 
     def _rest(self, seconds: float) -> None:
         with contextlib.suppress(queue.Empty):
             outcome = self._outcomes.get(timeout=seconds)
-            if isinstance(outcome, Turn):
+            if isinstance(outcome, TableRun):
                 self._note_turn(outcome)
             elif outcome is not None:
                 self._note_outcome(outcome)
 
-    def _note_turn(self, turn: Turn) -> None:
+    def _note_turn(self, turn: TableRun) -> None:
         error = self._tables.ended(turn, self._now_ms(), self._is_once)
         if isinstance(error, LogHeld):
             self._was_held = True
@@ -309,7 +309,7 @@ class Cleaner(Daemon[_Outcome | Turn]):
 
     # ------------------------------------------------------------------ outcomes
 
-    def _note_outcome(self, outcome: _Outcome) -> None:
+    def _note_outcome(self, outcome: _WaveOutcome) -> None:
         del self._running[outcome.thread]
         now_ms = self._now_ms()
         failed: dict[Candidate, str] = {}
@@ -324,7 +324,7 @@ class Cleaner(Daemon[_Outcome | Turn]):
 
     def _note_report(
         self,
-        outcome: _Outcome,
+        outcome: _WaveOutcome,
         candidate: Candidate,
         report: PartitionReport,
         failed: dict[Candidate, str],
@@ -333,7 +333,7 @@ class Cleaner(Daemon[_Outcome | Turn]):
         assert outcome.report is not None
         for problem in report.problems:
             if problem.kind is ProblemKind.GAP:
-                self._events.say_once(str(problem), str(problem))
+                self._events.report_once(str(problem), str(problem))
         wrong = [problem for problem in report.problems if not problem.is_note]
         is_wrong = bool(report.status in _FAILED or wrong or candidate.trouble)
         if report.is_keyless:  # to find that out the whole range was read: not again at every look
@@ -370,7 +370,7 @@ class Cleaner(Daemon[_Outcome | Turn]):
             self._statuses.add(report.status)
             failed[candidate] = report.reason or candidate.trouble or "no reason given"
 
-    def _note_failure(self, outcome: _Outcome, failed: dict[Candidate, str]) -> None:
+    def _note_failure(self, outcome: _WaveOutcome, failed: dict[Candidate, str]) -> None:
         """A wave that ended without a report: nobody knows which partition is to blame."""
         error = outcome.error
         if self._is_stopping:
@@ -434,7 +434,9 @@ class Cleaner(Daemon[_Outcome | Turn]):
         if candidate.name in entries:
             entry = entries[candidate.name]
             self._events.tell(
-                SetAside(time_ms=now_ms, root=candidate.root, name=candidate.name, entry=entry)
+                PartitionQuarantined(
+                    time_ms=now_ms, root=candidate.root, name=candidate.name, entry=entry
+                )
             )
 
 

@@ -18,7 +18,7 @@ from lastwrite.storage.objects.store import Requests
 STATUSES = ("due", "clean", "expired", "not_compacted", "uncleanable", "in_progress")
 
 
-class Metrics:
+class CleanerMetrics:
     """What a cleaner counts, in ``registry``. Callers may be in several threads."""
 
     # Long: every metric is declared here, one after the other.

@@ -30,7 +30,7 @@ class Pauses:
         self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()  # a signal's handler may put
         self.is_stopping = False
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """Let there be no other. May be called in a signal's handler."""
         self.is_stopping = True
         self._woken.put(None)

@@ -43,7 +43,7 @@ class Candidate:
     alone: str | None = None  # why nothing is done to it, whatever it looks like
 
     @property
-    def asks_for_work(self) -> bool:
+    def needs_work(self) -> bool:
         return self.is_due or self.expired_segments > 0 or self.trouble is not None
 
 
@@ -62,7 +62,7 @@ def in_order(
     """
 
     def is_wanted(candidate: Candidate) -> bool:
-        if candidate.folder in busy or not candidate.asks_for_work:
+        if candidate.folder in busy or not candidate.needs_work:
             return False
         waits = staged.get(candidate.folder)
         if waits is not None and now_ms < waits.next_try_ms:
@@ -82,7 +82,7 @@ def in_waves(
     """Cut ``order`` into waves. No wave takes more than its share where several ``threads`` are
     free.
 
-    ``alone``: folders that go by themselves, because a wave with them has failed.
+    ``run_steps_serially``: folders that go by themselves, because a wave with them has failed.
     """
     order = list(order)
     most = min(WAVE_PARTITIONS, -(-len(order) // max(threads, 1)))

@@ -15,11 +15,11 @@ from lastwrite.errors import LogError
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.work import Limits, Rates
 from lastwrite.reports.compaction import CompactionReport, Status
-from lastwrite.scan_cache.cache import ScanCache
-from lastwrite.spark.census import ask_workers
+from lastwrite.scan_cache.cache import RoundScanCache
 from lastwrite.spark.memory import MemoryPlan
 from lastwrite.spark.use import exchange_for, runner_for
 from lastwrite.spark.work import InlineRunner, Runner
+from lastwrite.spark.worker_check import check_workers
 from lastwrite.storage.objects.address import asked
 from lastwrite.storage.objects.store import Requests
 from lastwrite.storage.scratch import make_folder, remove_folder
@@ -50,7 +50,7 @@ def spark_has_died(error: Exception | None) -> LogError:
     return LogError(f"Spark has died: {problem}", remedy=remedy or "start again")
 
 
-class Rounds:
+class RoundRunner:
     """The engine with its session, which is started when the first round needs it, and ends with
     ``close``.
 
@@ -101,7 +101,7 @@ class Rounds:
         for root in self._asked & new.keys():
             del new[root]
         if new:
-            ask_workers(self._runner, [*new.values()], self._progress)
+            check_workers(self._runner, [*new.values()], self._progress)
             self._asked |= new.keys()
 
     def set_rates(self, rates: Rates) -> None:
@@ -131,7 +131,7 @@ class Rounds:
                 config=config, now_ms=now_ms, check=self._check, keep_scans=self._keep_scans
             )
             limits = throttles.on(self._limits)
-            cache = ScanCache(runner)
+            cache = RoundScanCache(runner)
             context = Context(
                 self._system, exchange, runner.workers, limits, options, NoProgress(), cache
             )

@@ -21,12 +21,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lastwrite.cleaner.events import Event, TableFailed, TableKept
+from lastwrite.cleaner.events import Event, TableFailed, TableUpdated
 from lastwrite.cleaner.pauses import EVERY_S, LONGEST_S
 from lastwrite.cleaner.pick import Candidate
 from lastwrite.cleaner.table_metrics import TableMetrics
+from lastwrite.commands.selection import TopicConfig, overrides
 from lastwrite.commands.table_to import check_format, table_to
-from lastwrite.commands.told import TopicConfig, overrides
 from lastwrite.decoding.options import DecodingConfig, DecodingOptions
 from lastwrite.errors import InvalidConfig, LogError
 from lastwrite.kafka.rules.topic_settings import overrides_of
@@ -134,7 +134,7 @@ class _Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TableRun:
     """How a turn of a table ended: with a report, or an error."""
 
     table: _Table
@@ -247,9 +247,9 @@ class KeptTables:
 
     # ------------------------------------------------------------------ turns
 
-    def start(self, busy: Collection[_Key], ended: Callable[[Turn], None]) -> None:
+    def start(self, busy: Collection[_Key], ended: Callable[[TableRun], None]) -> None:
         """Begin the turn of the table that waits for it the longest, unless one runs; tables of
-        ``busy`` topics wait. ``ended`` is called in the turn's thread.
+        ``busy`` topics wait. ``finish`` is called in the turn's thread.
         """
         due = [each for each in self._tables.values() if each.is_due() and each.key not in busy]
         if self.is_running or not due:
@@ -261,7 +261,7 @@ class KeptTables:
         )
         thread.start()
 
-    def _turn(self, table: _Table, began_with: object) -> Turn:
+    def _turn(self, table: _Table, began_with: object) -> TableRun:
         report: TableRound | None = None
         failure: Exception | None = None
         begin = time.monotonic()
@@ -273,7 +273,7 @@ class KeptTables:
             )
         except Exception as error:
             failure = error
-        return Turn(table, began_with, report, failure, time.monotonic() - begin)
+        return TableRun(table, began_with, report, failure, time.monotonic() - begin)
 
     def _refuse_shared(self, table: _Table) -> None:
         """
@@ -289,7 +289,7 @@ class KeptTables:
                     remedy=f"put {TOPIC} into the place, or name one for each topic",
                 )
 
-    def ended(self, turn: Turn, now_ms: int, is_once: bool) -> Exception | None:
+    def ended(self, turn: TableRun, now_ms: int, is_once: bool) -> Exception | None:
         """Take in how a turn ended; the error, where that is to count."""
         table, error = turn.table, turn.error
         self._running = None
@@ -301,7 +301,7 @@ class KeptTables:
             self._count(turn.report.how, turn.report.bytes_written)
             if turn.report.how != "unchanged":
                 self._tell(
-                    TableKept(
+                    TableUpdated(
                         time_ms=now_ms, root=table.key[0], report=turn.report, seconds=turn.seconds
                     )
                 )

@@ -10,11 +10,11 @@ from lastwrite.engine.system import System
 from lastwrite.errors import LogError, NotALog, RemoteFailed
 from lastwrite.kafka.store.watching import is_as_read
 from lastwrite.model.log import PartitionLog
-from lastwrite.storage.layout import Glance
+from lastwrite.storage.layout import PartitionSnapshot
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _WatchedFolder:
     """A partition as it was read last, and the state its folder was in."""
 
     state: Hashable | None
@@ -32,7 +32,7 @@ class Watch:
 
     def __init__(self, system: System) -> None:
         self._system = system
-        self._known: dict[str, dict[str, _Known]] = {}
+        self._known: dict[str, dict[str, _WatchedFolder]] = {}
 
     def look(
         self, root: str, config: Mapping[str, object], now_ms: int, busy: Collection[str]
@@ -45,9 +45,9 @@ class Watch:
             RemoteFailed: its store does not answer.
         """
         before = self._known.get(root, {})
-        known: dict[str, _Known] = {}
+        known: dict[str, _WatchedFolder] = {}
         found = []
-        for seen in self._system.glance(root):
+        for seen in self._system.scan_root(root):
             last = before.get(seen.folder)
             if seen.folder in busy:
                 if last is not None:
@@ -86,14 +86,19 @@ class Watch:
         return is_other
 
     def _candidate(
-        self, root: str, seen: Glance, known: _Known, config: Mapping[str, object], now_ms: int
+        self,
+        root: str,
+        seen: PartitionSnapshot,
+        known: _WatchedFolder,
+        config: Mapping[str, object],
+        now_ms: int,
     ) -> Candidate:
         log, trouble = known.log, known.trouble
         bare = Candidate(
             root=root, folder=seen.folder, name=seen.name, home=self._system.root_of(seen.folder)
         )
         try:
-            alone = self._system.leaves_alone(seen.folder, config)
+            alone = self._system.why_unmanaged(seen.folder, config)
         except RemoteFailed:
             raise
         except LogError as error:  # of an archive the manifest would say it
@@ -129,14 +134,14 @@ class Watch:
             expired_segments=len(retention.segments),
         )
 
-    def _read(self, seen: Glance) -> _Known:
+    def _read(self, seen: PartitionSnapshot) -> _WatchedFolder:
         try:
             log = self._system.read(seen.folder)
         except NotALog:
-            return _Known(seen.state, None, None)
+            return _WatchedFolder(seen.state, None, None)
         except RemoteFailed:
             raise
         except LogError as error:
-            return _Known(seen.state, None, str(error))
+            return _WatchedFolder(seen.state, None, str(error))
         wrong = [problem for problem in log.problems if not problem.is_note]
-        return _Known(seen.state, log, str(wrong[0]) if wrong else None)
+        return _WatchedFolder(seen.state, log, str(wrong[0]) if wrong else None)

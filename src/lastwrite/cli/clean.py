@@ -19,13 +19,13 @@ from lastwrite.pulsar.format.position import Position
 
 if TYPE_CHECKING:
     from lastwrite.cleaner.events import (
-        Brought,
         Event,
-        HeldBack,
+        FetchHeldBack,
+        FollowerFetched,
+        PartitionQuarantined,
         RoundEnded,
-        SetAside,
         TableFailed,
-        TableKept,
+        TableUpdated,
     )
     from lastwrite.cleaner.following import Follow, Stoppable
     from lastwrite.cleaner.tables import Tables
@@ -171,7 +171,7 @@ def clean(
         conf=options.pairs("--conf", conf),
         metrics_port=metrics_port,
         metrics_host=metrics_host,
-        tell=teller(output),
+        tell=event_printer(output),
         started=stops_by_signals,
         keep_scans=keep_scans,
         system=system,
@@ -240,7 +240,7 @@ def _follow(
     return None, roots
 
 
-def teller(output: Output) -> Callable[[Event], None]:
+def event_printer(output: Output) -> Callable[[Event], None]:
     """Events as a line each on standard output, notes on standard error; with --json all as
     objects.
     """
@@ -260,7 +260,7 @@ def teller(output: Output) -> Callable[[Event], None]:
 def stops_by_signals(what: Stoppable) -> None:
     """Let SIGTERM and Ctrl-C ask it to stop."""
     for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda *_: what.ask_to_stop())
+        signal.signal(name, lambda *_: what.request_stop())
 
 
 def event_line(event: Event) -> str:
@@ -268,7 +268,7 @@ def event_line(event: Event) -> str:
     return f"{moment(event.time_ms)} {_LINES[event.event](event)}"
 
 
-def _set_aside(event: SetAside) -> str:
+def _set_aside(event: PartitionQuarantined) -> str:
     entry = event.entry
     return (
         f"{event.name}: set aside as uncleanable, try {entry.tries:,}, the next at "
@@ -305,7 +305,7 @@ def _round(event: RoundEnded) -> str:
     return f"[{event.thread}] {report.name}: {'; '.join(said) or 'nothing could go'}"
 
 
-def _brought(event: Brought) -> str:
+def _brought(event: FollowerFetched) -> str:
     held = f", {event.held:,} held back" if event.held else ""
     behind = f", {event.lag_records:,} records behind" if event.lag_records else ""
     return (
@@ -314,13 +314,13 @@ def _brought(event: Brought) -> str:
     )
 
 
-def _held(event: HeldBack) -> str:
+def _held(event: FetchHeldBack) -> str:
     log = event.log.log
     name = log.topic if log.partition < 0 else f"{log.topic}-{log.partition}"
     return f"{name}: held back ({log.held}): {log.reason}"
 
 
-def _table(event: TableKept) -> str:
+def _table(event: TableUpdated) -> str:
     report = event.report
     return (
         f"table of {report.topic}: {report.how} in {in_time(event.seconds)}, {report.rows:,} rows "

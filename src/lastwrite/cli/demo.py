@@ -15,7 +15,7 @@ from lastwrite.cli import options
 from lastwrite.cli.output import Output, counted, in_time, in_words
 
 if TYPE_CHECKING:
-    from lastwrite.demo.question import Answer
+    from lastwrite.demo.question import DemoAnswer
     from lastwrite.demo.run import DemoReport
 
 _SHORT_ID = 12
@@ -120,7 +120,7 @@ def _opening(report: DemoReport) -> Iterator[str]:
     yield ""
 
 
-def _question(answer: Answer) -> Iterator[str]:
+def _question(answer: DemoAnswer) -> Iterator[str]:
     yield "Asked:    the last writes as rows, which are as many as live keys. In Spark:"
     yield (
         '  spark.read.format("lastwrite").options(view="compacted", keyFormat="utf8")'

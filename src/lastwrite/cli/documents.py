@@ -11,7 +11,13 @@ def documents() -> dict[str, tuple[DocumentType, ...]]:
     """By command; of a command that serves several systems each system's own. ``error``: what any
     command prints where it fails.
     """
-    from lastwrite.cleaner.events import Brought, HeldBack, Note, RoundEnded, SetAside
+    from lastwrite.cleaner.events import (
+        DaemonNote,
+        FetchHeldBack,
+        FollowerFetched,
+        PartitionQuarantined,
+        RoundEnded,
+    )
     from lastwrite.cli.doctor import DoctorReport
     from lastwrite.cli.output import FailureReport
     from lastwrite.cli.release import ReleaseReport
@@ -36,7 +42,7 @@ def documents() -> dict[str, tuple[DocumentType, ...]]:
     from lastwrite.rocketmq.reports import CutReport, DispatchReport, Restoration
 
     return {
-        "clean": (RoundEnded, SetAside, Brought, HeldBack, Note),
+        "clean": (RoundEnded, PartitionQuarantined, FollowerFetched, FetchHeldBack, DaemonNote),
         "compact": (CompactionReport,),
         "cut": (CutReport,),
         "demo": (DemoReport,),

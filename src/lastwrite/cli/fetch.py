@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.clean import stops_by_signals, teller
+from lastwrite.cli.clean import event_printer, stops_by_signals
 from lastwrite.cli.output import Output, counted, in_words
 from lastwrite.cli.problems import problem_lines
 from lastwrite.errors import InvalidConfig
@@ -158,7 +158,7 @@ def fetch(
             topic_config=options.topic_settings(topic_config, topic_config_file),
             config=options.settings(output, config, config_file, unclean),
             metrics_port=metrics_port,
-            tell=teller(output),
+            tell=event_printer(output),
             started=stops_by_signals,
         )
     if every is not None or metrics_port is not None:

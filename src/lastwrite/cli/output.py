@@ -76,7 +76,7 @@ class Output:
         is hundreds of megabytes.
         """
         self.end_progress()
-        whole = value.one_by_one() if isinstance(value, Printed) else value
+        whole = value.iterate_once() if isinstance(value, Printed) else value
         words = json.JSONEncoder(indent=None if self.lines else 2).iterencode(whole)
         while part := "".join(itertools.islice(words, _WORDS_AT_ONCE)):
             if not self._write(part):

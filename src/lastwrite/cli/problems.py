@@ -14,7 +14,7 @@ from lastwrite.reports.untouched import UNKNOWN, UntouchedFile
 _MOST_NAMES = 12
 
 
-class SetAside(Protocol):
+class HasQuarantine(Protocol):
     """What a report of one partition tells of it."""
 
     @property
@@ -44,7 +44,7 @@ def problem_lines(problems: list[Problem]) -> Iterator[str]:
 
 
 def set_aside_lines(
-    partitions: Sequence[SetAside],
+    partitions: Sequence[HasQuarantine],
 ) -> Iterator[str]:
     """A line a partition that the cleaner has set aside."""
     for found in partitions:

@@ -126,7 +126,7 @@ def send(
     refuse an empty body.
     """
     from lastwrite.rocketmq.format.record import Compression
-    from lastwrite.rocketmq.network.outgoing import Outgoing
+    from lastwrite.rocketmq.network.outgoing import OutgoingMessage
     from lastwrite.rocketmq.network.send import parse_message, send_each
 
     output: Output = context.obj
@@ -142,10 +142,10 @@ def send(
     if lines is None and (body is None) != delete:
         raise InvalidConfig("give one of --body, --delete and --lines")
 
-    def messages() -> Iterator[Outgoing]:
+    def messages() -> Iterator[OutgoingMessage]:
         if lines is None:
             text = None if body is None else body.encode("utf-8", "surrogateescape")
-            yield Outgoing(
+            yield OutgoingMessage(
                 key, text, tag, options.pairs("--property", properties), chosen, compress_from
             )
             return

@@ -9,7 +9,7 @@ import typer
 
 from lastwrite.cli import options
 from lastwrite.cli.output import Output
-from lastwrite.reports.settings import Outvoted, Setting, TopicSettings
+from lastwrite.reports.settings import OverriddenSetting, Setting, TopicSettings
 
 _MOST_TOPICS = 3  # that a note names
 
@@ -74,11 +74,11 @@ def _source(setting: Setting) -> str:
     return f"source={setting.source}  synonyms={{{said}}}"
 
 
-def outvoted_lines(notes: Sequence[Outvoted]) -> Iterator[str]:
+def outvoted_lines(notes: Sequence[OverriddenSetting]) -> Iterator[str]:
     """A line a default that does not hold for some topics, which are named, and how to override."""
     if notes:
         yield ""
-    groups: dict[tuple[str, str, str, str], list[Outvoted]] = {}
+    groups: dict[tuple[str, str, str, str], list[OverriddenSetting]] = {}
     for note in notes:
         groups.setdefault((note.name, note.stated, note.value, note.source), []).append(note)
     for alike in groups.values():

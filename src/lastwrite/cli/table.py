@@ -192,11 +192,11 @@ def table(
             raise InvalidConfig("--every is for --follow", remedy="leave it out")
         told(turn())
         return 0
-    from lastwrite.cleaner.keeping import Keeper
+    from lastwrite.cleaner.cache_keeper import CacheKeeper
     from lastwrite.cleaner.pauses import EVERY_S  # not before it is needed
 
     output.lines = True
-    keeper = Keeper(turn, EVERY_S if every is None else every, told, output.say)
+    keeper = CacheKeeper(turn, EVERY_S if every is None else every, told, output.say)
     stops_by_signals(keeper)
     keeper.run()
     return 0

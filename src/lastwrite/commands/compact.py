@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from lastwrite.commands.told import TopicConfig, find_told, overrides, paths_of
+from lastwrite.commands.selection import TopicConfig, find_partitions, overrides, paths_of
 from lastwrite.config.cleaner import CleanerConfig, replaced_settings
-from lastwrite.config.keyless import may_drop, refuse_elsewhere
+from lastwrite.config.keyless import may_drop, reject_elsewhere
 from lastwrite.config.stores import store_settings
-from lastwrite.config.system import Sources, no_topics_of_kafka
+from lastwrite.config.system import SettingSources, no_topics_of_kafka
 from lastwrite.engine.context import Context, Options
 from lastwrite.engine.round import run_round
 from lastwrite.engine.system import System, system_named
@@ -39,18 +39,18 @@ from lastwrite.reports.compaction import (
     Status,
     StoreRequests,
 )
-from lastwrite.scan_cache.cache import ScanCache
-from lastwrite.spark.census import ask_workers
+from lastwrite.scan_cache.cache import RoundScanCache
 from lastwrite.spark.inline import Inline
 from lastwrite.spark.session import local_workers
 from lastwrite.spark.use import exchange_for, runner_for
 from lastwrite.spark.work import Runner
+from lastwrite.spark.worker_check import check_workers
 from lastwrite.storage.choice import Topics
-from lastwrite.storage.exports import naming_what_stays, refuse_around, refuse_inside
+from lastwrite.storage.exports import naming_what_stays, reject_around, reject_inside
 from lastwrite.storage.objects.address import asked as asked_of_buckets
 from lastwrite.storage.objects.address import dry, is_address, use
 from lastwrite.storage.objects.store import Requests
-from lastwrite.storage.ownership import refuse_foreign
+from lastwrite.storage.ownership import reject_foreign
 from lastwrite.storage.quarantine import read_quarantine, release
 from lastwrite.storage.throttle import Throttles
 
@@ -149,13 +149,13 @@ def compact(
         to=to,
         keep_scans=keep_scans,
     )
-    asked = _Asked(
+    asked = _CompactRequest(
         paths=paths_of(path),
         system=system,
         topic=topic,
         partition=partition,
         options=options,
-        sources=Sources(overrides=overrides(topic_config), metadata=metadata),
+        sources=SettingSources(overrides=overrides(topic_config), metadata=metadata),
         memory=memory,
         spark=spark,
         master=master,
@@ -209,13 +209,13 @@ def plan(
         dry_run=True,
         keep_scans=keep_scans,
     )
-    asked = _Asked(
+    asked = _CompactRequest(
         paths=paths_of(path),
         system=system,
         topic=topic,
         partition=partition,
         options=options,
-        sources=Sources(overrides=overrides(topic_config), metadata=metadata),
+        sources=SettingSources(overrides=overrides(topic_config), metadata=metadata),
         memory=memory,
         spark=spark,
         master=master,
@@ -230,7 +230,7 @@ def _now() -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _CompactRequest:
     """What one call asks for."""
 
     paths: Sequence[str]
@@ -238,7 +238,7 @@ class _Asked:
     topic: Topics
     partition: int | None
     options: Options
-    sources: Sources
+    sources: SettingSources
     memory: str | int | None
     spark: SparkSession | Inline | None
     master: str
@@ -246,7 +246,7 @@ class _Asked:
     progress: Progress
 
 
-def _run_anywhere(asked: _Asked, archive: str | None) -> CompactionReport:
+def _run_anywhere(asked: _CompactRequest, archive: str | None) -> CompactionReport:
     """A round on what lies at some paths, or on a topic of a live cluster."""
     use(store_settings(asked.options.config))
     live = [path for path in asked.paths if path.startswith(SCHEME)]
@@ -262,7 +262,7 @@ def _run_anywhere(asked: _Asked, archive: str | None) -> CompactionReport:
         raise InvalidConfig(
             "one topic of a live cluster at a time", path=path, remedy="name it alone"
         )
-    refuse_elsewhere(asked.options.config, "pulsar", system_named("pulsar").governs_keyless)
+    reject_elsewhere(asked.options.config, "pulsar", system_named("pulsar").governs_keyless)
     if asked.system not in (None, "pulsar") or asked.topic is not None:
         raise InvalidConfig(
             f"{path} already names the system and the topic",
@@ -270,8 +270,8 @@ def _run_anywhere(asked: _Asked, archive: str | None) -> CompactionReport:
         )
     no_topics_of_kafka("a topic of Pulsar", asked.sources)
     if archive is not None and asked.options.to is not None:
-        refuse_inside(asked.options.to, [archive])
-        refuse_around(asked.options.to, [archive])
+        reject_inside(asked.options.to, [archive])
+        reject_around(asked.options.to, [archive])
     if archive is None and asked.spark is None and local_workers(asked.master) is None:
         raise InvalidConfig(
             "workers on other machines cannot see a folder of this one",
@@ -286,13 +286,13 @@ def _run_anywhere(asked: _Asked, archive: str | None) -> CompactionReport:
     return compact_live(path, asked.partition, asked.options, archive, run, asked.progress)
 
 
-def _run(asked: _Asked) -> CompactionReport:
+def _run(asked: _CompactRequest) -> CompactionReport:
     options, progress = asked.options, asked.progress
     before = asked_of_buckets()
-    system, folders = find_told(
+    system, folders = find_partitions(
         asked.paths, asked.system, asked.topic, asked.partition, asked.sources
     )
-    refuse_elsewhere(options.config, system.name, system.governs_keyless)
+    reject_elsewhere(options.config, system.name, system.governs_keyless)
     system.check_config(options.config)
     if options.drop_expired_deletes and system.no_deletes:
         raise InvalidConfig(system.no_deletes, remedy="leave out --drop-expired-deletes")
@@ -308,10 +308,10 @@ def _run(asked: _Asked) -> CompactionReport:
     for folder in folders:
         partitions.setdefault(system.root_of(folder), []).append(system.name_of(folder))
     if options.to is not None:
-        refuse_inside(options.to, [*asked.paths, *folders])
-        refuse_around(options.to, [*asked.paths, *folders])
-        _refuse_log_root(system, folders, options.to)
-        _refuse_one_place_for_two(system, folders)
+        reject_inside(options.to, [*asked.paths, *folders])
+        reject_around(options.to, [*asked.paths, *folders])
+        _reject_log_root(system, folders, options.to)
+        _reject_one_place_for_two(system, folders)
     tell_what_stays: Callable[[], None] | None = None
     with contextlib.ExitStack() as stack:
         if options.dry_run and all(is_address(system.archive_of(f) or "") for f in folders):
@@ -322,21 +322,21 @@ def _run(asked: _Asked) -> CompactionReport:
                 naming_what_stays(options.to, progress, "the copy")
             )
         elif not options.dry_run:
-            refuse_foreign(folders)
+            reject_foreign(folders)
         _hold(system, partitions, options, stack)
         if not options.dry_run and options.to is None:
             # While they are held, and when Spark has ended.
             stack.push(partial(_recover, system, folders, options.config))
         where = asked.spark, asked.master, asked.memory, asked.conf
         runner, memory_plan = stack.enter_context(runner_for(*where, progress, system=system.name))
-        ask_workers(runner, _seen_by_all(system, folders, options.to), progress)
+        check_workers(runner, _seen_by_all(system, folders, options.to), progress)
         exchange = exchange_for(runner, memory_plan.scratch_bytes)
         stack.callback(exchange.close)
         limits = memory_plan.limits()
         if any(map(math.isfinite, cleaner.rates)):
             limits = Throttles(exchange.scratch, cleaner.rates, runner.workers).on(limits)
         context = Context(
-            system, exchange, runner.workers, limits, options, progress, ScanCache(runner)
+            system, exchange, runner.workers, limits, options, progress, RoundScanCache(runner)
         )
         report = _run_rounds(context, folders)
         _account(context, folders, report)
@@ -368,11 +368,11 @@ def _hold(
         if options.to is None and (options.is_counted or not options.dry_run):
             stack.enter_context(system.hold(root, names))
         else:
-            _refuse_copy(system, root, options)
+            _reject_copy(system, root, options)
             system.refuse_if_held(root, names)
 
 
-def _refuse_copy(system: System, root: str, options: Options) -> None:
+def _reject_copy(system: System, root: str, options: Options) -> None:
     """
     Raises:
         LogHeld: a broker has the log, and of this system's no copy can be made then.
@@ -494,11 +494,11 @@ def _recover(
     if kind is not None:
         for folder in folders:
             with contextlib.suppress(LogError, OSError):  # then the next round does it
-                if system.leaves_alone(folder, config) is None:
+                if system.why_unmanaged(folder, config) is None:
                     system.recover(folder)
 
 
-def _refuse_log_root(system: System, folders: Sequence[str], to: str) -> None:
+def _reject_log_root(system: System, folders: Sequence[str], to: str) -> None:
     """
     Raises:
         InvalidConfig: of an archive the copy is one, which no broker would take there.
@@ -513,7 +513,7 @@ def _refuse_log_root(system: System, folders: Sequence[str], to: str) -> None:
         )
 
 
-def _refuse_one_place_for_two(system: System, folders: Sequence[str]) -> None:
+def _reject_one_place_for_two(system: System, folders: Sequence[str]) -> None:
     """Copies of two partitions of one name would lie in one folder.
 
     Raises:

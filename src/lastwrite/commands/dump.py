@@ -113,9 +113,12 @@ def dump(
             decode=decode or None,
             config=others or None,
         )
-        from lastwrite.pulsar.look.dump import TopicsWanted, dump_topics  # not before it is needed
+        from lastwrite.pulsar.look.dump import (  # not before it is needed
+            TopicDumpRequest,
+            dump_topics,
+        )
 
-        asked = TopicsWanted.parse(
+        asked = TopicDumpRequest.parse(
             topic=topic,
             partition=partition,
             start=start,
@@ -132,9 +135,12 @@ def dump(
     if start is not None:
         raise InvalidConfig("start is for Pulsar", path=path, remedy="give offset")
     if found == ROCKETMQ:
-        from lastwrite.rocketmq.look.dump import Wanted, dump_store  # not before it is needed
+        from lastwrite.rocketmq.look.dump import (  # not before it is needed
+            StoreDumpRequest,
+            dump_store,
+        )
 
-        messages = Wanted(
+        messages = StoreDumpRequest(
             topic=topic,
             queue=partition,
             offset=offset,
@@ -160,9 +166,9 @@ def dump(
         compacted=compacted or None,
         config=others or None,
     )
-    from lastwrite.kafka.look.dump import LogsWanted, dump_logs  # not before it is needed
+    from lastwrite.kafka.look.dump import LogDumpRequest, dump_logs  # not before it is needed
 
-    logs = LogsWanted(
+    logs = LogDumpRequest(
         batches=batches,
         index=index,
         offset=offset or 0,

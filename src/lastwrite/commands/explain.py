@@ -11,10 +11,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from lastwrite.commands.told import TopicConfig, find_told, overrides
-from lastwrite.config.keyless import may_drop, refuse_elsewhere
+from lastwrite.commands.selection import TopicConfig, find_partitions, overrides
+from lastwrite.config.keyless import may_drop, reject_elsewhere
 from lastwrite.config.stores import store_settings
-from lastwrite.config.system import Sources
+from lastwrite.config.system import SettingSources
 from lastwrite.engine.context import Context, Options
 from lastwrite.explanation.partition import explain_partition, explainer_of
 from lastwrite.model.progress import NoProgress, Progress
@@ -68,9 +68,9 @@ def explain(
         include_active=include_active,
         dry_run=True,
     )
-    sources = Sources(overrides=overrides(topic_config), metadata=metadata)
-    found, folders = find_told([str(path)], system, topic, partition, sources)
-    refuse_elsewhere(options.config, found.name, found.governs_keyless)
+    sources = SettingSources(overrides=overrides(topic_config), metadata=metadata)
+    found, folders = find_partitions([str(path)], system, topic, partition, sources)
+    reject_elsewhere(options.config, found.name, found.governs_keyless)
     found.check_config(options.config)
     report = ExplainReport(path=str(path), now_ms=options.now_ms, system=found.name)
     with runner_for(place_of(None), "", memory, {}, NoProgress()) as (runner, plan):

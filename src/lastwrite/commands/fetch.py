@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec import structs
 
-from lastwrite.archive.following import Wanted
+from lastwrite.archive.following import FollowRequest
 from lastwrite.archive.layout import systems_at
 from lastwrite.commands.following import fetch_once, limits_of
-from lastwrite.commands.systems import KAFKA, PULSAR, ROCKETMQ, refuse_server, system_of
-from lastwrite.commands.told import TopicConfig, find_told, overrides, paths_of
+from lastwrite.commands.selection import TopicConfig, find_partitions, overrides, paths_of
+from lastwrite.commands.systems import KAFKA, PULSAR, ROCKETMQ, reject_server, system_of
 from lastwrite.config.stores import store_settings
-from lastwrite.config.system import Sources
+from lastwrite.config.system import SettingSources
 from lastwrite.engine.system import system_named
 from lastwrite.errors import InvalidConfig, NotALog
 from lastwrite.kafka.rules.live_settings import SCHEME as KAFKA_SCHEME
@@ -30,13 +30,13 @@ from lastwrite.pulsar.fetched import FetchedTopic, FetchReport
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.rules.live_settings import SCHEME
 from lastwrite.pulsar.store import fetching
-from lastwrite.pulsar.store.exported_metadata import Said
+from lastwrite.pulsar.store.exported_metadata import ExportedMetadata
 from lastwrite.pulsar.store.place import locate, topics_below
 from lastwrite.pulsar.store.topic import find_topics
 from lastwrite.reports.fetching import LogsFetched
 from lastwrite.rocketmq.rules.live_settings import SCHEME as ROCKETMQ_SCHEME
 from lastwrite.storage.choice import Topics
-from lastwrite.storage.exports import naming_what_stays, refuse_inside
+from lastwrite.storage.exports import naming_what_stays, reject_inside
 from lastwrite.storage.objects import address
 from lastwrite.storage.objects.address import is_address, real_path
 
@@ -127,13 +127,13 @@ def fetch(
     is_live = any(source.startswith((KAFKA_SCHEME, ROCKETMQ_SCHEME, SCHEME)) for source in sources)
     for source in sources:
         if not source.startswith((KAFKA_SCHEME, ROCKETMQ_SCHEME)):
-            refuse_server(source, is_fetched=True)
+            reject_server(source, is_fetched=True)
     if keep_scans and (is_live or _whose(sources[0]) != KAFKA):
         raise InvalidConfig(
             "scans are kept of Kafka's log directories", remedy="leave out --keep-scans"
         )
     if is_live and not any(source.startswith(SCHEME) for source in sources):
-        live = Wanted(
+        live = FollowRequest(
             sources=tuple(sources),
             to=to,
             topic=topic,
@@ -160,9 +160,9 @@ def fetch(
         raise InvalidConfig("a rate is for a live cluster", remedy="leave it out")
     whose = None if urls else _whose(sources[0])
     if whose is not None:
-        refuse_inside(to, sources)
-        told_by = Sources(overrides=overrides(topic_config), metadata=metadata)
-        told, logs = find_told(sources, whose, topic, partition, told_by)
+        reject_inside(to, sources)
+        told_by = SettingSources(overrides=overrides(topic_config), metadata=metadata)
+        told, logs = find_partitions(sources, whose, topic, partition, told_by)
         stated = dict(config or {})
         if whose == ROCKETMQ:
             if keep_scans:
@@ -172,7 +172,7 @@ def fetch(
             return fetch_queues(logs, to, stated, include_active, memory, progress, accepts_gap)
         from lastwrite.kafka.jobs import fetch as from_logs  # not before it is needed
 
-        wanted = from_logs.Wanted(
+        wanted = from_logs.FetchRequest(
             include_active=include_active,
             copies=copies,
             sets_aside=sets_aside,
@@ -186,7 +186,7 @@ def fetch(
             raise InvalidConfig("several topics at once are for Kafka", remedy="name one at a time")
         topic = next(iter(topic), None)
     folders = [source for source in sources if source not in urls]
-    refuse_inside(to, folders)
+    reject_inside(to, folders)
     if urls and (topic is not None or metadata is not None or cursor is not None):
         raise InvalidConfig(
             "a live cluster knows its topics",
@@ -209,14 +209,14 @@ def fetch(
             remedy="lastwrite fetch … --to FOLDER, then lastwrite fetch FOLDER --to " + to,
         )
     for folder in folders:
-        _refuse_nothing_at(folder)
+        _reject_nothing_at(folder)
     with naming_what_stays(to, progress, "what was asked for"):
         if not urls:
             return fetching.fetch(folders, to, topic, metadata, cursor, copies, recover)
         return _with_live(urls, folders, os.path.abspath(to), copies, config or {}, progress)
 
 
-def _refuse_nothing_at(folder: str) -> None:
+def _reject_nothing_at(folder: str) -> None:
     """Refuse a folder that is not there, or that has log roots of Kafka below it and no ledgers.
 
     Raises:
@@ -285,7 +285,7 @@ def _with_live(
     progress: Progress,
 ) -> FetchReport:
     """Bring topics of live clusters: first what the folders have of them."""
-    from lastwrite.pulsar.live import bring_live, lists_of  # its network is for nobody else
+    from lastwrite.pulsar.live import fetch_into_archive, lists_of  # its network is for nobody else
 
     topics: list[FetchedTopic] = []
     for url in urls:
@@ -295,7 +295,7 @@ def _with_live(
             for ledger in each.ledgers
         }
         before = fetching.objects_of(archive, TopicName.parse(url))
-        for name in bring_live(url, config, archive, progress):
+        for name in fetch_into_archive(url, config, archive, progress):
             found = fetching.describe(archive, name, url, before)
             topics.append(
                 structs.replace(
@@ -306,7 +306,11 @@ def _with_live(
 
 
 def _from_folders(
-    folders: Sequence[str], archive: str, url: str, copies: bool, lists: Mapping[TopicName, Said]
+    folders: Sequence[str],
+    archive: str,
+    url: str,
+    copies: bool,
+    lists: Mapping[TopicName, ExportedMetadata],
 ) -> tuple[FetchedTopic, ...]:
     """What folders have of a topic's ledgers, by the cluster's lists of them, if anything."""
     try:

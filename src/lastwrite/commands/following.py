@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from lastwrite.archive.bringing import at_once
-from lastwrite.archive.following import Followed, Wanted
+from lastwrite.archive.following import FollowRequest, FollowResult
+from lastwrite.archive.ingest import max_parallel
 from lastwrite.commands.systems import KAFKA, PULSAR, ROCKETMQ
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.rules.live_settings import SCHEME as KAFKA_SCHEME
@@ -23,29 +23,29 @@ from lastwrite.spark.memory import parse_bytes, plan_memory
 
 class _Scheme(NamedTuple):
     system: str
-    follow: Callable[[Wanted], Followed]
+    follow: Callable[[FollowRequest], FollowResult]
 
 
-def _kafka(wanted: Wanted) -> Followed:
-    from lastwrite.kafka.following import KafkaFollowed  # its network is for nobody else
+def _kafka(wanted: FollowRequest) -> FollowResult:
+    from lastwrite.kafka.following import KafkaFollowResult  # its network is for nobody else
 
-    return KafkaFollowed(wanted)
+    return KafkaFollowResult(wanted)
 
 
-def _rocketmq(wanted: Wanted) -> Followed:
+def _rocketmq(wanted: FollowRequest) -> FollowResult:
     if any(source.startswith(f"{ROCKETMQ_SCHEME}/") for source in wanted.sources):
-        from lastwrite.rocketmq.following_copy import CopyFollowed  # a path, and no name server
+        from lastwrite.rocketmq.following_copy import CopyFollowResult  # a path, and no name server
 
-        return CopyFollowed(wanted)
-    from lastwrite.rocketmq.following import RocketmqFollowed  # as above
+        return CopyFollowResult(wanted)
+    from lastwrite.rocketmq.following import RocketmqFollowResult  # as above
 
-    return RocketmqFollowed(wanted)
+    return RocketmqFollowResult(wanted)
 
 
-def _pulsar(wanted: Wanted) -> Followed:
-    from lastwrite.pulsar.following import PulsarFollowed  # as above
+def _pulsar(wanted: FollowRequest) -> FollowResult:
+    from lastwrite.pulsar.following import PulsarFollowResult  # as above
 
-    return PulsarFollowed(wanted)
+    return PulsarFollowResult(wanted)
 
 
 _SCHEMES = {
@@ -79,7 +79,7 @@ def system_of_sources(sources: Sequence[str]) -> str:
     return _scheme_of(sources).system
 
 
-def open_followed(wanted: Wanted) -> Followed:
+def open_followed(wanted: FollowRequest) -> FollowResult:
     """The topics that are wanted; nothing is asked of the cluster yet.
 
     Raises:
@@ -87,18 +87,18 @@ def open_followed(wanted: Wanted) -> Followed:
         EnvironmentUnfit: the extra is not installed by which the cluster is spoken to.
     """
     scheme = _scheme_of(wanted.sources)
-    _refuse_aside(wanted, scheme)
+    _reject_aside(wanted, scheme)
     return scheme.follow(wanted)
 
 
-def fetch_once(wanted: Wanted) -> LogsFetched:
+def fetch_once(wanted: FollowRequest) -> LogsFetched:
     """Bring them once.
 
     Raises:
         InvalidConfig, NotALog, RemoteFailed: as ``fetch``.
     """
     scheme = _scheme_of(wanted.sources)
-    _refuse_aside(wanted, scheme)
+    _reject_aside(wanted, scheme)
     if scheme.system == KAFKA:
         from lastwrite.kafka.live import fetch_live  # its network is for nobody else
 
@@ -118,7 +118,7 @@ def fetch_once(wanted: Wanted) -> LogsFetched:
     )
 
 
-def _refuse_aside(wanted: Wanted, scheme: _Scheme) -> None:
+def _reject_aside(wanted: FollowRequest, scheme: _Scheme) -> None:
     if wanted.sets_aside and scheme.system != KAFKA:
         raise InvalidConfig("--set-aside is for a live Kafka cluster", remedy="leave it out")
     if wanted.accepts_gap and wanted.sets_aside:
@@ -134,7 +134,7 @@ def limits_of(memory: str | int | None, rate: str | int | None) -> Limits:
     Raises:
         InvalidConfig: no sizes.
     """
-    limits = plan_memory(memory, at_once()).limits()
+    limits = plan_memory(memory, max_parallel()).limits()
     if rate is None:
         return limits
     with contextlib.suppress(InvalidConfig):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from lastwrite.archive.place import read_seen
+from lastwrite.archive.partition_store import read_versioned_manifest
+from lastwrite.commands.selection import paths_of
 from lastwrite.commands.systems import KAFKA, system_of_all
-from lastwrite.commands.told import paths_of
 from lastwrite.config.stores import store_settings
 from lastwrite.errors import InvalidConfig, LogError, NotALog
-from lastwrite.kafka.cluster.commits import Commit, Place
-from lastwrite.kafka.network.cluster import Cluster
+from lastwrite.kafka.cluster.commits import Commit, GroupPartition
+from lastwrite.kafka.network.cluster import KafkaCluster
 from lastwrite.kafka.network.live_log import LiveLog
 from lastwrite.kafka.rules.live_settings import SCHEME, KafkaClientConfig, brokers_of
 from lastwrite.kafka.store import archived, log_dir
@@ -46,7 +46,7 @@ def groups(
     """
     paths = paths_of(path)
     wanted = {group} if isinstance(group, str) else set(group or ())
-    found = _Found()
+    found = _OffsetsAndEnds()
     if any(each.startswith(SCHEME) for each in paths):
         if len(paths) > 1:
             raise InvalidConfig("one live cluster at a time", remedy="run once for each")
@@ -72,15 +72,15 @@ def groups(
     )
 
 
-class _Found:
+class _OffsetsAndEnds:
     """Positions, and the ends of the partitions that they are in."""
 
     def __init__(self) -> None:
-        self.known: dict[Place, Commit] = {}
+        self.known: dict[GroupPartition, Commit] = {}
         self.unread: list[UnreadPosition] = []
         self._ends: dict[TopicPartition, int] = {}
 
-    def position(self, place: Place) -> GroupPosition:
+    def position(self, place: GroupPartition) -> GroupPosition:
         commit = self.known[place]
         return GroupPosition(
             group=place.group,
@@ -98,10 +98,10 @@ class _Found:
         logs = {each for each in folders.values() if archived.is_archived(each)}
         for name, folder in folders.items():
             if folder in logs:
-                log = archived.contents_of(read_seen(folder).manifest, folder)
+                log = archived.contents_of(read_versioned_manifest(folder).manifest, folder)
                 self._ends[name] = log.end_offset
                 for group, offset, epoch, metadata in log.groups:
-                    self.known[Place.of(group, name)] = Commit(offset, epoch, metadata)
+                    self.known[GroupPartition.of(group, name)] = Commit(offset, epoch, metadata)
         with suppress(NotALog):
             there = positions_in(path)
             self.known |= there.known
@@ -114,14 +114,14 @@ class _Found:
     def ask(self, url: str, config: Mapping[str, object]) -> None:
         """Ask a live cluster."""
         client = KafkaClientConfig.from_names(config)
-        with Cluster(brokers_of(url), client) as cluster:
+        with KafkaCluster(brokers_of(url), client) as cluster:
             cluster.reach()
             by_partition, unread = cluster.positions()
             self.unread += unread
             for name, positions in by_partition.items():
                 for each in positions:
                     at = Commit(each.offset, each.leader_epoch, each.metadata)
-                    self.known[Place.of(each.group, name)] = at
+                    self.known[GroupPartition.of(each.group, name)] = at
                 with suppress(NotALog):  # the topic is gone
                     log = LiveLog(cluster, name, client)
                     try:

@@ -10,10 +10,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from lastwrite.commands.selection import TopicConfig, find_partitions, overrides, paths_of
 from lastwrite.commands.systems import KAFKA, PULSAR, ROCKETMQ, system_of
-from lastwrite.commands.told import TopicConfig, find_told, overrides, paths_of
 from lastwrite.config.stores import store_settings
-from lastwrite.config.system import Sources, no_topics_of_kafka
+from lastwrite.config.system import SettingSources, no_topics_of_kafka
 from lastwrite.engine.context import Options
 from lastwrite.engine.system import system_named
 from lastwrite.errors import InvalidConfig
@@ -72,7 +72,7 @@ def inspect(
             "several paths, not all of them log roots of Kafka", remedy="look at one at a time"
         )
     path = paths[0]
-    sources = Sources(overrides=overrides(topic_config), metadata=metadata)
+    sources = SettingSources(overrides=overrides(topic_config), metadata=metadata)
     if whose == {PULSAR}:
         from lastwrite.pulsar.look.inspect import inspect_topics  # not before it is needed
 
@@ -98,7 +98,7 @@ def inspect(
     if len(paths) == 1 and os.path.isfile(path):
         inspect_file(path, report, memory, progress)
     else:
-        kafka, folders = find_told(paths, KAFKA, topic, partition, sources)
+        kafka, folders = find_partitions(paths, KAFKA, topic, partition, sources)
         inspect_logs(kafka, folders, report, options, memory, spark, progress)
     report.seconds = round(time.monotonic() - began, 3)
     return report

@@ -151,7 +151,7 @@ def latest(
     path = str(path)
     wanted = DecodingConfig.of(decoding)
     if spark is None:
-        _refuse_for_dictionaries(wanted)
+        _reject_for_dictionaries(wanted)
     address.use(store_settings(config))
     system = system_of(path, system)
     rows = rows_of(system)
@@ -193,9 +193,9 @@ def latest(
         made.notes = table.notes
         return made
     session = spark
-    from lastwrite.commands.rows import frame_of, refuse_without_arrow
+    from lastwrite.commands.rows import frame_of, reject_without_arrow
 
-    refuse_without_arrow()
+    reject_without_arrow()
     from lastwrite.rows.decoded import DecodedRows
 
     def framed(logs: Sequence[PartitionLog]) -> DataFrame:
@@ -209,7 +209,7 @@ def latest(
     return steady(rows, listed, framed)
 
 
-def _refuse_for_dictionaries(wanted: DecodingConfig) -> None:
+def _reject_for_dictionaries(wanted: DecodingConfig) -> None:
     if wanted.key_format != "raw":
         raise InvalidConfig("keys of a dictionary stay as they are", remedy="give value_format")
     if wanted.on_bad == ASIDE:

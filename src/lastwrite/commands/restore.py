@@ -48,17 +48,17 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.rocketmq.format import names
 from lastwrite.rocketmq.format.kernels import MESSAGE, MessageTable
-from lastwrite.rocketmq.network.client import Client
+from lastwrite.rocketmq.network.client import RocketmqClient
 from lastwrite.rocketmq.network.connection import TIMEOUT_SECONDS
 from lastwrite.rocketmq.network.patience import Patience
-from lastwrite.rocketmq.network.pulling import Puller, Records, refuse_reader_with_holes
+from lastwrite.rocketmq.network.pulling import Puller, Records, reject_reader_with_holes
 from lastwrite.rocketmq.network.route import MessageQueue
 from lastwrite.rocketmq.reports import Restoration, RestoredQueue
 from lastwrite.rocketmq.store import links, lock, publish
 from lastwrite.rocketmq.store.compacted import CompactedQueue, first_damage
 from lastwrite.rocketmq.store.place import find_place
 from lastwrite.rocketmq.store.positions import UNKNOWN, read_positions
-from lastwrite.rocketmq.store.reading import Part, read_queue
+from lastwrite.rocketmq.store.reading import StoreFolder, read_queue
 from lastwrite.rocketmq.store.untouched import BY_ROUND, list_untouched
 from lastwrite.rocketmq.store.writer import QueueWriter
 from lastwrite.storage.choice import Topics
@@ -146,7 +146,7 @@ def restore(  # one parameter an option of the command line
     """
     numbers = [partition] if isinstance(partition, int) else partition
     if to is not None or name_server is None:
-        from lastwrite.kafka.jobs.restorable import Wanted  # not before
+        from lastwrite.kafka.jobs.restorable import RestoreRequest  # not before
         from lastwrite.kafka.jobs.restore import restore_logs
 
         if to is None or name_server is not None:
@@ -171,7 +171,7 @@ def restore(  # one parameter an option of the command line
                 remedy="restore the records into the log root first; then start the broker, and "
                 "give --groups with --to kafka://HOST:PORT",
             )
-        wanted = Wanted(
+        wanted = RestoreRequest(
             topic=topic,
             partitions=numbers,
             name=name,
@@ -209,16 +209,16 @@ def restore(  # one parameter an option of the command line
     system_named("rocketmq").check_config(settings)
     sizes = {name: settings.get(name, default) for name, default in _SIZE_SETTINGS.items()}
     progress = progress or NoProgress()
-    lock.refuse_broker(root)
-    lock.refuse_unclean(root, goes_on=unclean)
-    with Client(name_server, timeout) as client:
+    lock.reject_broker(root)
+    lock.reject_unclean(root, goes_on=unclean)
+    with RocketmqClient(name_server, timeout) as client:
         queues = _choose(client, name_server, topic, partition, broker)
         if not trust_broker:
-            refuse_reader_with_holes(client, queues[0].broker, _TRUSTED)
+            reject_reader_with_holes(client, queues[0].broker, _TRUSTED)
         named = [TopicPartition(topic, queue.queue) for queue in queues]
         restored: list[RestoredQueue] = []
         with _naming_restored(restored, progress), lock.hold(root, named):
-            lock.refuse_unclean(root, goes_on=unclean)
+            lock.reject_unclean(root, goes_on=unclean)
             for queue, place in zip(queues, named, strict=True):
                 publish.recover(root, place)
                 file_sizes = _file_sizes(root, place, sizes)
@@ -226,7 +226,7 @@ def restore(  # one parameter an option of the command line
                 restored.append(one.run())
     notes = tuple(f"{queue.name}: {note}" for queue in restored for note in queue.notes)
     left = tuple(list_untouched(root, {names.COMPACTION}, BY_ROUND))
-    if not any(read_queue(root, Part.COMPACTION_LOG, name).files for name in named):
+    if not any(read_queue(root, StoreFolder.COMPACTION_LOG, name).files for name in named):
         return Restoration(queues=tuple(restored), notes=notes, untouched=left)
     with _naming_restored(restored, progress):
         report = compact(
@@ -268,7 +268,7 @@ def merged(
 
     Where both have an offset, the pulled record comes first, and the other right behind it.
     """
-    ahead, behind = _Stream(pulled), _Stream(own)
+    ahead, behind = _RecordStream(pulled), _RecordStream(own)
     while (first := ahead.offset()) is not None or behind.offset() is not None:
         second = behind.offset()
         if second is None or (first is not None and first <= second):
@@ -277,7 +277,7 @@ def merged(
             yield False, *behind.take(first, "left")
 
 
-class _Stream:
+class _RecordStream:
     """Records as they come, some of them at a time."""
 
     def __init__(self, records: Iterable[Records]) -> None:
@@ -303,7 +303,7 @@ class _Stream:
 
 
 def _choose(
-    client: Client, name_server: str, topic: str, partition: int | None, broker: str | None
+    client: RocketmqClient, name_server: str, topic: str, partition: int | None, broker: str | None
 ) -> list[MessageQueue]:
     readable = client.route(topic).readable
     brokers = sorted({queue.broker for queue in readable})
@@ -330,7 +330,7 @@ def _choose(
 def _file_sizes(root: str, name: TopicPartition, settings: Mapping[str, object]) -> tuple[int, int]:
     """Bytes of a log and an index file: of this queue's, of others' in the store, by settings."""
     found = []
-    for part in (Part.COMPACTION_LOG, Part.COMPACTION_INDEX):
+    for part in (StoreFolder.COMPACTION_LOG, StoreFolder.COMPACTION_INDEX):
         size = read_queue(root, part, name).file_size or _size_of_others(os.path.join(root, part))
         found.append(size)
     if found[0] and found[1]:
@@ -362,7 +362,7 @@ class _Rebuild:
     root: str
     name: TopicPartition
     queue: MessageQueue
-    client: Client
+    client: RocketmqClient
     sizes: tuple[int, int]
     patience: Patience  # with a broker that goes away amid the queue
 
@@ -394,9 +394,9 @@ class _Rebuild:
         except BaseException:
             with contextlib.suppress(LogError, OSError):  # the next run clears away what stays
                 writer.abandon()
-                publish.tidy(self.root, [self.name])
+                publish.delete_replaced(self.root, [self.name])
             raise
-        publish.tidy(self.root, [self.name])
+        publish.delete_replaced(self.root, [self.name])
         return RestoredQueue(
             name=self.name,
             broker=self.queue.broker,
@@ -407,7 +407,7 @@ class _Rebuild:
         )
 
     def _publish(self, writer: QueueWriter, local: CompactedQueue) -> None:
-        change = publish.Change(
+        change = publish.QueueChange(
             name=self.name,
             gone=[names.file_name(pair.log.start) for pair in local.pairs],
             pairs=writer.finish(),
@@ -425,7 +425,7 @@ class _Rebuild:
         return None
 
     def _refuse_undispatched(self) -> None:
-        if read_queue(self.root, Part.CONSUME_QUEUE, self.name).files:
+        if read_queue(self.root, StoreFolder.CONSUME_QUEUE, self.name).files:
             raise InvalidConfig(
                 f"the store has messages of {self.name}, but no compaction log of them",
                 path=self.root,

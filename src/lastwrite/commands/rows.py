@@ -23,7 +23,7 @@ from lastwrite.rows.last_writes import LastWrites
 from lastwrite.rows.reading import RowUnit, read_rows, row_units
 from lastwrite.rows.system import RowSystem
 from lastwrite.spark.memory import parse_bytes
-from lastwrite.spark.use import refuse_workers_without_us
+from lastwrite.spark.use import reject_workers_without_us
 from lastwrite.spark.worker import settle
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def rows_frame(
         NotALog, InvalidConfig, LogHeld, CorruptLog: while listing.
         EnvironmentUnfit: pyarrow or pandas is missing.
     """
-    refuse_without_arrow()
+    reject_without_arrow()
     from lastwrite.rows.decoded import DecodedRows
 
     path, topic, partition = where
@@ -83,10 +83,10 @@ def frame_of(spark: SparkSession, units: Sequence[RowUnit], made: DecodedRows) -
     Raises:
         EnvironmentUnfit: pyarrow or pandas is missing.
     """
-    refuse_without_arrow()
+    reject_without_arrow()
     if not units:
         return spark.createDataFrame([], made.spark_schema)
-    refuse_workers_without_us(spark)
+    reject_workers_without_us(spark)
 
     def rows_read(places: Iterable[Any]) -> Iterator[Any]:
         for batch in places:
@@ -154,7 +154,7 @@ def last_writes(
             yield from found.units(columns)
 
 
-def refuse_without_arrow() -> None:
+def reject_without_arrow() -> None:
     """
     Raises:
         EnvironmentUnfit: pyarrow or pandas, which Spark asks for, is missing.

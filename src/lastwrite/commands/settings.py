@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lastwrite.commands.told import TopicConfig, find_told, overrides, paths_of
-from lastwrite.config.system import Sources
-from lastwrite.reports.settings import Outvoted, Setting, SettingsReport, TopicSettings
+from lastwrite.commands.selection import TopicConfig, find_partitions, overrides, paths_of
+from lastwrite.config.system import SettingSources
+from lastwrite.reports.settings import OverriddenSetting, Setting, SettingsReport, TopicSettings
 from lastwrite.storage.choice import Topics
 
 
@@ -29,18 +29,18 @@ def settings(
         NotALog, InvalidConfig: nothing was read.
         CorruptLog: the cluster's metadata is damaged.
     """
-    sources = Sources(overrides=overrides(topic_config), metadata=metadata)
-    found, folders = find_told(paths_of(path), system, topic, None, sources)
+    sources = SettingSources(overrides=overrides(topic_config), metadata=metadata)
+    found, folders = find_partitions(paths_of(path), system, topic, None, sources)
     stated = dict(config or {})
     found.check_config(stated)
     topics: dict[tuple[str, tuple[Setting, ...]], TopicSettings] = {}
-    notes: dict[tuple[str, str], Outvoted] = {}
+    notes: dict[tuple[str, str], OverriddenSetting] = {}
     for folder in folders:
         name = found.name_of(folder)
         listed = found.settings_of(folder, stated)
         place = (name.topic, listed)  # roots of two clusters may have a topic of one name
         if place not in topics:
-            alone = found.leaves_alone(folder, stated)
+            alone = found.why_unmanaged(folder, stated)
             topics[place] = TopicSettings(name.topic, listed, None if alone is None else str(alone))
         topics[place].folders.append(folder)
         notes |= {(each.topic, each.name): each for each in found.outvoted(folder, stated)}

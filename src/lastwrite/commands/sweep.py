@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from lastwrite.archive.layout import partitions_at
-from lastwrite.archive.place import ABANDONED_MS, Place
+from lastwrite.archive.partition_store import ABANDONED_MS, PartitionStore
 from lastwrite.config.stores import store_settings
 from lastwrite.errors import CommitConflict, CorruptLog, LogError, NotALog
 from lastwrite.model.attempts import ATTEMPTS
@@ -62,7 +62,7 @@ def sweep_partitions(
 
     def one(folder: str) -> SweptPartition:
         try:
-            swept = Place(*store_at(folder)).sweep(
+            swept = PartitionStore(*store_at(folder)).sweep(
                 older_than_ms, everything=everything, dry_run=dry_run
             )
         except (LogError, OSError) as error:

@@ -27,7 +27,7 @@ def system_of(path: str, name: str | None = None) -> str:
     Raises:
         InvalidConfig: no such system; or ``path`` is a topic's address.
     """
-    _refuse_address(path)
+    _reject_address(path)
     if name is not None:
         if name not in SYSTEMS:
             raise InvalidConfig(f"unknown system {name!r}", remedy=f"one of: {', '.join(SYSTEMS)}")
@@ -48,9 +48,9 @@ def system_of(path: str, name: str | None = None) -> str:
     return ROCKETMQ if not is_address(path) and rocketmq_place.is_in_store(path) else KAFKA
 
 
-def _refuse_address(path: str) -> None:
+def _reject_address(path: str) -> None:
     """``compact``, ``plan`` and ``clean``, which take a live topic, have taken it before."""
-    refuse_server(path)
+    reject_server(path)
     if not path.startswith((SCHEME, f"non-{SCHEME}")):
         return
     topic = TopicName.parse(path).full
@@ -63,7 +63,7 @@ def _refuse_address(path: str) -> None:
     )
 
 
-def refuse_server(path: str, *, is_fetched: bool = False) -> None:
+def reject_server(path: str, *, is_fetched: bool = False) -> None:
     """Refuse the address of a live cluster in the place of a path. ``is_fetched``: the command is
     ``fetch``, which takes addresses with their system.
 

@@ -31,7 +31,7 @@ from lastwrite.errors import CommitConflict, InvalidConfig
 from lastwrite.kafka.beside_a_broker import one_try
 from lastwrite.model.columns import RecordColumns
 from lastwrite.model.log import PartitionLog, Problem
-from lastwrite.rows.last_writes import LastWrites, Unseen
+from lastwrite.rows.last_writes import LastWrites, MissedDelete
 from lastwrite.rows.reading import RowUnit, read_records, read_rows
 from lastwrite.rows.requirements import require_arrow
 from lastwrite.rows.system import RowSystem, rows_of
@@ -331,7 +331,7 @@ class KeyedTable(Mapping[bytes, Any]):
             self._last.hold_open()
             steady(self._system, self._listed, self._last.catch_up)
             self._last.hold_open()  # before the next look, which comes when the caller wants
-            unseen = self._last.take_unseen()
+            unseen = self._last.check_missed_deletes()
             for partition in self._last.ends:
                 self._told.setdefault(partition, 0)
             if unseen:
@@ -359,7 +359,7 @@ class KeyedTable(Mapping[bytes, Any]):
 
         yield from batches_of(self._system.with_deletes(records), unit.name, unit.columns)
 
-    def _deleted(self, unseen: Sequence[Unseen], columns: Sequence[str]) -> pa.RecordBatch:
+    def _deleted(self, unseen: Sequence[MissedDelete], columns: Sequence[str]) -> pa.RecordBatch:
         import pyarrow as pa
 
         from lastwrite.rows.arrow import arrow_schema

@@ -112,7 +112,7 @@ def table_to(
     given = {name: value for name, value in decoding.items() if value is not None}
     check_format(str(to), format, catalog, vectors)
     from lastwrite.tables.rows import Rows
-    from lastwrite.tables.update import Wish, bring_up
+    from lastwrite.tables.update import TableRequest, sync_table
     from lastwrite.tables.upkeep import tidy
 
     def listed() -> list[PartitionLog]:
@@ -128,8 +128,8 @@ def table_to(
         was = head.state.settings if head is not None and head.state is not None else {}
         wanted, settings = settings_after(was, given, headers)
         rows = Rows(wanted, name, settings["headers"] == "true")
-        wish = Wish(rows, settings, _left(parse_bytes(memory)), buckets, anew)
-        report = bring_up(table, head, source, logs, wish, progress or NoProgress())
+        wish = TableRequest(rows, settings, _left(parse_bytes(memory)), buckets, anew)
+        report = sync_table(table, head, source, logs, wish, progress or NoProgress())
         report = structs.replace(report, notes=gaps_in(logs))
         now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         try:

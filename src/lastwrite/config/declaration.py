@@ -16,7 +16,7 @@ from typing import Any, Self, cast
 from lastwrite.errors import InvalidConfig
 from lastwrite.model.policy import LONG_MAX, LONG_MIN
 from lastwrite.reports.settings import Setting as Effective
-from lastwrite.reports.settings import Word
+from lastwrite.reports.settings import SettingValue
 
 INT_MAX = 2**31 - 1
 HELD = "hold.tombstones."  # Lastwrite's own prefix for Kafka's topics: see ``kafka.rules.holds``
@@ -148,7 +148,9 @@ class SettingsTable:
                 else str(value if factor == 1 else value // factor)
             )
             words = [
-                Word(name, str(names[name]), "config") for name, _ in known.names if name in names
+                SettingValue(name, str(names[name]), "config")
+                for name, _ in known.names
+                if name in names
             ]
             found.append(
                 Effective(first, text, words[0].source if words else "default", tuple(words))

@@ -34,7 +34,7 @@ def may_drop(config: Mapping[str, object] | None, drop_keyless: bool) -> dict[st
     return {**(config or {}), **({RATIO: 1.0} if drop_keyless else {})}
 
 
-def refuse_elsewhere(config: Mapping[str, object], system: str, governs: str) -> None:
+def reject_elsewhere(config: Mapping[str, object], system: str, governs: str) -> None:
     """Check that the option is used with Kafka only.
 
     Raises:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self, TypeAlias
 
 from lastwrite.errors import InvalidConfig
-from lastwrite.reports.settings import Outvoted, Override, Setting
+from lastwrite.reports.settings import OverriddenSetting, Override, Setting
 
 Config: TypeAlias = Mapping[str, object]  # settings by upstream name
 
 
-class LeftAlone(NamedTuple):
+class Unmanaged(NamedTuple):
     """Why a partition is skipped entirely, and what to configure to change that."""
 
     reason: str
@@ -24,7 +24,7 @@ class LeftAlone(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
+class SettingSources:
     """Sources of topic settings in addition to ``config`` (docs/decisions/explicit-compact.md)."""
 
     overrides: tuple[Override, ...] = ()
@@ -49,13 +49,13 @@ class SystemSettings(ABC):
     def settings_of(self, folder: str, config: Config, /) -> tuple[Setting, ...]:
         """All settings that apply to the partition, and where each comes from."""
 
-    def outvoted(self, folder: str, config: Config, /) -> tuple[Outvoted, ...]:
+    def outvoted(self, folder: str, config: Config, /) -> tuple[OverriddenSetting, ...]:
         """The settings in ``config`` that do not apply, because the partition's cluster overrides
         them.
         """
         return ()
 
-    def leaves_alone(self, folder: str, config: Config, /) -> LeftAlone | None:
+    def why_unmanaged(self, folder: str, config: Config, /) -> Unmanaged | None:
         """Why the partition is skipped entirely, and what to configure. None means that it is not
         skipped.
         """
@@ -65,7 +65,7 @@ class SystemSettings(ABC):
         """Whether the cleanup policy of the partition's topic is known."""
         return True
 
-    def told(self, sources: Sources) -> Self:
+    def told(self, sources: SettingSources) -> Self:
         """The same system, which also reads topic settings from ``sources``; by default it needs
         none.
 
@@ -76,7 +76,7 @@ class SystemSettings(ABC):
         no_topics_of_kafka(self.kind_of_path, sources)
         return self
 
-    def check_told(self, folders: Sequence[str], /) -> None:
+    def check_sources(self, folders: Sequence[str], /) -> None:
         """Check that the source of settings is readable for at least one of the partitions.
 
         By default there is no such source.
@@ -87,7 +87,7 @@ class SystemSettings(ABC):
         return None
 
 
-def no_topics_of_kafka(system: str, sources: Sources) -> None:
+def no_topics_of_kafka(system: str, sources: SettingSources) -> None:
     """Refuse options that only Kafka's topics have.
 
     Raises:

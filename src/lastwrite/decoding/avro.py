@@ -24,7 +24,7 @@ from lastwrite.decoding.avro_schema import (
     merged_branch,
 )
 from lastwrite.decoding.columns import Program
-from lastwrite.decoding.shape import Kind, Shape
+from lastwrite.decoding.shape import Shape, ShapeKind
 from lastwrite.decoding.slots import Slot, Slots
 from lastwrite.errors import InvalidConfig
 from lastwrite.model.columns import ByteArray, Int64Array
@@ -90,7 +90,7 @@ class AvroProgram(Program):
         return faults
 
 
-class _Unreadable(Exception):
+class _DecodingFailed(Exception):
     """A writer's type that the reader's does not take."""
 
 
@@ -113,7 +113,7 @@ class _Compiler:
     def read(self, writer: AvroType, reader: AvroType, slot: Slot, where: str) -> None:
         try:
             self._readable(writer, reader, slot, where)
-        except _Unreadable:
+        except _DecodingFailed:
             raise InvalidConfig(
                 f"{where}: the reader's schema has {_said(reader)}, and the value's "
                 f"{_said(writer)}",
@@ -128,7 +128,7 @@ class _Compiler:
             return
         if writer.type == "null":
             if reader.type != "null" and all(each.type != "null" for each in reader.inner):
-                raise _Unreadable
+                raise _DecodingFailed
             self.emit(ops.NULLS, slot.number, slot.end)
             return
         if reader.type != "union":
@@ -160,7 +160,7 @@ class _Compiler:
             constants = dict(self.constants)
             try:
                 self._readable(branch, reader, slot, where)
-            except (_Unreadable, InvalidConfig):
+            except (_DecodingFailed, InvalidConfig):
                 del self.steps[start:], self.numbers[numbers:]
                 self.constants, self._read = constants, read
                 continue
@@ -168,7 +168,7 @@ class _Compiler:
             ends.append(self.emit(ops.JUMP))
             written += branch.type != "null"
         if not written and len(writer.inner) > 0 and not ends:
-            raise _Unreadable
+            raise _DecodingFailed
         for end in ends:
             self.steps[end][2] = len(self.steps)
         new = self.constants.keys() - before.keys()
@@ -187,7 +187,7 @@ class _Compiler:
     ) -> None:
         """``merged``: what the reader's union makes of this branch and others."""
         if not _matches(writer, reader):
-            raise _Unreadable
+            raise _DecodingFailed
         self._read.add(slot.number)
         kind = slot.shape.kind
         if writer.type == "record":
@@ -196,20 +196,20 @@ class _Compiler:
             self._items(writer, reader, slot, where)
         elif writer.type == "enum":
             self._enum(writer, reader, slot)
-        elif kind is Kind.DECIMAL:
+        elif kind is ShapeKind.DECIMAL:
             is_same = not writer.logical or (writer.scale, writer.precision) <= (
                 reader.scale,
                 reader.precision,
             )
             if writer.logical and writer.scale != reader.scale or not is_same:
-                raise _Unreadable
+                raise _DecodingFailed
             limit = 10**slot.shape.precision
             size = writer.size if writer.type == "fixed" else -1
             self.emit(ops.DECIMAL_BYTES, slot.number, size, limit & (1 << 64) - 1, limit >> 64)
         elif writer.type == "fixed":
             self.emit(ops.FIXED, slot.number, writer.size)
         elif writer.type in ("string", "bytes"):
-            self.emit(ops.BYTES, slot.number, int(kind is Kind.STRING))
+            self.emit(ops.BYTES, slot.number, int(kind is ShapeKind.STRING))
         elif writer.type == "boolean":
             self.emit(ops.BOOLEAN, slot.number)
         else:
@@ -217,21 +217,21 @@ class _Compiler:
 
     def _number(self, writer: AvroType, reader: AvroType, slot: Slot) -> None:
         kind = slot.shape.kind
-        to = {Kind.FLOAT: ops.AS_FLOAT, Kind.DOUBLE: ops.AS_DOUBLE}.get(kind)
+        to = {ShapeKind.FLOAT: ops.AS_FLOAT, ShapeKind.DOUBLE: ops.AS_DOUBLE}.get(kind)
         if writer.type in ("float", "double"):
             op = ops.FLOAT if writer.type == "float" else ops.DOUBLE
             self.emit(op, slot.number, ops.AS_DOUBLE if to is None else to)
             return
         low, high = _INT if writer.type == "int" else _LONG
         factor = 1
-        if kind in (Kind.TIMESTAMP, Kind.LOCAL_TIMESTAMP):
+        if kind in (ShapeKind.TIMESTAMP, ShapeKind.LOCAL_TIMESTAMP):
             unit = writer.logical if "timestamp" in writer.logical else reader.logical
             factor = 1000 if unit.endswith("millis") else 1
             low, high = -(-_FIRST_US // factor), _LAST_US // factor
-        elif kind is Kind.DATE:
+        elif kind is ShapeKind.DATE:
             low, high = _FIRST_DAY, _LAST_DAY
         if to is None:
-            to = ops.AS_NARROW if kind in (Kind.INT, Kind.DATE) else ops.AS_WIDE
+            to = ops.AS_NARROW if kind in (ShapeKind.INT, ShapeKind.DATE) else ops.AS_WIDE
         self.emit(ops.NUMBER, slot.number, to, low, high, factor)
 
     def _enum(self, writer: AvroType, reader: AvroType, slot: Slot) -> None:
@@ -344,7 +344,7 @@ def _chosen(writer: AvroType, branches: list[AvroType]) -> AvroType:
     fitting = [each for each in branches if _matches(writer, each)]
     own = [each for each in fitting if each.type == writer.type]
     if not fitting:
-        raise _Unreadable
+        raise _DecodingFailed
     return (own or fitting)[0]
 
 

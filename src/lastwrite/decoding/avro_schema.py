@@ -10,26 +10,26 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from lastwrite.decoding.shape import MOST_DEPTH, Kind, Shape, list_of, map_of, record_of
+from lastwrite.decoding.shape import MOST_DEPTH, Shape, ShapeKind, list_of, map_of, record_of
 from lastwrite.errors import InvalidConfig
 
 PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 _PLAIN = {
-    "boolean": Kind.BOOLEAN,
-    "int": Kind.INT,
-    "long": Kind.LONG,
-    "float": Kind.FLOAT,
-    "double": Kind.DOUBLE,
-    "bytes": Kind.BYTES,
-    "string": Kind.STRING,
-    "fixed": Kind.BYTES,
+    "boolean": ShapeKind.BOOLEAN,
+    "int": ShapeKind.INT,
+    "long": ShapeKind.LONG,
+    "float": ShapeKind.FLOAT,
+    "double": ShapeKind.DOUBLE,
+    "bytes": ShapeKind.BYTES,
+    "string": ShapeKind.STRING,
+    "fixed": ShapeKind.BYTES,
 }
 _LOGICAL = {
-    ("int", "date"): Kind.DATE,
-    ("long", "timestamp-millis"): Kind.TIMESTAMP,
-    ("long", "timestamp-micros"): Kind.TIMESTAMP,
-    ("long", "local-timestamp-millis"): Kind.LOCAL_TIMESTAMP,
-    ("long", "local-timestamp-micros"): Kind.LOCAL_TIMESTAMP,
+    ("int", "date"): ShapeKind.DATE,
+    ("long", "timestamp-millis"): ShapeKind.TIMESTAMP,
+    ("long", "timestamp-micros"): ShapeKind.TIMESTAMP,
+    ("long", "local-timestamp-millis"): ShapeKind.LOCAL_TIMESTAMP,
+    ("long", "local-timestamp-micros"): ShapeKind.LOCAL_TIMESTAMP,
 }
 _MOST_PRECISION = 38
 NO_DEFAULT: Final = object()
@@ -255,12 +255,12 @@ def shape_of(type: AvroType, where: str = "schema") -> Shape:
             ]
         )
     if type.type == "enum":
-        return Shape(Kind.ENUM, symbols=type.symbols)
+        return Shape(ShapeKind.ENUM, symbols=type.symbols)
     if type.logical == "decimal":
-        return Shape(Kind.DECIMAL, precision=type.precision, scale=type.scale)
+        return Shape(ShapeKind.DECIMAL, precision=type.precision, scale=type.scale)
     if type.type == "null":
         raise InvalidConfig(f"{where}: null alone makes no column")
-    return Shape(_LOGICAL.get((type.type, type.logical), _PLAIN.get(type.type, Kind.BYTES)))
+    return Shape(_LOGICAL.get((type.type, type.logical), _PLAIN.get(type.type, ShapeKind.BYTES)))
 
 
 def aliases_of(type: AvroType, where: str) -> dict[str, tuple[str, ...]]:

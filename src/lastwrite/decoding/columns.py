@@ -15,14 +15,14 @@ import pyarrow as pa
 
 from lastwrite.decoding.shape import arrow_type
 from lastwrite.decoding.slot_kernels import OK, REASONS
-from lastwrite.decoding.slots import Filled, Slots
+from lastwrite.decoding.slots import FilledColumns, Slots
 from lastwrite.model.columns import ByteArray, Int64Array
 
 ROWS_AT_ONCE = 1 << 16
 BYTES_AT_ONCE = 1 << 20
 
 
-class Decoded(NamedTuple):
+class DecodedColumn(NamedTuple):
     """A typed column, and the rows that are bad, ascending, each with the reason: they are null."""
 
     column: pa.Array
@@ -45,7 +45,7 @@ class Program(ABC):
         self._defaults = defaults or {}
         self._arena: ByteArray = np.empty(0, np.uint8)
 
-    def decode(self, values: pa.Array) -> Decoded:
+    def decode(self, values: pa.Array) -> DecodedColumn:
         """The values, which are binary; null stays null."""
         values = values.cast(pa.binary()) if values.type != pa.binary() else values
         columns, bad, at = [], {}, 0
@@ -56,8 +56,8 @@ class Program(ABC):
                 bad[at + row] = f"{REASONS[int(faults[row, 0])]}, at its byte {faults[row, 1]}"
             at += len(part)
         if len(columns) == 1:
-            return Decoded(columns[0], bad)
-        return Decoded(pa.concat_arrays(columns) if columns else pa.array([], self.type), bad)
+            return DecodedColumn(columns[0], bad)
+        return DecodedColumn(pa.concat_arrays(columns) if columns else pa.array([], self.type), bad)
 
     def _decoded(self, values: pa.Array) -> tuple[pa.Array, Int64Array]:
         data, starts, present = _buffers(values)
@@ -68,7 +68,7 @@ class Program(ABC):
         for base in table[:, 1].tolist():  # where a list or text begins, the first ends
             self._arena[base : base + 4] = 0
         faults = self._run(data, starts, present, table, counts)
-        filled = Filled(self._arena, table, counts, self._constants, self._defaults)
+        filled = FilledColumns(self._arena, table, counts, self._constants, self._defaults)
         return filled.column(self.slots.top), faults
 
     @abstractmethod

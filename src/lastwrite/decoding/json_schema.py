@@ -14,14 +14,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from lastwrite.decoding.shape import MOST_DEPTH, Kind, Shape, list_of, map_of, record_of
+from lastwrite.decoding.shape import MOST_DEPTH, Shape, ShapeKind, list_of, map_of, record_of
 from lastwrite.errors import InvalidConfig
 
 _PLAIN = {
-    "string": Kind.STRING,
-    "integer": Kind.LONG,
-    "number": Kind.DOUBLE,
-    "boolean": Kind.BOOLEAN,
+    "string": ShapeKind.STRING,
+    "integer": ShapeKind.LONG,
+    "number": ShapeKind.DOUBLE,
+    "boolean": ShapeKind.BOOLEAN,
 }
 
 

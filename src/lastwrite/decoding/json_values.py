@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lastwrite.decoding import json_kernels as kernels
 from lastwrite.decoding.columns import Program
-from lastwrite.decoding.shape import Kind, Shape
+from lastwrite.decoding.shape import Shape, ShapeKind
 from lastwrite.decoding.slots import BASE, Slots
 from lastwrite.model.columns import ByteArray, Int64Array
 
@@ -30,10 +30,10 @@ class JsonProgram(Program):
         fields: list[tuple[int, int, int, int]] = []
         for slot in slots.all:
             traits = self._traits[slot.number]
-            traits[kernels.IS_DOUBLE] = slot.shape.kind is Kind.DOUBLE
+            traits[kernels.IS_DOUBLE] = slot.shape.kind is ShapeKind.DOUBLE
             traits[kernels.SLOT_END] = slot.end
-            traits[kernels.IS_MAP] = slot.shape.kind is Kind.MAP
-            if slot.shape.kind is not Kind.RECORD:
+            traits[kernels.IS_MAP] = slot.shape.kind is ShapeKind.MAP
+            if slot.shape.kind is not ShapeKind.RECORD:
                 continue
             traits[kernels.FIELDS] = len(fields)
             traits[kernels.FIELD_COUNT] = len(slot.fields)

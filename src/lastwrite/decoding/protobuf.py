@@ -17,7 +17,7 @@ import numpy as np
 from lastwrite.decoding import protobuf_kernels as kernels
 from lastwrite.decoding import protobuf_schema as schema
 from lastwrite.decoding.columns import Program
-from lastwrite.decoding.shape import Kind, Shape
+from lastwrite.decoding.shape import Shape, ShapeKind
 from lastwrite.decoding.slots import Slot, Slots
 from lastwrite.model.columns import ByteArray, Int64Array
 
@@ -130,7 +130,7 @@ class _Tables:
             for field, own in wanted
             if is_entry or field.is_repeated or not field.has_presence
         ]
-        if is_entry and slot.fields[1].shape.kind is Kind.RECORD:
+        if is_entry and slot.fields[1].shape.kind is ShapeKind.RECORD:
             # an entry without a value has an empty message
             inner = self.messages[rows[1][kernels.INNER]]
             at = inner[kernels.SET_AT]
@@ -153,9 +153,9 @@ class _Tables:
         if field.is_repeated:
             row[kernels.LIST], slot = own.number, own.fields[0]
         row[kernels.SLOT], row[kernels.SLOT_END] = slot.number, slot.end
-        if slot.shape.kind is Kind.TIMESTAMP:
+        if slot.shape.kind is ShapeKind.TIMESTAMP:
             action = kernels.TIMESTAMP
-        elif action == kernels.MESSAGE and slot.shape.kind is Kind.BYTES:
+        elif action == kernels.MESSAGE and slot.shape.kind is ShapeKind.BYTES:
             action = kernels.MERGED
         elif action == kernels.MESSAGE:
             row[kernels.INNER] = self.add(field.message_type, slot, depth + 1)

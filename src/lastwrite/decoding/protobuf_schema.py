@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Final
 
-from lastwrite.decoding.shape import MOST_DEPTH, Kind, Shape, list_of, map_of, record_of
+from lastwrite.decoding.shape import MOST_DEPTH, Shape, ShapeKind, list_of, map_of, record_of
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig
 
 TIMESTAMP: Final = "google.protobuf.Timestamp"
@@ -34,16 +34,16 @@ TIMESTAMP: Final = "google.protobuf.Timestamp"
     SINT32,
     SINT64,
 ) = range(1, 19)
-_UNSIGNED = Shape(Kind.DECIMAL, precision=20)
+_UNSIGNED = Shape(ShapeKind.DECIMAL, precision=20)
 _PLAIN = {
-    DOUBLE: Shape(Kind.DOUBLE),
-    FLOAT: Shape(Kind.FLOAT),
-    **dict.fromkeys((INT64, SFIXED64, SINT64, UINT32, FIXED32), Shape(Kind.LONG)),
-    **dict.fromkeys((INT32, SFIXED32, SINT32), Shape(Kind.INT)),
+    DOUBLE: Shape(ShapeKind.DOUBLE),
+    FLOAT: Shape(ShapeKind.FLOAT),
+    **dict.fromkeys((INT64, SFIXED64, SINT64, UINT32, FIXED32), Shape(ShapeKind.LONG)),
+    **dict.fromkeys((INT32, SFIXED32, SINT32), Shape(ShapeKind.INT)),
     **dict.fromkeys((UINT64, FIXED64), _UNSIGNED),
-    BOOL: Shape(Kind.BOOLEAN),
-    STRING: Shape(Kind.STRING),
-    BYTES: Shape(Kind.BYTES),
+    BOOL: Shape(ShapeKind.BOOLEAN),
+    STRING: Shape(ShapeKind.STRING),
+    BYTES: Shape(ShapeKind.BYTES),
 }
 _MOST_FIELDS = 10_000
 _BUNDLED = "any duration empty field_mask struct timestamp wrappers".split()
@@ -150,9 +150,9 @@ class _Shapes:
     def of(self, message: Any) -> Shape:
         name = message.full_name
         if name == TIMESTAMP:
-            return Shape(Kind.TIMESTAMP)
+            return Shape(ShapeKind.TIMESTAMP)
         if name in self._open:
-            return Shape(Kind.BYTES)
+            return Shape(ShapeKind.BYTES)
         if len(self._open) == MOST_DEPTH:
             raise InvalidConfig(f"{name}: more than {MOST_DEPTH} messages within each other")
         self._open.append(name)
@@ -169,10 +169,10 @@ class _Shapes:
             return map_of(self._field(entry["value"]), self._field(entry["key"]))
         if field.type in (MESSAGE, GROUP):
             found = self.of(field.message_type)
-            if found.kind is Kind.BYTES and field.type == GROUP:
+            if found.kind is ShapeKind.BYTES and field.type == GROUP:
                 raise InvalidConfig(f"{field.full_name}: a group that holds itself")
         elif field.type == ENUM:
-            found = Shape(Kind.ENUM, symbols=tuple(symbols_of(field.enum_type).values()))
+            found = Shape(ShapeKind.ENUM, symbols=tuple(symbols_of(field.enum_type).values()))
         else:
             found = _PLAIN[field.type]
         return list_of(found) if field.is_repeated else found

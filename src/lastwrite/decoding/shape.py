@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MOST_DEPTH = 64  # of a schema: shapes within shapes
 
 
-class Kind(Enum):
+class ShapeKind(Enum):
     """What a shape holds."""
 
     BOOLEAN = "boolean"
@@ -45,7 +45,7 @@ class Shape:
     and value.
     """
 
-    kind: Kind
+    kind: ShapeKind
     name: str = ""
     fields: tuple[Shape, ...] = ()
     symbols: tuple[str, ...] = ()
@@ -58,18 +58,18 @@ class Shape:
 
 
 def list_of(item: Shape) -> Shape:
-    return Shape(Kind.LIST, fields=(item.named("element"),))
+    return Shape(ShapeKind.LIST, fields=(item.named("element"),))
 
 
 def map_of(value: Shape, key: Shape | None = None) -> Shape:
     """Of text, if no key is given."""
-    key = Shape(Kind.STRING) if key is None else key
-    entry = Shape(Kind.RECORD, fields=(key.named("key"), value.named("value")))
-    return Shape(Kind.MAP, fields=(entry,))
+    key = Shape(ShapeKind.STRING) if key is None else key
+    entry = Shape(ShapeKind.RECORD, fields=(key.named("key"), value.named("value")))
+    return Shape(ShapeKind.MAP, fields=(entry,))
 
 
 def record_of(fields: Sequence[Shape]) -> Shape:
-    return Shape(Kind.RECORD, fields=tuple(fields))
+    return Shape(ShapeKind.RECORD, fields=tuple(fields))
 
 
 def narrowed(shape: Shape, paths: Sequence[str], where: str) -> Shape:
@@ -82,7 +82,7 @@ def narrowed(shape: Shape, paths: Sequence[str], where: str) -> Shape:
     for path in paths:
         name, _, rest = path.partition(".")
         wanted.setdefault(name, []).append(rest)
-    there = [field.name for field in shape.fields] if shape.kind is Kind.RECORD else []
+    there = [field.name for field in shape.fields] if shape.kind is ShapeKind.RECORD else []
     for name in wanted:
         if name not in there:
             raise InvalidConfig(
@@ -102,55 +102,55 @@ def arrow_type(shape: Shape) -> pa.DataType:
     """The type of its column."""
     import pyarrow as pa
 
-    if shape.kind is Kind.RECORD:
+    if shape.kind is ShapeKind.RECORD:
         return pa.struct([pa.field(each.name, arrow_type(each)) for each in shape.fields])
-    if shape.kind is Kind.LIST:
+    if shape.kind is ShapeKind.LIST:
         return pa.list_(pa.field("element", arrow_type(shape.fields[0])))
-    if shape.kind is Kind.MAP:
+    if shape.kind is ShapeKind.MAP:
         return pa.map_(*(arrow_type(each) for each in shape.fields[0].fields))
-    if shape.kind is Kind.DECIMAL:
+    if shape.kind is ShapeKind.DECIMAL:
         return pa.decimal128(shape.precision, shape.scale)
     plain = {
-        Kind.BOOLEAN: pa.bool_(),
-        Kind.INT: pa.int32(),
-        Kind.LONG: pa.int64(),
-        Kind.FLOAT: pa.float32(),
-        Kind.DOUBLE: pa.float64(),
-        Kind.STRING: pa.string(),
-        Kind.BYTES: pa.binary(),
-        Kind.ENUM: pa.string(),
-        Kind.DATE: pa.date32(),
-        Kind.TIMESTAMP: pa.timestamp("us", tz="UTC"),
-        Kind.LOCAL_TIMESTAMP: pa.timestamp("us"),
+        ShapeKind.BOOLEAN: pa.bool_(),
+        ShapeKind.INT: pa.int32(),
+        ShapeKind.LONG: pa.int64(),
+        ShapeKind.FLOAT: pa.float32(),
+        ShapeKind.DOUBLE: pa.float64(),
+        ShapeKind.STRING: pa.string(),
+        ShapeKind.BYTES: pa.binary(),
+        ShapeKind.ENUM: pa.string(),
+        ShapeKind.DATE: pa.date32(),
+        ShapeKind.TIMESTAMP: pa.timestamp("us", tz="UTC"),
+        ShapeKind.LOCAL_TIMESTAMP: pa.timestamp("us"),
     }
     return plain[shape.kind]
 
 
 _OF_SPARK = {
-    Kind.BOOLEAN: "BOOLEAN",
-    Kind.INT: "INT",
-    Kind.LONG: "BIGINT",
-    Kind.FLOAT: "FLOAT",
-    Kind.DOUBLE: "DOUBLE",
-    Kind.STRING: "STRING",
-    Kind.BYTES: "BINARY",
-    Kind.ENUM: "STRING",
-    Kind.DATE: "DATE",
-    Kind.TIMESTAMP: "TIMESTAMP",
-    Kind.LOCAL_TIMESTAMP: "TIMESTAMP_NTZ",
+    ShapeKind.BOOLEAN: "BOOLEAN",
+    ShapeKind.INT: "INT",
+    ShapeKind.LONG: "BIGINT",
+    ShapeKind.FLOAT: "FLOAT",
+    ShapeKind.DOUBLE: "DOUBLE",
+    ShapeKind.STRING: "STRING",
+    ShapeKind.BYTES: "BINARY",
+    ShapeKind.ENUM: "STRING",
+    ShapeKind.DATE: "DATE",
+    ShapeKind.TIMESTAMP: "TIMESTAMP",
+    ShapeKind.LOCAL_TIMESTAMP: "TIMESTAMP_NTZ",
 }
 
 
 def spark_type(shape: Shape) -> str:
     """The type as Spark writes it."""
-    if shape.kind is Kind.RECORD:
+    if shape.kind is ShapeKind.RECORD:
         fields = (f"{quoted(each.name)}: {spark_type(each)}" for each in shape.fields)
         return f"STRUCT<{', '.join(fields)}>"
-    if shape.kind is Kind.LIST:
+    if shape.kind is ShapeKind.LIST:
         return f"ARRAY<{spark_type(shape.fields[0])}>"
-    if shape.kind is Kind.MAP:
+    if shape.kind is ShapeKind.MAP:
         return f"MAP<{', '.join(spark_type(each) for each in shape.fields[0].fields)}>"
-    if shape.kind is Kind.DECIMAL:
+    if shape.kind is ShapeKind.DECIMAL:
         return f"DECIMAL({shape.precision},{shape.scale})"
     return _OF_SPARK[shape.kind]
 

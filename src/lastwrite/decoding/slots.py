@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lastwrite.decoding.shape import Kind, Shape, arrow_type
+from lastwrite.decoding.shape import Shape, ShapeKind, arrow_type
 from lastwrite.model.columns import ByteArray, Int64Array
 
 # How a slot stores its entries.
@@ -28,21 +28,21 @@ STORED, BASE, VALID, HEAP, OWNER, END, ITEMS, ITEMS_END = range(8)
 COLUMNS = 8
 
 _STORED = {
-    Kind.BOOLEAN: BYTE,
-    Kind.INT: NARROW,
-    Kind.FLOAT: NARROW,
-    Kind.DATE: NARROW,
-    Kind.ENUM: NARROW,
-    Kind.LONG: WIDE,
-    Kind.DOUBLE: WIDE,
-    Kind.TIMESTAMP: WIDE,
-    Kind.LOCAL_TIMESTAMP: WIDE,
-    Kind.DECIMAL: DECIMAL,
-    Kind.STRING: VAR,
-    Kind.BYTES: VAR,
-    Kind.RECORD: RECORD,
-    Kind.LIST: LIST,
-    Kind.MAP: LIST,
+    ShapeKind.BOOLEAN: BYTE,
+    ShapeKind.INT: NARROW,
+    ShapeKind.FLOAT: NARROW,
+    ShapeKind.DATE: NARROW,
+    ShapeKind.ENUM: NARROW,
+    ShapeKind.LONG: WIDE,
+    ShapeKind.DOUBLE: WIDE,
+    ShapeKind.TIMESTAMP: WIDE,
+    ShapeKind.LOCAL_TIMESTAMP: WIDE,
+    ShapeKind.DECIMAL: DECIMAL,
+    ShapeKind.STRING: VAR,
+    ShapeKind.BYTES: VAR,
+    ShapeKind.RECORD: RECORD,
+    ShapeKind.LIST: LIST,
+    ShapeKind.MAP: LIST,
 }
 _WIDTH = {RECORD: 0, BYTE: 1, NARROW: 4, WIDE: 8, DECIMAL: 16, VAR: 4, LIST: 4}
 
@@ -79,7 +79,7 @@ class Slots:
     def _level(self, shape: Shape, owner: int, lists: list[Slot]) -> Slot:
         slot = Slot(shape, len(self.all), owner)
         self.all.append(slot)
-        if shape.kind is Kind.RECORD:
+        if shape.kind is ShapeKind.RECORD:
             slot.fields = [self._level(each, owner, lists) for each in shape.fields]
         elif _STORED[shape.kind] == LIST:
             lists.append(slot)
@@ -105,7 +105,7 @@ class Slots:
         return table, at
 
 
-class Filled:
+class FilledColumns:
     """What a kernel has filled: columns of Arrow, which own their memory."""
 
     def __init__(
@@ -136,14 +136,14 @@ class Filled:
             return pa.repeat(pa.scalar(self._constants[slot.number], type), count)
         present = self._view(slot, VALID, np.uint8, count)
         mask = None if present.all() else _bits(present)
-        if kind is Kind.RECORD:
+        if kind is ShapeKind.RECORD:
             children = [self._column(each, count) for each in slot.fields]
             return pa.Array.from_buffers(type, count, [mask], children=children)
         stored = _STORED[kind]
         if stored == LIST:
             ends = self._view(slot, BASE, np.int32, count + 1).copy()
             items = self._column(slot.fields[0], int(ends[-1]))
-            if kind is Kind.MAP:
+            if kind is ShapeKind.MAP:
                 ends, items = _with_last_entries(ends, items)
                 items = items.cast(pa.struct([type.key_field, type.item_field]))
             return pa.Array.from_buffers(type, count, [mask, pa.py_buffer(ends)], children=[items])
@@ -153,12 +153,12 @@ class Filled:
             return pa.Array.from_buffers(
                 type, count, [mask, pa.py_buffer(ends), pa.py_buffer(joined)]
             )
-        if kind is Kind.ENUM:
+        if kind is ShapeKind.ENUM:
             numbers = pa.Array.from_buffers(
                 pa.int32(), count, [mask, pa.py_buffer(self._view(slot, BASE, np.int32, count))]
             )
             return pa.array(slot.shape.symbols, pa.string()).take(numbers)
-        if kind is Kind.BOOLEAN:
+        if kind is ShapeKind.BOOLEAN:
             flags = _bits(self._view(slot, BASE, np.uint8, count))
             return pa.Array.from_buffers(type, count, [mask, flags])
         values = self._view(slot, BASE, np.uint8, _WIDTH[stored] * count).copy()

@@ -46,7 +46,7 @@ _POINTS_ELSEWHERE = (
 )
 
 
-class Change(NamedTuple):
+class PathChange(NamedTuple):
     """The change of one path by one commit."""
 
     path: bytes
@@ -56,7 +56,7 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class GitHistory:
     """The walk from the root commit to the commit of HEAD when the walk was opened."""
 
     repository: str  # the folder of the work tree, or of a bare repository
@@ -70,7 +70,7 @@ class History:
     def head(self) -> bytes:
         return self.commits[-1]
 
-    def changes(self) -> Iterator[tuple[int, Change]]:
+    def changes(self) -> Iterator[tuple[int, PathChange]]:
         """Every change of every step, oldest first, each with its commit's index in ``commits``.
 
         A path occurs at most once in a step.
@@ -86,7 +86,7 @@ class History:
                 _, mode, _, blob, _ = token.split(b" ")
                 path = next(tokens)
                 value = None if mode == _GONE else mode + b" " + blob
-                yield at, Change(path, value, commit, self.committed_ms[at])
+                yield at, PathChange(path, value, commit, self.committed_ms[at])
             else:  # a step without changes is not announced
                 while commit != token:
                     at += 1
@@ -135,7 +135,7 @@ _DIFF_STEPS = (
 )
 
 
-def open_history(folder: str) -> History:
+def open_history(folder: str) -> GitHistory:
     """Walk the first parents of HEAD in the repository around ``folder``; uses 60 bytes per commit.
 
     Raises:
@@ -178,7 +178,7 @@ def open_history(folder: str) -> History:
         # latest.
         committed_ms.append(min(int(seconds) * 1000, _LATEST_MS))
     is_shallow = _answer(repository, "rev-parse", "--is-shallow-repository") == b"true"
-    return History(repository, commits, committed_ms, is_shallow)
+    return GitHistory(repository, commits, committed_ms, is_shallow)
 
 
 class _Git:

@@ -20,7 +20,7 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReplayedTable:
     """The table of a consumer that reads a topic from its start."""
 
     live: Mapping[bytes, bytes]  # the last value of each key that was not deleted
@@ -32,7 +32,7 @@ class Table:
     segments: int
 
 
-def read_table(folder: str) -> Table:
+def read_table(folder: str) -> ReplayedTable:
     """Read the partition in ``folder`` from start to end; one segment and the table are in memory.
 
     Raises:
@@ -55,12 +55,12 @@ def read_table(folder: str) -> Table:
                     records += 1
                     tombstones += record.value is None
     live = {key: value for key, value in latest.items() if key is not None and value is not None}
-    return Table(
+    return ReplayedTable(
         live, records, tombstones, len(latest), tuple(repeated), log.size_bytes, len(log.segments)
     )
 
 
-def prove(table: Table, tree: Mapping[bytes, bytes]) -> None:
+def prove(table: ReplayedTable, tree: Mapping[bytes, bytes]) -> None:
     """Compare a compacted topic with git's tree, path by path and id by id.
 
     Raises:

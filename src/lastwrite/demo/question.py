@@ -22,7 +22,7 @@ SELECT if(contains(key, '/'), split_part(key, '/', 1), '.') AS folder, count(*) 
 FROM topic GROUP BY folder ORDER BY files DESC, folder LIMIT 5"""
 
 
-class Answer(FrozenDocument, frozen=True):
+class DemoAnswer(FrozenDocument, frozen=True):
     """The result of the SQL query: the five folders of the topic with the most files."""
 
     sql: str
@@ -42,7 +42,7 @@ def can_ask() -> bool:
 
 def ask(
     root: str, spark: SparkSession | None, master: str, conf: Mapping[str, str], progress: Progress
-) -> Answer:
+) -> DemoAnswer:
     """Query the last writes of the topic below ``root``, as ``format("lastwrite")`` returns them.
 
     Raises:
@@ -57,7 +57,7 @@ def ask(
         topic.createOrReplaceTempView("topic")
         rows: list[Any] = session.sql(_SQL).collect()
         session.catalog.dropTempView("topic")
-    return Answer(
+    return DemoAnswer(
         sql=_SQL,
         files=int(rows[0]["of"]) if rows else 0,
         folders=[str(row["folder"]) for row in rows],

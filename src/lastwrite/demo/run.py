@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import lastwrite
 from lastwrite.demo.git_history import open_history
 from lastwrite.demo.proof import prove, read_table
-from lastwrite.demo.question import Answer, ask, can_ask
+from lastwrite.demo.question import DemoAnswer, ask, can_ask
 from lastwrite.demo.topic import TOPIC, WrittenTopic, write_topic
 from lastwrite.errors import InvalidConfig, LogError, VerificationFailed
 from lastwrite.model.progress import NoProgress, Progress
@@ -58,7 +58,7 @@ class DemoReport(Document, kw_only=True):
     equals_git_ls_tree: ClassVar[bool] = figure(lambda self: True)
     compaction: CompactionReport
     verification: VerifyReport
-    answer: Answer | None = None  # null without Spark, or without pyarrow and pandas
+    answer: DemoAnswer | None = None  # null without Spark, or without pyarrow and pandas
     stage_seconds: dict[str, float] = {}
 
 
@@ -118,7 +118,7 @@ def run_demo(
             0.0, seconds["start Spark"] - sum(compaction.stage_seconds.values())
         )
         seconds |= compaction.stage_seconds
-        _refuse_all_but_cleaned(compaction)
+        _reject_all_but_cleaned(compaction)
         with _timed(seconds, "prove by git"):
             progress.stage("prove by git", 0)
             table = read_table(os.path.join(after, str(TOPIC)))
@@ -136,7 +136,7 @@ def run_demo(
                 spark=runs_on,
                 progress=progress,
             )
-        _refuse_all_but_verified(verified)
+        _reject_all_but_verified(verified)
         answer = None
         if not isinstance(spark, Inline) and can_ask():
             with _timed(seconds, "ask in SQL"):
@@ -185,7 +185,7 @@ def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
     seconds[stage] = time.perf_counter() - began
 
 
-def _refuse_all_but_cleaned(compaction: CompactionReport) -> None:
+def _reject_all_but_cleaned(compaction: CompactionReport) -> None:
     """Raise an error unless the topic was cleaned, or had nothing to clean.
 
     There is nothing to clean if no path was ever written twice.
@@ -196,7 +196,7 @@ def _refuse_all_but_cleaned(compaction: CompactionReport) -> None:
             raise LogError(f"the topic is {partition.status}: {'; '.join(filter(None, reasons))}")
 
 
-def _refuse_all_but_verified(verified: VerifyReport) -> None:
+def _reject_all_but_verified(verified: VerifyReport) -> None:
     if verified.exit_status == 0:
         return
     found = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import chain, islice
 
-from lastwrite.demo.git_history import Change, History
+from lastwrite.demo.git_history import GitHistory, PathChange
 from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.errors import NotALog
 from lastwrite.model.log import TopicPartition
@@ -35,7 +35,7 @@ class WrittenTopic:
     segment_bytes: int  # the setting by which the segments were rolled
 
 
-def write_topic(history: History, root: str, progress: Progress) -> WrittenTopic:
+def write_topic(history: GitHistory, root: str, progress: Progress) -> WrittenTopic:
     """Write the topic of ``history`` below the log root ``root``.
 
     The size of the segments depends on the number of changes, so that a small history has several,
@@ -89,7 +89,7 @@ def write_topic(history: History, root: str, progress: Progress) -> WrittenTopic
     )
 
 
-def _estimate_bytes(held: list[tuple[int, Change]], commits: int) -> int:
+def _estimate_bytes(held: list[tuple[int, PathChange]], commits: int) -> int:
     """The topic's size: exact enough for a history that was read whole, an estimate for a longer
     one.
     """
@@ -99,5 +99,5 @@ def _estimate_bytes(held: list[tuple[int, Change]], commits: int) -> int:
     return known * commits // (held[-1][0] + 1)
 
 
-def _record_bytes(change: Change) -> int:
+def _record_bytes(change: PathChange) -> int:
     return 24 + len(change.path) + len(change.value or b"") + len(_HEADER) + len(change.commit)

@@ -32,7 +32,7 @@ from lastwrite.kafka.format.names import (
     LEADER_EPOCHS,
     PARTITION_METADATA,
     RECOVERY_POINTS,
-    FileKind,
+    KafkaFileKind,
     folder_name,
     segment_file_name,
 )
@@ -158,7 +158,7 @@ class TopicWriter:
             self._file.write(data)
         except OSError as error:
             raise files.to_log_error(
-                error, self._path(self._bases[-1], FileKind.LOG), "write the segment"
+                error, self._path(self._bases[-1], KafkaFileKind.LOG), "write the segment"
             ) from error
         self._batches.append(
             (self._size, len(data), last, max(record.timestamp_ms for record in records))
@@ -199,7 +199,7 @@ class TopicWriter:
         self._bases.append(base_offset)
         self._batches = []
         self._size = 0
-        path = self._path(base_offset, FileKind.LOG)
+        path = self._path(base_offset, KafkaFileKind.LOG)
         try:
             return open(path, "xb", buffering=_BUFFER_BYTES)
         except OSError as error:
@@ -207,7 +207,7 @@ class TopicWriter:
 
     def _close_segment(self) -> None:
         base_offset = self._bases[-1]
-        path = self._path(base_offset, FileKind.LOG)
+        path = self._path(base_offset, KafkaFileKind.LOG)
         try:
             self._file.close()
         except OSError as error:
@@ -216,14 +216,14 @@ class TopicWriter:
         indexer = SegmentIndexer(base_offset, self._interval_bytes)
         indexer.append(*np.asarray(self._batches, dtype=np.int64).T.copy())
         offsets, times = indexer.finish()
-        for kind, content in ((FileKind.INDEX, offsets), (FileKind.TIME_INDEX, times)):
+        for kind, content in ((KafkaFileKind.INDEX, offsets), (KafkaFileKind.TIME_INDEX, times)):
             files.write(self._path(base_offset, kind), content)
 
     def _write_snapshot(self, offset: int) -> None:
         """Write an empty snapshot: no producer of these records has an id."""
-        files.write(self._path(offset, FileKind.SNAPSHOT), encode_snapshot(()))
+        files.write(self._path(offset, KafkaFileKind.SNAPSHOT), encode_snapshot(()))
 
-    def _path(self, offset: int, kind: FileKind) -> str:
+    def _path(self, offset: int, kind: KafkaFileKind) -> str:
         return os.path.join(self.folder, segment_file_name(offset, kind))
 
     def __enter__(self) -> TopicWriter:

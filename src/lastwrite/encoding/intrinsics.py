@@ -17,12 +17,12 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from lastwrite.encoding.kernel import Late, intrinsic
+from lastwrite.encoding.kernel import LazyModule, intrinsic
 
-binding = Late("llvmlite.binding")
-ir = Late("llvmlite.ir")
-types = Late("numba.core.types")
-cgutils = Late("numba.core.cgutils")
+binding = LazyModule("llvmlite.binding")
+ir = LazyModule("llvmlite.ir")
+types = LazyModule("numba.core.types")
+cgutils = LazyModule("numba.core.cgutils")
 
 
 def _pointer(

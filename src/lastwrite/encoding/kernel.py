@@ -33,7 +33,7 @@ def intrinsic(function: Any) -> Any:
     return Intrinsic(function)
 
 
-class Late:
+class LazyModule:
     """A module that is imported when one of its attributes is first read."""
 
     def __init__(self, name: str) -> None:

@@ -69,7 +69,7 @@ _NEVER_CALLED = "NRT_MemInfo_call_dtor"
 _CALLED = {_NEVER_CALLED, "memcpy", "memmove", "memset"}
 
 
-class _NotKept(Exception):
+class _NotCached(Exception):
     """Raised if Numba must run the call."""
 
 
@@ -108,7 +108,7 @@ class CodeOf:
                     if self._usual is _not_these and isinstance(code, _Code):
                         self._usual = code.usual(kinds)
             return code(arguments)
-        except _NotKept:
+        except _NotCached:
             return self._kernel.for_numba(*arguments)
 
     def _whole(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -121,7 +121,7 @@ class CodeOf:
         missing = function.__code__.co_argcount - len(arguments)
         defaults = function.__defaults__ or ()
         if not 0 <= missing <= len(defaults):
-            raise _NotKept
+            raise _NotCached
         return arguments + defaults[len(defaults) - missing :] if missing else arguments
 
     def _code_or_numba(
@@ -129,7 +129,7 @@ class CodeOf:
     ) -> Callable[[tuple[Any, ...]], Any]:
         try:
             return self._code(arguments, kinds)
-        except _NotKept:  # remembered, because finding out takes milliseconds
+        except _NotCached:  # remembered, because finding out takes milliseconds
             return lambda arguments: self._kernel.for_numba(*arguments)
 
     def _code(self, arguments: tuple[Any, ...], kinds: tuple[Any, ...]) -> _Code:
@@ -184,7 +184,7 @@ class _Code:
         """
         room = self._room()
         if self._call(room, *_values(arguments)):
-            raise _NotKept
+            raise _NotCached
         found = self._result.unpack_from(room)
         return found if self._is_tuple else found[0] if found else None
 
@@ -255,7 +255,7 @@ def _kind(value: Any) -> Any:
         return tuple(map(_kind, value))
     elif kind in _SCALARS:
         return _SCALARS[kind]
-    raise _NotKept
+    raise _NotCached
 
 
 def _is_array(kind: Any) -> bool:
@@ -323,7 +323,7 @@ def _compiled(
     kernel.for_numba.compile(types)
     made = kernel.for_numba.overloads.get(types)
     if made is None:
-        raise _NotKept
+        raise _NotCached
     result = _result_of(made.signature.return_type)
     name, library = made.fndesc.llvm_func_name, made.library
     module = binding.parse_bitcode(library._get_module_for_linking().as_bitcode())
@@ -343,7 +343,7 @@ def _compiled(
         each.name for each in (*module.functions, *module.global_variables) if each.is_declaration
     }
     if any(not each.startswith("llvm.") for each in asked - _CALLED):
-        raise _NotKept
+        raise _NotCached
     return result, machine.emit_object(module)
 
 
@@ -359,7 +359,7 @@ def _result_of(kind: Any) -> str:
             return _SINGLE_RESULTS[str(kind)]
         return "(" + "".join(_RESULTS[str(each)] for each in inner)
     except KeyError:
-        raise _NotKept from None
+        raise _NotCached from None
 
 
 def _entry(symbol: str, name: str, places: list[str], kinds: list[Any]) -> str:

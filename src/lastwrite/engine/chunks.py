@@ -18,13 +18,13 @@ from lastwrite.engine.rules.sums import sums_of
 from lastwrite.engine.system import Format
 from lastwrite.errors import CorruptLog, OutOfMemoryBudget, TruncatedLog, located
 from lastwrite.model.columns import BatchTable, ByteArray
-from lastwrite.model.work import Limits, Piece
+from lastwrite.model.work import Limits, ScanRange
 from lastwrite.storage.objects.address import use
 from lastwrite.storage.reading import reader_of_piece
 from lastwrite.storage.throttle import spender
 
 
-class Chunk(NamedTuple):
+class BatchWindow(NamedTuple):
     """Whole batches in a buffer; ``shift`` is added to their origins to get file positions."""
 
     buffer: ByteArray
@@ -36,12 +36,12 @@ class Chunk(NamedTuple):
     flags: int  # all flags that occur
 
     @classmethod
-    def of(cls, buffer: ByteArray, table: BatchTable, shift: int) -> Chunk:
+    def of(cls, buffer: ByteArray, table: BatchTable, shift: int) -> BatchWindow:
         """The chunk of these batches; there must be at least one."""
         return cls(buffer, table, shift, *map(int, sums_of(table)))
 
 
-class Chunks:
+class BatchWindows:
     """Reads pieces through the worker's buffer.
 
     With ``is_proven``, the checksum of every batch was checked before. If the format can, it then
@@ -59,7 +59,7 @@ class Chunks:
         self._buffers = buffers or Buffers()
         self._buffer: ByteArray = self._buffers.room("chunk", limits.chunk_bytes, np.uint8)
 
-    def of(self, format: Format, piece: Piece) -> Iterator[Chunk]:
+    def of(self, format: Format, piece: ScanRange) -> Iterator[BatchWindow]:
         """Yield the chunks of ``piece``; each is valid until the next is requested.
 
         Raises:
@@ -78,13 +78,13 @@ class Chunks:
                     with located(piece.path, position), step("split"):
                         table, start_of_rest, wanted, held = split(self._buffer, start, end, lowest)
                     if len(table):
-                        chunk = Chunk.of(held, table, position)
+                        chunk = BatchWindow.of(held, table, position)
                         if chunk.records > self._limits.block_entries:
                             fits = self._fitting(table)
                             if fits < len(table):
                                 start_of_rest, wanted = int(table["origin"][fits]), -1
                                 table = table[:fits]
-                                chunk = Chunk.of(held, table, position)
+                                chunk = BatchWindow.of(held, table, position)
                         lowest = int(table["next_offset"][-1])
                         if lowest > piece.end_offset:
                             row = table[int(np.argmax(table["next_offset"] > piece.end_offset))]
@@ -104,7 +104,7 @@ class Chunks:
                     self._cut_short(format, piece, position + start, wanted)
                 if not left:
                     break
-                self._make_room(start, end, wanted, piece.path, position)
+                self._reserve(start, end, wanted, piece.path, position)
                 position, end, start = position + start, end - start, 0
                 n = min(left, len(self._buffer) - end)
                 with step("read"):
@@ -121,7 +121,7 @@ class Chunks:
         behind = np.cumsum(table["records"], dtype=np.int64)
         return max(1, int(np.searchsorted(behind, self._limits.block_entries, side="right")))
 
-    def _make_room(self, start: int, end: int, wanted: int, path: str, position: int) -> None:
+    def _reserve(self, start: int, end: int, wanted: int, path: str, position: int) -> None:
         """Move the unread bytes to the buffer's start, and enlarge it if the next batch needs that."""
         if wanted > len(self._buffer):
             if wanted > self._limits.plain_bytes:
@@ -143,7 +143,7 @@ class Chunks:
                 self._buffer[:left] = self._buffer[start:end].copy()
 
     @staticmethod
-    def _cut_short(format: Format, piece: Piece, position: int, wanted: int) -> None:
+    def _cut_short(format: Format, piece: ScanRange, position: int, wanted: int) -> None:
         if piece.end < piece.size_bytes:
             raise CorruptLog(
                 f"no batch ends at byte {piece.end}, but the offset index has one that begins there",

@@ -22,10 +22,10 @@ from msgspec import structs
 
 from lastwrite.engine.account import account_round, records_by_segment
 from lastwrite.engine.context import Context
-from lastwrite.engine.partition import Ended, RewrittenPartition, failed
+from lastwrite.engine.partition import FinishedPartition, RewrittenPartition, failed
 from lastwrite.engine.retain import account_retention, after_round, end_without_round
 from lastwrite.engine.rules.retention import Retention
-from lastwrite.engine.system import CommitPlan, Parts, System
+from lastwrite.engine.system import CommitPlan, SegmentParts, System
 from lastwrite.errors import LogError
 from lastwrite.model.log import PartitionLog, Segment
 from lastwrite.model.work import SegmentOutput
@@ -41,7 +41,7 @@ T = TypeVar("T")
 class _Commit:
     """The commit of one partition, and its state."""
 
-    partition: RewrittenPartition | Ended
+    partition: RewrittenPartition | FinishedPartition
     new: CommitPlan | None = None  # the new content of the log, or of its copy
     after: PartitionLog | None = None  # the log after the round
     retention: Retention | None = None  # for that log
@@ -63,7 +63,7 @@ class _Commit:
 
 
 def commit(
-    context: Context, partitions: Sequence[RewrittenPartition | Ended]
+    context: Context, partitions: Sequence[RewrittenPartition | FinishedPartition]
 ) -> list[PartitionReport]:
     """Commit a wave, and return a report for each partition, in their order."""
     wave = [_Commit(partition) for partition in partitions]
@@ -116,7 +116,7 @@ def _joined(context: Context, partition: RewrittenPartition, retention: Retentio
     for each in partition.replacements:
         replaced = [plan.log.segments[place] for place in each.places]
         whole = system.join_parts(
-            Parts(
+            SegmentParts(
                 log=plan.log,
                 sources=replaced,
                 parts=each.parts,
@@ -175,7 +175,7 @@ def _finish_in_place(context: Context, wave: Sequence[_Commit]) -> None:
     if cache is not None:
         cache.write(context, [each.open for each in wave if each.open])
     swapped = [(each, each.open.plan.log) for each in wave if each.open and each.open.replacements]
-    _for_all(system, system.tidy, swapped)
+    _for_all(system, system.delete_replaced, swapped)
     # All partitions together, because they share the checkpoint of log starts.
     judged = [
         (each, (each.after, each.retention))
@@ -218,12 +218,12 @@ def _report(context: Context, each: _Commit) -> PartitionReport:
         _account_backlog(context, report, last.plan.log, last.plan.decision.end)
         records = records_by_segment(last)
         account_retention(report, last.plan.log, each.retention, last.replacements, records)
-    elif isinstance(last, Ended) and last.log is not None and last.resting is not None:
+    elif isinstance(last, FinishedPartition) and last.log is not None and last.resting is not None:
         assert each.retention is not None
         _account_backlog(context, report, last.log, last.resting.first_dirty)
         account_retention(report, last.log, each.retention)
         end_without_round(report, each.retention, last.resting.compacts, last.resting.reason)
-    started = last.started if isinstance(last, Ended) else last.plan.started
+    started = last.started if isinstance(last, FinishedPartition) else last.plan.started
     report.seconds = time.perf_counter() - started
     return report
 

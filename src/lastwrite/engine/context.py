@@ -12,13 +12,13 @@ from lastwrite.model.log import KeptScan, PartitionLog
 from lastwrite.model.policy import LONG_MAX, LONG_MIN
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import (
-    Begun,
     CachedScan,
-    Elected,
+    CacheUnit,
+    ElectionResult,
     ElectUnit,
-    Failed,
-    KeepUnit,
+    FailedUnit,
     Limits,
+    PendingResult,
     PieceScan,
     RewriteUnit,
     ScanUnit,
@@ -26,7 +26,7 @@ from lastwrite.model.work import (
 )
 
 if TYPE_CHECKING:
-    from lastwrite.engine.partition import Ended, PartitionPlan, RewrittenPartition
+    from lastwrite.engine.partition import FinishedPartition, PartitionPlan, RewrittenPartition
 
 
 class Exchange(Protocol):
@@ -52,22 +52,22 @@ class Exchange(Protocol):
 
     def scan(
         self, units: Sequence[ScanUnit], progress: Progress
-    ) -> list[list[PieceScan] | Failed[ScanUnit]]: ...
+    ) -> list[list[PieceScan] | FailedUnit[ScanUnit]]: ...
 
     def elect(
         self, units: Sequence[ElectUnit], progress: Progress
-    ) -> list[Elected | Failed[ElectUnit]]: ...
+    ) -> list[ElectionResult | FailedUnit[ElectUnit]]: ...
 
     def rewrite(
         self, units: Sequence[RewriteUnit], progress: Progress
-    ) -> list[SegmentOutput | Failed[RewriteUnit]]: ...
+    ) -> list[SegmentOutput | FailedUnit[RewriteUnit]]: ...
 
     def begin_whole(
         self,
         plans: Sequence[PartitionPlan],
         work: WholeWork,
         progress: Progress,
-    ) -> Begun[list[RewrittenPartition | Ended | Failed[PartitionPlan]]]:
+    ) -> PendingResult[list[RewrittenPartition | FinishedPartition | FailedUnit[PartitionPlan]]]:
         """Start to take each partition through the three steps in one task.
 
         Workers receive ``work`` and call it with their own exchange and the plans of a task.
@@ -76,10 +76,10 @@ class Exchange(Protocol):
 
     def keep(
         self,
-        units: Sequence[KeepUnit],
+        units: Sequence[CacheUnit],
         work: Callable[..., KeptScan],
         progress: Progress,
-    ) -> list[KeptScan | Failed[Any]]:
+    ) -> list[KeptScan | FailedUnit[Any]]:
         """Write the scans that are to be kept.
 
         ``work`` is called with a unit and, by piece, the result of its scan (``ScannedEntries``),
@@ -93,7 +93,7 @@ class WholeWork(Protocol):
 
     def __call__(
         self, exchange: Exchange, plans: Sequence[PartitionPlan], /
-    ) -> list[RewrittenPartition | Ended]: ...
+    ) -> list[RewrittenPartition | FinishedPartition]: ...
 
 
 class CachedLog(Protocol):

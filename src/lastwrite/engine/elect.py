@@ -20,7 +20,7 @@ from lastwrite.engine.profile import step
 from lastwrite.engine.rules import election
 from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.policy import Strategy
-from lastwrite.model.work import Block, Elected, ElectUnit, Limits
+from lastwrite.model.work import Block, ElectionResult, ElectUnit, Limits
 from lastwrite.storage.scratch import PAGE_BYTES, ScratchMap
 
 _AROUND_BYTES = 128 << 10  # mapped beyond a range, at its two ends
@@ -28,7 +28,7 @@ _AROUND_BYTES = 128 << 10  # mapped beyond a range, at its two ends
 NO_KEYS: tuple[Int64Array, ByteArray] = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint8)
 
 
-class Marks:
+class LoserMarker:
     """The scratch files of a task's units, each mapped once, and the losers still to be marked.
 
     Losers are spread over all states, and each page of states costs a page fault. So losers are
@@ -84,10 +84,10 @@ class Marks:
         self._stack.close()
 
 
-def elect(marks: Marks, unit: ElectUnit) -> Elected:
+def elect(marks: LoserMarker, unit: ElectUnit) -> ElectionResult:
     """Elect in the unit's buckets; ``marks`` collects the losers, to be marked after all elections."""
     if not unit.blocks:
-        return Elected(unit.partition, 0, {})
+        return ElectionResult(unit.partition, 0, {})
     marks.map(unit)
     with step("elect"):
         winners, losers = _elect(unit, marks.entries)
@@ -104,7 +104,7 @@ def tally(
     pieces: Sequence[int],
     last_records: Sequence[int],
     losers: Sequence[np.ndarray],
-) -> Elected:
+) -> ElectionResult:
     """The result of an election, whose losers are given by block.
 
     ``unit`` is its partition and strategy. ``pieces`` and ``last_records`` (the ordinals of their
@@ -118,7 +118,7 @@ def tally(
         # By offset the log's last record cannot lose, only by another order.
         if strategy.has_versions and np.any(lost == last):
             lost_last.append(piece)
-    return Elected(partition, winners, by_piece, tuple(lost_last))
+    return ElectionResult(partition, winners, by_piece, tuple(lost_last))
 
 
 def _elect(unit: ElectUnit, entries: dict[str, ScratchMap]) -> tuple[int, list[np.ndarray]]:
@@ -163,7 +163,7 @@ def _elect(unit: ElectUnit, entries: dict[str, ScratchMap]) -> tuple[int, list[n
 def _let_go(maps: dict[str, ScratchMap]) -> int:
     """Drop the mapped pages from memory, and return 0, the bytes that are then touched."""
     for file in maps.values():
-        file.let_go()
+        file.release()
     return 0
 
 

@@ -11,21 +11,21 @@ from dataclasses import replace
 from lastwrite.engine.context import Context
 from lastwrite.engine.partition import (
     ElectedPartition,
-    Ended,
+    FinishedPartition,
     ScannedPartition,
     by_partition,
-    ended,
+    finish,
 )
 from lastwrite.engine.rules.election import ENTRY_BYTES
 from lastwrite.model.policy import Policy
-from lastwrite.model.work import Elected, ElectUnit, PieceScan
+from lastwrite.model.work import ElectionResult, ElectUnit, PieceScan
 
 _SMALL_ELECTION_BYTES = 4 << 20
 
 
 def elect_partitions(
     context: Context, partitions: Sequence[ScannedPartition]
-) -> list[ElectedPartition | Ended]:
+) -> list[ElectedPartition | FinishedPartition]:
     # A slice is at least half a worker's share. With many partitions each is one slice.
     share = -(-sum(map(_size_of, partitions)) // (2 * context.workers))
     units = [unit for each in partitions for unit in elect_units(context, each, share)]
@@ -33,7 +33,7 @@ def elect_partitions(
     return [
         _elected(each, results[each.plan.number])
         if each.plan.number not in errors
-        else ended(each, each.report, error=errors[each.plan.number])
+        else finish(each, each.report, error=errors[each.plan.number])
         for each in partitions
     ]
 
@@ -85,7 +85,7 @@ def elect_units(context: Context, partition: ScannedPartition, share: int) -> It
         )
 
 
-def _elected(partition: ScannedPartition, results: Sequence[Elected]) -> ElectedPartition:
+def _elected(partition: ScannedPartition, results: Sequence[ElectionResult]) -> ElectedPartition:
     losers: dict[int, int] = {}
     for result in results:
         for piece, count in result.losers.items():

@@ -13,12 +13,18 @@ from dataclasses import dataclass, replace
 
 from lastwrite.engine.context import Context, Exchange, Options, WholeWork, go_on
 from lastwrite.engine.elect_step import elect_partitions
-from lastwrite.engine.partition import Ended, PartitionPlan, RewrittenPartition, advance, ended
+from lastwrite.engine.partition import (
+    FinishedPartition,
+    PartitionPlan,
+    RewrittenPartition,
+    advance,
+    finish,
+)
 from lastwrite.engine.rewrite_step import rewrite_partitions
 from lastwrite.engine.scan_step import scan_partitions
 from lastwrite.engine.system import system_named
 from lastwrite.model.progress import NoProgress
-from lastwrite.model.work import Begun, Failed, Limits
+from lastwrite.model.work import FailedUnit, Limits, PendingResult
 
 _SHARES = 4  # per worker: with so many partitions per worker, waiting for the last one costs little
 
@@ -31,7 +37,7 @@ class _Steps(WholeWork):
 
     def __call__(
         self, exchange: Exchange, plans: Sequence[PartitionPlan]
-    ) -> list[RewrittenPartition | Ended]:
+    ) -> list[RewrittenPartition | FinishedPartition]:
         system = system_named(self.system)
         context = Context(system, exchange, 1, self.limits, self.options, NoProgress())
         return take_steps(context, plans, lambda _: nullcontext())
@@ -39,9 +45,9 @@ class _Steps(WholeWork):
 
 def take_steps(
     context: Context,
-    wave: Sequence[PartitionPlan | Ended],
+    wave: Sequence[PartitionPlan | FinishedPartition],
     timed: Callable[[str], AbstractContextManager[None]],
-) -> list[RewrittenPartition | Ended]:
+) -> list[RewrittenPartition | FinishedPartition]:
     """Take a wave through scan, elect and rewrite, one step after the other; ``timed`` measures
     each.
     """
@@ -53,7 +59,7 @@ def take_steps(
         return advance(elected, lambda open: rewrite_partitions(context, open))
 
 
-def fits_one_stage(context: Context, plans: Sequence[PartitionPlan | Ended]) -> bool:
+def fits_one_stage(context: Context, plans: Sequence[PartitionPlan | FinishedPartition]) -> bool:
     """Whether a wave can be processed in one stage."""
     open = [each for each in plans if isinstance(each, PartitionPlan)]
     system, options = context.system, context.options
@@ -65,7 +71,7 @@ def fits_one_stage(context: Context, plans: Sequence[PartitionPlan | Ended]) -> 
     # Only the driver creates the folders of copies and begins rounds on archives, and the list of
     # partitions to write is known to it only after the election.
     if context.writes and (
-        options.to is not None or any(system.begins_writing(each.log, None) for each in open)
+        options.to is not None or any(system.starts_writing(each.log, None) for each in open)
     ):
         return False
     sizes = [each.log.size_bytes for each in open]
@@ -74,18 +80,20 @@ def fits_one_stage(context: Context, plans: Sequence[PartitionPlan | Ended]) -> 
 
 
 def begin_whole(
-    context: Context, wave: Sequence[PartitionPlan | Ended]
-) -> Begun[list[RewrittenPartition | Ended]]:
+    context: Context, wave: Sequence[PartitionPlan | FinishedPartition]
+) -> PendingResult[list[RewrittenPartition | FinishedPartition]]:
     """Start to take a wave through scan, elect and rewrite."""
     options = replace(context.options, check=go_on)
     work = _Steps(context.system.name, context.limits, options)
     plans = [each for each in wave if isinstance(each, PartitionPlan)]
 
     def told(
-        answers: Sequence[RewrittenPartition | Ended | Failed[PartitionPlan]],
-    ) -> list[RewrittenPartition | Ended]:
+        answers: Sequence[RewrittenPartition | FinishedPartition | FailedUnit[PartitionPlan]],
+    ) -> list[RewrittenPartition | FinishedPartition]:
         found = [
-            ended(plan, plan.report, error=answer.error) if isinstance(answer, Failed) else answer
+            finish(plan, plan.report, error=answer.error)
+            if isinstance(answer, FailedUnit)
+            else answer
             for plan, answer in zip(plans, answers, strict=True)
         ]
         return advance(wave, lambda _: found)

@@ -4,7 +4,7 @@
          │ plan              │ scan               │ elect               │ rewrite        commit
          └───────────────────┴────────► Ended ◄───┴─────────────────────┘
 
-The objects are immutable. A partition that is not cleaned, is damaged or fails becomes ``Ended``
+The objects are immutable. A partition that is not cleaned, is damaged or fails becomes ``FinishedPartition``
 and waits for the commit. The commit removes what was written for it; if a copy is made, it copies
 the partition unchanged.
 """
@@ -19,12 +19,12 @@ from typing import Any, TypeAlias, TypeVar
 from msgspec import structs
 
 from lastwrite.engine.retain import Replacement
-from lastwrite.engine.rules.transactions import Merged
+from lastwrite.engine.rules.transactions import MergedTransactions
 from lastwrite.engine.system import Decision
 from lastwrite.errors import CommitConflict, LogError, RemoteFailed
 from lastwrite.model.log import AbortedTransaction, PartitionLog
 from lastwrite.model.policy import Policy
-from lastwrite.model.work import Elected, Failed, Piece, PieceScan, SegmentOutput
+from lastwrite.model.work import ElectionResult, FailedUnit, PieceScan, ScanRange, SegmentOutput
 from lastwrite.reports.compaction import PartitionReport, Status
 
 
@@ -37,7 +37,7 @@ class PartitionPlan:
     report: PartitionReport  # as far as it is known
     log: PartitionLog
     decision: Decision
-    pieces: Sequence[Piece]
+    pieces: Sequence[ScanRange]
     # from the log's transaction index, or from the log itself
     aborted: Sequence[AbortedTransaction]
     bits: int  # the fingerprint bits that choose the bucket
@@ -51,7 +51,7 @@ class ScannedPartition:
     plan: PartitionPlan
     report: PartitionReport
     scans: Sequence[PieceScan]  # by piece
-    transactions: Merged
+    transactions: MergedTransactions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class ElectedPartition:
     plan: PartitionPlan
     report: PartitionReport
     scans: Sequence[PieceScan]  # by piece, with all its losers
-    transactions: Merged
+    transactions: MergedTransactions
     winners: int
     policy: Policy  # the policy that judges its records
 
@@ -89,7 +89,7 @@ class RewrittenPartition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class FinishedPartition:
     """A partition that this round does not clean, or cannot."""
 
     started: float
@@ -104,42 +104,45 @@ Open: TypeAlias = PartitionPlan | ScannedPartition | ElectedPartition | Rewritte
 
 A = TypeVar("A", bound=Open)
 B = TypeVar("B", bound=Open)
-R = TypeVar("R", PieceScan, Elected, SegmentOutput)
+R = TypeVar("R", PieceScan, ElectionResult, SegmentOutput)
 
 
 def advance(
-    wave: Sequence[A | Ended], step: Callable[[Sequence[A]], Sequence[B | Ended]]
-) -> list[B | Ended]:
+    wave: Sequence[A | FinishedPartition],
+    step: Callable[[Sequence[A]], Sequence[B | FinishedPartition]],
+) -> list[B | FinishedPartition]:
     """Take the open partitions of a wave through one step together; the order stays."""
-    answers = iter(step([each for each in wave if not isinstance(each, Ended)]))
-    return [each if isinstance(each, Ended) else next(answers) for each in wave]
+    answers = iter(step([each for each in wave if not isinstance(each, FinishedPartition)]))
+    return [each if isinstance(each, FinishedPartition) else next(answers) for each in wave]
 
 
 def by_partition(
-    answers: Iterable[R | Failed[Any]],
+    answers: Iterable[R | FailedUnit[Any]],
 ) -> tuple[Mapping[int, list[R]], Mapping[int, Exception]]:
     """A step's results, and the first error of a failed unit, both by partition."""
     results: dict[int, list[R]] = defaultdict(list)
     errors: dict[int, Exception] = {}
     for answer in answers:
-        if isinstance(answer, Failed):
+        if isinstance(answer, FailedUnit):
             errors.setdefault(answer.unit.partition, answer.error)
         else:
             results[answer.partition].append(answer)
     return results, errors
 
 
-def ended(
+def finish(
     last: PartitionPlan | ScannedPartition | ElectedPartition,
     report: PartitionReport,
     written: Sequence[SegmentOutput] = (),
     error: Exception | None = None,
-) -> Ended:
+) -> FinishedPartition:
     """End the partition with ``report``, which then includes ``error`` if there is one."""
     plan = last if isinstance(last, PartitionPlan) else last.plan
     if error is not None:
         report = failed(report, error)
-    return Ended(started=plan.started, report=report, log=plan.log, written=written, error=error)
+    return FinishedPartition(
+        started=plan.started, report=report, log=plan.log, written=written, error=error
+    )
 
 
 def failed(report: PartitionReport, error: Exception) -> PartitionReport:

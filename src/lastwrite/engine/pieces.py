@@ -8,7 +8,7 @@ from itertools import pairwise
 from lastwrite.engine.context import CachedLog
 from lastwrite.engine.system import System
 from lastwrite.model.log import PartitionLog
-from lastwrite.model.work import Limits, Piece
+from lastwrite.model.work import Limits, ScanRange
 
 _PIECE_BYTES = 32 << 20
 _LEAST_PIECE_BYTES = 64 << 10
@@ -37,9 +37,9 @@ def cut_into_pieces(
     end: int,
     cached: CachedLog | None = None,
     piece_bytes: int = _PIECE_BYTES,
-) -> list[Piece]:
+) -> list[ScanRange]:
     """Cut every segment at batch borders; pieces of segments at or above ``end`` are only checked."""
-    pieces: list[Piece] = []
+    pieces: list[ScanRange] = []
     for n, segment in enumerate(log.segments):
         cuts = None if cached is None else cached.cuts(n)
         if cuts is None:
@@ -47,7 +47,7 @@ def cut_into_pieces(
         end_offset = log.segment_end(n)
         for start, stop in pairwise(cuts):
             pieces.append(
-                Piece.of(
+                ScanRange.of(
                     segment,
                     number=len(pieces),
                     place=n,
@@ -61,9 +61,9 @@ def cut_into_pieces(
     return pieces
 
 
-def split_by_bytes(pieces: Sequence[Piece], target: int) -> Iterator[list[Piece]]:
+def split_by_bytes(pieces: Sequence[ScanRange], target: int) -> Iterator[list[ScanRange]]:
     """Group neighbouring pieces in lists whose scan reads about ``target`` bytes."""
-    held: list[Piece] = []
+    held: list[ScanRange] = []
     size = 0
     for piece in pieces:
         if held and size + piece.scan_bytes // 2 > target:

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from lastwrite.encoding.fingerprint import SECRET_WORDS
 from lastwrite.engine.context import Context
-from lastwrite.engine.partition import Ended, PartitionPlan, failed
+from lastwrite.engine.partition import FinishedPartition, PartitionPlan, failed
 from lastwrite.engine.pieces import cut_into_pieces, piece_bytes_of, shared_piece_bytes
 from lastwrite.engine.rules.election import bucket_bits
 from lastwrite.engine.system import Decision
@@ -30,7 +30,7 @@ def new_secret() -> bytes:
     return secrets.token_bytes(8 * SECRET_WORDS)
 
 
-def plan_partition(context: Context, folder: str, number: int) -> PartitionPlan | Ended:
+def plan_partition(context: Context, folder: str, number: int) -> PartitionPlan | FinishedPartition:
     """Read the partition's bounds and decide whether it is cleaned.
 
     ``number`` is unique in the wave.
@@ -56,13 +56,13 @@ def plan_partition(context: Context, folder: str, number: int) -> PartitionPlan 
         try:
             return _plan(context, log, decision, report, (number, started))
         except (LogError, OSError) as error:
-            return Ended(started=started, report=failed(report, error), log=log)
-    return Ended(started=started, report=report, log=log, resting=decision)
+            return FinishedPartition(started=started, report=failed(report, error), log=log)
+    return FinishedPartition(started=started, report=report, log=log, resting=decision)
 
 
 def _read(context: Context, folder: str) -> PartitionLog:
     system, config = context.system, context.options.config
-    if context.is_in_place and system.leaves_alone(folder, config) is None:
+    if context.is_in_place and system.why_unmanaged(folder, config) is None:
         system.recover(folder)
     log = system.judged(system.read(folder, spender(context.limits.reading)), config)
     if log.open_as is not None and context.options.to is not None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lastwrite.engine.buffers import Buffers
-from lastwrite.engine.chunks import Chunks
+from lastwrite.engine.chunks import BatchWindows
 from lastwrite.engine.profile import step
 from lastwrite.engine.rules.sums import sums_of
 from lastwrite.engine.rules.verdict import Verdict, are_plain, judge
@@ -30,7 +30,7 @@ from lastwrite.model.columns import (
     ByteArray,
     Int64Array,
 )
-from lastwrite.model.work import Piece, PieceLeft, RewriteUnit, SegmentOutput
+from lastwrite.model.work import PieceLeft, RewriteUnit, ScanRange, SegmentOutput
 from lastwrite.storage.problems import problem_of
 from lastwrite.storage.scratch import read_states
 from lastwrite.storage.staging import sync_staged
@@ -92,7 +92,7 @@ class _Rewriter:
         self._outputs: list[tuple[int, SegmentAppender]] = []
         self._begin(unit.base_offset)
         self._buffers = buffers
-        self._chunks = Chunks(unit.limits, buffers, is_proven=True)
+        self._chunks = BatchWindows(unit.limits, buffers, is_proven=True)
         self._spend = spender(unit.limits.writing)
         self._policy = unit.policy
         self.counts: Int64Array = np.zeros(len(Verdict), dtype=np.int64)
@@ -108,7 +108,7 @@ class _Rewriter:
         self._actions: ByteArray = self._buffers.room("actions", batches, np.uint8)
         self._horizons: Int64Array = self._buffers.room("horizons", batches, np.int64)
 
-    def rewrite_piece(self, piece: Piece, states: ByteArray, result: SegmentOutput) -> None:
+    def rewrite_piece(self, piece: ScanRange, states: ByteArray, result: SegmentOutput) -> None:
         at = 0
         self.left = PieceLeft(piece.number, self._size, self._size)
         for chunk in self._chunks.of(self._format, piece):

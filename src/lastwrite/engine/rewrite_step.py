@@ -14,10 +14,10 @@ from msgspec import structs
 from lastwrite.engine.context import Context
 from lastwrite.engine.partition import (
     ElectedPartition,
-    Ended,
+    FinishedPartition,
     RewrittenPartition,
     by_partition,
-    ended,
+    finish,
 )
 from lastwrite.engine.retain import Replacement
 from lastwrite.engine.rules.transactions import spent_changes
@@ -32,7 +32,7 @@ from lastwrite.reports.compaction import Status
 
 def rewrite_partitions(
     context: Context, partitions: Sequence[ElectedPartition]
-) -> list[RewrittenPartition | Ended]:
+) -> list[RewrittenPartition | FinishedPartition]:
     """Stage the new segments, or measure them; if one is damaged, its partition ends."""
     chosen = [_choose_runs(context, each) for each in partitions]
     costs = [
@@ -42,7 +42,7 @@ def rewrite_partitions(
     if context.writes:
         written = [each.plan.log for each, runs in zip(partitions, chosen, strict=True) if runs]
         to = context.options.to
-        if begun := [log for log in written if context.system.begins_writing(log, to)]:
+        if begun := [log for log in written if context.system.starts_writing(log, to)]:
             context.system.begin_writing(begun, to)
     units: list[RewriteUnit] = []
     errors: dict[int, Exception] = {}
@@ -182,15 +182,15 @@ def _rewritten(
     runs: Sequence[tuple[int, ...]],
     made: Sequence[SegmentOutput],
     error: Exception | None,
-) -> RewrittenPartition | Ended:
+) -> RewrittenPartition | FinishedPartition:
     problems = [part.problem for part in made if part.problem is not None]
     report = structs.replace(partition.report, problems=[*partition.report.problems, *problems])
     error = next((part.error for part in made if part.error is not None), None) or error
     if problems:
         report.status, report.reason = Status.DAMAGED, str(problems[-1])
-        return ended(partition, report, made)
+        return finish(partition, report, made)
     if error is not None:
-        return ended(partition, report, made, error)
+        return finish(partition, report, made, error)
     parts: list[list[SegmentOutput]] = [[] for _ in runs]
     for part in sorted(made, key=lambda part: part.part):
         parts[part.group].append(part)

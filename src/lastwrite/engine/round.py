@@ -24,18 +24,18 @@ from lastwrite.encoding.kernel_cache import tell_of_compiling
 from lastwrite.engine.commit import commit
 from lastwrite.engine.context import Context
 from lastwrite.engine.one_stage import begin_whole, fits_one_stage, take_steps
-from lastwrite.engine.partition import Ended, PartitionPlan, RewrittenPartition
+from lastwrite.engine.partition import FinishedPartition, PartitionPlan, RewrittenPartition
 from lastwrite.engine.plan import plan_partition
 from lastwrite.errors import LogError
 from lastwrite.model.progress import NoProgress
-from lastwrite.model.work import Begun
+from lastwrite.model.work import PendingResult
 from lastwrite.reports.compaction import STAGES, CompactionReport, PartitionReport
-from lastwrite.reports.settings import Outvoted
+from lastwrite.reports.settings import OverriddenSetting
 
 _WAVE_BYTES = 64 << 30  # at least; no wave gives a worker less than a gigabyte
 _WAVE_PARTITIONS = 4096
 _FEW_PARTITIONS = 256  # enough for two workers in one stage, whose start costs 40 ms
-_NO_MORE: list[PartitionPlan | Ended] = []
+_NO_MORE: list[PartitionPlan | FinishedPartition] = []
 
 
 def run_round(context: Context, folders: Sequence[str]) -> CompactionReport:
@@ -43,7 +43,7 @@ def run_round(context: Context, folders: Sequence[str]) -> CompactionReport:
     began = time.perf_counter()
     clock = _StageClock()
     tell_of_compiling(context.progress.note, context.system.scan_kernel)
-    notes: dict[tuple[str, str], Outvoted] = {}
+    notes: dict[tuple[str, str], OverriddenSetting] = {}
     reports = [report for wave in _waves(context, folders, clock, notes) for report in wave]
     return CompactionReport(
         partitions=reports,
@@ -59,19 +59,19 @@ def _waves(
     context: Context,
     folders: Sequence[str],
     clock: _StageClock,
-    notes: dict[tuple[str, str], Outvoted],
+    notes: dict[tuple[str, str], OverriddenSetting],
 ) -> Iterator[list[PartitionReport]]:
     """Yield the reports wave by wave.
 
     While workers process a wave in one stage, the driver plans the next. A thread commits the
     previous wave, since most of a commit waits for the disk.
     """
-    begun: Begun[list[RewrittenPartition | Ended]] | None = None
+    begun: PendingResult[list[RewrittenPartition | FinishedPartition]] | None = None
     quiet = replace(context, progress=NoProgress())  # for commits beside the workers' progress
     with _Commits(clock) as commits:
         try:
             for wave in chain(_planned(context, folders, clock, notes), [_NO_MORE]):
-                done: list[RewrittenPartition | Ended] = []
+                done: list[RewrittenPartition | FinishedPartition] = []
                 if begun is not None:
                     with clock.of("compact"):
                         done = begun.result()
@@ -91,7 +91,7 @@ def _waves(
 
 
 def _committed(
-    context: Context, wave: Sequence[RewrittenPartition | Ended], clock: _StageClock
+    context: Context, wave: Sequence[RewrittenPartition | FinishedPartition], clock: _StageClock
 ) -> list[PartitionReport]:
     with clock.of("commit"):
         return commit(context, wave)
@@ -108,7 +108,9 @@ class _Commits:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lastwrite-commit")
         self._begun: Future[list[PartitionReport]] | None = None
 
-    def begin(self, context: Context, wave: Sequence[RewrittenPartition | Ended]) -> None:
+    def begin(
+        self, context: Context, wave: Sequence[RewrittenPartition | FinishedPartition]
+    ) -> None:
         self._begun = self._thread.submit(commit, context, wave)
 
     def ended(self) -> Iterator[list[PartitionReport]]:
@@ -138,12 +140,12 @@ def _planned(
     context: Context,
     folders: Sequence[str],
     clock: _StageClock,
-    notes: dict[tuple[str, str], Outvoted],
-) -> Iterator[list[PartitionPlan | Ended]]:
+    notes: dict[tuple[str, str], OverriddenSetting],
+) -> Iterator[list[PartitionPlan | FinishedPartition]]:
     """Yield the waves, and add the given settings that have no effect to ``notes``, by topic and
     name.
     """
-    wave: list[PartitionPlan | Ended] = []
+    wave: list[PartitionPlan | FinishedPartition] = []
     size = 0
     full = max(_WAVE_BYTES, context.workers << 30)
     few = max(_FEW_PARTITIONS, context.workers * _FEW_PARTITIONS // 2)

@@ -15,11 +15,11 @@ import numpy as np
 
 from lastwrite.encoding.fingerprint import secret_from
 from lastwrite.engine.buffers import Buffers
-from lastwrite.engine.chunks import Chunk, Chunks
+from lastwrite.engine.chunks import BatchWindow, BatchWindows
 from lastwrite.engine.elect import NO_KEYS, losers_among
 from lastwrite.engine.profile import step, steps
 from lastwrite.engine.rules import election
-from lastwrite.engine.rules.transactions import Follower, flag_aborted
+from lastwrite.engine.rules.transactions import TransactionTracker, flag_aborted
 from lastwrite.engine.rules.verdict import Verdict, are_plain, judge, last_held_ms
 from lastwrite.engine.system import Format, system_named
 from lastwrite.errors import CorruptLog, UnsupportedFormat, located
@@ -31,15 +31,15 @@ from lastwrite.model.columns import (
     KEYLESS,
     SHADOWED,
     TOMBSTONE,
+    BatchRun,
     BatchTable,
     ByteArray,
     Int64Array,
-    Run,
     UInt64Array,
 )
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.policy import Strategy
-from lastwrite.model.work import Piece, PieceScan, ScanUnit
+from lastwrite.model.work import PieceScan, ScanRange, ScanUnit
 from lastwrite.storage.problems import problem_of
 
 _MOST_NOTES = 100  # per piece
@@ -103,14 +103,14 @@ class _Scanner:
         self._format = format
         self._hand_on = hand_on
         self._buffers = buffers
-        self._chunks = Chunks(unit.limits, buffers)
+        self._chunks = BatchWindows(unit.limits, buffers)
         self._secret = secret_from(unit.secret)
         self.states: ByteArray = buffers.room("states", 1 << 18, np.uint8)
         self._columns = 3 if unit.policy.strategy.has_versions else 2
         words = 4 if unit.exact else self._columns  # whole keys take about as much again
         self._hold(2 * unit.limits.block_entries // words)
         self._filled = 0
-        self._follower = Follower()
+        self._follower = TransactionTracker()
         self._ends = np.empty(1 << unit.bits, dtype=np.uint32)
         self._keys = _KeyBytes(len(self._entries)) if unit.exact else None
 
@@ -121,9 +121,9 @@ class _Scanner:
         )
         self._sorted: UInt64Array = self._buffers.room("sorted", entries, np.uint64, self._columns)
 
-    def scan_piece(self, piece: Piece, result: PieceScan) -> None:
+    def scan_piece(self, piece: ScanRange, result: PieceScan) -> None:
         self._filled = 0
-        self._follower = Follower()
+        self._follower = TransactionTracker()
         result.is_plain = self._keys is None and self._columns == 2
         checker = system_named(self._unit.system).index_checker(piece)
         for chunk in self._chunks.of(self._format, piece):
@@ -146,7 +146,7 @@ class _Scanner:
             result.is_plain &= result.records > 0
             result.lost_last = bool(result.records and self.states[result.records - 1] & SHADOWED)
 
-    def _scan_chunk(self, chunk: Chunk, piece: Piece, result: PieceScan) -> None:
+    def _scan_chunk(self, chunk: BatchWindow, piece: ScanRange, result: PieceScan) -> None:
         buffer, table = chunk.buffer, chunk.table
         first_record = ordinal = result.records
         is_transactional = bool(chunk.flags & IS_TRANSACTIONAL)
@@ -180,7 +180,7 @@ class _Scanner:
     def _walk_run(
         self,
         buffer: ByteArray,
-        run: Run,
+        run: BatchRun,
         table: BatchTable,
         numbered: tuple[int, int],
         result: PieceScan,
@@ -198,7 +198,7 @@ class _Scanner:
         if ordinal + in_run > election.ORDINAL_MASK:
             raise CorruptLog("more than 2^32 records in one piece", int(table["origin"][run.first]))
         # Not earlier: until a batch is decompressed its record count is unproven.
-        self._make_room(ordinal + in_run)
+        self._reserve(ordinal + in_run)
         before = self._filled
         positions = None if self._keys is None else self._keys.room(len(self._entries))
         states = self.states[ordinal:]
@@ -234,7 +234,9 @@ class _Scanner:
         result.keyless += int(counts[Verdict.KEYLESS])
         result.hidden += int(np.count_nonzero(states & (CONTROL | ABORTED)))
 
-    def _find_border(self, run: Run, table: BatchTable, ordinal: int, result: PieceScan) -> None:
+    def _find_border(
+        self, run: BatchRun, table: BatchTable, ordinal: int, result: PieceScan
+    ) -> None:
         """Move ``dirty_from`` past the run's records that are below the first dirty offset."""
         border = self._unit.first_dirty
         first, last = run.first, run.last
@@ -248,7 +250,7 @@ class _Scanner:
         result.dirty_from = ordinal + below
 
     def _find_keyless(
-        self, run: Run, table: BatchTable, ordinal: int, in_run: int, result: PieceScan
+        self, run: BatchRun, table: BatchTable, ordinal: int, in_run: int, result: PieceScan
     ) -> None:
         """Set the offset of the piece's first record without a key, if the policy drops such
         records.
@@ -275,7 +277,7 @@ class _Scanner:
                 high = middle - 1
         result.first_keyless = low
 
-    def _make_room(self, records: int) -> None:
+    def _reserve(self, records: int) -> None:
         if records > len(self.states):
             grown = self._buffers.room("states", records + (records >> 1), np.uint8)
             grown[: len(self.states)] = self.states

@@ -15,19 +15,19 @@ from msgspec import structs
 from lastwrite.config import keyless
 from lastwrite.engine.context import Context
 from lastwrite.engine.partition import (
-    Ended,
+    FinishedPartition,
     PartitionPlan,
     ScannedPartition,
     advance,
     by_partition,
-    ended,
+    finish,
 )
 from lastwrite.engine.pieces import split_by_bytes
 from lastwrite.engine.rules.transactions import aborted_table, merge
 from lastwrite.errors import LogError
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.policy import Policy
-from lastwrite.model.work import Failed, Piece, PieceScan, ScanUnit
+from lastwrite.model.work import FailedUnit, PieceScan, ScanRange, ScanUnit
 from lastwrite.reports.compaction import Status
 
 _LEAST_TASK_BYTES = 8 << 20
@@ -35,13 +35,15 @@ _LEAST_TASK_BYTES = 8 << 20
 
 def scan_partitions(
     context: Context, plans: Sequence[PartitionPlan]
-) -> list[ScannedPartition | Ended]:
+) -> list[ScannedPartition | FinishedPartition]:
     """Scan all pieces, and end partitions that are damaged or have too many records without a key."""
     wave = scan_pieces(context, plans)
     return advance(wave, lambda open: [_count_records(context, each) for each in open])
 
 
-def scan_pieces(context: Context, plans: Sequence[PartitionPlan]) -> list[ScannedPartition | Ended]:
+def scan_pieces(
+    context: Context, plans: Sequence[PartitionPlan]
+) -> list[ScannedPartition | FinishedPartition]:
     """Scan all pieces, and end partitions that are damaged or contradict themselves."""
     wave = _scan_once(context, plans)
     if any(_contradicts(each) for each in wave):
@@ -51,17 +53,17 @@ def scan_pieces(context: Context, plans: Sequence[PartitionPlan]) -> list[Scanne
     return wave
 
 
-def _contradicts(partition: ScannedPartition | Ended) -> bool:
-    if isinstance(partition, Ended):
+def _contradicts(partition: ScannedPartition | FinishedPartition) -> bool:
+    if isinstance(partition, FinishedPartition):
         return False
     return partition.transactions.contradiction is not None
 
 
 def _scan_by_log(
     context: Context, partitions: Sequence[ScannedPartition]
-) -> list[ScannedPartition | Ended]:
+) -> list[ScannedPartition | FinishedPartition]:
     """Scan again, with the aborted transactions that the logs themselves contain."""
-    plans: list[PartitionPlan | Ended] = []
+    plans: list[PartitionPlan | FinishedPartition] = []
     for each in partitions:
         plan = each.plan
         try:
@@ -69,20 +71,24 @@ def _scan_by_log(
                 plan = replace(plan, aborted=context.system.aborted_by_log(plan.log))
             plans.append(plan)
         except (LogError, OSError) as error:
-            plans.append(ended(plan, each.report, error=error))
+            plans.append(finish(plan, each.report, error=error))
     wave = advance(plans, lambda open: _scan_once(context, open))
-    return advance(wave, lambda open: [_refuse_contradiction(each) for each in open])
+    return advance(wave, lambda open: [_reject_contradiction(each) for each in open])
 
 
-def _refuse_contradiction(partition: ScannedPartition) -> ScannedPartition | Ended:
+def _reject_contradiction(partition: ScannedPartition) -> ScannedPartition | FinishedPartition:
     offset = partition.transactions.contradiction
     if offset is None:
         return partition
     reason = f"the transaction that ends at offset {offset} is both aborted and not aborted"
-    return ended(partition, structs.replace(partition.report, status=Status.DAMAGED, reason=reason))
+    return finish(
+        partition, structs.replace(partition.report, status=Status.DAMAGED, reason=reason)
+    )
 
 
-def _scan_once(context: Context, plans: Sequence[PartitionPlan]) -> list[ScannedPartition | Ended]:
+def _scan_once(
+    context: Context, plans: Sequence[PartitionPlan]
+) -> list[ScannedPartition | FinishedPartition]:
     total = sum(piece.scan_bytes for plan in plans for piece in plan.pieces)
     target = max(_LEAST_TASK_BYTES, total // (2 * context.workers))
     units = [
@@ -91,9 +97,9 @@ def _scan_once(context: Context, plans: Sequence[PartitionPlan]) -> list[Scanned
         for pieces in split_by_bytes(plan.pieces, target)
     ]
     answers = context.exchange.scan(units, context.progress)
-    found: list[PieceScan | Failed[ScanUnit]] = []
+    found: list[PieceScan | FailedUnit[ScanUnit]] = []
     for answer in answers:
-        found += [answer] if isinstance(answer, Failed) else answer
+        found += [answer] if isinstance(answer, FailedUnit) else answer
     scans, errors = by_partition(found)
     return [
         _scanned(
@@ -106,7 +112,7 @@ def _scan_once(context: Context, plans: Sequence[PartitionPlan]) -> list[Scanned
     ]
 
 
-def scan_unit(context: Context, plan: PartitionPlan, pieces: Sequence[Piece]) -> ScanUnit:
+def scan_unit(context: Context, plan: PartitionPlan, pieces: Sequence[ScanRange]) -> ScanUnit:
     """Neighbouring pieces of a partition as one unit of work."""
     return ScanUnit(
         partition=plan.number,
@@ -123,7 +129,7 @@ def scan_unit(context: Context, plan: PartitionPlan, pieces: Sequence[Piece]) ->
     )
 
 
-def policy_of(policy: Policy, pieces: Sequence[Piece]) -> Policy:
+def policy_of(policy: Policy, pieces: Sequence[ScanRange]) -> Policy:
     """The policy reduced to ``pieces``: most of many producers wrote their last batch elsewhere."""
     if not pieces or not len(policy.last_offsets):  # a group of empty segments, or no producers
         return policy
@@ -135,7 +141,7 @@ def policy_of(policy: Policy, pieces: Sequence[Piece]) -> Policy:
 
 def _scanned(
     plan: PartitionPlan, scans: Sequence[PieceScan], error: Exception | None, remedy: str
-) -> ScannedPartition | Ended:
+) -> ScannedPartition | FinishedPartition:
     """The partition with its scans, ended if a piece is damaged or of an unsupported format."""
     problems = [*_falling_offsets(plan.pieces, scans, remedy)]
     problems += [scan.problem for scan in scans if scan.problem is not None]
@@ -145,11 +151,11 @@ def _scanned(
         plan.report, problems=[*plan.report.problems, *(damage or problems[:1]), *notes]
     )
     if damage:
-        return ended(plan, structs.replace(report, status=Status.DAMAGED, reason=str(damage[0])))
+        return finish(plan, structs.replace(report, status=Status.DAMAGED, reason=str(damage[0])))
     if error is not None:
-        return ended(plan, report, error=error)
+        return finish(plan, report, error=error)
     if problems:
-        return ended(plan, structs.replace(report, status=Status.SKIPPED, reason=str(problems[0])))
+        return finish(plan, structs.replace(report, status=Status.SKIPPED, reason=str(problems[0])))
     transactions = merge([scan.transactions for scan in scans])
     until_ms = max((scan.held_until_ms for scan in scans), default=-1)
     held_until_ms = None if until_ms < 0 else plan.decision.policy.held_until_ms(until_ms)
@@ -161,7 +167,7 @@ def _scanned(
 
 
 def _falling_offsets(
-    pieces: Sequence[Piece], scans: Sequence[PieceScan], remedy: str
+    pieces: Sequence[ScanRange], scans: Sequence[PieceScan], remedy: str
 ) -> Iterator[Problem]:
     """Yield the pieces whose offsets do not continue above the piece before, which no single scan
     sees.
@@ -177,7 +183,9 @@ def _falling_offsets(
             )
 
 
-def _count_records(context: Context, partition: ScannedPartition) -> ScannedPartition | Ended:
+def _count_records(
+    context: Context, partition: ScannedPartition
+) -> ScannedPartition | FinishedPartition:
     """Add the record counts to the report, and end the partition if too many have no key."""
     plan = partition.plan
     records = sum(scan.records for scan in partition.scans)
@@ -198,4 +206,4 @@ def _count_records(context: Context, partition: ScannedPartition) -> ScannedPart
         return replace(partition, report=report)
     report.is_keyless = True
     report.status, report.reason = Status.SKIPPED, keyless.refusal(found, data, first, most)
-    return ended(plan, report)
+    return finish(plan, report)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 
-from lastwrite.model.work import Piece, PieceScan
+from lastwrite.model.work import PieceScan, ScanRange
 
 _LEAST_PART_BYTES = 8 << 20
 # How far the busiest worker may exceed its share before a segment is cut. Cutting costs something
@@ -13,7 +13,7 @@ _LEAST_PART_BYTES = 8 << 20
 _UNEVEN = 1.1
 
 
-def rewrite_cost(piece: Piece, scan: PieceScan) -> int:
+def rewrite_cost(piece: ScanRange, scan: PieceScan) -> int:
     """The cost of rewriting a piece, in bytes read.
 
     A byte that stays costs two and a half bytes more than one that is dropped. It is compressed or
@@ -37,10 +37,10 @@ class Shares:
         self._cuts = _longest(costs, workers) > _UNEVEN * self._share
         self._filled = 0.0  # of the current share
 
-    def take(self, costs: Mapping[Piece, int], may_cut: bool) -> list[list[Piece]]:
+    def take(self, costs: Mapping[ScanRange, int], may_cut: bool) -> list[list[ScanRange]]:
         """The pieces of the next new segment, whose costs are given, in one list per part."""
         may_cut = may_cut and self._cuts
-        parts: list[list[Piece]] = [[]]
+        parts: list[list[ScanRange]] = [[]]
         left = sum(piece.bytes for piece in costs)
         part = 0
         for piece, cost in reversed(list(costs.items())):

@@ -18,14 +18,14 @@ import numpy as np
 from lastwrite.config.system import Config, SystemSettings
 from lastwrite.engine.rules.retention import Retention
 from lastwrite.errors import LogError
-from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array
+from lastwrite.model.columns import BatchRun, BatchTable, ByteArray, Int64Array, UInt64Array
 from lastwrite.model.log import AbortedTransaction, KeptScan, PartitionLog, Segment, TopicPartition
 from lastwrite.model.policy import Policy
-from lastwrite.model.work import Limits, Piece, RewriteUnit, SegmentOutput
+from lastwrite.model.work import Limits, RewriteUnit, ScanRange, SegmentOutput
 from lastwrite.reports.compaction import Backlog
-from lastwrite.reports.holding import HeldFor
+from lastwrite.reports.holding import BlockingGroup
 from lastwrite.reports.untouched import UntouchedFile
-from lastwrite.storage.layout import Layout
+from lastwrite.storage.layout import PartitionLocator
 from lastwrite.storage.quarantine import QuarantineFile
 from lastwrite.storage.staging import remove_staged
 from lastwrite.storage.throttle import Spend
@@ -47,13 +47,13 @@ class Format(Protocol):
 
     def opened(
         self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None
-    ) -> Iterator[Run]: ...
+    ) -> Iterator[BatchRun]: ...
 
     def kept(self) -> list[tuple[int, str]]: ...
 
     def walk(
         self,
-        run: Run,
+        run: BatchRun,
         table: BatchTable,
         secret: UInt64Array,
         ordinal: int,
@@ -66,7 +66,7 @@ class Format(Protocol):
     def add_versions(
         self,
         buffer: ByteArray,
-        run: Run,
+        run: BatchRun,
         table: BatchTable,
         policy: Policy,
         ordinal: int,
@@ -75,7 +75,7 @@ class Format(Protocol):
         filled: int,
     ) -> None: ...
 
-    def records_below(self, run: Run, row: np.void, offset: int) -> int: ...
+    def records_below(self, run: BatchRun, row: np.void, offset: int) -> int: ...
 
     def rebuilt_size(self, table: BatchTable, records: int) -> int: ...
 
@@ -112,7 +112,7 @@ class Decision:
     index_interval_bytes: int = 4096
     # share of the records in range: if more have no key, nothing is cleaned
     max_keyless_ratio: float = 1.0
-    held_for: tuple[HeldFor, ...] = ()  # the readers for which the policy holds deletes
+    held_for: tuple[BlockingGroup, ...] = ()  # the readers for which the policy holds deletes
 
 
 class IndexChecker(Protocol):
@@ -157,7 +157,7 @@ class CommitPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class SegmentParts:
     """The staged parts of one new segment, and the arguments for joining them."""
 
     log: PartitionLog
@@ -223,7 +223,7 @@ class Rules(ABC):
         return None
 
 
-class Store(ABC):
+class LogStore(ABC):
     """Reads, writes and commits a partition."""
 
     offset_span: int  # the largest distance of an offset from its segment's base
@@ -289,7 +289,7 @@ class Store(ABC):
     def estimate_records(self, log: PartitionLog, /) -> int: ...
 
     @abstractmethod
-    def index_checker(self, piece: Piece, /) -> IndexChecker: ...
+    def index_checker(self, piece: ScanRange, /) -> IndexChecker: ...
 
     @abstractmethod
     def appender(self, base_offset: int, unit: RewriteUnit, /) -> SegmentAppender:
@@ -319,7 +319,7 @@ class Store(ABC):
         """
         return None
 
-    def begins_writing(self, log: PartitionLog, to: str | None, /) -> bool:
+    def starts_writing(self, log: PartitionLog, to: str | None, /) -> bool:
         """Whether ``begin_writing`` must be called before anything of the log is staged; by default
         not.
         """
@@ -329,7 +329,7 @@ class Store(ABC):
         """Prepare all these logs together, on the driver, before anything of them is staged."""
         raise NotImplementedError
 
-    def join_parts(self, parts: Parts, /) -> SegmentOutput:
+    def join_parts(self, parts: SegmentParts, /) -> SegmentOutput:
         """Join the parts to one segment; by default there is one part, which is the segment
         already.
         """
@@ -356,7 +356,7 @@ class Store(ABC):
         return None
 
     @abstractmethod
-    def tidy(self, logs: Sequence[PartitionLog], /) -> list[LogError | OSError | None]:
+    def delete_replaced(self, logs: Sequence[PartitionLog], /) -> list[LogError | OSError | None]:
         """Remove the remains of ``swap``, after ``record``; return an error or None for each log."""
 
     @abstractmethod
@@ -379,7 +379,7 @@ class Store(ABC):
         return [None] * len(wave)
 
 
-class System(Layout, SystemSettings, Rules, Store):
+class System(PartitionLocator, SystemSettings, Rules, LogStore):
     """One system's part in every step, and in the commands around a round."""
 
     name: str

@@ -6,7 +6,7 @@ nothing is written. They run twice, over the range of the next round and over th
 all of it were closed and replicated: what only the second run finds superseded waits for the range
 to move on.
 
-What one system alone can say is its ``Explainer``'s: its rules in its words, and what a record is.
+What one system alone can say is its ``RecordExplainer``'s: its rules in its words, and what a record is.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lastwrite.config.keyless import is_refused, refusal
 from lastwrite.engine.context import Context
 from lastwrite.engine.system import Decision, System
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, LogHeld, located
-from lastwrite.explanation.fates import Fates, RecordFacts, RoundFacts
+from lastwrite.explanation.outcomes import OutcomeRules, RecordFacts, RoundFacts
 from lastwrite.explanation.record_states import RecordStates, record_states
 from lastwrite.explanation.records import KeyRecord, WaitingRecords
 from lastwrite.model.columns import (
@@ -39,12 +39,12 @@ from lastwrite.model.columns import (
 )
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, any_damaged
 from lastwrite.reports.explanation import (
-    Fate,
-    Part,
+    LogRegion,
     PartitionExplanation,
     RangeInWords,
     Reason,
     RecordExplanation,
+    RecordOutcome,
     Rule,
 )
 from lastwrite.storage.problems import problem_of
@@ -60,7 +60,7 @@ class RangeReasons(NamedTuple):
     reasons: Sequence[Reason]  # in the order in which the system asks
 
 
-class Described(NamedTuple):
+class RecordDescription(NamedTuple):
     """What only the system's format tells of a record."""
 
     offset: int
@@ -71,10 +71,10 @@ class Described(NamedTuple):
     is_part: bool = False
 
 
-class Explainer(ABC):
+class RecordExplainer(ABC):
     """One system's share."""
 
-    fates: type[Fates]
+    fates: type[OutcomeRules]
     has_active = True  # no round touches the last segment, unless it is told to
 
     def __init__(self, system: System) -> None:
@@ -85,7 +85,7 @@ class Explainer(ABC):
         """Why the next round does not clean ``log``, which has a segment, or not up to its end."""
 
     @abstractmethod
-    def describe(self, log: PartitionLog, record: KeyRecord) -> Described:
+    def describe(self, log: PartitionLog, record: KeyRecord) -> RecordDescription:
         """What the record is.
 
         Raises:
@@ -116,14 +116,16 @@ class Explainer(ABC):
         return 0, ""
 
 
-def explainer_of(system: System) -> Explainer:
+def explainer_of(system: System) -> RecordExplainer:
     """The share of the system."""
-    explainer: Explainer = import_module(f"lastwrite.{system.name}.look.explain").EXPLAINER(system)
+    explainer: RecordExplainer = import_module(f"lastwrite.{system.name}.look.explain").EXPLAINER(
+        system
+    )
     return explainer
 
 
 def explain_partition(
-    explainer: Explainer, context: Context, folder: str, key: bytes | None
+    explainer: RecordExplainer, context: Context, folder: str, key: bytes | None
 ) -> PartitionExplanation:
     """The answers for one partition; with ``key`` each of its records is listed.
 
@@ -153,7 +155,7 @@ def explain_partition(
 class _Explanation:
     """One partition's answers, as they are found."""
 
-    def __init__(self, explainer: Explainer, context: Context, folder: str) -> None:
+    def __init__(self, explainer: RecordExplainer, context: Context, folder: str) -> None:
         self._share = explainer
         self._context = context
         self._system, self._options = context.system, context.options
@@ -257,7 +259,7 @@ class _Explanation:
         out.in_words = RangeInWords(
             place(decision.first_dirty), place(decision.end), place(log.end_offset)
         )
-        alone = self._system.leaves_alone(log.folder, config)
+        alone = self._system.why_unmanaged(log.folder, config)
         policy = found.policy
         if alone is not None:
             policy = Reason(Rule.POLICY, alone.reason, f"as soon as it is set: {alone.remedy}")
@@ -427,7 +429,7 @@ class _Explanation:
 
 def _facts(
     record: KeyRecord,
-    told: Described,
+    told: RecordDescription,
     decision: Decision,
     open_from: Mapping[int, int],
     active: int,
@@ -438,9 +440,9 @@ def _facts(
     horizon, base_offset = int(batch["horizon"]), int(batch["base_offset"])
     first_open = open_from.get(producer_id) if flags & IS_TRANSACTIONAL else None
     if record.is_inside:
-        part = Part.CLEAN if told.offset < decision.first_dirty else Part.DIRTY
+        part = LogRegion.CLEAN if told.offset < decision.first_dirty else LogRegion.DIRTY
     else:
-        part = Part.ACTIVE if record.piece.segment >= active else Part.ABOVE
+        part = LogRegion.ACTIVE if record.piece.segment >= active else LogRegion.ABOVE
     return RecordFacts(
         offset=told.offset,
         place=told.place,
@@ -466,11 +468,11 @@ def _with_retention(
 ) -> RecordExplanation:
     """The same, where the record's segment has expired whatever compaction does."""
     below, why = expired
-    if record.offset >= below or record.fate is Fate.NEXT_ROUND:
+    if record.offset >= below or record.fate is RecordOutcome.NEXT_ROUND:
         return record
     return structs.replace(
         record,
-        fate=Fate.NEXT_ROUND,
+        fate=RecordOutcome.NEXT_ROUND,
         message=f"{record.message}; but its segment has expired: {why}",
         change="retention, which follows every compaction, due or not, deletes the segment",
         at_ms=now_ms,

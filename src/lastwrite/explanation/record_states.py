@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from lastwrite.engine.context import Context
 from lastwrite.engine.elect_step import elect_partitions
-from lastwrite.engine.partition import ElectedPartition, Ended, advance
+from lastwrite.engine.partition import ElectedPartition, FinishedPartition, advance
 from lastwrite.engine.plan import plan_whole
 from lastwrite.engine.scan_step import scan_pieces
 from lastwrite.engine.system import Decision
@@ -20,7 +20,7 @@ from lastwrite.errors import CorruptLog
 from lastwrite.model.columns import SPENT, ByteArray
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.policy import Policy
-from lastwrite.model.work import Piece, PieceScan
+from lastwrite.model.work import PieceScan, ScanRange
 from lastwrite.storage.scratch import read_states
 
 
@@ -31,7 +31,7 @@ class RecordStates:
     partition: ElectedPartition
 
     @property
-    def pieces(self) -> Sequence[Piece]:
+    def pieces(self) -> Sequence[ScanRange]:
         return self.partition.plan.pieces
 
     @property
@@ -72,7 +72,7 @@ def record_states(
 
 def elect_whole(
     context: Context, log: PartitionLog, decision: Decision, end: int
-) -> ElectedPartition | Ended:
+) -> ElectedPartition | FinishedPartition:
     """Scan and elect as a round does; no rule but ``decision`` leaves the partition out."""
     scanned = scan_pieces(context, [plan_whole(context, log, decision, end)])
     (found,) = advance(scanned, lambda open: elect_partitions(context, open))

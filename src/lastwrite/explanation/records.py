@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lastwrite.encoding.fingerprint import fingerprint, secret_from
-from lastwrite.engine.chunks import Chunk, Chunks
+from lastwrite.engine.chunks import BatchWindow, BatchWindows
 from lastwrite.engine.context import Context
 from lastwrite.engine.plan import new_secret
 from lastwrite.engine.rules.verdict import Verdict, judge, last_held_ms
@@ -30,7 +30,7 @@ from lastwrite.model.columns import (
     Int64Array,
 )
 from lastwrite.model.policy import LONG_MAX
-from lastwrite.model.work import Piece
+from lastwrite.model.work import ScanRange
 from lastwrite.reports.explanation import Waiting
 from lastwrite.storage.reading import reader_of_piece
 
@@ -41,7 +41,7 @@ _LANE = np.uint64(0xFFFFFFFF00000000)
 class KeyRecord:
     """A record of the key: where it lies, and what scan, election and judgement say of it."""
 
-    piece: Piece
+    piece: ScanRange
     batch: np.void  # its row of the batch table, which stays
     data: bytes  # the batch, as it lies in the file
     number: int  # among the batch's records
@@ -53,7 +53,7 @@ class KeyRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
+class _JudgedRecords:
     """A chunk's states, a byte a record."""
 
     states: ByteArray | None  # None: the next round does not reach them
@@ -73,7 +73,7 @@ class WaitingRecords:
         self._format = context.system.new_format(
             context.limits.plain_bytes, decision.policy.reading
         )
-        self._chunks = Chunks(context.limits)
+        self._chunks = BatchWindows(context.limits)
         self._secret = secret_from(new_secret())
         self._keys = [np.frombuffer(key, dtype=np.uint8) for key in keys]
         self._lanes = []
@@ -81,14 +81,14 @@ class WaitingRecords:
             one, two = fingerprint(key, 0, len(key), self._secret)
             self._lanes.append((np.uint64(one), np.uint64(two) & _LANE))
 
-    def piece(self, piece: Piece, following: ByteArray | None, ever: ByteArray | None) -> None:
+    def piece(self, piece: ScanRange, following: ByteArray | None, ever: ByteArray | None) -> None:
         """The next piece; ``following``: states as the next round has them, None: it does not reach
         the piece.
 
         ``ever``: states as if all of the log were closed and replicated.
 
         Raises:
-            CorruptLog: as ``Chunks.of``.
+            CorruptLog: as ``BatchWindows.of``.
         """
         assert ever is not None
         at = 0
@@ -96,7 +96,9 @@ class WaitingRecords:
             records = chunk.records
             end = at + records
             keep = np.ones(records, dtype=np.uint8)
-            judged = _Judged(None if following is None else following[at:end], ever[at:end], keep)
+            judged = _JudgedRecords(
+                None if following is None else following[at:end], ever[at:end], keep
+            )
             if judged.states is not None:
                 self._judge(chunk.table, judged.states, piece, keep)
                 self._count_inside(chunk.table, judged.states, judged.ever, keep)
@@ -106,7 +108,9 @@ class WaitingRecords:
                 self._find(chunk, piece, judged)
             at = end
 
-    def _judge(self, table: BatchTable, states: ByteArray, piece: Piece, keep: ByteArray) -> None:
+    def _judge(
+        self, table: BatchTable, states: ByteArray, piece: ScanRange, keep: ByteArray
+    ) -> None:
         judge(
             table,
             states,
@@ -205,7 +209,7 @@ class WaitingRecords:
 
     # ------------------------------------------------------------------ a key
 
-    def _find(self, chunk: Chunk, piece: Piece, judged: _Judged) -> None:
+    def _find(self, chunk: BatchWindow, piece: ScanRange, judged: _JudgedRecords) -> None:
         """Add the chunk's records of the keys to ``found``; aborted ones too, since the table does
         not flag them.
         """
@@ -232,7 +236,13 @@ class WaitingRecords:
                     found.append(self._record(chunk, piece, judged, row, ordinal, number))
 
     def _record(
-        self, chunk: Chunk, piece: Piece, judged: _Judged, row: int, ordinal: int, number: int
+        self,
+        chunk: BatchWindow,
+        piece: ScanRange,
+        judged: _JudgedRecords,
+        row: int,
+        ordinal: int,
+        number: int,
     ) -> KeyRecord:
         batch = chunk.table[row].copy()
         position = int(batch["origin"]) + chunk.shift

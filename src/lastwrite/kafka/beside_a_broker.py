@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from lastwrite.archive.place import place_at
+from lastwrite.archive.partition_store import place_at
 from lastwrite.errors import CommitConflict, LogError
 from lastwrite.kafka.format.names import HIGH_WATERMARKS, LEADER_EPOCHS
 from lastwrite.kafka.format.text import decode_leader_epochs

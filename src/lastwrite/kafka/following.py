@@ -8,27 +8,27 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from lastwrite.archive.bringing import at_once
-from lastwrite.archive.following import Wanted
+from lastwrite.archive.following import FollowRequest
+from lastwrite.archive.ingest import max_parallel
 from lastwrite.errors import InvalidConfig, LogError, RemoteFailed
-from lastwrite.kafka.live import Run, chosen
-from lastwrite.kafka.network.cluster import Cluster
+from lastwrite.kafka.live import KafkaSyncContext, chosen
+from lastwrite.kafka.network.cluster import KafkaCluster
 from lastwrite.kafka.rules import topic_settings
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig, brokers_of, rules_of
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.model.log import TopicPartition
 from lastwrite.reports.following import FollowedLog
 from lastwrite.storage.choice import is_asked, is_named
-from lastwrite.storage.objects.promises import refuse_if_broken
+from lastwrite.storage.objects.promises import reject_if_broken
 
 _API_MS = 5_000  # for a leader to come back, by default: the next turn asks again
 _LEARN_S = 60.0  # settings and groups' positions are asked for anew
 
 
-class KafkaFollowed:
-    """See ``archive.following.Followed``."""
+class KafkaFollowResult:
+    """See ``archive.following.FollowResult``."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: FollowRequest) -> None:
         if len(wanted.sources) > 1:
             raise InvalidConfig("one live cluster at a time", remedy="start one for each")
         (self._url,) = wanted.sources
@@ -37,8 +37,8 @@ class KafkaFollowed:
         client = KafkaClientConfig.from_names({"default.api.timeout.ms": _API_MS, **config})
         KafkaTopicConfig.from_names(rules_of(config))
         topic_settings.check_overrides(wanted.overrides)
-        self._cluster = Cluster(brokers_of(self._url), client)
-        self._run = Run(
+        self._cluster = KafkaCluster(brokers_of(self._url), client)
+        self._run = KafkaSyncContext(
             self._cluster,
             client,
             wanted.to,
@@ -53,13 +53,13 @@ class KafkaFollowed:
         self._known: frozenset[TopicPartition] = frozenset()
         self._learnt_s = -_LEARN_S
 
-    def bring(self) -> Sequence[FollowedLog]:
+    def fetch(self) -> Sequence[FollowedLog]:
         if not self._is_asked:
-            refuse_if_broken(self._wanted.to)
+            reject_if_broken(self._wanted.to)
             self._is_asked = True
         names = self._names()
         self._learn(names)
-        with ThreadPoolExecutor(at_once(), "fetch") as pool:
+        with ThreadPoolExecutor(max_parallel(), "fetch") as pool:
             try:
                 found = list(pool.map(self._bring, names))
             except BaseException:

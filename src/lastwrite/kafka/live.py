@@ -12,35 +12,35 @@ from threading import Lock
 
 from msgspec import structs
 
-from lastwrite.archive.bringing import at_once, brought, held_by
-from lastwrite.archive.following import Wanted
+from lastwrite.archive.following import FollowRequest
+from lastwrite.archive.ingest import fetch_with_retry, hold_reason_of, max_parallel
 from lastwrite.archive.layout import partition_address
 from lastwrite.errors import InvalidConfig, LogError, RemoteFailed
 from lastwrite.kafka.format.chunk import KafkaFormat
-from lastwrite.kafka.network.cluster import Cluster, Position
-from lastwrite.kafka.network.connection import ConnectionBroken, Passing
+from lastwrite.kafka.network.cluster import GroupOffset, KafkaCluster
+from lastwrite.kafka.network.connection import ConnectionBroken, RetriableError
 from lastwrite.kafka.network.live_log import LiveLog
 from lastwrite.kafka.rules import topic_settings
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig, brokers_of, rules_of
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.rules.topic_settings import resolve
-from lastwrite.kafka.store.archived import SYSTEM, ArchivedLog, Known
-from lastwrite.kafka.store.intake import Groups, Intake, LiveSource
-from lastwrite.kafka.store.setting_aside import or_aside, set_aside
+from lastwrite.kafka.store.archive_writer import Groups, KafkaArchiveWriter, LiveSource
+from lastwrite.kafka.store.archived import SYSTEM, ArchivedLog, ArchivedMetadata
+from lastwrite.kafka.store.divergence import or_aside, set_aside
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import Limits, Throttle
-from lastwrite.reports.fetching import FetchedLog, Held, LogsFetched
+from lastwrite.reports.fetching import FetchedLog, HoldReason, LogsFetched
 from lastwrite.reports.groups import UnreadPosition, unread_because
 from lastwrite.reports.settings import Override
 from lastwrite.storage.choice import Topics, choose, is_named
-from lastwrite.storage.objects.promises import refuse_if_broken
+from lastwrite.storage.objects.promises import reject_if_broken
 from lastwrite.storage.throttle import Pacer
 
 _SETTINGS_AT_ONCE = 500  # topics whose settings one request asks for
 
 
-def fetch_live(wanted: Wanted) -> LogsFetched:
+def fetch_live(wanted: FollowRequest) -> LogsFetched:
     """Bring topics of a cluster into an archive, up to what is replicated when each partition's
     turn comes. One that is damaged, or does not continue what the archive has, is not touched
     unless it is to be set aside; the others are brought. Kafka's own topics come only by name.
@@ -58,11 +58,11 @@ def fetch_live(wanted: Wanted) -> LogsFetched:
     rules = rules_of(config)
     KafkaTopicConfig.from_names(rules)
     topic_settings.check_overrides(wanted.overrides)
-    refuse_if_broken(to)
-    with Cluster(brokers_of(url), client) as cluster:
+    reject_if_broken(to)
+    with KafkaCluster(brokers_of(url), client) as cluster:
         cluster.reach()
         names = chosen(cluster, topic, wanted.partition, url)
-        run = Run(
+        run = KafkaSyncContext(
             cluster,
             client,
             to,
@@ -74,7 +74,7 @@ def fetch_live(wanted: Wanted) -> LogsFetched:
         run.learn_positions()
         run.learn_settings(names, topic, wanted.overrides, rules)
         progress.stage("fetch", 0)
-        with ThreadPoolExecutor(at_once(), "fetch") as pool:
+        with ThreadPoolExecutor(max_parallel(), "fetch") as pool:
             coming = pool.map(run.fetch, names)
             try:
                 partitions = tuple(coming)
@@ -86,7 +86,7 @@ def fetch_live(wanted: Wanted) -> LogsFetched:
 
 
 def chosen(
-    cluster: Cluster, topic: Topics, partition: int | None, url: str
+    cluster: KafkaCluster, topic: Topics, partition: int | None, url: str
 ) -> list[TopicPartition]:
     """The partitions that are asked for; of Kafka's own topics those that are named.
 
@@ -104,7 +104,7 @@ def chosen(
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class PartitionSyncState:
     """Up to where the archive had a partition, and what will be another when there is more."""
 
     end_offset: int
@@ -113,7 +113,7 @@ class Level:
     told: tuple[object, ...]
 
 
-class Run:
+class KafkaSyncContext:
     """What all partitions of a call share, and of whoever follows all turns.
 
     ``levels``: of the partitions that were brought; one that is as it was then is not brought
@@ -122,7 +122,7 @@ class Run:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: KafkaCluster,
         client: KafkaClientConfig,
         to: str,
         limits: Limits,
@@ -142,10 +142,10 @@ class Run:
         self._follows, self._sets_aside = follows, sets_aside
         self._accepts_gap = accepts_gap
         self._turn = Lock()
-        self._positions: dict[TopicPartition, list[Position]] | None = None
+        self._positions: dict[TopicPartition, list[GroupOffset]] | None = None
         self.unread_positions: tuple[UnreadPosition, ...] = ()
-        self._settings: dict[str, tuple[topic_settings.Known | None, KafkaTopicConfig]] = {}
-        self.levels: dict[TopicPartition, Level] = {}
+        self._settings: dict[str, tuple[topic_settings.TopicMetadata | None, KafkaTopicConfig]] = {}
+        self.levels: dict[TopicPartition, PartitionSyncState] = {}
         self.ends: dict[TopicPartition, int] = {}
 
     def learn_positions(self) -> None:
@@ -183,7 +183,9 @@ class Run:
                 found = resolve(each, overrides, known, rules, is_named(topic, (each,)))
                 self._settings[each] = known, found.config
 
-    def _settings_of(self, topics: Sequence[str]) -> dict[str, topic_settings.Known | LogError]:
+    def _settings_of(
+        self, topics: Sequence[str]
+    ) -> dict[str, topic_settings.TopicMetadata | LogError]:
         """The settings of the topics, of fewer at once where the connection breaks."""
         try:
             return self._cluster.settings(topics)
@@ -191,7 +193,7 @@ class Run:
             if len(topics) > 1:
                 half = len(topics) // 2
                 return self._settings_of(topics[:half]) | self._settings_of(topics[half:])
-        except Passing:
+        except RetriableError:
             pass
         return self._cluster.patiently(partial(self._cluster.settings, topics))
 
@@ -212,15 +214,17 @@ class Run:
             aside = partial(self._set_aside, name, folder)
             return or_aside(folder, partial(self._fetch, name, found), aside, asides)
 
-        done = brought(found, bring)
+        done = fetch_with_retry(found, bring)
         return structs.replace(done, aside=asides[-1]) if asides else done
 
-    def _set_aside(self, name: TopicPartition, folder: str, before: ArchivedLog, held: Held) -> str:
+    def _set_aside(
+        self, name: TopicPartition, folder: str, before: ArchivedLog, held: HoldReason
+    ) -> str:
         """Set aside what of the partition the log has not; where it is."""
         log = LiveLog(self._cluster, name, self._client)
         try:
             bounds, cut = log.bounds(), None
-            if held is Held.FORK:
+            if held is HoldReason.FORK:
                 cut = log.common_end(before.epochs, before.end_offset)
                 if cut == before.end_offset:  # leader epochs do not tell where they part
                     cut = None
@@ -251,7 +255,7 @@ class Run:
                 end=bounds.high_watermark,
                 topic_id=self._cluster.topic(name.topic).id_text,
                 lineage=partial(log.lineage, log_start=bounds.log_start),
-                known=None if known is None else Known.of(known),
+                known=None if known is None else ArchivedMetadata.of(known),
                 groups=groups,
                 unread_groups=frozenset(
                     each.group for each in self.unread_positions if each.group is not None
@@ -262,7 +266,7 @@ class Run:
                 follows=self._follows,
                 level_ms=0 if level is None else level.asked_ms,
             )
-            intake = Intake(source, found.folder)
+            intake = KafkaArchiveWriter(source, found.folder)
             try:
                 self._bring(log, intake)
             except RemoteFailed as error:
@@ -270,19 +274,21 @@ class Run:
                     raise
                 self.levels.pop(name, None)
                 part = intake.finished.of(found)
-                return structs.replace(part, reason=str(error), held=held_by(error))
+                return structs.replace(part, reason=str(error), held=hold_reason_of(error))
         finally:
             log.close()
         done = intake.finished
         if self._follows:
-            self.levels[name] = Level(done.end_offset, asked_ms, intake.brought_ms, told)
+            self.levels[name] = PartitionSyncState(
+                done.end_offset, asked_ms, intake.brought_ms, told
+            )
         return done.of(found)
 
-    def _bring(self, log: LiveLog, intake: Intake) -> None:
+    def _bring(self, log: LiveLog, intake: KafkaArchiveWriter) -> None:
         """Bring what lies in the intake's range, and let it count.
 
         Raises:
-            RemoteFailed: not all came; ``Intake.keep`` lets count what did. After any other error
+            RemoteFailed: not all came; ``KafkaArchiveWriter.keep`` lets count what did. After any other error
                 what had come since the last commit is gone.
         """
         try:

@@ -12,15 +12,22 @@ from functools import lru_cache
 from lastwrite.archive.rounds import partition_and_round
 from lastwrite.config import keyless
 from lastwrite.config.declaration import INT_MAX
-from lastwrite.config.system import LeftAlone, Sources
+from lastwrite.config.system import SettingSources, Unmanaged
 from lastwrite.engine.rules.ranges import cleanable_range, is_at_rest
 from lastwrite.engine.rules.retention import Retention
-from lastwrite.engine.system import CommitPlan, Decision, Format, Parts, SegmentAppender, System
+from lastwrite.engine.system import (
+    CommitPlan,
+    Decision,
+    Format,
+    SegmentAppender,
+    SegmentParts,
+    System,
+)
 from lastwrite.errors import CorruptLog, LogError, NotALog
 from lastwrite.kafka import beside_a_broker
 from lastwrite.kafka.cluster import metadata_log
-from lastwrite.kafka.cluster.commits import Place
-from lastwrite.kafka.cluster.roots import Clusters, Spokesman
+from lastwrite.kafka.cluster.commits import GroupPartition
+from lastwrite.kafka.cluster.roots import MetadataLookup, MetadataSource
 from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.kafka.format.remedy import RESTORE
 from lastwrite.kafka.producers.history import read_history
@@ -29,7 +36,12 @@ from lastwrite.kafka.rules.grouping import group_segments
 from lastwrite.kafka.rules.producers import active, kept_batches
 from lastwrite.kafka.rules.retention import expired
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
-from lastwrite.kafka.rules.topic_settings import KafkaTopicSettings, Known, check_overrides, resolve
+from lastwrite.kafka.rules.topic_settings import (
+    KafkaTopicSettings,
+    TopicMetadata,
+    check_overrides,
+    resolve,
+)
 from lastwrite.kafka.store import (
     archived,
     archiving,
@@ -56,12 +68,12 @@ from lastwrite.kafka.store.untouched import untouched_by_round
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment, TopicPartition
 from lastwrite.model.policy import Policy, Strategy
 from lastwrite.model.work import RewriteUnit, SegmentOutput
-from lastwrite.reports.holding import HeldFor
-from lastwrite.reports.settings import Outvoted, Setting
+from lastwrite.reports.holding import BlockingGroup
+from lastwrite.reports.settings import OverriddenSetting, Setting
 from lastwrite.reports.untouched import UntouchedFile
-from lastwrite.storage.layout import Glance
+from lastwrite.storage.layout import PartitionSnapshot
 from lastwrite.storage.objects.address import is_address
-from lastwrite.storage.objects.promises import refuse_if_broken
+from lastwrite.storage.objects.promises import reject_if_broken
 from lastwrite.storage.parallel_sync import side_by_side
 from lastwrite.storage.throttle import Spend
 
@@ -91,13 +103,13 @@ class KafkaSystem(System):
     )
     damage_remedy = RESTORE
 
-    def __init__(self, sources: Sources | None = None) -> None:
-        self._sources = sources or Sources()
+    def __init__(self, sources: SettingSources | None = None) -> None:
+        self._sources = sources or SettingSources()
         check_overrides(self._sources.overrides)
-        self._clusters = Clusters(self._sources.roots, self._sources.metadata)
+        self._clusters = MetadataLookup(self._sources.roots, self._sources.metadata)
         self._rounds = archiving.KafkaRounds()
         self._log_roots: set[str] = set()  # that are no archives
-        self._asked: dict[str, tuple[float, Spokesman, Hashable]] = {}
+        self._asked: dict[str, tuple[float, MetadataSource, Hashable]] = {}
         self._positions: dict[str, tuple[float, GroupPositions | NotALog]] = {}
         self._resolved: dict[
             tuple[str, str, bool], tuple[object, Mapping[str, object], KafkaTopicSettings]
@@ -108,10 +120,10 @@ class KafkaSystem(System):
         """The log roots that were named together."""
         return tuple(self._sources.roots)
 
-    def told(self, sources: Sources) -> KafkaSystem:
+    def told(self, sources: SettingSources) -> KafkaSystem:
         return KafkaSystem(sources)
 
-    def check_told(self, folders: Sequence[str], /) -> None:
+    def check_sources(self, folders: Sequence[str], /) -> None:
         problem: CorruptLog | None = None
         self._rounds.expect([folder for folder in folders if archived.is_archived(folder)])
         folders = [folder for folder in folders if not archived.is_archived(folder)]
@@ -128,7 +140,7 @@ class KafkaSystem(System):
 
     find = staticmethod(partitions.find_partitions)
 
-    def joined(self, folders: Sequence[str]) -> list[str]:
+    def merge_tiers(self, folders: Sequence[str]) -> list[str]:
         """Without what a log root has of a partition of a tier: it is read with that."""
         roots = self._sources.roots
         of_tier = (folder for folder in folders if tiered.is_tier(folder))
@@ -138,29 +150,29 @@ class KafkaSystem(System):
     name_of = staticmethod(partitions.partition_name)
     root_of = staticmethod(partitions.root_of)
     hold = staticmethod(lock.hold)
-    refuse_if_held = staticmethod(lock.refuse_if_held)
-    refuse_read_only = staticmethod(lock.refuse_tier)
+    refuse_if_held = staticmethod(lock.reject_if_held)
+    refuse_read_only = staticmethod(lock.reject_tier)
     broker_of = staticmethod(lock.broker_of)
 
-    def glance(self, root: str, /) -> list[Glance]:
+    def scan_root(self, root: str, /) -> list[PartitionSnapshot]:
         if root not in self._log_roots:
-            found = archived.glance(root)
+            found = archived.scan_root(root)
             if found or is_address(root):
                 return found
-        seen = watching.glance(root)
+        seen = watching.scan_root(root)
         if seen:
             self._log_roots.add(root)
         return seen
 
-    def try_hold(
+    def try_lock(
         self, root: str, names: Collection[TopicPartition], /
     ) -> AbstractContextManager[set[TopicPartition]]:
         if not archived.is_root(root, names):
-            return lock.try_hold(root, names)
+            return lock.try_lock(root, names)
         archive = os.path.dirname(root)
-        refuse_if_broken(archive)
+        reject_if_broken(archive)
         folders = {name: archived.address_in(archive, name) for name in names}
-        return self._rounds.try_hold(folders, lambda folder: self._rounds.read(folder).segments)
+        return self._rounds.try_lock(folders, lambda folder: self._rounds.read(folder).segments)
 
     # ------------------------------------------------------------------ rules
 
@@ -179,7 +191,7 @@ class KafkaSystem(System):
             last = self._resolved[place] = (state, dict(config), found)
         return last[2]
 
-    def _known_of(self, folder: str) -> tuple[Known | None, Hashable]:
+    def _known_of(self, folder: str) -> tuple[TopicMetadata | None, Hashable]:
         """What is known of a partition's topic, and the state in which that is."""
         if archived.is_archived(folder):
             known = self._rounds.known(folder)
@@ -187,15 +199,15 @@ class KafkaSystem(System):
         spokesman, state = self._metadata_of(self.root_of(folder))
         return _known(self.name_of(folder).topic, spokesman, state), state
 
-    def known_of(self, folder: str) -> Known | None:
+    def known_of(self, folder: str) -> TopicMetadata | None:
         """What the cluster's metadata says of the partition's topic; None: nothing is known."""
         return self._known_of(folder)[0]
 
-    def _archived_known_of(self, folder: str) -> archived.Known | None:
+    def _archived_known_of(self, folder: str) -> archived.ArchivedMetadata | None:
         known = self.known_of(folder)
-        return None if known is None else archived.Known.of(known)
+        return None if known is None else archived.ArchivedMetadata.of(known)
 
-    def _metadata_of(self, root: str) -> tuple[Spokesman, Hashable]:
+    def _metadata_of(self, root: str) -> tuple[MetadataSource, Hashable]:
         """Which metadata log speaks for ``root``, and the state it is in; looked at again after a
         moment.
 
@@ -205,7 +217,7 @@ class KafkaSystem(System):
         now = time.monotonic()
         last = self._asked.get(root)
         if last is None or now - last[0] > _ASK_AGAIN_S:
-            spokesman = self._clusters.spokesman(root)
+            spokesman = self._clusters.metadata_for(root)
             state = (
                 None
                 if spokesman.folder is None
@@ -217,19 +229,19 @@ class KafkaSystem(System):
     def settings_of(self, folder: str, config: Mapping[str, object]) -> tuple[Setting, ...]:
         return self.settings(folder, config).listed
 
-    def outvoted(self, folder: str, config: Mapping[str, object]) -> tuple[Outvoted, ...]:
+    def outvoted(self, folder: str, config: Mapping[str, object]) -> tuple[OverriddenSetting, ...]:
         return self.settings(folder, config).outvoted
 
-    def leaves_alone(self, folder: str, config: Mapping[str, object]) -> LeftAlone | None:
+    def why_unmanaged(self, folder: str, config: Mapping[str, object]) -> Unmanaged | None:
         try:
             self._refuse_disowned(folder)
         except LogError as error:
-            return LeftAlone(error.problem, error.remedy or "")
+            return Unmanaged(error.problem, error.remedy or "")
         if self.settings(folder, config).is_policy_known:
             return None
         topic = self.name_of(folder).topic
         if archived.is_archived(folder):
-            return LeftAlone(
+            return Unmanaged(
                 f"nothing was known of topic {topic} when it was brought: it is left alone",
                 f"state its policy by --topic-config {topic}:cleanup.policy=compact, or that of "
                 "all such topics by --config cleanup.policy=compact",
@@ -241,7 +253,7 @@ class KafkaSystem(System):
             why = "; ".join((f"nothing is known of topic {topic}", *spokesman.refused))
         if "log.cleanup.policy" in config:
             why += ", and log.cleanup.policy is the brokers' default, not the topic's policy"
-        return LeftAlone(
+        return Unmanaged(
             f"{why}: it is left alone",
             f"state its policy by --topic-config {topic}:cleanup.policy=compact, or that of all such topics by "
             "--config cleanup.policy=compact, or show the cluster's metadata by naming the broker's other log roots "
@@ -279,7 +291,7 @@ class KafkaSystem(System):
         found = cleanable_range(log, settings, now_ms, include_active)
         reason = found.reason
         self._refuse_disowned(log.folder)
-        alone = None if told.is_policy_known else self.leaves_alone(log.folder, config)
+        alone = None if told.is_policy_known else self.why_unmanaged(log.folder, config)
         if alone is not None:
             reason = alone.reason
         elif not settings.compacts:
@@ -328,7 +340,7 @@ class KafkaSystem(System):
             held_for=held_for,
         )
 
-    def _held_for(self, log: PartitionLog, settings: KafkaTopicConfig) -> tuple[HeldFor, ...]:
+    def _held_for(self, log: PartitionLog, settings: KafkaTopicConfig) -> tuple[BlockingGroup, ...]:
         groups = settings.hold_tombstones_for_groups
         if not groups:
             return ()
@@ -375,7 +387,7 @@ class KafkaSystem(System):
             raise last[1]
         there, offsets = last[1], {}
         for group in groups:
-            place = Place.of(group, name)
+            place = GroupPartition.of(group, name)
             commit, unread = there.known.get(place), there.unread_of(place)
             if unread is not None:
                 reasons[group] = unread.message
@@ -448,7 +460,7 @@ class KafkaSystem(System):
 
     def refuse_unwritable(self, log: PartitionLog, end: int) -> None:
         if not archived.is_archived(log.folder):  # of which each object is new
-            store.refuse_unwritable(log.folder, end)
+            store.reject_unwritable(log.folder, end)
 
     def aborted_by_log(self, log: PartitionLog) -> tuple[AbortedTransaction, ...]:
         return read_history(log).aborted
@@ -478,7 +490,7 @@ class KafkaSystem(System):
             is_first=is_first and unit.parts > 1,
         )
 
-    def join_parts(self, parts: Parts) -> SegmentOutput:
+    def join_parts(self, parts: SegmentParts) -> SegmentOutput:
         if partition_and_round(parts.folder) is not None:
             return archiving.join_parts(parts)
         return join_parts(parts)
@@ -510,7 +522,7 @@ class KafkaSystem(System):
             return log.folder
         return publishing.staging_folder(os.path.join(to, str(log.name)), log.folder)
 
-    def begins_writing(self, log: PartitionLog, to: str | None) -> bool:
+    def starts_writing(self, log: PartitionLog, to: str | None) -> bool:
         return _makes_archive(log, to)
 
     def begin_writing(self, logs: Sequence[PartitionLog], to: str | None) -> None:
@@ -533,10 +545,10 @@ class KafkaSystem(System):
         if not archived.is_root(root, first_dirty):  # there a manifest says it
             committing.record(root, first_dirty)
 
-    def tidy(self, logs: Sequence[PartitionLog]) -> list[LogError | OSError | None]:
+    def delete_replaced(self, logs: Sequence[PartitionLog]) -> list[LogError | OSError | None]:
         if logs and archived.is_archived(logs[0].folder):  # the next round removes what was
             return [None] * len(logs)
-        return side_by_side(committing.tidy(log.folder) for log in logs)
+        return side_by_side(committing.delete_replaced(log.folder) for log in logs)
 
     def publish_copies(
         self, copies: Sequence[CommitPlan], to: str
@@ -545,7 +557,7 @@ class KafkaSystem(System):
             return self._rounds.publish(copies, to, self._archived_known_of)
         root = os.path.abspath(to)
         wanted = [
-            publishing.Copy(
+            publishing.PartitionCopy(
                 copy.log,
                 _outputs(copy.sources, copy.made),
                 os.path.join(root, str(copy.log.name)),
@@ -609,14 +621,14 @@ def _outputs(
     ]
 
 
-def _known(topic: str, spokesman: Spokesman, state: Hashable) -> Known | None:
+def _known(topic: str, spokesman: MetadataSource, state: Hashable) -> TopicMetadata | None:
     """What the metadata says of a topic; None: it does not list it, or there is none."""
     if spokesman.folder is None:
         return None
     configs = _configs_of(spokesman.folder, state)
     if configs is None or topic not in configs.topics:
         return None
-    return Known(
+    return TopicMetadata(
         topic=configs.topics[topic],
         broker=configs.brokers.get(spokesman.node or "", {}) if spokesman.node else {},
         brokers=configs.brokers.get("", {}),

@@ -89,7 +89,7 @@ ROW_NUMBER = 5  # the format's own number, for its index
 ROW_COLUMNS = 6
 
 
-class Run(NamedTuple):
+class BatchRun(NamedTuple):
     """Neighbouring batches of a table whose records are uncompressed in one buffer."""
 
     first: int

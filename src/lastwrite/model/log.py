@@ -79,7 +79,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Producer:
+class ProducerState:
     """The state of one idempotent or transactional producer at the log's end."""
 
     producer_id: int
@@ -170,7 +170,7 @@ class PartitionLog:
     high_watermark: int
     checkpoint: int | None
     problems: tuple[Problem, ...] = field(default=())
-    producers: tuple[Producer, ...] = ()
+    producers: tuple[ProducerState, ...] = ()
     aborted: tuple[AbortedTransaction, ...] = ()
     # of the earliest transaction that is open, or whose marker is not replicated
     first_unstable_offset: int | None = None

@@ -24,18 +24,18 @@ U = TypeVar("U")
 
 
 @dataclass(frozen=True, slots=True)
-class Begun(Generic[T]):
+class PendingResult(Generic[T]):
     """Work in progress elsewhere."""
 
     result: Callable[[], T]  # waits for the end of the work and returns its result
     cancel: Callable[[], None] = lambda: None  # stops the work: its result is not needed
 
-    def then(self, make: Callable[[T], R]) -> Begun[R]:
+    def then(self, make: Callable[[T], R]) -> PendingResult[R]:
         """The same work, with ``make`` applied to its result."""
-        return Begun(lambda: make(self.result()), self.cancel)
+        return PendingResult(lambda: make(self.result()), self.cancel)
 
 
-class Failed(Generic[U]):
+class FailedUnit(Generic[U]):
     """A unit that raised an exception; takes the place of its result."""
 
     def __init__(self, unit: U, error: Exception) -> None:
@@ -44,7 +44,7 @@ class Failed(Generic[U]):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ScanRange:
     """A range of a segment, from the start of one batch to the start of another."""
 
     number: int  # in the partition, oldest first
@@ -74,7 +74,7 @@ class Piece:
         end_offset: int,
         keyed: bool,
         cached: CachedScan | None = None,
-    ) -> Piece:
+    ) -> ScanRange:
         """A range of ``segment``, which has the index ``place`` in its log, with the segment's
         identity.
         """
@@ -112,7 +112,7 @@ class CachedScan(Protocol):
     def read_bytes(self) -> int: ...
 
     def scanned(
-        self, unit: ScanUnit, piece: Piece, hand_on: Callable[[Any], None]
+        self, unit: ScanUnit, piece: ScanRange, hand_on: Callable[[Any], None]
     ) -> PieceScan | None:
         """The piece's result, except its states, which are all 0. None means that it must be
         scanned.
@@ -176,7 +176,7 @@ class ScanUnit:
 
     partition: int
     system: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ScanRange, ...]
     first_dirty: int
     bits: int
     exact: bool
@@ -278,7 +278,7 @@ class ElectUnit:
 
 
 @dataclass(frozen=True, slots=True)
-class Elected:
+class ElectionResult:
     """The result of an election: losers by piece."""
 
     partition: int
@@ -297,7 +297,7 @@ class RewriteUnit:
     part: int
     parts: int
     base_offset: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ScanRange, ...]
     states: tuple[tuple[str, int, int], ...]  # by piece: scratch file, position, records
     # by piece: ordinals of markers that are spent, in addition to those in the states
     spent: tuple[tuple[int, ...], ...]
@@ -321,7 +321,7 @@ class ScannedEntries(NamedTuple):
     states: npt.NDArray[np.uint8]  # after the election
 
 
-class KeepUnit(Protocol):
+class CacheUnit(Protocol):
     """A segment whose scan is to be kept."""
 
     @property

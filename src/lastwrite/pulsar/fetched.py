@@ -8,10 +8,10 @@ from typing import Annotated, ClassVar
 from msgspec import field
 
 from lastwrite.model.log import Problem, ProblemKind
-from lastwrite.reports.document import As, FrozenDocument, figure, or_none
+from lastwrite.reports.document import FrozenDocument, JsonName, figure, or_none
 
 
-class HowFetched(StrEnum):
+class FetchMethod(StrEnum):
     """The way in which a ledger was fetched."""
 
     # hard-linked to the source's file, or copied where the file system has no hard links
@@ -26,13 +26,13 @@ class FetchedLedger(FrozenDocument, frozen=True, kw_only=True):
     """One ledger of a topic."""
 
     ledger: int
-    how: HowFetched
+    how: FetchMethod
     entries: int  # entries that are here; for a missing ledger, all that it has
     size_bytes: int = field(name="bytes")  # of the data object
     # the data object in the archive; printed as null if empty: there is none
-    path: Annotated[str, As(or_none)] = field(name="object")
+    path: Annotated[str, JsonName(or_none)] = field(name="object")
     # the source; printed as null if empty: there is none
-    source: Annotated[str, As(or_none)]
+    source: Annotated[str, JsonName(or_none)]
     is_open: bool = field(default=False, name="open")  # whether it may have more entries by now
     is_compacted: bool = field(default=False, name="compacted")
     # first and last entry of each range that the ledger has and the archive lacks

@@ -11,36 +11,36 @@ from functools import partial
 
 from msgspec import structs
 
-from lastwrite.archive.bringing import held_by
-from lastwrite.archive.following import Wanted
+from lastwrite.archive.following import FollowRequest
+from lastwrite.archive.ingest import hold_reason_of
 from lastwrite.engine.context import Options
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog, RemoteFailed
 from lastwrite.model.attempts import Attempts
 from lastwrite.model.log import ProblemKind
 from lastwrite.pulsar.format.managed_ledger import LedgerInfo
 from lastwrite.pulsar.format.names import SCHEME, TopicName
-from lastwrite.pulsar.jobs.bring import State
-from lastwrite.pulsar.jobs.fetch import Brought, IntoArchive
+from lastwrite.pulsar.jobs.fetch import IntoArchive, TopicFetchResult
+from lastwrite.pulsar.jobs.topic_fetcher import State
 from lastwrite.pulsar.live import access_of, reading_within, topics_of
-from lastwrite.pulsar.network.cluster import Cluster
+from lastwrite.pulsar.network.cluster import PulsarCluster
 from lastwrite.pulsar.rules.live_settings import LiveConfig
 from lastwrite.pulsar.store.archived import address_in
-from lastwrite.reports.fetching import FetchedLog, Held
+from lastwrite.reports.fetching import FetchedLog, HoldReason
 from lastwrite.reports.following import FollowedLog
-from lastwrite.storage.objects.promises import refuse_if_broken
+from lastwrite.storage.objects.promises import reject_if_broken
 
 _SYSTEM_TOPIC = "__"  # prefix of a broker's own topics
 
 
-class PulsarFollowed:
-    """See ``archive.following.Followed``.
+class PulsarFollowResult:
+    """See ``archive.following.FollowResult``.
 
     A source is a topic, with all its partitions if it has some, or a namespace,
     ``persistent://TENANT/NAMESPACE``, optionally followed by a pattern. Each turn opens its own
     connections, with the settings at that time.
     """
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: FollowRequest) -> None:
         self._wanted = wanted
         self._patterns = [each for url in wanted.sources for each in patterns_of(url, wanted)]
         LiveConfig.from_names(wanted.config())
@@ -50,10 +50,10 @@ class PulsarFollowed:
         self._ended: dict[LedgerInfo, LedgerInfo] = {}
         self._level_ms: dict[TopicName, int] = {}
 
-    def bring(self) -> Sequence[FollowedLog]:
+    def fetch(self) -> Sequence[FollowedLog]:
         wanted = self._wanted
         if not self._is_asked:
-            refuse_if_broken(wanted.to)
+            reject_if_broken(wanted.to)
             self._is_asked = True
         config = wanted.config()
         live = LiveConfig.from_names(config)
@@ -63,7 +63,7 @@ class PulsarFollowed:
             self._refuse_if_stopped()
             within(size_bytes)
 
-        with Cluster(access_of(live)) as cluster:
+        with PulsarCluster(access_of(live)) as cluster:
             into = IntoArchive(
                 cluster=cluster,
                 to=wanted.to,
@@ -82,7 +82,7 @@ class PulsarFollowed:
         self._refuse_if_stopped()
         return found
 
-    def _names(self, cluster: Cluster) -> list[TopicName]:
+    def _names(self, cluster: PulsarCluster) -> list[TopicName]:
         """The requested topics that the cluster has now."""
         names: set[TopicName] = set()
         for pattern in self._patterns:
@@ -99,7 +99,7 @@ class PulsarFollowed:
             names.update(found)
         return sorted(names)
 
-    def _matching(self, cluster: Cluster, pattern: TopicName) -> Iterator[TopicName]:
+    def _matching(self, cluster: PulsarCluster, pattern: TopicName) -> Iterator[TopicName]:
         partition = self._wanted.partition
         if not _is_pattern(pattern.local):
             for name in topics_of(cluster, pattern.full, partition):
@@ -124,7 +124,7 @@ class PulsarFollowed:
         )
         attempts = Attempts()
         try:
-            found = attempts.run(partial(into.bring, name))
+            found = attempts.run(partial(into.fetch, name))
         except (LogError, OSError) as error:
             if isinstance(error, RemoteFailed) or self._is_stopped:
                 raise
@@ -145,7 +145,7 @@ class PulsarFollowed:
         """Does nothing: each turn closes its own connections."""
 
 
-def patterns_of(url: str, wanted: Wanted) -> Iterator[TopicName]:
+def patterns_of(url: str, wanted: FollowRequest) -> Iterator[TopicName]:
     """The topics in a source's URL and ``wanted.topic``. Local names may be patterns.
 
     Raises:
@@ -173,7 +173,7 @@ def _is_pattern(text: str) -> bool:
     return any(letter in text for letter in "*?[")
 
 
-def _came(bare: FetchedLog, found: Brought) -> FetchedLog:
+def _came(bare: FetchedLog, found: TopicFetchResult) -> FetchedLog:
     return FetchedLog(
         topic=bare.topic,
         partition=bare.partition,
@@ -188,13 +188,13 @@ def _came(bare: FetchedLog, found: Brought) -> FetchedLog:
     )
 
 
-def _gap_of(found: Brought) -> str | None:
+def _gap_of(found: TopicFetchResult) -> str | None:
     problems = () if found.topic is None else found.topic.problems
     return next((each.message for each in problems if each.kind is ProblemKind.GAP), None)
 
 
 def _held(bare: FetchedLog, error: LogError | OSError) -> FetchedLog:
-    held = Held.WAITING if isinstance(error, NotALog) else held_by(error)
+    held = HoldReason.WAITING if isinstance(error, NotALog) else hold_reason_of(error)
     return FetchedLog(
         topic=bare.topic,
         partition=bare.partition,

@@ -37,25 +37,31 @@ from lastwrite.pulsar.fetched import FetchedTopic, FetchReport
 from lastwrite.pulsar.format.managed_ledger import ManagedLedgerInfo
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.format.position import Position
-from lastwrite.pulsar.jobs.bring import Bringer, ledgers_of, with_end
 from lastwrite.pulsar.jobs.fetch import IntoArchive
+from lastwrite.pulsar.jobs.topic_fetcher import TopicFetcher, ledgers_of, with_end
 from lastwrite.pulsar.network.broker import Subscription
-from lastwrite.pulsar.network.cluster import Access, Cluster, Compaction, CursorHold, looking_at
-from lastwrite.pulsar.network.identity import Identity
+from lastwrite.pulsar.network.cluster import (
+    ClusterAccess,
+    Compaction,
+    CursorHold,
+    PulsarCluster,
+    looking_at,
+)
+from lastwrite.pulsar.network.identity import PulsarCredentials
 from lastwrite.pulsar.network.ledgers import Quorums
 from lastwrite.pulsar.network.publish import publish, sweep
 from lastwrite.pulsar.rules.live_settings import LiveConfig, rules_of
 from lastwrite.pulsar.rules.settings import PulsarConfig, states_retention
 from lastwrite.pulsar.store.archived import address_in, holds_archived
 from lastwrite.pulsar.store.archiving import refusal
-from lastwrite.pulsar.store.exported_metadata import Said
-from lastwrite.pulsar.store.manifest import Manifest
+from lastwrite.pulsar.store.exported_metadata import ExportedMetadata
+from lastwrite.pulsar.store.manifest import CompactionManifest
 from lastwrite.pulsar.store.mirror import Mirror, mirroring
 from lastwrite.pulsar.store.objects import checked_index, read_entries
 from lastwrite.reports.compaction import CompactionReport, PartitionReport, Status
 from lastwrite.storage.files import faults
 from lastwrite.storage.objects.address import is_address
-from lastwrite.storage.objects.promises import refuse_if_broken
+from lastwrite.storage.objects.promises import reject_if_broken
 from lastwrite.storage.scratch import make_folder, remove_folder
 from lastwrite.storage.throttle import make_throttle, spender
 
@@ -106,7 +112,7 @@ def compact_live(
             remedy="give a folder of its own as --archive",
         )
     with contextlib.ExitStack() as stack:
-        cluster = stack.enter_context(Cluster(access_of(config)))
+        cluster = stack.enter_context(PulsarCluster(access_of(config)))
         names = topics_of(cluster, url, partition)
         if publishes:
             cluster.store.refuse_read_only(f"compacting {url}")
@@ -122,7 +128,7 @@ def compact_live(
             for name in names
         ]
         for each in live:
-            each.bring()
+            each.fetch()
         whole = names[0].base if len(names) > 1 or partition is None else names[0].full
         rules = _with_retention(cluster, names[0], rules_of(options.config))
         report = run(archive, whole, replace(options, config=rules))
@@ -136,7 +142,7 @@ def compact_live(
 
 
 def _with_retention(
-    cluster: Cluster, topic: TopicName, rules: dict[str, object]
+    cluster: PulsarCluster, topic: TopicName, rules: dict[str, object]
 ) -> dict[str, object]:
     """Add the retention of the cluster's policies to settings that state none."""
     if states_retention(rules) or (found := cluster.retention_of(topic)) is None:
@@ -162,7 +168,7 @@ def _say_where(report: PartitionReport, scratch: str) -> None:
     report.reason = str(next(each for each in report.problems if each.kind is ProblemKind.DAMAGED))
 
 
-def bring_live(
+def fetch_into_archive(
     url: str, config: Mapping[str, object], archive: str, progress: Progress | None = None
 ) -> list[TopicName]:
     """Copy a topic into an archive, with the raw ledgers that a round does not need.
@@ -172,23 +178,25 @@ def bring_live(
     """
     live = LiveConfig.from_names(config)
     options = Options(config=config, now_ms=0, dry_run=True)
-    with Cluster(access_of(live)) as cluster:
+    with PulsarCluster(access_of(live)) as cluster:
         names = topics_of(cluster, url, None)
         for name in names:
             _Live(
                 cluster, live, name, archive, options, progress or NoProgress(), None, is_whole=True
-            ).bring()
+            ).fetch()
     return names
 
 
-def lists_of(url: str, config: Mapping[str, object]) -> dict[TopicName, Said]:
+def lists_of(url: str, config: Mapping[str, object]) -> dict[TopicName, ExportedMetadata]:
     """The ledger lists in the cluster of a topic's partitions, or of the topic itself.
 
     Raises: as ``compact_live``.
     """
-    with Cluster(access_of(LiveConfig.from_names(config))) as cluster:
+    with PulsarCluster(access_of(LiveConfig.from_names(config))) as cluster:
         lists = {name: ledgers_of(cluster, name) for name in topics_of(cluster, url, None)}
-    return {name: Said(info=info, content=info.encode()) for name, info in lists.items()}
+    return {
+        name: ExportedMetadata(info=info, content=info.encode()) for name, info in lists.items()
+    }
 
 
 def fetch_live(
@@ -210,10 +218,10 @@ def fetch_live(
         RemoteFailed: no answer.
     """
     live = LiveConfig.from_names(config)
-    refuse_if_broken(to)
+    reject_if_broken(to)
     topics = []
     options = Options(config=config, now_ms=0, dry_run=True)
-    with Cluster(access_of(live)) as cluster:
+    with PulsarCluster(access_of(live)) as cluster:
         into = IntoArchive(
             cluster=cluster,
             to=to,
@@ -231,7 +239,7 @@ def _tried(into: IntoArchive, name: TopicName) -> FetchedTopic:
     """Copy one topic. The copy is repeated, see ``Attempts``, if the archive changed meanwhile."""
     attempts = Attempts()
     try:
-        topic = attempts.run(partial(into.bring, name)).topic
+        topic = attempts.run(partial(into.fetch, name)).topic
         assert topic is not None
     except (NotALog, RemoteFailed, InvalidConfig):
         raise
@@ -265,13 +273,13 @@ class LiveBacklog(NamedTuple):
 def waiting(topic: str, config: Mapping[str, object]) -> dict[TopicName, LiveBacklog]:
     """As ``backlog_bytes``, for each partition, or for a topic without partitions."""
     live = LiveConfig.from_names(config)
-    with Cluster(access_of(live)) as cluster:
+    with PulsarCluster(access_of(live)) as cluster:
         names = topics_of(cluster, topic, None)
         threshold = cluster.threshold_of(names[0])
         return {name: LiveBacklog(_backlog_of(cluster, name), threshold) for name in names}
 
 
-def topics_of(cluster: Cluster, url: str, partition: int | None) -> list[TopicName]:
+def topics_of(cluster: PulsarCluster, url: str, partition: int | None) -> list[TopicName]:
     """The topics of a name: its partitions, or the topic itself.
 
     Raises:
@@ -296,13 +304,13 @@ def topics_of(cluster: Cluster, url: str, partition: int | None) -> list[TopicNa
     return [topic.with_partition(n) for n in range(count)] or [topic]
 
 
-def access_of(config: LiveConfig) -> Access:
-    return Access(
+def access_of(config: LiveConfig) -> ClusterAccess:
+    return ClusterAccess(
         metadata_store=config.metadata_store,
         ledgers=config.ledgers,
         brokers=config.brokers,
         admin=config.admin,
-        identity=Identity(config.login, config.tls, config.uses_tls),
+        identity=PulsarCredentials(config.login, config.tls, config.uses_tls),
         bookies_tls=config.bookies_tls,
         store_auth=config.store_auth,
         mark_deletes_a_second=config.mark_deletes_a_second,
@@ -317,7 +325,7 @@ class _Live:
     ``hold`` blocks other compactors; None means that nothing is changed.
     """
 
-    cluster: Cluster
+    cluster: PulsarCluster
     config: LiveConfig
     topic: TopicName
     archive: str
@@ -326,11 +334,11 @@ class _Live:
     hold: CursorHold | None
     is_whole: bool = False  # copy also what a round does not need
     base: Compaction | None = None  # the topic's compaction at the beginning
-    brought: Manifest | None = None
+    brought: CompactionManifest | None = None
 
     # ------------------------------------------------------------------ bring
 
-    def bring(self) -> None:
+    def fetch(self) -> None:
         """Bring the topic's folder up to date with the cluster."""
         if self.hold is not None:
             sweep(self.hold)
@@ -340,7 +348,7 @@ class _Live:
                 self._bring(looking)
 
     def _bring(self, asked: Subscription) -> None:
-        bringer = Bringer(
+        bringer = TopicFetcher(
             cluster=self.cluster,
             topic=self.topic,
             progress=self.progress,
@@ -357,11 +365,11 @@ class _Live:
             mirror.keep_known(state.known)
             mirror.keep_metadata(state.filled.encode())
             for each in state.info.ledgers:
-                bringer.bring_raw(mirror, each, None if self.is_whole else horizon)
+                bringer.fetch_raw(mirror, each, None if self.is_whole else horizon)
             if compacted is None or horizon is None:
                 mirror.is_not_compacted()
             else:
-                bringer.bring_compacted(mirror, compacted, horizon)
+                bringer.fetch_compacted(mirror, compacted, horizon)
             manifest = mirror.manifest
             if compacted is None or (manifest is not None and manifest.ledger == compacted.id):
                 mirror.clear_compacted(None if compacted is None else compacted.id)
@@ -457,7 +465,7 @@ def _within(
     return spender([*own, *throttles])
 
 
-def _backlog_of(cluster: Cluster, topic: TopicName) -> int:
+def _backlog_of(cluster: PulsarCluster, topic: TopicName) -> int:
     info = ledgers_of(cluster, topic)
     base = cluster.compaction_of(topic)
     horizon = Position(-1, -1) if base is None else base.horizon

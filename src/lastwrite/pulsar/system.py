@@ -18,8 +18,15 @@ from functools import lru_cache
 from msgspec import structs
 
 from lastwrite.archive.rounds import partition_and_round
-from lastwrite.config.system import Sources, no_topics_of_kafka
-from lastwrite.engine.system import CommitPlan, Decision, Format, Parts, SegmentAppender, System
+from lastwrite.config.system import SettingSources, no_topics_of_kafka
+from lastwrite.engine.system import (
+    CommitPlan,
+    Decision,
+    Format,
+    SegmentAppender,
+    SegmentParts,
+    System,
+)
 from lastwrite.errors import InvalidConfig, LogError
 from lastwrite.model.log import PartitionLog, TopicPartition
 from lastwrite.model.policy import LONG_MAX, Policy, Strategy
@@ -31,7 +38,7 @@ from lastwrite.pulsar.rules.settings import THRESHOLDS, PulsarConfig, states_ret
 from lastwrite.pulsar.store import archived, lock, publish, staging, topic_log, watching
 from lastwrite.pulsar.store.archiving import NewCompacted, PulsarRounds
 from lastwrite.pulsar.store.backlog import raw_ledgers
-from lastwrite.pulsar.store.manifest import EVENT_TIME, PUBLISHING, Manifest
+from lastwrite.pulsar.store.manifest import EVENT_TIME, PUBLISHING, CompactionManifest
 from lastwrite.pulsar.store.place import locate, name_of
 from lastwrite.pulsar.store.publish import NewLedger
 from lastwrite.pulsar.store.topic import find_topics, list_topic, partition_of, topic_names
@@ -40,7 +47,7 @@ from lastwrite.reports.compaction import Backlog
 from lastwrite.reports.settings import Setting
 from lastwrite.reports.untouched import UntouchedFile
 from lastwrite.storage.objects.address import is_address
-from lastwrite.storage.objects.promises import refuse_if_broken
+from lastwrite.storage.objects.promises import reject_if_broken
 from lastwrite.storage.parallel_sync import overlapped
 from lastwrite.storage.throttle import Spend
 
@@ -69,7 +76,7 @@ class PulsarSystem(System):
     def __init__(self) -> None:
         self._rounds = PulsarRounds()
 
-    def told(self, sources: Sources) -> PulsarSystem:
+    def told(self, sources: SettingSources) -> PulsarSystem:
         """A new system for these sources: ``ArchivedPulsar`` for topics of an archive."""
         no_topics_of_kafka(self.kind_of_path, sources)
         found = {
@@ -90,10 +97,10 @@ class PulsarSystem(System):
 
     find = staticmethod(find_topics)
     topic_names = staticmethod(topic_names)
-    glance = staticmethod(watching.glance)
+    scan_root = staticmethod(watching.scan_root)
     hold = staticmethod(lock.hold)
-    try_hold = staticmethod(lock.try_hold)
-    refuse_if_held = staticmethod(lock.refuse_if_held)
+    try_lock = staticmethod(lock.try_lock)
+    refuse_if_held = staticmethod(lock.reject_if_held)
 
     def name_of(self, folder: str) -> TopicPartition:
         return partition_of(name_of(folder))
@@ -190,9 +197,9 @@ class PulsarSystem(System):
 
     recover = staticmethod(publish.recover)
     read = staticmethod(topic_log.read_topic)
-    index_checker = staticmethod(topic_log.IndexChecker)
+    index_checker = staticmethod(topic_log.OffloadIndexChecker)
 
-    def _compacted_of(self, log: PartitionLog) -> Manifest | None:
+    def _compacted_of(self, log: PartitionLog) -> CompactionManifest | None:
         """The manifest of the topic's compacted ledger."""
         return topic_log.read_compacted(log.folder)
 
@@ -204,7 +211,7 @@ class PulsarSystem(System):
         return PulsarFormat(plain_bytes, reading)
 
     def refuse_unwritable(self, log: PartitionLog, end: int) -> None:
-        publish.refuse_unwritable(log.folder)
+        publish.reject_unwritable(log.folder)
 
     def cut(self, log: PartitionLog, segment: int, piece_bytes: int) -> list[int]:
         return topic_log.cuts_of(log.segments[segment], min(piece_bytes, _PIECE_BYTES))
@@ -218,7 +225,7 @@ class PulsarSystem(System):
             return self._rounds.output_folder(log, to)
         return log.folder if to is None else publish.copy_staging_folder(log, to)
 
-    def join_parts(self, parts: Parts) -> SegmentOutput:
+    def join_parts(self, parts: SegmentParts) -> SegmentOutput:
         if partition_and_round(parts.folder) is not None:
             return staging.join_stored(parts.parts, parts.base_offset)
         if len(parts.parts) == 1:
@@ -240,8 +247,8 @@ class PulsarSystem(System):
 
         return list(overlapped(publish_one, wave))
 
-    def tidy(self, logs: Sequence[PartitionLog]) -> list[LogError | OSError | None]:
-        return list(overlapped(publish.tidy, logs))
+    def delete_replaced(self, logs: Sequence[PartitionLog]) -> list[LogError | OSError | None]:
+        return list(overlapped(publish.delete_replaced, logs))
 
     def untouched(self, folders: Sequence[str], to: str | None) -> list[UntouchedFile]:
         if to is not None and is_address(to):
@@ -310,28 +317,28 @@ class ArchivedPulsar(PulsarSystem):
     """
 
     notes = watching.ARCHIVE_NOTES
-    glance = staticmethod(watching.glance_archive)
+    scan_root = staticmethod(watching.scan_archive)
 
     def root_of(self, folder: str) -> str:
         """The folder of all topics of the archive."""
         return archived.root_of(folder)
 
     def hold(self, root: str, names: Iterable[TopicPartition], /) -> AbstractContextManager[None]:
-        refuse_if_broken(os.path.dirname(root))
+        reject_if_broken(os.path.dirname(root))
         return nullcontext()
 
     def refuse_if_held(self, root: str, names: object = None, /) -> None:
         """Does nothing: topics of an archive are not locked."""
 
-    def try_hold(
+    def try_lock(
         self, root: str, names: Iterable[TopicPartition], /
     ) -> AbstractContextManager[set[TopicPartition]]:
         archive = os.path.dirname(root)
-        refuse_if_broken(archive)
+        reject_if_broken(archive)
         folders = {name: watching.folder_in(archive, name) for name in names}
-        return self._rounds.try_hold(folders, lambda folder: self.read(folder).segments)
+        return self._rounds.try_lock(folders, lambda folder: self.read(folder).segments)
 
-    def check_told(self, folders: Sequence[str]) -> None:
+    def check_sources(self, folders: Sequence[str]) -> None:
         self._rounds.expect(folders)
 
     def recover(self, folder: str) -> None:
@@ -343,13 +350,13 @@ class ArchivedPulsar(PulsarSystem):
     def _raw_ledgers(self, folder: str) -> list[RawSegment]:
         return self._rounds.raw_ledgers(folder)
 
-    def _compacted_of(self, log: PartitionLog) -> Manifest | None:
+    def _compacted_of(self, log: PartitionLog) -> CompactionManifest | None:
         return self._rounds.contents(log.folder).told(name_of(log.folder))
 
     def refuse_unwritable(self, log: PartitionLog, end: int) -> None:
         """Does nothing: each object is new."""
 
-    def begins_writing(self, log: PartitionLog, to: str | None) -> bool:
+    def starts_writing(self, log: PartitionLog, to: str | None) -> bool:
         return True
 
     def begin_writing(self, logs: Sequence[PartitionLog], to: str | None) -> None:
@@ -361,7 +368,7 @@ class ArchivedPulsar(PulsarSystem):
     def swap(self, wave: Sequence[CommitPlan]) -> list[LogError | OSError | None]:
         return self._rounds.swap([(new.log, self._new_compacted(new)) for new in wave])
 
-    def tidy(self, logs: Sequence[PartitionLog]) -> list[LogError | OSError | None]:
+    def delete_replaced(self, logs: Sequence[PartitionLog]) -> list[LogError | OSError | None]:
         """Does nothing: the next round removes what was replaced."""
         return [None] * len(logs)
 

@@ -11,9 +11,9 @@ from typing import Annotated, Any, ClassVar
 from msgspec import field
 
 from lastwrite.model.log import Problem, ProblemKind, TopicPartition
-from lastwrite.reports.document import UNPRINTED, As, Document, FrozenDocument, figure
-from lastwrite.reports.holding import HeldFor
-from lastwrite.reports.settings import Outvoted, Setting, effective
+from lastwrite.reports.document import UNPRINTED, Document, FrozenDocument, JsonName, figure
+from lastwrite.reports.holding import BlockingGroup
+from lastwrite.reports.settings import OverriddenSetting, Setting, effective
 from lastwrite.reports.untouched import UntouchedFile
 
 # The stages of a round; ``compact`` is scan, elect and rewrite together, of small partitions.
@@ -103,7 +103,7 @@ class PartitionReport(Document, kw_only=True):
     backlog: Backlog | None = None  # only if compaction leaves the log unchanged and writes copies
     uncleanable: Quarantined | None = None  # the cleaner's note when it set the partition aside
     # The settings that were used; empty if they could not be determined.
-    settings: Annotated[tuple[Setting, ...], As(effective)] = ()
+    settings: Annotated[tuple[Setting, ...], JsonName(effective)] = ()
     keyless_records: int = 0  # records in range without a key that are dropped, or would be
     first_keyless_offset: int | None = None
     keyless_setting: str | None = None  # the setting that decides about them
@@ -113,7 +113,7 @@ class PartitionReport(Document, kw_only=True):
     lost_commit: Annotated[bool, UNPRINTED] = False
     attempts: int = 1  # rounds that were run; more than one if another writer changed the log
     is_keyless: bool = False  # skipped because the user has not allowed dropping them
-    held_for: list[HeldFor] = []  # consumer groups for which deletes are held
+    held_for: list[BlockingGroup] = []  # consumer groups for which deletes are held
     # to a live cluster: ledger, horizon, removed_ledgers
     published: dict[str, Any] | None = None
 
@@ -176,7 +176,7 @@ class CompactionReport(Document, kw_only=True):
 
     partitions: list[PartitionReport]
     totals: ClassVar[CompactionTotals] = figure(lambda self: self.sums())
-    notes: list[Outvoted] = []  # given defaults that do not apply
+    notes: list[OverriddenSetting] = []  # given defaults that do not apply
     # files beside the logs that the round left as they are, or that the copy lacks
     untouched: list[UntouchedFile] = []
     is_copy: Annotated[bool, UNPRINTED] = False

@@ -37,22 +37,22 @@ T = TypeVar("T")
 UNPRINTED = "unprinted"
 
 
-class Spread(NamedTuple):
+class Flatten(NamedTuple):
     """The fields of a field's value are printed in its place, except those in ``but``."""
 
     but: tuple[str, ...] = ()
 
 
-SPREAD = Spread()
+SPREAD = Flatten()
 
 
-class As(NamedTuple):
+class JsonName(NamedTuple):
     """A field is printed as the result of ``of``, whose return type is the printed type."""
 
     of: Callable[[Any], Any]
 
 
-class Figure:
+class Computed:
     """A value that is computed from the others when it is read."""
 
     def __init__(self, of: Callable[[Any], Any]) -> None:
@@ -63,12 +63,12 @@ class Figure:
 
 
 def figure(of: Callable[[Any], T]) -> T:
-    """Declare a ``Figure``; a type checker sees the type of its value."""
-    return Figure(of)  # type: ignore[return-value]
+    """Declare a ``Computed``; a type checker sees the type of its value."""
+    return Computed(of)  # type: ignore[return-value]
 
 
 def or_none(text: str) -> str | None:
-    """Return None for an empty string: for ``As``, prints it as null."""
+    """Return None for an empty string: for ``JsonName``, prints it as null."""
     return text or None
 
 
@@ -81,7 +81,7 @@ class Printed:
         """The printed form: dicts, lists, strings, numbers and None."""
         return self._printed(_plain)
 
-    def one_by_one(self) -> dict[str, Any]:
+    def iterate_once(self) -> dict[str, Any]:
         """The printed form, for a single pass: elements of the document's own lists are made one at
         a time.
 
@@ -115,7 +115,7 @@ class PrintedLine(NamedTuple):
     name: str
     attribute: str
     type: Any
-    spread: Spread | None
+    spread: Flatten | None
     of: Callable[[Any], Any] | None
 
     def value_of(self, document: Printed) -> Any:
@@ -130,16 +130,16 @@ def printed_lines(document: type[Any]) -> tuple[PrintedLine, ...]:
     found = []
     for attribute, hint in get_type_hints(document, include_extras=True).items():
         is_figure = get_origin(hint) is ClassVar
-        if is_figure and not isinstance(document.__dict__.get(attribute), Figure):
+        if is_figure and not isinstance(document.__dict__.get(attribute), Computed):
             continue
         [hint] = get_args(hint) if is_figure else [hint]
         marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
         if UNPRINTED in marks:
             continue
-        of = next((mark.of for mark in marks if isinstance(mark, As)), None)
+        of = next((mark.of for mark in marks if isinstance(mark, JsonName)), None)
         shown = hint if of is None else get_type_hints(of)["return"]
         name = names.get(attribute, attribute)
-        spread = next((mark for mark in marks if isinstance(mark, Spread)), None)
+        spread = next((mark for mark in marks if isinstance(mark, Flatten)), None)
         found.append(PrintedLine(name, attribute, shown, spread, of))
     return tuple(found)
 

@@ -10,7 +10,7 @@ from msgspec import field
 
 from lastwrite.model.log import Problem, any_damaged
 from lastwrite.reports.document import Document, FrozenDocument, figure
-from lastwrite.reports.holding import HeldFor
+from lastwrite.reports.holding import BlockingGroup
 
 
 class Rule(StrEnum):
@@ -45,7 +45,7 @@ class Reason(FrozenDocument, frozen=True):
     from_offset: int | None = None
 
 
-class Part(StrEnum):
+class LogRegion(StrEnum):
     """The position of a record relative to the next round."""
 
     CLEAN = "clean"  # below the first dirty offset
@@ -54,7 +54,7 @@ class Part(StrEnum):
     ACTIVE = "active"  # in the active segment
 
 
-class Fate(StrEnum):
+class RecordOutcome(StrEnum):
     """The fate of a record."""
 
     STAYS = "stays"
@@ -70,8 +70,8 @@ class RecordExplanation(FrozenDocument, frozen=True, kw_only=True):
     segment: int  # its base offset
     position: int  # of the record's batch
     value_bytes: int | None  # null if it deletes the key
-    part: Part
-    fate: Fate
+    part: LogRegion
+    fate: RecordOutcome
     message: str
     change: str | None  # null if it stays
     # not earlier than this; null if unknown
@@ -133,7 +133,7 @@ class PartitionExplanation(Document, kw_only=True):
     records: Sequence[RecordExplanation] | None = None  # of the key; null if no key was given
     problems: list[Problem] = []
     in_words: RangeInWords | None = None
-    held_for: list[HeldFor] = []  # consumer groups for which deletes are held
+    held_for: list[BlockingGroup] = []  # consumer groups for which deletes are held
 
 
 class ExplainReport(Document, kw_only=True):

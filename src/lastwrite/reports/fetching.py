@@ -11,7 +11,7 @@ from lastwrite.reports.document import FrozenDocument, figure
 from lastwrite.reports.groups import UnreadPosition, worst_of
 
 
-class Held(StrEnum):
+class HoldReason(StrEnum):
     """Why nothing of a partition was fetched, in a word."""
 
     # temporary: a cluster or a store does not answer, or a round is running there
@@ -40,7 +40,7 @@ class FetchedLog(FrozenDocument, frozen=True, kw_only=True):
     is_new: bool = field(default=False, name="new")  # the archive did not have the partition
     reason: str | None = None  # why no more of it was fetched
     is_damaged: bool = field(default=False, name="damaged")
-    held: Held | None = None  # the reason in a word
+    held: HoldReason | None = None  # the reason in a word
     gap: str | None = None  # offsets before it that were accepted as lost, see ``--accept-gap``
     aside: str | None = None  # the archive with the records that could not be continued
     attempts: int = 1  # more than one if another writer changed the partition first

@@ -7,7 +7,7 @@ from typing import ClassVar
 from lastwrite.reports.document import FrozenDocument, figure
 
 
-class HeldFor(FrozenDocument, frozen=True, kw_only=True):
+class BlockingGroup(FrozenDocument, frozen=True, kw_only=True):
     """A group that has not read a partition to its end, so that deletes are held for it."""
 
     group: str

@@ -9,12 +9,12 @@ from typing import Annotated, ClassVar
 
 from msgspec import field
 
-from lastwrite.reports.document import UNPRINTED, As, Document, FrozenDocument, figure
+from lastwrite.reports.document import UNPRINTED, Document, FrozenDocument, JsonName, figure
 
 _PATTERN_MARKS = "*?["
 
 
-class Word(FrozenDocument, frozen=True):
+class SettingValue(FrozenDocument, frozen=True):
     """A value of a setting from one source, with that source's name and unit."""
 
     name: str
@@ -32,7 +32,7 @@ class Setting(FrozenDocument, frozen=True):
     value: str | None
     source: str
     # the value that applies first, then the values that it overrides; the default last
-    said: tuple[Word, ...] = field(default=(), name="synonyms")
+    said: tuple[SettingValue, ...] = field(default=(), name="synonyms")
 
     @property
     def is_said(self) -> bool:
@@ -49,7 +49,7 @@ _BY = {
 }
 
 
-class Outvoted(FrozenDocument, frozen=True):
+class OverriddenSetting(FrozenDocument, frozen=True):
     """A given default that does not apply to a topic, because the cluster overrides it."""
 
     topic: str
@@ -89,7 +89,7 @@ class TopicSettings(Document):
     """All settings of a topic, for the partitions in ``folders``."""
 
     topic: str
-    settings: Annotated[tuple[Setting, ...], As(by_name)]
+    settings: Annotated[tuple[Setting, ...], JsonName(by_name)]
     reason: str | None = None  # why it is skipped entirely
     folders: list[str] = []
 
@@ -99,7 +99,7 @@ class SettingsReport(Document):
 
     system: str
     topics: list[TopicSettings]
-    notes: list[Outvoted]
+    notes: list[OverriddenSetting]
 
     @property
     def exit_status(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from lastwrite.reports.document import UNPRINTED, As, Document, figure, or_none
+from lastwrite.reports.document import UNPRINTED, Document, JsonName, figure, or_none
 
 
 class SweptPartition(Document, kw_only=True):
@@ -15,7 +15,7 @@ class SweptPartition(Document, kw_only=True):
     objects: int = 0  # of such rounds, and replaced ones that no reader needs
     bytes: int = 0
     is_waiting: bool = False  # equally old objects were left, for a round that is running
-    reason: Annotated[str, As(or_none)] = ""  # why the partition could not be swept
+    reason: Annotated[str, JsonName(or_none)] = ""  # why the partition could not be swept
     attempts: int = 1  # more than one if another writer committed first
     is_damaged: Annotated[bool, UNPRINTED] = False
 

@@ -17,7 +17,7 @@ NO_END = (1 << 63) - 1  # an address above every log's end
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ScratchSlice:
     """Contiguous rows or index entries of one piece in a scratch file."""
 
     path: str
@@ -59,8 +59,10 @@ class WalkedPiece:
     stop_at: int = -1  # address that the code refers to
     records: int = 0
     last_record: int = -1  # address of the last record that may be indexed
-    queues: list[tuple[bytes, int, Stretch]] = field(default_factory=list)  # topic, queue, rows
-    entries: Stretch | None = None
+    queues: list[tuple[bytes, int, ScratchSlice]] = field(
+        default_factory=list
+    )  # topic, queue, rows
+    entries: ScratchSlice | None = None
     light_bad: int = 0  # records with a light queue that no broker could dispatch
     light_bad_at: int = -1  # address of the first of them
 
@@ -84,7 +86,7 @@ class QueueUnit:
 
     kind: QueueKind
     name: TopicPartition
-    rows: tuple[Stretch, ...]
+    rows: tuple[ScratchSlice, ...]
     until: int
     state: QueueState
     file_bytes: int
@@ -111,7 +113,7 @@ class LogUnit:
 
     kind: ClassVar[QueueKind] = QueueKind.COMPACTION
     name: TopicPartition
-    rows: tuple[Stretch, ...]
+    rows: tuple[ScratchSlice, ...]
     until: int
     state: LogState
     log_bytes: int
@@ -121,7 +123,7 @@ class LogUnit:
 
 
 @dataclass(frozen=True, slots=True)
-class IndexState:
+class IndexFileState:
     """The newest index file; an empty ``name`` means that there is none."""
 
     name: str = ""
@@ -145,10 +147,10 @@ class IndexUnit:
     name: str
     slots: int
     capacity: int
-    entries: tuple[tuple[Stretch, int, int], ...]
+    entries: tuple[tuple[ScratchSlice, int, int], ...]
     old_path: str  # empty for a new file
     old_count: int
-    before: tuple[Stretch, int] | None
+    before: tuple[ScratchSlice, int] | None
     last_address: int
     last_stored: int
     folder: str
@@ -158,7 +160,7 @@ BuildUnit = QueueUnit | LogUnit | IndexUnit
 
 
 @dataclass(slots=True)
-class Built:
+class StagedIndexFiles:
     """New, synced files for one queue or the index."""
 
     # path below the tree, and path of the new file

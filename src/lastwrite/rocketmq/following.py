@@ -9,31 +9,38 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from lastwrite.archive.bringing import at_once
-from lastwrite.archive.following import Wanted
+from lastwrite.archive.following import FollowRequest
+from lastwrite.archive.ingest import max_parallel
 from lastwrite.errors import InvalidConfig, LogError, NotALog
 from lastwrite.model.log import TopicPartition
 from lastwrite.reports.following import FollowedLog
-from lastwrite.rocketmq.live import Run, Source, is_wanted, queues_of, sources_of, topics_of
-from lastwrite.rocketmq.network.client import Client
-from lastwrite.rocketmq.network.connection import Refused
+from lastwrite.rocketmq.live import (
+    BrokerQueue,
+    RocketmqSyncContext,
+    is_wanted,
+    queues_of,
+    sources_of,
+    topics_of,
+)
+from lastwrite.rocketmq.network.client import RocketmqClient
+from lastwrite.rocketmq.network.connection import RequestRefused
 from lastwrite.rocketmq.rules.live_settings import cluster_of
 from lastwrite.storage.choice import is_asked, is_named
-from lastwrite.storage.objects.promises import refuse_if_broken
+from lastwrite.storage.objects.promises import reject_if_broken
 
 _LEARN_S = 60.0  # interval for reading routes and settings again
 
 
-class RocketmqFollowed:
-    """RocketMQ's part of ``archive.following.Followed``."""
+class RocketmqFollowResult:
+    """RocketMQ's part of ``archive.following.FollowResult``."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: FollowRequest) -> None:
         if len(wanted.sources) > 1:
             raise InvalidConfig("one live cluster at a time", remedy="start one for each")
         (url,) = wanted.sources
         self._wanted = wanted
         self._address = cluster_of(url)
-        self._run = Run(
+        self._run = RocketmqSyncContext(
             self._address,
             wanted.config(),
             wanted.to,
@@ -45,15 +52,15 @@ class RocketmqFollowed:
         self._is_stopped = False
         self._is_asked = False
         self._topics: frozenset[str] = frozenset()
-        self._sources: list[Source] = []
+        self._sources: list[BrokerQueue] = []
         self._learnt_s = -_LEARN_S
 
-    def bring(self) -> Sequence[FollowedLog]:
+    def fetch(self) -> Sequence[FollowedLog]:
         if not self._is_asked:
-            refuse_if_broken(self._wanted.to)
+            reject_if_broken(self._wanted.to)
             self._is_asked = True
         self._learn()
-        with ThreadPoolExecutor(at_once(), "fetch") as pool:
+        with ThreadPoolExecutor(max_parallel(), "fetch") as pool:
             try:
                 found = list(pool.map(self._bring, self._sources))
             except BaseException:
@@ -78,7 +85,7 @@ class RocketmqFollowed:
             asked = (self._address, wanted.topic, wanted.partition, wanted.overrides)
             sources = self._run.ask(lambda client: sources_of(client, *asked))
         else:
-            self._say_what_is_not_there(topics)
+            self._report_missing(topics)
             sources = self._run.ask(lambda client: self._matching(client, topics))
         known: set[TopicPartition] = {each.name for each in self._sources}
         gone = known - {each.name for each in sources}
@@ -88,7 +95,7 @@ class RocketmqFollowed:
             self._run.forget(name)
         self._topics, self._sources, self._learnt_s = topics, sources, now_s
 
-    def _say_what_is_not_there(self, topics: frozenset[str]) -> None:
+    def _report_missing(self, topics: frozenset[str]) -> None:
         """Note topics that do not exist yet; they may be created later."""
         asked = self._wanted.topic
         for text in (asked,) if isinstance(asked, str) else asked or ():
@@ -96,20 +103,20 @@ class RocketmqFollowed:
                 note = f"waited for: {text}, of which the cluster has no topic yet"
                 self._wanted.progress.note(note)
 
-    def _matching(self, client: Client, topics: frozenset[str]) -> list[Source]:
+    def _matching(self, client: RocketmqClient, topics: frozenset[str]) -> list[BrokerQueue]:
         """The queues that exist so far; notes topics that cannot be followed."""
-        wanted, found = self._wanted, list[Source]()
+        wanted, found = self._wanted, list[BrokerQueue]()
         for topic in sorted(topics):
             if not is_wanted(topic, wanted.topic):
                 continue
             asked = (topic, is_named(wanted.topic, (topic,)), wanted.overrides)
             try:
                 found += queues_of(client, self._address, *asked)
-            except (InvalidConfig, NotALog, Refused) as error:
+            except (InvalidConfig, NotALog, RequestRefused) as error:
                 wanted.progress.note(f"{topic} is not followed: {error}")
         return [each for each in found if wanted.partition in (None, each.name.partition)]
 
-    def _bring(self, source: Source) -> FollowedLog:
+    def _bring(self, source: BrokerQueue) -> FollowedLog:
         run, name = self._run, source.name
         log = run.fetch(source)
         level, end = run.levels.get(name), run.ends.get(name)

@@ -11,8 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from threading import Event
 
-from lastwrite.archive.following import Wanted
-from lastwrite.config.system import Sources
+from lastwrite.archive.following import FollowRequest
+from lastwrite.config.system import SettingSources
 from lastwrite.errors import InvalidConfig, LogError, NotALog
 from lastwrite.reports.fetching import FetchedLog
 from lastwrite.reports.following import FollowedLog
@@ -27,14 +27,14 @@ from lastwrite.spark.inline import INLINE
 _OWN = frozenset(DispatchConfig.field_of())
 
 
-class CopyFollowed:
-    """RocketMQ's part of ``archive.following.Followed`` for a copy, ``rocketmq:///PATH``.
+class CopyFollowResult:
+    """RocketMQ's part of ``archive.following.FollowResult`` for a copy, ``rocketmq:///PATH``.
 
     The copy is a store with ``commitlog`` and ``config/topics.json``. Queues and compaction logs
     are added to it.
     """
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: FollowRequest) -> None:
         if len(wanted.sources) > 1:
             raise InvalidConfig("one copy at a time", remedy="start one for each")
         self._root = wanted.sources[0].removeprefix(SCHEME)
@@ -43,7 +43,7 @@ class CopyFollowed:
         self._said: str | None = None
         self._split(wanted.config())
 
-    def bring(self) -> Sequence[FollowedLog]:
+    def fetch(self) -> Sequence[FollowedLog]:
         asked_ms = time.time_ns() // 1_000_000
         wanted = self._wanted
         rules, sizes = self._split(wanted.config())
@@ -51,7 +51,7 @@ class CopyFollowed:
         report = dispatch(self._root, config=sizes, unclean=is_unclean, spark=INLINE)
         self._say(str(report.problems[0]) if report.is_damaged else None)
         try:
-            system = ROCKETMQ.told(Sources())
+            system = ROCKETMQ.told(SettingSources())
             folders = system.find(self._root, wanted.topic, wanted.partition)
         except NotALog as error:
             if wanted.is_once:

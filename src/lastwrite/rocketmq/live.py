@@ -26,22 +26,22 @@ from typing import TypeVar
 import numpy as np
 from msgspec import structs
 
-from lastwrite.archive.bringing import at_once, brought, held_by
+from lastwrite.archive.ingest import fetch_with_retry, hold_reason_of, max_parallel
 from lastwrite.archive.layout import partition_address
 from lastwrite.errors import InvalidConfig, LogError, NotALog, NotContinued, RemoteFailed
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.work import Limits, Throttle
-from lastwrite.reports.fetching import FetchedLog, Held, LogsFetched
+from lastwrite.reports.fetching import FetchedLog, HoldReason, LogsFetched
 from lastwrite.reports.settings import Override
 from lastwrite.rocketmq.format import names
 from lastwrite.rocketmq.format.kernels import MessageTable
-from lastwrite.rocketmq.format.sides import CLEANUP_POLICY, COMPACTION_POLICY, Topic
-from lastwrite.rocketmq.network.access import Access
-from lastwrite.rocketmq.network.client import Client
+from lastwrite.rocketmq.format.sides import CLEANUP_POLICY, COMPACTION_POLICY, TopicConfig
+from lastwrite.rocketmq.network.access import RequestCredentials
+from lastwrite.rocketmq.network.client import RocketmqClient
 from lastwrite.rocketmq.network.patience import Patience
-from lastwrite.rocketmq.network.pulling import Puller, refuse_reader_with_holes
+from lastwrite.rocketmq.network.pulling import Puller, reject_reader_with_holes
 from lastwrite.rocketmq.network.route import MessageQueue
 from lastwrite.rocketmq.rules.live_settings import (
     SCHEME,
@@ -52,11 +52,11 @@ from lastwrite.rocketmq.rules.live_settings import (
 )
 from lastwrite.rocketmq.rules.settings import RocketmqConfig
 from lastwrite.rocketmq.store import fetching
+from lastwrite.rocketmq.store.archive_writer import QueueArchiveWriter
 from lastwrite.rocketmq.store.archived import SYSTEM, ArchivedQueue
 from lastwrite.rocketmq.store.fetching import digest, is_delete
-from lastwrite.rocketmq.store.intake import Intake
 from lastwrite.storage.choice import Topics, check_there, choose, is_asked, is_named
-from lastwrite.storage.objects.promises import refuse_if_broken
+from lastwrite.storage.objects.promises import reject_if_broken
 from lastwrite.storage.throttle import Pacer
 
 T = TypeVar("T")
@@ -66,11 +66,11 @@ _OWN_TOPICS = ("RMQ_SYS_", "rmq_sys_", "%RETRY%", "%DLQ%", "TBW102", "SCHEDULE_T
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class BrokerQueue:
     """A queue to be fetched."""
 
     queue: MessageQueue
-    topic: Topic | None
+    topic: TopicConfig | None
     is_compacted: bool  # by its broker, so offsets have gaps
     file_bytes: int  # size of a file of its compaction log, existing or not
 
@@ -113,13 +113,15 @@ def fetch_live(
     if len(urls) > 1:
         raise InvalidConfig("one live cluster at a time", remedy="run once for each source")
     address = cluster_of(urls[0])
-    refuse_if_broken(to)
+    reject_if_broken(to)
     progress = progress or NoProgress()
-    with closing(Run(address, config, to, limits, progress, accepts_gap=accepts_gap)) as run:
+    with closing(
+        RocketmqSyncContext(address, config, to, limits, progress, accepts_gap=accepts_gap)
+    ) as run:
         asked = (address, topic, partition, overrides)
         sources = run.ask(lambda client: sources_of(client, *asked))
         progress.stage("fetch", 0)
-        with ThreadPoolExecutor(at_once(), "fetch") as pool:
+        with ThreadPoolExecutor(max_parallel(), "fetch") as pool:
             coming = pool.map(run.fetch, sources)
             try:
                 return LogsFetched(archive=to, partitions=tuple(coming))
@@ -132,12 +134,12 @@ def fetch_live(
 
 
 def sources_of(
-    client: Client,
+    client: RocketmqClient,
     address: ClusterAddress,
     topic: Topics,
     partition: int | None,
     overrides: Sequence[Override],
-) -> list[Source]:
+) -> list[BrokerQueue]:
     """The requested queues.
 
     Raises:
@@ -147,7 +149,7 @@ def sources_of(
     known = topics_of(client, address)
     for text in [topic] if isinstance(topic, str) else topic or ():
         check_there(text, [(each,) for each in known], path)
-    found: dict[str, Source] = {}
+    found: dict[str, BrokerQueue] = {}
     for name in known:
         if is_wanted(name, topic):
             named = is_named(topic, (name,))
@@ -161,7 +163,7 @@ def sources_of(
     return [found[key] for key in choose(listed, None, partition, path, unit="queue")]
 
 
-def topics_of(client: Client, address: ClusterAddress) -> list[str]:
+def topics_of(client: RocketmqClient, address: ClusterAddress) -> list[str]:
     """The names of the cluster's topics.
 
     Raises:
@@ -184,12 +186,12 @@ def is_wanted(name: str, topic: Topics) -> bool:
 
 
 def queues_of(
-    client: Client,
+    client: RocketmqClient,
     address: ClusterAddress,
     topic: str,
     is_named: bool,
     overrides: Sequence[Override],
-) -> list[Source]:
+) -> list[BrokerQueue]:
     """The queues of one topic; empty if no broker compacts it.
 
     Raises:
@@ -207,12 +209,12 @@ def queues_of(
         raise InvalidConfig(f"{topic} has queues of batches", remedy="leave it out")
     broker = queues[0].broker
     if is_compacted:
-        refuse_reader_with_holes(client, broker)
+        reject_reader_with_holes(client, broker)
     size = _file_bytes(client, broker)
-    return [Source(queue, settings, is_compacted, size) for queue in queues]
+    return [BrokerQueue(queue, settings, is_compacted, size) for queue in queues]
 
 
-def _queues_of(client: Client, address: ClusterAddress, topic: str) -> list[MessageQueue]:
+def _queues_of(client: RocketmqClient, address: ClusterAddress, topic: str) -> list[MessageQueue]:
     route = client.find_route(topic)
     readable = () if route is None else route.readable
     brokers = sorted({queue.broker for queue in readable})
@@ -243,7 +245,7 @@ def _refusal(topic: str, path: str, has_queues: bool) -> LogError:
     )
 
 
-def _file_bytes(client: Client, broker: str) -> int:
+def _file_bytes(client: RocketmqClient, broker: str) -> int:
     """The size of a compaction log's file, from the broker's settings."""
     sizes = {
         "compactionMappedFileSize": names.DEFAULT_COMPACTION_LOG_BYTES,
@@ -259,12 +261,12 @@ def _file_bytes(client: Client, broker: str) -> int:
 # ---------------------------------------------------------------------- fetching
 
 
-class _Raced(Exception):
+class _QueueChanged(Exception):
     """The broker's compaction dropped messages that had arrived, during the fetch."""
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class QueueSyncState:
     """The end of a queue in the archive, and values that change when the queue has more."""
 
     end_offset: int
@@ -272,7 +274,7 @@ class Level:
     told: tuple[object, ...]
 
 
-class Run:
+class RocketmqSyncContext:
     """The state shared by all queues of a call, and by all turns if it ``follows``.
 
     ``levels`` has the fetched queues; an unchanged queue is not fetched again. ``ends`` has the
@@ -293,18 +295,18 @@ class Run:
         self._accepts_gap = accepts_gap
         self._config = RocketmqClientConfig.from_names(config)
         RocketmqConfig.from_names(rules_of(config))
-        self._access = Access(self._config)
+        self._access = RequestCredentials(self._config)
         self._patience = Patience(self._config.api_timeout_ms / 1000)
         self._to = to
         self._pacer = Pacer(limits.reading[0] if limits.reading else Throttle("", math.inf))
         self._progress = progress
         self._follows = follows
         self._turn = Lock()
-        self._clients: list[Client] = []  # idle clients
-        self.levels: dict[TopicPartition, Level] = {}
+        self._clients: list[RocketmqClient] = []  # idle clients
+        self.levels: dict[TopicPartition, QueueSyncState] = {}
         self.ends: dict[TopicPartition, int] = {}
 
-    def ask(self, ask: Callable[[Client], T]) -> T:
+    def ask(self, ask: Callable[[RocketmqClient], T]) -> T:
         """The result of ``ask``; each of its requests is repeated while there is no answer.
 
         Raises:
@@ -314,14 +316,14 @@ class Run:
             return self._patience.until_answered(lambda: ask(client), client.forget)
 
     @contextmanager
-    def _client(self) -> Iterator[Client]:
+    def _client(self) -> Iterator[RocketmqClient]:
         """A client for one thread, whose connections are reused later."""
         with self._turn:
             client = self._clients.pop() if self._clients else None
         if client is None:
             timeout = self._config.request_timeout_ms / 1000
             servers = self._address.name_servers
-            client = Client(servers, timeout, self._access, self._patience)
+            client = RocketmqClient(servers, timeout, self._access, self._patience)
         try:
             yield client
         except BaseException:
@@ -330,7 +332,7 @@ class Run:
         with self._turn:
             self._clients.append(client)
 
-    def fetch(self, source: Source) -> FetchedLog:
+    def fetch(self, source: BrokerQueue) -> FetchedLog:
         """Fetch one queue; repeat at most twice if the archive has changed in the meantime."""
         name = source.name
         found = FetchedLog(
@@ -339,9 +341,9 @@ class Run:
             source=f"{SCHEME}{self._address}/{source.queue.broker}/{name}",
             folder=partition_address(self._to, SYSTEM, name.topic, name.partition),
         )
-        return brought(found, lambda: self._fetch(source, found))
+        return fetch_with_retry(found, lambda: self._fetch(source, found))
 
-    def _fetch(self, source: Source, found: FetchedLog) -> FetchedLog:
+    def _fetch(self, source: BrokerQueue, found: FetchedLog) -> FetchedLog:
         name = source.name
         with self._client() as client:
             puller = Puller(client, source.queue, self._patience)
@@ -356,19 +358,19 @@ class Run:
                 return structs.replace(found, first_offset=end, end_offset=end)
             try:
                 done = self._bring(source, puller, found, bounds, False)
-            except _Raced:
+            except _QueueChanged:
                 done = self._bring(source, puller, found, bounds, True)
         if done.reason is not None:
             self.levels.pop(name, None)
             return done
         if self._follows:
             assert done.end_offset is not None
-            self.levels[name] = Level(done.end_offset, asked_ms, told)
+            self.levels[name] = QueueSyncState(done.end_offset, asked_ms, told)
         return done
 
     def _bring(
         self,
-        source: Source,
+        source: BrokerQueue,
         puller: Puller,
         found: FetchedLog,
         bounds: tuple[int, int],
@@ -376,15 +378,17 @@ class Run:
     ) -> FetchedLog:
         low, end = bounds
         walk = None
-        intake = Intake(found.folder, source.topic, found.source, source.file_bytes, self._follows)
+        intake = QueueArchiveWriter(
+            found.folder, source.topic, found.source, source.file_bytes, self._follows
+        )
         try:
             first = low if intake.is_new else intake.before.end_offset
             why = _another(puller, intake.before, end, source)
             if why is not None:
                 words = f"{found.folder} cannot be continued: {why}"
-                raise fetching.no_continuation(words, found.source, Held.ANOTHER)
+                raise fetching.no_continuation(words, found.source, HoldReason.ANOTHER)
             looks_up = looks_up or not intake.is_new
-            walk = _Walk(source, puller, intake, first, looks_up, self._accepts_gap)
+            walk = _QueueWalk(source, puller, intake, first, looks_up, self._accepts_gap)
             for data, table in puller.records(first, end):
                 walk.take(data, table)
                 size = int(table["size"].sum())
@@ -398,7 +402,7 @@ class Run:
             if part is None:
                 intake.abandon()
                 raise
-            return structs.replace(part.of(found), reason=str(error), held=held_by(error))
+            return structs.replace(part.of(found), reason=str(error), held=hold_reason_of(error))
         except BaseException:
             intake.abandon()
             raise
@@ -421,7 +425,7 @@ class Run:
             client.close()
 
 
-class _Walk:
+class _QueueWalk:
     """Writes the messages of one queue to the archive.
 
     With ``looks_up`` missing offsets are looked up in the commit log. Otherwise ``end`` checks that
@@ -431,9 +435,9 @@ class _Walk:
 
     def __init__(
         self,
-        source: Source,
+        source: BrokerQueue,
         puller: Puller,
-        intake: Intake,
+        intake: QueueArchiveWriter,
         first: int,
         looks_up: bool,
         accepts_gap: bool,
@@ -487,7 +491,7 @@ class _Walk:
         for _, table in self._puller.records(self._first, until):
             again.update(table["queue_offset"].tobytes())
         if again.hexdigest() != known:
-            raise _Raced
+            raise _QueueChanged
 
     def _append(self, data: ByteArray, table: MessageTable) -> None:
         if len(table):
@@ -525,17 +529,17 @@ class _Walk:
         found = self._puller.original(offset)
         if found is None or digest(found[1]) != digest(record):
             words = f"the topic was made anew: offset {offset} is another message in the commit log"
-            raise fetching.no_continuation(words, self._puller.path, Held.ANOTHER)
+            raise fetching.no_continuation(words, self._puller.path, HoldReason.ANOTHER)
 
     def _lost(self, first: int, until: int, offset: int) -> NotContinued:
         if not self._source.is_compacted:
             words = f"offset {offset} and maybe more up to {until} have gone: they are lost"
-            return fetching.no_continuation(words, self._puller.path, Held.GAP, fetching.GAP)
+            return fetching.no_continuation(words, self._puller.path, HoldReason.GAP, fetching.GAP)
         words = (
             f"offsets {first} to {until - 1} were compacted, and deletes may be gone that the "
             f"archive needs: the commit log does not have offset {offset} any more"
         )
-        return fetching.no_continuation(words, self._puller.path, Held.DELETES, fetching.GAP)
+        return fetching.no_continuation(words, self._puller.path, HoldReason.DELETES, fetching.GAP)
 
 
 def _record_of(data: ByteArray, row: np.void) -> bytes:
@@ -545,7 +549,7 @@ def _record_of(data: ByteArray, row: np.void) -> bytes:
 # ---------------------------------------------------------------------- refused fetches
 
 
-def _another(puller: Puller, before: ArchivedQueue, end: int, source: Source) -> str | None:
+def _another(puller: Puller, before: ArchivedQueue, end: int, source: BrokerQueue) -> str | None:
     """Why the broker's queue does not continue the archive. Returns None if it does."""
     queue, known = source.queue, _broker_of(before.source)
     if known not in (None, queue.broker):

@@ -21,7 +21,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 
 from lastwrite.archive.rounds import partition_and_round
-from lastwrite.config.system import Sources
+from lastwrite.config.system import SettingSources
 from lastwrite.engine.rules.ranges import Range, cleanable_range, is_at_rest
 from lastwrite.engine.system import CommitPlan, Decision, Format, SegmentAppender, System
 from lastwrite.errors import InvalidConfig, LogError
@@ -33,18 +33,18 @@ from lastwrite.reports.untouched import UntouchedFile
 from lastwrite.rocketmq.format.chunk import RocketmqFormat
 from lastwrite.rocketmq.format.names import OFFSET_DIGITS
 from lastwrite.rocketmq.rules.settings import DROP, KEEP, RocketmqConfig
-from lastwrite.rocketmq.store import archived, beside_a_broker, lock, ordinary, queues
+from lastwrite.rocketmq.store import archived, live_files, lock, ordinary, queues
 from lastwrite.rocketmq.store import publish as publishing
 from lastwrite.rocketmq.store.archived_file import ArchivedFile
 from lastwrite.rocketmq.store.archiving import QueueRounds
-from lastwrite.rocketmq.store.copies import copy_config
-from lastwrite.rocketmq.store.publish import Change, Pair
+from lastwrite.rocketmq.store.publish import Pair, QueueChange
 from lastwrite.rocketmq.store.staging import StagedFiles
+from lastwrite.rocketmq.store.topic_copies import copy_config
 from lastwrite.rocketmq.store.untouched import untouched_by_round
 from lastwrite.storage import quarantine
-from lastwrite.storage.layout import Glance
+from lastwrite.storage.layout import PartitionSnapshot
 from lastwrite.storage.objects.address import is_address
-from lastwrite.storage.objects.promises import refuse_if_broken
+from lastwrite.storage.objects.promises import reject_if_broken
 from lastwrite.storage.parallel_sync import Outcome, outcome
 from lastwrite.storage.quarantine import QuarantineFile
 from lastwrite.storage.throttle import Spend
@@ -75,40 +75,40 @@ class RocketmqSystem(System):
 
     # ------------------------------------------------------------------ layout
 
-    # A running broker keeps the daemon out, and without a broker nothing is written, so ``glance``
+    # A running broker keeps the daemon out, and without a broker nothing is written, so ``scan_root``
     # need not return versions.
     names_of_parts = queues.NAMES_OF_PARTS
     find = staticmethod(queues.find_queues)
     name_of = staticmethod(queues.name_of)
     root_of = staticmethod(queues.root_of)
     hold = staticmethod(lock.hold)
-    refuse_if_held = staticmethod(lock.refuse_if_held)
+    refuse_if_held = staticmethod(lock.reject_if_held)
     broker_of = staticmethod(lock.broker_of)
 
-    def glance(self, root: str, /) -> list[Glance]:
-        return archived.glance(root) or ([] if is_address(root) else super().glance(root))
+    def scan_root(self, root: str, /) -> list[PartitionSnapshot]:
+        return archived.scan_root(root) or ([] if is_address(root) else super().scan_root(root))
 
-    def try_hold(
+    def try_lock(
         self, root: str, names: Collection[TopicPartition], /
     ) -> AbstractContextManager[set[TopicPartition]]:
         if not archived.is_root(root):
-            return lock.try_hold(root, names)
-        refuse_if_broken(os.path.dirname(root))
+            return lock.try_lock(root, names)
+        reject_if_broken(os.path.dirname(root))
         folders = {name: archived.folder_of(root, name) for name in names}
-        return self._rounds.try_hold(folders, lambda folder: self._rounds.read(folder).segments)
+        return self._rounds.try_lock(folders, lambda folder: self._rounds.read(folder).segments)
 
     def __init__(self) -> None:
         self._rounds = QueueRounds()  # for archives
 
-    def told(self, sources: Sources) -> RocketmqSystem:
+    def told(self, sources: SettingSources) -> RocketmqSystem:
         super().told(sources)
         return RocketmqSystem()
 
-    def check_told(self, folders: Sequence[str], /) -> None:
+    def check_sources(self, folders: Sequence[str], /) -> None:
         self._rounds.expect([folder for folder in folders if archived.is_archived(folder)])
 
     def refuse_unclean(self, root: str, config: Mapping[str, object]) -> None:
-        lock.refuse_unclean(root, goes_on=RocketmqConfig.from_names(config).unclean)
+        lock.reject_unclean(root, goes_on=RocketmqConfig.from_names(config).unclean)
 
     # ------------------------------------------------------------------ rules
 
@@ -201,7 +201,7 @@ class RocketmqSystem(System):
     # ------------------------------------------------------------------ store
 
     estimate_records = staticmethod(queues.record_count)  # exact: counts the units of all indexes
-    index_checker = staticmethod(queues.IndexChecker)
+    index_checker = staticmethod(queues.QueueIndexChecker)
 
     def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
         return RocketmqFormat(plain_bytes, keeps_undecodable=bool(reading))
@@ -212,7 +212,7 @@ class RocketmqSystem(System):
 
     def refuse_unwritable(self, log: PartitionLog, end: int) -> None:
         if not archived.is_archived(log.folder):  # an archive's objects are always new
-            publishing.refuse_unwritable(queues.root_of(log.folder))
+            publishing.reject_unwritable(queues.root_of(log.folder))
 
     def read(self, folder: str, spend: Spend | None = None) -> PartitionLog:
         if archived.is_archived(folder):
@@ -220,7 +220,7 @@ class RocketmqSystem(System):
         return queues.read_queue(folder)
 
     read_below = staticmethod(queues.read_below)
-    check_unmoved = staticmethod(beside_a_broker.check_unmoved)
+    check_unmoved = staticmethod(live_files.check_unmoved)
 
     def cut(self, log: PartitionLog, segment: int, piece_bytes: int) -> list[int]:
         return queues.cuts_of(log.segments[segment], piece_bytes)
@@ -258,7 +258,7 @@ class RocketmqSystem(System):
             return to.rstrip("/") if is_archived or is_address(to) else None
         return os.path.dirname(archived.root_of(folder)) if is_archived else None
 
-    def begins_writing(self, log: PartitionLog, to: str | None) -> bool:
+    def starts_writing(self, log: PartitionLog, to: str | None) -> bool:
         return self.archive_of(log.folder, to) is not None
 
     def begin_writing(self, logs: Sequence[PartitionLog], to: str | None) -> None:
@@ -275,13 +275,13 @@ class RocketmqSystem(System):
             ),
         )
 
-    def tidy(self, logs: Sequence[PartitionLog]) -> list[LogError | OSError | None]:
+    def delete_replaced(self, logs: Sequence[PartitionLog]) -> list[LogError | OSError | None]:
         if logs and archived.is_archived(logs[0].folder):  # the next compaction removes old objects
             return [None] * len(logs)
 
         def of_root(root: str, places: Sequence[int]) -> list[Outcome]:
             names = [logs[place].name for place in places]
-            return [outcome(partial(publishing.tidy, root, names))] * len(places)
+            return [outcome(partial(publishing.delete_replaced, root, names))] * len(places)
 
         return _by_root([queues.root_of(log.folder) for log in logs], of_root)
 
@@ -304,7 +304,7 @@ class RocketmqSystem(System):
         def finish() -> None:
             for source in sorted({change.source for change in made if change.source is not None}):
                 copy_config(source, root)
-            publishing.tidy(root, [change.name for change in made])
+            publishing.delete_replaced(root, [change.name for change in made])
 
         late = outcome(finish) if made else None
         return [error or late for error in errors]
@@ -334,7 +334,7 @@ def range_of(
     return cleanable_range(log, settings, now_ms, include_active)
 
 
-def _change(new: CommitPlan) -> Change:
+def _change(new: CommitPlan) -> QueueChange:
     """The pairs to remove and to add.
 
     An empty pair, which only a failed append leaves, is removed unless it is the active one,
@@ -351,7 +351,7 @@ def _change(new: CommitPlan) -> Change:
     ]
     first_dirty = new.log.checkpoint if new.first_dirty is None else new.first_dirty
     position = None if not first_dirty else first_dirty - 1
-    return Change(name=new.log.name, log=new.log, gone=gone, pairs=pairs, position=position)
+    return QueueChange(name=new.log.name, log=new.log, gone=gone, pairs=pairs, position=position)
 
 
 def _by_root(

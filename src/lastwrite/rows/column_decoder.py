@@ -11,15 +11,15 @@ import pyarrow.compute as pc
 from lastwrite.decoding.avro import AvroProgram
 from lastwrite.decoding.avro_schema import AvroType, aliases_of, parse_avro, unions_of
 from lastwrite.decoding.avro_schema import shape_of as avro_shape
-from lastwrite.decoding.columns import Decoded, Program
+from lastwrite.decoding.columns import DecodedColumn, Program
 from lastwrite.decoding.frames import HEADERS, Frame, frames_of
 from lastwrite.decoding.json_schema import parse_json_schema
 from lastwrite.decoding.json_values import JsonProgram
 from lastwrite.decoding.protobuf_schema import ProtobufFile
 from lastwrite.decoding.protobuf_schema import shape_of as protobuf_shape
 from lastwrite.decoding.shape import (
-    Kind,
     Shape,
+    ShapeKind,
     arrow_type,
     narrowed,
     spark_type,
@@ -29,7 +29,7 @@ from lastwrite.errors import InvalidConfig
 from lastwrite.rows.schemas import AVRO, PROTOBUF, Schema, SchemaSource
 
 
-class Wanted(NamedTuple):
+class ColumnRequest(NamedTuple):
     """What a column is to be read by.
 
     Attributes:
@@ -59,7 +59,7 @@ class ColumnDecoder:
         InvalidConfig: the schema has what no column can hold, or lacks a field.
     """
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: ColumnRequest) -> None:
         self._wanted = wanted
         self._programs: dict[Frame | None, Program | str] = {}
         self._message: Any = None
@@ -67,7 +67,7 @@ class ColumnDecoder:
         self.unions: dict[str, list[tuple[str, ...]]] = {}
         which, schema = wanted.which, wanted.schema
         if schema is None:
-            shape = Shape(Kind.STRING)
+            shape = Shape(ShapeKind.STRING)
         elif schema.kind == AVRO:
             read_by = _parsed(schema)
             shape = avro_shape(read_by, which)
@@ -99,7 +99,7 @@ class ColumnDecoder:
     def spark_type(self) -> str:
         return spark_type(self.shape)
 
-    def decode(self, values: pa.Array, headers: pa.Array | None = None) -> Decoded:
+    def decode(self, values: pa.Array, headers: pa.Array | None = None) -> DecodedColumn:
         """The values, and which are bad; ``headers`` of the same records, where ``header`` is asked
         for.
 
@@ -167,7 +167,7 @@ class ColumnDecoder:
                 return f"a message {written.full_name}, not {message.full_name}"
         return ProtobufProgram(message, self.shape)
 
-    def _framed(self, values: pa.Array, headers: pa.Array | None) -> Decoded:
+    def _framed(self, values: pa.Array, headers: pa.Array | None) -> DecodedColumn:
         """Values that name their schema: schema by schema."""
         _, ends, buffer = values.cast(pa.binary()).buffers()
         cuts = np.frombuffer(ends, np.int32)[values.offset :][: len(values) + 1].astype(np.int64)
@@ -213,7 +213,9 @@ class ColumnDecoder:
             columns.append(column)
             places[own] = filled + np.arange(len(own))
             filled += len(own)
-        return Decoded(pa.concat_arrays(columns).take(pa.array(places)), dict(sorted(bad.items())))
+        return DecodedColumn(
+            pa.concat_arrays(columns).take(pa.array(places)), dict(sorted(bad.items()))
+        )
 
 
 def _first_named(headers: pa.Array, name: str) -> tuple[Any, pa.Array]:
@@ -231,9 +233,9 @@ def _parsed(schema: Schema) -> AvroType:
     return parse_avro(schema.text, schema.references)
 
 
-def _texts(values: pa.Array) -> Decoded:
+def _texts(values: pa.Array) -> DecodedColumn:
     try:
-        return Decoded(values.cast(pa.string()), {})
+        return DecodedColumn(values.cast(pa.string()), {})
     except pa.ArrowInvalid:
         texts: list[str | None] = []
         bad: dict[int, str] = {}
@@ -243,4 +245,4 @@ def _texts(values: pa.Array) -> Decoded:
             except UnicodeDecodeError as error:
                 texts.append(None)
                 bad[row] = f"text that is not UTF-8, at its byte {error.start}"
-        return Decoded(pa.array(texts, pa.string()), bad)
+        return DecodedColumn(pa.array(texts, pa.string()), bad)

@@ -249,7 +249,7 @@ def decoder_of(
 ) -> ColumnDecoder:
     """What decodes keys or values of a topic; errors as ``DecodedRows``."""
     # kernels are for who decodes
-    from lastwrite.rows.column_decoder import ColumnDecoder, Wanted
+    from lastwrite.rows.column_decoder import ColumnDecoder, ColumnRequest
     from lastwrite.rows.schemas import SchemaSource, read_schema
 
     format, place = getattr(config, f"{which}_format"), getattr(config, f"{which}_schema")
@@ -261,4 +261,4 @@ def decoder_of(
             f"{name.rpartition('/')[2]}-{which}"
         )  # of Pulsar's name the last part
     message = getattr(config, f"{which}_message")
-    return ColumnDecoder(Wanted(which, format, schema, source, message, paths))
+    return ColumnDecoder(ColumnRequest(which, format, schema, source, message, paths))

@@ -24,14 +24,14 @@ from lastwrite.model.log import PartitionLog, Segment
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.work import Limits
 from lastwrite.rows.places import (
-    Place,
     PlaceIndex,
     PlaceIndexBuilder,
     PlacesInOrder,
-    Sources,
-    Stretch,
+    RecordPointer,
+    SegmentPartitions,
+    SegmentSlice,
 )
-from lastwrite.rows.reading import RecordReader, RowUnit, add_places_of, row_units
+from lastwrite.rows.reading import RowUnit, SegmentRecordReader, add_places_of, row_units
 from lastwrite.rows.system import RowSystem
 from lastwrite.storage.file_state import FileState, checksum_of_ends, state_of
 from lastwrite.storage.machine import core_count
@@ -44,14 +44,14 @@ _Name: TypeAlias = tuple[int, str, int, str]  # partition, path, position, etag
 _States: TypeAlias = list[tuple[PartitionLog, list[FileState | None]]]
 
 
-class Unseen(NamedTuple):
+class MissedDelete(NamedTuple):
     """A key that was deleted, and whose delete was cleaned away before it was seen."""
 
     partition: int
     key: bytes
 
 
-class _Listed(NamedTuple):
+class _ListedSegment(NamedTuple):
     """A segment of a partition, as it was when it was listed last.
 
     Only the last segment of a log has a checksum: the others do not grow.
@@ -59,7 +59,7 @@ class _Listed(NamedTuple):
 
     log: PartitionLog
     segment: Segment
-    reader: RecordReader
+    reader: SegmentRecordReader
     state: FileState | None  # None: of an object, or of a missing file
     checksum: int | None
 
@@ -118,10 +118,10 @@ class LastWrites:
             plain_bytes=max(4 << 20, memory_bytes // 8),
             block_entries=max(1 << 14, min(1 << 19, share // 40)),
         )
-        self._segments: dict[int, _Listed] = {}  # by their numbers
+        self._segments: dict[int, _ListedSegment] = {}  # by their numbers
         self._next_number = 0
-        self._unseen: list[Unseen] | None = None
-        self._sources = Sources.of([])
+        self._unseen: list[MissedDelete] | None = None
+        self._sources = SegmentPartitions.of([])
         self._writes: PlaceIndex | PlacesInOrder
         self._list(self._states(self.logs), {})
         given = since or {}
@@ -153,10 +153,10 @@ class LastWrites:
 
     def _list(self, states: _States, known: Mapping[_Name, int]) -> None:
         """Number the segments of logs; those that are ``known`` keep their numbers."""
-        listed: dict[int, _Listed] = {}
+        listed: dict[int, _ListedSegment] = {}
         places: dict[int, tuple[int, int]] = {}
         for log, of_segments in states:
-            reader = RecordReader(
+            reader = SegmentRecordReader(
                 self.system.reader(
                     self.limits.plain_bytes, self.system.extra_of(log), raw_keys=self._raw_keys
                 ),
@@ -171,7 +171,7 @@ class LastWrites:
                     checksum = checksum_of_ends(
                         segment.path, segment.position, segment.size_bytes, state
                     )
-                listed[number] = _Listed(log, segment, reader, state, checksum)
+                listed[number] = _ListedSegment(log, segment, reader, state, checksum)
                 places[number] = log.name.partition, rank
         self.logs, self._segments = tuple(log for log, _ in states), listed
         # A segment that is gone is still of its partition.
@@ -180,7 +180,7 @@ class LastWrites:
             places.get(number, (was[number] if number < len(was) else -1, -1))
             for number in range(self._next_number)
         ]
-        self._sources = Sources.of([each[0] for each in of], [each[1] for each in of])
+        self._sources = SegmentPartitions.of([each[0] for each in of], [each[1] for each in of])
 
     def _units(
         self, columns: Sequence[str], wanted: Sequence[tuple[int, int, int | None]]
@@ -296,7 +296,7 @@ class LastWrites:
             raise CommitConflict("another record is there now", place.position, segment.path)
         return None  # both keys have the same fingerprint
 
-    def _place_of(self, key: bytes) -> Place | None:
+    def _place_of(self, key: bytes) -> RecordPointer | None:
         return self._index.find(*self._lanes_of(key))
 
     def _lanes_of(self, key: bytes) -> tuple[int, int]:
@@ -323,7 +323,7 @@ class LastWrites:
             if since[partition] < self.ends[partition]:
                 wanted.append((number, since[partition], self.ends[partition]))
         for unit, number in self._units(columns, wanted):
-            stretch = Stretch(number, unit.piece.start, unit.piece.end)
+            stretch = SegmentSlice(number, unit.piece.start, unit.piece.end)
             orders = self._writes.orders_in(stretch, has_deletes=has_deletes)
             if len(orders):
                 yield unit.wanting(orders)
@@ -365,7 +365,7 @@ class LastWrites:
                 self._close_readers(now)
             raise
 
-    def take_unseen(self) -> list[Unseen] | None:
+    def check_missed_deletes(self) -> list[MissedDelete] | None:
         """The keys that were found to be deleted unseen since this was asked last; None: nothing
         has changed since.
         """
@@ -452,7 +452,7 @@ class LastWrites:
                 continue
             raise CommitConflict(problem, path=log.folder, remedy=_ANEW)
 
-    def _close_readers(self, segments: Mapping[int, _Listed]) -> None:
+    def _close_readers(self, segments: Mapping[int, _ListedSegment]) -> None:
         for reader in {id(each.reader): each.reader for each in segments.values()}.values():
             reader.close()
 
@@ -475,11 +475,11 @@ def _state_of(segment: Segment) -> FileState | None:
 def _unseen(
     was: PlaceIndex,
     now: PlaceIndex,
-    segments: Mapping[int, _Listed],
+    segments: Mapping[int, _ListedSegment],
     gone: set[int],
-    sources: Sources,
+    sources: SegmentPartitions,
     lanes_of: Callable[[bytes], tuple[int, int]],
-) -> Iterator[Unseen]:
+) -> Iterator[MissedDelete]:
     """The keys of live writes in segments that are gone, of which nothing is left.
 
     Raises:
@@ -504,4 +504,4 @@ def _unseen(
             key = None if found is None else found[0]
             if key is None or lanes_of(key) != (lost.lanes[row], lost.other_lanes[row]):
                 raise lost_delete
-            yield Unseen(log.name.partition, key)
+            yield MissedDelete(log.name.partition, key)

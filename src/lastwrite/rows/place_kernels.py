@@ -93,7 +93,7 @@ def pick(orders, positions, start, end, has_deletes, found, filled):
 
 
 @njit(cache=True, nogil=True)
-def settle(lanes, other_lanes, segments, positions, times, partitions, wins):
+def flush(lanes, other_lanes, segments, positions, times, partitions, wins):
     """Of what ``reduce`` left, clear ``wins`` of what a later write of another partition
     supersedes; returns how many winners are no deletes.
     """

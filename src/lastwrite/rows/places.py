@@ -35,7 +35,7 @@ _STRETCH_BITS = 25  # 32 MiB
 _FEW = 1 << 16  # places that are no matter to sort
 
 
-class Sources(NamedTuple):
+class SegmentPartitions(NamedTuple):
     """Of each segment, by its number: the partition, and which of its segments is the later one.
 
     Within a partition the write of the later segment is the later one, and in a segment that of the
@@ -47,7 +47,7 @@ class Sources(NamedTuple):
     ranks: Int64Array
 
     @classmethod
-    def of(cls, partitions: Sequence[int], ranks: Sequence[int] | None = None) -> Sources:
+    def of(cls, partitions: Sequence[int], ranks: Sequence[int] | None = None) -> SegmentPartitions:
         """Sources whose segments follow each other as they are numbered, unless ``ranks`` say
         otherwise.
         """
@@ -55,7 +55,7 @@ class Sources(NamedTuple):
         return cls(np.array(partitions, np.int64), np.array(given, np.int64))
 
 
-class Stretch(NamedTuple):
+class SegmentSlice(NamedTuple):
     """Bytes of a segment; the second is exclusive."""
 
     segment: int
@@ -63,7 +63,7 @@ class Stretch(NamedTuple):
     end: int
 
 
-class Place(NamedTuple):
+class RecordPointer(NamedTuple):
     """Where one last write lies."""
 
     segment: int
@@ -71,14 +71,14 @@ class Place(NamedTuple):
     order: int
 
 
-class _Sorted:
+class _SortedPlaces:
     """Places by fingerprint, and which of them win."""
 
-    def __init__(self, places: Places, sources: Sources) -> None:
+    def __init__(self, places: Places, sources: SegmentPartitions) -> None:
         self.places = places
         self.wins = np.ones(places.rows, dtype=np.bool_)
         self.live = int(  # keys that are not deleted
-            place_kernels.settle(
+            place_kernels.flush(
                 places.lanes,
                 places.other_lanes,
                 places.segments,
@@ -98,7 +98,7 @@ class _Sorted:
             )
         )
 
-    def winner(self, row: int) -> Place | None:
+    def winner(self, row: int) -> RecordPointer | None:
         """The winner of the key whose first row this is; None: a delete."""
         places = self.places
         other = places.other_lanes[row]
@@ -107,7 +107,7 @@ class _Sorted:
         position = int(places.positions[row])
         if position < 0:
             return None
-        return Place(int(places.segments[row]), position, int(places.orders[row]))
+        return RecordPointer(int(places.segments[row]), position, int(places.orders[row]))
 
     def rows_of(self, asked: Places) -> Int64Array:
         """The rows of the keys of ``asked``, which is sorted; each once."""
@@ -130,10 +130,10 @@ class _Sorted:
 class PlaceIndex:
     """The last writes. Closing it removes its scratch folder, if it has one."""
 
-    def __init__(self, places: Places, sources: Sources, folder: Path | None) -> None:
+    def __init__(self, places: Places, sources: SegmentPartitions, folder: Path | None) -> None:
         self._sources = sources
-        self._rest = _Sorted(places, sources)
-        self._recent = _Sorted(Places.room(0), sources)  # all that is known of its keys
+        self._rest = _SortedPlaces(places, sources)
+        self._recent = _SortedPlaces(Places.room(0), sources)  # all that is known of its keys
         self._folder = folder
         self._seen: tuple[tuple[int, bool], Places] = (-1, False), Places.room(0)
 
@@ -146,10 +146,10 @@ class PlaceIndex:
         return not all(part.wins.all() for part in self._parts)
 
     @property
-    def _parts(self) -> tuple[_Sorted, _Sorted]:
+    def _parts(self) -> tuple[_SortedPlaces, _SortedPlaces]:
         return self._rest, self._recent
 
-    def find(self, lane: int, other_lane: int) -> Place | None:
+    def find(self, lane: int, other_lane: int) -> RecordPointer | None:
         """Where the last write of the key with this fingerprint lies; None: there is none."""
         for part in (self._recent, self._rest):
             row = part.first(lane, other_lane)
@@ -164,7 +164,7 @@ class PlaceIndex:
         found = _joined([part.in_segment(segment, has_deletes) for part in self._parts])
         return found.take(np.argsort(found.orders))
 
-    def orders_in(self, stretch: Stretch, *, has_deletes: bool) -> Int64Array:
+    def orders_in(self, stretch: SegmentSlice, *, has_deletes: bool) -> Int64Array:
         """The orders of the last writes in a stretch, ascending, and of deletes if they are asked
         for.
         """
@@ -185,7 +185,7 @@ class PlaceIndex:
             _note_deletes(block, self._sources, found)
         return found
 
-    def unknown(self, asked: Places, sources: Sources) -> npt.NDArray[np.int64]:
+    def unknown(self, asked: Places, sources: SegmentPartitions) -> npt.NDArray[np.int64]:
         """The rows of ``asked`` of whose keys nothing is known in the same partition."""
         is_known = np.zeros(asked.rows, dtype=np.bool_)
         for part in self._parts:
@@ -208,7 +208,7 @@ class PlaceIndex:
             for start in range(0, part.places.rows, _ROWS_AT_ONCE):
                 yield part.places.take(slice(start, start + _ROWS_AT_ONCE))
 
-    def take_in(self, later: Places, sources: Sources) -> bool:
+    def take_in(self, later: Places, sources: SegmentPartitions) -> bool:
         """Bring it up to date with places that have become known; False: there are too many of
         them, and a new one is to be made of all.
         """
@@ -221,7 +221,7 @@ class PlaceIndex:
         rest.live -= int(np.count_nonzero(rest.places.positions[fresh] >= 0))
         rest.wins[rows] = False
         known = [self._recent.places, later, rest.places.take(rows)]
-        self._recent = _Sorted(_reduced(_joined(known), sources), sources)
+        self._recent = _SortedPlaces(_reduced(_joined(known), sources), sources)
         self._sources, self._seen = sources, ((-1, False), Places.room(0))
         return True
 
@@ -232,7 +232,7 @@ class PlaceIndex:
             remove_folder(folder)
 
 
-class _InOrder(NamedTuple):
+class _SliceOrder(NamedTuple):
     """Orders and positions by stretch."""
 
     places: tuple[Int64Array, Int64Array] | int  # or where in the file they lie
@@ -248,11 +248,11 @@ class PlacesInOrder:
     32 MiB``. So what lies somewhere is found without a pass over all of them.
     """
 
-    def __init__(self, sources: Sources, folder: Path | None) -> None:
+    def __init__(self, sources: SegmentPartitions, folder: Path | None) -> None:
         self._sources, self._folder = sources, folder
         self._writer = None if folder is None else ScratchWriter(str(folder), "order")
         self._reader: ScratchReader | None = None
-        self._blocks: list[_InOrder] = []
+        self._blocks: list[_SliceOrder] = []
         self._live = 0
         self._deletes: dict[int, int] = {}
         self.has_moved_keys = False
@@ -262,7 +262,7 @@ class PlacesInOrder:
 
     def append(self, some: Places) -> None:
         """Take all places of some fingerprints, by these."""
-        found = _Sorted(some, self._sources)
+        found = _SortedPlaces(some, self._sources)
         self._live += found.live
         _note_deletes(some, self._sources, self._deletes)
         if not found.wins.all():
@@ -280,9 +280,9 @@ class PlacesInOrder:
         if self._writer is not None:
             path, places = self._writer.append(*columns)
             self._reader = self._reader or ScratchReader(path)
-        self._blocks.append(_InOrder(places, names, bounds))
+        self._blocks.append(_SliceOrder(places, names, bounds))
 
-    def orders_in(self, stretch: Stretch, *, has_deletes: bool) -> Int64Array:
+    def orders_in(self, stretch: SegmentSlice, *, has_deletes: bool) -> Int64Array:
         """As ``PlaceIndex.orders_in``."""
         segment = stretch.segment << 32
         wanted = [
@@ -304,7 +304,7 @@ class PlacesInOrder:
         found.sort()
         return found
 
-    def _read(self, block: _InOrder, first: int, end: int) -> tuple[Int64Array, Int64Array]:
+    def _read(self, block: _SliceOrder, first: int, end: int) -> tuple[Int64Array, Int64Array]:
         if not isinstance(block.places, int):
             return block.places[0][first:end], block.places[1][first:end]
         assert self._reader is not None
@@ -338,19 +338,19 @@ class PlaceIndexBuilder:
         memory_bytes: what runs may take before they go to a scratch folder.
     """
 
-    def __init__(self, sources: Sources, memory_bytes: int) -> None:
+    def __init__(self, sources: SegmentPartitions, memory_bytes: int) -> None:
         self._sources = sources
         self._limit = memory_bytes
         self.rows = 0  # that were added
-        self._held: list[_Run] = []
+        self._held: list[_SortedRun] = []
         self._held_bytes = 0
-        self._spilt: list[_Spilt] = []
+        self._spilt: list[_SpilledRuns] = []
         self._folder: Path | None = None
         self._turn = threading.Lock()
 
     def add(self, block: Places) -> None:
         """Take a block, whose columns the caller may fill anew afterwards."""
-        run = _Run.of(block)
+        run = _SortedRun.of(block)
         with self._turn:
             self.rows += block.rows
             self._held.append(run)
@@ -368,13 +368,13 @@ class PlaceIndexBuilder:
                 some = _reduced(_joined([run.bucket(n) for run in self._held]), self._sources)
                 path, _ = writer.append(*some)
                 rows.append(some.rows)
-        self._spilt.append(_Spilt(path, rows))
+        self._spilt.append(_SpilledRuns(path, rows))
         self._held, self._held_bytes = [], 0
 
     def finish(self) -> PlaceIndex:
         """The index of all that was added."""
         folder = self._out_folder()
-        out = _Out(folder, sum(run.places.rows for run in self._held))
+        out = _IndexWriter(folder, sum(run.places.rows for run in self._held))
         for some in self._met():
             out.append(some)
         return PlaceIndex(out.finish(), self._sources, folder)
@@ -418,7 +418,7 @@ class PlaceIndexBuilder:
             remove_folder(folder)
 
 
-class _Run(NamedTuple):
+class _SortedRun(NamedTuple):
     """Places by bucket of fingerprints, and where each bucket begins, and the last one ends."""
 
     places: Places
@@ -434,7 +434,7 @@ class _Run(NamedTuple):
         return self.places.take(slice(int(self.cuts[n]), int(self.cuts[n + 1])))
 
 
-class _Spilt:
+class _SpilledRuns:
     """Runs in a scratch file: of each bucket the six columns, one behind another."""
 
     def __init__(self, path: str, rows: Sequence[int]) -> None:
@@ -454,7 +454,7 @@ class _Spilt:
         self._reader.close()
 
 
-class _Out:
+class _IndexWriter:
     """The index, as it comes: in memory, or in files of ``folder``, one a column."""
 
     def __init__(self, folder: Path | None, rows: int) -> None:
@@ -489,7 +489,7 @@ class _Out:
         )
 
 
-def _note_deletes(block: Places, sources: Sources, found: dict[int, int]) -> None:
+def _note_deletes(block: Places, sources: SegmentPartitions, found: dict[int, int]) -> None:
     deletes = block.take(np.flatnonzero(block.positions < 0))
     partitions = sources.partitions[deletes.segments]
     for partition in np.unique(partitions).tolist():
@@ -503,7 +503,7 @@ def _joined(runs: Sequence[Places]) -> Places:
     return Places._make(np.concatenate(columns) for columns in zip(*runs, strict=True))
 
 
-def _reduced(block: Places, sources: Sources) -> Places:
+def _reduced(block: Places, sources: SegmentPartitions) -> Places:
     """The block by fingerprint, without what a later write of the same partition supersedes."""
     order = np.argsort(block.lanes)
     return block.take(order[: int(place_kernels.reduce(*block, *sources, order))])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lastwrite.engine.chunks import Chunk, Chunks
+from lastwrite.engine.chunks import BatchWindow, BatchWindows
 from lastwrite.engine.rules.transactions import aborted_table, flag_aborted
 from lastwrite.errors import CommitConflict, CorruptLog, OutOfMemoryBudget, located
 from lastwrite.model.columns import (
@@ -28,7 +28,7 @@ from lastwrite.model.columns import (
 )
 from lastwrite.model.log import PartitionLog, Segment, TopicPartition
 from lastwrite.model.stores import StoreSettings
-from lastwrite.model.work import Limits, Piece
+from lastwrite.model.work import Limits, ScanRange
 from lastwrite.rows import place_kernels
 from lastwrite.rows.system import RowReader, RowSystem, rows_of
 from lastwrite.storage.objects import address
@@ -50,7 +50,7 @@ class RowUnit(NamedTuple):
 
     system: str
     name: TopicPartition
-    piece: Piece
+    piece: ScanRange
     span: tuple[int, int]  # of offsets; the second exclusive
     aborted: Int64Array  # see ``aborted_table``; of no effect unless ``is_committed``
     is_committed: bool
@@ -102,7 +102,7 @@ def row_units(
         cuts = system.cuts(log, n, span, piece_bytes)
         aborted = aborted_table(log.aborted if is_committed else (), segment.base_offset, until)
         for start, stop in zip(cuts, cuts[1:], strict=False):
-            piece = Piece.of(
+            piece = ScanRange.of(
                 segment,
                 number=len(units),
                 place=n,
@@ -223,10 +223,10 @@ def put_places(
 
 def _found(
     unit: RowUnit, reader: RowReader, limits: Limits
-) -> Iterator[tuple[Chunk, RecordColumns]]:
+) -> Iterator[tuple[BatchWindow, RecordColumns]]:
     """All records in the unit's span, and the chunk of each block of them."""
     address.use(unit.stores)
-    for chunk in Chunks(limits).of(reader.format, unit.piece):
+    for chunk in BatchWindows(limits).of(reader.format, unit.piece):
         if len(unit.aborted):
             flag_aborted(chunk.table, unit.aborted)
         wanted = _wanted(unit, chunk.table)
@@ -268,7 +268,7 @@ def _have_keys(records: RecordColumns, keys: Iterable[bytes]) -> Int64Array:
     return np.sort(np.concatenate(found))
 
 
-class RecordReader:
+class SegmentRecordReader:
     """Reads single records of segments; holds their files open."""
 
     def __init__(self, reader: RowReader, plain_bytes: int) -> None:
@@ -306,7 +306,7 @@ class RecordReader:
         if len(self._files) < _MOST_OPEN:
             self._file(segment)
 
-    def _batch(self, segment: Segment, position: int) -> Chunk:
+    def _batch(self, segment: Segment, position: int) -> BatchWindow:
         """The batch that begins there, alone in its table."""
         file, format = self._file(segment), self._reader.format
         left = segment.position + segment.size_bytes - position
@@ -324,7 +324,7 @@ class RecordReader:
             buffer = whole
             table, _, wanted, held = format.split(buffer, 0, len(buffer), segment.base_offset)
             if len(table):
-                return Chunk.of(held, table[:1], position)
+                return BatchWindow.of(held, table[:1], position)
             wanted = wanted if wanted > len(buffer) else 2 * len(buffer)
         raise CorruptLog("no batch begins here", 0)
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from lastwrite.engine.chunks import Chunk
+from lastwrite.engine.chunks import BatchWindow
 from lastwrite.engine.system import Format, system_named
 from lastwrite.model.columns import ByteArray, Int64Array, RecordColumns
 from lastwrite.model.log import PartitionLog, TopicPartition
@@ -29,7 +29,12 @@ class RowReader(Protocol):
     def format(self) -> Format: ...
 
     def records(
-        self, chunk: Chunk, wanted: ByteArray | None, span: tuple[int, int], *, is_committed: bool
+        self,
+        chunk: BatchWindow,
+        wanted: ByteArray | None,
+        span: tuple[int, int],
+        *,
+        is_committed: bool,
     ) -> Iterator[RecordColumns]:
         """The records whose offsets lie in ``span``, of the batches with a non-zero byte in
         ``wanted``; without those of aborted transactions where ``is_committed``. What comes is

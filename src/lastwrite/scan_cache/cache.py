@@ -36,13 +36,13 @@ from lastwrite.engine.system import Decision
 from lastwrite.errors import LogError
 from lastwrite.model.log import KeptScan, PartitionLog
 from lastwrite.model.policy import Strategy
-from lastwrite.model.work import Failed, Piece, PieceScan, SegmentOutput
+from lastwrite.model.work import FailedUnit, PieceScan, ScanRange, SegmentOutput
 from lastwrite.scan_cache import files, objects
 from lastwrite.scan_cache.format import digest_of
 from lastwrite.scan_cache.objects import CachedObject
 from lastwrite.scan_cache.secret import partition_secret, secret_or_none
-from lastwrite.scan_cache.segment import NOBODY, CachedPiece, CachedSegment, FileIdentity
-from lastwrite.scan_cache.task import CachedScan, WriteUnit, write_object, write_segment
+from lastwrite.scan_cache.segment import NOBODY, CachedPiece, CachedSegment, SegmentIdentity
+from lastwrite.scan_cache.task import FileCachedScan, WriteUnit, write_object, write_segment
 from lastwrite.spark.work import Runner
 
 LEAST_SEGMENT_BYTES = 1 << 20  # reading a smaller segment costs less than a file beside it
@@ -53,14 +53,14 @@ _LEAST_FILLED = 4  # entries must take so many times the space of their buckets'
 
 
 @dataclass(slots=True)
-class CachedLog:
+class PartitionCache:
     """The cached scans of one partition at a round's start, and the data for caching at its end."""
 
     log: PartitionLog
     secret: bytes = field(repr=False)
     is_new: bool  # nothing is cached: the secret was created for this round
     bits: int
-    before: dict[int, FileIdentity]  # by index: the segments that may be cached
+    before: dict[int, SegmentIdentity]  # by index: the segments that may be cached
     segments: dict[int, CachedSegment] = field(default_factory=dict)  # the segments that are cached
     is_archived: bool = False  # cached in objects that the manifest names
 
@@ -71,7 +71,7 @@ class CachedLog:
 
     def scan_of(
         self, segment: int, start: int, end_offset: int
-    ) -> CachedScan | CachedObject | None:
+    ) -> FileCachedScan | CachedObject | None:
         """The cached scan of the piece that begins at ``start``, or None."""
         found = self.segments.get(segment)
         if found is None:
@@ -81,10 +81,10 @@ class CachedLog:
             return None
         if found.kept is not None:
             return CachedObject(found.kept, found.bits, piece)
-        return CachedScan(found.path, found.bits, found.identity, piece)
+        return FileCachedScan(found.path, found.bits, found.identity, piece)
 
 
-def open_log(log: PartitionLog, end: int, bits: int) -> CachedLog | None:
+def open_log(log: PartitionLog, end: int, bits: int) -> PartitionCache | None:
     """The cached scans of the segments of ``log`` below ``end``. None if caching is not worth
     while.
 
@@ -113,14 +113,14 @@ def open_log(log: PartitionLog, end: int, bits: int) -> CachedLog | None:
             if segment is not None and segment.bits >= bits - _MOST_COARSE_BITS:
                 found[n] = segment
     if secret is None or not found:
-        return CachedLog(log, new_secret(), True, bits, before)
+        return PartitionCache(log, new_secret(), True, bits, before)
     bits = min(bits, *(segment.bits for segment in found.values()))
-    return CachedLog(log, secret, False, bits, before, found)
+    return PartitionCache(log, secret, False, bits, before, found)
 
 
 def open_archived(
     log: PartitionLog, end: int, bits: int, secret: bytes, *, is_same: bool
-) -> CachedLog | None:
+) -> PartitionCache | None:
     """The same for a log that will be in an archive; ``is_same`` if it is in that archive already."""
     before = {
         n: NOBODY
@@ -143,21 +143,21 @@ def open_archived(
         if segment is not None and segment.bits >= bits - _MOST_COARSE_BITS
     }
     bits = min([bits, *(segment.bits for segment in segments.values())])
-    return CachedLog(log, secret, False, bits, before, segments, is_archived=True)
+    return PartitionCache(log, secret, False, bits, before, segments, is_archived=True)
 
 
-class ScanCache:
+class RoundScanCache:
     """The cache of a round's logs, as the engine uses it."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self._opened: dict[int, CachedLog] = {}  # by the partition's number in its wave
-        self._written: dict[int, list[tuple[WriteUnit, str | Failed[WriteUnit]]]] = {}
+        self._opened: dict[int, PartitionCache] = {}  # by the partition's number in its wave
+        self._written: dict[int, list[tuple[WriteUnit, str | FailedUnit[WriteUnit]]]] = {}
         self._secrets: dict[str, bytes | None] = {}  # by archive
 
     def open(
         self, context: Context, number: int, log: PartitionLog, decision: Decision, bits: int
-    ) -> CachedLog | None:
+    ) -> PartitionCache | None:
         """The cached scans of a partition.
 
         Without a scratch folder workers cannot read each other's entries, and nothing is cached.
@@ -199,7 +199,7 @@ class ScanCache:
                 units += self._object_units(context, each, cached)
         logs = {unit.partition for unit in units}
         begun = [each.plan.log for each in partitions if each.plan.number in logs]
-        answers: Sequence[KeptScan | Failed[WriteUnit]] = ()
+        answers: Sequence[KeptScan | FailedUnit[WriteUnit]] = ()
         try:
             if units:
                 context.system.begin_writing(begun, context.options.to)
@@ -218,7 +218,7 @@ class ScanCache:
         for each in partitions:
             kept[each.plan.number] = self._forgotten(each)
         for unit, answer in zip(units, answers, strict=False):
-            if isinstance(answer, Failed):
+            if isinstance(answer, FailedUnit):
                 context.progress.note(f"a scan was not kept: {answer.error}")
             else:
                 kept[unit.partition][unit.segment.base_offset] = answer
@@ -280,7 +280,7 @@ class ScanCache:
             yield from _unit(cached, plan.number, place, known, scans)
 
     def _object_units(
-        self, context: Context, partition: RewrittenPartition, cached: CachedLog
+        self, context: Context, partition: RewrittenPartition, cached: PartitionCache
     ) -> Iterator[WriteUnit]:
         """The same in an archive, where parts are separate segments."""
         units = [*_untouched_units(partition, cached)]
@@ -301,7 +301,7 @@ class ScanCache:
             )
 
 
-def _untouched_units(partition: RewrittenPartition, cached: CachedLog) -> Iterator[WriteUnit]:
+def _untouched_units(partition: RewrittenPartition, cached: PartitionCache) -> Iterator[WriteUnit]:
     """The untouched segments for which more is known now."""
     plan = partition.plan
     by_segment = groupby(
@@ -318,7 +318,7 @@ def _untouched_units(partition: RewrittenPartition, cached: CachedLog) -> Iterat
             yield from _unit(cached, plan.number, place, known, scans)
 
 
-def _as_scanned(piece: Piece, scan: PieceScan) -> CachedPiece:
+def _as_scanned(piece: ScanRange, scan: PieceScan) -> CachedPiece:
     if not scan.is_plain or scan.losers:
         return CachedPiece(piece.start, piece.end)
     return CachedPiece(
@@ -349,7 +349,7 @@ def _as_left(
 
 
 def _unit(
-    cached: CachedLog,
+    cached: PartitionCache,
     partition: int,
     place: tuple[str, int],
     pieces: tuple[CachedPiece, ...],
@@ -370,9 +370,9 @@ def _unit(
 
 
 def _place(
-    cached: CachedLog,
+    cached: PartitionCache,
     rewritten: Collection[int],
-    written: Sequence[tuple[WriteUnit, str | Failed[WriteUnit]]],
+    written: Sequence[tuple[WriteUnit, str | FailedUnit[WriteUnit]]],
 ) -> Iterator[str]:
     """Give the ``written`` files their final names, after the segments, and remove stale files.
 
@@ -386,7 +386,7 @@ def _place(
     first = min((segments[n].base_offset for n in rewritten), default=None)
     current: set[int] = set()
 
-    def is_as_before(n: int, now: FileIdentity) -> bool:
+    def is_as_before(n: int, now: SegmentIdentity) -> bool:
         linked = first is not None and segments[n].base_offset > first
         return now == cached.before[n] or (linked and now.is_same_but_linked(cached.before[n]))
 
@@ -394,7 +394,7 @@ def _place(
         if cached.is_new and any(isinstance(answer, str) for _, answer in written):
             files.write_secret(cached.log.folder, cached.secret)
         for unit, answer in written:
-            if isinstance(answer, Failed):
+            if isinstance(answer, FailedUnit):
                 yield str(answer.error)
                 continue
             base_offset = unit.segment.base_offset

@@ -26,7 +26,7 @@ from lastwrite.scan_cache.segment import (
     NO_FILE,
     CachedBlock,
     CachedSegment,
-    FileIdentity,
+    SegmentIdentity,
     Stamp,
 )
 from lastwrite.storage import files, ownership
@@ -39,10 +39,10 @@ _OURS = re.compile(
 _MOST_TABLE_BYTES = 64 << 20
 
 
-def identity_of(log_path: str) -> FileIdentity:
+def identity_of(log_path: str) -> SegmentIdentity:
     """The current identity of the segment's files."""
     stem = log_path.removesuffix(_LOG)
-    return FileIdentity(_stamp(log_path), _stamp(stem + ".index"), _stamp(stem + ".timeindex"))
+    return SegmentIdentity(_stamp(log_path), _stamp(stem + ".index"), _stamp(stem + ".timeindex"))
 
 
 def _stamp(path: str) -> Stamp:
@@ -92,7 +92,7 @@ def write_secret(folder: str, secret: bytes) -> None:
 
 
 def read_cached(
-    log_path: str, identity: FileIdentity, secret_digest: bytes
+    log_path: str, identity: SegmentIdentity, secret_digest: bytes
 ) -> CachedSegment | None:
     """The cached scan of the segment. None if there is none for this very file, or it is invalid."""
     path = cache_path(log_path)
@@ -188,7 +188,7 @@ class CacheWriter:
                 os.unlink(self.path)
 
 
-def put_in_place(path: str, log_path: str, identity: FileIdentity) -> None:
+def put_in_place(path: str, log_path: str, identity: SegmentIdentity) -> None:
     """Write the segment's identity to a finished file, and rename it unless it has its final name.
 
     Raises:

@@ -27,7 +27,7 @@ from lastwrite.encoding.checksum import crc32c
 from lastwrite.encoding.layout import I64, U32, U64, At, layout
 from lastwrite.errors import CorruptLog
 from lastwrite.model.columns import ByteArray
-from lastwrite.scan_cache.segment import CachedBlock, CachedPiece, CachedSegment, FileIdentity
+from lastwrite.scan_cache.segment import CachedBlock, CachedPiece, CachedSegment, SegmentIdentity
 
 MAGIC = int.from_bytes(b"lw-kept\x01", "little")
 ALIGNMENT = 64
@@ -157,7 +157,7 @@ def header_of(segment: CachedSegment, tables_at: int, tables: bytes) -> CacheHea
     )
 
 
-def with_identity(header: CacheHeader, identity: FileIdentity) -> CacheHeader:
+def with_identity(header: CacheHeader, identity: SegmentIdentity) -> CacheHeader:
     """The header for a segment whose files now have this identity."""
     return CacheHeader._make(
         (*header[:2], *identity.log, *identity.offset_index, *identity.time_index, *header[14:])
@@ -248,10 +248,10 @@ def decode_segment(
     )
 
 
-def identity_of(header: CacheHeader) -> FileIdentity:
+def identity_of(header: CacheHeader) -> SegmentIdentity:
     """The identity in the header."""
     fields = header[2:14]
-    return FileIdentity(fields[0:4], fields[4:8], fields[8:12])
+    return SegmentIdentity(fields[0:4], fields[4:8], fields[8:12])
 
 
 def encode_secret(secret: bytes) -> bytes:

@@ -19,20 +19,20 @@ from typing import Any, Self
 
 import numpy as np
 
-from lastwrite.archive.place import place_at
+from lastwrite.archive.partition_store import place_at
 from lastwrite.engine.scan import EntryBlock
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import KeptScan, Segment
 from lastwrite.model.stores import StoreSettings
-from lastwrite.model.work import Limits, Piece, PieceScan, ScanUnit
+from lastwrite.model.work import Limits, PieceScan, ScanRange, ScanUnit
 from lastwrite.scan_cache import format as layout
 from lastwrite.scan_cache.segment import (
     NO_FILE,
     CachedBlock,
     CachedPiece,
     CachedSegment,
-    FileIdentity,
+    SegmentIdentity,
 )
 from lastwrite.storage.objects.store import Writer
 from lastwrite.storage.reading import SegmentReader, reader_at
@@ -70,9 +70,9 @@ def _key(secret: bytes, use: bytes) -> bytes:
     return blake2b(secret, digest_size=32, person=use).digest()
 
 
-def identity_of(log_bytes: int) -> FileIdentity:
+def identity_of(log_bytes: int) -> SegmentIdentity:
     """The identity of a segment of an archive."""
-    return FileIdentity((log_bytes, -1, -1, -1), NO_FILE, NO_FILE)
+    return SegmentIdentity((log_bytes, -1, -1, -1), NO_FILE, NO_FILE)
 
 
 # ---------------------------------------------------------------------- reading
@@ -123,7 +123,7 @@ class CachedObject:
     def read_bytes(self) -> int:
         return 16 * self.piece.records
 
-    def scanned(self, unit: ScanUnit, piece: Piece, hand_on: Any) -> PieceScan | None:
+    def scanned(self, unit: ScanUnit, piece: ScanRange, hand_on: Any) -> PieceScan | None:
         """The piece's result; its blocks are passed to ``hand_on``. None means that it must be
         scanned.
         """
@@ -176,7 +176,7 @@ class CachedObject:
 # ---------------------------------------------------------------------- writing
 
 
-class ObjectWriter:
+class CacheObjectWriter:
     """Writes a cache object at ``address``; as a context manager it leaves no unfinished object.
 
     Raises:

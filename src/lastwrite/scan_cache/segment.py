@@ -13,19 +13,19 @@ Stamp: TypeAlias = tuple[int, int, int, int]
 NO_FILE: Stamp = (-1, -1, -1, -1)
 
 
-class FileIdentity(NamedTuple):
+class SegmentIdentity(NamedTuple):
     """The state of a segment's files: any change of them changes this."""
 
     log: Stamp
     offset_index: Stamp
     time_index: Stamp
 
-    def is_same_but_linked(self, other: FileIdentity) -> bool:
+    def is_same_but_linked(self, other: SegmentIdentity) -> bool:
         """Whether only the inodes' own times differ, as after a rename or link."""
         return all(a[:2] == b[:2] and a[3] == b[3] for a, b in zip(self, other, strict=True))
 
 
-NOBODY = FileIdentity(NO_FILE, NO_FILE, NO_FILE)
+NOBODY = SegmentIdentity(NO_FILE, NO_FILE, NO_FILE)
 
 
 class CachedBlock(NamedTuple):
@@ -74,7 +74,7 @@ class CachedSegment:
     path: str
     base_offset: int
     bits: int  # the bits by which its blocks are sorted
-    identity: FileIdentity  # the segment's, when it was scanned
+    identity: SegmentIdentity  # the segment's, when it was scanned
     secret_digest: bytes  # 16 bytes: digest of the secret of the fingerprints
     pieces: tuple[CachedPiece, ...]  # consecutive; they cover the whole segment
     kept: KeptScan | None = None  # only for an object

@@ -16,30 +16,30 @@ from lastwrite.errors import LogError
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import KeptScan
 from lastwrite.model.stores import StoreSettings
-from lastwrite.model.work import Block, Piece, PieceScan, ScannedEntries, ScanUnit
+from lastwrite.model.work import Block, PieceScan, ScannedEntries, ScanRange, ScanUnit
 from lastwrite.scan_cache.files import CacheWriter, identity_of
 from lastwrite.scan_cache.format import block_bytes, digest_of, split_block
-from lastwrite.scan_cache.objects import ObjectWriter, object_name
+from lastwrite.scan_cache.objects import CacheObjectWriter, object_name
 from lastwrite.scan_cache.objects import identity_of as identity_of_object
-from lastwrite.scan_cache.segment import CachedPiece, CachedSegment, FileIdentity
+from lastwrite.scan_cache.segment import CachedPiece, CachedSegment, SegmentIdentity
 from lastwrite.scan_cache.survivors import keep_entries, renumber
 from lastwrite.storage.scratch import ScratchReader, read_states
 
 
 @dataclass(frozen=True, slots=True)
-class CachedScan:
+class FileCachedScan:
     """Replaces the scan of a piece, if its cache file is intact and the segment unchanged."""
 
     path: str  # of the cache file
     bits: int  # at least as many as the round uses
-    identity: FileIdentity
+    identity: SegmentIdentity
     piece: CachedPiece
 
     @property
     def read_bytes(self) -> int:
         return 16 * self.piece.records
 
-    def scanned(self, unit: ScanUnit, piece: Piece, hand_on: object) -> PieceScan | None:
+    def scanned(self, unit: ScanUnit, piece: ScanRange, hand_on: object) -> PieceScan | None:
         """The piece's result, without its states. None means that it must be scanned."""
         known = self.piece
         if known.first_offset < unit.first_dirty < known.next_offset:
@@ -113,7 +113,7 @@ def write_object(unit: WriteUnit, scanned: Mapping[int, ScannedEntries] | None =
         LogError, OSError: as ``write_segment``.
     """
     name = object_name(unit.folder, uuid.uuid4().hex[:12], unit.segment.base_offset)
-    with ObjectWriter(name, unit.secret, unit.stores) as writer:
+    with CacheObjectWriter(name, unit.secret, unit.stores) as writer:
         pieces = tuple(
             _write_piece(unit, piece, scan, writer, scanned[scan.piece] if scanned else None)
             for piece, scan in zip(unit.segment.pieces, unit.scans, strict=True)
@@ -138,7 +138,7 @@ def scan_into_object(unit: ScanUnit, address: str, base_offset: int) -> KeptScan
             parts = block.ends.view(np.uint8), block.rows.reshape(-1).view(np.uint8)
             held.append((np.concatenate(parts), len(block.rows)))
 
-    with ObjectWriter(address, unit.secret, unit.limits.stores) as writer:
+    with CacheObjectWriter(address, unit.secret, unit.limits.stores) as writer:
         for piece, (found, _) in zip(unit.pieces, scan(unit, hold), strict=True):
             known = CachedPiece(piece.start - start, piece.end - start)
             is_held = sum(count for _, count in held) == found.records > 0
@@ -165,7 +165,7 @@ def _write_piece(
     unit: WriteUnit,
     piece: CachedPiece,
     scan: PieceScan,
-    writer: CacheWriter | ObjectWriter,
+    writer: CacheWriter | CacheObjectWriter,
     scanned: ScannedEntries | None = None,
 ) -> CachedPiece:
     if piece.records < 0:

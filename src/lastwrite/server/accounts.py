@@ -8,7 +8,7 @@ from typing import Any
 
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.rules.serve_settings import MECHANISMS
-from lastwrite.server.rights import Kind, Operation, Rule
+from lastwrite.server.acls import AclEntry, Operation, ResourceType
 from lastwrite.server.users import User, Users, check_name, read_users, write_users
 
 
@@ -91,11 +91,11 @@ def _added(known: Users, name: str, password: str | None, mechanisms: Sequence[s
 
 def _allowed(known: Users, user: str, topics: Sequence[str], groups: Sequence[str]) -> Users:
     rules = list(known.rules)
-    for kind, names in ((Kind.TOPIC, topics), (Kind.GROUP, groups)):
+    for kind, names in ((ResourceType.TOPIC, topics), (ResourceType.GROUP, groups)):
         for name in names:
             is_prefix = name.endswith("*") and name != "*"
             plain = name[:-1] if is_prefix else name
-            rule = Rule(f"User:{user}", Operation.READ, kind, plain, is_prefix)
+            rule = AclEntry(f"User:{user}", Operation.READ, kind, plain, is_prefix)
             if rule not in rules:
                 rules.append(rule)
     return Users(known.users, tuple(rules))

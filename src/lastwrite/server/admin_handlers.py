@@ -11,15 +11,15 @@ from contextlib import suppress
 from typing import Any
 
 from lastwrite.errors import CorruptLog, LogError
-from lastwrite.server.allowed import Allowed
-from lastwrite.server.catalog import Partition, name_problem
+from lastwrite.server.acls import ANY_NAME, AclEntry, Operation
+from lastwrite.server.authorized_catalog import AuthorizedCatalog
+from lastwrite.server.catalog import ServedPartition, name_problem
 from lastwrite.server.errors import Code
-from lastwrite.server.handlers import NOT_HOSTED, Place
-from lastwrite.server.messages import Request, encode_answer, part
-from lastwrite.server.rights import ANY_NAME, Operation, Rule
+from lastwrite.server.handlers import NOT_HOSTED, ServerContext
+from lastwrite.server.messages import ClientRequest, encode_answer, part
 
 
-def describe_log_dirs(place: Place, request: Request, body: Any) -> bytes:
+def describe_log_dirs(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
     """The folders that contain the partitions, with their sizes in bytes.
 
     Volume sizes are not reported. Partitions that cannot be read are omitted.
@@ -65,7 +65,7 @@ def describe_log_dirs(place: Place, request: Request, body: Any) -> bytes:
     )
 
 
-def _size_of(request: Request, held: Partition) -> Any:
+def _size_of(request: ClientRequest, held: ServedPartition) -> Any:
     return part(
         request,
         "DescribeLogDirsPartition",
@@ -76,7 +76,7 @@ def _size_of(request: Request, held: Partition) -> Any:
     )
 
 
-def describe_producers(place: Place, request: Request, body: Any) -> bytes:
+def describe_producers(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
     """The known producers of each partition, with the first offset of an open transaction.
 
     Sequences and coordinator epochs that are not known are -1, as on a broker: readers do not need
@@ -99,7 +99,7 @@ def describe_producers(place: Place, request: Request, body: Any) -> bytes:
     )
 
 
-def _producers(catalog: Allowed, request: Request, name: str, number: int) -> Any:
+def _producers(catalog: AuthorizedCatalog, request: ClientRequest, name: str, number: int) -> Any:
     held = catalog.partition(catalog.topic(name), number)
     error: int = Code.NONE
     message: str | None = None
@@ -141,7 +141,7 @@ def _producers(catalog: Allowed, request: Request, name: str, number: int) -> An
     )
 
 
-def list_partition_reassignments(place: Place, request: Request, body: Any) -> bytes:
+def list_partition_reassignments(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
     """An empty list, because partitions are never reassigned here."""
     error = Code.NONE
     if not place.catalog.of_cluster(Operation.DESCRIBE):
@@ -156,7 +156,7 @@ _MATCH, _LITERAL, _PREFIXED = 2, 3, 4
 _DENY, _ALLOW = 2, 3
 
 
-def describe_acls(place: Place, request: Request, body: Any) -> bytes:
+def describe_acls(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
     """The ACLs that match a filter, grouped by resource.
 
     Raises:
@@ -201,11 +201,11 @@ def describe_acls(place: Place, request: Request, body: Any) -> bytes:
     )
 
 
-def _pattern(rule: Rule) -> int:
+def _pattern(rule: AclEntry) -> int:
     return _PREFIXED if rule.is_prefix else _LITERAL
 
 
-def _is_asked(rule: Rule, body: Any) -> bool:
+def _is_asked(rule: AclEntry, body: Any) -> bool:
     return (
         body.resource_type_filter in (_ANY, rule.kind)
         and body.operation in (_ANY, rule.operation)
@@ -216,7 +216,7 @@ def _is_asked(rule: Rule, body: Any) -> bool:
     )
 
 
-def _is_of_name(rule: Rule, pattern: int, name: str | None) -> bool:
+def _is_of_name(rule: AclEntry, pattern: int, name: str | None) -> bool:
     if pattern not in (_ANY, _MATCH, _pattern(rule)):
         return False
     if name is None or name == rule.name:

@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 from lastwrite.archive.gaps import gaps_in
-from lastwrite.archive.place import MANIFEST
+from lastwrite.archive.partition_store import MANIFEST
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog
 from lastwrite.kafka import beside_a_broker
 from lastwrite.kafka.format.text import topic_id_bytes
@@ -31,7 +31,7 @@ from lastwrite.kafka.system import KAFKA
 from lastwrite.model.log import PartitionLog, Problem, TopicPartition, any_damaged
 from lastwrite.server.files import Files
 from lastwrite.storage.file_state import state_of
-from lastwrite.storage.layout import Layout
+from lastwrite.storage.layout import PartitionLocator
 from lastwrite.storage.objects.address import is_address, join, store_at
 
 FILES_S, BUCKET_S = 0.05, 1.0  # between polls of a partition: in a bucket each is a request
@@ -44,7 +44,7 @@ _MOST_NAME = 249  # characters
 _NAME = re.compile(rf"[a-zA-Z0-9._-]{{1,{_MOST_NAME}}}")
 
 
-class Partition:
+class ServedPartition:
     """One partition of one topic."""
 
     is_of_kafka = True  # it has offsets and groups of a Kafka cluster
@@ -150,11 +150,11 @@ class Partition:
         self._state, self.changed_s = state, time.monotonic()
         return self._log
 
-    def _tell_gaps(self, log: PartitionLog) -> None:
+    def _log_gaps(self, log: PartitionLog) -> None:
         """Report each gap of an archive to the operator, once."""
-        self._tell_once(gaps_in([log]))
+        self._log_once(gaps_in([log]))
 
-    def _tell_once(self, problems: Iterable[Problem]) -> None:
+    def _log_once(self, problems: Iterable[Problem]) -> None:
         for problem in problems:
             if problem.message not in self._gaps_told:
                 self._gaps_told.add(problem.message)
@@ -172,7 +172,7 @@ class Partition:
         A range that may have been compacted away is reported but not returned.
         """
         found = KAFKA.judged(log, {}).problems[len(log.problems) :]
-        self._tell_once(found)
+        self._log_once(found)
         return log.holes if any_damaged(found) else ()
 
     def is_there(self) -> bool:
@@ -202,7 +202,7 @@ class Partition:
         for problem in log.problems:
             if loses_records(problem, log):
                 raise CorruptLog(problem.message, problem.position, problem.path, problem.remedy)
-        self._tell_gaps(log)
+        self._log_gaps(log)
         return log
 
     def fresh(self) -> ServedLog:
@@ -223,12 +223,12 @@ class Partition:
             LogError: see above.
         """
         self._looked_s = time.monotonic()
-        if self._log is not None and self.is_as_seen():
+        if self._log is not None and self.is_unchanged():
             return False
         self.again()
         return True
 
-    def is_as_seen(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Whether it is unchanged since it was listed."""
         return self.seen() == self._state
 
@@ -253,11 +253,11 @@ class Partition:
         return state_of(path)
 
 
-class Topic:
+class ServedTopic:
     """A topic and its partitions, by number."""
 
     def __init__(
-        self, name: str, parts: dict[int, Partition], known_id: bytes | None = None
+        self, name: str, parts: dict[int, ServedPartition], known_id: bytes | None = None
     ) -> None:
         self.name = name
         self.partitions = parts
@@ -279,11 +279,11 @@ class Topic:
         return self.known_id
 
 
-class Source(NamedTuple):
+class ServedSource(NamedTuple):
     """The topics of one system at an address."""
 
     path: str
-    system: Layout
+    system: PartitionLocator
 
     def found(self, names: Sequence[str]) -> Iterator[tuple[TopicPartition, TopicPartition, str]]:
         """For each partition its name for clients, its name in its system, and its folder.
@@ -304,12 +304,14 @@ class Source(NamedTuple):
             yield TopicPartition(topic, max(name.partition, 0)), name, folder
 
 
-Maker: TypeAlias = Callable[[TopicPartition, str, Source, Files], Partition]
+Maker: TypeAlias = Callable[[TopicPartition, str, ServedSource, Files], ServedPartition]
 
 
-def as_it_lies(name: TopicPartition, folder: str, source: Source, files: Files) -> Partition:
+def as_stored(
+    name: TopicPartition, folder: str, source: ServedSource, files: Files
+) -> ServedPartition:
     """A Kafka partition that is served without a copy."""
-    return Partition(name, folder, files)
+    return ServedPartition(name, folder, files)
 
 
 class Catalog:
@@ -324,10 +326,10 @@ class Catalog:
 
     def __init__(
         self,
-        sources: Sequence[Source],
+        sources: Sequence[ServedSource],
         names: Sequence[str],
         files: Files,
-        make: Maker = as_it_lies,
+        make: Maker = as_stored,
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._sources = list(sources)
@@ -337,8 +339,8 @@ class Catalog:
         self._tell = tell
         self._lock = threading.Lock()
         self._gone: dict[str, TopicPartition] = {}  # folders that disappeared
-        self._topics: dict[str, Topic] = {}
-        self._of_ids: dict[bytes, Topic] = {}
+        self._topics: dict[str, ServedTopic] = {}
+        self._of_ids: dict[bytes, ServedTopic] = {}
         self._pool = ThreadPoolExecutor(_AT_ONCE, "catalog")
         self.list_again()
 
@@ -352,8 +354,8 @@ class Catalog:
             NotALog, InvalidConfig: see above.
         """
         self._listed_s = time.monotonic()
-        found: dict[str, dict[int, Partition]] = {}
-        of: dict[str, tuple[Layout, str]] = {}  # a topic's system, and its name there
+        found: dict[str, dict[int, ServedPartition]] = {}
+        of: dict[str, tuple[PartitionLocator, str]] = {}  # a topic's system, and its name there
         missing: NotALog | None = None
         known = {
             part.folder: part
@@ -394,7 +396,7 @@ class Catalog:
         self._topics = {
             name: before[name]
             if name in before and before[name].partitions == parts
-            else Topic(name, parts)
+            else ServedTopic(name, parts)
             for name, parts in sorted(found.items())
         }
 
@@ -403,13 +405,13 @@ class Catalog:
         topics = map(self._present, list(self._topics.values()))
         return [topic.name for topic in topics if topic is not None]
 
-    def topic(self, name: str) -> Topic | None:
+    def topic(self, name: str) -> ServedTopic | None:
         if name not in self._topics or self._gone:
             self._look()
         found = self._topics.get(name)
         return None if found is None else self._present(found)
 
-    def _present(self, topic: Topic) -> Topic | None:
+    def _present(self, topic: ServedTopic) -> ServedTopic | None:
         """The topic without partitions whose folders disappeared; None if all of them did."""
         there = {number: part for number, part in topic.partitions.items() if part.is_there()}
         if len(there) == len(topic.partitions):
@@ -419,13 +421,13 @@ class Catalog:
         if not there:
             self._topics.pop(topic.name, None)
             return None
-        rest = Topic(topic.name, there, topic.known_id)
+        rest = ServedTopic(topic.name, there, topic.known_id)
         self._topics[topic.name] = rest
         if rest.known_id is not None:
             self._of_ids[rest.known_id] = rest
         return rest
 
-    def _report_gone(self, part: Partition) -> None:
+    def _report_gone(self, part: ServedPartition) -> None:
         """Report a folder once as long as it is gone."""
         with self._lock:
             is_reported = part.folder in self._gone
@@ -447,7 +449,7 @@ class Catalog:
             with suppress(LogError):
                 self.list_again()
 
-    def of_id(self, id: bytes) -> Topic | None:
+    def of_id(self, id: bytes) -> ServedTopic | None:
         """The topic of that id. Topics that were never requested are read to find it."""
         found = self._of_ids.get(id)
         if found is not None and self._topics.get(found.name) is found:
@@ -459,10 +461,10 @@ class Catalog:
         self.read_all(list(self._topics.values()))
         return self._of_ids.get(id)
 
-    def read_all(self, topics: Sequence[Topic]) -> None:
+    def read_all(self, topics: Sequence[ServedTopic]) -> None:
         """Read the partitions of topics, several in parallel. Unreadable ones are skipped."""
 
-        def read(found: Sequence[Partition]) -> None:
+        def read(found: Sequence[ServedPartition]) -> None:
             for each in found:
                 with suppress(LogError):
                     each.peek()
@@ -482,7 +484,7 @@ class Catalog:
         return {os.path.dirname(part.folder) for part in parts}
 
     @staticmethod
-    def partition(topic: Topic | None, number: int) -> Partition | None:
+    def partition(topic: ServedTopic | None, number: int) -> ServedPartition | None:
         return None if topic is None else topic.partitions.get(number)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from lastwrite.errors import LogError
 from lastwrite.kafka.cluster import metadata_log
 from lastwrite.kafka.cluster.cluster_state import ClusterState, read_cluster_state
-from lastwrite.kafka.cluster.roots import Clusters
+from lastwrite.kafka.cluster.roots import MetadataLookup
 from lastwrite.kafka.store.transaction_log import transactions_in
 
 
@@ -18,7 +18,7 @@ class ClusterFiles:
 
     def __init__(self, roots: Sequence[str] = (), metadata: str | None = None) -> None:
         self._roots = tuple(roots)
-        self._clusters = Clusters(roots, metadata)
+        self._clusters = MetadataLookup(roots, metadata)
         self._lock = threading.Lock()
         self._read: tuple[object, ClusterState] | None = None
 
@@ -51,7 +51,7 @@ class ClusterFiles:
 
     def node(self) -> str | None:
         """The id of the broker whose log roots these are. None if unknown or not unique."""
-        nodes = {self._clusters.spokesman(root).node for root in self._roots}
+        nodes = {self._clusters.metadata_for(root).node for root in self._roots}
         return nodes.pop() if len(nodes) == 1 else None
 
     def transactions(self) -> Mapping[str, Mapping[str, Any]]:
@@ -66,4 +66,4 @@ class ClusterFiles:
         return found
 
     def _metadata_of(self, root: str) -> str | None:
-        return self._clusters.spokesman(root).folder
+        return self._clusters.metadata_for(root).folder

@@ -18,11 +18,11 @@ from lastwrite.errors import LogError
 from lastwrite.kafka.cluster.cluster_state import BROKER, CLIENT_METRICS, GROUP, QuotaEntity
 from lastwrite.kafka.cluster.internal_topics import TRANSACTION_STATES
 from lastwrite.kafka.format.names import METADATA_TOPIC
+from lastwrite.server.acls import Operation
 from lastwrite.server.config_handlers import LOGGER, TOPIC
 from lastwrite.server.errors import Code
-from lastwrite.server.handlers import NODE, Place
-from lastwrite.server.messages import Request, encode_answer, part
-from lastwrite.server.rights import Operation
+from lastwrite.server.handlers import NODE, ServerContext
+from lastwrite.server.messages import ClientRequest, encode_answer, part
 
 _EXACT, _DEFAULT, _SPECIFIED = 0, 1, 2  # how a component of a filter matches
 _USER, _CLIENT, _IP = "user", "client-id", "ip"
@@ -34,7 +34,7 @@ _KNOWN_STATES = tuple(each for each in TRANSACTION_STATES if each != _DEAD)
 # ---------------------------------------------------------------------- the quorum
 
 
-def describe_quorum(place: Place, request: Request, body: Any) -> bytes:
+def describe_quorum(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
     """The end of the metadata log. The server is the leader and the only voter."""
     if not place.catalog.of_cluster(Operation.DESCRIBE):
         return encode_answer(
@@ -101,7 +101,7 @@ def describe_quorum(place: Place, request: Request, body: Any) -> bytes:
 # ---------------------------------------------------------------------- quotas
 
 
-def describe_client_quotas(place: Place, request: Request, body: Any) -> bytes:
+def describe_client_quotas(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
     """Quotas of the metadata log. The server does not enforce them."""
     error, message = _filter_error(body.components)
     entries: tuple[Any, ...] = ()
@@ -123,7 +123,7 @@ def describe_client_quotas(place: Place, request: Request, body: Any) -> bytes:
     )
 
 
-def _quota(request: Request, entity: QuotaEntity, values: Mapping[str, float]) -> Any:
+def _quota(request: ClientRequest, entity: QuotaEntity, values: Mapping[str, float]) -> Any:
     return part(
         request,
         "EntryData",
@@ -175,7 +175,9 @@ def _matches(entity: QuotaEntity, body: Any) -> bool:
     )
 
 
-def describe_user_scram_credentials(place: Place, request: Request, body: Any) -> bytes:
+def describe_user_scram_credentials(
+    place: ServerContext, request: ClientRequest, body: Any
+) -> bytes:
     """Iterations of SCRAM credentials in the metadata log. The server accepts none of them."""
     error, message = Code.NONE, ""
     credentials: Mapping[str, Mapping[int, int]] = {}
@@ -201,7 +203,7 @@ def describe_user_scram_credentials(place: Place, request: Request, body: Any) -
 
 
 def _credentials(
-    request: Request, name: str, found: Mapping[int, int] | None, is_double: bool
+    request: ClientRequest, name: str, found: Mapping[int, int] | None, is_double: bool
 ) -> Any:
     error, message = Code.NONE, ""
     if is_double:
@@ -229,7 +231,7 @@ def _credentials(
 # ---------------------------------------------------------------------- resources with settings
 
 
-def list_config_resources(place: Place, request: Request, body: Any) -> bytes:
+def list_config_resources(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
     """Names of resources that have settings."""
     asked = getattr(body, "resource_types", (CLIENT_METRICS,)) or _ALL_RESOURCES
     error: int = Code.NONE
@@ -264,7 +266,7 @@ def list_config_resources(place: Place, request: Request, body: Any) -> bytes:
 # ---------------------------------------------------------------------- transactions
 
 
-def list_transactions(place: Place, request: Request, body: Any) -> bytes:
+def list_transactions(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
     """Transactional ids and their states."""
     unknown = tuple(each for each in body.state_filters if each not in _KNOWN_STATES)
     error: int = Code.NONE
@@ -306,7 +308,7 @@ def list_transactions(place: Place, request: Request, body: Any) -> bytes:
     )
 
 
-def describe_transactions(place: Place, request: Request, body: Any) -> bytes:
+def describe_transactions(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
     """The state of transactional ids, and the partitions of their open transactions."""
     found: Mapping[str, Mapping[str, Any]] = {}
     error: int = Code.NONE
@@ -324,7 +326,11 @@ def describe_transactions(place: Place, request: Request, body: Any) -> bytes:
 
 
 def _described(
-    place: Place, request: Request, name: str, state: Mapping[str, Any] | None, error: int
+    place: ServerContext,
+    request: ClientRequest,
+    name: str,
+    state: Mapping[str, Any] | None,
+    error: int,
 ) -> Any:
     if not name:
         error = Code.INVALID_REQUEST

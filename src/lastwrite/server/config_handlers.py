@@ -20,12 +20,12 @@ from lastwrite.kafka.rules.described_settings import (
 )
 from lastwrite.kafka.rules.topic_settings import POLICY
 from lastwrite.kafka.store import archived
-from lastwrite.server.allowed import Allowed
-from lastwrite.server.catalog import Topic, name_problem
+from lastwrite.server.acls import Operation
+from lastwrite.server.authorized_catalog import AuthorizedCatalog
+from lastwrite.server.catalog import ServedTopic, name_problem
 from lastwrite.server.errors import Code
-from lastwrite.server.handlers import MALFORMED, NODE, Place
-from lastwrite.server.messages import Request, encode_answer, part
-from lastwrite.server.rights import Operation
+from lastwrite.server.handlers import MALFORMED, NODE, ServerContext
+from lastwrite.server.messages import ClientRequest, encode_answer, part
 
 TOPIC, LOGGER = 2, 8  # types of resources, beside those of the metadata log
 _NO_CLUSTER = "Cluster authorization failed."
@@ -40,7 +40,7 @@ def given_settings(config: Mapping[str, object], roots: Sequence[str]) -> dict[s
     return dirs | given | own
 
 
-def describe_configs(place: Place, request: Request, body: Any) -> bytes:
+def describe_configs(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
     """Settings with their sources and synonyms. Loggers have none."""
     return encode_answer(
         request,
@@ -52,7 +52,7 @@ def describe_configs(place: Place, request: Request, body: Any) -> bytes:
 
 
 def _result(
-    request: Request,
+    request: ClientRequest,
     asked: Any,
     has_synonyms: bool,
     error: int,
@@ -89,14 +89,14 @@ def _result(
     )
 
 
-def _synonym(request: Request, each: Synonym) -> Any:
+def _synonym(request: ClientRequest, each: Synonym) -> Any:
     return part(request, "DescribeConfigsSynonym", **each._asdict())
 
 
 _Found = tuple[int, str, list[DescribedSetting]]
 
 
-def _settings(place: Place, asked: Any) -> _Found:
+def _settings(place: ServerContext, asked: Any) -> _Found:
     """An error and its text; the settings if there is no error."""
     kind, name = asked.resource_type, asked.resource_name
     try:
@@ -122,7 +122,7 @@ def _settings(place: Place, asked: Any) -> _Found:
     return error, message, broker.describe_client_metrics(settings)
 
 
-def _of_topic(place: Place, name: str) -> _Found:
+def _of_topic(place: ServerContext, name: str) -> _Found:
     topic = place.catalog.topic(name)
     if topic is not None:
         return Code.NONE, "", _topic_settings(place, topic)
@@ -134,7 +134,7 @@ def _of_topic(place: Place, name: str) -> _Found:
     return error, message, []
 
 
-def _topic_settings(place: Place, topic: Topic) -> list[DescribedSetting]:
+def _topic_settings(place: ServerContext, topic: ServedTopic) -> list[DescribedSetting]:
     """
     Raises:
         LogError: the settings cannot be read.
@@ -154,7 +154,7 @@ def _texts(settings: Mapping[str, object]) -> dict[str, str]:
     return {name: str(value) for name, value in settings.items() if value is not None}
 
 
-def _error(catalog: Allowed, kind: int, name: str) -> tuple[int, str]:
+def _error(catalog: AuthorizedCatalog, kind: int, name: str) -> tuple[int, str]:
     """The error of a request for settings of something other than a topic."""
     if kind not in (BROKER, LOGGER, CLIENT_METRICS, GROUP):
         return Code.INVALID_REQUEST, MALFORMED

@@ -31,7 +31,7 @@ _MOST_MEMBERS = 1000
 Partition = tuple[str, int]  # topic, number
 
 
-class Beat(NamedTuple):
+class Heartbeat(NamedTuple):
     """A heartbeat of a member. None means unchanged since its last one."""
 
     member: str
@@ -45,7 +45,7 @@ class Beat(NamedTuple):
     reads: frozenset[Partition] | None
 
 
-class Told(NamedTuple):
+class HeartbeatResult(NamedTuple):
     """The response to a heartbeat. If ``reads`` is None, the assignment is unchanged."""
 
     error: int
@@ -96,7 +96,7 @@ class ConsumerGroup:
     def is_stable(self) -> bool:
         return all(each.epoch == self.epoch for each in self.members.values())
 
-    def beat(self, said: Beat, now_s: float) -> Told:
+    def beat(self, said: Heartbeat, now_s: float) -> HeartbeatResult:
         """Process a member's heartbeat, and return its assignment."""
         with self.lock:
             self.tick(now_s)
@@ -105,7 +105,9 @@ class ConsumerGroup:
             if said.assignor is not None and said.assignor not in ASSIGNORS:
                 offered = ", ".join(ASSIGNORS)
                 text = f"ServerAssignor {said.assignor} is not supported. "
-                return Told(Code.UNSUPPORTED_ASSIGNOR, f"{text}Supported assignors: {offered}.")
+                return HeartbeatResult(
+                    Code.UNSUPPORTED_ASSIGNOR, f"{text}Supported assignors: {offered}."
+                )
             reader, wrong = self._member(said, now_s)
             if reader is None:
                 return wrong
@@ -115,24 +117,26 @@ class ConsumerGroup:
             self._aim()
             return self._told(reader, said, is_joining, now_s)
 
-    def _member(self, said: Beat, now_s: float) -> tuple[Reader | None, Told]:
+    def _member(self, said: Heartbeat, now_s: float) -> tuple[Reader | None, HeartbeatResult]:
         found = self.members.get(said.member)
         if said.epoch == 0:
             other = self._of_instance(said.instance)
             if other is not None and other.id != said.member:
                 if other.epoch != _LEAVES_FOR_A_WHILE:
-                    return None, Told(Code.UNRELEASED_INSTANCE_ID, "Another member has this name.")
+                    return None, HeartbeatResult(
+                        Code.UNRELEASED_INSTANCE_ID, "Another member has this name."
+                    )
                 del self.members[other.id]
                 other.id, found = said.member, other
                 self.members[said.member] = other
             if found is None:
                 if len(self.members) >= _MOST_MEMBERS:
-                    return None, Told(Code.GROUP_MAX_SIZE_REACHED, "The group is full.")
+                    return None, HeartbeatResult(Code.GROUP_MAX_SIZE_REACHED, "The group is full.")
                 found = self.members[said.member] = Reader(
                     said.member, said.instance, said.client, said.host, now_s, 300.0
                 )
             found.epoch = 0
-            return found, Told(Code.NONE)
+            return found, HeartbeatResult(Code.NONE)
         if found is None:
             return None, self._unknown(said)
         may_lag = said.epoch == found.before and (said.reads or frozenset()) <= found.told
@@ -140,19 +144,21 @@ class ConsumerGroup:
             order = "greater" if said.epoch > found.epoch else "smaller"
             text = f"The consumer group member has a {order} member epoch ({said.epoch}) than the "
             text += f"one known by the group coordinator ({found.epoch}). The member must abandon "
-            return None, Told(Code.FENCED_MEMBER_EPOCH, f"{text}all its partitions and rejoin.")
-        return found, Told(Code.NONE)
+            return None, HeartbeatResult(
+                Code.FENCED_MEMBER_EPOCH, f"{text}all its partitions and rejoin."
+            )
+        return found, HeartbeatResult(Code.NONE)
 
-    def _unknown(self, said: Beat) -> Told:
+    def _unknown(self, said: Heartbeat) -> HeartbeatResult:
         text = f"Member {said.member} is not a member of group {self.name}."
-        return Told(Code.UNKNOWN_MEMBER_ID, text)
+        return HeartbeatResult(Code.UNKNOWN_MEMBER_ID, text)
 
     def _of_instance(self, instance: str | None) -> Reader | None:
         if instance is None:
             return None
         return next((each for each in self.members.values() if each.instance == instance), None)
 
-    def _take_over(self, reader: Reader, said: Beat) -> None:
+    def _take_over(self, reader: Reader, said: Heartbeat) -> None:
         if said.rebalance_s is not None and said.rebalance_s > 0:
             reader.rebalance_s = said.rebalance_s
         if said.assignor is not None:
@@ -181,7 +187,9 @@ class ConsumerGroup:
         for id, target in targets.items():
             self.members[id].target = target
 
-    def _told(self, reader: Reader, said: Beat, is_joining: bool, now_s: float) -> Told:
+    def _told(
+        self, reader: Reader, said: Heartbeat, is_joining: bool, now_s: float
+    ) -> HeartbeatResult:
         if is_joining:
             reader.told, reader.leaving = frozenset(), frozenset()
         before = reader.told
@@ -200,19 +208,23 @@ class ConsumerGroup:
                 reader.before, reader.epoch = reader.epoch, self.epoch
         is_news = is_joining or reader.told != before or said.topics is not None
         is_news = is_news or said.epoch != reader.epoch
-        return Told(Code.NONE, None, reader.id, reader.epoch, reader.told if is_news else None)
+        return HeartbeatResult(
+            Code.NONE, None, reader.id, reader.epoch, reader.told if is_news else None
+        )
 
-    def _left(self, said: Beat) -> Told:
+    def _left(self, said: Heartbeat) -> HeartbeatResult:
         found = self.members.get(said.member) or self._of_instance(said.instance)
         if found is None and said.epoch == _LEAVES_FOR_A_WHILE:
-            return Told(Code.UNKNOWN_MEMBER_ID, f"Instance id {said.instance} is unknown.")
+            return HeartbeatResult(
+                Code.UNKNOWN_MEMBER_ID, f"Instance id {said.instance} is unknown."
+            )
         if found is None:
             return self._unknown(said)
         if said.epoch == _LEAVES_FOR_A_WHILE and found.instance is not None:
             found.epoch = _LEAVES_FOR_A_WHILE
         else:
             self._remove(found)
-        return Told(Code.NONE, None, found.id, said.epoch)
+        return HeartbeatResult(Code.NONE, None, found.id, said.epoch)
 
     def may_commit(self, member: str, epoch: int) -> int:
         """The error of committing offsets as a member of this epoch."""

@@ -24,11 +24,11 @@ from typing import Any, NamedTuple
 
 from lastwrite.encoding.varint import encode_unsigned
 from lastwrite.errors import CommitConflict, LogError
-from lastwrite.kafka.look.served import OutOfRange, SegmentMissing, Stretch
-from lastwrite.server.allowed import Allowed
-from lastwrite.server.catalog import Partition, Topic
+from lastwrite.kafka.look.served import ByteRange, OutOfRange, SegmentMissing
+from lastwrite.server.authorized_catalog import AuthorizedCatalog
+from lastwrite.server.catalog import ServedPartition, ServedTopic
 from lastwrite.server.errors import Code
-from lastwrite.server.messages import Request, answer_head
+from lastwrite.server.messages import ClientRequest, answer_head
 
 _FLEXIBLE, _BY_ID = 12, 13
 _NO_SESSION, _NEW_SESSION = -1, 0  # epochs of requests that name all partitions
@@ -37,7 +37,7 @@ _MOST_WAIT_S = 60.0
 _TRIES = 3
 
 
-class Part(NamedTuple):
+class PartitionResponse(NamedTuple):
     """One partition of a response."""
 
     number: int
@@ -45,36 +45,36 @@ class Part(NamedTuple):
     high_watermark: int = -1
     last_stable: int = -1
     log_start: int = -1
-    stretch: Stretch | None = None
+    stretch: ByteRange | None = None
     aborted: tuple[tuple[int, int], ...] | None = None  # None for read_uncommitted
     diverging: tuple[int, int] | None = None  # the epoch and its end offset
 
 
-class Asked(NamedTuple):
+class PartitionRequest(NamedTuple):
     """One partition of a request, whether it exists or not."""
 
-    partition: Partition | None
+    partition: ServedPartition | None
     unknown: int  # the error if it does not exist
     of: Any  # kio's structure in the request
 
 
-class Waiting(NamedTuple):
+class PendingFetch(NamedTuple):
     """A request with its partitions looked up, by name or id of the topic."""
 
-    topics: list[tuple[bytes, list[Asked]]]
+    topics: list[tuple[bytes, list[PartitionRequest]]]
     is_committed: bool
     min_bytes: int
     max_bytes: int
     until: float  # of time.monotonic
 
-    def partitions(self) -> Iterator[Partition]:
+    def partitions(self) -> Iterator[ServedPartition]:
         for _, asked in self.topics:
             for each in asked:
                 if each.partition is not None:
                     yield each.partition
 
 
-def found_for(request: Request, body: Any, catalog: Allowed) -> Waiting:
+def found_for(request: ClientRequest, body: Any, catalog: AuthorizedCatalog) -> PendingFetch:
     """Look up the partitions of a request."""
     topics = []
     for each in body.topics:
@@ -87,7 +87,7 @@ def found_for(request: Request, body: Any, catalog: Allowed) -> Waiting:
             unknown = Code.NONE if topic is not None else catalog.unknown(each.topic)
         topics.append((name, [_asked(catalog, topic, part, unknown) for part in each.partitions]))
     wait_s = min(max(body.max_wait.total_seconds(), 0.0), _MOST_WAIT_S)
-    return Waiting(
+    return PendingFetch(
         topics,
         body.isolation_level == 1,
         body.min_bytes,
@@ -96,30 +96,32 @@ def found_for(request: Request, body: Any, catalog: Allowed) -> Waiting:
     )
 
 
-def _asked(catalog: Allowed, topic: Topic | None, part: Any, unknown: int) -> Asked:
+def _asked(
+    catalog: AuthorizedCatalog, topic: ServedTopic | None, part: Any, unknown: int
+) -> PartitionRequest:
     found = catalog.partition(topic, part.partition)
     if found is None and topic is not None:
         unknown = Code.UNKNOWN_TOPIC_OR_PARTITION
-    return Asked(found, unknown, part)
+    return PartitionRequest(found, unknown, part)
 
 
-class Planned(NamedTuple):
+class FetchPlan(NamedTuple):
     """A response. ``size`` is that of its records; ``error`` is for the whole request."""
 
-    topics: list[tuple[bytes, list[Part]]]
+    topics: list[tuple[bytes, list[PartitionResponse]]]
     size: int
     has_error: bool
     error: int = Code.NONE
 
 
-def refused(body: Any) -> Planned | None:
+def error_response(body: Any) -> FetchPlan | None:
     """The answer to a request that continues a session; None if the request is complete."""
     if getattr(body, "session_epoch", _NO_SESSION) in (_NO_SESSION, _NEW_SESSION):
         return None
-    return Planned([], 0, True, Code.FETCH_SESSION_ID_NOT_FOUND)
+    return FetchPlan([], 0, True, Code.FETCH_SESSION_ID_NOT_FOUND)
 
 
-def planned(waiting: Waiting) -> Planned:
+def planned(waiting: PendingFetch) -> FetchPlan:
     """The response as of now.
 
     The first partition with records returns its first batch whole; the others return what fits.
@@ -136,35 +138,41 @@ def planned(waiting: Waiting) -> Planned:
                 size += part.stretch.size
                 left = max(left - part.stretch.size, 0)
         topics.append((name, parts))
-    return Planned(topics, size, has_error)
+    return FetchPlan(topics, size, has_error)
 
 
-def _part(asked: Asked, left: int, is_committed: bool, is_first: bool) -> Part:
+def _part(
+    asked: PartitionRequest, left: int, is_committed: bool, is_first: bool
+) -> PartitionResponse:
     of = asked.of
     if asked.partition is None:
-        return Part(of.partition, asked.unknown, aborted=())
+        return PartitionResponse(of.partition, asked.unknown, aborted=())
     for tries in range(1, _TRIES + 1):
         try:
             log = asked.partition.log() if tries == 1 else asked.partition.again()
             wrong = epoch_error(log.epoch, max(getattr(of, "current_leader_epoch", -1), -1))
             if wrong:
-                return Part(of.partition, wrong)
+                return PartitionResponse(of.partition, wrong)
             bounds = log.log.high_watermark, log.log.last_stable_offset, log.log.log_start
             fetched = getattr(of, "last_fetched_epoch", -1)
             if fetched >= 0:
                 epoch, end = log.end_of_epoch(fetched)
                 if epoch < 0:
-                    return Part(of.partition, Code.OFFSET_OUT_OF_RANGE)
+                    return PartitionResponse(of.partition, Code.OFFSET_OUT_OF_RANGE)
                 if epoch < fetched or end < of.fetch_offset:
-                    return Part(of.partition, Code.NONE, *bounds, diverging=(epoch, end))
+                    return PartitionResponse(
+                        of.partition, Code.NONE, *bounds, diverging=(epoch, end)
+                    )
             most = min(of.partition_max_bytes, left)
             stretch = log.stretch(of.fetch_offset, most, is_committed, is_first)
             aborted = None if stretch is None else stretch.aborted
             if aborted is None and is_committed:
                 aborted = ()
-            return Part(of.partition, Code.NONE, *bounds, stretch=stretch, aborted=aborted)
+            return PartitionResponse(
+                of.partition, Code.NONE, *bounds, stretch=stretch, aborted=aborted
+            )
         except OutOfRange:
-            return Part(of.partition, Code.OFFSET_OUT_OF_RANGE)
+            return PartitionResponse(of.partition, Code.OFFSET_OUT_OF_RANGE)
         except CommitConflict:
             continue
         except SegmentMissing:  # reported when the partition is listed
@@ -172,7 +180,7 @@ def _part(asked: Asked, left: int, is_committed: bool, is_first: bool) -> Part:
         except LogError as error:
             asked.partition.report(error)
             break
-    return Part(of.partition, Code.KAFKA_STORAGE_ERROR)
+    return PartitionResponse(of.partition, Code.KAFKA_STORAGE_ERROR)
 
 
 def epoch_error(ours: int, theirs: int) -> int:
@@ -182,10 +190,10 @@ def epoch_error(ours: int, theirs: int) -> int:
     return Code.UNKNOWN_LEADER_EPOCH if theirs > ours else Code.FENCED_LEADER_EPOCH
 
 
-def encode_fetched(request: Request, answer: Planned) -> list[bytes | Stretch]:
+def encode_fetched(request: ClientRequest, answer: FetchPlan) -> list[bytes | ByteRange]:
     """The response without its size, with records as ranges of files."""
     version = request.version
-    out: list[bytes | Stretch] = []
+    out: list[bytes | ByteRange] = []
     head = [answer_head(request), struct.pack(">i", 0)]
     if version >= 7:
         head.append(struct.pack(">hi", answer.error, 0))
@@ -208,7 +216,7 @@ def encode_fetched(request: Request, answer: Planned) -> list[bytes | Stretch]:
     return out
 
 
-def _head_of(version: int, part: Part) -> bytes:
+def _head_of(version: int, part: PartitionResponse) -> bytes:
     parts = [struct.pack(">ihqq", part.number, part.error, part.high_watermark, part.last_stable)]
     if version >= 5:
         parts.append(struct.pack(">q", part.log_start))
@@ -221,7 +229,7 @@ def _head_of(version: int, part: Part) -> bytes:
     return b"".join(parts)
 
 
-def _tags_of(part: Part) -> bytes:
+def _tags_of(part: PartitionResponse) -> bytes:
     if part.diverging is None:
         return b"\0"
     body = struct.pack(">iq", *part.diverging) + b"\0"

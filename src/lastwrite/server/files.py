@@ -49,7 +49,7 @@ def reserved_descriptors() -> int:
     return most_open_files() + min(64, open_files_limit() // 8)
 
 
-class _Opened:
+class _OpenFile:
     """An open file, closed when its last reference is deleted."""
 
     def __init__(self, segment: Segment) -> None:
@@ -81,7 +81,7 @@ class Files:
         self._most_blocks = max(cache_bytes // _BLOCK_BYTES, 2 * _AHEAD + 2)
         self._most_open = most_open_files()
         self._lock = threading.Lock()
-        self._opened: OrderedDict[tuple[str, int, int], _Opened] = OrderedDict()
+        self._opened: OrderedDict[tuple[str, int, int], _OpenFile] = OrderedDict()
         self._blocks: OrderedDict[tuple[str, str, int], Future[ByteArray]] = OrderedDict()
         self._threads = ThreadPoolExecutor(8, "blocks")
 
@@ -151,7 +151,7 @@ class Files:
 
     # ------------------------------------------------------------------ files
 
-    def _file(self, segment: Segment) -> _Opened:
+    def _file(self, segment: Segment) -> _OpenFile:
         key = (segment.path, segment.growing or segment.file_bytes, segment.mtime_ns)
         if segment.growing:
             key = (segment.path, segment.growing, 0)
@@ -161,7 +161,7 @@ class Files:
                 self._opened.move_to_end(key)
                 return found
         try:
-            found = _Opened(segment)
+            found = _OpenFile(segment)
         except OSError as error:
             raise to_log_error(error, segment.path, "open the segment") from error
         with self._lock:

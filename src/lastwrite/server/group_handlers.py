@@ -13,17 +13,23 @@ from datetime import timedelta
 from typing import Any
 
 from lastwrite.errors import LogError
-from lastwrite.kafka.cluster.commits import Commit, Place
+from lastwrite.kafka.cluster.commits import Commit, GroupPartition
 from lastwrite.kafka.cluster.group_states import GroupKind
 from lastwrite.kafka.format.text import topic_id_text
-from lastwrite.server.allowed import Allowed
-from lastwrite.server.consumer_groups import ASSIGNORS, HEARTBEAT_S, Beat, Reader, Told
+from lastwrite.server.acls import Operation, ResourceType
+from lastwrite.server.authorized_catalog import AuthorizedCatalog
+from lastwrite.server.consumer_groups import (
+    ASSIGNORS,
+    HEARTBEAT_S,
+    Heartbeat,
+    HeartbeatResult,
+    Reader,
+)
 from lastwrite.server.errors import Code
-from lastwrite.server.groups import Group, Groups, GroupState, Joining
-from lastwrite.server.handlers import MALFORMED, NODE, UNASKED, Identity
-from lastwrite.server.messages import Request, encode_answer, part
+from lastwrite.server.groups import ClassicGroup, Groups, GroupState, JoinRequest
+from lastwrite.server.handlers import MALFORMED, NODE, UNASKED, ServerIdentity
+from lastwrite.server.messages import ClientRequest, encode_answer, part
 from lastwrite.server.offsets import Offsets
-from lastwrite.server.rights import Kind, Operation
 
 _GROUP_KEY, _TRANSACTION_KEY, _SHARE_KEY = 0, 1, 2  # types of coordinators
 _NO_GROUP = "Group authorization failed."
@@ -38,14 +44,14 @@ _MOST_METADATA_BYTES = 4096  # offset.metadata.max.bytes
 class Coordinator:
     """The state that group responses need."""
 
-    catalog: Allowed
-    identity: Identity
+    catalog: AuthorizedCatalog
+    identity: ServerIdentity
     groups: Groups
     offsets: Offsets
     client_host: str = ""
 
 
-def find_coordinator(place: Coordinator, request: Request, body: Any) -> bytes:
+def find_coordinator(place: Coordinator, request: ClientRequest, body: Any) -> bytes:
     kind = getattr(body, "key_type", _GROUP_KEY)
     if request.version < 4:
         return encode_answer(request, **_coordinator(place, body.key, kind))
@@ -84,7 +90,7 @@ def _coordinator(place: Coordinator, key: str, kind: int) -> dict[str, object]:
     }
 
 
-def join_group(place: Coordinator, request: Request, body: Any) -> bytes:
+def join_group(place: Coordinator, request: ClientRequest, body: Any) -> bytes:
     wrong = place.catalog.group_error(body.group_id)
     if wrong or place.groups.known_newer(body.group_id) is not None:
         return encode_answer(
@@ -97,7 +103,7 @@ def join_group(place: Coordinator, request: Request, body: Any) -> bytes:
         )
     session_s = body.session_timeout.total_seconds()
     wanted = getattr(body, "rebalance_timeout", None)
-    asked = Joining(
+    asked = JoinRequest(
         group=body.group_id,
         member=body.member_id,
         instance=getattr(body, "group_instance_id", None),
@@ -133,7 +139,7 @@ def join_group(place: Coordinator, request: Request, body: Any) -> bytes:
     )
 
 
-def _name(request: Request, nullable: int, name: str | None) -> str | None:
+def _name(request: ClientRequest, nullable: int, name: str | None) -> str | None:
     return name if name is not None or request.version >= nullable else ""
 
 
@@ -143,7 +149,7 @@ def _member_error(place: Coordinator, group: str) -> int:
     return wrong or (Code.NONE if group else Code.INVALID_GROUP_ID)
 
 
-def sync_group(place: Coordinator, request: Request, body: Any) -> bytes:
+def sync_group(place: Coordinator, request: ClientRequest, body: Any) -> bytes:
     wrong = place.catalog.group_error(body.group_id)
     if request.version >= 5 and None in (body.protocol_type, body.protocol_name):
         wrong = wrong or Code.INCONSISTENT_GROUP_PROTOCOL
@@ -168,7 +174,7 @@ def sync_group(place: Coordinator, request: Request, body: Any) -> bytes:
     )
 
 
-def heartbeat(place: Coordinator, request: Request, body: Any) -> bytes:
+def heartbeat(place: Coordinator, request: ClientRequest, body: Any) -> bytes:
     group = place.groups.known(body.group_id)
     error = _member_error(place, body.group_id) or Code.UNKNOWN_MEMBER_ID
     if group is not None and error == Code.UNKNOWN_MEMBER_ID:
@@ -178,7 +184,7 @@ def heartbeat(place: Coordinator, request: Request, body: Any) -> bytes:
     return encode_answer(request, error_code=error)
 
 
-def leave_group(place: Coordinator, request: Request, body: Any) -> bytes:
+def leave_group(place: Coordinator, request: ClientRequest, body: Any) -> bytes:
     wrong = _member_error(place, body.group_id)
     if wrong:
         return encode_answer(request, error_code=wrong, members=())
@@ -205,7 +211,7 @@ def leave_group(place: Coordinator, request: Request, body: Any) -> bytes:
     )
 
 
-def consumer_group_heartbeat(place: Coordinator, request: Request, body: Any) -> bytes:
+def consumer_group_heartbeat(place: Coordinator, request: ClientRequest, body: Any) -> bytes:
     told = _beaten(place, request, body)
     beats_on = not told.error and told.epoch >= 0
     assignment = None
@@ -223,19 +229,21 @@ def consumer_group_heartbeat(place: Coordinator, request: Request, body: Any) ->
     )
 
 
-def _beaten(place: Coordinator, request: Request, body: Any) -> Told:
+def _beaten(place: Coordinator, request: ClientRequest, body: Any) -> HeartbeatResult:
     if place.catalog.group_error(body.group_id):
-        return Told(Code.GROUP_AUTHORIZATION_FAILED)
+        return HeartbeatResult(Code.GROUP_AUTHORIZATION_FAILED)
     if not all(place.catalog.may(name) for name in body.subscribed_topic_names or ()):
-        return Told(Code.TOPIC_AUTHORIZATION_FAILED)
+        return HeartbeatResult(Code.TOPIC_AUTHORIZATION_FAILED)
     wrong = _beat_problem(request, body)
     if wrong:
-        return Told(Code.INVALID_REQUEST, wrong)
+        return HeartbeatResult(Code.INVALID_REQUEST, wrong)
     if getattr(body, "subscribed_topic_regex", None):
-        return Told(Code.INVALID_REQUEST, "Subscribing by pattern is not supported.")
+        return HeartbeatResult(Code.INVALID_REQUEST, "Subscribing by pattern is not supported.")
     classic = place.groups.known(body.group_id)
     if classic is not None and classic.members:
-        return Told(Code.INCONSISTENT_GROUP_PROTOCOL, "The group has members of the classic kind.")
+        return HeartbeatResult(
+            Code.INCONSISTENT_GROUP_PROTOCOL, "The group has members of the classic kind."
+        )
     rebalance_s = body.rebalance_timeout.total_seconds()
     reads = None
     if body.topic_partitions is not None:
@@ -247,9 +255,9 @@ def _beaten(place: Coordinator, request: Request, body: Any) -> Told:
         )
     is_group = place.groups.known_newer(body.group_id) is not None
     if body.member_epoch != 0 and not is_group:
-        return Told(Code.GROUP_ID_NOT_FOUND, f"Group {body.group_id} not found.")
+        return HeartbeatResult(Code.GROUP_ID_NOT_FOUND, f"Group {body.group_id} not found.")
     return place.groups.newer(body.group_id).beat(
-        Beat(
+        Heartbeat(
             body.member_id or topic_id_text(uuid.uuid4().bytes),
             body.member_epoch,
             body.instance_id,
@@ -264,7 +272,7 @@ def _beaten(place: Coordinator, request: Request, body: Any) -> Told:
     )
 
 
-def _beat_problem(request: Request, body: Any) -> str:
+def _beat_problem(request: ClientRequest, body: Any) -> str:
     """Why a heartbeat is invalid whatever the group is, as a broker words it; empty if it is not.
 
     Source: Kafka 4.4 ``GroupMetadataManager.throwIfConsumerGroupHeartbeatRequestIsInvalid``.
@@ -292,7 +300,7 @@ def _beat_problem(request: Request, body: Any) -> str:
 
 
 def _topic_partitions(
-    place: Coordinator, request: Request, parts: Iterable[tuple[str, int]]
+    place: Coordinator, request: ClientRequest, parts: Iterable[tuple[str, int]]
 ) -> tuple[Any, ...]:
     of_topics: dict[str, list[int]] = {}
     for name, number in sorted(parts):
@@ -307,10 +315,10 @@ def _topic_partitions(
 # ---------------------------------------------------------------------- positions
 
 
-def offset_commit(place: Coordinator, request: Request, body: Any) -> bytes:
+def offset_commit(place: Coordinator, request: ClientRequest, body: Any) -> bytes:
     wrong = _may_commit(place, request, body)
     denied = place.catalog.group_error(body.group_id)
-    commits: list[tuple[Place, Commit | None]] = []
+    commits: list[tuple[GroupPartition, Commit | None]] = []
     answers = []
     for topic in body.topics:
         name, unknown = _named(place.catalog, request.version >= 10, topic)
@@ -318,7 +326,7 @@ def offset_commit(place: Coordinator, request: Request, body: Any) -> bytes:
         for each in topic.partitions:
             error = denied or _refused(place.catalog, name, each) or unknown or wrong
             if not error and name is not None:
-                where = Place(body.group_id, name, each.partition_index)
+                where = GroupPartition(body.group_id, name, each.partition_index)
                 epoch = getattr(each, "committed_leader_epoch", -1)
                 commit = Commit(each.committed_offset, epoch, each.committed_metadata or "")
                 commits.append((where, commit))
@@ -354,7 +362,7 @@ def offset_commit(place: Coordinator, request: Request, body: Any) -> bytes:
     )
 
 
-def _may_commit(place: Coordinator, request: Request, body: Any) -> int:
+def _may_commit(place: Coordinator, request: ClientRequest, body: Any) -> int:
     """The error of committing offsets of a group. A broker checks topics before this."""
     denied = place.catalog.group_error(body.group_id)
     if denied:
@@ -371,7 +379,7 @@ def _may_commit(place: Coordinator, request: Request, body: Any) -> int:
     return group.may_commit(body.member_id, instance, epoch, place.groups.now_s())
 
 
-def _refused(catalog: Allowed, name: str | None, asked: Any) -> int:
+def _refused(catalog: AuthorizedCatalog, name: str | None, asked: Any) -> int:
     if name is None:
         return Code.NONE
     unknown = _unknown(catalog, name, asked.partition_index)
@@ -382,7 +390,7 @@ def _refused(catalog: Allowed, name: str | None, asked: Any) -> int:
     return Code.NONE
 
 
-def _named(catalog: Allowed, by_id: bool, topic: Any) -> tuple[str | None, int]:
+def _named(catalog: AuthorizedCatalog, by_id: bool, topic: Any) -> tuple[str | None, int]:
     if not by_id:
         return topic.name, Code.NONE
     found = None if topic.topic_id is None else catalog.of_id(topic.topic_id.bytes)
@@ -396,7 +404,7 @@ def _naming(by_id: bool, topic: Any) -> dict[str, Any]:
     return {"topic_id": topic.topic_id} if by_id else {"name": topic.name}
 
 
-def offset_fetch(place: Coordinator, request: Request, body: Any) -> bytes:
+def offset_fetch(place: Coordinator, request: ClientRequest, body: Any) -> bytes:
     if request.version < 8:
         wrong = place.catalog.group_error(body.group_id)
         topics = () if wrong else _positions(place, request, body.group_id, body.topics, "")
@@ -427,7 +435,7 @@ def _may_fetch(place: Coordinator, asked: Any) -> int:
 
 
 def _positions(
-    place: Coordinator, request: Request, group: str, topics: Any, plural: str
+    place: Coordinator, request: ClientRequest, group: str, topics: Any, plural: str
 ) -> tuple[Any, ...]:
     """A group's committed offsets in ``topics``, or all of them. A missing one is -1, no error."""
     by_id = request.version >= 10
@@ -473,7 +481,7 @@ def _all_naming(place: Coordinator, by_id: bool, name: str) -> dict[str, Any] | 
 
 def _position(
     place: Coordinator,
-    request: Request,
+    request: ClientRequest,
     plural: str,
     group: str,
     named: tuple[str | None, int],
@@ -482,7 +490,7 @@ def _position(
     name, error = named
     if name is not None and not place.catalog.may(name):
         name, error = None, Code.TOPIC_AUTHORIZATION_FAILED
-    where = None if name is None else Place(group, name, number)
+    where = None if name is None else GroupPartition(group, name, number)
     found = None if where is None else place.offsets.of(where)
     if where is not None and found is None and place.offsets.is_unread(where):
         error = Code.KAFKA_STORAGE_ERROR  # -1 would make a consumer skip or repeat records
@@ -500,7 +508,7 @@ def _position(
 # ---------------------------------------------------------------------- deleting
 
 
-def delete_groups(place: Coordinator, request: Request, body: Any) -> bytes:
+def delete_groups(place: Coordinator, request: ClientRequest, body: Any) -> bytes:
     """Delete the committed offsets of groups without members."""
     return encode_answer(
         request,
@@ -527,7 +535,7 @@ def _delete_group(place: Coordinator, name: str) -> int:
         return _take_away(place, [where for where, _ in place.offsets.of_group(name)])
 
 
-def offset_delete(place: Coordinator, request: Request, body: Any) -> bytes:
+def offset_delete(place: Coordinator, request: ClientRequest, body: Any) -> bytes:
     """Delete a group's committed offsets in topics to which none of its members subscribes."""
     wrong = _member_error(place, body.group_id)
     if not wrong and _state_of(place, body.group_id)[0] == GroupState.DEAD:
@@ -535,7 +543,7 @@ def offset_delete(place: Coordinator, request: Request, body: Any) -> bytes:
     if wrong:
         return encode_answer(request, error_code=wrong, topics=())
     errors = {
-        Place(body.group_id, topic.name, each.partition_index): _unknown(
+        GroupPartition(body.group_id, topic.name, each.partition_index): _unknown(
             place.catalog, topic.name, each.partition_index
         )
         for topic in body.topics
@@ -560,7 +568,9 @@ def offset_delete(place: Coordinator, request: Request, body: Any) -> bytes:
                         request,
                         "OffsetDeleteResponsePartition",
                         partition_index=each.partition_index,
-                        error_code=errors[Place(body.group_id, topic.name, each.partition_index)],
+                        error_code=errors[
+                            GroupPartition(body.group_id, topic.name, each.partition_index)
+                        ],
                     )
                     for each in topic.partitions
                 ),
@@ -571,8 +581,8 @@ def offset_delete(place: Coordinator, request: Request, body: Any) -> bytes:
 
 
 def _delete_positions(
-    place: Coordinator, name: str, asked: list[Place]
-) -> tuple[int, dict[Place, int]]:
+    place: Coordinator, name: str, asked: list[GroupPartition]
+) -> tuple[int, dict[GroupPartition, int]]:
     """The error of the group, or the error of each offset."""
     with place.groups.held(name) as (group, newer):
         if group.members and group.protocol_type != "consumer":
@@ -581,16 +591,16 @@ def _delete_positions(
         if read is not None:
             read |= {topic for each in newer.members.values() for topic in each.topics}
         free = [where for where in asked if read is not None and where.topic not in read]
-        errors: dict[Place, int] = dict.fromkeys(asked, Code.GROUP_SUBSCRIBED_TO_TOPIC)
+        errors: dict[GroupPartition, int] = dict.fromkeys(asked, Code.GROUP_SUBSCRIBED_TO_TOPIC)
         return Code.NONE, errors | dict.fromkeys(free, _take_away(place, free))
 
 
-def _unknown(catalog: Allowed, name: str, number: int) -> int:
+def _unknown(catalog: AuthorizedCatalog, name: str, number: int) -> int:
     is_there = catalog.partition(catalog.topic(name), number) is not None
     return Code.NONE if is_there else catalog.unknown(name)
 
 
-def _take_away(place: Coordinator, places: list[Place]) -> int:
+def _take_away(place: Coordinator, places: list[GroupPartition]) -> int:
     """Delete the committed offsets that exist, all or none. Returns the error code."""
     known = [(each, None) for each in places if place.offsets.of(each)]
     try:
@@ -604,7 +614,7 @@ def _take_away(place: Coordinator, places: list[Place]) -> int:
 # ---------------------------------------------------------------------- looking
 
 
-def list_groups(place: Coordinator, request: Request, body: Any) -> bytes:
+def list_groups(place: Coordinator, request: ClientRequest, body: Any) -> bytes:
     states = {each.lower() for each in getattr(body, "states_filter", ())}
     types = {each.lower() for each in getattr(body, "types_filter", ())}
     names = sorted(place.offsets.groups() | set(place.groups.names()))
@@ -629,7 +639,7 @@ def list_groups(place: Coordinator, request: Request, body: Any) -> bytes:
     return encode_answer(request, error_code=Code.NONE, groups=tuple(listed))
 
 
-def _state_of(place: Coordinator, name: str) -> tuple[str, GroupKind, Group | None]:
+def _state_of(place: Coordinator, name: str) -> tuple[str, GroupKind, ClassicGroup | None]:
     """A group's state and protocol, and its members if it is a classic one."""
     group = place.groups.known(name)
     if group is not None and group.members:
@@ -644,7 +654,7 @@ def _state_of(place: Coordinator, name: str) -> tuple[str, GroupKind, Group | No
     return GroupState.EMPTY, kind, None
 
 
-def describe_groups(place: Coordinator, request: Request, body: Any) -> bytes:
+def describe_groups(place: Coordinator, request: ClientRequest, body: Any) -> bytes:
     described = []
     for name in body.groups:
         wrong = place.catalog.group_error(name)
@@ -690,7 +700,7 @@ def describe_groups(place: Coordinator, request: Request, body: Any) -> bytes:
     return encode_answer(request, groups=tuple(described))
 
 
-def _no_group(request: Request, error: int, name: str) -> Any:
+def _no_group(request: ClientRequest, error: int, name: str) -> Any:
     return part(
         request,
         "DescribedGroup",
@@ -707,10 +717,10 @@ def _no_group(request: Request, error: int, name: str) -> Any:
 def _operations(place: Coordinator, body: Any, name: str) -> int:
     if not getattr(body, "include_authorized_operations", False):
         return UNASKED
-    return place.catalog.operations(Kind.GROUP, name)
+    return place.catalog.operations(ResourceType.GROUP, name)
 
 
-def consumer_group_describe(place: Coordinator, request: Request, body: Any) -> bytes:
+def consumer_group_describe(place: Coordinator, request: ClientRequest, body: Any) -> bytes:
     """Describe groups of KIP-848. After the error for a classic one, clients use DescribeGroups."""
     described = []
     for name in body.group_ids:
@@ -766,7 +776,7 @@ def consumer_group_describe(place: Coordinator, request: Request, body: Any) -> 
     return encode_answer(request, groups=tuple(described))
 
 
-def _reader(place: Coordinator, request: Request, each: Reader) -> Any:
+def _reader(place: Coordinator, request: ClientRequest, each: Reader) -> Any:
     def assigned(parts: Iterable[tuple[str, int]]) -> Any:
         found = _topic_partitions(place, request, parts)
         return part(request, "Assignment", topic_partitions=found)
@@ -792,7 +802,7 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-GROUP_HANDLERS: dict[str, Callable[[Coordinator, Request, Any], bytes]] = {
+GROUP_HANDLERS: dict[str, Callable[[Coordinator, ClientRequest, Any], bytes]] = {
     "find_coordinator": find_coordinator,
     "join_group": join_group,
     "sync_group": sync_group,

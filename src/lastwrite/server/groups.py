@@ -47,7 +47,7 @@ class GroupState(StrEnum):
 Protocols = Sequence[tuple[str, bytes]]  # protocol names with the member's metadata
 
 
-class Joining(NamedTuple):
+class JoinRequest(NamedTuple):
     """A request to join."""
 
     group: str
@@ -63,7 +63,7 @@ class Joining(NamedTuple):
     may_skip: bool  # KIP-814: a leader that rejoins can be told that the assignment stays
 
 
-class Joined(NamedTuple):
+class JoinResponse(NamedTuple):
     """The response to a request to join."""
 
     error: int = Code.NONE
@@ -76,7 +76,7 @@ class Joined(NamedTuple):
     skips: bool = False
 
 
-class Synced(NamedTuple):
+class SyncResponse(NamedTuple):
     """The response to a request to sync: the member's assignment."""
 
     error: int = Code.NONE
@@ -106,7 +106,7 @@ class Member:
 
 
 @dataclass(eq=False)
-class Group:
+class ClassicGroup:
     """A group. Its own lock guards all fields."""
 
     name: str
@@ -123,15 +123,15 @@ class Group:
 
     # ------------------------------------------------------------------ joining
 
-    def join(self, asked: Joining, now_s: Callable[[], float]) -> Joined:
+    def join(self, asked: JoinRequest, now_s: Callable[[], float]) -> JoinResponse:
         """Join, and wait until all members have joined."""
         with self.changed:
             self.tick(now_s())
             wrong = self._refused(asked)
             if wrong:
-                return Joined(wrong, member=asked.member)
+                return JoinResponse(wrong, member=asked.member)
             member = self._member_of(asked, now_s())
-            if isinstance(member, Joined):
+            if isinstance(member, JoinResponse):
                 return member
             is_same = list(member.protocols) == list(asked.protocols)
             member.protocols, member.heard_s = asked.protocols, now_s()
@@ -145,7 +145,7 @@ class Group:
             member.has_joined = True
             return self._until_joined(member, now_s)
 
-    def _refused(self, asked: Joining) -> int:
+    def _refused(self, asked: JoinRequest) -> int:
         if not asked.group:
             return Code.INVALID_GROUP_ID
         if not _LEAST_SESSION_S <= asked.session_s <= _MOST_SESSION_S:
@@ -166,26 +166,26 @@ class Group:
             return Code.GROUP_MAX_SIZE_REACHED
         return Code.NONE
 
-    def _member_of(self, asked: Joining, now_s: float) -> Member | Joined:
+    def _member_of(self, asked: JoinRequest, now_s: float) -> Member | JoinResponse:
         """The requesting member, created if new, or an immediate response."""
         before = self._of_instance(asked.instance)
         if asked.member:
             if before is not None and before.id != asked.member:
-                return Joined(Code.FENCED_INSTANCE_ID, member=asked.member)
+                return JoinResponse(Code.FENCED_INSTANCE_ID, member=asked.member)
             if asked.member in self.members:
                 return self.members[asked.member]
             if self.pending.pop(asked.member, None) is None:
-                return Joined(Code.UNKNOWN_MEMBER_ID, member=asked.member)
+                return JoinResponse(Code.UNKNOWN_MEMBER_ID, member=asked.member)
             return self._added(asked, asked.member, now_s)
         made = f"{asked.instance or asked.client}-{uuid.uuid4()}"
         if before is not None:
             return self._replaced(before, made, asked, now_s)
         if asked.instance is None and asked.must_know_id:
             self.pending[made] = now_s + asked.session_s
-            return Joined(Code.MEMBER_ID_REQUIRED, member=made)
+            return JoinResponse(Code.MEMBER_ID_REQUIRED, member=made)
         return self._added(asked, made, now_s)
 
-    def _added(self, asked: Joining, id: str, now_s: float) -> Member:
+    def _added(self, asked: JoinRequest, id: str, now_s: float) -> Member:
         member = Member(
             id,
             asked.instance,
@@ -203,7 +203,9 @@ class Group:
         self._prepare(now_s)
         return member
 
-    def _replaced(self, before: Member, id: str, asked: Joining, now_s: float) -> Member | Joined:
+    def _replaced(
+        self, before: Member, id: str, asked: JoinRequest, now_s: float
+    ) -> Member | JoinResponse:
         """A static member rejoins with a new id.
 
         In a stable group nothing else changes, if its protocols are the same.
@@ -241,7 +243,7 @@ class Group:
         self.due_s = now_s + max((each.rebalance_s for each in self.members.values()), default=0.0)
         self.changed.notify_all()
 
-    def _until_joined(self, member: Member, now_s: Callable[[], float]) -> Joined:
+    def _until_joined(self, member: Member, now_s: Callable[[], float]) -> JoinResponse:
         id, generation = member.id, self.generation
         member.waits += 1
         try:
@@ -249,7 +251,7 @@ class Group:
                 self._complete(now_s())
                 if member.id != id or self.members.get(id) is not member:
                     code = Code.FENCED_INSTANCE_ID if member.id != id else Code.UNKNOWN_MEMBER_ID
-                    return Joined(code, member=id)
+                    return JoinResponse(code, member=id)
                 if self.generation > generation:
                     return self._joined(member)
                 self.changed.wait(max(min(self.due_s - now_s(), 1.0), 0.01))
@@ -288,14 +290,14 @@ class Group:
         )
         return votes.most_common(1)[0][0]
 
-    def _joined(self, member: Member) -> Joined:
+    def _joined(self, member: Member) -> JoinResponse:
         members: tuple[tuple[str, str | None, bytes], ...] = ()
         if member.id == self.leader:
             members = tuple(
                 (each.id, each.instance, each.metadata(self.protocol))
                 for each in self.members.values()
             )
-        return Joined(
+        return JoinResponse(
             Code.NONE,
             self.generation,
             self.protocol_type,
@@ -313,7 +315,7 @@ class Group:
         assignments: Mapping[str, bytes],
         protocol: tuple[str | None, str | None],
         now_s: Callable[[], float],
-    ) -> Synced:
+    ) -> SyncResponse:
         """The partitions of a member. Waits for the leader's assignments.
 
         ``asked`` is the member's id, instance id and generation. ``protocol`` is the type and the
@@ -327,7 +329,7 @@ class Group:
                 if not wrong and said is not None and said != known:
                     wrong = Code.INCONSISTENT_GROUP_PROTOCOL
             if wrong:
-                return Synced(wrong)
+                return SyncResponse(wrong)
             member, generation = self.members[asked[0]], self.generation
             member.heard_s = now_s()
             if self.state is GroupState.COMPLETING and member.id == self.leader:
@@ -344,10 +346,10 @@ class Group:
             finally:
                 member.waits -= 1
             if self.members.get(asked[0]) is not member:
-                return Synced(Code.UNKNOWN_MEMBER_ID)
+                return SyncResponse(Code.UNKNOWN_MEMBER_ID)
             if self.state is not GroupState.STABLE or self.generation != generation:
-                return Synced(Code.REBALANCE_IN_PROGRESS)
-            return Synced(Code.NONE, member.assignment, self.protocol_type, self.protocol)
+                return SyncResponse(Code.REBALANCE_IN_PROGRESS)
+            return SyncResponse(Code.NONE, member.assignment, self.protocol_type, self.protocol)
 
     def heartbeat(self, member: str, instance: str | None, generation: int, now_s: float) -> int:
         with self.changed:
@@ -453,7 +455,7 @@ class Groups:
     def __init__(self, now_s: Callable[[], float], numbers: Callable[[str], Sequence[int]]) -> None:
         self.now_s = now_s
         self._numbers = numbers
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, ClassicGroup] = {}
         self._newer: dict[str, ConsumerGroup] = {}
         self._lock = threading.Lock()
 
@@ -472,17 +474,17 @@ class Groups:
         found = self._newer.get(name)
         return found if found is not None and found.members else None
 
-    def of(self, name: str) -> Group:
+    def of(self, name: str) -> ClassicGroup:
         """The classic group of that name, created if there is none."""
         with self._lock:
             found = self._groups.get(name)
             if found is None:
                 if len(self._groups) >= _MOST_GROUPS:
                     self._forget_empty()
-                found = self._groups[name] = Group(name)
+                found = self._groups[name] = ClassicGroup(name)
             return found
 
-    def known(self, name: str) -> Group | None:
+    def known(self, name: str) -> ClassicGroup | None:
         return self._groups.get(name)
 
     def kind_of(self, name: str) -> GroupKind | None:
@@ -495,7 +497,7 @@ class Groups:
         return None
 
     @contextmanager
-    def held(self, name: str) -> Iterator[tuple[Group, ConsumerGroup]]:
+    def held(self, name: str) -> Iterator[tuple[ClassicGroup, ConsumerGroup]]:
         """The group under both protocols, locked: no member can join or leave meanwhile."""
         group, newer = self.of(name), self.newer(name)
         with group.changed, newer.lock:

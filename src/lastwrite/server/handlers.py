@@ -26,13 +26,13 @@ from lastwrite.kafka.look.served import (
     MAX_TIMESTAMP,
 )
 from lastwrite.kafka.system import KafkaSystem
-from lastwrite.server.allowed import Allowed
-from lastwrite.server.catalog import Partition, Topic, is_name
+from lastwrite.server.acls import CLUSTER, Operation, ResourceType
+from lastwrite.server.authorized_catalog import AuthorizedCatalog
+from lastwrite.server.catalog import ServedPartition, ServedTopic, is_name
 from lastwrite.server.cluster_files import ClusterFiles
 from lastwrite.server.errors import Code
 from lastwrite.server.fetch import epoch_error
-from lastwrite.server.messages import APIS, Request, decode_body, encode_answer, part
-from lastwrite.server.rights import CLUSTER, Kind, Operation
+from lastwrite.server.messages import APIS, ClientRequest, decode_body, encode_answer, part
 
 NODE = 1
 READ_ONLY = "This server is read-only: lastwrite serve accepts no changes."
@@ -52,7 +52,7 @@ MALFORMED = (  # the text of Kafka's INVALID_REQUEST
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ServerIdentity:
     """The server as clients see it: its address and the cluster's id."""
 
     host: str
@@ -61,15 +61,15 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerContext:
     """The state that responses need.
 
     ``system`` finds topics' settings; ``files`` are those of the cluster. ``broker_file`` has the
     settings of the stopped broker's properties file, as far as they were given.
     """
 
-    catalog: Allowed
-    identity: Identity
+    catalog: AuthorizedCatalog
+    identity: ServerIdentity
     system: KafkaSystem
     files: ClusterFiles
     broker_file: Mapping[str, str] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Place:
 # ---------------------------------------------------------------------- versions
 
 
-def versions_error(place: Place, request: Request) -> int:
+def versions_error(place: ServerContext, request: ClientRequest) -> int:
     """The error of a request for versions, which may name its software and its intended node.
 
     Source: Kafka 4.4 ``ApiVersionsRequest.isValid``; KIP-511, KIP-1242; the responses of 4.4.0.
@@ -99,7 +99,7 @@ def versions_error(place: Place, request: Request) -> int:
 # ---------------------------------------------------------------------- topics
 
 
-def metadata(place: Place, request: Request, body: Any) -> bytes:
+def metadata(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
     """Brokers and the requested topics, or all topics."""
     catalog, who = place.catalog, place.identity
     if request.version < _BY_ID and any(map(_is_by_id, body.topics or ())):
@@ -144,7 +144,7 @@ def _is_by_id(asked: Any) -> bool:
     return asked.name is None or getattr(asked, "topic_id", None) is not None
 
 
-def _no_metadata(request: Request, topics: Any) -> bytes:
+def _no_metadata(request: ClientRequest, topics: Any) -> bytes:
     """The response to a request that names topics by id in a version without ids."""
     return encode_answer(
         request,
@@ -162,19 +162,19 @@ def _no_metadata(request: Request, topics: Any) -> bytes:
     )
 
 
-def _operations(catalog: Allowed, topic: dict[str, Any]) -> int:
+def _operations(catalog: AuthorizedCatalog, topic: dict[str, Any]) -> int:
     if topic["error_code"] == Code.TOPIC_AUTHORIZATION_FAILED:
         return UNASKED
-    return catalog.operations(Kind.TOPIC, topic["name"] or "")
+    return catalog.operations(ResourceType.TOPIC, topic["name"] or "")
 
 
-def _of_cluster(catalog: Allowed) -> int:
+def _of_cluster(catalog: AuthorizedCatalog) -> int:
     if not catalog.of_cluster(Operation.DESCRIBE):
         return 0
-    return catalog.operations(Kind.CLUSTER, CLUSTER)
+    return catalog.operations(ResourceType.CLUSTER, CLUSTER)
 
 
-def _wanted(catalog: Allowed, request: Request, asked: Any) -> dict[str, Any]:
+def _wanted(catalog: AuthorizedCatalog, request: ClientRequest, asked: Any) -> dict[str, Any]:
     id = getattr(asked, "topic_id", None)
     if asked.name is None or id is not None:
         topic = None if id is None else catalog.of_id(id.bytes)
@@ -196,7 +196,7 @@ def _missing(code: int, name: str | None, id: uuid.UUID | None) -> dict[str, Any
     return {"error_code": code, "name": name, "topic_id": id, "partitions": ()}
 
 
-def _described(request: Request, topic: Topic, prefix: str) -> dict[str, Any]:
+def _described(request: ClientRequest, topic: ServedTopic, prefix: str) -> dict[str, Any]:
     """A topic as the fields of a response. ``prefix`` is that of the class of its partitions."""
     try:
         id = uuid.UUID(bytes=topic.id)
@@ -213,7 +213,7 @@ def _described(request: Request, topic: Topic, prefix: str) -> dict[str, Any]:
     }
 
 
-def _partition(request: Request, prefix: str, found: Partition) -> Any:
+def _partition(request: ClientRequest, prefix: str, found: ServedPartition) -> Any:
     epoch, error = 0, Code.NONE
     try:
         epoch = found.epoch
@@ -234,7 +234,7 @@ def _partition(request: Request, prefix: str, found: Partition) -> Any:
     )
 
 
-def describe_topic_partitions(place: Place, request: Request, body: Any) -> bytes:
+def describe_topic_partitions(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
     """Topics in pages, from a cursor on, with a limit of partitions."""
     names = sorted({each.name for each in body.topics}) or place.catalog.names()
     wrong = body.cursor is not None and (
@@ -286,7 +286,7 @@ def describe_topic_partitions(place: Place, request: Request, body: Any) -> byte
     )
 
 
-def describe_cluster(place: Place, request: Request, body: Any) -> bytes:
+def describe_cluster(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
     who = place.identity
     broker = part(
         request,
@@ -330,7 +330,7 @@ def describe_cluster(place: Place, request: Request, body: Any) -> bytes:
 # ---------------------------------------------------------------------- offsets of a log
 
 
-def list_offsets(place: Place, request: Request, body: Any) -> bytes:
+def list_offsets(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
     is_committed = getattr(body, "isolation_level", 0) == 1
     counts = Counter(
         (each.name, p.partition_index) for each in body.topics for p in each.partitions
@@ -376,7 +376,7 @@ def _by_topic(topics: Any) -> dict[str, dict[int, Any]]:
 
 
 def _offset(
-    catalog: Allowed, request: Request, name: str, asked: Any, is_committed: bool
+    catalog: AuthorizedCatalog, request: ClientRequest, name: str, asked: Any, is_committed: bool
 ) -> tuple[int, int, int, int]:
     found = catalog.partition(catalog.topic(name), asked.partition_index)
     if found is None:
@@ -395,7 +395,7 @@ def _offset(
     return Code.NONE, offset, timestamp, log.epoch_of(offset) if offset >= 0 else -1
 
 
-def offset_for_leader_epoch(place: Place, request: Request, body: Any) -> bytes:
+def offset_for_leader_epoch(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
     def answered(topic: str, asked: Any) -> Any:
         error, epoch, end = _end_of_epoch(place.catalog, topic, asked)
         return part(
@@ -421,7 +421,7 @@ def offset_for_leader_epoch(place: Place, request: Request, body: Any) -> bytes:
     )
 
 
-def _end_of_epoch(catalog: Allowed, name: str, asked: Any) -> tuple[int, int, int]:
+def _end_of_epoch(catalog: AuthorizedCatalog, name: str, asked: Any) -> tuple[int, int, int]:
     found = catalog.partition(catalog.topic(name), asked.partition)
     if found is None:
         return catalog.unknown(name), -1, -1
@@ -436,7 +436,7 @@ def _end_of_epoch(catalog: Allowed, name: str, asked: Any) -> tuple[int, int, in
 # ---------------------------------------------------------------------- writing
 
 
-def init_producer_id(place: Place, request: Request, body: Any) -> bytes:
+def init_producer_id(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
     """Assign an id to non-transactional producers.
 
     With an id they send Produce, and show its error message. Without one they would never see it.
@@ -451,7 +451,7 @@ def init_producer_id(place: Place, request: Request, body: Any) -> bytes:
     )
 
 
-def produce(place: Place, request: Request, body: Any) -> bytes | None:
+def produce(place: ServerContext, request: ClientRequest, body: Any) -> bytes | None:
     """Refuse all records. None if the client expects no response."""
     if body.acks == 0:
         return None
@@ -482,7 +482,7 @@ def produce(place: Place, request: Request, body: Any) -> bytes | None:
     )
 
 
-Handler = Callable[[Place, Request, Any], "bytes | None"]
+Handler = Callable[[ServerContext, ClientRequest, Any], "bytes | None"]
 HANDLERS: dict[str, Handler] = {
     "metadata": metadata,
     "describe_topic_partitions": describe_topic_partitions,

@@ -2,7 +2,7 @@
 
     accept ──► frame ──► request ──► answer: bytes, and file ranges that the kernel sends
                  ▲                        │
-                 └────────────────────────┘   a Fetch that finds nothing waits for ``Growth``
+                 └────────────────────────┘   a Fetch that finds nothing waits for ``ChangeNotifier``
 
 Sizes in a request are not trusted: buffers grow with the bytes received. A client that does not use
 Kafka's protocol, or does not read its responses, loses its connection and affects no other.
@@ -23,22 +23,22 @@ import time
 from dataclasses import dataclass, replace
 
 from lastwrite.errors import CommitConflict, CorruptLog
-from lastwrite.kafka.look.served import Stretch
+from lastwrite.kafka.look.served import ByteRange
+from lastwrite.server.acls import ClientIdentity
 from lastwrite.server.admin_handlers import ADMIN_HANDLERS
-from lastwrite.server.allowed import Allowed
+from lastwrite.server.authorized_catalog import AuthorizedCatalog
+from lastwrite.server.change_notifier import ChangeNotifier
 from lastwrite.server.cluster_handlers import CLUSTER_HANDLERS
 from lastwrite.server.config_handlers import CONFIG_HANDLERS
-from lastwrite.server.door import Door, name_of
-from lastwrite.server.fetch import Planned, encode_fetched, found_for, planned, refused
+from lastwrite.server.fetch import FetchPlan, encode_fetched, error_response, found_for, planned
 from lastwrite.server.files import Files, open_files_limit, reserved_descriptors
 from lastwrite.server.group_handlers import GROUP_HANDLERS, Coordinator
-from lastwrite.server.growth import Growth
-from lastwrite.server.handlers import HANDLERS, Place, versions_error
-from lastwrite.server.messages import Request, decode_body, decode_request, encode_versions
-from lastwrite.server.metrics import Metrics
+from lastwrite.server.handlers import HANDLERS, ServerContext, versions_error
+from lastwrite.server.listener_security import ListenerSecurity, name_of
+from lastwrite.server.memory_budget import MemoryBudget
+from lastwrite.server.messages import ClientRequest, decode_body, decode_request, encode_versions
+from lastwrite.server.metrics import ServerMetrics
 from lastwrite.server.refused_writes import REFUSED_WRITES
-from lastwrite.server.rights import Client
-from lastwrite.server.room import Room
 from lastwrite.server.session import Session
 
 _ANSWERS = HANDLERS | ADMIN_HANDLERS | CLUSTER_HANDLERS | CONFIG_HANDLERS | REFUSED_WRITES
@@ -100,21 +100,21 @@ class Server:
     def __init__(
         self,
         listener: socket.socket,
-        door: Door,
-        place: Place,
+        door: ListenerSecurity,
+        place: ServerContext,
         coordinator: Coordinator,
         files: Files,
         limits: ServeLimits,
-        metrics: Metrics,
+        metrics: ServerMetrics,
     ) -> None:
         self._listener = listener
         self._door = door
         self._place = place
         self._coordinator = coordinator
         self._files = files
-        self._growth = Growth()
+        self._growth = ChangeNotifier()
         self._limits = limits
-        self._room = Room(limits.work_bytes)
+        self._room = MemoryBudget(limits.work_bytes)
         self._metrics = metrics
         self._lock = threading.Lock()
         self._open: dict[socket.socket, _Guest] = {}
@@ -140,7 +140,7 @@ class Server:
                     self._open[connection] = _Guest(host)
             if is_full:
                 self._metrics.hung_up("full")
-                self._tell_once("full", f"no more connections: {host} was disconnected")
+                self._log_once("full", f"no more connections: {host} was disconnected")
                 connection.close()
                 continue
             threading.Thread(
@@ -160,7 +160,7 @@ class Server:
         """
         while not self._is_closing and _open_descriptors() >= self._most_descriptors:
             text = f"the limit of {open_files_limit()} open files (ulimit -n) is reached: the "
-            self._tell_once(
+            self._log_once(
                 "descriptors",
                 f"{text}connections that are idle longest are closed, and new clients may wait. "
                 "Raise the limit, or lower max.connections",
@@ -194,15 +194,15 @@ class Server:
             each.close()
 
     def _converse(self, connection: socket.socket, host: str) -> None:
-        conversation: _Conversation | None = None
-        request: Request | None = None
+        conversation: _ClientConnection | None = None
+        request: ClientRequest | None = None
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_ROOM_BYTES)
             until = time.monotonic() + self._limits.known_s
             connection, session = self._met(connection, host)
             guest = self._open[connection]
-            conversation = _Conversation(connection, self._limits, self._room)
+            conversation = _ClientConnection(connection, self._limits, self._room)
             while True:
                 guest.idle_s = time.monotonic()
                 frame = conversation.frame(None if session.is_known else until)
@@ -210,11 +210,11 @@ class Server:
                 if frame is None:
                     return
                 if session.takes_tokens:
-                    token = session.hear_token(bytes(frame))
-                    answer: list[bytes | Stretch] | None = None if session.is_over else [token]
+                    token = session.handle_raw_token(bytes(frame))
+                    answer: list[bytes | ByteRange] | None = None if session.is_over else [token]
                 else:
                     request = decode_request(frame)
-                    said = session.hear(request)
+                    said = session.authenticate(request)
                     answer = [said] if said is not None else self._answer(request, session, host)
                 if answer is not None:
                     sent = conversation.send(answer, self._files)
@@ -222,23 +222,23 @@ class Server:
                 conversation.release()
                 if session.is_over:
                     self._metrics.hung_up("refused")
-                    self._tell_once(f"{host} refused", f"{host} was refused: {session.refused}")
+                    self._log_once(f"{host} refused", f"{host} was refused: {session.refused}")
                     return
         except CorruptLog as error:
             self._metrics.hung_up("protocol")
-            begun = "" if conversation is None else conversation.who_begins_so()
+            begun = "" if conversation is None else conversation.detect_protocol()
             said_by = begun or (f"{request.client_id!r}, {error}" if request else str(error))
-            self._tell_once(f"{host} {begun}", f"{host} disconnected: {said_by}")
+            self._log_once(f"{host} {begun}", f"{host} disconnected: {said_by}")
         except ssl.SSLError as error:
             self._metrics.hung_up("protocol")
             why = (error.reason or "the connection broke").lower().replace("_", " ")
-            self._tell_once(f"{host} tls", f"{host} disconnected: TLS failed: {why}")
+            self._log_once(f"{host} tls", f"{host} disconnected: TLS failed: {why}")
         except (OSError, CommitConflict):
             pass  # the client is gone, too slow or not allowed any more; or the data was replaced
         except Exception as error:
             self._metrics.hung_up("failed")
             what = "a frame" if request is None else f"{request.name} {request.version}"
-            self._tell_once(what, f"{what} of {host} failed: {type(error).__name__}: {error}")
+            self._log_once(what, f"{what} of {host} failed: {type(error).__name__}: {error}")
         finally:
             if conversation is not None:
                 conversation.release()
@@ -269,14 +269,16 @@ class Server:
         return connection, Session(self._door, host, whose)
 
     def _answer(
-        self, request: Request, session: Session, host: str
-    ) -> list[bytes | Stretch] | None:
+        self, request: ClientRequest, session: Session, host: str
+    ) -> list[bytes | ByteRange] | None:
         if request.name == "api_versions":
             error = versions_error(self._place, request)
             return [encode_versions(request, error, self._place.files.features())]
         return self.answer(request, session.client(), host)
 
-    def answer(self, request: Request, client: Client, host: str) -> list[bytes | Stretch] | None:
+    def answer(
+        self, request: ClientRequest, client: ClientIdentity, host: str
+    ) -> list[bytes | ByteRange] | None:
         """The response to a request. None if the client expects no response.
 
         Raises:
@@ -292,8 +294,10 @@ class Server:
         answer = _ANSWERS[request.name](replace(self._place, catalog=catalog), request, body)
         return None if answer is None else [answer]
 
-    def _fetched(self, request: Request, body: object, catalog: Allowed) -> Planned:
-        wrong = refused(body)
+    def _fetched(
+        self, request: ClientRequest, body: object, catalog: AuthorizedCatalog
+    ) -> FetchPlan:
+        wrong = error_response(body)
         if wrong is not None:
             return wrong
         waiting = found_for(request, body, catalog)
@@ -313,7 +317,7 @@ class Server:
                     self._metrics.fetched(each.partition.name.topic, part.stretch.size)
         return answer
 
-    def _tell_once(self, what: str, text: str) -> None:
+    def _log_once(self, what: str, text: str) -> None:
         """Report ``text``, at most once a minute for each ``what``."""
         now = time.monotonic()
         if now - self._told.get(what, -60.0) >= 60.0:
@@ -323,10 +327,10 @@ class Server:
             self._metrics.tell(text)
 
 
-class _Conversation:
+class _ClientConnection:
     """The frames of one connection."""
 
-    def __init__(self, connection: socket.socket, limits: ServeLimits, room: Room) -> None:
+    def __init__(self, connection: socket.socket, limits: ServeLimits, room: MemoryBudget) -> None:
         self._socket = connection
         self._limits = limits
         self._room = room
@@ -334,7 +338,7 @@ class _Conversation:
         self._begin = b""
         self._ahead = b""
 
-    def who_begins_so(self) -> str:
+    def detect_protocol(self) -> str:
         """The other protocol that the last frame's first bytes belong to. Empty if unknown."""
         return next((who for b, who in _BEGINNINGS.items() if self._begin.startswith(b)), "")
 
@@ -389,13 +393,13 @@ class _Conversation:
         self._room.give(self._held)
         self._held = 0
 
-    def send(self, answer: list[bytes | Stretch], files: Files) -> int:
+    def send(self, answer: list[bytes | ByteRange], files: Files) -> int:
         """Send a response after its size, and return the size."""
-        size = sum(part.size if isinstance(part, Stretch) else len(part) for part in answer)
+        size = sum(part.size if isinstance(part, ByteRange) else len(part) for part in answer)
         self._socket.settimeout(self._limits.send_s)
         joined = bytearray(_SIZE.pack(size))
         for part in answer:
-            if not isinstance(part, Stretch):
+            if not isinstance(part, ByteRange):
                 joined += part
             elif part.size <= _JOINED_BYTES:
                 joined += files.whole(part.segment, part.position, part.size)

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 from lastwrite.encoding.layout import Buffer
 from lastwrite.errors import CorruptLog
 from lastwrite.kafka.cluster.cluster_state import ClusterState
-from lastwrite.kafka.network.claims import checked
 from lastwrite.kafka.network.messages import made, schema, skip_tags
+from lastwrite.kafka.network.size_limits import checked
 
 
-class Served(NamedTuple):
+class SupportedRequest(NamedTuple):
     """A supported request and its supported versions."""
 
     key: int
@@ -32,55 +32,61 @@ class Served(NamedTuple):
     flexible: int  # the first flexible version
 
 
-APIS: Mapping[str, Served] = {
-    "produce": Served(0, 3, 13, 9),  # refused; clients derive the record format from its versions
-    "fetch": Served(1, 4, 18, 12),
-    "list_offsets": Served(2, 1, 11, 6),
-    "metadata": Served(3, 0, 13, 9),
-    "offset_commit": Served(8, 2, 10, 8),
-    "offset_fetch": Served(9, 1, 10, 6),
-    "find_coordinator": Served(10, 0, 6, 3),
-    "join_group": Served(11, 0, 9, 6),
-    "heartbeat": Served(12, 0, 4, 4),
-    "leave_group": Served(13, 0, 5, 4),
-    "sync_group": Served(14, 0, 5, 4),
-    "describe_groups": Served(15, 0, 6, 5),
-    "list_groups": Served(16, 0, 5, 3),
-    "sasl_handshake": Served(17, 0, 1, 2),
-    "api_versions": Served(18, 0, 5, 3),
-    "create_topics": Served(19, 2, 7, 5),  # refused, as are all requests that change a cluster
-    "delete_topics": Served(20, 1, 6, 4),
-    "delete_records": Served(21, 0, 2, 2),
-    "init_producer_id": Served(22, 0, 5, 2),  # lets producers reach Produce, which is then refused
-    "offset_for_leader_epoch": Served(23, 2, 4, 4),
-    "describe_acls": Served(29, 1, 3, 2),
-    "create_acls": Served(30, 1, 3, 2),
-    "delete_acls": Served(31, 1, 3, 2),
-    "describe_configs": Served(32, 1, 4, 4),
-    "alter_configs": Served(33, 0, 2, 2),
-    "describe_log_dirs": Served(35, 1, 5, 2),
-    "sasl_authenticate": Served(36, 0, 2, 2),
-    "create_partitions": Served(37, 0, 3, 2),
-    "delete_groups": Served(42, 0, 3, 2),
-    "elect_leaders": Served(43, 0, 2, 2),
-    "incremental_alter_configs": Served(44, 0, 1, 1),
-    "alter_partition_reassignments": Served(45, 0, 1, 0),
-    "list_partition_reassignments": Served(46, 0, 0, 0),
-    "offset_delete": Served(47, 0, 0, 1),
-    "describe_client_quotas": Served(48, 0, 1, 1),
-    "alter_client_quotas": Served(49, 0, 1, 1),
-    "describe_user_scram_credentials": Served(50, 0, 0, 0),
-    "alter_user_scram_credentials": Served(51, 0, 0, 0),
-    "describe_quorum": Served(55, 0, 2, 0),
-    "update_features": Served(57, 0, 2, 0),
-    "describe_cluster": Served(60, 0, 2, 0),
-    "describe_producers": Served(61, 0, 0, 0),
-    "describe_transactions": Served(65, 0, 0, 0),
-    "list_transactions": Served(66, 0, 2, 0),
-    "consumer_group_heartbeat": Served(68, 0, 1, 0),
-    "consumer_group_describe": Served(69, 0, 1, 0),
-    "list_config_resources": Served(74, 0, 1, 0),
-    "describe_topic_partitions": Served(75, 0, 0, 0),
+APIS: Mapping[str, SupportedRequest] = {
+    "produce": SupportedRequest(
+        0, 3, 13, 9
+    ),  # refused; clients derive the record format from its versions
+    "fetch": SupportedRequest(1, 4, 18, 12),
+    "list_offsets": SupportedRequest(2, 1, 11, 6),
+    "metadata": SupportedRequest(3, 0, 13, 9),
+    "offset_commit": SupportedRequest(8, 2, 10, 8),
+    "offset_fetch": SupportedRequest(9, 1, 10, 6),
+    "find_coordinator": SupportedRequest(10, 0, 6, 3),
+    "join_group": SupportedRequest(11, 0, 9, 6),
+    "heartbeat": SupportedRequest(12, 0, 4, 4),
+    "leave_group": SupportedRequest(13, 0, 5, 4),
+    "sync_group": SupportedRequest(14, 0, 5, 4),
+    "describe_groups": SupportedRequest(15, 0, 6, 5),
+    "list_groups": SupportedRequest(16, 0, 5, 3),
+    "sasl_handshake": SupportedRequest(17, 0, 1, 2),
+    "api_versions": SupportedRequest(18, 0, 5, 3),
+    "create_topics": SupportedRequest(
+        19, 2, 7, 5
+    ),  # refused, as are all requests that change a cluster
+    "delete_topics": SupportedRequest(20, 1, 6, 4),
+    "delete_records": SupportedRequest(21, 0, 2, 2),
+    "init_producer_id": SupportedRequest(
+        22, 0, 5, 2
+    ),  # lets producers reach Produce, which is then refused
+    "offset_for_leader_epoch": SupportedRequest(23, 2, 4, 4),
+    "describe_acls": SupportedRequest(29, 1, 3, 2),
+    "create_acls": SupportedRequest(30, 1, 3, 2),
+    "delete_acls": SupportedRequest(31, 1, 3, 2),
+    "describe_configs": SupportedRequest(32, 1, 4, 4),
+    "alter_configs": SupportedRequest(33, 0, 2, 2),
+    "describe_log_dirs": SupportedRequest(35, 1, 5, 2),
+    "sasl_authenticate": SupportedRequest(36, 0, 2, 2),
+    "create_partitions": SupportedRequest(37, 0, 3, 2),
+    "delete_groups": SupportedRequest(42, 0, 3, 2),
+    "elect_leaders": SupportedRequest(43, 0, 2, 2),
+    "incremental_alter_configs": SupportedRequest(44, 0, 1, 1),
+    "alter_partition_reassignments": SupportedRequest(45, 0, 1, 0),
+    "list_partition_reassignments": SupportedRequest(46, 0, 0, 0),
+    "offset_delete": SupportedRequest(47, 0, 0, 1),
+    "describe_client_quotas": SupportedRequest(48, 0, 1, 1),
+    "alter_client_quotas": SupportedRequest(49, 0, 1, 1),
+    "describe_user_scram_credentials": SupportedRequest(50, 0, 0, 0),
+    "alter_user_scram_credentials": SupportedRequest(51, 0, 0, 0),
+    "describe_quorum": SupportedRequest(55, 0, 2, 0),
+    "update_features": SupportedRequest(57, 0, 2, 0),
+    "describe_cluster": SupportedRequest(60, 0, 2, 0),
+    "describe_producers": SupportedRequest(61, 0, 0, 0),
+    "describe_transactions": SupportedRequest(65, 0, 0, 0),
+    "list_transactions": SupportedRequest(66, 0, 2, 0),
+    "consumer_group_heartbeat": SupportedRequest(68, 0, 1, 0),
+    "consumer_group_describe": SupportedRequest(69, 0, 1, 0),
+    "list_config_resources": SupportedRequest(74, 0, 1, 0),
+    "describe_topic_partitions": SupportedRequest(75, 0, 0, 0),
 }
 _BY_KEY = {api.key: name for name, api in APIS.items()}
 
@@ -89,7 +95,7 @@ NO_TIME = timedelta(0)
 _MOST_ELEMENTS = 200_000  # in all lists of a request: 100,000 partitions, each in its own topic
 
 
-class Request(NamedTuple):
+class ClientRequest(NamedTuple):
     """A decoded request header. ``body`` are the bytes after it."""
 
     name: str
@@ -103,7 +109,7 @@ class Request(NamedTuple):
         return self.version >= APIS[self.name].flexible
 
 
-def decode_request(frame: Buffer) -> Request:
+def decode_request(frame: Buffer) -> ClientRequest:
     """Decode the header of a request.
 
     Raises:
@@ -118,7 +124,7 @@ def decode_request(frame: Buffer) -> Request:
         raise CorruptLog(f"a request of key {key}", 0)
     api = APIS[name]
     if name == "api_versions" and not 0 <= version <= api.newest:
-        return Request(name, version, correlation_id, "", view[:0])
+        return ClientRequest(name, version, correlation_id, "", view[:0])
     if not api.oldest <= version <= api.newest:
         raise CorruptLog(f"{name} of version {version}", 2)
     (length,) = struct.unpack_from(">h", view, _HEAD.size)
@@ -128,10 +134,10 @@ def decode_request(frame: Buffer) -> Request:
     client = bytes(view[_HEAD.size + 2 : at]).decode("utf-8", "replace")
     if version >= api.flexible:
         at = skip_tags(view, at)
-    return Request(name, version, correlation_id, client, view[at:])
+    return ClientRequest(name, version, correlation_id, client, view[at:])
 
 
-def decode_body(request: Request) -> Any:
+def decode_body(request: ClientRequest) -> Any:
     """Decode the body of a request.
 
     Raises:
@@ -145,7 +151,7 @@ def decode_body(request: Request) -> Any:
         raise CorruptLog(f"not a request for {request.name}: {error}", 0) from error
 
 
-def encode_answer(request: Request, **values: object) -> bytes:
+def encode_answer(request: ClientRequest, **values: object) -> bytes:
     """A response with header, without its size. Values unknown to the version are ignored."""
     module = answer_parts(request)
     name = _class_of(request.name) + "Response"
@@ -156,24 +162,26 @@ def encode_answer(request: Request, **values: object) -> bytes:
     return answer_head(request) + body.getvalue()
 
 
-def part(request: Request, of: str, /, **values: object) -> Any:
+def part(request: ClientRequest, of: str, /, **values: object) -> Any:
     """A structure of the response to ``request``. Values unknown to the version are ignored."""
     return made(answer_parts(request), of, **_kio_values(values))
 
 
-def answer_head(request: Request) -> bytes:
+def answer_head(request: ClientRequest) -> bytes:
     """The header of a response."""
     head = struct.pack(">i", request.correlation_id)
     has_tags = request.is_flexible and request.name != "api_versions"
     return head + b"\0" if has_tags else head
 
 
-def answer_parts(request: Request) -> Any:
+def answer_parts(request: ClientRequest) -> Any:
     """The module with the classes of the response."""
     return schema(request.name, request.version, "response")
 
 
-def encode_versions(request: Request, error: int, cluster: ClusterState | None = None) -> bytes:
+def encode_versions(
+    request: ClientRequest, error: int, cluster: ClusterState | None = None
+) -> bytes:
     """The response with the supported versions.
 
     Version 5 is the same as 4. A request of an unknown version gets the oldest body (KIP-511). From

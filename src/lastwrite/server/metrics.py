@@ -16,7 +16,7 @@ from lastwrite.server.groups import Groups
 from lastwrite.server.offsets import Offsets
 
 
-class Metrics:
+class ServerMetrics:
     """The metrics of a server, in ``registry``, and its messages, through ``tell``. Thread-safe."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from lastwrite.kafka.cluster.commits import Commit, Place, Positions, key_of, value_of
+from lastwrite.kafka.cluster.commits import Commit, GroupPartition, OffsetCommits, key_of, value_of
 from lastwrite.kafka.cluster.group_states import GroupKind
 from lastwrite.kafka.cluster.internal_topics import GROUPS_TOPIC
 from lastwrite.kafka.format.batch_layout import Record
@@ -50,7 +50,7 @@ class Offsets:
         with ExitStack() as stack:
             stack.enter_context(lock.hold(state, [_NAME]))
             self._log = AppendedLog(os.path.join(state, folder_name(_NAME)), _SEGMENT_BYTES)
-            self._positions = Positions()
+            self._positions = OffsetCommits()
             self._positions.take(self._log.batches())
             self._sources: list[GroupPositions] = []
             self._held = stack.pop_all()
@@ -59,10 +59,10 @@ class Offsets:
         """Release the folder to other servers."""
         self._held.close()
 
-    def of(self, place: Place) -> Commit | None:
+    def of(self, place: GroupPartition) -> Commit | None:
         return self._positions.known.get(place)
 
-    def of_group(self, group: str) -> list[tuple[Place, Commit]]:
+    def of_group(self, group: str) -> list[tuple[GroupPartition, Commit]]:
         """All committed offsets of a group, by partition."""
         with self._lock:
             found = [each for each in self._positions.known.items() if each[0].group == group]
@@ -86,14 +86,14 @@ class Offsets:
         kinds = (each.kinds[group] for each in self._sources if group in each.kinds)
         return next(kinds, GroupKind())
 
-    def is_unread(self, place: Place) -> bool:
+    def is_unread(self, place: GroupPartition) -> bool:
         """Whether an unreadable record may be the newest commit for ``place``."""
         return any(
             each.group in (None, place.group) and each.place in (None, place)
             for each in self._positions.unread.values()
         ) or any(each.unread_of(place) for each in self._sources)
 
-    def start_from(self, commits: Sequence[tuple[Place, Commit]], now_ms: int) -> None:
+    def start_from(self, commits: Sequence[tuple[GroupPartition, Commit]], now_ms: int) -> None:
         """Add commits from elsewhere for partitions that never had one here."""
         here = self._positions.known.keys() | self._positions.gone
         fresh = [(place, commit) for place, commit in commits if place not in here]
@@ -120,7 +120,7 @@ class Offsets:
             time.time_ns() // 1_000_000,
         )
 
-    def commit(self, commits: Sequence[tuple[Place, Commit | None]], now_ms: int) -> None:
+    def commit(self, commits: Sequence[tuple[GroupPartition, Commit | None]], now_ms: int) -> None:
         """Store commits, all or none. None deletes one.
 
         Raises:
@@ -130,7 +130,7 @@ class Offsets:
             [(place, commit and commit._replace(at_ms=now_ms)) for place, commit in commits], now_ms
         )
 
-    def _note(self, dated: Sequence[tuple[Place, Commit | None]], now_ms: int) -> None:
+    def _note(self, dated: Sequence[tuple[GroupPartition, Commit | None]], now_ms: int) -> None:
         if not dated:
             return
         with self._lock:

@@ -11,8 +11,8 @@ from typing import Any
 
 from lastwrite.server.config_handlers import TOPIC
 from lastwrite.server.errors import Code
-from lastwrite.server.handlers import READ_ONLY, Handler, Place
-from lastwrite.server.messages import Request, encode_answer, part
+from lastwrite.server.handlers import READ_ONLY, Handler, ServerContext
+from lastwrite.server.messages import ClientRequest, encode_answer, part
 
 _OF_TOPIC: dict[str, object] = {
     "error_code": Code.TOPIC_AUTHORIZATION_FAILED,
@@ -24,7 +24,7 @@ _OF_CLUSTER: dict[str, object] = {
 }
 
 
-def _create_topics(request: Request, body: Any) -> bytes:
+def _create_topics(request: ClientRequest, body: Any) -> bytes:
     return encode_answer(
         request,
         topics=tuple(
@@ -41,7 +41,7 @@ def _create_topics(request: Request, body: Any) -> bytes:
     )
 
 
-def _delete_topics(request: Request, body: Any) -> bytes:
+def _delete_topics(request: ClientRequest, body: Any) -> bytes:
     asked = (
         [(each.name, each.topic_id) for each in body.topics]
         if request.version >= 6
@@ -56,7 +56,7 @@ def _delete_topics(request: Request, body: Any) -> bytes:
     )
 
 
-def _delete_records(request: Request, body: Any) -> bytes:
+def _delete_records(request: ClientRequest, body: Any) -> bytes:
     return encode_answer(
         request,
         topics=tuple(
@@ -80,7 +80,7 @@ def _delete_records(request: Request, body: Any) -> bytes:
     )
 
 
-def _create_partitions(request: Request, body: Any) -> bytes:
+def _create_partitions(request: ClientRequest, body: Any) -> bytes:
     return encode_answer(
         request,
         results=tuple(
@@ -90,7 +90,7 @@ def _create_partitions(request: Request, body: Any) -> bytes:
     )
 
 
-def _alter_configs(request: Request, body: Any) -> bytes:
+def _alter_configs(request: ClientRequest, body: Any) -> bytes:
     return encode_answer(
         request,
         responses=tuple(
@@ -106,7 +106,7 @@ def _alter_configs(request: Request, body: Any) -> bytes:
     )
 
 
-def _alter_client_quotas(request: Request, body: Any) -> bytes:
+def _alter_client_quotas(request: ClientRequest, body: Any) -> bytes:
     return encode_answer(
         request,
         entries=tuple(
@@ -129,17 +129,17 @@ def _alter_client_quotas(request: Request, body: Any) -> bytes:
     )
 
 
-def _create_acls(request: Request, body: Any) -> bytes:
+def _create_acls(request: ClientRequest, body: Any) -> bytes:
     each = part(request, "AclCreationResult", **_OF_CLUSTER)
     return encode_answer(request, results=(each,) * len(body.creations))
 
 
-def _delete_acls(request: Request, body: Any) -> bytes:
+def _delete_acls(request: ClientRequest, body: Any) -> bytes:
     each = part(request, "DeleteAclsFilterResult", matching_acls=(), **_OF_CLUSTER)
     return encode_answer(request, filter_results=(each,) * len(body.filters))
 
 
-def _elect_leaders(request: Request, body: Any) -> bytes:
+def _elect_leaders(request: ClientRequest, body: Any) -> bytes:
     return encode_answer(
         request,
         error_code=Code.CLUSTER_AUTHORIZATION_FAILED,
@@ -158,15 +158,15 @@ def _elect_leaders(request: Request, body: Any) -> bytes:
     )
 
 
-def _alter_partition_reassignments(request: Request, body: Any) -> bytes:
+def _alter_partition_reassignments(request: ClientRequest, body: Any) -> bytes:
     return encode_answer(request, responses=(), **_OF_CLUSTER)
 
 
-def _update_features(request: Request, body: Any) -> bytes:
+def _update_features(request: ClientRequest, body: Any) -> bytes:
     return encode_answer(request, results=(), **_OF_CLUSTER)
 
 
-def _alter_user_scram_credentials(request: Request, body: Any) -> bytes:
+def _alter_user_scram_credentials(request: ClientRequest, body: Any) -> bytes:
     users = dict.fromkeys(each.name for each in (*body.deletions, *body.upsertions))
     return encode_answer(
         request,
@@ -177,8 +177,8 @@ def _alter_user_scram_credentials(request: Request, body: Any) -> bytes:
     )
 
 
-def _refusal(encode: Callable[[Request, Any], bytes]) -> Handler:
-    def handle(place: Place, request: Request, body: Any) -> bytes:
+def _refusal(encode: Callable[[ClientRequest, Any], bytes]) -> Handler:
+    def handle(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
         return encode(request, body)
 
     return handle

@@ -12,35 +12,35 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 
 from lastwrite.archive.layout import systems_at
-from lastwrite.archive.place import read_seen
+from lastwrite.archive.partition_store import read_versioned_manifest
 from lastwrite.commands.metrics_page import serve_metrics
 from lastwrite.commands.systems import KAFKA, system_of
 from lastwrite.config.address import parse_address
 from lastwrite.config.stores import store_settings
-from lastwrite.config.system import Sources
+from lastwrite.config.system import SettingSources
 from lastwrite.encoding.compression import Codec
 from lastwrite.engine.system import system_named
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig, LogError, NotALog
 from lastwrite.kafka.cluster.commits import Commit
-from lastwrite.kafka.cluster.commits import Place as Position
+from lastwrite.kafka.cluster.commits import GroupPartition as Position
 from lastwrite.kafka.network.messages import schema
 from lastwrite.kafka.rules.serve_settings import MECHANISMS, ServeConfig, serve_config
 from lastwrite.kafka.store import archived
-from lastwrite.kafka.store.positions import Retention, positions_in
+from lastwrite.kafka.store.positions import OffsetRetention, positions_in
 from lastwrite.kafka.system import KafkaSystem
-from lastwrite.server.allowed import Allowed
-from lastwrite.server.catalog import Catalog, Source, cluster_id_of
+from lastwrite.server.authorized_catalog import AuthorizedCatalog
+from lastwrite.server.catalog import Catalog, ServedSource, cluster_id_of
 from lastwrite.server.cluster_files import ClusterFiles
 from lastwrite.server.config_handlers import given_settings
-from lastwrite.server.copies import Copies
-from lastwrite.server.door import Door, kept_tls, kept_users
+from lastwrite.server.copy_store import CopyStore
 from lastwrite.server.files import Files
 from lastwrite.server.group_handlers import Coordinator
 from lastwrite.server.groups import Groups
-from lastwrite.server.handlers import Identity, Place
+from lastwrite.server.handlers import ServerContext, ServerIdentity
 from lastwrite.server.listener import ServeLimits, Server
-from lastwrite.server.made import Made, Making
-from lastwrite.server.metrics import Metrics
+from lastwrite.server.listener_security import ListenerSecurity, kept_tls, kept_users
+from lastwrite.server.materialized import CopyPolicy, MaterializedPartition
+from lastwrite.server.metrics import ServerMetrics
 from lastwrite.server.offsets import UNREAD_REMEDY, Offsets
 from lastwrite.spark.memory import parse_bytes
 from lastwrite.storage.objects.address import is_address, real_path, use
@@ -51,7 +51,7 @@ _COPIES_AT_ONCE = 2
 _TICK_S = 1.0
 
 
-class Serving:
+class RunningServer:
     """A running server. ``address`` is the ``HOST:PORT`` that clients connect to."""
 
     def __init__(self, address: str, server: Server, catalog: Catalog, held: ExitStack) -> None:
@@ -79,7 +79,7 @@ class Serving:
         """Whether the server is closed, waiting up to ``seconds`` for it."""
         return self._is_over.wait(seconds)
 
-    def __enter__(self) -> Serving:
+    def __enter__(self) -> RunningServer:
         threading.Thread(target=self.run, daemon=True, name="serve").start()
         return self
 
@@ -105,7 +105,7 @@ def serve(
     metrics_port: int | None = None,
     metrics_host: str = "127.0.0.1",
     tell: Callable[[str], None] = lambda text: None,
-) -> Serving:
+) -> RunningServer:
     """Serve the topics at ``path`` to Kafka clients, as a broker would.
 
     Args:
@@ -150,7 +150,9 @@ def serve(
     names = [topic] if isinstance(topic, str) else list(topic or ())
     schema("metadata", 0)  # fails here if kio is not installed
     use(store_settings(config))
-    sources = [Source(each, system_named(name)) for each in paths for name in _systems_at(each)]
+    sources = [
+        ServedSource(each, system_named(name)) for each in paths for name in _systems_at(each)
+    ]
     settings = serve_config(config)
     host, port = _bound(listen)
     door = _door(settings, users, host, is_open, tell)
@@ -165,8 +167,8 @@ def serve(
             tell(f"{state}: {unread}")
         threads = ThreadPoolExecutor(_COPIES_AT_ONCE, "copies")
         stack.callback(threads.shutdown, wait=False, cancel_futures=True)
-        making = Making(
-            Copies(os.path.join(state, "copies"), parse_bytes(copies or _COPIES_BYTES)),
+        making = CopyPolicy(
+            CopyStore(os.path.join(state, "copies"), parse_bytes(copies or _COPIES_BYTES)),
             threads,
             _codec(compression),
             is_compacted,
@@ -186,15 +188,15 @@ def serve(
         listener = stack.enter_context(_listening(host, port))
         bound = listener.getsockname()[1]
         shown = parse_address(advertise) if advertise else (host, bound)
-        identity = Identity(shown[0], shown[1], cluster_id)
+        identity = ServerIdentity(shown[0], shown[1], cluster_id)
         groups = Groups(time.monotonic, catalog.numbers)
-        told = Sources(roots=tuple(p for p in paths if not is_address(p)), metadata=metadata)
-        allowed = Allowed(catalog)
-        metrics = Metrics(tell)
+        told = SettingSources(roots=tuple(p for p in paths if not is_address(p)), metadata=metadata)
+        allowed = AuthorizedCatalog(catalog)
+        metrics = ServerMetrics(tell)
         server = Server(
             listener,
             door,
-            Place(
+            ServerContext(
                 allowed,
                 identity,
                 KafkaSystem(told),
@@ -209,7 +211,7 @@ def serve(
         metrics.watch(server.connections, groups, offsets, catalog)
         serve_metrics(stack, metrics.registry, metrics_host, metrics_port, tell)
         threads.submit(_make_first, catalog)
-        serving = Serving(f"{shown[0]}:{shown[1]}", server, catalog, stack.pop_all())
+        serving = RunningServer(f"{shown[0]}:{shown[1]}", server, catalog, stack.pop_all())
     threading.Thread(target=_tick, args=(groups, serving), daemon=True, name="groups").start()
     return serving
 
@@ -219,7 +221,7 @@ def _make_first(catalog: Catalog) -> None:
     for name in catalog.names():
         topic = catalog.topic(name)
         for each in () if topic is None else topic.partitions.values():
-            if isinstance(each, Made):
+            if isinstance(each, MaterializedPartition):
                 with suppress(LogError):  # already reported to the operator
                     each.log()
                 return
@@ -245,7 +247,7 @@ def _codec(name: str) -> Codec:
     return codecs[name]
 
 
-def _tick(groups: Groups, serving: Serving) -> None:
+def _tick(groups: Groups, serving: RunningServer) -> None:
     while not serving.is_over(_TICK_S):
         groups.tick()
 
@@ -256,7 +258,7 @@ def _door(
     host: str,
     is_open: bool,
     tell: Callable[[str], None],
-) -> Door:
+) -> ListenerSecurity:
     """The listener's security settings.
 
     Raises:
@@ -277,7 +279,7 @@ def _door(
         raise InvalidConfig("sasl.enabled.mechanisms needs users", remedy="give --users FILE")
     # without TLS, anyone who records the traffic can read the password that PLAIN sends
     offered = named or (MECHANISMS if has_tls or is_near else MECHANISMS[:2])
-    return Door(
+    return ListenerSecurity(
         tls=kept_tls(
             settings.certificate,
             settings.key,
@@ -354,7 +356,7 @@ def _continue_groups(
     ``paths`` may contain other systems, which are skipped.
     """
     now_ms = time.time_ns() // 1_000_000
-    retention = Retention(now_ms, settings.offsets_retention_minutes * 60_000)
+    retention = OffsetRetention(now_ms, settings.offsets_retention_minutes * 60_000)
     for path in paths:
         # an archive stores the committed offsets beside each partition
         if is_address(path) or systems_at(path) or system_of(path) != KAFKA:
@@ -375,7 +377,9 @@ def _brought(catalog: Catalog) -> list[tuple[Position, Commit]]:
             if not each.is_of_kafka or not archived.is_archived(each.folder):
                 continue
             try:
-                log = archived.contents_of(read_seen(each.folder).manifest, each.folder)
+                log = archived.contents_of(
+                    read_versioned_manifest(each.folder).manifest, each.folder
+                )
             except LogError:  # reported to the client that requests the partition
                 continue
             for group, offset, epoch, metadata in log.groups:

@@ -17,11 +17,11 @@ from datetime import timedelta
 from typing import Any
 
 from lastwrite.errors import CorruptLog
-from lastwrite.server.door import Door
+from lastwrite.server.acls import ClientIdentity
 from lastwrite.server.errors import Code
-from lastwrite.server.messages import Request, decode_body, encode_answer
-from lastwrite.server.proofs import Proof, Refused, begin_proof
-from lastwrite.server.rights import Client
+from lastwrite.server.listener_security import ListenerSecurity
+from lastwrite.server.messages import ClientRequest, decode_body, encode_answer
+from lastwrite.server.sasl import AuthenticationFailed, SaslExchange, start_sasl
 
 _LEAST_BETWEEN_S = 1.0  # between two authentications of one connection
 
@@ -29,13 +29,13 @@ _LEAST_BETWEEN_S = 1.0  # between two authentications of one connection
 class Session:
     """``certificate_of`` is the subject of the client certificate, if there is one."""
 
-    def __init__(self, door: Door, host: str, certificate_of: str | None) -> None:
+    def __init__(self, door: ListenerSecurity, host: str, certificate_of: str | None) -> None:
         self._door = door
         self._host = host
         self._user = certificate_of
         self._is_known = not door.asks
         self._mechanism: str | None = None
-        self._proof: Proof | None = None
+        self._proof: SaslExchange | None = None
         self._has_asked_versions = False
         self._ends = 0.0  # of time.monotonic; 0: never
         self._shown_s = 0.0
@@ -48,7 +48,7 @@ class Session:
         """Whether requests may be answered. Before, only authentication is."""
         return self._is_known
 
-    def client(self) -> Client:
+    def client(self) -> ClientIdentity:
         """The client with its present permissions.
 
         Raises:
@@ -59,7 +59,7 @@ class Session:
             raise PermissionError
         return found
 
-    def hear(self, request: Request) -> bytes | None:
+    def authenticate(self, request: ClientRequest) -> bytes | None:
         """The response to an authentication request. None for any other request that is allowed.
 
         Raises:
@@ -81,15 +81,15 @@ class Session:
         self._has_asked_versions = 0 <= request.version <= 5
         return None
 
-    def hear_token(self, token: bytes) -> bytes:
+    def handle_raw_token(self, token: bytes) -> bytes:
         """The response to a token without header. If refused, it is empty and the session ends."""
         try:
             return self._step(token)
-        except Refused:
+        except AuthenticationFailed:
             self._fail()
             return b""
 
-    def _handshake(self, request: Request) -> bytes:
+    def _handshake(self, request: ClientRequest) -> bytes:
         body = _body(request)
         if not self._may_begin():
             return encode_answer(request, error_code=Code.ILLEGAL_SASL_STATE, mechanisms=())
@@ -100,7 +100,7 @@ class Session:
             self.is_over, self.refused = True, "a mechanism that is not offered"
         else:
             self._mechanism, self._shown_s = mechanism, time.monotonic()
-            self._proof = begin_proof(mechanism, lambda: self._door.known().users)
+            self._proof = start_sasl(mechanism, lambda: self._door.known().users)
             self.takes_tokens = request.version == 0
         return encode_answer(request, error_code=error, mechanisms=self._door.mechanisms)
 
@@ -115,7 +115,7 @@ class Session:
     def _has_other(self, mechanism: str) -> bool:
         return self._is_known and mechanism != self._mechanism
 
-    def _authenticate(self, request: Request) -> bytes:
+    def _authenticate(self, request: ClientRequest) -> bytes:
         body = _body(request)
         if self._proof is None or self.takes_tokens:
             if not self._is_known:
@@ -129,7 +129,7 @@ class Session:
             )
         try:
             answer = self._step(bytes(body.auth_bytes))
-        except Refused as refused:
+        except AuthenticationFailed as refused:
             self._fail()
             return encode_answer(
                 request,
@@ -153,12 +153,12 @@ class Session:
             Refused: authentication failed.
         """
         if self._proof is None:
-            raise Refused("Authentication failed")
-        answer, user = self._proof.hear(token)
+            raise AuthenticationFailed("Authentication failed")
+        answer, user = self._proof.authenticate(token)
         if user is None:
             return answer
         if self._is_known and user != self._user:
-            raise Refused("Cannot change principals during re-authentication")
+            raise AuthenticationFailed("Cannot change principals during re-authentication")
         self._proof, self._user, self._is_known, self.takes_tokens = None, user, True, False
         if self._door.session_s:
             self._ends = time.monotonic() + self._door.session_s
@@ -170,7 +170,7 @@ class Session:
         time.sleep(self._door.failed_delay_s)
 
 
-def _body(request: Request) -> Any:
+def _body(request: ClientRequest) -> Any:
     """The decoded body. Error messages do not contain any of it, because it may hold a password."""
     try:
         return decode_body(request)

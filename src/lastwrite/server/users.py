@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.network.scram import decode_base64, hash_of, keys_of
 from lastwrite.kafka.rules.serve_settings import MECHANISMS
-from lastwrite.server.rights import ANYWHERE, Kind, Operation, Rule
+from lastwrite.server.acls import ANYWHERE, AclEntry, Operation, ResourceType
 from lastwrite.storage import files, ownership
 
 TURNS = 16_384  # iterations of SCRAM: the most that Kafka's own tool accepts
@@ -108,7 +108,7 @@ class Users:
     """The contents of the users file."""
 
     users: Mapping[str, User] = field(default_factory=dict)
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[AclEntry, ...] = ()
 
 
 def read_users(path: str) -> Users:
@@ -224,7 +224,7 @@ def _hash(value: Any, what: str) -> SlowHash:
     return SlowHash(_bytes(said["salt"], what), cost, block, parallel, _bytes(said["hash"], what))
 
 
-def _rule(value: Any, what: str) -> Rule:
+def _rule(value: Any, what: str) -> AclEntry:
     said = _object(value, what, _RULE)
     for name, text in said.items():
         if not isinstance(text, str) or not text:
@@ -234,10 +234,10 @@ def _rule(value: Any, what: str) -> Rule:
             raise _wrong(f"{what} has no {name}")
     if not said["principal"].startswith("User:"):
         raise _wrong(f"{what}: its principal does not begin with User:")
-    return Rule(
+    return AclEntry(
         said["principal"],
         Operation[_one_of(said["operation"], Operation.__members__, what)],
-        Kind[_one_of(said["resource"], Kind.__members__, what)],
+        ResourceType[_one_of(said["resource"], ResourceType.__members__, what)],
         said["name"],
         _one_of(said.get("pattern", "LITERAL"), ("LITERAL", "PREFIXED"), what) == "PREFIXED",
         _one_of(said.get("permission", "ALLOW"), ("ALLOW", "DENY"), what) == "ALLOW",
@@ -245,7 +245,7 @@ def _rule(value: Any, what: str) -> Rule:
     )
 
 
-def _encode_rule(rule: Rule) -> dict[str, str]:
+def _encode_rule(rule: AclEntry) -> dict[str, str]:
     said = {
         "principal": rule.principal,
         "operation": rule.operation.name,

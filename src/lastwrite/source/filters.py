@@ -25,7 +25,7 @@ _ENDS = -(1 << 62), 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Narrowed:
+class RowFilter:
     """What rows must have. None: anything."""
 
     topics: frozenset[str] | None = None
@@ -51,7 +51,7 @@ class Narrowed:
                 least_ms = self.least_ms if unit.system == KAFKA else None
                 yield unit._replace(span=span, keys=self.keys, least_ms=least_ms)
 
-    def with_filter(self, name: str, column: str, value: Any) -> Narrowed:
+    def with_filter(self, name: str, column: str, value: Any) -> RowFilter:
         """The same, and a filter of this kind (of pyspark's names) on a column."""
         if name in ("EqualTo", "EqualNullSafe"):
             name, value = "In", (value,)
@@ -86,9 +86,9 @@ _RANGES = "offset", "timestamp"
 _SETS = {"topic": ("topics", str), "partition": ("partitions", int), "key": ("keys", bytes)}
 
 
-def narrowed_by(filters: Iterable[Filter]) -> Narrowed:
+def narrowed_by(filters: Iterable[Filter]) -> RowFilter:
     """What the filters, all of which must hold, say of rows."""
-    found = Narrowed()
+    found = RowFilter()
     for each in filters:
         path: Sequence[str] = getattr(each, "attribute", ())
         value = getattr(each, "value", None)

@@ -49,7 +49,7 @@ _ENDINGS = {
 }
 
 
-def refuse_as_kafka_source(options: Mapping[str, str], *, is_stream: bool) -> None:
+def reject_as_kafka_source(options: Mapping[str, str], *, is_stream: bool) -> None:
     """Check options, whose names are in lower case.
 
     Raises:

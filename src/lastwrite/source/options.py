@@ -21,7 +21,7 @@ from lastwrite.decoding.options import SPARK_NAMES, DecodingConfig, in_words_of
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.look.read import Isolation, isolation_of
 from lastwrite.model.log import TopicPartition
-from lastwrite.source.kafka_options import refuse_as_kafka_source
+from lastwrite.source.kafka_options import reject_as_kafka_source
 
 EARLIEST, LATEST = -2, -1
 _WITHOUT_EFFECT = (
@@ -127,7 +127,7 @@ def parse(given: Mapping[str, str], *, is_stream: bool | None = False) -> Source
             raise InvalidConfig(
                 f"unknown option {name}", remedy=f"one of: {', '.join(_SHOWN.values())}, kafka.*"
             )
-    refuse_as_kafka_source(options, is_stream=is_stream is True)
+    reject_as_kafka_source(options, is_stream=is_stream is True)
     if "path" in options and "paths" in options or not {"path", "paths"} & options.keys():
         raise InvalidConfig("give one of path and paths", remedy='.load("/data/kafka")')
     chosen = [name for name in _STRATEGIES if name in options]

@@ -7,7 +7,7 @@ from pyspark.sql.datasource import InputPartition
 from lastwrite.rows.reading import RowUnit
 
 
-class Piece(InputPartition):
+class SourcePartition(InputPartition):
     """It travels by pickle."""
 
     def __init__(self, unit: RowUnit) -> None:

@@ -21,9 +21,9 @@ from lastwrite.commands.rows import last_writes, one_topic, planned_rows
 from lastwrite.commands.systems import KAFKA
 from lastwrite.errors import InvalidConfig
 from lastwrite.rows.decoded import ERROR, DecodedRows
-from lastwrite.source.filters import Narrowed, narrowed_by
+from lastwrite.source.filters import RowFilter, narrowed_by
 from lastwrite.source.options import SourceOptions, parse
-from lastwrite.source.piece import Piece
+from lastwrite.source.piece import SourcePartition
 from lastwrite.source.ranges import listed, span_of, system_at, units_of, use_stores
 from lastwrite.source.short_errors import rows_with_short_errors, with_short_errors
 from lastwrite.source.stream import stream_reader
@@ -31,7 +31,7 @@ from lastwrite.source.write import (
     ArrowWriter,
     StreamWriter,
     parse_write,
-    refuse_streams_without_arrow,
+    reject_streams_without_arrow,
 )
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class DefaultSource(DataSource):
         if options.takes_filters and not hasattr(DataSourceReader, "pushFilters"):
             raise InvalidConfig("pushdown needs PySpark 4.1 or newer", remedy="leave it out")
         # Where Spark's setting is off, it refuses each query of a class that takes filters.
-        kind = _FilteringReader if options.takes_filters else _Reader
+        kind = _FilteringReader if options.takes_filters else _BatchReader
         return kind(options, _rows_of(options, schema))
 
     @with_short_errors
@@ -76,18 +76,18 @@ class DefaultSource(DataSource):
 
     @with_short_errors
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        refuse_streams_without_arrow()
+        reject_streams_without_arrow()
         given = dict(self.options)
         return StreamWriter(parse_write(given, schema, overwrite=overwrite, is_stream=True))
 
 
-class _Reader(DataSourceReader):
+class _BatchReader(DataSourceReader):
     """A query over what lies there when it is planned."""
 
     def __init__(self, options: SourceOptions, rows: DecodedRows) -> None:
         self._options = options
         self._rows = rows
-        self._narrowed = Narrowed()
+        self._narrowed = RowFilter()
 
     @with_short_errors
     def partitions(self) -> Sequence[InputPartition]:
@@ -101,15 +101,15 @@ class _Reader(DataSourceReader):
             spans = [(log, *span_of(log, options)) for log in logs]
             spans = [(log, *narrowed.span(log.name, first, end)) for log, first, end in spans]
             units = iter(units_of(spans, columns, options))
-        return [Piece(unit) for unit in narrowed.of(units)]
+        return [SourcePartition(unit) for unit in narrowed.of(units)]
 
     @rows_with_short_errors
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, Piece):  # of no partitions Spark makes one that is none
+        if isinstance(partition, SourcePartition):  # of no partitions Spark makes one that is none
             yield from self._rows.of(planned_rows(partition.unit))
 
 
-class _FilteringReader(_Reader):
+class _FilteringReader(_BatchReader):
     """The same, narrowed by filters, all of which Spark applies once more."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:

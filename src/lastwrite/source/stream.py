@@ -32,7 +32,7 @@ from lastwrite.source.offsets import (
     missing_rows,
 )
 from lastwrite.source.options import LATEST, SourceOptions
-from lastwrite.source.piece import Piece
+from lastwrite.source.piece import SourcePartition
 from lastwrite.source.ranges import end_of, listed, start_of, system_at, units_of
 from lastwrite.source.short_errors import rows_with_short_errors, with_short_errors
 
@@ -57,7 +57,7 @@ _PATIENCE_S = 120.0  # a broker that starts, or exchanges segments, is done by t
 _Logs = Mapping[TopicPartition, PartitionLog]
 
 
-class _Stream(DataSourceStreamReader):
+class _SparkStream(DataSourceStreamReader):
     """What all releases of PySpark ask for."""
 
     def __init__(self, options: SourceOptions, rows: DecodedRows) -> None:
@@ -101,11 +101,11 @@ class _Stream(DataSourceStreamReader):
             if span is not None:
                 spans.append((logs[name], *span))
         columns = self._rows.raw_columns
-        return [Piece(unit) for unit in units_of(spans, columns, self._options)]
+        return [SourcePartition(unit) for unit in units_of(spans, columns, self._options)]
 
     @rows_with_short_errors
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, Piece):
+        if isinstance(partition, SourcePartition):
             yield from self._rows.of(planned_rows(partition.unit))
 
     # ------------------------------------------------------------------ how far
@@ -246,7 +246,7 @@ class _Stream(DataSourceStreamReader):
             warnings.warn(f"{path}: {words}", stacklevel=2)
 
 
-class StreamReader(_Stream, SupportsTriggerAvailableNow):
+class StreamReader(_SparkStream, SupportsTriggerAvailableNow):
     """Of PySpark 4.2 and newer."""
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -267,7 +267,7 @@ class StreamReader(_Stream, SupportsTriggerAvailableNow):
         self._target = self._ends_of(self._listed())
 
 
-class OldStreamReader(_Stream):
+class OldStreamReader(_SparkStream):
     """Of PySpark 4.0 and 4.1, which do not say where a micro-batch begins."""
 
     def __init__(self, options: SourceOptions, rows: DecodedRows) -> None:

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from lastwrite.config.stores import is_of_stores, store_settings
 from lastwrite.encoding.compression import Codec
 from lastwrite.errors import InvalidConfig, LogError
-from lastwrite.kafka.jobs.append import Append, Part, Stager, clear, commit
+from lastwrite.kafka.jobs.append import AppendedPart, AppendJob, Stager, clear, commit
 from lastwrite.source.options import as_declared
 from lastwrite.storage.objects import address
 
@@ -52,17 +52,17 @@ _OPTIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Done(WriterCommitMessage):
+class _WriteResult(WriterCommitMessage):
     """What one task has laid down."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[AppendedPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
     """What is written, and where to."""
 
-    append: Append
+    append: AppendJob
     topic: str | None
     number: int
     columns: tuple[str, ...]
@@ -97,7 +97,7 @@ def parse_write(
         as_declared({n: v for n, v in given.items() if is_of_stores(n.lower())})
     )
     address.use(settings)
-    append = Append(
+    append = AppendJob(
         archive=options["path"],
         codec=_CODECS[codec],
         new_partitions=_number(options, "numpartitions", 1, 1),
@@ -147,19 +147,19 @@ def _number(options: Mapping[str, str], name: str, default: int, least: int) -> 
     return int(text)
 
 
-class _Writing:
+class _SourceWriter:
     """What batch and stream do alike."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
 
-    def _laid_down(self, batches: Iterable[Mapping[str, Sequence[Any]]]) -> _Done:
+    def _laid_down(self, batches: Iterable[Mapping[str, Sequence[Any]]]) -> _WriteResult:
         """Of batches of columns, each a list."""
         stager = Stager(self._options.append)
         try:
             for columns in batches:
                 self._add(stager, columns)
-            return _Done(tuple(stager.finish()))
+            return _WriteResult(tuple(stager.finish()))
         except BaseException:
             stager.abandon()
             raise
@@ -192,15 +192,15 @@ class _Writing:
             )
 
     def _commit(self, messages: Sequence[Any], number: int) -> None:
-        parts: list[Part] = []
+        parts: list[AppendedPart] = []
         for message in messages:
-            if not isinstance(message, _Done):
+            if not isinstance(message, _WriteResult):
                 raise LogError("a task has not said what it wrote", remedy="run the job again")
             parts += message.parts
         commit(self._options.append, parts, number)
 
     def _abort(self, messages: Sequence[Any]) -> None:
-        done = [part for each in messages if isinstance(each, _Done) for part in each.parts]
+        done = [part for each in messages if isinstance(each, _WriteResult) for part in each.parts]
         append = self._options.append
         clear(append, {part.name: None for part in done})
         clear(append)
@@ -210,7 +210,7 @@ def _bytes(content: Any) -> bytes | None:
     return content.encode() if isinstance(content, str) else content
 
 
-class ArrowWriter(_Writing, DataSourceArrowWriter):
+class ArrowWriter(_SourceWriter, DataSourceArrowWriter):
     """``df.write``."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -236,7 +236,7 @@ def _lists(
         yield found
 
 
-class StreamWriter(_Writing, _StreamBase):
+class StreamWriter(_SourceWriter, _StreamBase):
     """``df.writeStream``."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -249,7 +249,7 @@ class StreamWriter(_Writing, _StreamBase):
         self._abort(messages)
 
 
-def refuse_streams_without_arrow() -> None:
+def reject_streams_without_arrow() -> None:
     """
     Raises:
         InvalidConfig: this PySpark has no streams of Arrow batches into a sink.

@@ -13,7 +13,7 @@ from lastwrite.spark.session import local_workers
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-    from lastwrite.spark.session import Spark
+    from lastwrite.spark.session import SparkProvider
 
 # seconds without an executor after which a job is cancelled
 TIMEOUT = "spark.lastwrite.executor.timeout"
@@ -33,7 +33,11 @@ class Executors:
     """Checks, while a job runs, whether the cluster has started executors; cancels the job if not."""
 
     def __init__(
-        self, spark: Spark, context: SparkContext, progress: Progress, cancel: Callable[[], None]
+        self,
+        spark: SparkProvider,
+        context: SparkContext,
+        progress: Progress,
+        cancel: Callable[[], None],
     ) -> None:
         """Start to observe.
 
@@ -102,7 +106,7 @@ class Executors:
             time.sleep(_SECONDS_A_POLL)
 
 
-def worker_count(spark: Spark, progress: Progress) -> tuple[int, int]:
+def worker_count(spark: SparkProvider, progress: Progress) -> tuple[int, int]:
     """The number of tasks that run at once, in total and per executor (or, in local mode, here).
 
     On a cluster the number is read when executors are present: before that Spark reports 2. With

@@ -19,8 +19,8 @@ from typing import Any
 
 from lastwrite.engine.buffers import Buffers
 from lastwrite.engine.context import WholeWork
-from lastwrite.engine.elect import Marks, elect
-from lastwrite.engine.partition import Ended, PartitionPlan, RewrittenPartition
+from lastwrite.engine.elect import LoserMarker, elect
+from lastwrite.engine.partition import FinishedPartition, PartitionPlan, RewrittenPartition
 from lastwrite.engine.profile import step
 from lastwrite.engine.rewrite import fsync_outputs, rewrite
 from lastwrite.engine.scan import EntryBlock, scan
@@ -28,12 +28,12 @@ from lastwrite.errors import LogError
 from lastwrite.model.log import KeptScan
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import (
-    Begun,
     Block,
-    Elected,
+    CacheUnit,
+    ElectionResult,
     ElectUnit,
-    Failed,
-    KeepUnit,
+    FailedUnit,
+    PendingResult,
     PieceScan,
     RewriteUnit,
     ScanUnit,
@@ -47,7 +47,7 @@ _SYNC_BYTES = 256 << 20
 _SYNC_UNITS = 256
 
 
-def scan_to_folder(units: Sequence[ScanUnit]) -> Iterator[list[PieceScan] | Failed[ScanUnit]]:
+def scan_to_folder(units: Sequence[ScanUnit]) -> Iterator[list[PieceScan] | FailedUnit[ScanUnit]]:
     """Scan the pieces of a wave's units, with one scratch file for all entries and one for all
     states.
     """
@@ -91,22 +91,24 @@ def _scan_unit(
     return results
 
 
-def elect_and_mark(units: Sequence[ElectUnit]) -> Iterator[Elected | Failed[ElectUnit]]:
+def elect_and_mark(units: Sequence[ElectUnit]) -> Iterator[ElectionResult | FailedUnit[ElectUnit]]:
     """Elect in the units, and mark their losers in the state files."""
     if units:
-        with closing(Marks(units[0].limits)) as marks:
+        with closing(LoserMarker(units[0].limits)) as marks:
             found = list(each(partial(elect, marks))(units))
             with step("mark"):
                 marks.mark()
         yield from found
 
 
-def rewrite_staged(units: Sequence[RewriteUnit]) -> Iterator[SegmentOutput | Failed[RewriteUnit]]:
+def rewrite_staged(
+    units: Sequence[RewriteUnit],
+) -> Iterator[SegmentOutput | FailedUnit[RewriteUnit]]:
     """Rewrite the units, and sync many new segments at once, which a disk does together."""
     work = partial(rewrite, buffers=Buffers())
     for some in _stretches(units):
         results = list(each(work)(some))
-        fsync_outputs([result for result in results if not isinstance(result, Failed)])
+        fsync_outputs([result for result in results if not isinstance(result, FailedUnit)])
         yield from results
 
 
@@ -133,23 +135,23 @@ def begin_whole(
     plans: Sequence[PartitionPlan],
     progress: Progress,
     scratch: ScratchShare | None = None,
-) -> Begun[list[RewrittenPartition | Ended | Failed[PartitionPlan]]]:
+) -> PendingResult[list[RewrittenPartition | FinishedPartition | FailedUnit[PartitionPlan]]]:
     """Start tasks that do ``work``.
 
     ``scratch`` has the folders in which tasks create their own. None means the default folders of
     each machine.
     """
     weights = [_weight_of(plan) for plan in plans]
-    task: Task[PartitionPlan, RewrittenPartition | Ended] = partial(
+    task: Task[PartitionPlan, RewrittenPartition | FinishedPartition] = partial(
         _take_whole, work, scratch, sum(weights)
     )
-    begun: Begun[list[Any]] = runner.begin_tasks("compact", task, plans, weights, progress)
+    begun: PendingResult[list[Any]] = runner.begin_tasks("compact", task, plans, weights, progress)
     return begun
 
 
 def _take_whole(
     work: WholeWork, scratch: ScratchShare | None, total: int, plans: Sequence[PartitionPlan]
-) -> Iterator[RewrittenPartition | Ended | Failed[PartitionPlan]]:
+) -> Iterator[RewrittenPartition | FinishedPartition | FailedUnit[PartitionPlan]]:
     if scratch is None:
         folders = ScratchFolders()
     else:
@@ -161,7 +163,7 @@ def _take_whole(
     try:
         yield from work(exchange, plans)
     except (LogError, OSError, MemoryError) as error:
-        yield from (Failed(plan, error) for plan in plans)
+        yield from (FailedUnit(plan, error) for plan in plans)
     finally:
         exchange.close()
 
@@ -184,7 +186,7 @@ class FolderExchange:
 
     def scan(
         self, units: Sequence[ScanUnit], progress: Progress
-    ) -> list[list[PieceScan] | Failed[ScanUnit]]:
+    ) -> list[list[PieceScan] | FailedUnit[ScanUnit]]:
         weights = [sum(piece.scan_bytes for piece in unit.pieces) for unit in units]
         memory, memory_bytes = self._folders.memory, self._folders.memory_bytes
         if memory:
@@ -198,29 +200,29 @@ class FolderExchange:
 
     def elect(
         self, units: Sequence[ElectUnit], progress: Progress
-    ) -> list[Elected | Failed[ElectUnit]]:
+    ) -> list[ElectionResult | FailedUnit[ElectUnit]]:
         weights = [unit.entry_bytes for unit in units]
         begun = self._runner.begin_tasks("elect", elect_and_mark, units, weights, progress)
         return begun.result()
 
     def rewrite(
         self, units: Sequence[RewriteUnit], progress: Progress
-    ) -> list[SegmentOutput | Failed[RewriteUnit]]:
+    ) -> list[SegmentOutput | FailedUnit[RewriteUnit]]:
         weights = [unit.cost for unit in units]
         begun = self._runner.begin_tasks("rewrite", rewrite_staged, units, weights, progress)
         return begun.result()
 
     def begin_whole(
         self, plans: Sequence[PartitionPlan], work: WholeWork, progress: Progress
-    ) -> Begun[list[RewrittenPartition | Ended | Failed[PartitionPlan]]]:
+    ) -> PendingResult[list[RewrittenPartition | FinishedPartition | FailedUnit[PartitionPlan]]]:
         return begin_whole(self._runner, work, plans, progress, self._folders.share)
 
     def keep(
         self,
-        units: Sequence[KeepUnit],
+        units: Sequence[CacheUnit],
         work: Callable[..., KeptScan],
         progress: Progress,
-    ) -> list[KeptScan | Failed[Any]]:
+    ) -> list[KeptScan | FailedUnit[Any]]:
         weights = [unit.entry_bytes for unit in units]
         return self._runner.run("keep", work, units, weights, progress)
 

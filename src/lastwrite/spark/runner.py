@@ -20,15 +20,15 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
-from lastwrite.engine.partition import Ended, failed
+from lastwrite.engine.partition import FinishedPartition, failed
 from lastwrite.errors import CommitConflict, LogError
 from lastwrite.model.progress import NoProgress, Progress
-from lastwrite.model.work import Begun, Failed
+from lastwrite.model.work import FailedUnit, PendingResult
 from lastwrite.spark.executors import Executors
+from lastwrite.spark.persistent_job import Job, PersistentJob
 from lastwrite.spark.profile import StageProfile, TaskClock, TaskProfile
 from lastwrite.spark.session import local_workers
 from lastwrite.spark.spark_errors import SAME_PATH, spark_error
-from lastwrite.spark.standing_job import Job, StandingJob
 from lastwrite.spark.work import R, Runner, Task, U
 from lastwrite.spark.worker import settle
 from lastwrite.storage.machine import memory_kill_since, memory_kills
@@ -36,7 +36,7 @@ from lastwrite.storage.machine import memory_kill_since, memory_kills
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-    from lastwrite.spark.session import Spark
+    from lastwrite.spark.session import SparkProvider
 
 _TASK_BYTES = 1 << 30
 _WHOLE_BYTES, _WHOLE_STANDING_BYTES = 40 << 20, 8 << 20
@@ -53,12 +53,12 @@ def seen_from_here(answer: T) -> T:
     """The answer of a cluster's worker, with an error adapted to what this machine sees.
 
     The error then states that the worker cannot see a path that exists here, or that the error
-    happened on a worker. An error replaces a result (``Failed``), or is part of it (``Rewritten``).
+    happened on a worker. An error replaces a result (``FailedUnit``), or is part of it (``Rewritten``).
     """
     error = getattr(answer, "error", None)
     if error is None or (seen := _as_seen_from_here(error)) is error:
         return answer
-    if isinstance(answer, Ended):
+    if isinstance(answer, FinishedPartition):
         return cast("T", replace(answer, error=seen, report=failed(answer.report, seen)))
     held: Any = answer
     held.error = seen
@@ -96,7 +96,7 @@ class SparkRunner(Runner):
     Waits for Spark at the first stage.
     """
 
-    def __init__(self, spark: Spark, workers: int) -> None:
+    def __init__(self, spark: SparkProvider, workers: int) -> None:
         self.spark = spark
         self.workers = workers
         self.is_here = local_workers(spark.master) is not None  # all workers are on this machine
@@ -122,19 +122,19 @@ class SparkRunner(Runner):
         units: Sequence[U],
         weights: Sequence[int],
         progress: Progress,
-    ) -> Begun[list[R | Failed[U]]]:
+    ) -> PendingResult[list[R | FailedUnit[U]]]:
         progress.stage(name, sum(weights))
         if not units:
-            return Begun(list)  # without units
+            return PendingResult(list)  # without units
         tasks = pack(weights, self.workers)
         batches = [[units[i] for i in places] for places in tasks]
         sizes = [sum(weights[i] for i in places) for places in tasks]
 
-        def made(answered: tuple[float, list[_Answer]]) -> list[R | Failed[U]]:
+        def made(answered: tuple[float, list[_Answer]]) -> list[R | FailedUnit[U]]:
             seconds, answers = answered
             profiles = [taken for _, taken in answers]
             self.profile.setdefault(name, StageProfile()).add(seconds, self.workers, profiles)
-            found: dict[int, R | Failed[U]] = {}
+            found: dict[int, R | FailedUnit[U]] = {}
             for places, (results, _) in zip(tasks, answers, strict=True):
                 found.update(zip(places, results, strict=True))
             results = [found[i] for i in range(len(units))]
@@ -146,7 +146,7 @@ class SparkRunner(Runner):
         begun = self._begin_standing(stage) if self._stands else self._begin_batches(stage)
         return begun.then(made)
 
-    def _begin_batches(self, stage: _Stage) -> Begun[tuple[float, list[_Answer]]]:
+    def _begin_batches(self, stage: _Stage) -> PendingResult[tuple[float, list[_Answer]]]:
         """Run one task per batch; the result is the answers, and the seconds that they took."""
 
         def act(context: SparkContext) -> list[_Answer]:
@@ -155,14 +155,14 @@ class SparkRunner(Runner):
             return found
 
         job = self._begin_job(stage.name, act, stage.progress, stage.sizes)
-        return Begun(job.result, job.cancel).then(lambda answers: (job.seconds, answers))
+        return PendingResult(job.result, job.cancel).then(lambda answers: (job.seconds, answers))
 
-    def _begin_standing(self, stage: _Stage) -> Begun[tuple[float, list[_Answer]]]:
+    def _begin_standing(self, stage: _Stage) -> PendingResult[tuple[float, list[_Answer]]]:
         """The same, with the tasks of the standing job."""
         from pyspark import cloudpickle
 
         began = time.perf_counter()
-        standing: StandingJob = self.spark.stand()
+        standing: PersistentJob = self.spark.start_job()
         pack_up: Callable[[Any], bytes] = cloudpickle.dumps
         calls = [pack_up(partial(stage.run, batch)) for batch in stage.batches]
         begun = standing.begin(self, stage.name, calls, stage.sizes, stage.progress)
@@ -173,9 +173,9 @@ class SparkRunner(Runner):
 
         def cancel() -> None:
             begun.cancel()
-            self.spark.stand_down()
+            self.spark.stop_job()
 
-        return Begun(result, cancel)
+        return PendingResult(result, cancel)
 
     def begin_serving(self, serve: Callable[[int], None]) -> Job:
         numbers = list(range(self.workers))
@@ -187,7 +187,7 @@ class SparkRunner(Runner):
         )
 
     def take_over(self, job: Job, stage: str) -> None:
-        assert isinstance(job, _Job)
+        assert isinstance(job, _SparkJob)
         with self._lock:
             self._refuse_cancelled()
             job.runner, job.name = self, stage
@@ -212,7 +212,7 @@ class SparkRunner(Runner):
             LogError: Spark failed, or ``cancel`` was called.
             EnvironmentUnfit: Spark does not start, or a cluster starts no executor.
         """
-        self.spark.stand_down()  # its tasks occupy the workers
+        self.spark.stop_job()  # its tasks occupy the workers
         return self._begin_job(name, act, progress, task_bytes).result()
 
     def _begin_job(
@@ -223,7 +223,7 @@ class SparkRunner(Runner):
         task_bytes: Sequence[int] = (),
         *,
         is_watched: bool = True,
-    ) -> _Job[T]:
+    ) -> _SparkJob[T]:
         """Start ``act`` in a new thread.
 
         So the caller's job group, description and other properties stay unchanged. And an interrupt
@@ -235,7 +235,7 @@ class SparkRunner(Runner):
         with self._lock:
             self._refuse_cancelled()
             self._groups.add(group)
-        job: _Job[T] = _Job(self, name, group, executors)
+        job: _SparkJob[T] = _SparkJob(self, name, group, executors)
         try:
             properties = context._jsc.sc().getLocalProperties()
         except Exception as error:  # the JVM is gone; ``result`` raises this error
@@ -328,7 +328,7 @@ class SparkRunner(Runner):
             progress.advance(total - told)
 
 
-class _Job(Generic[T]):
+class _SparkJob(Generic[T]):
     """A job that Spark runs."""
 
     def __init__(self, runner: SparkRunner, name: str, group: str, executors: Executors) -> None:

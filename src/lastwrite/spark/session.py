@@ -24,9 +24,9 @@ from lastwrite.errors import EnvironmentUnfit, InvalidConfig
 from lastwrite.spark.launcher.boot import Boot
 from lastwrite.spark.launcher.gateway import quieten
 from lastwrite.spark.launcher.java import prepare_environment, set_local_defaults
-from lastwrite.spark.launcher.jvm import Death, jvm_options
+from lastwrite.spark.launcher.jvm import JvmDeath, jvm_options
 from lastwrite.spark.memory import HEAP_BYTES
-from lastwrite.spark.standing_job import StandingJob
+from lastwrite.spark.persistent_job import PersistentJob
 from lastwrite.storage.machine import core_count
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _local(master: str) -> tuple[str, str | None] | None:
     return found[1], found[2]
 
 
-class Spark(Protocol):
+class SparkProvider(Protocol):
     """The Spark on which a runner's stages run."""
 
     @property
@@ -119,15 +119,15 @@ class Spark(Protocol):
 
     def setting(self, name: str) -> str | None: ...
 
-    def stand(self) -> StandingJob:
+    def start_job(self) -> PersistentJob:
         """The job that serves all stages, if Spark is Lastwrite's own."""
         ...
 
-    def stand_down(self) -> None:
+    def stop_job(self) -> None:
         """End that job, if there is one, because other jobs need the workers."""
         ...
 
-    def death(self, error: Exception) -> Death | None:
+    def death(self, error: Exception) -> JvmDeath | None:
         """How the JVM ended, if ``error`` means that it does not answer.
 
         None means that it is alive, or that this is unknown.
@@ -155,13 +155,13 @@ class GivenSpark:
         found: str | None = self.context.getConf().get(name, None)
         return found
 
-    def stand(self) -> StandingJob:
+    def start_job(self) -> PersistentJob:
         raise NotImplementedError("others' jobs need the workers, too")
 
-    def stand_down(self) -> None:
+    def stop_job(self) -> None:
         """Do nothing: there is no standing job."""
 
-    def death(self, error: Exception) -> Death | None:
+    def death(self, error: Exception) -> JvmDeath | None:
         return _SILENT if _is_silence(error) else None
 
 
@@ -177,7 +177,7 @@ class OwnSpark:
         self._gateway: Any = None  # to a JVM without other users
         self._is_ours = True
         self._error: EnvironmentUnfit | None = None
-        self._standing: StandingJob | None = None
+        self._standing: PersistentJob | None = None
         self._is_waited_for = threading.Event()
         self._starting = threading.Thread(target=self._start, name="lastwrite-spark", daemon=True)
         self._starting.start()
@@ -209,7 +209,7 @@ class OwnSpark:
         found: str | None = self.context.getConf().get(name, None)
         return found
 
-    def death(self, error: Exception) -> Death | None:
+    def death(self, error: Exception) -> JvmDeath | None:
         if not _is_silence(error):
             return None
         return (self._boot.jvm.death() if self._boot is not None else None) or _SILENT
@@ -341,12 +341,12 @@ class OwnSpark:
             SparkContext._active_spark_context = self._context
         return True
 
-    def stand(self) -> StandingJob:
+    def start_job(self) -> PersistentJob:
         if self._standing is None:
-            self._standing = StandingJob(None if self._boot is None else self._boot.folder)
+            self._standing = PersistentJob(None if self._boot is None else self._boot.folder)
         return self._standing
 
-    def stand_down(self, patience_seconds: float = 0.0) -> None:
+    def stop_job(self, patience_seconds: float = 0.0) -> None:
         standing, self._standing = self._standing, None
         if standing is not None:
             standing.end(patience_seconds)
@@ -357,7 +357,7 @@ class OwnSpark:
         With ``at_once``, not even for the class archive to be written.
         """
         # a scheduler that is stopped while tasks end prints errors
-        self.stand_down(0.0 if at_once else _SECONDS_TO_STAND_DOWN)
+        self.stop_job(0.0 if at_once else _SECONDS_TO_STAND_DOWN)
         if self._boot is None:
             self._starting.join()
             if self._is_ours and (self._context is not None or self._gateway is not None):
@@ -390,7 +390,7 @@ class OwnSpark:
         return True
 
 
-_SILENT = Death(
+_SILENT = JvmDeath(
     "Spark's JVM no longer answers", "run again; if it happens again, run: lastwrite doctor"
 )
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from lastwrite.engine.context import WholeWork
 from lastwrite.engine.elect import NO_KEYS, losers_among, tally
-from lastwrite.engine.partition import Ended, PartitionPlan, RewrittenPartition
+from lastwrite.engine.partition import FinishedPartition, PartitionPlan, RewrittenPartition
 from lastwrite.engine.rewrite import fsync_outputs, rewrite
 from lastwrite.engine.scan import EntryBlock, scan
 from lastwrite.errors import LogError
@@ -30,12 +30,12 @@ from lastwrite.model.log import KeptScan
 from lastwrite.model.policy import Strategy
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import (
-    Begun,
     Block,
-    Elected,
+    CacheUnit,
+    ElectionResult,
     ElectUnit,
-    Failed,
-    KeepUnit,
+    FailedUnit,
+    PendingResult,
     PieceScan,
     RewriteUnit,
     ScannedEntries,
@@ -65,7 +65,7 @@ class ShuffleExchange:
 
     def scan(
         self, units: Sequence[ScanUnit], progress: Progress
-    ) -> list[list[PieceScan] | Failed[ScanUnit]]:
+    ) -> list[list[PieceScan] | FailedUnit[ScanUnit]]:
         self.clear()
         weights = [sum(piece.bytes for piece in unit.pieces) for unit in units]
         found = self._keep("scan", list(enumerate(units)), weights, _scan_rows, progress)
@@ -73,7 +73,7 @@ class ShuffleExchange:
 
     def elect(
         self, units: Sequence[ElectUnit], progress: Progress
-    ) -> list[Elected | Failed[ElectUnit]]:
+    ) -> list[ElectionResult | FailedUnit[ElectUnit]]:
         weights = [unit.entry_bytes for unit in units]
         tasks = pack(weights, self._runner.workers)
         task_of = {n: t for t, task in enumerate(tasks) for n in task}
@@ -107,11 +107,11 @@ class ShuffleExchange:
             return []
         moved = self._kept[-1].flatMap(cut).partitionBy(len(tasks), lambda task: int(task))
         found = self._collect("elect", moved, elect_task, sum(weights), progress)
-        return [found.get(n, Elected(unit.partition, 0, {})) for n, unit in enumerate(units)]
+        return [found.get(n, ElectionResult(unit.partition, 0, {})) for n, unit in enumerate(units)]
 
     def rewrite(
         self, units: Sequence[RewriteUnit], progress: Progress
-    ) -> list[SegmentOutput | Failed[RewriteUnit]]:
+    ) -> list[SegmentOutput | FailedUnit[RewriteUnit]]:
         weights = [unit.cost for unit in units]
         tasks = pack(weights, self._runner.workers)
         task_of = {n: t for t, task in enumerate(tasks) for n in task}
@@ -163,15 +163,15 @@ class ShuffleExchange:
 
     def begin_whole(
         self, plans: Sequence[PartitionPlan], work: WholeWork, progress: Progress
-    ) -> Begun[list[RewrittenPartition | Ended | Failed[PartitionPlan]]]:
+    ) -> PendingResult[list[RewrittenPartition | FinishedPartition | FailedUnit[PartitionPlan]]]:
         return begin_whole(self._runner, work, plans, progress)
 
     def keep(
         self,
-        units: Sequence[KeepUnit],
+        units: Sequence[CacheUnit],
         work: Callable[..., KeptScan],
         progress: Progress,
-    ) -> list[KeptScan | Failed[Any]]:
+    ) -> list[KeptScan | FailedUnit[Any]]:
         weights = [unit.entry_bytes for unit in units]
         tasks = pack(weights, self._runner.workers)
         task_of = {n: t for t, task in enumerate(tasks) for n in task}
@@ -187,7 +187,7 @@ class ShuffleExchange:
                     yield task_of[n], (n, row[0], piece, value[:3])
 
         def keep_task(rows: Iterable[tuple[int, Any]]) -> Iterator[tuple[str, Any]]:
-            wanted: dict[int, KeepUnit] = {}
+            wanted: dict[int, CacheUnit] = {}
             found: dict[tuple[int, str, int], list[Any]] = {}
             for _, (n, kind, piece, value) in rows:
                 if kind == "unit":
@@ -207,7 +207,7 @@ class ShuffleExchange:
                     _marked(states[0][0], losers),
                 )
 
-            def write(n: int, unit: KeepUnit) -> KeptScan:
+            def write(n: int, unit: CacheUnit) -> KeptScan:
                 return work(unit, {scan.piece: scanned(n, scan.piece) for scan in unit.scans})
 
             for n, unit in wanted.items():

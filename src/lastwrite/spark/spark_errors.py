@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from lastwrite.errors import EnvironmentUnfit, LogError
-from lastwrite.spark.launcher.jvm import Death
+from lastwrite.spark.launcher.jvm import JvmDeath
 from lastwrite.storage.machine import LESS_MEMORY
 
 SAME_PATH = (
@@ -46,7 +46,7 @@ def last_trace_line(text: str) -> str | None:
 
 
 def spark_error(
-    stage: str, error: Exception, death: Death | None = None, limit: str | None = None
+    stage: str, error: Exception, death: JvmDeath | None = None, limit: str | None = None
 ) -> LogError:
     """The error of a stage that Spark did not finish.
 

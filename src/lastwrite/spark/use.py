@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lastwrite.spark.runner import SparkRunner
-    from lastwrite.spark.session import Spark
+    from lastwrite.spark.session import SparkProvider
     from lastwrite.spark.shuffle_exchange import ShuffleExchange
 
 
-def refuse_workers_without_us(spark: SparkSession) -> None:
+def reject_workers_without_us(spark: SparkSession) -> None:
     """Check that the Python of the caller's local session has this package.
 
     Without it a later computation would fail with Spark's error message.
@@ -123,9 +123,9 @@ def runner_for(
         yield InlineRunner(), plan_memory(memory, 1)
         return
     from lastwrite.spark.executors import worker_count
-    from lastwrite.spark.parking import park, take, turn
     from lastwrite.spark.runner import SparkRunner
     from lastwrite.spark.session import GivenSpark, OwnSpark, local_workers
+    from lastwrite.spark.session_pool import park, take, turn
 
     if spark is not None:
         if not hasattr(spark, "_jsc") and not hasattr(type(spark), "sparkContext"):
@@ -170,13 +170,13 @@ def sql_session(
     if spark is not None:
         yield spark
         return
-    from lastwrite.spark.parking import take, turn
     from lastwrite.spark.session import OwnSpark
+    from lastwrite.spark.session_pool import take, turn
 
     with turn(progress):
         own = take(master, conf) or OwnSpark(master, conf)
         try:
-            own.stand_down()
+            own.stop_job()
             context = own.context
             from pyspark.sql import SparkSession
 
@@ -187,7 +187,7 @@ def sql_session(
             own.close()
 
 
-def _memory_of(spark: Spark, memory: str | int | None, workers: int) -> MemoryPlan:
+def _memory_of(spark: SparkProvider, memory: str | int | None, workers: int) -> MemoryPlan:
     """The memory setting, divided among the workers that share it: of this machine, or of one
     executor.
     """

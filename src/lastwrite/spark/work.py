@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from lastwrite.errors import LogError
 from lastwrite.model.progress import Progress
-from lastwrite.model.work import Begun, Failed
+from lastwrite.model.work import FailedUnit, PendingResult
 from lastwrite.spark.profile import StageProfile, TaskClock
 from lastwrite.storage.objects.store import Requests
 
@@ -16,7 +16,7 @@ U = TypeVar("U")
 R = TypeVar("R")
 
 
-Task: TypeAlias = Callable[[Sequence[U]], Iterator[R | Failed[U]]]
+Task: TypeAlias = Callable[[Sequence[U]], Iterator[R | FailedUnit[U]]]
 
 
 def is_repeated() -> bool:
@@ -48,12 +48,12 @@ class Runner(Protocol):
         units: Sequence[U],
         weights: Sequence[int],
         progress: Progress,
-    ) -> list[R | Failed[U]]:
+    ) -> list[R | FailedUnit[U]]:
         """Run the units and return the results in their order.
 
         ``weights`` are the units' bytes, for progress and balance.
         """
-        begun: Begun[list[R | Failed[U]]]
+        begun: PendingResult[list[R | FailedUnit[U]]]
         begun = self.begin_tasks(name, each(work), units, weights, progress)
         return begun.result()
 
@@ -64,7 +64,7 @@ class Runner(Protocol):
         units: Sequence[U],
         weights: Sequence[int],
         progress: Progress,
-    ) -> Begun[list[R | Failed[U]]]:
+    ) -> PendingResult[list[R | FailedUnit[U]]]:
         """Start the units and return at once.
 
         ``task`` is called with all units of a Spark task, which may cost less than one at a time.
@@ -76,18 +76,18 @@ class Runner(Protocol):
         ...
 
 
-def guarded(work: Callable[[U], R], unit: U) -> R | Failed[U]:
+def guarded(work: Callable[[U], R], unit: U) -> R | FailedUnit[U]:
     """The unit's result, or the error that it raised."""
     try:
         return work(unit)
     except (LogError, OSError, MemoryError) as error:
-        return Failed(unit, error)
+        return FailedUnit(unit, error)
 
 
 def each(work: Callable[[U], R]) -> Task[U, R]:
     """A task that calls ``work`` for each unit."""
 
-    def task(units: Sequence[U]) -> Iterator[R | Failed[U]]:
+    def task(units: Sequence[U]) -> Iterator[R | FailedUnit[U]]:
         for unit in units:
             yield guarded(work, unit)
 
@@ -119,7 +119,7 @@ class InlineRunner(Runner):
         units: Sequence[U],
         weights: Sequence[int],
         progress: Progress,
-    ) -> Begun[list[R | Failed[U]]]:
+    ) -> PendingResult[list[R | FailedUnit[U]]]:
         progress.stage(name, sum(weights))
         results = []
         clock = TaskClock()
@@ -128,4 +128,4 @@ class InlineRunner(Runner):
             progress.advance(weight)
         taken = clock.taken()
         self.profile.setdefault(name, StageProfile()).add(taken.seconds, 1, [taken])
-        return Begun(lambda: results)
+        return PendingResult(lambda: results)

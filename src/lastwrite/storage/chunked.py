@@ -73,21 +73,21 @@ class ChunkIndex(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return found
 
 
-class Stretch(msgspec.Struct, frozen=True, kw_only=True):
+class IndexSlice(msgspec.Struct, frozen=True, kw_only=True):
     """Where something lies in ``STEM.indexes``."""
 
     position: int
     size: int
 
 
-class Stretches(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class IndexSlices(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What is in there."""
 
-    offset: Stretch
-    timestamp: Stretch
-    producer_snapshot: Stretch
-    leader_epoch: Stretch
-    transaction: Stretch | None = None
+    offset: IndexSlice
+    timestamp: IndexSlice
+    producer_snapshot: IndexSlice
+    leader_epoch: IndexSlice
+    transaction: IndexSlice | None = None
 
 
 class ChunkManifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -95,7 +95,7 @@ class ChunkManifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     version: str
     chunk_index: ChunkIndex
-    segment_indexes: Stretches
+    segment_indexes: IndexSlices
     compression: bool
     encryption: Encryption | None = None
 
@@ -116,7 +116,7 @@ def decode_manifest(data: bytes, path: str) -> ChunkManifest:
     return found
 
 
-class Chunks:
+class SegmentChunks:
     """The chunks of one segment: which lies where, and what it is when it is opened; by ``cipher``
     where they are encrypted.
     """

@@ -40,7 +40,7 @@ def hold(path: str) -> int | None:
     return None
 
 
-def let_go(handle: int | None) -> None:
+def release(handle: int | None) -> None:
     """Close the handle, in the background where there is room for one more."""
     global _thread
     if handle is None:

@@ -14,7 +14,7 @@ from lastwrite.storage import files
 from lastwrite.storage.objects.address import real_path
 
 
-def refuse_inside(to: str, sources: Iterable[str]) -> None:
+def reject_inside(to: str, sources: Iterable[str]) -> None:
     """Refuse a target that is one of the folders that are read, or lies in one; symbolic links are
     followed.
 
@@ -33,7 +33,7 @@ def refuse_inside(to: str, sources: Iterable[str]) -> None:
             raise InvalidConfig(words, path=to, remedy="give a folder beside it")
 
 
-def refuse_around(to: str, sources: Iterable[str]) -> None:
+def reject_around(to: str, sources: Iterable[str]) -> None:
     """Refuse a target that one of the folders that are read lies in: copies would come among them.
 
     Raises:

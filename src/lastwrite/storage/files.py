@@ -314,7 +314,7 @@ def unlink(path: str) -> None:
         try:
             os.unlink(path)
         finally:
-            deferred_unlink.let_go(handle)
+            deferred_unlink.release(handle)
 
 
 def truncate(path: str, size_bytes: int) -> None:

@@ -12,7 +12,7 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.storage.choice import Topics, choose, topic_of
 
 
-class Glance(NamedTuple):
+class PartitionSnapshot(NamedTuple):
     """A partition's folder at one look. While ``state`` is the same, and not None, no file has come
     or gone.
     """
@@ -23,7 +23,7 @@ class Glance(NamedTuple):
     rests: bool  # for some seconds no file has come or gone: nobody is writing it just now
 
 
-class Layout(ABC):
+class PartitionLocator(ABC):
     """Where a system's partitions lie, and who works on them."""
 
     names_of_parts = ("topic", "partition")  # for errors: what is asked for by name, and by number
@@ -54,7 +54,7 @@ class Layout(ABC):
     def root_of(self, folder: str, /) -> str:
         """The folder that a broker's lock and checkpoints of this partition lie in."""
 
-    def glance(self, root: str, /) -> list[Glance]:
+    def scan_root(self, root: str, /) -> list[PartitionSnapshot]:
         """For the daemon: every partition folder at ``root``, and cheaply whether it has changed;
         by default nobody knows.
 
@@ -62,7 +62,7 @@ class Layout(ABC):
             LogError: the root cannot be listed.
         """
         return [
-            Glance(self.name_of(folder), folder, None, True)
+            PartitionSnapshot(self.name_of(folder), folder, None, True)
             for folder in self.find(root, None, None)
         ]
 
@@ -71,7 +71,7 @@ class Layout(ABC):
         """Keep everybody else away from these partitions of the root."""
 
     @abstractmethod
-    def try_hold(
+    def try_lock(
         self, root: str, names: Collection[TopicPartition], /
     ) -> AbstractContextManager[set[TopicPartition]]:
         """Keep everybody else away from those of the partitions that are free; the context gives
@@ -85,7 +85,7 @@ class Layout(ABC):
         """What to tell of the broker that runs on the root; by default no broker opens it."""
         return None
 
-    def joined(self, folders: Sequence[str], /) -> list[str]:
+    def merge_tiers(self, folders: Sequence[str], /) -> list[str]:
         """Of the folders of partitions that were named together, those that are read; by default
         each is, by itself.
         """

@@ -142,7 +142,7 @@ def hold(root: str, names: Iterable[TopicPartition], place: LockPlace) -> Iterat
         for byte in sorted(wanted):
             _take(entry, byte, wanted[byte])
             taken.append(byte)
-        _refuse_removed(entry)
+        _reject_removed(entry)
         yield
     finally:
         with _registry:
@@ -152,7 +152,7 @@ def hold(root: str, names: Iterable[TopicPartition], place: LockPlace) -> Iterat
         _leave(entry)
 
 
-def try_hold(
+def try_lock(
     root: str, names: Iterable[TopicPartition], place: LockPlace
 ) -> AbstractContextManager[set[TopicPartition]]:
     """As ``hold``, of those that are free now: the context gives which.
@@ -178,7 +178,7 @@ def try_each(
         yield got
 
 
-def _refuse_removed(entry: _Root) -> None:
+def _reject_removed(entry: _Root) -> None:
     """Kafka's broker removes its lock file when it stops: whoever had opened it before has locked
     what nobody sees.
 
@@ -225,7 +225,7 @@ def is_held(root: str, names: Collection[TopicPartition] | None, place: LockPlac
     return _holder(root, names, place) is not None
 
 
-def refuse_if_held(root: str, names: Collection[TopicPartition] | None, place: LockPlace) -> None:
+def reject_if_held(root: str, names: Collection[TopicPartition] | None, place: LockPlace) -> None:
     """For work that only reads ``names`` (None: whatever lies in the root).
 
     Raises:
@@ -571,10 +571,10 @@ __all__ = [
     "hold",
     "holds",
     "is_held",
-    "refuse_if_held",
+    "reject_if_held",
     "root_turn",
     "siblings",
     "try_each",
-    "try_hold",
+    "try_lock",
     "unopened",
 ]

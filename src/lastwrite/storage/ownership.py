@@ -308,7 +308,7 @@ def _umask() -> int:
 # ---------------------------------------------------------------------- who may
 
 
-def refuse_foreign(paths: Iterable[str]) -> None:
+def reject_foreign(paths: Iterable[str]) -> None:
     """Say no before anything is written where the caller could not give new files to whom the old
     ones belong.
 
@@ -322,11 +322,11 @@ def refuse_foreign(paths: Iterable[str]) -> None:
         with contextlib.suppress(OSError):
             seen = os.stat(path)
             if seen.st_uid:
-                refuse_owner(path, seen.st_uid, seen.st_gid, seen)
+                reject_owner(path, seen.st_uid, seen.st_gid, seen)
 
 
-def refuse_owner(path: str, uid: int, gid: int, folder: os.stat_result | None = None) -> None:
-    """``refuse_foreign`` of a path that was looked at; ``folder``: where a new file would be made,
+def reject_owner(path: str, uid: int, gid: int, folder: os.stat_result | None = None) -> None:
+    """``reject_foreign`` of a path that was looked at; ``folder``: where a new file would be made,
     if that is known.
 
     Raises:
@@ -412,7 +412,7 @@ __all__ = [
     "of_new_folder",
     "of_replaced",
     "private",
-    "refuse_foreign",
-    "refuse_owner",
+    "reject_foreign",
+    "reject_owner",
     "user_name",
 ]

@@ -119,7 +119,7 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def alone(work: Steps) -> None:
+def run_steps_serially(work: Steps) -> None:
     """Take the steps of one work.
 
     Raises:

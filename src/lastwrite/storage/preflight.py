@@ -30,14 +30,14 @@ _STATX = struct.Struct("=IIQIIIHHQQQQ")  # up to stx_attributes_mask; the whole 
 _STATX_BYTES = 256
 
 
-class _Seen(NamedTuple):
+class _FileAttributes(NamedTuple):
     mode: int
     uid: int
     gid: int
     flags: int  # _IMMUTABLE, _APPEND_ONLY; 0 where the system does not tell
 
 
-def _statx_call() -> Callable[[str], _Seen]:
+def _statx_call() -> Callable[[str], _FileAttributes]:
     try:
         call = ctypes.CDLL(None, use_errno=True).statx
     except (AttributeError, OSError):  # not Linux, or a C library without it
@@ -47,27 +47,27 @@ def _statx_call() -> Callable[[str], _Seen]:
     call.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_char_p)
     buffer = ctypes.create_string_buffer(_STATX_BYTES)
 
-    def look(path: str) -> _Seen:
+    def look(path: str) -> _FileAttributes:
         if call(-100, os.fsencode(path), _NO_FOLLOW, _TYPE_MODE_UID_GID, buffer):
             return _stat(path)
         _, _, flags, _, uid, gid, mode, _, _, _, _, known = _STATX.unpack_from(buffer)
-        return _Seen(mode, uid, gid, flags & known)
+        return _FileAttributes(mode, uid, gid, flags & known)
 
     return look
 
 
-def _stat(path: str) -> _Seen:
+def _stat(path: str) -> _FileAttributes:
     seen = os.stat(path, follow_symlinks=False)
     told = getattr(seen, "st_flags", 0)  # macOS
     flags = _IMMUTABLE * bool(told & (stat.UF_IMMUTABLE | stat.SF_IMMUTABLE))
     flags |= _APPEND_ONLY * bool(told & (stat.UF_APPEND | stat.SF_APPEND))
-    return _Seen(seen.st_mode, seen.st_uid, seen.st_gid, flags)
+    return _FileAttributes(seen.st_mode, seen.st_uid, seen.st_gid, flags)
 
 
 _look = _statx_call()
 
 
-def refuse_unwritable(folder: str, names: Iterable[str]) -> None:
+def reject_unwritable(folder: str, names: Iterable[str]) -> None:
     """Say no where files could not be made in ``folder``, or those called ``names`` not be replaced
     there by others of the same owner. Names that are not there are passed over.
 
@@ -77,7 +77,7 @@ def refuse_unwritable(folder: str, names: Iterable[str]) -> None:
     try:
         above = os.stat(folder)
         here = _look(os.path.join(folder, "."))
-        _refuse_flags(folder, here.flags, "the folder")
+        _reject_flags(folder, here.flags, "the folder")
         if not os.access(
             folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids
         ):
@@ -90,7 +90,7 @@ def refuse_unwritable(folder: str, names: Iterable[str]) -> None:
                 seen = _look(path)
             except FileNotFoundError:
                 continue
-            _refuse_flags(path, seen.flags, "the file")
+            _reject_flags(path, seen.flags, "the file")
             if is_shared and seen.uid != caller:
                 raise LogError(
                     "another user's file in a folder where only owners may rename theirs (sticky)",
@@ -98,12 +98,12 @@ def refuse_unwritable(folder: str, names: Iterable[str]) -> None:
                     remedy=f"run as {ownership.user_name(seen.uid)}, {_COPY}",
                 )
             if (seen.uid, seen.gid) != (caller, group):
-                ownership.refuse_owner(path, seen.uid, seen.gid, above)
+                ownership.reject_owner(path, seen.uid, seen.gid, above)
     except OSError as error:
         raise to_log_error(error, folder, "look at the folder") from error
 
 
-def _refuse_flags(path: str, flags: int, what: str) -> None:
+def _reject_flags(path: str, flags: int, what: str) -> None:
     if flags & _IMMUTABLE:
         raise LogError(
             f"{what} is immutable",

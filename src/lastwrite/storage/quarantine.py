@@ -27,7 +27,7 @@ from lastwrite.reports.compaction import Quarantined
 from lastwrite.storage import files, lock
 from lastwrite.storage.file_state import FileState
 from lastwrite.storage.objects.address import is_address, store_at
-from lastwrite.storage.objects.store import Store
+from lastwrite.storage.objects.store import ObjectStore
 
 FILE = "lastwrite-uncleanable.json"
 
@@ -49,7 +49,7 @@ class QuarantineFile:
     # whether partitions of a root are of an archive
     is_archive: Callable[[str, Collection[TopicPartition]], bool] = lambda root, names: False
 
-    def object_of(self, root: str) -> tuple[Store, str]:
+    def object_of(self, root: str) -> tuple[ObjectStore, str]:
         """Where the note lies of an archive's root, which is the folder of a system's topics."""
         store, prefix = store_at(os.path.dirname(root))
         return store, f"{prefix}/_lastwrite/uncleanable-{self.system}.json".lstrip("/")
@@ -201,7 +201,7 @@ def _change(
 
 
 def _change_object(
-    store: Store,
+    store: ObjectStore,
     key: str,
     notes: QuarantineFile,
     change: Callable[[dict[TopicPartition, Quarantined]], None],

@@ -25,7 +25,7 @@ from lastwrite.errors import (
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import PartitionLog, Segment
 from lastwrite.model.stores import StoreSettings
-from lastwrite.model.work import Limits, Piece
+from lastwrite.model.work import Limits, ScanRange
 from lastwrite.storage import chunked
 from lastwrite.storage.encryption import SegmentCipher
 from lastwrite.storage.files import to_log_error
@@ -250,7 +250,7 @@ class ChunkedReader(SegmentReader):
             raise
         cipher = cipher_of(manifest, path, limits.stores if limits else None)
         with located(path):
-            self._chunks = chunked.Chunks(manifest, cipher)
+            self._chunks = chunked.SegmentChunks(manifest, cipher)
         if self._chunks.size_bytes != size_bytes:
             raise CommitConflict("the segment changed while we worked", path=path, remedy=_AGAIN)
         log, stored = path.removesuffix(chunked.MANIFEST) + chunked.LOG, self._chunks.stored_bytes
@@ -326,7 +326,7 @@ def reader_at(
     return SegmentReader(path, size_bytes, 0, etag=etag or "-")
 
 
-def reader_of_piece(piece: Piece, limits: Limits | None = None) -> SegmentReader:
+def reader_of_piece(piece: ScanRange, limits: Limits | None = None) -> SegmentReader:
     """As ``reader_of``, of what a piece lies in, who reads it from its begin to its end; by the
     ``limits`` of a worker.
     """
@@ -344,7 +344,7 @@ def reader_of_piece(piece: Piece, limits: Limits | None = None) -> SegmentReader
     return SegmentReader(piece.path, piece.size_bytes, *_identity(piece))
 
 
-def _identity(of: Segment | Piece) -> tuple[int, int, str]:
+def _identity(of: Segment | ScanRange) -> tuple[int, int, str]:
     return of.mtime_ns, of.growing, of.etag
 
 

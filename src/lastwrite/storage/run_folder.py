@@ -129,7 +129,7 @@ def remove_folder(folder: Path) -> None:
     held = [deferred_unlink.hold(str(file)) for file in folder.glob("*")]
     shutil.rmtree(folder, ignore_errors=True)
     for handle in held:
-        deferred_unlink.let_go(handle)
+        deferred_unlink.release(handle)
     lock = _held.pop(folder, None)
     if lock is not None:
         os.close(lock)

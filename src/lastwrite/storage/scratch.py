@@ -80,7 +80,7 @@ class ScratchFolders:
         for file in self._folder.glob(f"*{_BLOCKS}"):
             handle = deferred_unlink.hold(str(file))
             file.unlink(missing_ok=True)
-            deferred_unlink.let_go(handle)
+            deferred_unlink.release(handle)
         for file in [] if self._memory is None else self._memory.glob(f"*{_BLOCKS}"):
             file.unlink(missing_ok=True)
 
@@ -102,14 +102,14 @@ class ScratchWriter:
 
     def __init__(self, folder: str, label: str) -> None:
         self._label = label
-        self._file = _Appended(folder, label)
-        self._in_memory: _Appended | None = None
+        self._file = _ScratchFile(folder, label)
+        self._in_memory: _ScratchFile | None = None
         self._allowed = 0
 
     def allow(self, memory_folder: str, size_bytes: int) -> None:
         """So many bytes more may be in ``memory_folder``."""
         if size_bytes > 0:
-            self._in_memory = self._in_memory or _Appended(memory_folder, self._label)
+            self._in_memory = self._in_memory or _ScratchFile(memory_folder, self._label)
             self._allowed += size_bytes
 
     def append(self, *parts: np.ndarray) -> tuple[str, int]:
@@ -136,7 +136,7 @@ class ScratchWriter:
         self.close()
 
 
-class _Appended:
+class _ScratchFile:
     """One scratch file."""
 
     def __init__(self, folder: str, label: str) -> None:
@@ -210,7 +210,7 @@ class ScratchMap:
         with contextlib.suppress(OSError):  # an older one
             self._map.madvise(_POPULATE_WRITE, start, position + size - start)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Give the touched pages back; they are fetched again when they are touched again, and no
         change is lost.
         """

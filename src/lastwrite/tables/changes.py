@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lastwrite.engine.chunks import Chunks
+from lastwrite.engine.chunks import BatchWindows
 from lastwrite.model.columns import RecordColumns
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.progress import Progress
@@ -34,15 +34,15 @@ from lastwrite.rows.last_writes import LastWrites
 from lastwrite.rows.reading import read_records, row_units
 from lastwrite.rows.system import RowSystem
 from lastwrite.storage.objects import address
+from lastwrite.tables.bucket_layout import BucketedRows
 from lastwrite.tables.buckets import buckets_at, by_bucket
 from lastwrite.tables.columns import PARTITION, TIMESTAMP
-from lastwrite.tables.laid import LaidRows
 from lastwrite.tables.rows import IS_DELETE, Rows
 
 _CHUNK_BYTES = 4 << 20  # of the log, whose rows are laid into buckets together
 
 
-class Doubt(Exception):
+class NeedsFullScan(Exception):
     """What was written since does not tell what the table is: see the module's words."""
 
 
@@ -70,7 +70,7 @@ class Changes:
         self._last, self._rows, self._since = last, rows, since
         self._limit = memory_bytes
         self._buckets = 0
-        self._laid = LaidRows(rows.identity, memory_bytes)
+        self._laid = BucketedRows(rows.identity, memory_bytes)
 
     def gather(self, buckets: int, progress: Progress) -> None:
         """Read them, and lay them into so many buckets.
@@ -107,11 +107,11 @@ class Changes:
             progress.advance(unit.piece.end - unit.piece.start)
         self._laid.settle()
 
-    def lay_again(self, buckets: int) -> None:
+    def rewrite_buckets(self, buckets: int) -> None:
         """Lay what was read into so many buckets, at least as many as before."""
         if buckets == self._buckets:
             return
-        before, self._laid = self._laid, LaidRows(self._rows.identity, self._limit)
+        before, self._laid = self._laid, BucketedRows(self._rows.identity, self._limit)
         with before:
             for bucket in sorted(before.counts):
                 for batch in before.of(bucket):
@@ -154,12 +154,12 @@ class Changes:
         writes = changes.filter(pc.invert(changes.column(IS_DELETE)))
         partitions = np.asarray(writes.column(PARTITION))
         if writes.column(TIMESTAMP).null_count:  # its real time is not known any more
-            raise Doubt
+            raise NeedsFullScan
         times = np.asarray(writes.column(TIMESTAMP).cast(pa.int64())) // 1000
         for partition in np.unique(partitions).tolist():
             others = [time for other, time in deletes_ms.items() if other != partition]
             if others and (times[partitions == partition] <= max(others)).any():
-                raise Doubt
+                raise NeedsFullScan
 
     def close(self) -> None:
         """Remove its files."""
@@ -200,7 +200,7 @@ def _present(system: RowSystem, log: PartitionLog, first: int, end: int) -> int:
     for unit in row_units(system, log, ("offset",), is_committed=True, first=first, end=end):
         address.use(unit.stores)
         reader = unit.reader(limits)
-        for chunk in Chunks(limits).of(reader.format, unit.piece):
+        for chunk in BatchWindows(limits).of(reader.format, unit.piece):
             table = chunk.table
             wanted = (table["base_offset"] >= first) & (table["next_offset"] <= end)
             present += int(table["records"][wanted].sum())

@@ -9,10 +9,10 @@ import time
 from collections.abc import Iterator
 
 from lastwrite.errors import RemoteFailed, TableConflict
-from lastwrite.storage.objects.store import Store, Version
+from lastwrite.storage.objects.store import ObjectStore, Version
 
 
-def was_put(store: Store, key: str, content: bytes, seen: Version | None) -> bool:
+def was_put(store: ObjectStore, key: str, content: bytes, seen: Version | None) -> bool:
     """Write an object in the place of the version that was seen; None: where there is none.
 
     ``content`` is like no other that anybody writes, so that it is known again: a store may say no

@@ -48,9 +48,9 @@ from lastwrite.tables.delta_vectors import (
 from lastwrite.tables.format import (
     ANEW,
     PROPERTY,
-    Change,
     DataFile,
     Head,
+    TableChange,
     TableState,
     not_ours,
 )
@@ -208,7 +208,7 @@ class DeltaTable:
 
     # ------------------------------------------------------------------ writing
 
-    def commit(self, head: Head | None, change: Change) -> Head:
+    def commit(self, head: Head | None, change: TableChange) -> Head:
         version = 0 if head is None else int(head.token) + 1
         now_ms = time.time_ns() // 1_000_000
         was = None if head is None else self._load(int(head.token))
@@ -263,7 +263,9 @@ class DeltaTable:
             }
         }
 
-    def _removes(self, head: Head | None, change: Change, now_ms: int) -> Iterator[dict[str, Any]]:
+    def _removes(
+        self, head: Head | None, change: TableChange, now_ms: int
+    ) -> Iterator[dict[str, Any]]:
         by_path = {} if head is None else {file.path: file for file in head.files}
         for path in (*change.removed, *change.deletes):
             file = by_path[path]
@@ -408,7 +410,7 @@ def _by_path(files: Iterable[DataFile]) -> tuple[DataFile, ...]:
 
 
 def _made_of(
-    change: Change,
+    change: TableChange,
     was: deltalake.DeltaTable | None,
     now_ms: int,
     address: str,

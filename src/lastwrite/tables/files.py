@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from lastwrite.errors import CommitConflict, CorruptLog
 from lastwrite.model.columns import ByteArray
 from lastwrite.storage.objects.address import is_address, store_at
-from lastwrite.storage.objects.store import Store, Writer
+from lastwrite.storage.objects.store import ObjectStore, Writer
 from lastwrite.tables.columns import OFFSET, PARTITION, identity_of
 from lastwrite.tables.format import ANEW
 
@@ -27,14 +27,14 @@ ROW_GROUP = 131_072
 _REMEDY = f"restore the file from a copy, or {ANEW}"
 
 
-class Written(NamedTuple):
+class WrittenFile(NamedTuple):
     """A file that was written."""
 
     size_bytes: int
     footer: pq.FileMetaData
 
 
-def place_of(path: str) -> tuple[Store, str]:
+def place_of(path: str) -> tuple[ObjectStore, str]:
     """The store that a file lies in, and its key there."""
     if is_address(path):
         return store_at(path)
@@ -92,7 +92,7 @@ class _Source(io.RawIOBase):
         return target.tobytes()
 
 
-def write_file(path: str, rows: pa.Table) -> Written:
+def write_file(path: str, rows: pa.Table) -> WrittenFile:
     """Write a file of sorted rows in their own schema; it is whole when it has its name.
 
     Raises:
@@ -120,7 +120,7 @@ def write_file(path: str, rows: pa.Table) -> Written:
     except BaseException:
         writer.abandon()
         raise
-    return Written(size, footer)
+    return WrittenFile(size, footer)
 
 
 def _is_flat(kind: pa.DataType) -> bool:

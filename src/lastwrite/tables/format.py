@@ -156,7 +156,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TableChange:
     """What a commit does, all of it or nothing.
 
     Attributes:
@@ -208,7 +208,7 @@ class TableFormat(Protocol):
 
     def file_schema(self, head: Head | None, schema: pa.Schema) -> pa.Schema:
         """The schema as a new file has it: the same columns, perhaps with the format's numbers of
-        them as metadata. Called once before files are written, with that of ``Change``.
+        them as metadata. Called once before files are written, with that of ``TableChange``.
         """
         ...
 
@@ -227,7 +227,7 @@ class TableFormat(Protocol):
         """
         ...
 
-    def commit(self, head: Head | None, change: Change) -> Head:
+    def commit(self, head: Head | None, change: TableChange) -> Head:
         """Replace ``head`` by what it becomes; None: make the table. It is tried once:
         the change is of this head alone.
 

@@ -79,9 +79,9 @@ from lastwrite.tables.columns import identity_of
 from lastwrite.tables.format import (
     ANEW,
     PROPERTY,
-    Change,
     DataFile,
     Head,
+    TableChange,
     TableState,
     not_ours,
 )
@@ -403,7 +403,7 @@ class IcebergFormat:
             raise self._moved()
         return found
 
-    def commit(self, head: Head | None, change: Change) -> Head:
+    def commit(self, head: Head | None, change: TableChange) -> Head:
         table = self._table()
         snapshot = None if table is None else table.current_snapshot()
         token = "none" if snapshot is None else str(snapshot.snapshot_id)
@@ -443,7 +443,7 @@ class IcebergFormat:
         )
 
     def _prepared(
-        self, table: Table | None, change: Change
+        self, table: Table | None, change: TableChange
     ) -> tuple[Table, tuple[TableUpdate, ...], TableMetadata, bool]:
         """The table to ask for, the updates before the snapshot, what it is with them, and whether
         no file of before can stay.

@@ -25,7 +25,7 @@ from pyiceberg.manifest import DataFileContent
 from lastwrite.errors import CorruptLog, UnsupportedFormat
 from lastwrite.model.columns import Int64Array
 from lastwrite.storage.objects.address import join
-from lastwrite.tables.format import ANEW, Change, DataFile, Head
+from lastwrite.tables.format import ANEW, DataFile, Head, TableChange
 from lastwrite.tables.iceberg_io import StoreIO, path_of
 from lastwrite.tables.iceberg_snapshot import positions_file
 from lastwrite.tables.iceberg_v3 import blob_of, is_vector, referenced, vector_files
@@ -63,7 +63,7 @@ class Deletes(NamedTuple):
         )
 
     def as_positions(
-        self, head: Head, change: Change, folder: str
+        self, head: Head, change: TableChange, folder: str
     ) -> tuple[list[IcebergFile], list[IcebergFile]]:
         """New files of positions, one for each bucket in which some come or a file goes, and those
         that they replace.
@@ -93,7 +93,7 @@ class Deletes(NamedTuple):
         return made, gone
 
     def as_vectors(
-        self, head: Head, change: Change, folder: str
+        self, head: Head, change: TableChange, folder: str
     ) -> tuple[list[IcebergFile], list[IcebergFile]]:
         """New vectors, and what they replace: also all files of positions."""
         known = [file for some in self.in_bucket.values() for file in some]

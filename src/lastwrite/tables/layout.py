@@ -11,7 +11,7 @@ from typing import Final
 
 from lastwrite.errors import InvalidConfig, LogError
 from lastwrite.storage.objects.address import is_address
-from lastwrite.storage.objects.store import Found
+from lastwrite.storage.objects.store import ObjectInfo
 from lastwrite.tables.place import TablePlace
 from lastwrite.tables.upkeep import OURS
 
@@ -147,7 +147,7 @@ def check_writable(path: str) -> None:
 
 
 def _names(place: TablePlace, prefix: str) -> Iterator[str]:
-    found: Found
+    found: ObjectInfo
     for found in place.store.list(place.key(prefix)):
         yield place.name(found.key)
 

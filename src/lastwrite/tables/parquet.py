@@ -22,9 +22,9 @@ import pyarrow as pa
 from lastwrite.encoding.json_structs import decode_struct
 from lastwrite.errors import CorruptLog, UnsupportedFormat
 from lastwrite.model.columns import Int64Array
-from lastwrite.storage.objects.store import Found
+from lastwrite.storage.objects.store import ObjectInfo
 from lastwrite.tables.conditional import lost, was_put
-from lastwrite.tables.format import ANEW, Change, DataFile, Head, TableState
+from lastwrite.tables.format import ANEW, DataFile, Head, TableChange, TableState
 from lastwrite.tables.place import TablePlace
 
 FOLDER = "_lastwrite"
@@ -107,7 +107,7 @@ class ParquetTable:
 
     # ------------------------------------------------------------------ writing
 
-    def commit(self, head: Head | None, change: Change) -> Head:
+    def commit(self, head: Head | None, change: TableChange) -> Head:
         assert not change.deletes, "files of this format are rewritten"
         found = self._current(is_checked=not change.replaces_all)
         if (None if found is None else found[0]) != (None if head is None else head.token):
@@ -181,7 +181,7 @@ class ParquetTable:
             numbers += [_number(self._place.name(found.key)) for found in listed]
         return max(numbers) + 1
 
-    def _current(self, *, is_checked: bool = True) -> tuple[str, Found] | None:
+    def _current(self, *, is_checked: bool = True) -> tuple[str, ObjectInfo] | None:
         found = self._place.store.get(self._place.key(CURRENT))
         if found is None:
             return None

@@ -41,14 +41,14 @@ from lastwrite.rows.system import RowSystem
 from lastwrite.storage.machine import core_count
 from lastwrite.storage.objects.address import is_address
 from lastwrite.tables.buckets import BUCKET_BYTES, bucket_count, checksum_of, summed
-from lastwrite.tables.changes import Changes, Doubt, bytes_of, was_compacted_since
+from lastwrite.tables.changes import Changes, NeedsFullScan, bytes_of, was_compacted_since
 from lastwrite.tables.columns import OFFSET, PARTITION, as_bytes
 from lastwrite.tables.files import read_file, read_keys, remove_files
-from lastwrite.tables.format import ANEW, Change, DataFile, Head, TableFormat, TableState
+from lastwrite.tables.format import ANEW, DataFile, Head, TableChange, TableFormat, TableState
 from lastwrite.tables.growth import check_unions, grown, renames, unions_after
 from lastwrite.tables.layout import check_free, check_writable
-from lastwrite.tables.memory import give_back
-from lastwrite.tables.regrow import buckets_after, regrow
+from lastwrite.tables.memory import release_memory
+from lastwrite.tables.rebucket import buckets_after, rebucket
 from lastwrite.tables.rows import IS_DELETE, Rows
 from lastwrite.tables.written import fitted, write_bucket
 
@@ -59,7 +59,7 @@ _SHARE = 4  # of what a round adds, that it may write anew
 _SMALL_BYTES = 4 << 20  # of buckets that are written anew in any round
 
 
-class Wish(NamedTuple):
+class TableRequest(NamedTuple):
     """What a table is to be.
 
     Attributes:
@@ -76,12 +76,12 @@ class Wish(NamedTuple):
     anew: bool = False
 
 
-def bring_up(
+def sync_table(
     format: TableFormat,
     head: Head | None,
     system: RowSystem,
     logs: Sequence[PartitionLog],
-    wish: Wish,
+    wish: TableRequest,
     progress: Progress,
 ) -> TableRound:
     """Make the table, or bring it up to the end of the logs, which are of one topic. ``head``: as
@@ -124,7 +124,7 @@ def _brought_up(task: _Task) -> TableRound:
     wish = wish._replace(rows=wish.rows.fitted_to(head.schema))
     task = task._replace(wish=wish)
     state = _same(format, head, wish)
-    _refuse_gaps(system, logs, state)
+    _reject_gaps(system, logs, state)
     renamed = renames(head.schema, wish.rows.schema, wish.rows.aliases)
     check_unions(state.unions, head.schema, wish.rows, renamed, format.address)
     if renamed:
@@ -143,7 +143,7 @@ def _brought_up(task: _Task) -> TableRound:
     if state.offsets == ends and is_same and grown(head.schema, wish.rows.schema) == head.schema:
         return _unchanged(format, head, state)
     if not state.moved and not was_compacted_since(system, logs, state.offsets):
-        with suppress(Doubt):
+        with suppress(NeedsFullScan):
             return _round(task, state.offsets)
         now = format.head()
         if now is not None and _same_rows(now.state, state):  # they may have moved
@@ -157,7 +157,7 @@ class _Task(NamedTuple):
     format: TableFormat
     system: RowSystem
     logs: Sequence[PartitionLog]
-    wish: Wish
+    wish: TableRequest
     head: Head | None
     base: Head | None
     progress: Progress
@@ -177,7 +177,7 @@ def _round(task: _Task, since: Mapping[int, int] | None) -> TableRound:
     )
     try:
         if since is not None and last.has_moved_keys:
-            raise Doubt
+            raise NeedsFullScan
         state = task.base.state if task.base is not None else None
         room = _bucket_bytes(wish)
         if state is None:
@@ -196,9 +196,9 @@ def _round(task: _Task, since: Mapping[int, int] | None) -> TableRound:
             changes.gather(buckets, task.progress)
             if state is None and not wish.buckets:  # compressed batches tell little of their rows
                 buckets = max(buckets, bucket_count(changes.bytes, _plain_bytes(wish)))
-                changes.lay_again(buckets)
+                changes.rewrite_buckets(buckets)
             last.close()
-            give_back()
+            release_memory()
             return _Round(task, changes, buckets).run()
     finally:
         last.close()
@@ -209,21 +209,21 @@ def _moved(task: _Task, buckets: int) -> _Task:
     assert task.base is not None and task.base.state is not None
     was = task.base.state.buckets
     task.progress.note(f"the table has outgrown its {was} buckets: its rows move to {buckets}")
-    head = regrow(task.format, task.base, buckets, task.wish.memory_bytes, task.progress)
+    head = rebucket(task.format, task.base, buckets, task.wish.memory_bytes, task.progress)
     return task._replace(head=head, base=head)
 
 
-def _bucket_bytes(wish: Wish) -> int:
+def _bucket_bytes(wish: TableRequest) -> int:
     """A bucket is held in memory where it is written, up to four times over."""
     return max(1 << 20, min(BUCKET_BYTES, wish.memory_bytes // 12))
 
 
-def _plain_bytes(wish: Wish) -> int:
+def _plain_bytes(wish: TableRequest) -> int:
     """How many bytes of rows, as they are in memory, a new table's bucket may have."""
     return max(2 * _bucket_bytes(wish), wish.memory_bytes // (6 * _threads(wish)))
 
 
-def _threads(wish: Wish, plain_bytes: int = 0) -> int:
+def _threads(wish: TableRequest, plain_bytes: int = 0) -> int:
     """How many buckets are worked on side by side: two, or more where memory allows it; fewer
     where a bucket has more than its share of ``plain_bytes`` of rows.
     """
@@ -232,7 +232,7 @@ def _threads(wish: Wish, plain_bytes: int = 0) -> int:
 
 
 @dataclass
-class _Found:
+class _BucketChanges:
     """What a look at a bucket has found."""
 
     bucket: int
@@ -275,7 +275,7 @@ class _Round:
             threads = _threads(self._task.wish, rows_bytes // self._buckets)
             with ThreadPoolExecutor(threads, "table") as pool:
                 found = self._told(pool.map(partial(self._one, chosen=chosen), buckets), buckets)
-            give_back()
+            release_memory()
             return self._commit(found, credit)
         except RemoteFailed:
             raise  # it may have been committed
@@ -284,7 +284,7 @@ class _Round:
                 remove_files(self._written)
             raise
 
-    def _told(self, each: Iterator[_Found], buckets: Sequence[int]) -> list[_Found]:
+    def _told(self, each: Iterator[_BucketChanges], buckets: Sequence[int]) -> list[_BucketChanges]:
         """What was found, and how far it is: by what is read of a bucket and comes to it."""
         counts, progress = self._changes.counts, self._task.progress
         a_change = self._changes.bytes / max(1, sum(counts.values()))
@@ -333,7 +333,7 @@ class _Round:
 
     # ------------------------------------------------------------------ a bucket
 
-    def _one(self, bucket: int, chosen: set[int]) -> _Found:
+    def _one(self, bucket: int, chosen: set[int]) -> _BucketChanges:
         files = self._old.get(bucket, [])
         deleted = self._deleted(bucket) if files else {}
         found = self._looked_up(bucket, files, deleted)
@@ -362,7 +362,7 @@ class _Round:
 
     def _looked_up(
         self, bucket: int, files: Sequence[DataFile], deleted: Mapping[str, Int64Array]
-    ) -> _Found:
+    ) -> _BucketChanges:
         """Which rows go, and which come."""
         changes = self._changes.of(bucket)
         known = self._state.deletes_ms if self._state is not None else {}
@@ -392,7 +392,7 @@ class _Round:
                 goes = np.flatnonzero(is_live)
             else:
                 if (its_partitions[hits] != partitions[change]).any():
-                    raise Doubt
+                    raise NeedsFullScan
                 goes = hits
             if len(goes):
                 gone[file.path] = goes.astype(np.int64)
@@ -406,7 +406,7 @@ class _Round:
             np.asarray(rows.column(PARTITION)),
             np.asarray(rows.column(OFFSET)),
         )
-        return _Found(bucket, rows, len(rows), gone, minus, plus)
+        return _BucketChanges(bucket, rows, len(rows), gone, minus, plus)
 
     def _left(
         self, file: DataFile, deleted: Mapping[str, Int64Array], gone: Mapping[str, Int64Array]
@@ -418,7 +418,7 @@ class _Round:
             stays[which.get(file.path, _NONE)] = False
         return rows if stays.all() else rows.filter(pa.array(stays))
 
-    def _write(self, found: _Found, parts: Iterable[pa.Table]) -> None:
+    def _write(self, found: _BucketChanges, parts: Iterable[pa.Table]) -> None:
         """Write rows, sorted, as one new file; none where there are no rows."""
         some = [fitted(part, self._file_schema) for part in parts if len(part)]
         if some:
@@ -429,7 +429,7 @@ class _Round:
 
     # ------------------------------------------------------------------ the commit
 
-    def _commit(self, found: Sequence[_Found], credit: int) -> TableRound:
+    def _commit(self, found: Sequence[_BucketChanges], credit: int) -> TableRound:
         task, was, changes = self._task, self._state, self._changes
         log = task.logs[0]
         deletes = dict(changes.deletes_ms)
@@ -460,7 +460,7 @@ class _Round:
             plain_bytes=self._plain_bytes(came, gone),
             unions=unions_after(was.unions if was is not None else None, task.wish.rows),
         )
-        change = Change(
+        change = TableChange(
             added=[file for each in found for file in each.files],
             removed=self._removed_paths(found),
             deletes={path: at for each in found for path, at in each.deletes.items()},
@@ -488,7 +488,7 @@ class _Round:
             first_odd_time=changes.first_odd_time,
         )
 
-    def _removed_paths(self, found: Sequence[_Found]) -> list[str]:
+    def _removed_paths(self, found: Sequence[_BucketChanges]) -> list[str]:
         if self._task.base is None and self._task.head is not None:
             return [file.path for file in self._task.head.files]
         return [path for each in found for path in each.removed]
@@ -535,7 +535,7 @@ def _check_topic(
         )
 
 
-def _same(format: TableFormat, head: Head, wish: Wish) -> TableState:
+def _same(format: TableFormat, head: Head, wish: TableRequest) -> TableState:
     """The head's state.
 
     Raises:
@@ -579,7 +579,7 @@ def option_of(name: str, value: str) -> str:
     return f"{option} {value}"
 
 
-def _refuse_gaps(system: RowSystem, logs: Sequence[PartitionLog], state: TableState) -> None:
+def _reject_gaps(system: RowSystem, logs: Sequence[PartitionLog], state: TableState) -> None:
     found = {log.name.partition: log for log in logs}
     for partition, offset in state.offsets.items():
         log = found.get(partition)

@@ -304,7 +304,7 @@ def _read(block: tuple[str, int, int]) -> np.ndarray:
 # ---------------------------------------------------------------------- a part
 
 
-class _Compared(NamedTuple):
+class _ComparedRows(NamedTuple):
     """``differences``: by kind, of each the row and the record; one of them may be the other."""
 
     proven: int
@@ -312,7 +312,7 @@ class _Compared(NamedTuple):
     differences: dict[str, list[tuple[np.void, np.void]]]
 
 
-def _compared(part: np.ndarray, has_values: bool) -> _Compared:
+def _compared(part: np.ndarray, has_values: bool) -> _ComparedRows:
     kinds = part["kind"]
     last = _last_writes(part[(kinds == _WRITE) | (kinds == _DELETE)])
     live = last[last["kind"] == _WRITE]
@@ -346,7 +346,7 @@ def _compared(part: np.ndarray, has_values: bool) -> _Compared:
         "older": both & ~is_there & ~may_be & ~is_twice,
         "value": both & is_there & ~is_same & ~is_twice,
     }
-    return _Compared(
+    return _ComparedRows(
         int((both & is_there & is_same & ~is_twice).sum()),
         int((may_be & ~is_twice).sum()),
         {

@@ -86,7 +86,7 @@ class Snapshot(NamedTuple):
 
 
 @dataclass(slots=True)
-class History:
+class TransactionHistory:
     """The transactions of one log, as its markers tell them."""
 
     transactions: Int64Array  # finished ones: rows of ``verification.rows``, ascending by marker
@@ -138,7 +138,7 @@ def thinned(facts: Int64Array) -> Int64Array:
     return found
 
 
-def history(blocks: Facts) -> History:
+def history(blocks: Facts) -> TransactionHistory:
     """Decide every transaction that has a batch or a marker in ``blocks``."""
     ids, markers = _producers(blocks)
     verdicts: Int64Array = np.full(len(ids), -1, dtype=np.int64)
@@ -158,7 +158,7 @@ def history(blocks: Facts) -> History:
         )
         aborted.append(gone[first_gone:].copy())
         still_open.append(left[first_left:].copy())
-    return History(
+    return TransactionHistory(
         transactions[::-1],
         np.concatenate([np.empty((0, 2), np.int64), *aborted[::-1]]),
         np.concatenate([np.empty((0, 3), np.int64), *still_open[::-1]]),
@@ -280,7 +280,7 @@ def _follow(facts, slots, states):
         state[4] = 1
 
 
-def unmarked(found: History, snapshot: Snapshot | None) -> Int64Array:
+def unmarked(found: TransactionHistory, snapshot: Snapshot | None) -> Int64Array:
     """Batches (first, last offset, producer) without a marker, of producers that have no open
     transaction.
 
@@ -297,7 +297,7 @@ def unmarked(found: History, snapshot: Snapshot | None) -> Int64Array:
     return lost
 
 
-class Redecided(NamedTuple):
+class ChangedDecision(NamedTuple):
     """A batch whose transaction has another outcome than before."""
 
     offset: int
@@ -307,8 +307,8 @@ class Redecided(NamedTuple):
 
 
 def redecided(
-    blocks: Facts, before: History, after: History, log_start: int
-) -> Iterator[Redecided]:
+    blocks: Facts, before: TransactionHistory, after: TransactionHistory, log_start: int
+) -> Iterator[ChangedDecision]:
     """The transactional batches of the log under proof that readers would take for something else
     than before.
     """
@@ -319,7 +319,7 @@ def redecided(
         # A transaction that was open then may have ended since.
         decided = ~_inside(before.open, data[:, BASE])
         for i in np.flatnonzero(((was != now) | opened) & decided).tolist():
-            yield Redecided(
+            yield ChangedDecision(
                 int(data[i, BASE]), int(data[i, PRODUCER]), bool(was[i]), bool(opened[i])
             )
 

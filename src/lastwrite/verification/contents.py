@@ -19,12 +19,12 @@ from typing import Protocol
 
 import numpy as np
 
-from lastwrite.engine.chunks import Chunk, Chunks
+from lastwrite.engine.chunks import BatchWindow, BatchWindows
 from lastwrite.engine.system import Format, system_named
 from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
-from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array
+from lastwrite.model.columns import BatchRun, BatchTable, ByteArray, Int64Array, UInt64Array
 from lastwrite.model.log import Problem
-from lastwrite.model.work import Piece
+from lastwrite.model.work import ScanRange
 from lastwrite.storage.problems import problem_of
 from lastwrite.storage.scratch import ScratchReader, ScratchWriter
 from lastwrite.verification.batch_invariants import thinned
@@ -39,8 +39,8 @@ from lastwrite.verification.invariants import (
 from lastwrite.verification.proof import log_proof_of
 from lastwrite.verification.rows import AFTER, FACT_WORDS, ROW_BYTES, ROW_WORDS, TALLIES
 from lastwrite.verification.units import (
-    Compared,
     CompareUnit,
+    ComparisonResult,
     ContentsUnit,
     FactBlock,
     PieceContents,
@@ -51,14 +51,14 @@ _EXAMPLES = 20  # of broken promises that a task names
 _MOST_FACTS = 1 << 15  # noted before they are handed on
 
 
-class Contents(Protocol):
+class ContentsDecoder(Protocol):
     """Turns opened runs of batches into rows and facts."""
 
     is_old_due: bool  # deletes of older formats in this file may be missing
 
     def take(
         self,
-        run: Run,
+        run: BatchRun,
         table: BatchTable,
         buffer: ByteArray,
         rows: UInt64Array,
@@ -109,7 +109,7 @@ class RowSink:
         if self.scratch is not None:
             self.scratch.close()
 
-    def make_room(self, needed: int, found: PieceContents) -> None:
+    def reserve(self, needed: int, found: PieceContents) -> None:
         """Room for so many rows more; those that are there may be written down for that."""
         if not self.is_wanted:
             return
@@ -120,7 +120,7 @@ class RowSink:
             self._sorted = np.empty_like(self.rows)
 
     def add(self, rows: UInt64Array, found: PieceContents) -> None:
-        self.make_room(len(rows), found)
+        self.reserve(len(rows), found)
         self.rows[self.filled : self.filled + len(rows)] = rows
         self.filled += len(rows)
 
@@ -140,13 +140,16 @@ class BatchReader:
     """Reads pieces that the system's format splits into batches. Holds a worker's buffers."""
 
     def __init__(
-        self, unit: ContentsUnit, contents: Contents, indexes: Callable[[Piece], IndexProof]
+        self,
+        unit: ContentsUnit,
+        contents: ContentsDecoder,
+        indexes: Callable[[ScanRange], IndexProof],
     ) -> None:
         self._partition, self._is_after = unit.partition, unit.is_after
         self._format: Format = system_named(unit.system).new_format(unit.limits.plain_bytes)
         self._contents = contents
         self._indexes = indexes
-        self._chunks = Chunks(unit.limits)
+        self._chunks = BatchWindows(unit.limits)
         self._sink = RowSink(unit)
         self._facts: Int64Array = np.empty((0, FACT_WORDS), dtype=np.int64)
         self._noted = 0
@@ -157,7 +160,7 @@ class BatchReader:
     def close(self) -> None:
         self._sink.close()
 
-    def read(self, piece: Piece) -> PieceContents:
+    def read(self, piece: ScanRange) -> PieceContents:
         found = PieceContents(self._partition, self._is_after, piece)
         tally: Int64Array = np.zeros(TALLIES, dtype=np.int64)
         self._sink.filled = self._noted = 0
@@ -178,7 +181,7 @@ class BatchReader:
         return found
 
     @staticmethod
-    def _note(chunk: Chunk, found: PieceContents) -> None:
+    def _note(chunk: BatchWindow, found: PieceContents) -> None:
         table = chunk.table
         if found.first_offset < 0:
             found.first_offset = int(table["base_offset"][0])
@@ -187,7 +190,9 @@ class BatchReader:
         found.largest_timestamp = max(found.largest_timestamp, int(table["max_timestamp"].max()))
         found.largest_batch_bytes = max(found.largest_batch_bytes, int(table["origin_size"].max()))
 
-    def _take(self, chunk: Chunk, piece: Piece, found: PieceContents, tally: Int64Array) -> None:
+    def _take(
+        self, chunk: BatchWindow, piece: ScanRange, found: PieceContents, tally: Int64Array
+    ) -> None:
         try:
             for run in self._format.opened(chunk.buffer, chunk.table):
                 batches = run.last - run.first
@@ -200,7 +205,7 @@ class BatchReader:
                     grown[: self._noted] = self._facts[: self._noted]
                     self._facts = grown
                 records = int(chunk.table["records"][run.first : run.last].sum())
-                self._sink.make_room(batches + records, found)
+                self._sink.reserve(batches + records, found)
                 self._sink.filled, self._noted = self._contents.take(
                     run,
                     chunk.table,
@@ -228,9 +233,9 @@ class BatchReader:
 # ---------------------------------------------------------------------- comparing
 
 
-def compare(unit: CompareUnit) -> Compared:
+def compare(unit: CompareUnit) -> ComparisonResult:
     """Judge the unit's buckets, at once where they fit, else in parts from the log's end."""
-    result = Compared(unit.partition, np.zeros(COUNTS, dtype=np.int64))
+    result = ComparisonResult(unit.partition, np.zeros(COUNTS, dtype=np.int64))
     discardable, owed = (None, None) if unit.lookups is None else unit.lookups.read()
     with _Buckets(unit) as buckets:
         carried: UInt64Array = np.empty((0, ROW_WORDS), dtype=np.uint64)

@@ -19,9 +19,9 @@ from lastwrite.model.log import PartitionLog, Problem, ProblemKind
 from lastwrite.reports.verification import Transactions, Violation
 from lastwrite.storage.scratch import ScratchWriter
 from lastwrite.verification.batch_invariants import (
+    ChangedDecision,
     Facts,
-    History,
-    Redecided,
+    TransactionHistory,
     history,
     owed_batches,
     redecided,
@@ -152,7 +152,7 @@ def _continued(earlier: Facts, blocks: Facts, end: int) -> Int64Array:
 
 
 def _structure(
-    proof: LogProof, log: PartitionLog, found: History, unmarked_counts: bool
+    proof: LogProof, log: PartitionLog, found: TransactionHistory, unmarked_counts: bool
 ) -> list[Problem]:
     """What is wrong with the transactions of one log."""
     first_open = int(found.open[0, 0]) if len(found.open) else None
@@ -172,13 +172,13 @@ def _structure(
     return problems
 
 
-def _in_words(batch: Redecided) -> str:
+def _in_words(batch: ChangedDecision) -> str:
     was = "aborted" if batch.was_aborted else "committed"
     now = "open" if batch.is_open else "committed" if batch.was_aborted else "aborted"
     return f"a transaction of producer {batch.producer_id} was {was}, and readers take its data for {now} now"
 
 
-def _figures(found: History) -> Transactions:
+def _figures(found: TransactionHistory) -> Transactions:
     return Transactions(
         open=len(found.open_transactions),
         aborted=found.count(ABORT_MARKER),

@@ -11,16 +11,16 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from lastwrite.config.keyless import refuse_elsewhere
+from lastwrite.config.keyless import reject_elsewhere
 from lastwrite.encoding.kernel_cache import tell_of_compiling
 from lastwrite.errors import InvalidConfig
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.reports.verification import VerifyReport
-from lastwrite.spark.census import ask_workers
 from lastwrite.spark.inline import INLINE
 from lastwrite.spark.use import runner_for, shared_folder
 from lastwrite.spark.work import Runner
-from lastwrite.verification.proof import Means, Pair, Proof, Question
+from lastwrite.spark.worker_check import check_workers
+from lastwrite.verification.proof import Pair, Proof, ProofTools, Question
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +39,7 @@ def verify(
 ) -> VerifyReport:
     """Answer ``question``; see ``commands.verify`` for what may be asked, and for the errors."""
     begin = time.perf_counter()
-    refuse_elsewhere(question.config, proof.system.name, proof.governs_keyless)
+    reject_elsewhere(question.config, proof.system.name, proof.governs_keyless)
     proof.check_config(question.config)
     found = pairs(proof, question)
     for folder in (folder for pair in found for folder in pair if folder is not None):
@@ -48,14 +48,14 @@ def verify(
     progress = progress or NoProgress()
     with runner_for(where, master, memory, conf, progress) as (runner, plan):
         of_roots = {proof.system.root_of(each): each for pair in found for each in pair if each}
-        ask_workers(runner, [*of_roots.values()], progress)
+        check_workers(runner, [*of_roots.values()], progress)
         scratch = scratch_parent(runner, question.before is not None)
         if proof.needs_workers:
             kernels = [f"lastwrite.{proof.system.name}.format.kernels:split"]
             if question.before is not None:
                 kernels.append("lastwrite.verification.invariants:_judge")
             tell_of_compiling(progress.note, *kernels)
-        means = Means(runner, plan.limits(), plan.worker_bytes, scratch, progress)
+        means = ProofTools(runner, plan.limits(), plan.worker_bytes, scratch, progress)
         partitions = list(proof.check(found, question, means))
         store = proof.check_beside(question, partitions, means)
     return VerifyReport(

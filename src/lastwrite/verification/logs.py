@@ -32,7 +32,7 @@ from lastwrite.engine.pieces import split_by_bytes
 from lastwrite.errors import LogError, UnsupportedFormat
 from lastwrite.model.columns import Int64Array
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind
-from lastwrite.model.work import Failed, Piece
+from lastwrite.model.work import FailedUnit, ScanRange
 from lastwrite.reports.verification import (
     Comparison,
     PartitionVerification,
@@ -57,7 +57,7 @@ from lastwrite.verification.invariants import (
     Finding,
     bucket_bits,
 )
-from lastwrite.verification.proof import LogProof, Means, Pair, Question
+from lastwrite.verification.proof import LogProof, Pair, ProofTools, Question
 from lastwrite.verification.rows import (
     BY_OFFSET,
     CONTROL_RECORDS,
@@ -70,7 +70,7 @@ from lastwrite.verification.rows import (
     TALLIES,
     TOMBSTONES,
 )
-from lastwrite.verification.units import CompareUnit, ContentsUnit, PieceContents, Rules
+from lastwrite.verification.units import CompareUnit, ContentsUnit, PieceContents, RemovalRules
 
 U = TypeVar("U", ContentsUnit, DecideUnit, CompareUnit)
 R = TypeVar("R")
@@ -85,7 +85,7 @@ _MOST_VIOLATIONS = 100  # that a report lists; all are counted
 
 
 def check_logs(
-    proof: LogProof, pairs: Sequence[Pair], question: Question, means: Means
+    proof: LogProof, pairs: Sequence[Pair], question: Question, means: ProofTools
 ) -> Iterator[PartitionVerification]:
     """Check each pair; see ``Proof.check``."""
     verifier = _Verifier(proof, question, means)
@@ -101,7 +101,7 @@ def check_logs(
         yield job.found
 
 
-def _moved(proof: LogProof, job: _Job) -> LogError | None:
+def _moved(proof: LogProof, job: _PartitionJob) -> LogError | None:
     """What a broker that has one of the logs open has changed since they were listed."""
     try:
         for side in job.sides.values():
@@ -112,11 +112,11 @@ def _moved(proof: LogProof, job: _Job) -> LogError | None:
 
 
 @dataclass(slots=True)
-class _Side:
+class _ComparedLog:
     """One of the two logs of a partition."""
 
     log: PartitionLog
-    pieces: list[Piece]
+    pieces: list[ScanRange]
     parts: list[PieceContents] = field(default_factory=list)
 
     @property
@@ -139,15 +139,15 @@ class _Side:
 
 
 @dataclass(slots=True)
-class _Job:
+class _PartitionJob:
     """One partition on its way."""
 
     number: int
     found: PartitionVerification
     before_folder: str | None
-    sides: dict[bool, _Side] = field(default_factory=dict)  # by: is it the log under proof
+    sides: dict[bool, _ComparedLog] = field(default_factory=dict)  # by: is it the log under proof
     seed: bytes | None = None
-    rules: Rules | None = None  # where there is something to compare with
+    rules: RemovalRules | None = None  # where there is something to compare with
     bits: int = 0
     counts: Int64Array = field(default_factory=lambda: np.zeros(COUNTS, dtype=np.int64))
     broken: list[tuple[int, int, bool]] = field(default_factory=list)
@@ -208,7 +208,7 @@ class _Job:
 class _Verifier:
     """Verifies the logs of one system."""
 
-    def __init__(self, proof: LogProof, question: Question, means: Means) -> None:
+    def __init__(self, proof: LogProof, question: Question, means: ProofTools) -> None:
         self._system = proof.system
         self._proof = proof
         self._runner = means.runner
@@ -223,11 +223,11 @@ class _Verifier:
         # times their size.
         self._most_rows = max(4096, means.limits.slice_bytes // ROW_BYTES)
 
-    def run(self, pairs: Sequence[Pair]) -> Iterator[_Job]:
+    def run(self, pairs: Sequence[Pair]) -> Iterator[_PartitionJob]:
         """Verify the pairs of folders, in waves, so that scratch files do not grow with their
         number.
         """
-        wave: list[_Job] = []
+        wave: list[_PartitionJob] = []
         size = 0
         for after, before in pairs:
             job = self._plan(after, before, len(wave))
@@ -238,7 +238,7 @@ class _Verifier:
                 wave, size = [], 0
         yield from self._run_wave(wave)
 
-    def _run_wave(self, wave: list[_Job]) -> list[_Job]:
+    def _run_wave(self, wave: list[_PartitionJob]) -> list[_PartitionJob]:
         scratch = None if self._scratch is None else make_folder(self._scratch or None)
         folder = None if scratch is None else str(scratch)
         try:
@@ -259,9 +259,9 @@ class _Verifier:
 
     # ------------------------------------------------------------------ plan
 
-    def _plan(self, after: str | None, before: str | None, number: int) -> _Job:
+    def _plan(self, after: str | None, before: str | None, number: int) -> _PartitionJob:
         name = self._system.name_of(after or before or "")
-        job = _Job(
+        job = _PartitionJob(
             number, PartitionVerification(topic=name.topic, partition=name.partition), before
         )
         if after is None:
@@ -284,7 +284,7 @@ class _Verifier:
         except (LogError, OSError):
             return log.size_bytes // 64  # whatever is wrong, the reading will name it
 
-    def _open(self, job: _Job, is_after: bool, folder: str) -> None:
+    def _open(self, job: _PartitionJob, is_after: bool, folder: str) -> None:
         """List one log and cut it into pieces."""
         try:
             log = self._system.read(folder)
@@ -300,14 +300,14 @@ class _Verifier:
             return
         for problem in log.problems:
             job.problem(problem)
-        pieces: list[Piece] = []
+        pieces: list[ScanRange] = []
         for n, segment in enumerate(log.segments):
             try:
                 cuts = self._system.cut(log, n, _PIECE_BYTES)
             except LogError:  # the reading names the index at fault
                 cuts = [0, segment.size_bytes]
             pieces += _pieces(log, n, cuts, len(pieces))
-        job.sides[is_after] = _Side(log, pieces)
+        job.sides[is_after] = _ComparedLog(log, pieces)
         if is_after:
             job.found.segments = len(log.segments)
             job.found.bytes = log.size_bytes
@@ -315,7 +315,7 @@ class _Verifier:
 
     # ------------------------------------------------------------------ read
 
-    def _read(self, wave: Sequence[_Job], scratch: str | None) -> None:
+    def _read(self, wave: Sequence[_PartitionJob], scratch: str | None) -> None:
         units = [
             self._unit(job, is_after, pieces, scratch)
             for job in wave
@@ -338,7 +338,7 @@ class _Verifier:
             self._run_reads(wave, "check again", again)
 
     def _unit(
-        self, job: _Job, is_after: bool, pieces: Sequence[Piece], scratch: str | None
+        self, job: _PartitionJob, is_after: bool, pieces: Sequence[ScanRange], scratch: str | None
     ) -> ContentsUnit:
         return ContentsUnit(
             partition=job.number,
@@ -354,7 +354,9 @@ class _Verifier:
             scratch=scratch,
         )
 
-    def _run_reads(self, wave: Sequence[_Job], name: str, units: Sequence[ContentsUnit]) -> None:
+    def _run_reads(
+        self, wave: Sequence[_PartitionJob], name: str, units: Sequence[ContentsUnit]
+    ) -> None:
         weights = [sum(piece.bytes for piece in unit.pieces) for unit in units]
         for job, answer in self._answers(name, read_contents, units, weights, wave):
             for part in answer:
@@ -366,20 +368,20 @@ class _Verifier:
         work: Callable[[U], R],
         units: Sequence[U],
         weights: Sequence[int],
-        wave: Sequence[_Job],
-    ) -> Iterator[tuple[_Job, R]]:
+        wave: Sequence[_PartitionJob],
+    ) -> Iterator[tuple[_PartitionJob, R]]:
         """What came of the units, each with its job; a job of which one fails has failed."""
         if not units:
             return
         by_number = {job.number: job for job in wave}
         answers = self._runner.run(name, work, units, weights, self._progress)
         for unit, answer in zip(units, answers, strict=True):
-            if isinstance(answer, Failed):
+            if isinstance(answer, FailedUnit):
                 by_number[unit.partition].fail(answer.error)
             else:
                 yield by_number[unit.partition], answer
 
-    def _judge_structure(self, job: _Job, side: _Side, is_after: bool) -> None:
+    def _judge_structure(self, job: _PartitionJob, side: _ComparedLog, is_after: bool) -> None:
         """What the pieces tell together; counts come from the log under proof."""
         side.parts.sort(key=lambda part: part.piece.number)
         by_segment: dict[int, list[PieceContents]] = {}
@@ -410,7 +412,10 @@ class _Verifier:
             _count(job.found, side)
 
     def _judge_holes(
-        self, job: _Job, side: _Side, by_segment: Mapping[int, Sequence[PieceContents]]
+        self,
+        job: _PartitionJob,
+        side: _ComparedLog,
+        by_segment: Mapping[int, Sequence[PieceContents]],
     ) -> None:
         """Offsets that no segment has, between two that were read to their ends."""
         holes: list[tuple[int, int]] = []
@@ -431,7 +436,7 @@ class _Verifier:
             else:
                 job.problem(problem)
 
-    def _judge_order(self, job: _Job, parts: Sequence[PieceContents]) -> None:
+    def _judge_order(self, job: _PartitionJob, parts: Sequence[PieceContents]) -> None:
         for earlier, later in zip(parts, parts[1:], strict=False):
             if later.first_offset < earlier.next_offset:
                 wrong = f"{later.first_offset} after {earlier.next_offset - 1}"
@@ -442,7 +447,7 @@ class _Verifier:
 
     # ------------------------------------------------------------------ settle
 
-    def _settle(self, jobs: Sequence[_Job], scratch: str | None) -> None:
+    def _settle(self, jobs: Sequence[_PartitionJob], scratch: str | None) -> None:
         units = [
             DecideUnit(
                 partition=job.number,
@@ -465,7 +470,7 @@ class _Verifier:
 
     # ------------------------------------------------------------------ compare
 
-    def _compare(self, jobs: Sequence[_Job]) -> None:
+    def _compare(self, jobs: Sequence[_PartitionJob]) -> None:
         units = [unit for job in jobs for unit in self._compare_units(job)]
         weights = [unit.bytes for unit in units]
         for job, answer in self._answers("compare", compare, units, weights, jobs):
@@ -477,7 +482,7 @@ class _Verifier:
             if job.found.status is VerifyStatus.VERIFIED:
                 self._account(job)
 
-    def _compare_units(self, job: _Job) -> Iterator[CompareUnit]:
+    def _compare_units(self, job: _PartitionJob) -> Iterator[CompareUnit]:
         was, now, settled = job.sides[False], job.sides[True], job.settled
         assert settled is not None  # else it is not compared
         blocks = {
@@ -514,7 +519,7 @@ class _Verifier:
                 most_rows=self._most_rows,
             )
 
-    def _account(self, job: _Job) -> None:
+    def _account(self, job: _PartitionJob) -> None:
         """The figures of the comparison, and the broken promises in words."""
         comparison = job.found.comparison = _figures(job)
         violations = [
@@ -536,7 +541,7 @@ class _Verifier:
             comparison.violation_count += job.settled.violation_count - len(job.settled.violations)
         self._account_ends(job)
 
-    def _account_keyless(self, job: _Job, comparison: Comparison) -> None:
+    def _account_keyless(self, job: _PartitionJob, comparison: Comparison) -> None:
         most = 1.0 if job.rules is None else job.rules.max_keyless_ratio
         if is_refused(comparison.keyless, comparison.records_before, most):
             message = f"{comparison.keyless:,} records without a key are missing, and no option allows to drop them"
@@ -546,7 +551,7 @@ class _Verifier:
             )
             comparison.violation_count += comparison.keyless - 1
 
-    def _account_ends(self, job: _Job) -> None:
+    def _account_ends(self, job: _PartitionJob) -> None:
         """Where the log ends and starts, and its side files."""
         was, now = job.sides[False], job.sides[True]
         if job.has_grown:
@@ -571,7 +576,7 @@ class _Verifier:
             job.found.advice.append(message)
 
 
-def _count(found: PartitionVerification, side: _Side) -> None:
+def _count(found: PartitionVerification, side: _ComparedLog) -> None:
     """What the log under proof holds."""
     columns = zip((0,) * TALLIES, *(part.tally for part in side.parts), strict=True)
     sums = [sum(column) for column in columns]
@@ -585,7 +590,7 @@ def _count(found: PartitionVerification, side: _Side) -> None:
     found.end_offset = side.end_offset
 
 
-def _figures(job: _Job) -> Comparison:
+def _figures(job: _PartitionJob) -> Comparison:
     counts = job.counts
     return Comparison(
         folder=job.before_folder or "",
@@ -603,17 +608,17 @@ def _figures(job: _Job) -> Comparison:
     )
 
 
-def _records(side: _Side) -> int:
+def _records(side: _ComparedLog) -> int:
     return sum(part.tally[RECORDS] for part in side.parts)
 
 
-def _pieces(log: PartitionLog, n: int, cuts: Sequence[int], number: int) -> list[Piece]:
+def _pieces(log: PartitionLog, n: int, cuts: Sequence[int], number: int) -> list[ScanRange]:
     """Segment ``n`` cut at ``cuts``; the first piece gets ``number``."""
     segment = log.segments[n]
     # Behind the active segment nothing follows that offsets could run into.
     end_offset = log.segment_end(n) if n + 1 < len(log.segments) else (1 << 63) - 1
     return [
-        Piece.of(
+        ScanRange.of(
             segment,
             number=number + k,
             place=n,

@@ -18,13 +18,13 @@ from lastwrite.engine.system import System
 from lastwrite.model.columns import Int64Array
 from lastwrite.model.log import PartitionLog, Problem, Segment
 from lastwrite.model.progress import Progress
-from lastwrite.model.work import Limits, Piece
+from lastwrite.model.work import Limits, ScanRange
 from lastwrite.reports.verification import PartitionVerification, StoreVerification, Violation
 from lastwrite.spark.work import Runner
 from lastwrite.storage.choice import Topics
 from lastwrite.verification.batch_invariants import Snapshot
 from lastwrite.verification.invariants import Finding
-from lastwrite.verification.units import ContentsUnit, PieceContents, Rules
+from lastwrite.verification.units import ContentsUnit, PieceContents, RemovalRules
 
 Pair = tuple[str | None, str | None]  # folder, folder as it was; None: it is in one log only
 
@@ -42,7 +42,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class ProofTools:
     """What there is to answer it with. ``scratch``: as ``engine.scratch_parent`` gives it."""
 
     runner: Runner
@@ -65,7 +65,7 @@ class Proof(ABC):
 
     @abstractmethod
     def check(
-        self, pairs: Sequence[Pair], question: Question, means: Means
+        self, pairs: Sequence[Pair], question: Question, means: ProofTools
     ) -> Iterator[PartitionVerification]:
         """Check each pair, in their order. Damage and broken promises do not raise."""
 
@@ -97,7 +97,7 @@ class Proof(ABC):
         self.system.refuse_if_held(self.system.root_of(folder), [self.system.name_of(folder)])
 
     def check_beside(
-        self, question: Question, found: list[PartitionVerification], means: Means
+        self, question: Question, found: list[PartitionVerification], means: ProofTools
     ) -> StoreVerification | None:
         """Check what lies beside the logs; may add to ``found``. None: there is nothing."""
         return None
@@ -106,7 +106,7 @@ class Proof(ABC):
 # ---------------------------------------------------------------------- logs compared by rows
 
 
-class Bounds(NamedTuple):
+class ProvenRange(NamedTuple):
     """From where on and up to where a record may be missing only for a reason."""
 
     start: int  # below it no reader looks
@@ -116,7 +116,7 @@ class Bounds(NamedTuple):
 class PieceReader(Protocol):
     """Reads pieces of one log, one after the other."""
 
-    def read(self, piece: Piece) -> PieceContents:
+    def read(self, piece: ScanRange) -> PieceContents:
         """What is wrong stands in the result."""
         ...
 
@@ -147,11 +147,11 @@ class LogProof(Proof):
     def reader(self, unit: ContentsUnit) -> PieceReader: ...
 
     @abstractmethod
-    def rules(self, log: PartitionLog, config: Mapping[str, object]) -> Rules:
+    def rules(self, log: PartitionLog, config: Mapping[str, object]) -> RemovalRules:
         """For ``log`` as it was."""
 
     @abstractmethod
-    def bounds(self, before: PartitionLog, after: PartitionLog) -> Bounds: ...
+    def bounds(self, before: PartitionLog, after: PartitionLog) -> ProvenRange: ...
 
     def judge_segment(
         self,

@@ -12,7 +12,7 @@ import numpy as np
 
 from lastwrite.model.columns import Int64Array
 from lastwrite.model.log import Problem
-from lastwrite.model.work import Limits, Piece
+from lastwrite.model.work import Limits, ScanRange
 from lastwrite.storage.scratch import filled
 from lastwrite.verification.rows import BY_OFFSET, FACT_WORDS, ROW_BYTES, TALLIES
 
@@ -67,7 +67,7 @@ def read_numbers(path: str, position: int, rows: int, columns: int) -> Int64Arra
     return filled(np.empty((rows, columns), dtype=np.int64), path, position)
 
 
-class Rules(NamedTuple):
+class RemovalRules(NamedTuple):
     """Settings and bounds of a log that decide what may be missing from it."""
 
     producer_expiration_ms: int = 0
@@ -87,11 +87,11 @@ class ContentsUnit:
     partition: int
     is_after: bool
     system: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ScanRange, ...]
     bits: int
     seed: bytes | None
     now_ms: int | None
-    rules: Rules | None  # None: as with ``seed``
+    rules: RemovalRules | None  # None: as with ``seed``
     config: Mapping[str, object]
     limits: Limits
     scratch: str | None
@@ -103,7 +103,7 @@ class PieceContents:
 
     partition: int
     is_after: bool
-    piece: Piece
+    piece: ScanRange
     batches: int = 0
     tally: tuple[int, ...] = (0,) * TALLIES
     first_offset: int = -1  # of the first batch; -1: there is none
@@ -141,7 +141,7 @@ class CompareUnit:
 
 
 @dataclass(slots=True)
-class Compared:
+class ComparisonResult:
     """Counts as ``promises`` has them, and the first broken promises: (finding, offset, in the log
     under proof).
     """

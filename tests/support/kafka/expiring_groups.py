@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from lastwrite.kafka.cluster.commits import Commit, Place, key_of, value_of
+from lastwrite.kafka.cluster.commits import Commit, GroupPartition, key_of, value_of
 from lastwrite.kafka.format.batch_layout import Record
 
 DAY_MS = 86_400_000
@@ -15,7 +15,7 @@ class ExpiringGroup(NamedTuple):
     """A group's records, and its positions with whether each is expired after seven days."""
 
     records: list[Record]
-    positions: list[tuple[Place, Commit, bool]]
+    positions: list[tuple[GroupPartition, Commit, bool]]
 
 
 def expiring_groups(now_ms: int, topic: str, other: str) -> list[ExpiringGroup]:
@@ -46,7 +46,7 @@ def _group(
     found = list(records)
     placed = []
     for topic, at_ms, expires_ms, is_expired in positions:
-        place, commit = Place(name, topic, 0), Commit(5, -1, "", at_ms, expires_ms)
+        place, commit = GroupPartition(name, topic, 0), Commit(5, -1, "", at_ms, expires_ms)
         value = value_of(commit)
         if expires_ms >= 0:  # version 1: no leader epoch
             value = struct.pack(">hqhqq", 1, commit.offset, 0, at_ms, expires_ms)

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from lastwrite.engine.rules.retention import Retention
 from lastwrite.kafka.format.batch import ControlType, encode_batch
 from lastwrite.kafka.format.batch_layout import Record
-from lastwrite.kafka.store.commit import CommitNotes, record, swap, tidy
+from lastwrite.kafka.store.commit import CommitNotes, delete_replaced, record, swap
 from lastwrite.kafka.store.outputs import NewSegment
-from lastwrite.kafka.store.publish import Copy, publish_copies
+from lastwrite.kafka.store.publish import PartitionCopy, publish_copies
 from lastwrite.kafka.store.retention import retain_all
 from lastwrite.model.log import PartitionLog
-from lastwrite.storage.parallel_sync import alone
+from lastwrite.storage.parallel_sync import run_steps_serially
 
 
 def commit(
@@ -23,10 +23,10 @@ def commit(
     *,
     checkpoint_root: str,
 ) -> None:
-    """``swap``, ``record`` and ``tidy`` of a single partition."""
-    alone(swap(log, outputs, first_dirty_offset, CommitNotes()))
+    """``swap``, ``record`` and ``delete_replaced`` of a single partition."""
+    run_steps_serially(swap(log, outputs, first_dirty_offset, CommitNotes()))
     record(checkpoint_root, {log.name: first_dirty_offset})
-    alone(tidy(log.folder))
+    run_steps_serially(delete_replaced(log.folder))
 
 
 def retain(log: PartitionLog, retention: Retention, *, checkpoint_root: str) -> None:
@@ -49,7 +49,7 @@ def publish_copy(
     first_dirty_offset: int | None,
     retention: Retention | None = None,
 ) -> None:
-    """Make one copy; see ``Copy``.
+    """Make one copy; see ``PartitionCopy``.
 
     Raises:
         InvalidConfig: a partition lies at the target already.
@@ -58,7 +58,7 @@ def publish_copy(
         LogError: a file could not be written or read; there is no copy.
     """
     target_folder = os.path.abspath(target_folder)
-    copy = Copy(log, outputs, target_folder, first_dirty_offset, retention)
+    copy = PartitionCopy(log, outputs, target_folder, first_dirty_offset, retention)
     (error,) = publish_copies([copy], os.path.dirname(target_folder))
     if error is not None:
         raise error

@@ -19,7 +19,7 @@ from unittest.mock import patch
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from lastwrite.kafka.network.connection import Connection
+from lastwrite.kafka.network.connection import KafkaConnection
 from lastwrite.kafka.network.messages import APIS, Api
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig
 from tests.support.jars import free_ports
@@ -114,7 +114,7 @@ class Trio:
     def move(self, topic: str, replicas: Sequence[int]) -> None:
         """Reassign the topic; returns when its new replicas have it, and the first leads it."""
         with patch.dict(APIS, {"alter_partition_reassignments": Api(45, 0, 0)}):
-            connection = Connection(self.broker_of(topic).address, KafkaClientConfig())
+            connection = KafkaConnection(self.broker_of(topic).address, KafkaClientConfig())
             module = connection.schema("alter_partition_reassignments", "move")
             part = module.ReassignablePartition(partition_index=0, replicas=tuple(replicas))
             moved = module.ReassignableTopic(name=topic, partitions=(part,))

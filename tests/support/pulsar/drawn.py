@@ -22,14 +22,14 @@ from lastwrite.model.columns import (
     TOMBSTONE,
     ByteArray,
 )
-from lastwrite.pulsar.format.codecs import Codec, Codecs
+from lastwrite.pulsar.format.codecs import PulsarCodec, PulsarCodecs
 from lastwrite.pulsar.format.compacted import encode_record
 from lastwrite.pulsar.format.entry import (
     BrokerMetadata,
     EncryptionKey,
     Entry,
-    Message,
     Metadata,
+    PulsarMessage,
     batch_parts,
     encode_batch,
     encode_entry,
@@ -41,13 +41,13 @@ from lastwrite.pulsar.format.position import Position
 
 START_MS = 1_700_000_000_000
 KEYS = (None, b"", b"a", b"b", b"key-0001", "ü".encode() * 20, b"/wA=")
-CODECS = st.sampled_from((Codec.NONE, Codec.NONE, *Codec))
+CODECS = st.sampled_from((PulsarCodec.NONE, PulsarCodec.NONE, *PulsarCodec))
 
 
 @st.composite
-def messages(draw: st.DrawFn, may_be_out: bool = False) -> Message:
+def messages(draw: st.DrawFn, may_be_out: bool = False) -> PulsarMessage:
     is_null = draw(st.integers(0, 9)) == 0
-    return Message(
+    return PulsarMessage(
         key=draw(st.sampled_from(KEYS)),
         value=b"" if is_null else draw(st.binary(max_size=3) | st.just(b"v" * 200)),
         is_null=is_null,
@@ -150,8 +150,8 @@ def entries() -> st.SearchStrategy[bytes]:
     return st.one_of(singles(), batches(), batches(), markers())
 
 
-def _compressed(codec: Codec, plain: bytes) -> bytes:
-    return Codecs().compress(codec, plain)
+def _compressed(codec: PulsarCodec, plain: bytes) -> bytes:
+    return PulsarCodecs().compress(codec, plain)
 
 
 def data_object(bodies: Sequence[bytes], first: int = 0, block_bytes: int = 1 << 30) -> bytes:

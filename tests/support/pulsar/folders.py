@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from lastwrite.pulsar.format.compacted import encode_record, ledger_custom_metadata
 from lastwrite.pulsar.format.entry import (
-    Message,
+    PulsarMessage,
     decode_entry,
     encode_batch,
     encode_entry,
@@ -22,7 +22,7 @@ from lastwrite.pulsar.format.entry import (
 from lastwrite.pulsar.format.names import INDEX_SUFFIX, TopicName
 from lastwrite.pulsar.format.offload import BLOCK_HEADER_BYTES, ENTRY_HEAD_BYTES
 from lastwrite.pulsar.format.position import Position
-from lastwrite.pulsar.store.manifest import Manifest, read_manifest, replace_manifest
+from lastwrite.pulsar.store.manifest import CompactionManifest, read_manifest, replace_manifest
 from tests.support.pulsar.topics import put_ledger
 
 START_MS = 1_700_000_000_000
@@ -32,7 +32,7 @@ def single(key: str | None, value: str | bytes | None, sequence: int = 0, **fiel
     """A message that was sent alone, framed; value None: a null."""
     plain = b"" if value is None else value.encode() if isinstance(value, str) else value
     codec = fields.pop("codec", None)
-    message = Message(
+    message = PulsarMessage(
         key=None if key is None else key.encode(),
         value=plain,
         is_null=value is None,
@@ -50,7 +50,7 @@ def batch(
 ) -> bytes:
     """A batch of keys and values, framed; of ``"gone"`` as a key a placeholder."""
     found = [
-        Message(
+        PulsarMessage(
             index=index,
             key=None if key is None else key.encode(),
             value=(value or "").encode(),
@@ -84,7 +84,7 @@ def write_compacted(
     horizon: Position,
     block_bytes: int = 64 << 20,
     messages: int | None = None,
-) -> Manifest:
+) -> CompactionManifest:
     """Publish a compacted ledger as a round does: whole objects under their names, the index first;
     then the manifest; then the former one is removed."""
     name = TopicName.of_managed_ledger("/".join(folder.parts[-4:]))
@@ -93,7 +93,7 @@ def write_compacted(
     custom = ledger_custom_metadata(name.full, last, name.partition) | {"lastwrite": b"1"}
     records = [encode_record(position, name.partition, body) for position, body in entries]
     path = put_ledger(folder, ledger, records, _fitting(block_bytes, records), custom, uuid4())
-    manifest = Manifest(
+    manifest = CompactionManifest(
         topic=name.full,
         ledger=ledger,
         object=path.name,

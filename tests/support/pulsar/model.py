@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lastwrite.pulsar.format.codecs import Codec
+from lastwrite.pulsar.format.codecs import PulsarCodec
 from lastwrite.pulsar.format.entry import (
     BrokerMetadata,
     EncryptionKey,
     Entry,
-    Message,
     Metadata,
+    PulsarMessage,
     decode_entry,
     encode_batch,
     encode_entry,
@@ -260,11 +260,11 @@ class Author:
         self._open = []
         return found
 
-    def _message(self, index: int | None = None) -> Message:
+    def _message(self, index: int | None = None) -> PulsarMessage:
         draw, self._sequence = self._random, self._sequence + 1
         kind = draw.random()
         value = draw.randbytes(draw.choice((1, 3, 20, 300))) if kind > 0.2 else b""
-        return Message(
+        return PulsarMessage(
             index=index,
             key=None if draw.random() < 0.12 else draw.choice(self._keys),
             value=value,
@@ -288,7 +288,7 @@ class Author:
         )
 
     def _single(self, **changes: Any) -> bytes:
-        codec = self._random.choice(tuple(Codec))
+        codec = self._random.choice(tuple(PulsarCodec))
         meta, payload = encode_single(
             self._message(), codec=codec, states_size=self._random.random() < 0.6
         )
@@ -296,7 +296,7 @@ class Author:
 
     def _batch(self, **changes: Any) -> bytes:
         messages = [self._message(index) for index in range(self._random.choice((1, 2, 3, 7)))]
-        meta, payload = encode_batch(messages, codec=self._random.choice(tuple(Codec)))
+        meta, payload = encode_batch(messages, codec=self._random.choice(tuple(PulsarCodec)))
         return self._framed(replace(meta, **changes), payload)
 
     def _encrypted(self) -> bytes:
@@ -312,7 +312,7 @@ class Author:
         return self._framed(replace(meta, **changes), self._random.randbytes(24))
 
     def _undecodable(self) -> bytes:
-        meta, _ = encode_batch([self._message(0), self._message(1)], codec=Codec.ZLIB)
+        meta, _ = encode_batch([self._message(0), self._message(1)], codec=PulsarCodec.ZLIB)
         return self._framed(replace(meta, uncompressed_size=50), b"\x78\x9cno deflate at all")
 
     def _chunks(self) -> list[bytes]:

@@ -12,7 +12,7 @@ from lastwrite.pulsar.format.offload import (
     ENTRY_HEAD_BYTES,
     FIRST_PART,
     PADDING,
-    IndexEntry,
+    OffloadIndexEntry,
     block_header,
 )
 from lastwrite.pulsar.format.sequence_file import (
@@ -30,7 +30,7 @@ _SYNC_INTERVAL_BYTES = 100 * (4 + 16)
 
 def encode_data(
     entries: Sequence[bytes], block_bytes: int = DEFAULT_BLOCK_BYTES, first_entry: int = 0
-) -> tuple[bytes, list[IndexEntry]]:
+) -> tuple[bytes, list[OffloadIndexEntry]]:
     """A V1 data object of these entries, cut into blocks as the offloader does, and where its
     blocks lie.
 
@@ -40,13 +40,13 @@ def encode_data(
         ValueError: an entry that fits no block.
     """
     out = bytearray()
-    blocks: list[IndexEntry] = []
+    blocks: list[OffloadIndexEntry] = []
     left = sum(len(entry) + ENTRY_HEAD_BYTES for entry in entries)
     done = 0
     while done < len(entries):
         size = min(block_bytes, BLOCK_HEADER_BYTES + left)
         begin = len(out)
-        blocks.append(IndexEntry(first_entry + done, FIRST_PART + len(blocks), begin))
+        blocks.append(OffloadIndexEntry(first_entry + done, FIRST_PART + len(blocks), begin))
         out += block_header(size, first_entry + done)
         before = done
         while (

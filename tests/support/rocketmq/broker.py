@@ -24,9 +24,9 @@ from pathlib import Path
 from types import TracebackType
 
 from lastwrite.errors import RemoteFailed
-from lastwrite.rocketmq.network.access import Access
-from lastwrite.rocketmq.network.client import Client, Request
-from lastwrite.rocketmq.network.connection import Connection
+from lastwrite.rocketmq.network.access import RequestCredentials
+from lastwrite.rocketmq.network.client import RequestCode, RocketmqClient
+from lastwrite.rocketmq.network.connection import RocketmqConnection
 from tests.support.jars import Unavailable as Unavailable
 from tests.support.jars import fetch_jars, free_ports, need_java, run_until_stopped
 
@@ -174,7 +174,7 @@ class Broker:
             for name in self._running:
                 self._await(name, deadline)
             self._register()
-            with Client(self.name_server) as client:
+            with RocketmqClient(self.name_server) as client:
                 while not client.masters():  # it tells the name server of itself and all its topics
                     if time.monotonic() > deadline:
                         raise TimeoutError(
@@ -190,10 +190,10 @@ class Broker:
         """Let the broker register now. As it starts it does so before it knows that there is a name
         server, and then ten seconds later; a permission that is set anew is told at once.
         """
-        connection = Connection(self.address, 10, Access())
+        connection = RocketmqConnection(self.address, 10, RequestCredentials())
         try:
             body = b"brokerPermission=6\n"
-            connection.call(Request.SET_BROKER_CONFIG, {}, body, doing="registering the broker")
+            connection.call(RequestCode.SET_BROKER_CONFIG, {}, body, doing="registering the broker")
         except RemoteFailed:
             pass  # one that takes no orders from strangers: the ten seconds, then
         finally:

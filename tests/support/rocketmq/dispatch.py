@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from lastwrite.rocketmq.format.record import (
     MAGIC_V1,
     MAGIC_V2,
-    Message,
+    RocketmqMessage,
     encode_message,
     make_message,
 )
@@ -96,7 +96,7 @@ class Broker:
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(repr(self))
 
-    def put(self, message: Message) -> int:
+    def put(self, message: RocketmqMessage) -> int:
         """Append a message to the commit log and dispatch it; its address."""
         size = message.size
         if not self.log or size + 8 > self.sizes.commit_log - self.wrote:
@@ -118,7 +118,7 @@ class Broker:
         self.dispatch(message, address, raw)
         return address
 
-    def dispatch(self, message: Message, address: int, raw: bytes) -> None:
+    def dispatch(self, message: RocketmqMessage, address: int, raw: bytes) -> None:
         name = (message.topic, message.queue_id)
         tags = java_hash(message.tags) if message.tags else 0
         if message.topic == DELAYED and "DELAY" in message.properties:
@@ -136,7 +136,9 @@ class Broker:
         if message.topic == COMPACTED:
             self.put_record(name, message, raw, tags)
 
-    def put_unit(self, name: tuple[str, int], message: Message, address: int, tags: int) -> None:
+    def put_unit(
+        self, name: tuple[str, int], message: RocketmqMessage, address: int, tags: int
+    ) -> None:
         place = message.queue_offset * 20
         if message.queue_offset == 0 and name in self.queues:
             del self.queues[name]  # the topic was deleted and made again
@@ -150,7 +152,7 @@ class Broker:
         if start + len(units) == place:
             units += struct.pack(">qiq", address, message.size, tags)
 
-    def put_light_units(self, message: Message, address: int, tags: int) -> None:
+    def put_light_units(self, message: RocketmqMessage, address: int, tags: int) -> None:
         named = message.properties.get("INNER_MULTI_DISPATCH", "").rstrip(",").split(",")
         offsets = message.properties.get("INNER_MULTI_QUEUE_OFFSET", "").rstrip(",").split(",")
         if message.topic == DELAYED or len(named) != len(offsets) or offsets == [""]:
@@ -169,7 +171,9 @@ class Broker:
                 number = min(number, (start + len(units)) // 20)
             self.put_unit(name, replace(message, queue_offset=number), address, tags)
 
-    def put_batch(self, name: tuple[str, int], message: Message, address: int, tags: int) -> None:
+    def put_batch(
+        self, name: tuple[str, int], message: RocketmqMessage, address: int, tags: int
+    ) -> None:
         number, base = 1, message.queue_offset
         if "INNER_NUM" in message.properties and "INNER_BASE" in message.properties:
             number, base = (
@@ -187,7 +191,7 @@ class Broker:
         struct.pack_into(">qqqqii", file, 0, stored, stored, address, address, 0, 1)
         return file
 
-    def put_keys(self, message: Message, address: int) -> None:
+    def put_keys(self, message: RocketmqMessage, address: int) -> None:
         keys = [message.properties["UNIQ_KEY"]] if "UNIQ_KEY" in message.properties else []
         keys += [key for key in message.properties.get("KEYS", "").split(" ") if key]
         keys += [f"T#{message.tags}"] if message.tags else []
@@ -229,7 +233,9 @@ class Broker:
             count + 1,
         )
 
-    def put_record(self, name: tuple[str, int], message: Message, raw: bytes, tags: int) -> None:
+    def put_record(
+        self, name: tuple[str, int], message: RocketmqMessage, raw: bytes, tags: int
+    ) -> None:
         sizes = self.sizes
         keys = message.properties.get("KEYS", "")
         if message.queue_offset <= self.highest.get(name, -1) or not keys.strip():

@@ -9,9 +9,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lastwrite.archive.layout import partition_address
-from lastwrite.rocketmq.format.record import PHYSICAL_OFFSET_AT, Message, body_of, decode_message
-from lastwrite.rocketmq.network.client import Client, Sent
-from lastwrite.rocketmq.network.outgoing import Outgoing
+from lastwrite.rocketmq.format.record import (
+    PHYSICAL_OFFSET_AT,
+    RocketmqMessage,
+    body_of,
+    decode_message,
+)
+from lastwrite.rocketmq.network.client import RocketmqClient, SendResult
+from lastwrite.rocketmq.network.outgoing import OutgoingMessage
 from lastwrite.rocketmq.network.route import queue_of
 from lastwrite.rocketmq.store.archived import SYSTEM, read_contents
 from tests.support.rocketmq.broker import Broker
@@ -30,13 +35,13 @@ class Load:
         self._random = random.Random(seed)
         self._keys = keys
 
-    def message(self) -> Outgoing:
+    def message(self) -> OutgoingMessage:
         key = f"k{self._random.randrange(self._keys)}"
         if self._random.random() < 0.2:
-            return Outgoing(key, None)
-        return Outgoing(key, self._random.randbytes(self._random.randrange(5, 80)))
+            return OutgoingMessage(key, None)
+        return OutgoingMessage(key, self._random.randbytes(self._random.randrange(5, 80)))
 
-    def send(self, client: Client, count: int) -> list[Sent]:
+    def send(self, client: RocketmqClient, count: int) -> list[SendResult]:
         """Send so many; each counts as soon as the broker has it."""
         sent = []
         for _ in range(count):
@@ -52,7 +57,7 @@ class Load:
         return sent
 
 
-def messages_in(archive: Path, topic: str, queue: int) -> list[tuple[Message, bytes]]:
+def messages_in(archive: Path, topic: str, queue: int) -> list[tuple[RocketmqMessage, bytes]]:
     """The messages of a queue of an archive, each with its bytes; in place of its address zeros."""
     folder = partition_address(str(archive), SYSTEM, topic, queue)
     found = []

@@ -15,7 +15,7 @@ from lastwrite.rocketmq.format.record import (
     MAGIC_V1,
     MAGIC_V2,
     Host,
-    Message,
+    RocketmqMessage,
     decode_blank,
     decode_message,
     encode_message,
@@ -119,7 +119,7 @@ i64 = st.integers(-(2**63), 2**63 - 1)
 
 
 @st.composite
-def messages(draw: st.DrawFn) -> Message:
+def messages(draw: st.DrawFn) -> RocketmqMessage:
     """Any message that can be encoded, its checksum right."""
     magic = draw(st.sampled_from([MAGIC_V1, MAGIC_V2]))
     topic = draw(st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
@@ -194,7 +194,7 @@ def slow_split(data: bytes, check_crc: bool = True) -> tuple[list[dict[str, int]
     return found, at, kernels.OK
 
 
-def slow_row(data: bytes, at: int, message: Message) -> dict[str, int]:
+def slow_row(data: bytes, at: int, message: RocketmqMessage) -> dict[str, int]:
     """The row of a message that lies at ``at``."""
     body_at = at + message.body_at
     topic_at = body_at + len(message.body) + (2 if message.magic == MAGIC_V2 else 1)
@@ -263,5 +263,5 @@ def java_number(text: str, bits: int) -> int | None:
     return number if -(1 << bits) <= number < 1 << bits else None
 
 
-def log_of(found: list[Message]) -> bytes:
+def log_of(found: list[RocketmqMessage]) -> bytes:
     return b"".join(encode_message(message) for message in found)

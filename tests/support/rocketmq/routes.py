@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from lastwrite.rocketmq.network.client import Client
+from lastwrite.rocketmq.network.client import RocketmqClient
 from lastwrite.rocketmq.network.route import Route
 
 
-def await_route(client: Client, topic: str, seconds: float = 120) -> Route:
+def await_route(client: RocketmqClient, topic: str, seconds: float = 120) -> Route:
     """The route of a topic that is there; a broker tells the name server of its topics a moment
     after its start.
     """

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from lastwrite.rocketmq.format.record import Compression
 from lastwrite.rocketmq.format.units import batch_units, valid_count
-from lastwrite.rocketmq.network.client import Client
-from lastwrite.rocketmq.network.outgoing import Outgoing
+from lastwrite.rocketmq.network.client import RocketmqClient
+from lastwrite.rocketmq.network.outgoing import OutgoingMessage
 from lastwrite.rocketmq.network.route import queue_of
 from tests.support.rocketmq.stock import Consumed, Seen, StockClient
 
@@ -35,7 +35,12 @@ class Topic:
         self.messages = {queue: [] for queue in range(self.queues)}
 
     def produce(
-        self, client: Client, count: int, rng: random.Random, keys: int = 20, prefix: str = "key"
+        self,
+        client: RocketmqClient,
+        count: int,
+        rng: random.Random,
+        keys: int = 20,
+        prefix: str = "key",
     ) -> None:
         """Send ``count`` seeded messages with our client: deletes, compressed bodies, tags,
         batches.
@@ -65,7 +70,7 @@ class Topic:
         for _ in range(count):
             key, body = f"key-{rng.randrange(keys)}", rng.randbytes(rng.randrange(1, 60))
             queue, offset = stock.send(self.name, key, body, "stock")
-            self._note(queue, offset, Outgoing(key, body, "stock"))
+            self._note(queue, offset, OutgoingMessage(key, body, "stock"))
 
     def compact(self, queue: int, end: int, drops_deletes: bool = True) -> None:
         """Of each key below offset ``end`` the last message stays, unless it is a delete that may
@@ -91,17 +96,17 @@ class Topic:
                 for offset in {before + 1, expected[place].offset}:
                     assert stock.pull(self.name, queue, offset).messages == expected[place:]
 
-    def _note(self, queue: int, offset: int, message: Outgoing) -> None:
+    def _note(self, queue: int, offset: int, message: OutgoingMessage) -> None:
         self.messages[queue].append(Seen(offset, message.key, message.tag, message.body or b""))
 
     @staticmethod
-    def _message(rng: random.Random, keys: int, prefix: str) -> Outgoing:
+    def _message(rng: random.Random, keys: int, prefix: str) -> OutgoingMessage:
         key = f"{prefix}-{rng.randrange(keys)}"
         if rng.random() < 0.12:
-            return Outgoing(key, None)
+            return OutgoingMessage(key, None)
         body = bytes(rng.choices(b"abc", k=rng.randrange(1, 150)))
         tag = rng.choice([None, "A", "B"])
-        return Outgoing(
+        return OutgoingMessage(
             key, body, tag, {"p": str(rng.random())}, rng.choice(_CODECS), compress_from=40
         )
 
@@ -127,7 +132,7 @@ def active_from(store: Path, topic: str, queue: int) -> int:
     return end
 
 
-def wait_until_dispatched(topic: Topic, client: Client, seconds: float = 120) -> None:
+def wait_until_dispatched(topic: Topic, client: RocketmqClient, seconds: float = 120) -> None:
     """Until the broker serves everything that was produced."""
     deadline = time.monotonic() + seconds
     for queue in client.route(topic.name).readable:

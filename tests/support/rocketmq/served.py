@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from lastwrite.rocketmq.format.record import encode_message, make_message
-from lastwrite.rocketmq.network.client import PullCode, Request
+from lastwrite.rocketmq.network.client import PullCode, RequestCode
 from lastwrite.rocketmq.network.frame import IS_ANSWER, PREFIX, Command, decode_command
 from lastwrite.rocketmq.network.frame import encode_command as encode
 from tests.support.rocketmq.records import START
@@ -64,18 +64,22 @@ class ServedQueue:
     # ------------------------------------------------------------------ answers
 
     def answer(self, request: Command) -> Command:
-        asked = Request(request.code)
+        asked = RequestCode(request.code)
         wanted = request.fields
         answers = {
-            Request.TOPICS: lambda: Command(0, body=_json(topicList=[TOPIC])),
-            Request.ROUTE: lambda: Command(0, body=self._route()),
-            Request.TOPIC_CONFIG: lambda: Command(0, body=self._config()),
-            Request.BROKER_CONFIG: lambda: Command(0, body=b"searchBcqByCacheEnable=false\n"),
-            Request.MIN_OFFSET: lambda: Command(0, {"offset": str(self.first_kept)}),
-            Request.MAX_OFFSET: lambda: Command(0, {"offset": str(self.end)}),
-            Request.PULL: lambda: self._pull(int(wanted["queueOffset"]), int(wanted["maxMsgNums"])),
-            Request.QUEUE_UNITS: lambda: self._units(int(wanted["index"]), int(wanted["count"])),
-            Request.MESSAGE_AT: lambda: self._message(int(wanted["offset"])),
+            RequestCode.TOPICS: lambda: Command(0, body=_json(topicList=[TOPIC])),
+            RequestCode.ROUTE: lambda: Command(0, body=self._route()),
+            RequestCode.TOPIC_CONFIG: lambda: Command(0, body=self._config()),
+            RequestCode.BROKER_CONFIG: lambda: Command(0, body=b"searchBcqByCacheEnable=false\n"),
+            RequestCode.MIN_OFFSET: lambda: Command(0, {"offset": str(self.first_kept)}),
+            RequestCode.MAX_OFFSET: lambda: Command(0, {"offset": str(self.end)}),
+            RequestCode.PULL: lambda: self._pull(
+                int(wanted["queueOffset"]), int(wanted["maxMsgNums"])
+            ),
+            RequestCode.QUEUE_UNITS: lambda: self._units(
+                int(wanted["index"]), int(wanted["count"])
+            ),
+            RequestCode.MESSAGE_AT: lambda: self._message(int(wanted["offset"])),
         }
         return replace(answers[asked](), opaque=request.opaque, flag=IS_ANSWER)
 
@@ -142,7 +146,7 @@ def serving(queue: ServedQueue) -> Iterator[str]:
             while True:
                 (size,) = PREFIX.unpack(_exactly(connection, PREFIX.size))
                 request = decode_command(_exactly(connection, size))
-                if request.code == Request.PULL:
+                if request.code == RequestCode.PULL:
                     queue.pulls += 1
                     if queue.is_silent(queue.pulls):
                         return

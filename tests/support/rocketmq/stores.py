@@ -19,7 +19,7 @@ from lastwrite.rocketmq.format.index_file import INDEX_ENTRY, INDEX_HEADER, inde
 from lastwrite.rocketmq.format.java_hash import index_hash, tags_code
 from lastwrite.rocketmq.format.record import (
     Host,
-    Message,
+    RocketmqMessage,
     encode_blank,
     encode_inner,
     encode_message,
@@ -57,7 +57,7 @@ class StoreWriter:
             compaction_index_bytes,
         )
         self.log = bytearray()
-        self.sent: list[Message] = []
+        self.sent: list[RocketmqMessage] = []
         self.topics: dict[str, dict[str, str]] = {}
         self._next: dict[tuple[str, int], int] = defaultdict(int)
 
@@ -68,7 +68,7 @@ class StoreWriter:
         pairs: dict[str, str] | None = None,
         queue: int = 0,
         **fields: Any,
-    ) -> Message:
+    ) -> RocketmqMessage:
         """Append one record as a broker does; with ``inner`` (flag, body, properties) an inner
         batch of those.
         """
@@ -206,7 +206,12 @@ class StoreWriter:
             (folder / f"{20231114221320000 + n:017d}").write_bytes(data)
 
     def _enter(
-        self, data: bytearray, number: int, message: Message, key: str, first: tuple[int, int]
+        self,
+        data: bytearray,
+        number: int,
+        message: RocketmqMessage,
+        key: str,
+        first: tuple[int, int],
     ) -> None:
         value = index_hash(message.topic, key)
         slot_at = INDEX_HEADER.size + 4 * (value % self.slots)

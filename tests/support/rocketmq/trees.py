@@ -25,7 +25,7 @@ from lastwrite.rocketmq.format.sides import decode_positions, encode_positions
 from lastwrite.rocketmq.format.units import BATCH_UNIT, END_UNIT, batch_units, valid_count
 from lastwrite.rocketmq.store import lock, publish
 from lastwrite.rocketmq.store.positions import read_positions
-from lastwrite.rocketmq.store.publish import Change, Pair
+from lastwrite.rocketmq.store.publish import Pair, QueueChange
 from lastwrite.storage import files
 
 CLOCK_MS = 1_700_000_000_000
@@ -190,7 +190,7 @@ def write_layout(root: Path, layout: Layout) -> Path:
     return root
 
 
-def changes(root: Path, layout: Layout) -> list[Change]:
+def changes(root: Path, layout: Layout) -> list[QueueChange]:
     """The new files as workers write them, aside."""
     made = []
     for name in dict.fromkeys([*layout.after, *layout.further]):
@@ -209,7 +209,9 @@ def changes(root: Path, layout: Layout) -> list[Change]:
                 files.write(path, content, is_synced=False)
             pairs.append(Pair(file_name(place * LOG_BYTES), *paths))
         names = [file_name(place * LOG_BYTES) for place in gone]
-        made.append(Change(name=name, gone=names, pairs=pairs, position=layout.further.get(name)))
+        made.append(
+            QueueChange(name=name, gone=names, pairs=pairs, position=layout.further.get(name))
+        )
     return made
 
 
@@ -227,7 +229,7 @@ def compact(root: Path, layout: Layout) -> None:
         for error in publish.publish(str(root), changes(root, layout)):
             if error is not None:
                 raise error
-        publish.tidy(str(root), [*layout.after])
+        publish.delete_replaced(str(root), [*layout.after])
 
 
 def positions_at(root: Path) -> dict[TopicPartition, int]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lastwrite.storage.objects.address import store_at
-from lastwrite.tables.format import Change, DataFile, Head, TableFormat, TableState
+from lastwrite.tables.format import DataFile, Head, TableChange, TableFormat, TableState
 
 SCHEMA = pa.schema(
     [
@@ -80,5 +80,5 @@ def become(
     ]
     was = () if head is None else head.files
     removed = [file.path for file in was if file.bucket in touched]
-    change = Change(added, removed, {}, state(offset, len(rows)), schema)
+    change = TableChange(added, removed, {}, state(offset, len(rows)), schema)
     return table.commit(head, change)

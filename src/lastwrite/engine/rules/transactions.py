@@ -114,7 +114,7 @@ def _slot(pids, pid):
 
 @njit(cache=True, nogil=True)
 def _follow(table, first, states, ordinal, pids, seen, used, markers, filled):
-    """See ``Follower.follow``.
+    """See ``TransactionTracker.follow``.
 
     Returns (batches done, slots used, markers filled, the offset of a marker that contradicts the
     index or -1).
@@ -160,7 +160,7 @@ def _follow(table, first, states, ordinal, pids, seen, used, markers, filled):
     return len(table), used, filled, np.int64(-1)
 
 
-class Follower:
+class TransactionTracker:
     """Follows the transactions of one piece, chunk by chunk."""
 
     def __init__(self) -> None:
@@ -227,7 +227,7 @@ class Follower:
 
 
 @dataclass(slots=True)
-class Merged:
+class MergedTransactions:
     """The decisions over all pieces of a log."""
 
     # by piece: the pending markers that are spent
@@ -237,9 +237,9 @@ class Merged:
     contradiction: int | None = None  # offset of a marker that contradicts the transaction index
 
 
-def merge(pieces: Sequence[PieceTransactions | None]) -> Merged:
+def merge(pieces: Sequence[PieceTransactions | None]) -> MergedTransactions:
     """Decide the pending markers of each piece, from the first piece of the log on."""
-    merged = Merged()
+    merged = MergedTransactions()
     before: dict[int, int] = {}
     for piece in pieces:
         merged.spent.append([])

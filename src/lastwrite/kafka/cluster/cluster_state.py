@@ -17,7 +17,7 @@ from lastwrite.kafka.cluster.metadata_log import records_of
 from lastwrite.kafka.cluster.metadata_record import Transaction
 from lastwrite.kafka.cluster.metadata_tables import FRAME_VERSION, METADATA_RECORDS
 from lastwrite.kafka.format.batch import decode_batch_header
-from lastwrite.kafka.format.names import FileKind, Suffix, classify
+from lastwrite.kafka.format.names import KafkaFileKind, Suffix, classify
 
 _REGISTRATION, _CONFIG, _SCRAM, _FEATURE, _QUOTA, _NO_SCRAM = 0, 4, 11, 12, 14, 22
 _NUMBERS = (_REGISTRATION, _CONFIG, _SCRAM, _FEATURE, _QUOTA, _NO_SCRAM)
@@ -127,9 +127,9 @@ def _end_of(folder: str) -> LogEnd:
         file = classify(name)
         if file.suffix is not Suffix.LIVE:
             continue
-        if file.kind is FileKind.METADATA_SNAPSHOT:
+        if file.kind is KafkaFileKind.METADATA_SNAPSHOT:
             end = max(end, LogEnd(file.offset or 0, int(name.split("-")[1].partition(".")[0])))
-        elif file.kind is FileKind.LOG:
+        elif file.kind is KafkaFileKind.LOG:
             end = max(end, _end_of_segment(os.path.join(folder, name)))
     return end
 

@@ -36,7 +36,7 @@ class Commit(NamedTuple):
     expires_ms: int = -1  # only in version 1, where the client chose it
 
 
-class Place(NamedTuple):
+class GroupPartition(NamedTuple):
     """A group and a partition."""
 
     group: str
@@ -59,11 +59,11 @@ class UnreadCommit(NamedTuple):
 
     offset: int
     group: str | None  # None if the key does not contain it
-    place: Place | None  # None if the key cannot be decoded
+    place: GroupPartition | None  # None if the key cannot be decoded
     reason: str
 
 
-class Positions:
+class OffsetCommits:
     """Replays the records of ``__consumer_offsets``.
 
     ``known``: the committed offset of each group in each partition. ``gone``: offsets that expired
@@ -72,10 +72,10 @@ class Positions:
     """
 
     def __init__(self) -> None:
-        self.known: dict[Place, Commit] = {}
-        self.gone: set[Place] = set()
+        self.known: dict[GroupPartition, Commit] = {}
+        self.gone: set[GroupPartition] = set()
         self.unread: dict[bytes, UnreadCommit] = {}
-        self._said: dict[Place, int] = {}  # offset of the record that decided it
+        self._said: dict[GroupPartition, int] = {}  # offset of the record that decided it
         self._open: dict[int, list[Record]] = {}  # records of open transactions, by producer
 
     def take(self, batches: Iterable[Batch]) -> None:
@@ -120,7 +120,7 @@ class Positions:
             self._said[place] = record.offset
             self.note(place, commit)
 
-    def note(self, place: Place, commit: Commit | None) -> None:
+    def note(self, place: GroupPartition, commit: Commit | None) -> None:
         """Apply the newest record of a place; None means deleted."""
         if commit is None:
             self.known.pop(place, None)
@@ -130,7 +130,7 @@ class Positions:
             self.gone.discard(place)
 
 
-def key_of(place: Place) -> bytes:
+def key_of(place: GroupPartition) -> bytes:
     partition = struct.pack(">i", place.partition)
     return _KEY.pack(1) + _text(place.group) + _text(place.topic) + partition
 
@@ -140,7 +140,7 @@ def value_of(commit: Commit) -> bytes:
     return head + _text(commit.metadata) + struct.pack(">q", commit.at_ms)
 
 
-def place_of(key: bytes | None) -> Place | None:
+def place_of(key: bytes | None) -> GroupPartition | None:
     """The group and partition in a record's key. None for other kinds of records.
 
     Raises:
@@ -154,7 +154,7 @@ def place_of(key: bytes | None) -> Place | None:
         (partition,) = struct.unpack_from(">i", key, at)
     except (struct.error, UnicodeDecodeError) as error:
         raise CorruptLog(f"a position's key of {len(key)} bytes: {error}", 0) from error
-    return Place(group, topic, partition)
+    return GroupPartition(group, topic, partition)
 
 
 def _group_of(key: bytes) -> str | None:
@@ -183,7 +183,7 @@ def commit_of(value: bytes) -> Commit:
 
 
 def _other_version(value: bytes) -> Commit:
-    found = decode_internal_record(GROUPS_TOPIC, key_of(Place("", "", 0)), value)
+    found = decode_internal_record(GROUPS_TOPIC, key_of(GroupPartition("", "", 0)), value)
     if found.value is None:
         raise CorruptLog(found.problem or "no position", 0)
     return Commit(

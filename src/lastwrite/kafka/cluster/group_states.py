@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from lastwrite.kafka.cluster.commits import Commit, Place
+from lastwrite.kafka.cluster.commits import Commit, GroupPartition
 from lastwrite.kafka.cluster.internal_topics import (
     GROUPS_TOPIC,
-    Decoded,
+    DecodedRecord,
     decode_internal_record,
 )
 from lastwrite.kafka.format.batch_layout import Record
@@ -102,7 +102,7 @@ class GroupStates:
                 kinds[group] = GroupKind("consumer", True, *epochs)
         return kinds
 
-    def _decoded(self, kind: int) -> Iterator[tuple[str, Decoded]]:
+    def _decoded(self, kind: int) -> Iterator[tuple[str, DecodedRecord]]:
         """The group and the decoded record of each key of that type."""
         for key, value in self._values[kind].items():
             found = decode_internal_record(GROUPS_TOPIC, key, value)
@@ -124,7 +124,9 @@ class Expiry:
         self._held = held
         self._subscribed = subscribed
 
-    def is_expired(self, place: Place, commit: Commit, now_ms: int, retention_ms: int) -> bool:
+    def is_expired(
+        self, place: GroupPartition, commit: Commit, now_ms: int, retention_ms: int
+    ) -> bool:
         """Whether a broker would expire the offset at ``now_ms``."""
         if place.group in self._held or (place.group, place.topic) in self._subscribed:
             return False

@@ -55,7 +55,7 @@ class RecordType(NamedTuple):
     value: MessageSchema
 
 
-class Decoded(NamedTuple):
+class DecodedRecord(NamedTuple):
     """A decoded record. A field is None if it is absent or cannot be decoded."""
 
     type: int | None  # the key's first two bytes
@@ -346,18 +346,20 @@ def is_decoded(topic: str) -> bool:
     return topic in RECORD_TYPES or topic == METADATA_TOPIC
 
 
-def decode_internal_record(topic: str, key: bytes | None, value: bytes | None) -> Decoded:
+def decode_internal_record(topic: str, key: bytes | None, value: bytes | None) -> DecodedRecord:
     """Decode a record of a topic for which ``is_decoded`` is true."""
     if topic == METADATA_TOPIC:
         return _metadata_record(value or b"")
     if key is None:
-        return Decoded(None, None, None, None, None, "no key")
+        return DecodedRecord(None, None, None, None, None, "no key")
     if len(key) < 2:
-        return Decoded(None, None, None, None, None, f"key of {len(key)} bytes")
+        return DecodedRecord(None, None, None, None, None, f"key of {len(key)} bytes")
     number = int.from_bytes(key[:2], "big", signed=True)
     kind = RECORD_TYPES[topic].get(number)
     if kind is None:
-        return Decoded(number, None, None, _version(value), None, f"type {number} is not known")
+        return DecodedRecord(
+            number, None, None, _version(value), None, f"type {number} is not known"
+        )
     problems: list[str] = []
     fields = _fields(kind.key, key, 0, problems)
     version = _version(value)
@@ -368,7 +370,7 @@ def decode_internal_record(topic: str, key: bytes | None, value: bytes | None) -
         and content["protocolType"] == "consumer"
     ):
         _decode_members(content["members"] or [])
-    return Decoded(number, kind.name, fields, version, content, "; ".join(problems) or None)
+    return DecodedRecord(number, kind.name, fields, version, content, "; ".join(problems) or None)
 
 
 def is_commit(key: bytes) -> bool:
@@ -402,20 +404,20 @@ def commits_elsewhere(records: Iterable[Record]) -> list[Record]:
     return found
 
 
-def _metadata_record(value: bytes) -> Decoded:
+def _metadata_record(value: bytes) -> DecodedRecord:
     reader = MessageReader(value)
     try:
         frame, number, version = reader.unsigned(), reader.unsigned(), reader.unsigned()
     except LogError as error:
-        return Decoded(None, None, None, None, None, error.problem)
+        return DecodedRecord(None, None, None, None, None, error.problem)
     if frame != FRAME_VERSION:
-        return Decoded(None, None, None, None, None, f"frame of version {frame}")
+        return DecodedRecord(None, None, None, None, None, f"frame of version {frame}")
     table = METADATA_RECORDS.get(number)
     if table is None:
-        return Decoded(number, None, None, version, None, f"type {number} is not known")
+        return DecodedRecord(number, None, None, version, None, f"type {number} is not known")
     problems: list[str] = []
     content = _fields(table, value, version, problems, reader.position)
-    return Decoded(number, table.name, None, version, content, "; ".join(problems) or None)
+    return DecodedRecord(number, table.name, None, version, content, "; ".join(problems) or None)
 
 
 def _version(value: bytes | None) -> int | None:

@@ -18,15 +18,15 @@ from lastwrite.errors import CorruptLog, LogError, TruncatedLog, UnsupportedForm
 from lastwrite.kafka.cluster.message import MessageReader
 from lastwrite.kafka.cluster.metadata_record import (
     MetadataRecord,
-    RemovedTopic,
-    Topic,
-    TopicSetting,
+    RemoveTopicRecord,
+    TopicConfigRecord,
+    TopicRecord,
     Transaction,
     decode_metadata_record,
 )
 from lastwrite.kafka.cluster.metadata_tables import FRAME_VERSION, METADATA_RECORDS
 from lastwrite.kafka.format.batch import decode_batch, decode_batch_header
-from lastwrite.kafka.format.names import METADATA_TOPIC, FileKind, Suffix, classify
+from lastwrite.kafka.format.names import METADATA_TOPIC, KafkaFileKind, Suffix, classify
 from lastwrite.storage.file_state import FileState
 from lastwrite.storage.files import to_log_error
 
@@ -203,13 +203,13 @@ class _Topics:
                 self.apply(held)
         elif self._pending is not None:
             self._pending.append(record)
-        elif isinstance(record, Topic):
+        elif isinstance(record, TopicRecord):
             self._names[record.topic_id] = record.name
             self.found.topics.setdefault(record.name, {})
-        elif isinstance(record, RemovedTopic):
+        elif isinstance(record, RemoveTopicRecord):
             self.found.topics.pop(self._names.pop(record.topic_id, ""), None)
         else:
-            if isinstance(record, TopicSetting):
+            if isinstance(record, TopicConfigRecord):
                 settings = self.found.topics.setdefault(record.topic, {})
             else:
                 settings = self.found.brokers.setdefault(record.broker, {})
@@ -229,14 +229,14 @@ def records_of(folder: str, decode: Decode[RecordT]) -> Iterator[RecordT]:
     snapshots = [
         name
         for name, file in files
-        if file.kind is FileKind.METADATA_SNAPSHOT and file.suffix is Suffix.LIVE
+        if file.kind is KafkaFileKind.METADATA_SNAPSHOT and file.suffix is Suffix.LIVE
     ]
     start = 0
     if snapshots:
         start = classify(snapshots[-1]).offset or 0
         yield from _decoded(os.path.join(folder, snapshots[-1]), 0, decode)
     for name, file in files:
-        if file.kind is FileKind.LOG and file.suffix is Suffix.LIVE:
+        if file.kind is KafkaFileKind.LOG and file.suffix is Suffix.LIVE:
             yield from _decoded(os.path.join(folder, name), start, decode)
 
 

@@ -30,20 +30,20 @@ _OF_TOPIC, _OF_BROKER = 2, 4
 _ID_BYTES = 16
 
 
-class Topic(NamedTuple):
+class TopicRecord(NamedTuple):
     """A topic was created; ``topic_id`` has 16 bytes."""
 
     name: str
     topic_id: bytes
 
 
-class RemovedTopic(NamedTuple):
+class RemoveTopicRecord(NamedTuple):
     """A topic was deleted with all its settings."""
 
     topic_id: bytes
 
 
-class TopicSetting(NamedTuple):
+class TopicConfigRecord(NamedTuple):
     """A topic's own setting got a value; None removes it."""
 
     topic: str
@@ -51,7 +51,7 @@ class TopicSetting(NamedTuple):
     value: str | None
 
 
-class BrokerSetting(NamedTuple):
+class BrokerConfigRecord(NamedTuple):
     """A broker's dynamic setting got a value; None removes it (KIP-226).
 
     ``broker`` is a node id in digits. Empty means all brokers.
@@ -70,7 +70,9 @@ class Transaction(Enum):
     ABORT = 25
 
 
-MetadataRecord = Topic | RemovedTopic | TopicSetting | BrokerSetting | Transaction
+MetadataRecord = (
+    TopicRecord | RemoveTopicRecord | TopicConfigRecord | BrokerConfigRecord | Transaction
+)
 
 
 def decode_metadata_record(value: bytes) -> MetadataRecord | None:
@@ -93,14 +95,14 @@ def decode_metadata_record(value: bytes) -> MetadataRecord | None:
     if version != 0:
         raise UnsupportedFormat(f"metadata record of kind {kind}, version {version}", 1)
     if kind == _TOPIC:
-        return Topic(_text(fields) or "", fields.take(_ID_BYTES))
+        return TopicRecord(_text(fields) or "", fields.take(_ID_BYTES))
     if kind == _REMOVE_TOPIC:
-        return RemovedTopic(fields.take(_ID_BYTES))
+        return RemoveTopicRecord(fields.take(_ID_BYTES))
     of_what = fields.take(1)[0]
     whose, name, setting = _text(fields), _text(fields), _text(fields)
     if of_what == _OF_TOPIC:
-        return TopicSetting(whose or "", name or "", setting)
-    return BrokerSetting(whose or "", name or "", setting) if of_what == _OF_BROKER else None
+        return TopicConfigRecord(whose or "", name or "", setting)
+    return BrokerConfigRecord(whose or "", name or "", setting) if of_what == _OF_BROKER else None
 
 
 def _text(fields: MessageReader) -> str | None:

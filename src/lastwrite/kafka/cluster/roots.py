@@ -39,7 +39,7 @@ class RootIdentity:
     version: str | None = None
 
 
-def identity_of(root: str) -> RootIdentity:
+def read_meta_properties(root: str) -> RootIdentity:
     """The ids in the ``meta.properties`` of ``root``.
 
     Raises:
@@ -57,7 +57,7 @@ def read_identity(path: str) -> RootIdentity:
 
     Raises:
         FileNotFoundError: there is no such file.
-        CorruptLog, LogError: as ``identity_of``.
+        CorruptLog, LogError: as ``read_meta_properties``.
     """
     try:
         with open(path, "rb") as file:
@@ -81,7 +81,7 @@ def read_identity(path: str) -> RootIdentity:
 
 
 @dataclass(frozen=True, slots=True)
-class Spokesman:
+class MetadataSource:
     """The metadata log used for a log root, and the candidates that were rejected, with reasons."""
 
     folder: str | None = None  # of the metadata log; None if there is none
@@ -89,7 +89,7 @@ class Spokesman:
     refused: tuple[str, ...] = ()  # one sentence for each rejected candidate
 
 
-class Clusters:
+class MetadataLookup:
     """Log roots that were named together, and the metadata log given with --metadata.
 
     Raises:
@@ -100,11 +100,11 @@ class Clusters:
     def __init__(self, roots: Sequence[str] = (), metadata: str | None = None) -> None:
         self._roots = tuple(dict.fromkeys(map(os.path.abspath, roots)))
         self._stated = None if metadata is None else _metadata_at(metadata)
-        self._found: dict[str, tuple[object, Spokesman]] = {}
+        self._found: dict[str, tuple[object, MetadataSource]] = {}
         if self._stated is not None:
-            theirs = identity_of(os.path.dirname(self._stated)).cluster
+            theirs = read_meta_properties(os.path.dirname(self._stated)).cluster
             for root in self._roots:
-                ours = identity_of(root).cluster
+                ours = read_meta_properties(root).cluster
                 if None not in (ours, theirs) and ours != theirs:
                     raise InvalidConfig(
                         f"the metadata in {self._stated} is of cluster {theirs}, this log root of {ours}",
@@ -112,7 +112,7 @@ class Clusters:
                         remedy="state the metadata of the log root's own cluster",
                     )
 
-    def spokesman(self, root: str) -> Spokesman:
+    def metadata_for(self, root: str) -> MetadataSource:
         """The metadata log for ``root``: the one given, its own, or that of another root.
 
         Raises:
@@ -132,14 +132,14 @@ class Clusters:
             found.append(os.path.isdir(os.path.join(each, FOLDER)))
         return found
 
-    def _look(self, root: str) -> Spokesman:
-        mine = identity_of(root)
+    def _look(self, root: str) -> MetadataSource:
+        mine = read_meta_properties(root)
         if self._stated is not None:
-            return Spokesman(self._stated, mine.node)
+            return MetadataSource(self._stated, mine.node)
         own = os.path.join(root, FOLDER)
         if os.path.isdir(own):
-            return Spokesman(own, mine.node)
-        clusters = {each: identity_of(each).cluster for each in (*self._roots, root)}
+            return MetadataSource(own, mine.node)
+        clusters = {each: read_meta_properties(each).cluster for each in (*self._roots, root)}
         named = sorted({cluster for cluster in clusters.values() if cluster is not None})
         refused = []
         for other in self._roots:
@@ -148,10 +148,10 @@ class Clusters:
                 continue
             theirs = clusters[other]
             if mine.cluster is not None and mine.cluster == theirs:
-                return Spokesman(folder, mine.node)
+                return MetadataSource(folder, mine.node)
             if mine.cluster is None or theirs is None:
                 if len(named) <= 1:
-                    return Spokesman(folder, mine.node)
+                    return MetadataSource(folder, mine.node)
                 silent = root if mine.cluster is None else other
                 refused.append(
                     f"the metadata in {folder} was not asked: {silent} has no meta.properties, and the roots that were "
@@ -161,7 +161,7 @@ class Clusters:
                 refused.append(
                     f"the metadata in {folder} was not asked: it is of cluster {theirs}, and {root} of {mine.cluster}"
                 )
-        return Spokesman(None, mine.node, tuple(refused))
+        return MetadataSource(None, mine.node, tuple(refused))
 
 
 def _metadata_at(path: str) -> str:

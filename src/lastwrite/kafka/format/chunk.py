@@ -28,10 +28,10 @@ from lastwrite.kafka.old_format.chunk import OldConverter
 from lastwrite.model.columns import (
     IS_OLD,
     REBUILD,
+    BatchRun,
     BatchTable,
     ByteArray,
     Int64Array,
-    Run,
     UInt64Array,
     batch_table,
 )
@@ -125,7 +125,7 @@ class KafkaFormat:
 
     def opened(
         self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None
-    ) -> Iterator[Run]:
+    ) -> Iterator[BatchRun]:
         """The batches of ``table`` in runs, with their records decompressed.
 
         ``buffer`` is the one from ``split``. ``wanted`` selects the batches with a non-zero byte.
@@ -137,7 +137,7 @@ class KafkaFormat:
         """
         chosen = (table["codec"] != 0) & (table["flags"] & IS_OLD == 0)
         if not chosen.any() and wanted is None:
-            yield Run(0, len(table), buffer)
+            yield BatchRun(0, len(table), buffer)
             return
         kinds = (
             np.where(chosen, 2, 1)
@@ -147,10 +147,10 @@ class KafkaFormat:
         borders = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(table)]
         for first, last in pairwise(borders if len(table) else ()):
             if kinds[first] == 1:
-                yield Run(first, last, buffer)
+                yield BatchRun(first, last, buffer)
             while kinds[first] == 2:
                 b = self._open(buffer, table, first, last)
-                yield Run(first, b, self._plain)
+                yield BatchRun(first, b, self._plain)
                 if b == last:
                     break
                 first = b
@@ -225,7 +225,7 @@ class KafkaFormat:
 
     def walk(
         self,
-        run: Run,
+        run: BatchRun,
         table: BatchTable,
         secret: UInt64Array,
         ordinal: int,
@@ -262,7 +262,7 @@ class KafkaFormat:
     def add_versions(
         self,
         buffer: ByteArray,
-        run: Run,
+        run: BatchRun,
         table: BatchTable,
         policy: Policy,
         ordinal: int,
@@ -275,7 +275,7 @@ class KafkaFormat:
         by_header, span = policy.strategy is Strategy.HEADER, entries[start:filled]
         versions(buffer, run.plain, table, run.first, run.last, ordinal, by_header, name, span)
 
-    def records_below(self, run: Run, row: np.void, offset: int) -> int:
+    def records_below(self, run: BatchRun, row: np.void, offset: int) -> int:
         """Count the records of one batch of ``run`` below ``offset``."""
         return int(
             kernels.records_below(

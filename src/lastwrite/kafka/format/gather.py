@@ -18,10 +18,10 @@ from lastwrite.model.columns import (
     IS_ABORTED,
     IS_CONTROL,
     IS_OLD,
+    BatchRun,
     BatchTable,
     ByteArray,
     RecordColumns,
-    Run,
 )
 
 _OFFSET, _TIME, _TIME_TYPE, _KEY_AT, _KEY, _VALUE_AT, _VALUE, _HEADERS_AT, _HEADERS, _AT = range(10)
@@ -31,7 +31,7 @@ CREATE_TIME, LOG_APPEND_TIME, NO_TIME = 0, 1, -1
 
 def gather(
     buffer: ByteArray,
-    run: Run,
+    run: BatchRun,
     table: BatchTable,
     span: tuple[int, int],
     *,

@@ -53,7 +53,7 @@ _MAX_I32 = (1 << 31) - 1
 _REMEMBERED = 1 << 14
 
 
-class FileKind(StrEnum):
+class KafkaFileKind(StrEnum):
     """The kind of a file in a partition's folder. The first five values are file extensions."""
 
     LOG = ".log"
@@ -72,7 +72,12 @@ class FileKind(StrEnum):
     FOREIGN = "foreign"
 
 
-SEGMENT_KINDS = (FileKind.LOG, FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
+SEGMENT_KINDS = (
+    KafkaFileKind.LOG,
+    KafkaFileKind.INDEX,
+    KafkaFileKind.TIME_INDEX,
+    KafkaFileKind.TRANSACTION_INDEX,
+)
 
 
 class Suffix(StrEnum):
@@ -92,14 +97,14 @@ class FileName(NamedTuple):
     end offset. ``attempt`` is Lastwrite's own word before ``.cleaned``.
     """
 
-    kind: FileKind
+    kind: KafkaFileKind
     suffix: Suffix = Suffix.LIVE
     offset: int | None = None
     attempt: str | None = None
 
     @property
     def is_foreign(self) -> bool:
-        return self.kind is FileKind.FOREIGN
+        return self.kind is KafkaFileKind.FOREIGN
 
 
 class FolderState(StrEnum):
@@ -118,7 +123,7 @@ class FolderName(NamedTuple):
     state: FolderState = FolderState.LIVE
 
 
-FOREIGN = FileName(FileKind.FOREIGN)
+FOREIGN = FileName(KafkaFileKind.FOREIGN)
 
 _SEGMENT_FILE = re.compile(
     r"(?P<offset>[0-9]{20})(?P<kind>\.log|\.index|\.timeindex|\.txnindex|\.snapshot)"
@@ -155,12 +160,12 @@ class TierFile(NamedTuple):
 
     offset: int
     segment_id: str
-    kind: FileKind
+    kind: KafkaFileKind
 
 
 @lru_cache(maxsize=_REMEMBERED)
 def segment_file_name(
-    offset: int, kind: FileKind, suffix: Suffix = Suffix.LIVE, *, attempt: str | None = None
+    offset: int, kind: KafkaFileKind, suffix: Suffix = Suffix.LIVE, *, attempt: str | None = None
 ) -> str:
     """The name of a segment's file or of a snapshot: 20 digits, extension, suffix.
 
@@ -187,14 +192,18 @@ def classify(name: str) -> FileName:
     match = _SEGMENT_FILE.fullmatch(name)
     if match is not None:
         offset = int(match["offset"])
-        kind = FileKind(match["kind"])
+        kind = KafkaFileKind(match["kind"])
         suffix = Suffix(match["cleaned"] or match["other"] or "")
         if offset > _MAX_I64:
             return FOREIGN
-        if kind is FileKind.SNAPSHOT and suffix not in (Suffix.LIVE, Suffix.DELETED):
+        if kind is KafkaFileKind.SNAPSHOT and suffix not in (Suffix.LIVE, Suffix.DELETED):
             return FOREIGN
         return FileName(kind, suffix, offset, match["attempt"])
-    for kind in (FileKind.LEADER_EPOCHS, FileKind.PARTITION_METADATA, FileKind.QUORUM_STATE):
+    for kind in (
+        KafkaFileKind.LEADER_EPOCHS,
+        KafkaFileKind.PARTITION_METADATA,
+        KafkaFileKind.QUORUM_STATE,
+    ):
         if name == kind.value:
             return FileName(kind)
         if name == kind.value + Suffix.TEMPORARY:
@@ -204,13 +213,13 @@ def classify(name: str) -> FileName:
         suffix = {None: Suffix.LIVE, ".deleted": Suffix.DELETED}.get(
             match["suffix"], Suffix.TEMPORARY
         )
-        return FileName(FileKind.METADATA_SNAPSHOT, suffix, int(match["offset"]))
+        return FileName(KafkaFileKind.METADATA_SNAPSHOT, suffix, int(match["offset"]))
     match = _KEPT.fullmatch(name)
     if match is not None and int(match["offset"] or 0) <= _MAX_I64:
         suffix = Suffix.TEMPORARY if match["tmp"] else Suffix.LIVE
         if match["offset"] is None:
-            return FileName(FileKind.KEPT_SECRET, suffix, attempt=match["attempt"])
-        return FileName(FileKind.KEPT, suffix, int(match["offset"]), match["attempt"])
+            return FileName(KafkaFileKind.KEPT_SECRET, suffix, attempt=match["attempt"])
+        return FileName(KafkaFileKind.KEPT, suffix, int(match["offset"]), match["attempt"])
     return FOREIGN
 
 
@@ -277,5 +286,5 @@ def decode_tier_file(name: str) -> TierFile | None:
     if match is None or int(match["offset"]) > _MAX_I64:
         return None
     is_epochs = match["kind"] == ".leader_epoch_checkpoint"
-    kind = FileKind.LEADER_EPOCHS if is_epochs else FileKind(match["kind"])
+    kind = KafkaFileKind.LEADER_EPOCHS if is_epochs else KafkaFileKind(match["kind"])
     return TierFile(int(match["offset"]), match["id"], kind)

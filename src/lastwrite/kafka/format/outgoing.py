@@ -35,7 +35,7 @@ from lastwrite.kafka.format.batch_layout import (
 )
 from lastwrite.kafka.format.chunk import KafkaFormat, record_error
 from lastwrite.kafka.format.transplant import Transplant
-from lastwrite.model.columns import IS_OLD, BatchTable, ByteArray, Run
+from lastwrite.model.columns import IS_OLD, BatchRun, BatchTable, ByteArray
 
 _BEGIN = BATCH_HEADER.offset_of("base_offset")
 _EPOCH = BATCH_HEADER.offset_of("partition_leader_epoch")
@@ -46,7 +46,7 @@ _MOST_SEQUENCE = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class OutgoingBatch:
     """A batch to send, and the source offsets of its records."""
 
     data: ByteArray  # the whole batch; ``signed`` sets its producer and its checksum
@@ -89,7 +89,7 @@ class Sender:
         self._first, self._end = first, end
         self._codecs = Codecs()
 
-    def batches(self, buffer: ByteArray, table: BatchTable) -> Iterator[Outgoing]:
+    def batches(self, buffer: ByteArray, table: BatchTable) -> Iterator[OutgoingBatch]:
         """The outgoing batches for ``table`` in ``buffer``, both from ``split``, in order.
 
         Raises:
@@ -110,7 +110,7 @@ class Sender:
             part = table[first:last]
             yield from self._copied(buffer, part) if is_whole[first] else self._made(buffer, part)
 
-    def _copied(self, buffer: ByteArray, table: BatchTable) -> Iterator[Outgoing]:
+    def _copied(self, buffer: ByteArray, table: BatchTable) -> Iterator[OutgoingBatch]:
         for row in table:
             at, base, behind = (
                 int(row[name]) for name in ("position", "base_offset", "next_offset")
@@ -119,9 +119,9 @@ class Sender:
             struct.pack_into(">q", data, _BEGIN, 0)
             struct.pack_into(">i", data, _EPOCH, -1)
             struct.pack_into(">h", data, _ATTRIBUTES, data[_ATTRIBUTES + 1] & CODEC_BITS)
-            yield Outgoing(data, range(base, behind))
+            yield OutgoingBatch(data, range(base, behind))
 
-    def _made(self, buffer: ByteArray, table: BatchTable) -> Iterator[Outgoing]:
+    def _made(self, buffer: ByteArray, table: BatchTable) -> Iterator[OutgoingBatch]:
         codecs = table["codec"]
         borders = [0, *(np.flatnonzero(np.diff(codecs)) + 1).tolist(), len(table)]
         for first, last in pairwise(borders):
@@ -133,10 +133,10 @@ class Sender:
                     before = int(ends[at - 1]) if at else 0
                     until = int(np.searchsorted(ends, before + _MADE_BYTES, side="right"))
                     until = min(max(until, at + 1), run.last)
-                    yield from self._one(buffer, part, Run(at, until, run.plain))
+                    yield from self._one(buffer, part, BatchRun(at, until, run.plain))
                     at = until
 
-    def _one(self, buffer: ByteArray, table: BatchTable, run: Run) -> Iterator[Outgoing]:
+    def _one(self, buffer: ByteArray, table: BatchTable, run: BatchRun) -> Iterator[OutgoingBatch]:
         """One batch with the records of several. Yields nothing if no record is in the span."""
         part = table[run.first : run.last]
         records = int(part["records"].sum())
@@ -168,4 +168,4 @@ class Sender:
             record_count=kept,
         )
         data = np.frombuffer(bytearray(BATCH_HEADER.pack(*header) + packed), dtype=np.uint8)
-        yield Outgoing(data, offsets[:kept].tolist())
+        yield OutgoingBatch(data, offsets[:kept].tolist())

@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lastwrite.archive.layout import partition_address
-from lastwrite.archive.place import Round, place_at
+from lastwrite.archive.partition_store import WriteTransaction, place_at
 from lastwrite.encoding.compression import Codec
-from lastwrite.engine.chunks import Chunks
+from lastwrite.engine.chunks import BatchWindows
 from lastwrite.errors import CommitConflict, InvalidConfig, NotALog
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
@@ -35,14 +35,14 @@ from lastwrite.kafka.format.partitioner import partition_of
 from lastwrite.kafka.format.text import topic_id_text
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.store import archived
+from lastwrite.kafka.store.archive_writer import KafkaArchiveWriter, LiveSource
 from lastwrite.kafka.store.archived import SYSTEM, ArchivedLog
-from lastwrite.kafka.store.intake import Intake, LiveSource
 from lastwrite.kafka.store.partitions import find_partitions
 from lastwrite.model.attempts import Attempts
 from lastwrite.model.columns import BatchTable, ByteArray
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.stores import StoreSettings
-from lastwrite.model.work import Limits, Piece
+from lastwrite.model.work import Limits, ScanRange
 from lastwrite.storage.objects import address
 from lastwrite.storage.objects.store import Writer
 
@@ -53,7 +53,7 @@ _LEADER_EPOCH = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AppendedPart:
     """The batches that one task has written for a partition."""
 
     name: TopicPartition
@@ -65,7 +65,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Append:
+class AppendJob:
     """The parameters of an append, which all tasks get by pickle.
 
     An append whose ``number`` is not larger than the last one with its ``name`` is already done.
@@ -89,7 +89,7 @@ class Append:
         if topic not in self.counts:
             found = _partitions_of(self.archive, topic)
             for name, log in found.items():
-                _refuse_brought(name, log, self.archive)
+                _reject_brought(name, log, self.archive)
             numbers = [name.partition for name in found]
             self.counts[topic] = max(numbers, default=self.new_partitions - 1) + 1
         return self.counts[topic]
@@ -111,7 +111,7 @@ def _partitions_of(archive: str, topic: str) -> dict[TopicPartition, ArchivedLog
     return found
 
 
-def _refuse_brought(name: TopicPartition, log: ArchivedLog, path: str) -> None:
+def _reject_brought(name: TopicPartition, log: ArchivedLog, path: str) -> None:
     if log.written is None:
         raise InvalidConfig(
             f"{name} was fetched from a cluster and has the cluster's offsets",
@@ -129,10 +129,10 @@ class Stager:
     Holds one batch for each partition, and the buffers of its open object.
     """
 
-    def __init__(self, append: Append) -> None:
+    def __init__(self, append: AppendJob) -> None:
         address.use(append.stores)
         self._append = append
-        self._open: dict[TopicPartition, _Staged] = {}
+        self._open: dict[TopicPartition, _StagedObject] = {}
 
     def add(
         self,
@@ -159,10 +159,10 @@ class Stager:
         name = TopicPartition(topic, partition)
         staged = self._open.get(name)
         if staged is None:
-            staged = self._open[name] = _Staged(self._append, name)
+            staged = self._open[name] = _StagedObject(self._append, name)
         staged.add(timestamp_ms, key, value, headers)
 
-    def finish(self) -> list[Part]:
+    def finish(self) -> list[AppendedPart]:
         return [each.finish() for _, each in sorted(self._open.items())]
 
     def abandon(self) -> None:
@@ -170,14 +170,14 @@ class Stager:
             each.writer.abandon()
 
 
-class _Staged:
+class _StagedObject:
     """An object of batches that is being written."""
 
-    def __init__(self, append: Append, name: TopicPartition) -> None:
+    def __init__(self, append: AppendJob, name: TopicPartition) -> None:
         self._name, self._codec = name, append.codec
         place = place_at(append.folder(name))
         place.note_round(append.id)
-        self._key = f"{Round(append.id, None).prefix}{uuid.uuid4().hex}/part"
+        self._key = f"{WriteTransaction(append.id, None).prefix}{uuid.uuid4().hex}/part"
         self.writer: Writer = place.store.writer(place.key(self._key))
         self._records: list[Record] = []
         self._held_bytes = self._count = 0
@@ -202,10 +202,10 @@ class _Staged:
         self.writer.write(batch)
         self._records, self._held_bytes = [], 0
 
-    def finish(self) -> Part:
+    def finish(self) -> AppendedPart:
         self._flush()
         found = self.writer.close()
-        return Part(
+        return AppendedPart(
             self._name,
             self._key,
             found.size_bytes,
@@ -218,7 +218,9 @@ class _Staged:
 # ---------------------------------------------------------------------- commit
 
 
-def commit(append: Append, parts: Sequence[Part], number: int = 0) -> dict[TopicPartition, int]:
+def commit(
+    append: AppendJob, parts: Sequence[AppendedPart], number: int = 0
+) -> dict[TopicPartition, int]:
     """Commit the tasks' batches, in the order of ``parts``.
 
     Returns the number of records appended by partition, without partitions that already had this
@@ -230,7 +232,7 @@ def commit(append: Append, parts: Sequence[Part], number: int = 0) -> dict[Topic
         InvalidConfig, RemoteFailed: likewise.
     """
     address.use(append.stores)
-    by_name: dict[TopicPartition, list[Part]] = {}
+    by_name: dict[TopicPartition, list[AppendedPart]] = {}
     for part in parts:
         by_name.setdefault(part.name, []).append(part)
     for topic in sorted({name.topic for name in by_name}):
@@ -240,7 +242,7 @@ def commit(append: Append, parts: Sequence[Part], number: int = 0) -> dict[Topic
     return {name: count for name, count in done.items() if count}
 
 
-def clear(append: Append, names: Mapping[TopicPartition, object] | None = None) -> None:
+def clear(append: AppendJob, names: Mapping[TopicPartition, object] | None = None) -> None:
     """Remove the tasks' uncommitted batches. ``names`` None means in all partitions that may have
     some.
     """
@@ -249,38 +251,42 @@ def clear(append: Append, names: Mapping[TopicPartition, object] | None = None) 
         counts = append.counts.items()
         names = {TopicPartition(topic, n): None for topic, count in counts for n in range(count)}
     for name in names:
-        place_at(append.folder(name)).abandon(Round(append.id, None))
+        place_at(append.folder(name)).abandon(WriteTransaction(append.id, None))
 
 
-def _make_topic(append: Append, topic: str) -> None:
+def _make_topic(append: AppendJob, topic: str) -> None:
     """Create missing partitions, the last one first, since its number gives the partition count."""
     there = _partitions_of(append.archive, topic)
     for name, log in there.items():
-        _refuse_brought(name, log, append.archive)
+        _reject_brought(name, log, append.archive)
     id = next((log.topic_id for log in there.values()), None) or topic_id_text(uuid.uuid4().bytes)
     for number in reversed(range(append.partitions_of(topic))):
         name = TopicPartition(topic, number)
         if name not in there:
             source = _source(append, name, ArchivedLog(log_start=0, end_offset=0, topic_id=id), 0)
-            Intake(source, append.folder(name)).finish()
+            KafkaArchiveWriter(source, append.folder(name)).finish()
 
 
-def _append_to(append: Append, name: TopicPartition, parts: Sequence[Part], number: int) -> int:
+def _append_to(
+    append: AppendJob, name: TopicPartition, parts: Sequence[AppendedPart], number: int
+) -> int:
     # After a conflict with a compaction or another append, start from the new end.
     return Attempts().run(lambda: _append_once(append, name, parts, number))
 
 
-def _append_once(append: Append, name: TopicPartition, parts: Sequence[Part], number: int) -> int:
+def _append_once(
+    append: AppendJob, name: TopicPartition, parts: Sequence[AppendedPart], number: int
+) -> int:
     folder = append.folder(name)
     seen = place_at(folder).read()
     if seen is None:
         raise CommitConflict("the partition was removed", path=folder, remedy="run again")
     log = archived.contents_of(seen.manifest, folder)
-    _refuse_brought(name, log, append.archive)
+    _reject_brought(name, log, append.archive)
     if append.name and dict(log.written or ()).get(append.name, -1) >= number:
         return 0
     count = sum(part.records for part in parts)
-    intake = Intake(_source(append, name, log, count, number), folder)
+    intake = KafkaArchiveWriter(_source(append, name, log, count, number), folder)
     try:
         if intake.first != log.end_offset:
             raise CommitConflict("another append came first", path=folder, remedy="run again")
@@ -297,7 +303,7 @@ def _append_once(append: Append, name: TopicPartition, parts: Sequence[Part], nu
 
 
 def _source(
-    append: Append, name: TopicPartition, log: ArchivedLog, count: int, number: int = 0
+    append: AppendJob, name: TopicPartition, log: ArchivedLog, count: int, number: int = 0
 ) -> LiveSource:
     written = dict(log.written or ())
     if append.name and count:
@@ -317,13 +323,13 @@ def _source(
     )
 
 
-def _batches(folder: str, part: Part, base: int) -> Iterator[tuple[ByteArray, BatchTable]]:
+def _batches(folder: str, part: AppendedPart, base: int) -> Iterator[tuple[ByteArray, BatchTable]]:
     """The batches that a task has written, verified, with offsets from ``base`` on.
 
     The CRC does not cover a batch's base offset, so that brokers can set it too.
     """
     limits = Limits()
-    piece = Piece(
+    piece = ScanRange(
         number=0,
         segment=0,
         path=f"{folder}/{part.key}",
@@ -336,7 +342,7 @@ def _batches(folder: str, part: Part, base: int) -> Iterator[tuple[ByteArray, Ba
         keyed=False,
         etag=part.etag or "-",
     )
-    for chunk in Chunks(limits).of(KafkaFormat(limits.plain_bytes), piece):
+    for chunk in BatchWindows(limits).of(KafkaFormat(limits.plain_bytes), piece):
         table = chunk.table.copy()
         table["base_offset"] += base
         table["next_offset"] += base

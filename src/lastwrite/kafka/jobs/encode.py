@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from lastwrite.archive.place import place_at
+from lastwrite.archive.partition_store import place_at
 from lastwrite.encoding.compression import Codec
 from lastwrite.errors import CorruptLog
 from lastwrite.kafka.format.batch import encode_batch
@@ -29,8 +29,8 @@ from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.kafka.format.encoder import BatchEncoder
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.store import archived
-from lastwrite.kafka.store.archived import Known
-from lastwrite.kafka.store.intake import Intake, LiveSource
+from lastwrite.kafka.store.archive_writer import KafkaArchiveWriter, LiveSource
+from lastwrite.kafka.store.archived import ArchivedMetadata
 from lastwrite.model.columns import BatchTable, ByteArray
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.work import Limits
@@ -40,10 +40,10 @@ from lastwrite.rows.system import RowSystem
 _LEADER_EPOCH = 0
 _NO_END = 1 << 62
 _COLUMNS = ("key", "value", "offset", "timestamp", "headers")
-_KNOWN = Known(topic={"cleanup.policy": "compact"})
+_KNOWN = ArchivedMetadata(topic={"cleanup.policy": "compact"})
 
 
-def bring(rows: RowSystem, log: PartitionLog, folder: str, codec: Codec) -> int:
+def fetch_batches(rows: RowSystem, log: PartitionLog, folder: str, codec: Codec) -> int:
     """Append what the archived partition at ``folder`` lacks of ``log``. Returns its new end
     offset.
 
@@ -60,7 +60,7 @@ def bring(rows: RowSystem, log: PartitionLog, folder: str, codec: Codec) -> int:
         since = rows.offset_of(before.end_offset - 1) + 1
         if since >= rows.end_of(log, is_committed=True):
             return before.end_offset
-    intake = Intake(_source(log), folder)
+    intake = KafkaArchiveWriter(_source(log), folder)
     at, end = intake.first, rows.number_of(rows.end_of(log, is_committed=True))
     try:
         limits = Limits()

@@ -7,25 +7,31 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from lastwrite.archive.bringing import Advance, at_once, bring_all, brought, refused
+from lastwrite.archive.ingest import (
+    Advance,
+    fetch_all,
+    fetch_with_retry,
+    max_parallel,
+    rejected_report,
+)
 from lastwrite.archive.layout import partition_address
 from lastwrite.errors import LogError
 from lastwrite.kafka.store import fetching, tiered
-from lastwrite.kafka.store.archived import SYSTEM, ArchivedLog, Known
+from lastwrite.kafka.store.archived import SYSTEM, ArchivedLog, ArchivedMetadata
+from lastwrite.kafka.store.divergence import or_aside, set_aside
 from lastwrite.kafka.store.positions import Brought, positions_of
-from lastwrite.kafka.store.setting_aside import or_aside, set_aside
 from lastwrite.kafka.system import KafkaSystem
 from lastwrite.model.log import PartitionLog, ProblemKind
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.work import Limits
-from lastwrite.reports.fetching import FetchedLog, Held, LogsFetched
+from lastwrite.reports.fetching import FetchedLog, HoldReason, LogsFetched
 from lastwrite.scan_cache.secret import partition_secret, secret_or_none
 from lastwrite.spark.memory import plan_memory
-from lastwrite.storage.objects.promises import refuse_if_broken
+from lastwrite.storage.objects.promises import reject_if_broken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class FetchRequest:
     """What is fetched, and how."""
 
     include_active: bool = False
@@ -40,7 +46,7 @@ def fetch_logs(
     folders: Sequence[str],
     to: str,
     config: Mapping[str, object],
-    wanted: Wanted,
+    wanted: FetchRequest,
     memory: str | int | None,
     progress: Progress | None,
 ) -> LogsFetched:
@@ -53,21 +59,21 @@ def fetch_logs(
         LogHeld: a process other than a broker works on them.
     """
     system.check_config(config)
-    refuse_if_broken(to)
+    reject_if_broken(to)
     for folder in folders:
         system.refuse_if_held(system.root_of(folder), [system.name_of(folder)])
     progress = progress or NoProgress()
     secret = secret_or_none(to, progress) if wanted.keep_scans else None
     # read before any log's end, so that no group is beyond it
     groups, unread = positions_of(system.roots)
-    limits = plan_memory(memory, at_once()).limits()
-    one = _Fetch(system, to, config, wanted, limits, secret, groups, progress)
+    limits = plan_memory(memory, max_parallel()).limits()
+    one = _KafkaFetch(system, to, config, wanted, limits, secret, groups, progress)
     progress.stage("fetch", sum(map(one.bytes_of, folders)))
-    fetched = bring_all(folders, to, one.fetch, progress)
+    fetched = fetch_all(folders, to, one.fetch, progress)
     return structs.replace(fetched, unread_positions=unread)
 
 
-class _Fetch:
+class _KafkaFetch:
     """The parameters that all partitions of a call share."""
 
     def __init__(
@@ -75,7 +81,7 @@ class _Fetch:
         system: KafkaSystem,
         to: str,
         config: Mapping[str, object],
-        wanted: Wanted,
+        wanted: FetchRequest,
         limits: Limits,
         secret: bytes | None,
         groups: Brought,
@@ -118,18 +124,18 @@ class _Fetch:
             log = self._system.judged(self._system.read(folder), self._config)
             return self._fetch(log, found, advance)
 
-        def aside(before: ArchivedLog, held: Held) -> str:
+        def aside(before: ArchivedLog, held: HoldReason) -> str:
             begin = fetching.begin_of(self._system.read(folder))
             return set_aside(self._to, found.folder, None, begin)
 
         def bring() -> FetchedLog:
             return or_aside(found.folder, fetch, aside, asides)
 
-        done = brought(found, bring if self._wanted.sets_aside else fetch)
+        done = fetch_with_retry(found, bring if self._wanted.sets_aside else fetch)
         return structs.replace(done, aside=asides[-1]) if asides else done
 
     def _fetch(self, log: PartitionLog, found: FetchedLog, advance: Advance) -> FetchedLog:
-        wrong = refused(found, log)
+        wrong = rejected_report(found, log)
         if wrong is not None:
             return wrong
         for problem in log.problems:
@@ -143,7 +149,7 @@ class _Fetch:
         done = fetching.fetch(
             log,
             found.folder,
-            known=None if known is None else Known.of(known),
+            known=None if known is None else ArchivedMetadata.of(known),
             config=settings,
             include_active=self._wanted.include_active,
             limits=self._limits,

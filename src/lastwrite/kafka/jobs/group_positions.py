@@ -19,11 +19,11 @@ from msgspec import structs
 
 from lastwrite.encoding.json_structs import decode_struct
 from lastwrite.errors import CorruptLog, LogError
-from lastwrite.kafka.jobs.restorable import PREFIX, Found, Until
-from lastwrite.kafka.network.cluster import Cluster
-from lastwrite.kafka.network.coordinator import Committed, Group, Transactions
+from lastwrite.kafka.jobs.restorable import PREFIX, RestorablePartition, Until
+from lastwrite.kafka.network.cluster import KafkaCluster
+from lastwrite.kafka.network.coordinator import CommittedOffset, GroupClient, TransactionClient
 from lastwrite.kafka.network.live_log import LiveLog
-from lastwrite.kafka.network.producer import Note
+from lastwrite.kafka.network.producer import ProgressRecord
 from lastwrite.kafka.restored import GroupGiven, LogGiven
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig
 from lastwrite.model.log import TopicPartition
@@ -40,7 +40,7 @@ def is_a_users(group: str) -> bool:
 
 
 def set_groups(
-    cluster: Cluster,
+    cluster: KafkaCluster,
     name: TopicPartition,
     positions: Positions,
     offsets_set: OffsetsSet,
@@ -55,13 +55,13 @@ def set_groups(
         LogError: ``translate`` or ``note`` failed. Errors of single groups are in the reports.
     """
     found: dict[str, GroupGiven] = {}
-    there: dict[str, Committed | None] = {}
+    there: dict[str, CommittedOffset | None] = {}
     wanted = {each[0]: each for each in positions if is_a_users(each[0])}
     ours = set(offsets_set)
     for group, (_, position, _, _) in wanted.items():
         found[group] = GroupGiven(group=group, position=position)
         try:
-            at = there[group] = Group(cluster, group).position(name)
+            at = there[group] = GroupClient(cluster, group).position(name)
         except LogError as error:
             found[group] = structs.replace(found[group], reason=str(error))
             continue
@@ -81,14 +81,14 @@ def set_groups(
         note(tuple(sorted(kept | set(targets.items()))))
     for group, target in targets.items():
         try:
-            Group(cluster, group).commit(name, target, wanted[group][3])
+            GroupClient(cluster, group).commit(name, target, wanted[group][3])
             found[group] = structs.replace(found[group], offset=target, is_set=True)
         except LogError as error:
             found[group] = structs.replace(found[group], reason=str(error))
     return list(found.values())
 
 
-class _Noted(msgspec.Struct, frozen=True, array_like=True):
+class _GroupProgress(msgspec.Struct, frozen=True, array_like=True):
     """The note of a partition whose groups were set at the archive's offsets."""
 
     topic_id: str | None
@@ -96,7 +96,10 @@ class _Noted(msgspec.Struct, frozen=True, array_like=True):
 
 
 def set_kept(
-    found: Found, cluster: Cluster, client: KafkaClientConfig, until: Until | None
+    found: RestorablePartition,
+    cluster: KafkaCluster,
+    client: KafkaClientConfig,
+    until: Until | None,
 ) -> LogGiven:
     """Set the groups of a partition that has the archive's own offsets in the cluster.
 
@@ -119,7 +122,7 @@ def set_kept(
             "without --groups",
         )
     topic_id = cluster.topic(name.topic).id_text
-    if Note(cluster, f"{PREFIX}{name.topic}", name).read():
+    if ProgressRecord(cluster, f"{PREFIX}{name.topic}", name).read():
         raise LogError(
             "its records were restored at new offsets",
             path=path,
@@ -130,12 +133,12 @@ def set_kept(
         bounds = log.bounds()
     finally:
         log.close()
-    note = Note(cluster, f"{PREFIX}{name.topic}.groups", name)
-    transactions = Transactions(cluster, f"{PREFIX}{name}")
+    note = ProgressRecord(cluster, f"{PREFIX}{name.topic}.groups", name)
+    transactions = TransactionClient(cluster, f"{PREFIX}{name}")
 
     def write(groups: OffsetsSet) -> None:
         transactions.begin()
-        note.write(msgspec.json.encode(_Noted(topic_id, groups)).decode(), transactions)
+        note.write(msgspec.json.encode(_GroupProgress(topic_id, groups)).decode(), transactions)
 
     def translate(positions: Sequence[int]) -> Mapping[int, int | str]:
         end = bounds.high_watermark
@@ -165,12 +168,12 @@ def set_kept(
     )
 
 
-def _noted(note: Note, topic_id: str | None, path: str) -> OffsetsSet:
+def _noted(note: ProgressRecord, topic_id: str | None, path: str) -> OffsetsSet:
     text = note.read()
     if not text:
         return ()
     try:
-        noted = decode_struct(text, _Noted)
+        noted = decode_struct(text, _GroupProgress)
     except msgspec.MsgspecError as error:
         raise CorruptLog(f"the note of groups cannot be decoded: {error}", 0, path) from error
     return noted.groups if noted.topic_id == topic_id else ()

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from threading import Lock
 
-from lastwrite.archive.place import read_seen
+from lastwrite.archive.partition_store import read_versioned_manifest
 from lastwrite.errors import InvalidConfig, LogError, NotALog
 from lastwrite.kafka.cluster.internal_topics import SHARES_TOPIC, TRANSACTIONS_TOPIC
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
-from lastwrite.kafka.rules.topic_settings import Known, resolve
+from lastwrite.kafka.rules.topic_settings import TopicMetadata, resolve
 from lastwrite.kafka.store import archived, restoring
 from lastwrite.kafka.store.archived import ArchivedLog
 from lastwrite.model.log import TopicPartition
@@ -33,7 +33,7 @@ Until = int | datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RestorablePartition:
     """A selected partition of the archive."""
 
     address: str
@@ -59,13 +59,13 @@ class Found:
         return settings_of(self.name.topic, None if known is None else known.told())
 
 
-def settings_of(topic: str, known: Known | None) -> KafkaTopicConfig | None:
+def settings_of(topic: str, known: TopicMetadata | None) -> KafkaTopicConfig | None:
     """The topic's settings by ``known``. None if nothing is known."""
     return None if known is None else resolve(topic, (), known, {}, False).config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class RestoreRequest:
     """What to restore of an archive; see ``lastwrite.restore``."""
 
     topic: Topics = None
@@ -78,7 +78,7 @@ class Wanted:
     )
 
 
-def in_archive(path: str, wanted: Wanted) -> list[Found]:
+def in_archive(path: str, wanted: RestoreRequest) -> list[RestorablePartition]:
     """The selected partitions, by name.
 
     Raises:
@@ -102,10 +102,10 @@ def in_archive(path: str, wanted: Wanted) -> list[Found]:
         each for number in numbers for each in choose(listed, wanted.topic, number, path)
     )
 
-    def read(folder: str) -> Found:
-        contents = archived.contents_of(read_seen(folder).manifest, folder)
+    def read(folder: str) -> RestorablePartition:
+        contents = archived.contents_of(read_versioned_manifest(folder).manifest, folder)
         name = archived.name_of(folder)
-        return Found(folder, name, contents, ends[name.topic], name)
+        return RestorablePartition(folder, name, contents, ends[name.topic], name)
 
     with ThreadPoolExecutor(16) as pool:  # requests mostly wait
         found = list(pool.map(read, folders))
@@ -120,7 +120,7 @@ def in_archive(path: str, wanted: Wanted) -> list[Found]:
     return [replace(each, to=TopicPartition(wanted.name, each.name.partition)) for each in found]
 
 
-def until_of(found: Found, until: Until | None, limits: Limits) -> int | None:
+def until_of(found: RestorablePartition, until: Until | None, limits: Limits) -> int | None:
     """The first offset that is left out. None if nothing is.
 
     Raises:

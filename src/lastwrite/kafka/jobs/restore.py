@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from msgspec import structs
 
 from lastwrite.config.stores import stated_stores
-from lastwrite.config.system import Sources
+from lastwrite.config.system import SettingSources
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog
 from lastwrite.kafka.cluster.internal_topics import GROUPS_TOPIC
 from lastwrite.kafka.cluster.metadata_log import (
@@ -23,15 +23,15 @@ from lastwrite.kafka.cluster.metadata_log import (
     broker_addresses,
     cluster_topics,
 )
-from lastwrite.kafka.cluster.roots import META_PROPERTIES, Clusters, identity_of
+from lastwrite.kafka.cluster.roots import META_PROPERTIES, MetadataLookup, read_meta_properties
 from lastwrite.kafka.format.names import PARTITION_METADATA
 from lastwrite.kafka.format.text import decode_partition_metadata
 from lastwrite.kafka.jobs.group_positions import is_a_users
 from lastwrite.kafka.jobs.restorable import (
     OF_COORDINATORS,
-    Found,
+    RestorablePartition,
+    RestoreRequest,
     Until,
-    Wanted,
     at_once,
     in_archive,
     settings_of,
@@ -48,7 +48,7 @@ from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.work import Limits
 from lastwrite.spark.memory import plan_memory
 from lastwrite.storage.objects.address import is_address
-from lastwrite.storage.ownership import refuse_foreign
+from lastwrite.storage.ownership import reject_foreign
 
 _NO_DIRECTORY = 20 * "A"  # begins the directory ids UNASSIGNED, LOST and MIGRATING
 
@@ -56,7 +56,7 @@ _NO_DIRECTORY = 20 * "A"  # begins the directory ids UNASSIGNED, LOST and MIGRAT
 def restore_logs(
     path: str,
     to: str,
-    wanted: Wanted,
+    wanted: RestoreRequest,
     metadata: str | None,
     memory: str | int | None,
     config: Mapping[str, object] | None,
@@ -87,10 +87,10 @@ def restore_logs(
 
 def _groups_command(
     path: str,
-    wanted: Wanted,
+    wanted: RestoreRequest,
     config: Mapping[str, object],
     cluster: _Cluster,
-    found: Sequence[Found],
+    found: Sequence[RestorablePartition],
     done: Sequence[RestoredLog],
 ) -> str | None:
     """The command that sets the groups' offsets once the broker runs.
@@ -115,7 +115,7 @@ def _groups_command(
     return shlex.join(words)
 
 
-def _has_groups(found: Sequence[Found]) -> bool:
+def _has_groups(found: Sequence[RestorablePartition]) -> bool:
     return any(is_a_users(group[0]) for each in found for group in each.contents.groups)
 
 
@@ -147,7 +147,7 @@ def _root(to: str) -> str:
     broker = lock.broker_of(root)
     if broker is not None:
         raise broker
-    refuse_foreign([root])
+    reject_foreign([root])
     return root
 
 
@@ -160,16 +160,18 @@ class _Cluster:
 
     def __init__(self, root: str, metadata: str | None) -> None:
         self.root = root
-        self._identity = identity_of(root)
-        folder = Clusters([root], metadata).spokesman(root).folder
+        self._identity = read_meta_properties(root)
+        folder = MetadataLookup([root], metadata).metadata_for(root).folder
         self._topics = None if folder is None else cluster_topics(folder)
         node = self._identity.node
         addresses = {} if folder is None else broker_addresses(folder)
         # this broker's address for clients
         self.address = addresses.get(-1 if node is None else int(node), "HOST:PORT")
-        self._system = KafkaSystem(Sources(roots=(root,), metadata=metadata))
+        self._system = KafkaSystem(SettingSources(roots=(root,), metadata=metadata))
 
-    def taken(self, found: Sequence[Found]) -> tuple[list[Found], list[str]]:
+    def taken(
+        self, found: Sequence[RestorablePartition]
+    ) -> tuple[list[RestorablePartition], list[str]]:
         """The partitions to restore, and notes about those left out.
 
         Raises:
@@ -204,14 +206,14 @@ class _Cluster:
             )
         return left, notes
 
-    def _lacks_groups_topic(self, found: Found) -> bool:
+    def _lacks_groups_topic(self, found: RestorablePartition) -> bool:
         """Whether this is ``__consumer_offsets`` and the cluster, which creates it for the first
         group, lacks it.
         """
         topics = self._topics
         return topics is not None and found.to.topic == GROUPS_TOPIC and GROUPS_TOPIC not in topics
 
-    def _making(self, found: Found) -> str:
+    def _making(self, found: RestorablePartition) -> str:
         """The command that creates the topic with its archived settings."""
         topic, known = found.to.topic, found.contents.known
         if topic == GROUPS_TOPIC:  # a broker creates it at the first request about a group
@@ -222,7 +224,7 @@ class _Cluster:
                 words += ["--config", f"{name}={value}"]
         return f"kafka-topics.sh --bootstrap-server HOST:PORT {shlex.join(words)}"
 
-    def target(self, found: Found) -> Target:
+    def target(self, found: RestorablePartition) -> Target:
         """The partition's target.
 
         Raises:
@@ -256,7 +258,7 @@ class _Cluster:
             leader_epoch=there.leader_epoch,
         )
 
-    def _is_uneven(self, found: Found, topic: ClusterTopic) -> bool:
+    def _is_uneven(self, found: RestorablePartition, topic: ClusterTopic) -> bool:
         """Whether brokers would look for groups in other partitions of ``__consumer_offsets``."""
         number = len(topic.partitions)
         return found.name.topic == GROUPS_TOPIC and number != found.partitions
@@ -279,7 +281,7 @@ class _Cluster:
                     remedy=f"give the one whose {META_PROPERTIES} contains directory.id={wanted}",
                 )
 
-    def told_of(self, found: Found, log: RestoredLog) -> Iterator[str]:
+    def told_of(self, found: RestorablePartition, log: RestoredLog) -> Iterator[str]:
         """Notes about the partition that matter before the broker starts."""
         if log.reason is not None or log.end_offset is None:
             return
@@ -326,11 +328,11 @@ class _Restore:
     """The parameters that all partitions of a call share."""
 
     cluster: _Cluster
-    wanted: Wanted
+    wanted: RestoreRequest
     limits: Limits
     advance: restoring.Advance
 
-    def restore(self, found: Found) -> RestoredLog:
+    def restore(self, found: RestorablePartition) -> RestoredLog:
         """Restore one partition."""
         log = RestoredLog(
             topic=found.to.topic,

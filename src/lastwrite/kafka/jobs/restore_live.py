@@ -22,22 +22,22 @@ import msgspec
 from lastwrite.encoding.json_structs import decode_struct
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.kafka.cluster.internal_topics import GROUPS_TOPIC
-from lastwrite.kafka.jobs.giving import Giving, Partition
 from lastwrite.kafka.jobs.group_positions import set_kept
+from lastwrite.kafka.jobs.produce_restore import PartitionRestore, RestoreContext
 from lastwrite.kafka.jobs.restorable import (
     OF_COORDINATORS,
     PREFIX,
-    Found,
-    Wanted,
+    RestorablePartition,
+    RestoreRequest,
     at_once,
     in_archive,
     telling,
     until_of,
 )
 from lastwrite.kafka.network import topics
-from lastwrite.kafka.network.cluster import Cluster
-from lastwrite.kafka.network.coordinator import Transactions
-from lastwrite.kafka.network.producer import Note
+from lastwrite.kafka.network.cluster import KafkaCluster
+from lastwrite.kafka.network.coordinator import TransactionClient
+from lastwrite.kafka.network.producer import ProgressRecord
 from lastwrite.kafka.network.topics import TopicSetting
 from lastwrite.kafka.restored import LogGiven, LogsGiven
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig, brokers_of
@@ -62,7 +62,7 @@ _MEANWHILE = {
 _LIMITS = ("retention.ms", "retention.bytes")
 
 
-class _Before(msgspec.Struct, frozen=True):
+class _SettingsBefore(msgspec.Struct, frozen=True):
     """The note of a topic whose settings were changed for the restore."""
 
     topic_id: str | None
@@ -75,17 +75,17 @@ class _Topic:
     """What is restored to one topic of the cluster."""
 
     name: str
-    partitions: Sequence[Found]
-    ready: Mapping[TopicPartition, Partition | LogError]
-    note: Note
-    transactions: Transactions
-    before: _Before | None  # None if no settings were changed
+    partitions: Sequence[RestorablePartition]
+    ready: Mapping[TopicPartition, PartitionRestore | LogError]
+    note: ProgressRecord
+    transactions: TransactionClient
+    before: _SettingsBefore | None  # None if no settings were changed
 
 
 def restore_live(
     path: str,
     url: str,
-    wanted: Wanted,
+    wanted: RestoreRequest,
     config: Mapping[str, object],
     replication: int,
     limits: Limits,
@@ -109,13 +109,13 @@ def restore_live(
     found, notes = _without_internal(in_archive(path, wanted))
     notes += [note for each in found for note in each.notes]
     pacer = Pacer(limits.reading[0] if limits.reading else Throttle("", math.inf))
-    with Cluster(brokers, client) as cluster:
+    with KafkaCluster(brokers, client) as cluster:
         cluster.reach()
         if wanted.groups:
             done = _set_kept(found, wanted, cluster, client)
             return LogsGiven(path=url, partitions=tuple(done), notes=tuple(dict.fromkeys(notes)))
         progress.stage("restore", sum(each.bytes for each in found))
-        shared = Giving(
+        shared = RestoreContext(
             cluster=cluster,
             client=client,
             limits=replace(limits, reading=()),  # the rate limits sending, not reading
@@ -124,7 +124,7 @@ def restore_live(
             spend=pacer.spend,
             advance=telling(progress),
         )
-        run = _Run(shared, wanted, replication)
+        run = _LiveRestore(shared, wanted, replication)
         done = []
         made = [run.prepared(name, parts) for name, parts in _by_topic(found)]
         with ThreadPoolExecutor(at_once(), "restore") as pool:
@@ -142,11 +142,14 @@ def restore_live(
 
 
 def _set_kept(
-    found: Iterable[Found], wanted: Wanted, cluster: Cluster, client: KafkaClientConfig
+    found: Iterable[RestorablePartition],
+    wanted: RestoreRequest,
+    cluster: KafkaCluster,
+    client: KafkaClientConfig,
 ) -> list[LogGiven]:
     """``--groups``: set the groups' positions only; one report for each partition."""
 
-    def one(each: Found) -> LogGiven:
+    def one(each: RestorablePartition) -> LogGiven:
         try:
             return set_kept(each, cluster, client, wanted.until)
         except LogError as error:
@@ -164,7 +167,9 @@ def _set_kept(
         return list(pool.map(one, (each for each in found if each.contents.groups)))
 
 
-def _without_internal(found: Iterable[Found]) -> tuple[list[Found], list[str]]:
+def _without_internal(
+    found: Iterable[RestorablePartition],
+) -> tuple[list[RestorablePartition], list[str]]:
     left, notes = [], []
     for each in found:
         if each.name.topic == GROUPS_TOPIC:
@@ -181,28 +186,28 @@ def _without_internal(found: Iterable[Found]) -> tuple[list[Found], list[str]]:
     return left, notes
 
 
-def _by_topic(found: Iterable[Found]) -> list[tuple[str, list[Found]]]:
-    topics: dict[str, list[Found]] = {}
+def _by_topic(found: Iterable[RestorablePartition]) -> list[tuple[str, list[RestorablePartition]]]:
+    topics: dict[str, list[RestorablePartition]] = {}
     for each in found:
         topics.setdefault(each.to.topic, []).append(each)
     return list(topics.items())
 
 
-class _Run:
+class _LiveRestore:
     """The parameters that all topics of a call share."""
 
-    def __init__(self, shared: Giving, wanted: Wanted, replication: int) -> None:
+    def __init__(self, shared: RestoreContext, wanted: RestoreRequest, replication: int) -> None:
         self._shared, self._cluster = shared, shared.cluster
         self._wanted = wanted
         self._replication = replication
 
     # ------------------------------------------------------------------ before
 
-    def prepared(self, name: str, parts: Sequence[Found]) -> _Topic:
+    def prepared(self, name: str, parts: Sequence[RestorablePartition]) -> _Topic:
         """The topic, ready for records, or the errors of its partitions."""
-        note = Note(self._cluster, f"{PREFIX}{name}.settings", TopicPartition(name, 0))
-        transactions = Transactions(self._cluster, f"{PREFIX}{name}")
-        ready: dict[TopicPartition, Partition | LogError] = {}
+        note = ProgressRecord(self._cluster, f"{PREFIX}{name}.settings", TopicPartition(name, 0))
+        transactions = TransactionClient(self._cluster, f"{PREFIX}{name}")
+        ready: dict[TopicPartition, PartitionRestore | LogError] = {}
         before = None
         try:
             self._make(name, parts)
@@ -218,7 +223,7 @@ class _Run:
             ready = {each.to: error for each in parts}
         return _Topic(name, parts, ready, note, transactions, before)
 
-    def _make(self, name: str, parts: Sequence[Found]) -> None:
+    def _make(self, name: str, parts: Sequence[RestorablePartition]) -> None:
         if name not in self._cluster.topics:
             known = parts[0].contents.known
             own = {
@@ -229,7 +234,7 @@ class _Run:
             }
             topics.create(self._cluster, name, parts[0].partitions, self._replication, own)
 
-    def _ready(self, found: Found) -> tuple[Partition | LogError, bool]:
+    def _ready(self, found: RestorablePartition) -> tuple[PartitionRestore | LogError, bool]:
         """The partition, or the error why it gets nothing; and whether records will be sent."""
         try:
             there = self._cluster.topic(found.to.topic).partitions
@@ -242,20 +247,20 @@ class _Run:
                     "with --as, and run again",
                 )
             until = until_of(found, self._wanted.until, self._shared.limits)
-            partition = Partition(found, self._shared, until)
+            partition = PartitionRestore(found, self._shared, until)
             return partition, partition.has_more()
         except LogError as error:
             return error, False
         except OSError as error:
             return LogError(str(error), path=found.address), False
 
-    def _noted(self, name: str, note: Note) -> _Before | None:
+    def _noted(self, name: str, note: ProgressRecord) -> _SettingsBefore | None:
         """The settings that an earlier run noted. None if there is no note about this topic."""
         text = note.read()
         if not text:
             return None
         try:
-            before = decode_struct(text, _Before)
+            before = decode_struct(text, _SettingsBefore)
         except msgspec.MsgspecError as error:
             raise CorruptLog(
                 f"the note of the topic's settings cannot be decoded: {error}", 0
@@ -263,8 +268,12 @@ class _Run:
         return before if before.topic_id == self._cluster.topic(name).id_text else None
 
     def _set_aside(
-        self, name: str, before: _Before | None, note: Note, transactions: Transactions
-    ) -> _Before:
+        self,
+        name: str,
+        before: _SettingsBefore | None,
+        note: ProgressRecord,
+        transactions: TransactionClient,
+    ) -> _SettingsBefore:
         """Note the topic's settings and change them, so that it accepts the records.
 
         Raises:
@@ -278,7 +287,7 @@ class _Run:
                 if key in now and now[key].value != value
             }
             held = {key: now[key].value for key in ("cleanup.policy", *_LIMITS) if key in now}
-            before = _Before(self._cluster.topic(name).id_text, own, held)
+            before = _SettingsBefore(self._cluster.topic(name).id_text, own, held)
             note.write(msgspec.json.encode(before).decode(), transactions)
         if before.own:
             topics.alter(self._cluster, name, {key: _MEANWHILE[key] for key in before.own})
@@ -286,7 +295,7 @@ class _Run:
 
     # ------------------------------------------------------------------ one partition
 
-    def give(self, what: tuple[_Topic, Found]) -> LogGiven:
+    def give(self, what: tuple[_Topic, RestorablePartition]) -> LogGiven:
         """Restore one partition; errors are in its report."""
         topic, found = what
         log = LogGiven(

@@ -7,7 +7,7 @@ from contextlib import suppress
 from os.path import join
 from typing import Any
 
-from lastwrite.engine.chunks import Chunk
+from lastwrite.engine.chunks import BatchWindow
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.kafka.format.gather import gather, with_headers
@@ -27,12 +27,17 @@ from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.reading import read_small
 
 
-class _Reader:
+class _KafkaRowReader:
     def __init__(self, plain_bytes: int) -> None:
         self.format = KafkaFormat(plain_bytes)
 
     def records(
-        self, chunk: Chunk, wanted: ByteArray | None, span: tuple[int, int], *, is_committed: bool
+        self,
+        chunk: BatchWindow,
+        wanted: ByteArray | None,
+        span: tuple[int, int],
+        *,
+        is_committed: bool,
     ) -> Iterator[RecordColumns]:
         for run in self.format.opened(chunk.buffer, chunk.table, wanted):
             yield gather(
@@ -48,7 +53,7 @@ class _Reader:
         return with_headers(records)
 
 
-class _Rows(RowSystem):
+class _KafkaRows(RowSystem):
     name = "kafka"
 
     def logs_of(
@@ -65,7 +70,7 @@ class _Rows(RowSystem):
             name = partitions.partition_name(folder)
             if wants is not None and not wants(name):
                 continue
-            lock.refuse_if_held(partitions.root_of(folder), [name])
+            lock.reject_if_held(partitions.root_of(folder), [name])
             log = KAFKA.read_judged(folder)
             for problem in log.problems:
                 if loses_records(problem, log):  # damage of an offset or a time index does no harm
@@ -104,7 +109,7 @@ class _Rows(RowSystem):
         return None if found in (None, identity) else f"its id was {identity} and is {found}"
 
     def reader(self, plain_bytes: int, extra: Any, *, raw_keys: bool) -> RowReader:
-        return _Reader(plain_bytes)
+        return _KafkaRowReader(plain_bytes)
 
 
-ROWS = _Rows()
+ROWS = _KafkaRows()

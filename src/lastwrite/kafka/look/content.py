@@ -29,10 +29,10 @@ from lastwrite.kafka.format.remedy import RESTORE
 from lastwrite.model.columns import (
     IS_OLD,
     NO_HORIZON,
+    BatchRun,
     BatchTable,
     ByteArray,
     Int64Array,
-    Run,
     UInt64Array,
 )
 from lastwrite.verification.rows import (
@@ -101,7 +101,7 @@ def seed_from(random: bytes) -> UInt64Array:
     return words | np.uint64(1 << 63 | 1)
 
 
-class _Means(NamedTuple):
+class _ContentTools(NamedTuple):
     """What a visit goes by; see ``KafkaContents``."""
 
     seed: UInt64Array
@@ -129,7 +129,7 @@ class KafkaContents:
         order: int = BY_OFFSET,
         header: str = "",
     ) -> None:
-        self._means = _Means(
+        self._means = _ContentTools(
             seed=np.ones(SEED_WORDS, dtype=np.uint64) if seed is None else seed,
             side=AFTER if is_after else 0,
             now_ms=np.iinfo(np.int64).max if now_ms is None else now_ms,
@@ -142,7 +142,7 @@ class KafkaContents:
 
     def take(
         self,
-        run: Run,
+        run: BatchRun,
         table: BatchTable,
         buffer: ByteArray,
         rows: UInt64Array,

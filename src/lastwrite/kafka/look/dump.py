@@ -16,7 +16,7 @@ from lastwrite.kafka.cluster.metadata_log import FOLDER
 from lastwrite.kafka.format.batch import decode_batch
 from lastwrite.kafka.format.batch_layout import Batch, Record
 from lastwrite.kafka.format.index import ABORTED_TRANSACTION
-from lastwrite.kafka.format.names import METADATA_TOPIC, FileKind, Suffix, classify
+from lastwrite.kafka.format.names import METADATA_TOPIC, KafkaFileKind, Suffix, classify
 from lastwrite.kafka.look.problems import kafka_problem_of, whole_batches
 from lastwrite.kafka.look.read import may_reach
 from lastwrite.kafka.look.rows import (
@@ -30,8 +30,8 @@ from lastwrite.kafka.look.rows import (
 from lastwrite.kafka.look.single import (
     SingleFile,
     identify,
-    refuse_beyond,
-    refuse_metadata,
+    reject_beyond,
+    reject_metadata,
     segment_of,
 )
 from lastwrite.kafka.store import links, lock, partitions
@@ -44,7 +44,7 @@ from lastwrite.storage.reading import exists, read_small
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogsWanted:
+class LogDumpRequest:
     """What of the logs is asked for; see ``commands.dump`` for the meaning of each."""
 
     batches: bool
@@ -77,7 +77,7 @@ def dump_logs(
     path: str,
     topic: str | None,
     partition: int | None,
-    wanted: LogsWanted,
+    wanted: LogDumpRequest,
     limit: int | None,
     say: Callable[[str], None],
 ) -> Iterator[Row]:
@@ -86,17 +86,17 @@ def dump_logs(
     job = _Dump(wanted, say)
     if os.path.isfile(path):
         file = identify(path)
-        lock.refuse_if_held(file.root)
-        refuse_beyond(file)
+        lock.reject_if_held(file.root)
+        reject_beyond(file)
         return job.limited(job.file(file), limit)
     metadata = _metadata_folder(path, topic, partition)
     if metadata is not None:
-        lock.refuse_if_held(partitions.root_of(metadata))
-        refuse_metadata(partitions.root_of(metadata))
+        lock.reject_if_held(partitions.root_of(metadata))
+        reject_metadata(partitions.root_of(metadata))
         return job.limited(job.metadata(metadata), limit)
     folders = partitions.find_partitions(path, topic, partition)
     for folder in folders:
-        lock.refuse_if_held(partitions.root_of(folder), [partitions.partition_name(folder)])
+        lock.reject_if_held(partitions.root_of(folder), [partitions.partition_name(folder)])
     return job.limited(job.folders(folders), limit)
 
 
@@ -114,7 +114,7 @@ def _metadata_folder(path: str, topic: str | None, partition: int | None) -> str
 class _Dump:
     """One call, and the problems it met."""
 
-    def __init__(self, wanted: LogsWanted, say: Callable[[str], None]) -> None:
+    def __init__(self, wanted: LogDumpRequest, say: Callable[[str], None]) -> None:
         self._wanted = wanted
         self._say = say
         self._problems: list[Problem] = []
@@ -182,7 +182,7 @@ class _Dump:
         found = []
         for entry in sorted(partitions.scan(folder), key=lambda entry: entry.name):
             name = classify(entry.name)
-            if name.kind is FileKind.LOG and name.suffix is Suffix.LIVE:
+            if name.kind is KafkaFileKind.LOG and name.suffix is Suffix.LIVE:
                 found.append(segment_of(identify(entry.path)))
         yield from self._segments(found, TopicPartition(METADATA_TOPIC, 0))
 
@@ -271,14 +271,18 @@ class _Dump:
     def _index_files(self, segment: Segment, name: TopicPartition | None) -> Iterator[Row]:
         stem = segment.path.rpartition(".log")[0]
         tail = segment.path.rpartition(".log")[2]  # ".swap" where a crash left it so
-        for kind in (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX):
+        for kind in (
+            KafkaFileKind.INDEX,
+            KafkaFileKind.TIME_INDEX,
+            KafkaFileKind.TRANSACTION_INDEX,
+        ):
             path = f"{stem}{kind}{tail}"
-            is_known = self._generation and kind is not FileKind.TRANSACTION_INDEX
+            is_known = self._generation and kind is not KafkaFileKind.TRANSACTION_INDEX
             if segment.is_indexed if is_known else exists(path):
                 yield from self._index_file(path, kind, segment.base_offset, name)
 
     def _index_file(
-        self, path: str, kind: FileKind, base_offset: int, name: TopicPartition | None
+        self, path: str, kind: KafkaFileKind, base_offset: int, name: TopicPartition | None
     ) -> Iterator[Row]:
         try:
             data = read_small(path)
@@ -289,7 +293,7 @@ class _Dump:
             self.note(kafka_problem_of(error, path))
             return
         at = "offset"
-        if kind is FileKind.TRANSACTION_INDEX:
+        if kind is KafkaFileKind.TRANSACTION_INDEX:
             at, end = "last_offset", len(rows) * ABORTED_TRANSACTION.size
             if end < len(data):
                 words = f"{len(data) - end} bytes behind the last entry"
@@ -300,9 +304,13 @@ class _Dump:
 
     def file(self, file: SingleFile) -> Iterator[Row]:
         kind = file.name.kind
-        if kind in (FileKind.LOG, FileKind.METADATA_SNAPSHOT):
+        if kind in (KafkaFileKind.LOG, KafkaFileKind.METADATA_SNAPSHOT):
             yield from self._segments([segment_of(file)], file.partition)
-        elif kind in (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX):
+        elif kind in (
+            KafkaFileKind.INDEX,
+            KafkaFileKind.TIME_INDEX,
+            KafkaFileKind.TRANSACTION_INDEX,
+        ):
             yield from self._index_file(file.path, kind, file.base_offset, file.partition)
         else:
             try:

@@ -8,20 +8,20 @@ from lastwrite.engine.context import Context
 from lastwrite.engine.round import run_round
 from lastwrite.engine.rules.ranges import cleanable_range
 from lastwrite.engine.system import Decision
-from lastwrite.explanation.partition import Described, Explainer, RangeReasons
+from lastwrite.explanation.partition import RangeReasons, RecordDescription, RecordExplainer
 from lastwrite.explanation.records import KeyRecord
 from lastwrite.kafka.format.batch import decode_batch
-from lastwrite.kafka.rules.explain import KafkaFates, kafka_reasons, policy_reason
+from lastwrite.kafka.rules.explain import KafkaOutcomeRules, kafka_reasons, policy_reason
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.system import KafkaSystem
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.progress import NoProgress
 
 
-class KafkaExplainer(Explainer):
+class KafkaExplainer(RecordExplainer):
     """See ``explanation.partition`` for what each call owes."""
 
-    fates = KafkaFates
+    fates = KafkaOutcomeRules
 
     def range_of(self, context: Context, log: PartitionLog, decision: Decision) -> RangeReasons:
         settings, options = self._settings(context, log), context.options
@@ -33,10 +33,12 @@ class KafkaExplainer(Explainer):
         assert isinstance(self.system, KafkaSystem)
         return self.system.settings(log.folder, context.options.config).config
 
-    def describe(self, log: PartitionLog, record: KeyRecord) -> Described:
+    def describe(self, log: PartitionLog, record: KeyRecord) -> RecordDescription:
         found = decode_batch(memoryview(record.data), 0).records[record.number]
         size = None if found.value is None else len(found.value)
-        return Described(found.offset, self.fates.place(found.offset), found.timestamp_ms, size)
+        return RecordDescription(
+            found.offset, self.fates.place(found.offset), found.timestamp_ms, size
+        )
 
     def expired(self, context: Context, log: PartitionLog) -> tuple[int, str]:
         if not self._settings(context, log).deletes and (

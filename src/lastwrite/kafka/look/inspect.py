@@ -18,11 +18,11 @@ from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
 from lastwrite.explanation.record_states import count_keys
 from lastwrite.kafka import beside_a_broker
 from lastwrite.kafka.format import names
-from lastwrite.kafka.format.names import FileKind
+from lastwrite.kafka.format.names import KafkaFileKind
 from lastwrite.kafka.look.inspection import FileInspection, InspectReport, PartitionInspection
 from lastwrite.kafka.look.problems import kafka_problem_of
 from lastwrite.kafka.look.rows import index_rows, side_file_rows
-from lastwrite.kafka.look.single import SingleFile, identify, refuse_beyond, segment_of
+from lastwrite.kafka.look.single import SingleFile, identify, reject_beyond, segment_of
 from lastwrite.kafka.look.survey import Surveyor
 from lastwrite.kafka.rules.producers import active
 from lastwrite.kafka.store import lock, partitions, tiered
@@ -31,7 +31,7 @@ from lastwrite.kafka.store.checkpoints import read_offsets
 from lastwrite.kafka.system import KAFKA, KafkaSystem
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
-from lastwrite.reports.settings import Outvoted
+from lastwrite.reports.settings import OverriddenSetting
 from lastwrite.spark.inline import Inline, place_of
 from lastwrite.spark.use import exchange_for, runner_for
 from lastwrite.storage.quarantine import read_quarantine
@@ -58,12 +58,12 @@ def inspect_logs(
     Raises:
         LogHeld: nothing was read of the root that is held, and of those behind it.
     """
-    job = _Inspection(options, memory, system, spark, progress)
+    job = _LogInspection(options, memory, system, spark, progress)
     roots: dict[str, list[TopicPartition]] = {}
     for folder in folders:
         roots.setdefault(partitions.root_of(folder), []).append(partitions.partition_name(folder))
     for root, inside in sorted(roots.items()):
-        lock.refuse_if_held(root, inside)
+        lock.reject_if_held(root, inside)
         report.problems += root_problems(root)
     report.partitions += job.partitions(folders)
     report.notes += job.notes.values()
@@ -87,12 +87,12 @@ def inspect_file(
         LogHeld: its root is held.
     """
     file = identify(path)
-    lock.refuse_if_held(file.root)
-    refuse_beyond(file)
-    report.files.append(_Inspection(LOOKING, memory, KAFKA, None, progress).file(file))
+    lock.reject_if_held(file.root)
+    reject_beyond(file)
+    report.files.append(_LogInspection(LOOKING, memory, KAFKA, None, progress).file(file))
 
 
-class _Inspection:
+class _LogInspection:
     """One call's settings."""
 
     def __init__(
@@ -109,7 +109,7 @@ class _Inspection:
         self._system = system
         self._spark = spark
         self._progress = progress
-        self.notes: dict[tuple[str, str], Outvoted] = {}
+        self.notes: dict[tuple[str, str], OverriddenSetting] = {}
         if memory is None:
             self._surveyor = Surveyor()
         else:
@@ -161,7 +161,7 @@ class _Inspection:
             checkpoint=log.checkpoint,
             last_stable_offset=log.last_stable_offset,
         )
-        note = _Notebook(found)
+        note = _ProblemCollector(found)
         for problem in log.problems:
             note(problem)
         self._surveyor.new_partition()
@@ -212,7 +212,7 @@ class _Inspection:
         self.notes |= {
             (n.topic, n.name): n for n in self._system.outvoted(log.folder, self._settings)
         }
-        alone = self._system.leaves_alone(log.folder, self._settings)
+        alone = self._system.why_unmanaged(log.folder, self._settings)
         if alone is not None:
             found.is_due, found.reason = False, str(alone)
 
@@ -226,7 +226,7 @@ class _Inspection:
             topic=file.partition.topic if file.partition else None,
             partition=file.partition.partition if file.partition else None,
         )
-        if kind in (FileKind.LOG, FileKind.METADATA_SNAPSHOT):
+        if kind in (KafkaFileKind.LOG, KafkaFileKind.METADATA_SNAPSHOT):
             segment = segment_of(file)
             self._progress.stage("inspect", segment.size_bytes)
             found.segment = self._surveyor.survey(
@@ -234,7 +234,11 @@ class _Inspection:
             )
             return found
         try:
-            if kind in (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX):
+            if kind in (
+                KafkaFileKind.INDEX,
+                KafkaFileKind.TIME_INDEX,
+                KafkaFileKind.TRANSACTION_INDEX,
+            ):
                 rows = index_rows(read_small(file.path), kind, file.base_offset, file.partition)
             else:
                 rows = side_file_rows(file)
@@ -244,7 +248,7 @@ class _Inspection:
         return found
 
 
-class _Notebook:
+class _ProblemCollector:
     """Takes a partition's problems: each place once, all counted, the first named."""
 
     def __init__(self, found: PartitionInspection) -> None:

@@ -17,13 +17,13 @@ from lastwrite.reports.compaction import Quarantined
 from lastwrite.reports.document import (
     SPREAD,
     UNPRINTED,
-    As,
     Document,
+    Flatten,
     FrozenDocument,
-    Spread,
+    JsonName,
     figure,
 )
-from lastwrite.reports.settings import Outvoted, Setting, effective
+from lastwrite.reports.settings import OverriddenSetting, Setting, effective
 from lastwrite.reports.verification import Transactions
 
 
@@ -121,7 +121,7 @@ class PartitionInspection(Document, kw_only=True):
     uncleanable: Quarantined | None = None  # what the cleaner noted when it set the partition aside
     problem_count: int = 0  # all; ``problems`` names the first of them
     # by which it is judged; none: they could not be learned
-    settings: Annotated[tuple[Setting, ...], As(effective)] = ()
+    settings: Annotated[tuple[Setting, ...], JsonName(effective)] = ()
     contents: Annotated[Contents, SPREAD] = field(default_factory=Contents)
     transactions: Transactions | None = None
     open_transactions: list[OpenTransaction] = []  # by first offset
@@ -171,7 +171,7 @@ class InspectTotals(Document, kw_only=True):
     bytes: int
     dirty_bytes: int
     keys: int | None  # None: of some partition they are not known
-    contents: Annotated[Contents, Spread(but=("first_offset", "last_offset"))]
+    contents: Annotated[Contents, Flatten(but=("first_offset", "last_offset"))]
     seconds: float
 
 
@@ -184,7 +184,7 @@ class InspectReport(Document, kw_only=True):
     files: list[FileInspection] = []
     problems: list[Problem] = []  # of the log root itself
     totals: ClassVar[InspectTotals] = figure(lambda self: self.sums())
-    notes: list[Outvoted] = []  # defaults that were stated and do not hold
+    notes: list[OverriddenSetting] = []  # defaults that were stated and do not hold
     now_ms: int
     seconds: Annotated[float, UNPRINTED] = 0.0
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, UnsupportedFormat
 from lastwrite.kafka.format.batch import decode_batch_header
 from lastwrite.kafka.format.batch_layout import LENGTH_END, SHORTEST_ENTRY_BYTES, BatchHeader
-from lastwrite.kafka.format.names import FileKind, classify
+from lastwrite.kafka.format.names import KafkaFileKind, classify
 from lastwrite.kafka.format.remedy import RESTORE
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
@@ -36,7 +36,7 @@ def loses_records(problem: Problem, log: PartitionLog) -> bool:
     kind = classify(os.path.basename(problem.path)).kind
     return problem.kind is ProblemKind.DAMAGED and (
         problem.path == log.folder
-        or kind in (FileKind.LOG, FileKind.TRANSACTION_INDEX)
+        or kind in (KafkaFileKind.LOG, KafkaFileKind.TRANSACTION_INDEX)
         or any(problem.path == segment.path for segment in log.segments)
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from lastwrite.archive.place import read_seen
+from lastwrite.archive.partition_store import read_versioned_manifest
 from lastwrite.errors import CorruptLog, LogError, RemoteFailed, UnsupportedFormat
 from lastwrite.kafka.format.index import ABORTED_TRANSACTION, OFFSET_ENTRY, TIME_ENTRY
 from lastwrite.kafka.format.names import LEADER_EPOCHS, PARTITION_METADATA
@@ -15,8 +15,8 @@ from lastwrite.kafka.format.remedy import REBUILD, RESTORE
 from lastwrite.kafka.format.text import decode_leader_epochs, decode_partition_metadata
 from lastwrite.kafka.look.content import KafkaContents, seed_from
 from lastwrite.kafka.producers.snapshot import decode_snapshot
-from lastwrite.kafka.recovery import index_truth
-from lastwrite.kafka.recovery.index_truth import NO_TIME, Lie, TransactionTruth
+from lastwrite.kafka.recovery import index_check
+from lastwrite.kafka.recovery.index_check import NO_TIME, BadIndexEntry, TransactionIndexCheck
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.store import index_files
 from lastwrite.kafka.store.archived import contents_of, is_archived
@@ -25,15 +25,15 @@ from lastwrite.kafka.store.tiered import is_tier
 from lastwrite.kafka.system import KAFKA
 from lastwrite.model.columns import BAD_HORIZON, BatchTable, Int64Array
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
-from lastwrite.model.work import Piece
+from lastwrite.model.work import ScanRange
 from lastwrite.reports.verification import PartitionVerification, Violation
 from lastwrite.storage.reading import read_small
 from lastwrite.verification.batch_invariants import KnownProducer, Snapshot
 from lastwrite.verification.contents import BatchReader
 from lastwrite.verification.logs import check_logs
-from lastwrite.verification.proof import Bounds, LogProof, Means, Pair, Question
+from lastwrite.verification.proof import LogProof, Pair, ProofTools, ProvenRange, Question
 from lastwrite.verification.rows import BY_HEADER, BY_OFFSET, BY_TIMESTAMP
-from lastwrite.verification.units import ContentsUnit, PieceContents, Rules
+from lastwrite.verification.units import ContentsUnit, PieceContents, RemovalRules
 
 _NO_END = (1 << 63) - 1
 _ORDERS = {"offset": BY_OFFSET, "timestamp": BY_TIMESTAMP, "header": BY_HEADER}
@@ -54,30 +54,30 @@ class KafkaProof(LogProof):
         return True
 
     def check(
-        self, pairs: Sequence[Pair], question: Question, means: Means
+        self, pairs: Sequence[Pair], question: Question, means: ProofTools
     ) -> Iterator[PartitionVerification]:
         return check_logs(self, pairs, question, means)
 
     def reader(self, unit: ContentsUnit) -> BatchReader:
         seed = None if unit.seed is None else seed_from(unit.seed)
-        rules = unit.rules or Rules()
+        rules = unit.rules or RemovalRules()
         contents = KafkaContents(seed, unit.is_after, unit.now_ms, rules.order, rules.header)
         return BatchReader(unit, contents, KafkaPieceProof if unit.is_after else KafkaIndexProof)
 
-    def bounds(self, before: PartitionLog, after: PartitionLog) -> Bounds:
+    def bounds(self, before: PartitionLog, after: PartitionLog) -> ProvenRange:
         """A copy without its root's checkpoints knows neither: the other log does."""
-        return Bounds(
+        return ProvenRange(
             max(before.log_start, after.log_start), min(before.high_watermark, after.high_watermark)
         )
 
-    def rules(self, log: PartitionLog, config: Mapping[str, object]) -> Rules:
+    def rules(self, log: PartitionLog, config: Mapping[str, object]) -> RemovalRules:
         """Kafka ages deletes of v0 and v1 by the file of the last clean segment."""
         settings = KAFKA.settings(log.folder, config).config
         checkpoint = log.checkpoint
         if checkpoint is None or not log.log_start <= checkpoint <= log.end_offset:
             checkpoint = log.log_start
         clean = [segment.mtime_ms for segment in log.segments if segment.base_offset < checkpoint]
-        return Rules(
+        return RemovalRules(
             producer_expiration_ms=settings.producer_id_expiration_ms,
             old_tombstones_until_ms=clean[-1] - settings.delete_retention_ms if clean else 0,
             order=_ORDERS[settings.compaction_strategy],
@@ -133,7 +133,7 @@ class KafkaProof(LogProof):
                 advice.append(
                     f"{segment.path}: its time index is empty, so lookups by time go by the file's own time"
                 )
-            scanned = index_truth.widest_gap(indexes.positions, segment.size_bytes)
+            scanned = index_check.widest_gap(indexes.positions, segment.size_bytes)
             batch = max(part.largest_batch_bytes for part in parts)
             if scanned > _SPARSE_BYTES + index_interval_bytes + 2 * batch:
                 advice.append(
@@ -147,7 +147,7 @@ class KafkaProof(LogProof):
         if is_tier(log.folder):  # whose listing reports them
             return ()
         if is_archived(log.folder):
-            gaps = contents_of(read_seen(log.folder).manifest, log.folder).gaps
+            gaps = contents_of(read_versioned_manifest(log.folder).manifest, log.folder).gaps
             holes = [each for each in holes if each not in gaps]  # else they are accepted
         return judge_holes(log, holes, KAFKA.settings(log.folder, config))
 
@@ -193,7 +193,7 @@ def _meaning(name: str, content: bytes, first: int, end: int) -> object:
 class KafkaIndexProof:
     """A segment's two indexes, held against batches in order; see ``recovery.index_truth``."""
 
-    def __init__(self, source: Segment | Piece) -> None:
+    def __init__(self, source: Segment | ScanRange) -> None:
         self._log_path = log_path = source.path
         self.problems: list[Problem] = []
         self.offsets, self.positions = _NOTHING, _NOTHING
@@ -218,14 +218,14 @@ class KafkaIndexProof:
         begins = table["origin"] + shift
         end = int(begins[-1]) + int(table["origin_size"][-1])
         self._offset_lie(
-            index_truth.false_offset_entry(
+            index_check.false_offset_entry(
                 self.offsets, self.positions, begins, end, table["base_offset"]
             )
         )
         last = table["next_offset"] - 1
         before = self._last if self._last >= 0 else int(last[0])
         self._time_lie(
-            index_truth.false_time_entry(
+            index_check.false_time_entry(
                 self.times, self.time_offsets, last, table["max_timestamp"], self._reached, before
             )
         )
@@ -236,7 +236,7 @@ class KafkaIndexProof:
         """Hold the time index against batches below ``next_offset``; ``reached``: the latest."""
         if reached != NO_TIME:
             self._time_lie(
-                index_truth.hidden_from_time_entry(
+                index_check.hidden_from_time_entry(
                     self.times, self.time_offsets, next_offset, reached
                 )
             )
@@ -248,25 +248,30 @@ class KafkaIndexProof:
         removed.
         """
         self._offset_lie(
-            index_truth.entry_beyond(self.offsets, self.positions, size_bytes, next_offset),
+            index_check.entry_beyond(self.offsets, self.positions, size_bytes, next_offset),
             next_offset,
         )
         if largest is not None:
-            contradiction = index_truth.wrong_last_time(
+            contradiction = index_check.wrong_last_time(
                 self.times, self.time_offsets, next_offset, largest
             )
             self._time_lie(contradiction, next_offset)
 
-    def _offset_lie(self, contradiction: Lie | None, end_offset: int = _NO_END) -> None:
+    def _offset_lie(self, contradiction: BadIndexEntry | None, end_offset: int = _NO_END) -> None:
         path = index_files.index_path(self._log_path)
         self._add(contradiction, self.offsets, end_offset, path, OFFSET_ENTRY.size)
 
-    def _time_lie(self, contradiction: Lie | None, end_offset: int = _NO_END) -> None:
+    def _time_lie(self, contradiction: BadIndexEntry | None, end_offset: int = _NO_END) -> None:
         path = index_files.time_index_path(self._log_path)
         self._add(contradiction, self.time_offsets, end_offset, path, TIME_ENTRY.size)
 
     def _add(
-        self, lie: Lie | None, offsets: Int64Array, end_offset: int, path: str, entry_bytes: int
+        self,
+        lie: BadIndexEntry | None,
+        offsets: Int64Array,
+        end_offset: int,
+        path: str,
+        entry_bytes: int,
     ) -> None:
         """One problem an index: what follows a wrong entry mostly follows from it."""
         if lie is not None and not any(known.path == path for known in self.problems):
@@ -278,7 +283,7 @@ class KafkaIndexProof:
 class KafkaPieceProof(KafkaIndexProof):
     """The same, and the delete horizons of a piece's batches."""
 
-    def __init__(self, source: Piece) -> None:
+    def __init__(self, source: ScanRange) -> None:
         super().__init__(source)
         self._has_bad_horizon = False
 
@@ -307,14 +312,14 @@ def _unreadable(error: LogError, path: str) -> Problem:
 
 
 class KafkaTransactionProof:
-    """The transaction indexes of a log; see ``index_truth.TransactionTruth``."""
+    """The transaction indexes of a log; see ``index_truth.TransactionIndexCheck``."""
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
 
     def problems(self, transactions: Int64Array, first_open: int | None) -> list[Problem]:
         """The first wrong entry of each index, by the transactions that the log's markers tell."""
-        truth = TransactionTruth(transactions, first_open, self._log.log_start)
+        truth = TransactionIndexCheck(transactions, first_open, self._log.log_start)
         found = []
         for n, segment in enumerate(self._log.segments):
             if not segment.is_abort_indexed:

@@ -269,7 +269,7 @@ def read_partition(
             remedy=f"name the topic and the partition of one: {names}",
         )
     (folder,) = folders
-    lock.refuse_if_held(partitions.root_of(folder), [partitions.partition_name(folder)])
+    lock.reject_if_held(partitions.root_of(folder), [partitions.partition_name(folder)])
     log = KAFKA.read_judged(folder)
     return KafkaReading(log, level, offset, time_ms, limit)
 

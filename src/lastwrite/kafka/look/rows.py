@@ -22,7 +22,7 @@ from lastwrite.kafka.format.batch_layout import (
     Record,
     decode_attributes,
 )
-from lastwrite.kafka.format.names import FileKind
+from lastwrite.kafka.format.names import KafkaFileKind
 from lastwrite.kafka.look.problems import whole_batches
 from lastwrite.kafka.look.single import SingleFile
 from lastwrite.kafka.producers import snapshot
@@ -34,17 +34,17 @@ from lastwrite.storage.reading import read_small
 
 
 def index_rows(
-    data: bytes, kind: FileKind, base_offset: int, name: TopicPartition | None
+    data: bytes, kind: KafkaFileKind, base_offset: int, name: TopicPartition | None
 ) -> Iterator[Row]:
     """The entries of an index file; offsets are absolute."""
     common = {**_name(name), "segment": base_offset}
-    if kind is FileKind.INDEX:
+    if kind is KafkaFileKind.INDEX:
         by_offset = indexes.decode_offset_index(data, base_offset)
         for offset, position in zip(
             by_offset.offsets.tolist(), by_offset.positions.tolist(), strict=True
         ):
             yield {**common, "index": "offset", "offset": offset, "position": position}
-    elif kind is FileKind.TIME_INDEX:
+    elif kind is KafkaFileKind.TIME_INDEX:
         by_time = indexes.decode_time_index(data, base_offset)
         for timestamp, offset in zip(
             by_time.timestamps_ms.tolist(), by_time.offsets.tolist(), strict=True
@@ -193,12 +193,12 @@ def side_file_rows(file: SingleFile) -> Iterator[Row]:
             "node_id": found.node,
             "directory_id": found.directory,
         }
-    elif file.name.kind is FileKind.SNAPSHOT:
+    elif file.name.kind is KafkaFileKind.SNAPSHOT:
         for entry in snapshot.decode_snapshot(data):
             row = entry._asdict()
             row["timestamp"] = row.pop("timestamp_ms")
             yield {**common, "snapshot": file.base_offset, **row}
-    elif file.name.kind is FileKind.LEADER_EPOCHS:
+    elif file.name.kind is KafkaFileKind.LEADER_EPOCHS:
         for epoch in text.decode_leader_epochs(data):
             yield {**common, "leader_epoch": epoch.epoch, "start_offset": epoch.start_offset}
     else:

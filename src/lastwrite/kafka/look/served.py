@@ -28,7 +28,7 @@ from lastwrite.kafka.format.index import OffsetIndex, decode_offset_index
 from lastwrite.kafka.format.names import (
     LEADER_EPOCHS,
     PARTITION_METADATA,
-    FileKind,
+    KafkaFileKind,
     segment_file_name,
 )
 from lastwrite.kafka.format.text import (
@@ -62,7 +62,7 @@ _LENGTH_END = 12
 _HEADER_BYTES = 61
 
 
-class Stretch(NamedTuple):
+class ByteRange(NamedTuple):
     """Bytes of one segment; or, of an old format, batches made of them."""
 
     segment: Segment
@@ -80,7 +80,7 @@ class SegmentMissing(CorruptLog):
     """The offset lies between two segments, where one is missing."""
 
 
-class Found(NamedTuple):
+class OffsetLookup(NamedTuple):
     """What ListOffsets answers; nothing found: -1 each."""
 
     offset: int = -1
@@ -141,7 +141,7 @@ class ServedLog:
         Raises:
             LogError: it cannot be read.
         """
-        name = segment_file_name(self.log.end_offset, FileKind.SNAPSHOT)
+        name = segment_file_name(self.log.end_offset, KafkaFileKind.SNAPSHOT)
         path = os.path.join(self.log.folder, name)
         if is_address(path) or not exists(path):
             return {}
@@ -153,7 +153,7 @@ class ServedLog:
 
     def stretch(
         self, offset: int, most_bytes: int, is_committed: bool, is_first: bool
-    ) -> Stretch | None:
+    ) -> ByteRange | None:
         """What a fetch at ``offset`` gets; None: nothing so far.
 
         Args:
@@ -195,7 +195,7 @@ class ServedLog:
             aborted = self._aborted(n, offset, position + size) if is_committed else None
             if header.magic < MAGIC:
                 return self._remade(segment, position, min(size, stop - position))
-            return Stretch(segment, position, size, aborted)
+            return ByteRange(segment, position, size, aborted)
         return None
 
     def _place(self, n: int, offset: int) -> tuple[int, BatchHeader] | None:
@@ -256,7 +256,7 @@ class ServedLog:
             if entry.last_offset >= offset and entry.first_offset < until
         )
 
-    def _remade(self, segment: Segment, position: int, size: int) -> Stretch:
+    def _remade(self, segment: Segment, position: int, size: int) -> ByteRange:
         """Whole entries of magic 0 and 1 as batches of today, which newer clients want."""
         made: list[bytes] = []
         data = self._read(segment, position, size)
@@ -277,25 +277,25 @@ class ServedLog:
                     )
                 )
         content = b"".join(made)
-        return Stretch(segment, position, len(content), made=content)
+        return ByteRange(segment, position, len(content), made=content)
 
     # ------------------------------------------------------------------ by time
 
-    def offset_at(self, timestamp: int, is_committed: bool) -> Found:
+    def offset_at(self, timestamp: int, is_committed: bool) -> OffsetLookup:
         """What ListOffsets answers for a time in ms, or for one of its negative numbers.
 
         Raises:
             CorruptLog: a batch on the way cannot be read.
         """
         if timestamp in (EARLIEST, EARLIEST_LOCAL):
-            return Found(self.log.log_start)
+            return OffsetLookup(self.log.log_start)
         if timestamp == LATEST:
-            return Found(self.end(is_committed))
+            return OffsetLookup(self.end(is_committed))
         if timestamp == MAX_TIMESTAMP:
             return self._newest()
-        return self._since(timestamp, self.end(is_committed)) if timestamp >= 0 else Found()
+        return self._since(timestamp, self.end(is_committed)) if timestamp >= 0 else OffsetLookup()
 
-    def _since(self, timestamp: int, end: int) -> Found:
+    def _since(self, timestamp: int, end: int) -> OffsetLookup:
         """The first record of ``timestamp`` or later."""
         for n, segment in enumerate(self.log.segments):
             is_last = n + 1 == len(self.log.segments)
@@ -303,18 +303,18 @@ class ServedLog:
                 continue
             for position, header in self._headers(segment, self._before(n, timestamp)):
                 if header.base_offset >= end:
-                    return Found()
+                    return OffsetLookup()
                 if header.magic == MAGIC and header.max_timestamp_ms < timestamp:
                     continue
                 for record in self._batch(segment, position, header).records:
                     is_there = self.log.log_start <= record.offset < end
                     if is_there and record.timestamp_ms >= timestamp:
-                        return Found(record.offset, record.timestamp_ms)
-        return Found()
+                        return OffsetLookup(record.offset, record.timestamp_ms)
+        return OffsetLookup()
 
-    def _newest(self) -> Found:
+    def _newest(self) -> OffsetLookup:
         """The first record with the largest time of all."""
-        best = Found()
+        best = OffsetLookup()
         newest = max((each.largest_timestamp_ms for each in self.log.segments), default=-1)
         for n, segment in enumerate(self.log.segments):
             is_last = n + 1 == len(self.log.segments)
@@ -327,7 +327,7 @@ class ServedLog:
                 for record in self._batch(segment, position, header).records:
                     is_there = self.log.log_start <= record.offset < self.log.high_watermark
                     if is_there and record.timestamp_ms > best.timestamp_ms:
-                        best = Found(record.offset, record.timestamp_ms)
+                        best = OffsetLookup(record.offset, record.timestamp_ms)
         return best
 
     def _before(self, n: int, timestamp: int) -> int:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from lastwrite.errors import LogHeld, NotALog
 from lastwrite.kafka.format import names
-from lastwrite.kafka.format.names import FileKind, FileName
+from lastwrite.kafka.format.names import FileName, KafkaFileKind
 from lastwrite.kafka.store import links, lock, log_dir, partitions
 from lastwrite.model.log import Segment, TopicPartition
 
@@ -35,7 +35,7 @@ class SingleFile(NamedTuple):
     @property
     def base_offset(self) -> int:
         """Of a metadata snapshot 0: its name says where it ends."""
-        return 0 if self.name.kind is FileKind.METADATA_SNAPSHOT else self.name.offset or 0
+        return 0 if self.name.kind is KafkaFileKind.METADATA_SNAPSHOT else self.name.offset or 0
 
     @property
     def root(self) -> str:
@@ -69,9 +69,9 @@ def identify(path: str) -> SingleFile:
         found = SingleFile(path, name, tier.partition if tier else None)
     known = found.root_file is not None or not found.name.is_foreign
     if not known or found.name.kind in (
-        FileKind.QUORUM_STATE,
-        FileKind.KEPT,
-        FileKind.KEPT_SECRET,
+        KafkaFileKind.QUORUM_STATE,
+        KafkaFileKind.KEPT,
+        KafkaFileKind.KEPT_SECRET,
     ):
         raise NotALog(
             "no file of a Kafka log has such a name",
@@ -82,14 +82,14 @@ def identify(path: str) -> SingleFile:
     return found
 
 
-def refuse_beyond(file: SingleFile) -> None:
+def reject_beyond(file: SingleFile) -> None:
     """Of a log that a broker has open: a file that it may be writing is not read by itself.
 
     Raises:
         LogHeld: it is of the segment that holds the high watermark, or lies behind it.
     """
     if file.partition is not None and file.partition.topic == names.METADATA_TOPIC:
-        refuse_metadata(file.root)
+        reject_metadata(file.root)
     base = file.name.offset
     folder = os.path.dirname(os.path.abspath(file.path))
     if file.partition is None or base is None or lock.broker_of(file.root) is None:
@@ -103,7 +103,7 @@ def refuse_beyond(file: SingleFile) -> None:
         )
 
 
-def refuse_metadata(root: str) -> None:
+def reject_metadata(root: str) -> None:
     """No checkpoint says up to where the cluster's metadata log is whole.
 
     Raises:

@@ -23,7 +23,7 @@ from lastwrite.errors import (
     UnsupportedFormat,
 )
 from lastwrite.kafka.format.chunk import KafkaFormat
-from lastwrite.kafka.format.names import FileKind
+from lastwrite.kafka.format.names import KafkaFileKind
 from lastwrite.kafka.look.inspection import Contents, OpenTransaction, SegmentInspection
 from lastwrite.kafka.look.problems import frame_bytes, kafka_problem_of, torn_tail
 from lastwrite.kafka.look.proof import KafkaIndexProof
@@ -138,9 +138,11 @@ class Surveyor:
             indexes.ends(segment.size_bytes, walk.next_offset, -1 if largest is None else largest)
         for problem in indexes.problems:
             note(problem)
-        found.index_entries = count_entries(segment, FileKind.INDEX, note)
-        found.time_index_entries = count_entries(segment, FileKind.TIME_INDEX, note)
-        found.transaction_index_entries = count_entries(segment, FileKind.TRANSACTION_INDEX, note)
+        found.index_entries = count_entries(segment, KafkaFileKind.INDEX, note)
+        found.time_index_entries = count_entries(segment, KafkaFileKind.TIME_INDEX, note)
+        found.transaction_index_entries = count_entries(
+            segment, KafkaFileKind.TRANSACTION_INDEX, note
+        )
         return found
 
     def count(self, data: ByteArray, buffer: ByteArray, table: BatchTable, into: Contents) -> None:
@@ -319,7 +321,7 @@ class _SegmentWalk:
                     self.note(kafka_problem_of(narrow, self._segment.path, position))
 
 
-def count_entries(segment: Segment, kind: FileKind, note: Note) -> int | None:
+def count_entries(segment: Segment, kind: KafkaFileKind, note: Note) -> int | None:
     """How many entries an index of ``segment`` has; None where it is missing or unreadable, which
     is noted.
 
@@ -327,7 +329,9 @@ def count_entries(segment: Segment, kind: FileKind, note: Note) -> int | None:
     """
     stem, _, tail = segment.path.rpartition(".log")
     path = f"{stem}{kind}{tail}"
-    is_true = segment.is_abort_indexed if kind is FileKind.TRANSACTION_INDEX else segment.is_indexed
+    is_true = (
+        segment.is_abort_indexed if kind is KafkaFileKind.TRANSACTION_INDEX else segment.is_indexed
+    )
     if not is_true or not exists(path):
         return None
     try:

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, TypeVar
 from lastwrite.errors import LogError, NotALog, RemoteFailed
 from lastwrite.kafka.format.text import topic_id_text
 from lastwrite.kafka.network.access import tls_context
-from lastwrite.kafka.network.connection import Connection, ConnectionBroken, Passing
+from lastwrite.kafka.network.connection import ConnectionBroken, KafkaConnection, RetriableError
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig
-from lastwrite.kafka.rules.topic_settings import Known
+from lastwrite.kafka.rules.topic_settings import TopicMetadata
 from lastwrite.model.log import TopicPartition
 from lastwrite.reports.groups import UnreadPosition, unread_because
 
@@ -70,7 +70,7 @@ _SHARE = "share"
 T = TypeVar("T")
 
 
-class Position(NamedTuple):
+class GroupOffset(NamedTuple):
     """A consumer group's committed offset in a partition."""
 
     group: str
@@ -94,7 +94,7 @@ class LiveTopic:
         return topic_id_text(self.id) if any(self.id) else None
 
 
-class Cluster:
+class KafkaCluster:
     """The cluster that the brokers at ``bootstrap`` belong to. Safe to share between threads."""
 
     def __init__(self, bootstrap: Sequence[str], config: KafkaClientConfig) -> None:
@@ -104,8 +104,8 @@ class Cluster:
         self._brokers: dict[int, str] = {}
         self._controller = -1
         self._topics: dict[str, LiveTopic] = {}
-        self._idle: dict[str, list[Connection]] = {}
-        self._busy: set[Connection] = set()
+        self._idle: dict[str, list[KafkaConnection]] = {}
+        self._busy: set[KafkaConnection] = set()
         self._is_stopped = False
         self._records_s, self._gave_up_s = 0.0, -1.0
         self._lock = Lock()
@@ -121,9 +121,9 @@ class Cluster:
         """Abort all requests in all threads, and refuse later ones."""
         self._is_stopped = True
         for connection in list(self._busy):
-            connection.hang_up()
+            connection.shutdown()
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> KafkaCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -132,11 +132,11 @@ class Cluster:
     # ------------------------------------------------------------------ connections
 
     @contextlib.contextmanager
-    def connection(self, address: str) -> Iterator[Connection]:
+    def connection(self, address: str) -> Iterator[KafkaConnection]:
         """A connection to the broker, used by this context alone; an idle one is reused."""
         with self._lock:
             idle = self._idle.setdefault(address, [])
-            connection = idle.pop() if idle else Connection(address, self._config, self._tls)
+            connection = idle.pop() if idle else KafkaConnection(address, self._config, self._tls)
             self._busy.add(connection)
         try:
             if self._is_stopped:
@@ -180,7 +180,7 @@ class Cluster:
         """Note that records of a partition arrived."""
         self._records_s = time.monotonic()
 
-    def note_given_up(self) -> None:
+    def note_abandoned(self) -> None:
         """Note that a fetch gave up."""
         self._gave_up_s = time.monotonic()
 
@@ -208,7 +208,7 @@ class Cluster:
                 if here > far:
                     begin_s, far, tries = now_s, here, 0
                 until = begin_s + self.patience_s
-                if self._is_stopped or now_s >= until or not isinstance(error, Passing):
+                if self._is_stopped or now_s >= until or not isinstance(error, RetriableError):
                     raise
                 self.wait(until, tries if isinstance(error, ConnectionBroken) else None)
                 tries += 1
@@ -298,7 +298,7 @@ class Cluster:
         """
         found = self._topics.get(name)
         if found is None:
-            raise Passing(f"topic {name} is not there any more", path=self.address)
+            raise RetriableError(f"topic {name} is not there any more", path=self.address)
         return found
 
     def leader(self, topic: str, partition: int) -> tuple[str, int]:
@@ -310,7 +310,7 @@ class Cluster:
         broker, epoch = self.topic(topic).partitions.get(partition, (-1, -1))
         address = self._brokers.get(broker)
         if address is None:
-            raise Passing(
+            raise RetriableError(
                 f"{topic}-{partition} has no leader",
                 path=self.address,
                 remedy="start the brokers of its replicas (kafka-topics --describe lists them)",
@@ -329,7 +329,7 @@ class Cluster:
             RemoteFailed: any other error.
         """
         if error in _PASSING:
-            raise Passing(f"{doing}: {_PASSING[error]}", path=address, remedy="run again")
+            raise RetriableError(f"{doing}: {_PASSING[error]}", path=address, remedy="run again")
         if error in _REFUSED:
             raise RemoteFailed(
                 f"{doing}: {_REFUSED[error]}",
@@ -340,7 +340,7 @@ class Cluster:
             words = f": {said}" if said else ""
             raise RemoteFailed(f"{doing}: refused with error {int(error)}{words}", path=address)
 
-    def settings(self, topics: Sequence[str]) -> dict[str, Known | LogError]:
+    def settings(self, topics: Sequence[str]) -> dict[str, TopicMetadata | LogError]:
         """The settings of each topic with their origins, or the error why they are unknown.
 
         Raises:
@@ -359,7 +359,7 @@ class Cluster:
             answer = connection.ask(
                 "describe_configs", doing, resources=resources, include_synonyms=True
             )
-        found: dict[str, Known | LogError] = {}
+        found: dict[str, TopicMetadata | LogError] = {}
         for each in answer.results:
             try:
                 self.check(
@@ -371,13 +371,13 @@ class Cluster:
         missing = NotALog("no broker reports its settings", path=self.address)
         return {topic: found.get(topic, missing) for topic in topics}
 
-    def positions(self) -> tuple[dict[TopicPartition, list[Position]], list[UnreadPosition]]:
+    def positions(self) -> tuple[dict[TopicPartition, list[GroupOffset]], list[UnreadPosition]]:
         """Committed offsets by partition, sorted by group; and the groups that could not be read.
 
         Raises:
             RemoteFailed: a broker does not answer, or refuses to list groups.
         """
-        found: dict[TopicPartition, list[Position]] = {}
+        found: dict[TopicPartition, list[GroupOffset]] = {}
         unread: list[UnreadPosition] = []
         done: set[str] = set()  # a retry skips the groups that are done
         self.patiently(lambda: self._ask_positions(found, unread, done), None, lambda: len(done))
@@ -385,7 +385,7 @@ class Cluster:
 
     def _ask_positions(
         self,
-        found: dict[TopicPartition, list[Position]],
+        found: dict[TopicPartition, list[GroupOffset]],
         unread: list[UnreadPosition],
         done: set[str],
     ) -> None:
@@ -405,7 +405,7 @@ class Cluster:
                     try:
                         if answer.error_code not in _NO_GROUP:
                             self.check(answer.error_code, doing, address, rights=_OF_GROUP)
-                    except Passing:
+                    except RetriableError:
                         raise
                     except RemoteFailed as error:
                         unread.append(unread_because(error, address, group))
@@ -416,7 +416,7 @@ class Cluster:
                         if part.error_code or part.committed_offset < 0:
                             continue
                         epoch = getattr(part, "committed_leader_epoch", -1)
-                        at = Position(group, part.committed_offset, epoch, part.metadata or "")
+                        at = GroupOffset(group, part.committed_offset, epoch, part.metadata or "")
                         found.setdefault(name, []).append(at)
 
 
@@ -426,7 +426,7 @@ def _parts(answer: Any) -> Iterator[tuple[TopicPartition, Any]]:
             yield TopicPartition(topic.name, part.partition_index), part
 
 
-def _known(configs: Sequence[Any]) -> Known:
+def _known(configs: Sequence[Any]) -> TopicMetadata:
     said: dict[str, dict[str, object]] = {"broker": {}, "brokers": {}, "file": {}}
     own: dict[str, object] = {}
     for each in configs:
@@ -435,7 +435,7 @@ def _known(configs: Sequence[Any]) -> Known:
         for other in each.synonyms:
             if other.source in _WORDS:
                 said[_WORDS[other.source]][other.name] = other.value
-    return Known(topic=own, **said)
+    return TopicMetadata(topic=own, **said)
 
 
 def address_of(host: str, port: int) -> str:

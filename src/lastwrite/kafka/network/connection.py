@@ -22,9 +22,19 @@ from lastwrite.config.address import parse_address
 from lastwrite.errors import CorruptLog, LogError, RemoteFailed
 from lastwrite.kafka.network import messages
 from lastwrite.kafka.network.access import authenticate
-from lastwrite.kafka.network.fetch import Answer, Asked, decode_fetch, encode_fetch
+from lastwrite.kafka.network.fetch import (
+    FetchedPartition,
+    FetchPartition,
+    decode_fetch,
+    encode_fetch,
+)
 from lastwrite.kafka.network.messages import APIS
-from lastwrite.kafka.network.produce import Append, Appended, decode_produce, encode_produce
+from lastwrite.kafka.network.produce import (
+    ProduceBatch,
+    ProduceResult,
+    decode_produce,
+    encode_produce,
+)
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig
 
 _ROOM_BYTES = 1 << 20
@@ -35,15 +45,15 @@ _UNSUPPORTED_VERSION = 35
 _LONGEST_PAUSE_S = 60.0  # of a broker's throttle time
 
 
-class Passing(RemoteFailed):
+class RetriableError(RemoteFailed):
     """A retriable error: waiting, or another leader, may resolve it."""
 
 
-class ConnectionBroken(Passing):
+class ConnectionBroken(RetriableError):
     """The broker or the network closed an established connection."""
 
 
-class Room:
+class ReceiveBuffer:
     """The buffer of a response. Its views are valid until the next response is received into it."""
 
     def __init__(self) -> None:
@@ -58,7 +68,7 @@ class Room:
         return memoryview(self._bytes)[:size]
 
 
-class Connection:
+class KafkaConnection:
     """A connection to ``address`` (``HOST:PORT``), opened by the first request and closed by the
     first error. Not thread-safe.
     """
@@ -74,7 +84,7 @@ class Connection:
         self._versions: dict[int, tuple[int, int]] = {}
         self._correlation_id = 0
         self._awaited: deque[int] = deque()  # correlation ids of ``ask_produce``
-        self._room = Room()
+        self._room = ReceiveBuffer()
         self._filled = 0  # bytes that the last ``_fill`` received
         self._arrived = memoryview(b"")  # of a response that was cut off
         self._tls = tls
@@ -108,7 +118,7 @@ class Connection:
             self._opened(doing)
             return self._common(name) is not None
 
-    def ask_fetch(self, asked: Asked, doing: str) -> None:
+    def ask_fetch(self, asked: FetchPartition, doing: str) -> None:
         """Send a Fetch request. ``fetched`` returns its response and must be the next call."""
         with self._failing(doing):
             self._opened(doing)
@@ -119,7 +129,7 @@ class Connection:
             )
             self._send(request)
 
-    def fetched(self, asked: Asked, room: Room, doing: str) -> Answer:
+    def fetched(self, asked: FetchPartition, room: ReceiveBuffer, doing: str) -> FetchedPartition:
         """The response to ``ask_fetch``; its records are a view of ``room``.
 
         If the connection breaks within the records, it contains those that arrived.
@@ -135,7 +145,7 @@ class Connection:
             self._mute(answer.throttle_ms)
             return answer
 
-    def _cut(self, version: int, error: OSError) -> Answer:
+    def _cut(self, version: int, error: OSError) -> FetchedPartition:
         """Decode the part of a response that arrived before ``error``. Raises ``error`` if no
         record did.
         """
@@ -149,11 +159,11 @@ class Connection:
         except CorruptLog:
             raise error from None
 
-    def _fetch_version(self, asked: Asked) -> int:
+    def _fetch_version(self, asked: FetchPartition) -> int:
         version = self._version("fetch")
         return version if any(asked.topic_id) else min(version, 12)
 
-    def ask_produce(self, append: Append, doing: str) -> None:
+    def ask_produce(self, append: ProduceBatch, doing: str) -> None:
         """Send a Produce request. ``produced`` returns its response.
 
         Several may be in flight. No other request may be sent until all are answered.
@@ -173,7 +183,7 @@ class Connection:
                 )
             )
 
-    def produced(self, doing: str) -> Appended:
+    def produced(self, doing: str) -> ProduceResult:
         """The response to the oldest unanswered ``ask_produce``."""
         with self._failing(doing):
             deadline = (
@@ -190,7 +200,7 @@ class Connection:
             self._socket.close()
             self._socket = None
 
-    def hang_up(self) -> None:
+    def shutdown(self) -> None:
         """Shut the socket down, so that a thread that waits for a response fails at once."""
         talking = self._socket
         if talking is not None:
@@ -319,7 +329,9 @@ class Connection:
         self._socket.settimeout(self._timeout)
         self._socket.sendall(_SIZE.pack(len(request)) + request)
 
-    def _receive(self, deadline: float, room: Room, wanted: int | None = None) -> memoryview:
+    def _receive(
+        self, deadline: float, room: ReceiveBuffer, wanted: int | None = None
+    ) -> memoryview:
         """The next response, without its correlation id.
 
         ``wanted`` is the correlation id to expect; None means that of the last request.
@@ -375,7 +387,7 @@ class Connection:
 
     def _failed(self, error: LogError | OSError, doing: str) -> RemoteFailed:
         remedy = "see whether it runs there, and whether this machine may reach it"
-        kind = Passing
+        kind = RetriableError
         if isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError):
             kind = ConnectionBroken
         if isinstance(error, ssl.SSLError):  # also where the broker refuses our certificate

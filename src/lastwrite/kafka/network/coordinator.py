@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from lastwrite.errors import CommitConflict, RemoteFailed
-from lastwrite.kafka.network.cluster import Cluster, address_of
+from lastwrite.kafka.network.cluster import KafkaCluster, address_of
 from lastwrite.kafka.network.messages import made
 from lastwrite.model.log import TopicPartition
 
@@ -32,7 +32,7 @@ def _of_offsets(answer: Any) -> Iterable[int]:
 class _Coordinator:
     """Finds the coordinator of a key, and sends it requests."""
 
-    def __init__(self, cluster: Cluster, key: str, kind: int) -> None:
+    def __init__(self, cluster: KafkaCluster, key: str, kind: int) -> None:
         self._cluster = cluster
         self._key, self._kind = key, kind
         self._address: str | None = None
@@ -78,21 +78,21 @@ class _Coordinator:
         return address_of(answer.host, answer.port)
 
 
-class Committed(NamedTuple):
+class CommittedOffset(NamedTuple):
     """A group's committed offset in a partition."""
 
     offset: int
     metadata: str
 
 
-class Group:
+class GroupClient:
     """A consumer group that this client is not a member of."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
+    def __init__(self, cluster: KafkaCluster, name: str) -> None:
         self.name = name
         self._coordinator = _Coordinator(cluster, name, _GROUP)
 
-    def position(self, name: TopicPartition) -> Committed | None:
+    def position(self, name: TopicPartition) -> CommittedOffset | None:
         """The committed offset, once no open transaction may change it. None if there is none.
 
         Raises:
@@ -110,7 +110,7 @@ class Group:
         for topic in answer.topics:
             for part in topic.partitions:
                 if part.committed_offset >= 0:
-                    return Committed(part.committed_offset, part.metadata or "")
+                    return CommittedOffset(part.committed_offset, part.metadata or "")
         return None
 
     def commit(self, name: TopicPartition, offset: int, metadata: str) -> None:
@@ -137,7 +137,7 @@ class Group:
         self._coordinator.ask("offset_commit", doing, values, _of_offsets)
 
     def commit_within(
-        self, transactions: Transactions, name: TopicPartition, offset: int, metadata: str
+        self, transactions: TransactionClient, name: TopicPartition, offset: int, metadata: str
     ) -> None:
         """Commit ``offset`` as part of the open transaction."""
 
@@ -168,10 +168,10 @@ def _position(
     return (made(module, f"{of}Topic", name=name.topic, partitions=(part,)),)
 
 
-class Transactions:
+class TransactionClient:
     """The transactions of the producer with transactional id ``id``, one after another."""
 
-    def __init__(self, cluster: Cluster, id: str) -> None:
+    def __init__(self, cluster: KafkaCluster, id: str) -> None:
         self._id = id
         self._coordinator = _Coordinator(cluster, id, _TRANSACTIONS)
         self.producer_id = self.epoch = -1

@@ -27,7 +27,7 @@ from lastwrite.kafka.network.messages import header, skip_tags
 _FLEXIBLE, _BY_ID = 12, 13
 
 
-class Asked(NamedTuple):
+class FetchPartition(NamedTuple):
     """The parameters of a Fetch request."""
 
     topic: str
@@ -39,7 +39,7 @@ class Asked(NamedTuple):
     max_wait_ms: int
 
 
-class Answer(NamedTuple):
+class FetchedPartition(NamedTuple):
     """A Fetch response; ``records`` is a view of the receive buffer."""
 
     throttle_ms: int
@@ -50,7 +50,7 @@ class Answer(NamedTuple):
     is_cut: bool = False  # the connection broke within ``records``
 
 
-def encode_fetch(version: int, correlation_id: int, client_id: str, asked: Asked) -> bytes:
+def encode_fetch(version: int, correlation_id: int, client_id: str, asked: FetchPartition) -> bytes:
     """The bytes of a Fetch request."""
     flexible = version >= _FLEXIBLE
     one = b"\x02" if flexible else struct.pack(">i", 1)
@@ -81,7 +81,7 @@ def encode_fetch(version: int, correlation_id: int, client_id: str, asked: Asked
     return b"".join(parts)
 
 
-def _topic(version: int, asked: Asked) -> bytes:
+def _topic(version: int, asked: FetchPartition) -> bytes:
     if version >= _BY_ID:
         return asked.topic_id
     name = asked.topic.encode()
@@ -91,7 +91,7 @@ def _topic(version: int, asked: Asked) -> bytes:
     return struct.pack(">h", len(name)) + name
 
 
-def decode_fetch(version: int, data: Buffer, is_cut: bool = False) -> Answer:
+def decode_fetch(version: int, data: Buffer, is_cut: bool = False) -> FetchedPartition:
     """Decode a Fetch response; ``data`` begins after the correlation id.
 
     ``is_cut`` means that the connection broke before the end.
@@ -107,7 +107,7 @@ def decode_fetch(version: int, data: Buffer, is_cut: bool = False) -> Answer:
         reader.integer(I32)  # no session
     topics = _count(reader, flexible)
     if topics == 0 and (error or throttle_ms):  # a broker that throttles sends no topics
-        return Answer(throttle_ms, error, -1, -1, memoryview(b""))
+        return FetchedPartition(throttle_ms, error, -1, -1, memoryview(b""))
     if topics != 1:
         raise CorruptLog(f"an answer about {topics} topics, of one that was asked for", 0)
     if version >= _BY_ID:
@@ -134,7 +134,7 @@ def decode_fetch(version: int, data: Buffer, is_cut: bool = False) -> Answer:
         size = min(size, left)
     elif size > left:
         raise CorruptLog(f"{size} bytes of records announced, {left} there", begin)
-    return Answer(
+    return FetchedPartition(
         throttle_ms,
         error,
         high_watermark,

@@ -17,9 +17,9 @@ import numpy as np
 from lastwrite.errors import CommitConflict, CorruptLog, RemoteFailed
 from lastwrite.kafka.format.batch_layout import BATCH_HEADER
 from lastwrite.kafka.format.chunk import KafkaFormat
-from lastwrite.kafka.network.cluster import Cluster
-from lastwrite.kafka.network.connection import Connection, Passing, Room
-from lastwrite.kafka.network.fetch import Answer, Asked
+from lastwrite.kafka.network.cluster import KafkaCluster
+from lastwrite.kafka.network.connection import KafkaConnection, ReceiveBuffer, RetriableError
+from lastwrite.kafka.network.fetch import FetchedPartition, FetchPartition
 from lastwrite.kafka.network.messages import made
 from lastwrite.kafka.rules import forks
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig
@@ -37,7 +37,7 @@ _WAIT_MS = 500  # the broker's max wait for records
 _LOOKS = 3  # attempts to fetch damaged bytes: the damage may be in transit, not in the log
 
 
-class Bounds(NamedTuple):
+class LogBounds(NamedTuple):
     """The first offset of a log and its high watermark."""
 
     log_start: int
@@ -47,26 +47,28 @@ class Bounds(NamedTuple):
 class LiveLog:
     """A partition. Not thread-safe; ``close`` returns its connection."""
 
-    def __init__(self, cluster: Cluster, name: TopicPartition, config: KafkaClientConfig) -> None:
+    def __init__(
+        self, cluster: KafkaCluster, name: TopicPartition, config: KafkaClientConfig
+    ) -> None:
         self.name = name
         self.path = f"kafka://{cluster.address}/{name}"
         self.topic_id = cluster.topic(name.topic).id
         self._cluster = cluster
         self._config = config
         self._held = contextlib.ExitStack()
-        self._connection: Connection | None = None
+        self._connection: KafkaConnection | None = None
         self._epoch = -1  # of the leader that requests go to
         self._last_epoch = -1  # of the last batch received; -1 if unknown
         self._max_bytes = _FETCH_BYTES
-        self._asked: Asked | None = None
-        self._room = Room()  # not the connection's: its next user would overwrite it
+        self._asked: FetchPartition | None = None
+        self._room = ReceiveBuffer()  # not the connection's: its next user would overwrite it
 
     def close(self) -> None:
         self._held.close()
 
     # ------------------------------------------------------------------ bounds
 
-    def bounds(self) -> Bounds:
+    def bounds(self) -> LogBounds:
         """The log start offset and the high watermark.
 
         Raises:
@@ -74,10 +76,10 @@ class LiveLog:
         """
         try:
             return self._cluster.patiently(
-                lambda: Bounds(self._offset(_EARLIEST), self._offset(_LATEST))
+                lambda: LogBounds(self._offset(_EARLIEST), self._offset(_LATEST))
             )
         except RemoteFailed:
-            self._cluster.note_given_up()
+            self._cluster.note_abandoned()
             raise
 
     def _offset(self, timestamp: int) -> int:
@@ -240,16 +242,16 @@ class LiveLog:
             raise self._stalled(at, heard, why)
         self._cluster.wait(until, cuts)
 
-    def _stalled(self, at: int, heard: float, why: str) -> Passing:
-        self._cluster.note_given_up()
-        return Passing(
+    def _stalled(self, at: int, heard: float, why: str) -> RetriableError:
+        self._cluster.note_abandoned()
+        return RetriableError(
             f"no record came from offset {at} on for {time.monotonic() - heard:.0f} s: {why}",
             path=self.path,
             remedy="see to the network and the broker, and run the same command again, which goes "
             "on where this one stopped; default.api.timeout.ms is how long it waits",
         )
 
-    def _read(self, at: int, heard: float) -> Answer:
+    def _read(self, at: int, heard: float) -> FetchedPartition:
         """The response from offset ``at`` on; asks the new leader if leadership moved.
 
         ``heard`` is when the last record arrived.
@@ -257,7 +259,7 @@ class LiveLog:
 
         doing = f"fetch from {self.name}"
 
-        def read() -> Answer:
+        def read() -> FetchedPartition:
             try:
                 if self._asked is None or self._asked.offset != at:
                     self._drop()
@@ -280,7 +282,7 @@ class LiveLog:
 
         try:
             return self._cluster.patiently(read, heard)
-        except Passing as error:
+        except RetriableError as error:
             raise self._stalled(at, heard, error.problem) from error
 
     def _ask(self, at: int) -> None:
@@ -299,7 +301,7 @@ class LiveLog:
                 self._refuse_if_cut(at)
             self._epoch = epoch
             self._connection = self._held.enter_context(self._cluster.connection(address))
-        asked = Asked(
+        asked = FetchPartition(
             self.name.topic,
             self.topic_id,
             self.name.partition,

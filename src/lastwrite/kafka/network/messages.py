@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from lastwrite.encoding.layout import Buffer
 from lastwrite.errors import CorruptLog, EnvironmentUnfit
 from lastwrite.kafka.cluster.message import MessageReader
-from lastwrite.kafka.network.claims import checked
+from lastwrite.kafka.network.size_limits import checked
 
 _HEADER = struct.Struct(">hhi")
 

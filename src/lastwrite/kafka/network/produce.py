@@ -21,7 +21,7 @@ from lastwrite.kafka.cluster.message import MessageReader
 from lastwrite.kafka.network.messages import header
 
 
-class Append(NamedTuple):
+class ProduceBatch(NamedTuple):
     """A batch and the partition that it is written to."""
 
     topic: str
@@ -29,7 +29,7 @@ class Append(NamedTuple):
     batch: Buffer
 
 
-class Appended(NamedTuple):
+class ProduceResult(NamedTuple):
     """A Produce response."""
 
     throttle_ms: int
@@ -39,7 +39,7 @@ class Appended(NamedTuple):
 
 
 def encode_produce(
-    version: int, correlation_id: int, client_id: str, append: Append, timeout_ms: int
+    version: int, correlation_id: int, client_id: str, append: ProduceBatch, timeout_ms: int
 ) -> bytes:
     """The bytes of a Produce request."""
     name = append.topic.encode()
@@ -54,7 +54,7 @@ def encode_produce(
     )
 
 
-def decode_produce(version: int, data: Buffer) -> Appended:
+def decode_produce(version: int, data: Buffer) -> ProduceResult:
     """Decode a Produce response; ``data`` begins after the correlation id.
 
     Raises:
@@ -78,7 +78,7 @@ def decode_produce(version: int, data: Buffer) -> Appended:
             words.append(f"record {number}: {text}")
         words.insert(0, _text(reader))
     throttle_ms = reader.integer(I32)
-    return Appended(throttle_ms, error, base_offset, "; ".join(filter(None, words[:3])))
+    return ProduceResult(throttle_ms, error, base_offset, "; ".join(filter(None, words[:3])))
 
 
 def _text(reader: MessageReader) -> str:

@@ -24,11 +24,11 @@ from collections import deque
 from collections.abc import Sequence
 
 from lastwrite.errors import CommitConflict
-from lastwrite.kafka.format.outgoing import Outgoing, next_sequence
-from lastwrite.kafka.network.cluster import Cluster
-from lastwrite.kafka.network.connection import Connection, Passing
-from lastwrite.kafka.network.coordinator import Group, Transactions
-from lastwrite.kafka.network.produce import Append
+from lastwrite.kafka.format.outgoing import OutgoingBatch, next_sequence
+from lastwrite.kafka.network.cluster import KafkaCluster
+from lastwrite.kafka.network.connection import KafkaConnection, RetriableError
+from lastwrite.kafka.network.coordinator import GroupClient, TransactionClient
+from lastwrite.kafka.network.produce import ProduceBatch
 from lastwrite.model.log import TopicPartition
 
 _UNDER_WAY = 5  # requests in flight; a broker keeps the last five batches of a producer
@@ -38,14 +38,14 @@ _OUT_OF_ORDER = 45
 _LONGEST_SILENCE_S = 60.0
 
 
-class Note:
+class ProgressRecord:
     """Text that is stored in the cluster for a partition, in consumer groups named after ``name``."""
 
-    def __init__(self, cluster: Cluster, name: str, of: TopicPartition) -> None:
+    def __init__(self, cluster: KafkaCluster, name: str, of: TopicPartition) -> None:
         self._cluster = cluster
         self._name = name
         self._of = of
-        self._groups: list[Group] = []
+        self._groups: list[GroupClient] = []
 
     def read(self) -> str:
         """The text. Empty if there is none.
@@ -62,7 +62,7 @@ class Note:
             text += "" if more is None else more.metadata
         return text
 
-    def write(self, text: str, transactions: Transactions) -> None:
+    def write(self, text: str, transactions: TransactionClient) -> None:
         """Replace the text.
 
         Raises:
@@ -77,25 +77,27 @@ class Note:
             group.commit_within(transactions, self._of, len(starts), piece)
         transactions.end(committed=True)
 
-    def _group(self, number: int) -> Group:
+    def _group(self, number: int) -> GroupClient:
         while number >= len(self._groups):
             more = f".{len(self._groups)}" if self._groups else ""
-            self._groups.append(Group(self._cluster, self._name + more))
+            self._groups.append(GroupClient(self._cluster, self._name + more))
         return self._groups[number]
 
 
-class Producer:
+class TransactionalProducer:
     """Writes one partition, as the module describes. Not thread-safe; ``close`` returns its
     connection.
     """
 
-    def __init__(self, cluster: Cluster, name: TopicPartition, transactions: Transactions) -> None:
+    def __init__(
+        self, cluster: KafkaCluster, name: TopicPartition, transactions: TransactionClient
+    ) -> None:
         self._cluster = cluster
         self._name = name
         self._transactions = transactions
         self._doing = f"write to {name}"
         self._held = contextlib.ExitStack()
-        self._connection: Connection | None = None
+        self._connection: KafkaConnection | None = None
         self._sequence = 0
 
     def close(self) -> None:
@@ -115,7 +117,7 @@ class Producer:
         self._transactions.begin()  # returns once the marker is written
         self._sequence = 0
 
-    def send(self, batches: Sequence[Outgoing], offset: int) -> None:
+    def send(self, batches: Sequence[OutgoingBatch], offset: int) -> None:
         """Append the batches; the first must get offset ``offset``.
 
         Raises:
@@ -137,7 +139,7 @@ class Producer:
                     self._transactions.producer_id, self._transactions.epoch, self._sequence
                 )
                 self._sequence = next_sequence(self._sequence, batch.records)
-                append = Append(self._name.topic, self._name.partition, data.data)
+                append = ProduceBatch(self._name.topic, self._name.partition, data.data)
                 self._connection.ask_produce(append, self._doing)
                 waiting.append(offset)
                 offset += batch.records
@@ -153,7 +155,7 @@ class Producer:
         """
         now = time.monotonic()
         if now - heard > _LONGEST_SILENCE_S:
-            raise Passing(f"{self._doing}: paused for too long", path=self._cluster.address)
+            raise RetriableError(f"{self._doing}: paused for too long", path=self._cluster.address)
         return now
 
     def _take(self, offset: int) -> None:
@@ -167,7 +169,9 @@ class Producer:
                 remedy="let one finish; then run again",
             )
         if answer.error == _OUT_OF_ORDER:
-            raise Passing(f"{self._doing}: the broker lost what was written last", path=address)
+            raise RetriableError(
+                f"{self._doing}: the broker lost what was written last", path=address
+            )
         rights = "Write of the topic"
         self._cluster.check(answer.error, self._doing, address, answer.message, rights)
         if answer.base_offset != offset:

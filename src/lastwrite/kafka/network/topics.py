@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from lastwrite.kafka.network.cluster import Cluster
+from lastwrite.kafka.network.cluster import KafkaCluster
 from lastwrite.kafka.network.messages import made
 
 _TOPIC, _BROKER = 2, 4  # kinds of resources that have settings
@@ -24,7 +24,7 @@ class TopicSetting(NamedTuple):
     is_own: bool  # set for the topic itself
 
 
-def settings(cluster: Cluster, topic: str) -> dict[str, TopicSetting]:
+def settings(cluster: KafkaCluster, topic: str) -> dict[str, TopicSetting]:
     """All settings that a broker reports for the topic, by name.
 
     Raises:
@@ -50,7 +50,7 @@ def settings(cluster: Cluster, topic: str) -> dict[str, TopicSetting]:
     return cluster.patiently(asked)
 
 
-def largest_request(cluster: Cluster) -> int | None:
+def largest_request(cluster: KafkaCluster) -> int | None:
     """The least ``socket.request.max.bytes`` of the cluster's brokers. None if they refuse to
     report it.
 
@@ -76,7 +76,7 @@ def largest_request(cluster: Cluster) -> int | None:
 
 
 def create(
-    cluster: Cluster, topic: str, partitions: int, replication: int, own: Mapping[str, str]
+    cluster: KafkaCluster, topic: str, partitions: int, replication: int, own: Mapping[str, str]
 ) -> None:
     """Create a topic unless it exists. ``replication`` -1 means the brokers' default.
 
@@ -120,7 +120,7 @@ def create(
     cluster.patiently(seen)
 
 
-def alter(cluster: Cluster, topic: str, own: Mapping[str, str | None]) -> None:
+def alter(cluster: KafkaCluster, topic: str, own: Mapping[str, str | None]) -> None:
     """Set some of a topic's own settings; None removes one.
 
     Raises:

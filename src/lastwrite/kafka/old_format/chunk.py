@@ -39,7 +39,7 @@ _OUT_BYTES = 4 << 20  # output per call, unless a single entry is larger
 _MOST_OFFSETS = 0x7FFFFFFF  # from a batch's first to its last
 
 
-class Converted(NamedTuple):
+class ConvertedBatches(NamedTuple):
     """The converted part of a chunk. ``buffer`` contains the batches."""
 
     rows: int
@@ -60,7 +60,7 @@ class OldConverter:
 
     def convert(
         self, buffer: ByteArray, start: int, end: int, lowest_offset: int, table: BatchTable
-    ) -> Converted:
+    ) -> ConvertedBatches:
         """Convert the old entries at the start of ``buffer[start:end]``, one row of ``table`` each.
 
         Stops before a batch of magic 2, before a faulty entry, or when the table or the output is
@@ -86,7 +86,7 @@ class OldConverter:
                         continue
                 elif code == old_kernels.NEED_ROOM:
                     if not rows:
-                        self._make_room(int(wanted), int(at))
+                        self._reserve(int(wanted), int(at))
                         continue
                 elif code not in (kernels.OK, kernels.NEED_MORE, old_kernels.NEW_MAGIC):
                     raise _error(code, place)
@@ -95,7 +95,7 @@ class OldConverter:
                     not rows
                 ):  # else the rows so far are returned, and the next call meets the error again
                     raise
-            return Converted(
+            return ConvertedBatches(
                 rows, int(at), int(wanted) if code == kernels.NEED_MORE else -1, self._out
             )
 
@@ -138,7 +138,7 @@ class OldConverter:
         if to + need > len(self._out):
             if rows:
                 return 0, floor
-            self._make_room(need, at)
+            self._reserve(need, at)
         old_kernels.convert_wrapper(
             self._plain,
             plain_size,
@@ -175,7 +175,7 @@ class OldConverter:
             except LogError as error:
                 raise CorruptLog(error.problem, at, remedy=RESTORE) from error
 
-    def _make_room(self, need: int, at: int) -> None:
+    def _reserve(self, need: int, at: int) -> None:
         """Allocate an output of at least ``need`` bytes. The old content is lost."""
         if need > self._limit:
             raise _too_large(

@@ -31,7 +31,7 @@ from lastwrite.kafka.producers import headers
 from lastwrite.kafka.producers.snapshot import ProducerEntry
 from lastwrite.kafka.rules.producers import ProducerStates
 from lastwrite.model.columns import ByteArray, Int64Array
-from lastwrite.model.log import AbortedTransaction, PartitionLog, Producer, Segment
+from lastwrite.model.log import AbortedTransaction, PartitionLog, ProducerState, Segment
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.reading import reader_of
 
@@ -44,7 +44,7 @@ _ROWS = 4096
 class ProducerHistory(NamedTuple):
     """Producers and transactions, from a log's batches alone."""
 
-    producers: tuple[Producer, ...]
+    producers: tuple[ProducerState, ...]
     aborted: tuple[AbortedTransaction, ...]  # by the marker's offset
     # (producer id, first offset) of open transactions, by that offset
     open: tuple[tuple[int, int], ...]
@@ -52,7 +52,7 @@ class ProducerHistory(NamedTuple):
     aborts: frozenset[tuple[int, int]]
 
 
-class Sighting(NamedTuple):
+class ProducerBatch(NamedTuple):
     """A batch that has a producer."""
 
     kind: int  # as in ``kafka.producers.headers``
@@ -73,7 +73,7 @@ def read_producers(
     high_watermark: int,
     end_offset: int,
     bare_from: int | None = None,
-) -> tuple[tuple[Producer, ...], int | None]:
+) -> tuple[tuple[ProducerState, ...], int | None]:
     """The producers at a log's end, by id, and the first offset of the earliest transaction that is
     open or whose marker is not replicated (None if there is none).
 
@@ -132,7 +132,7 @@ def read_history(log: PartitionLog) -> ProducerHistory:
     return ProducerHistory(states.producers, states.aborted, states.open, frozenset(aborts))
 
 
-def sightings_in(data: ByteArray, floor: int, end_offset: int) -> Iterator[Sighting]:
+def sightings_in(data: ByteArray, floor: int, end_offset: int) -> Iterator[ProducerBatch]:
     """The batches with a producer among the whole batches in ``data``, up to ``end_offset``.
 
     ``floor`` is the least offset that the first batch may have.
@@ -150,7 +150,7 @@ def sightings_in(data: ByteArray, floor: int, end_offset: int) -> Iterator[Sight
             if kind == headers.PACKED:
                 kind = _packed_marker(left[place:])
             if kind is not None:
-                yield Sighting._make((kind, *fields, *_more(left[place:], kind)))
+                yield ProducerBatch._make((kind, *fields, *_more(left[place:], kind)))
         if why == headers.END:
             return
         if why != headers.FULL:
@@ -171,7 +171,7 @@ def _more(batch: ByteArray, kind: int) -> tuple[int, int]:
     return -1, int.from_bytes(value[2:6], "big", signed=True) if len(value) >= 6 else -1
 
 
-def entry_after(before: ProducerEntry | None, seen: Sighting) -> ProducerEntry:
+def entry_after(before: ProducerEntry | None, seen: ProducerBatch) -> ProducerEntry:
     """A broker's entry for a producer after one more of its batches."""
     is_other = before is None or before.producer_epoch != seen.epoch
     open_from = -1 if before is None else before.current_txn_first_offset
@@ -195,7 +195,7 @@ def entry_after(before: ProducerEntry | None, seen: Sighting) -> ProducerEntry:
     )
 
 
-def feed(states: ProducerStates, sightings: Iterable[Sighting]) -> None:
+def feed(states: ProducerStates, sightings: Iterable[ProducerBatch]) -> None:
     """Apply the batches to ``states``, in order."""
     for kind, producer_id, epoch, base_offset, last_offset, timestamp_ms, *_ in sightings:
         if kind <= headers.TRANSACTIONAL:
@@ -239,7 +239,7 @@ def _newest(
     offsets: Iterable[int],
     read_snapshot: Callable[[int], tuple[ProducerEntry, ...]],
     log_start: int,
-) -> tuple[int, tuple[Producer, ...]]:
+) -> tuple[int, tuple[ProducerState, ...]]:
     """The offset and producers of the first snapshot that decodes, else ``log_start`` and none."""
     for offset in offsets:
         try:
@@ -247,7 +247,7 @@ def _newest(
         except (CorruptLog, UnsupportedFormat):
             continue
         return offset, tuple(
-            Producer(
+            ProducerState(
                 e.producer_id,
                 e.producer_epoch,
                 e.last_offset,
@@ -268,7 +268,7 @@ def _not_below(offset: int | None, log_start: int) -> int | None:
 
 def _sightings(
     segments: Sequence[Segment], from_offset: int, end_offset: int
-) -> Iterator[Sighting]:
+) -> Iterator[ProducerBatch]:
     """The batches with a producer that end in [``from_offset``, ``end_offset``), up to any damage."""
     if from_offset >= end_offset:
         return
@@ -284,7 +284,7 @@ def _sightings(
 
 def _in_segment(
     segment: Segment, from_offset: int, end_offset: int, rows: Int64Array
-) -> Generator[Sighting, None, bool]:
+) -> Generator[ProducerBatch, None, bool]:
     """``_sightings`` of one segment. Returns whether it was walked to the end of its file."""
     position, floor, window = 0, segment.base_offset, _WINDOW_BYTES
     room = np.empty(_WINDOW_BYTES, dtype=np.uint8)
@@ -303,7 +303,7 @@ def _in_segment(
                 if kind == headers.PACKED:
                     kind = _packed_marker(data[place:])
                 if kind is not None:
-                    yield Sighting(kind, *fields)
+                    yield ProducerBatch(kind, *fields)
             if why in (headers.END, headers.DAMAGED) or (at == 0 and window == _WINDOW_BYTES):
                 return bool(position + at == segment.size_bytes)
             window = (

@@ -40,12 +40,12 @@ from lastwrite.kafka.format.names import (
     CLEAN_SHUTDOWN,
     META_PROPERTIES,
     RECOVERY_POINTS,
-    FileKind,
+    KafkaFileKind,
     Suffix,
     segment_file_name,
 )
 from lastwrite.kafka.producers.history import encode_aborted
-from lastwrite.kafka.recovery import index_truth, proof_walk
+from lastwrite.kafka.recovery import index_check, proof_walk
 from lastwrite.model.columns import Int64Array
 from lastwrite.model.log import AbortedTransaction, Segment
 from lastwrite.storage import files
@@ -87,7 +87,7 @@ _NO_INDEX = IndexState()
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class RecoveredSegment:
     """The result of a broker's recovery of one segment."""
 
     size_bytes: int  # of the entries that stay; the rest is truncated
@@ -111,14 +111,14 @@ class Recovered:
 
 def recover_segment(
     log_path: str, base_offset: int, index_path: str, time_index_path: str
-) -> Recovered:
+) -> RecoveredSegment:
     """Walk the whole segment as a broker's recovery does, and check its indexes. Changes nothing.
 
     Raises:
         LogError: a file cannot be read.
     """
     return _recover_once(
-        base_offset, *(identity_of(path) for path in (log_path, index_path, time_index_path))
+        base_offset, *(file_identity(path) for path in (log_path, index_path, time_index_path))
     )
 
 
@@ -132,7 +132,7 @@ class FileIdentity(NamedTuple):
     inode: int = 0
 
 
-def identity_of(path: str) -> FileIdentity:
+def file_identity(path: str) -> FileIdentity:
     try:
         seen = os.stat(path)
     except FileNotFoundError:
@@ -147,9 +147,9 @@ def identity_of(path: str) -> FileIdentity:
 )  # a run recovers a segment, plans it, and checks it before and after a commit
 def _recover_once(
     base_offset: int, log: FileIdentity, index: FileIdentity, time_index: FileIdentity
-) -> Recovered:
+) -> RecoveredSegment:
     path, file_bytes, *_ = log
-    truth = _IndexTruth(base_offset, index, time_index)
+    truth = _IndexCheck(base_offset, index, time_index)
     size, end_offset, largest, has_markers = 0, base_offset, -1, False
     error: LogError | None = None
     walk = _Entries(path, file_bytes)
@@ -160,15 +160,15 @@ def _recover_once(
             error = CorruptLog(f"offset {last} comes after {end_offset - 1}", at, path)
             # Recovery's behaviour depends on where it would write an index entry.
             if _is_emptied(path, file_bytes, base_offset):
-                return Recovered(0, base_offset, -1, error=error, is_emptied=True)
-            return Recovered(size, end_offset, largest, error=error, is_unseen=True)
+                return RecoveredSegment(0, base_offset, -1, error=error, is_emptied=True)
+            return RecoveredSegment(size, end_offset, largest, error=error, is_unseen=True)
         truth.check(rows)
         size = int(rows[-1, proof_walk.POSITION] + rows[-1, proof_walk.SIZE])
         end_offset = int(rows[-1, proof_walk.LAST_OFFSET]) + 1
         largest = max(largest, int(rows[:, proof_walk.TIMESTAMP_MS].max()))
         has_markers |= bool(rows[:, proof_walk.IS_CONTROL].any())
     states = truth.judge(size, end_offset, largest)
-    return Recovered(
+    return RecoveredSegment(
         size, end_offset, largest, *states, truth.first_beyond(end_offset), has_markers, walk.error
     )
 
@@ -261,7 +261,7 @@ def _row(head: bytes, position: int, size_bytes: int) -> Int64Array:
     return row
 
 
-class Beyond(NamedTuple):
+class EntriesBehindDamage(NamedTuple):
     """Whole entries after the position where a segment breaks."""
 
     position: int
@@ -269,7 +269,9 @@ class Beyond(NamedTuple):
     end_offset: int  # after the last of those that follow one another without a break
 
 
-def whole_beyond(log_path: str, at: int, base_offset: int, end_offset: int) -> Beyond | None:
+def whole_beyond(
+    log_path: str, at: int, base_offset: int, end_offset: int
+) -> EntriesBehindDamage | None:
     """The first verified entries after byte ``at`` with offsets from ``end_offset`` on. None if
     there are none.
 
@@ -279,11 +281,13 @@ def whole_beyond(log_path: str, at: int, base_offset: int, end_offset: int) -> B
     Raises:
         LogError: the file cannot be read.
     """
-    return _beyond_once(identity_of(log_path), at, base_offset, end_offset)
+    return _beyond_once(file_identity(log_path), at, base_offset, end_offset)
 
 
 @lru_cache(maxsize=256)
-def _beyond_once(log: FileIdentity, at: int, base_offset: int, end_offset: int) -> Beyond | None:
+def _beyond_once(
+    log: FileIdentity, at: int, base_offset: int, end_offset: int
+) -> EntriesBehindDamage | None:
     path, file_bytes, *_ = log
     begin, proven = at + 1, 0
     try:
@@ -311,7 +315,7 @@ def _beyond_once(log: FileIdentity, at: int, base_offset: int, end_offset: int) 
     return None
 
 
-def _follow(path: str, file_bytes: int, position: int, floor: int) -> Beyond | None:
+def _follow(path: str, file_bytes: int, position: int, floor: int) -> EntriesBehindDamage | None:
     """The entries from ``position`` on, up to the next break."""
     base, end_offset = -1, floor
     for rows in _Entries(path, file_bytes, position):
@@ -321,7 +325,7 @@ def _follow(path: str, file_bytes: int, position: int, floor: int) -> Beyond | N
             end_offset = int(rows[good - 1, proof_walk.LAST_OFFSET]) + 1
         if good < len(rows):
             break
-    return Beyond(position, base, end_offset) if end_offset > floor else None
+    return EntriesBehindDamage(position, base, end_offset) if end_offset > floor else None
 
 
 def _is_emptied(path: str, file_bytes: int, base_offset: int) -> bool:
@@ -346,11 +350,11 @@ def _is_emptied(path: str, file_bytes: int, base_offset: int) -> bool:
     return largest_offset < time_offset
 
 
-class _IndexTruth:
+class _IndexCheck:
     """Checks a segment's two indexes against its entries."""
 
     def __init__(self, base_offset: int, index: FileIdentity, time_index: FileIdentity) -> None:
-        self._reached, self._last_before = index_truth.NO_TIME, base_offset - 1
+        self._reached, self._last_before = index_check.NO_TIME, base_offset - 1
         self._offsets, self._times = (
             decode_offset_index(b"", base_offset),
             decode_time_index(b"", base_offset),
@@ -372,11 +376,11 @@ class _IndexTruth:
         lasts, timestamps = rows[:, proof_walk.LAST_OFFSET], rows[:, proof_walk.TIMESTAMP_MS]
         end = int(begins[-1] + rows[-1, proof_walk.SIZE])
         offsets, times = self._offsets, self._times
-        contradiction = index_truth.false_offset_entry(
+        contradiction = index_check.false_offset_entry(
             offsets.offsets, offsets.positions, begins, end, bases
         )
         self._are_offsets_true &= contradiction is None
-        contradiction = index_truth.false_time_entry(
+        contradiction = index_check.false_time_entry(
             times.timestamps_ms, times.offsets, lasts, timestamps, self._reached, self._last_before
         )
         self._are_times_true &= contradiction is None
@@ -396,7 +400,7 @@ class _IndexTruth:
     ) -> tuple[IndexState, IndexState]:
         """The states of the offset index and the time index, after the last entries."""
         offsets, times = self._offsets, self._times
-        beyond = index_truth.entry_beyond(
+        beyond = index_check.entry_beyond(
             offsets.offsets, offsets.positions, size_bytes, end_offset
         )
         are_offsets_true = self._are_offsets_true and beyond is None
@@ -442,8 +446,8 @@ def mend_indexes(segment: Segment, aborted: Sequence[AbortedTransaction]) -> Non
     entries of the transaction index; without any it is removed.
     """
     folder = os.path.dirname(segment.path)
-    index = segment_file_name(segment.base_offset, FileKind.INDEX)
-    time_index = segment_file_name(segment.base_offset, FileKind.TIME_INDEX)
+    index = segment_file_name(segment.base_offset, KafkaFileKind.INDEX)
+    time_index = segment_file_name(segment.base_offset, KafkaFileKind.TIME_INDEX)
     if not segment.is_indexed:
         paths = [os.path.join(folder, name) for name in (index, time_index)]
         found = recover_segment(segment.path, segment.base_offset, *paths)
@@ -455,7 +459,7 @@ def mend_indexes(segment: Segment, aborted: Sequence[AbortedTransaction]) -> Non
             _replace(folder, index, offsets)
     elif segment.size_bytes and not os.path.exists(os.path.join(folder, time_index)):
         _replace(folder, time_index, b"")
-    transaction_index = segment_file_name(segment.base_offset, FileKind.TRANSACTION_INDEX)
+    transaction_index = segment_file_name(segment.base_offset, KafkaFileKind.TRANSACTION_INDEX)
     if not segment.is_abort_indexed and aborted:
         _replace(folder, transaction_index, encode_aborted(aborted))
     elif not segment.is_abort_indexed and os.path.exists(os.path.join(folder, transaction_index)):
@@ -465,7 +469,7 @@ def mend_indexes(segment: Segment, aborted: Sequence[AbortedTransaction]) -> Non
 
 def _replace(folder: str, name: str, content: bytes) -> None:
     staged = os.path.join(folder, f"{name}.recovered{Suffix.CLEANED}")
-    log = name[:20] + FileKind.LOG
+    log = name[:20] + KafkaFileKind.LOG
     like = files.owner_of(os.path.join(folder, name), [os.path.join(folder, log)])
     files.write(staged, content, like=like)
     files.rename(staged, os.path.join(folder, name))

@@ -33,7 +33,7 @@ from functools import partial
 from lastwrite.encoding.json_structs import convert_struct
 from lastwrite.kafka.format.names import (
     SEGMENT_KINDS,
-    FileKind,
+    KafkaFileKind,
     Suffix,
     classify,
     segment_file_name,
@@ -134,7 +134,7 @@ def crash_state(folder: str, names: Iterable[str]) -> CrashState:
         name
         for name in found
         if found[name].suffix is Suffix.DELETED
-        and found[name].kind is not FileKind.METADATA_SNAPSHOT
+        and found[name].kind is not KafkaFileKind.METADATA_SNAPSHOT
     ]
     intent, is_decided = _read_intent(folder, notes)
     if intent is not None:
@@ -150,13 +150,15 @@ def crash_state(folder: str, names: Iterable[str]) -> CrashState:
     lost = [name for name in swaps if lowest is not None and _offset(name) >= lowest]
     finished = [name for name in swaps if name not in lost]
     doomed = [*notes, *deleted, *reversed(lost), *cleaned]
-    logs = [name for name in finished if found[name].kind is FileKind.LOG]
+    logs = [name for name in finished if found[name].kind is KafkaFileKind.LOG]
     if logs:
         first = _offset(logs[0])
         end = max(
             end_offset_of(
                 os.path.join(folder, log),
-                os.path.join(folder, segment_file_name(_offset(log), FileKind.INDEX, Suffix.SWAP)),
+                os.path.join(
+                    folder, segment_file_name(_offset(log), KafkaFileKind.INDEX, Suffix.SWAP)
+                ),
                 _offset(log),
             )
             for log in logs
@@ -167,7 +169,7 @@ def crash_state(folder: str, names: Iterable[str]) -> CrashState:
             for name, file in old
             if file.suffix is Suffix.LIVE
             and file.offset is not None
-            and file.kind is not FileKind.METADATA_SNAPSHOT
+            and file.kind is not KafkaFileKind.METADATA_SNAPSHOT
             and first <= file.offset < end
         ]
     # A segment's log is renamed before its indexes: the loader removes an index without a log, but
@@ -207,7 +209,7 @@ def _outcome(
 
 
 def _snapshot(base: int) -> str:
-    return segment_file_name(base, FileKind.SNAPSHOT)
+    return segment_file_name(base, KafkaFileKind.SNAPSHOT)
 
 
 def _replaced(intent: Intent, present: set[str]) -> list[tuple[int, str]]:
@@ -278,7 +280,7 @@ def _is_leftover(name: str) -> bool:
     file = classify(name)
     return (
         file.suffix in (Suffix.CLEANED, Suffix.DELETED)
-        and file.kind is not FileKind.METADATA_SNAPSHOT
+        and file.kind is not KafkaFileKind.METADATA_SNAPSHOT
     )
 
 
@@ -290,7 +292,7 @@ def orphans(names: Iterable[str]) -> list[str]:
     """
     found = [(name, classify(name)) for name in names]
     live = [(name, file) for name, file in found if file.suffix is Suffix.LIVE]
-    logs = {file.offset for _, file in live if file.kind is FileKind.LOG}
+    logs = {file.offset for _, file in live if file.kind is KafkaFileKind.LOG}
     return sorted(
         name
         for name, file in live
@@ -306,7 +308,7 @@ def going(names: Iterable[str]) -> list[str]:
     return [
         name
         for name in orphans(present)
-        if segment_file_name(_offset(name), FileKind.LOG, Suffix.DELETED) in present
+        if segment_file_name(_offset(name), KafkaFileKind.LOG, Suffix.DELETED) in present
     ]
 
 

@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lastwrite.engine.rules.ranges import Hold, Range
-from lastwrite.explanation.fates import Answer, Fates, RecordFacts
+from lastwrite.explanation.outcomes import OutcomeReason, OutcomeRules, RecordFacts
 from lastwrite.explanation.range_reasons import lag_reasons, range_reasons
 from lastwrite.kafka.rules import joining
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.policy import LONG_MAX
-from lastwrite.reports.explanation import Fate, Reason, Rule
+from lastwrite.reports.explanation import Reason, RecordOutcome, Rule
 
 
 def policy_reason(config: KafkaTopicConfig) -> Reason | None:
@@ -112,7 +112,7 @@ def _transaction(log: PartitionLog, first: int) -> Reason:
     return Reason(Rule.TRANSACTION, message, change, from_offset=first)
 
 
-class KafkaFates(Fates):
+class KafkaOutcomeRules(OutcomeRules):
     """Explanations of a record's fate, in Kafka's terms."""
 
     forget_clean = "the partition's line is taken out of cleaner-offset-checkpoint"
@@ -121,7 +121,7 @@ class KafkaFates(Fates):
     def writer(facts: RecordFacts) -> str:
         return f"producer {facts.producer_id} wrote it in"
 
-    def delete(self, facts: RecordFacts, message: str) -> Answer:
+    def delete(self, facts: RecordFacts, message: str) -> OutcomeReason:
         now_ms = self.round.now_ms
         if facts.is_old:
             return self._old_delete(facts, message)
@@ -133,21 +133,21 @@ class KafkaFates(Fates):
         if facts.horizon_ms <= now_ms and self.is_held(facts):
             return self.held(facts, message)
         if facts.horizon_ms <= now_ms:
-            return Answer(
-                Fate.LATER,
+            return OutcomeReason(
+                RecordOutcome.LATER,
                 f"{message} passed, but an older version of the key may lie above "
                 f"{self.place(self.round.end)}, where the next round does not reach: the order is "
                 "not that of offsets",
                 "the first round that reaches the log's end drops it",
             )
-        return Answer(
-            Fate.LATER,
+        return OutcomeReason(
+            RecordOutcome.LATER,
             f"{message} is {facts.horizon_ms - now_ms} ms ahead",
             "the first round at or after that drops it, and a round needs dirty data",
             facts.horizon_ms,
         )
 
-    def _unstamped_delete(self, facts: RecordFacts, message: str) -> Answer:
+    def _unstamped_delete(self, facts: RecordFacts, message: str) -> OutcomeReason:
         policy = self.round.policy
         retention = f"delete.retention.ms, {policy.tombstone_retention_ms},"
         if facts.has_bad_horizon:
@@ -163,16 +163,16 @@ class KafkaFates(Fates):
             change = (
                 f"{takes}no round gives it one while {retention} reaches beyond the last moment"
             )
-            return Answer(Fate.LATER, message, change)
-        return Answer(
-            Fate.LATER,
+            return OutcomeReason(RecordOutcome.LATER, message, change)
+        return OutcomeReason(
+            RecordOutcome.LATER,
             message,
             f"the next round gives it one, {retention} after its own time: at time {horizon_ms} if "
             f"it ran now{self.if_due}; the first round at or after that drops it",
             horizon_ms,
         )
 
-    def _old_delete(self, facts: RecordFacts, message: str) -> Answer:
+    def _old_delete(self, facts: RecordFacts, message: str) -> OutcomeReason:
         policy = self.round.policy
         until = policy.old_tombstones_until_ms
         message += (
@@ -181,8 +181,8 @@ class KafkaFates(Fates):
         )
         if facts.goes:
             return self.next_expired(f"{message}, and goes with files of time {until} or before")
-        return Answer(
-            Fate.LATER,
+        return OutcomeReason(
+            RecordOutcome.LATER,
             f"{message}; only those of time {until} or before may go: delete.retention.ms, "
             f"{policy.tombstone_retention_ms}, before the last change of the clean part",
             "a round that rewrites its segment gives it a delete horizon; the first round at or "

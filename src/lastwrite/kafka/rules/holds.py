@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from lastwrite.model.policy import FOR_EVER_MS, NOT_HELD
-from lastwrite.reports.holding import HeldFor
+from lastwrite.reports.holding import BlockingGroup
 
 
 def held_for(
@@ -25,7 +25,7 @@ def held_for(
     positions: Mapping[str, int],
     end_offset: int,
     reasons: Mapping[str, str] | None = None,
-) -> tuple[HeldFor, ...]:
+) -> tuple[BlockingGroup, ...]:
     """The ``groups`` that have not read the log to its end.
 
     ``positions`` has the next offset of each known group. ``reasons`` has the errors of positions
@@ -37,11 +37,13 @@ def held_for(
         if position is None or position < end_offset:
             behind = None if position is None else end_offset - max(position, 0)
             reason = None if position is not None else (reasons or {}).get(group)
-            found.append(HeldFor(group=group, position=position, behind=behind, reason=reason))
+            found.append(
+                BlockingGroup(group=group, position=position, behind=behind, reason=reason)
+            )
     return tuple(found)
 
 
-def held_from(holding: Iterable[HeldFor]) -> int:
+def held_from(holding: Iterable[BlockingGroup]) -> int:
     """The offset from which on tombstones are kept."""
     return min((each.position or 0 for each in holding), default=NOT_HELD)
 

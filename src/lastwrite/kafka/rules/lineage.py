@@ -24,7 +24,7 @@ from typing import NamedTuple
 Epochs = Sequence[tuple[int, int]]  # leader epoch, first offset; both rise
 
 
-class Copied(NamedTuple):
+class TieredSegment(NamedTuple):
     """A segment in a tier."""
 
     base_offset: int
@@ -40,14 +40,14 @@ class Chain(NamedTuple):
     gaps: tuple[tuple[int, int], ...]  # first missing offset, end
 
 
-def lineage_of(copies: Sequence[Copied]) -> Epochs:
+def lineage_of(copies: Sequence[TieredSegment]) -> Epochs:
     """The leader epochs of the log, taken from the newest segment."""
     newest = max(copies, key=lambda each: (each.epochs[-1:], each.end_offset), default=None)
     return () if newest is None else newest.epochs
 
 
 def chain(
-    copies: Sequence[Copied], lineage: Epochs, log_start: int, end: int | None = None
+    copies: Sequence[TieredSegment], lineage: Epochs, log_start: int, end: int | None = None
 ) -> Chain:
     """The segments for the offsets from ``log_start`` to ``end``. None means as far as they reach.
 
@@ -78,7 +78,7 @@ def chain(
     return Chain(tuple(parts), tuple(gaps))
 
 
-def agree_until(copied: Copied, lineage: Epochs) -> int:
+def agree_until(copied: TieredSegment, lineage: Epochs) -> int:
     """The offset up to which a segment has the leaders of the lineage; its base if none matches.
 
     Both lack the epochs below their first entry, which moves up when records are deleted.

@@ -27,7 +27,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from lastwrite.model.columns import Int64Array
-from lastwrite.model.log import AbortedTransaction, Producer
+from lastwrite.model.log import AbortedTransaction, ProducerState
 from lastwrite.model.policy import LONG_MAX
 
 
@@ -38,7 +38,7 @@ class ProducerStates:
     part. A finished transaction matters only if its marker is at or above it.
     """
 
-    def __init__(self, producers: Iterable[Producer] = (), high_watermark: int = 0) -> None:
+    def __init__(self, producers: Iterable[ProducerState] = (), high_watermark: int = 0) -> None:
         producers = tuple(producers)
         # By id: epoch, last offset, timestamp.
         self._known = {
@@ -88,10 +88,10 @@ class ProducerStates:
             self._aborted.append(AbortedTransaction(producer_id, first, offset, stable))
 
     @property
-    def producers(self) -> tuple[Producer, ...]:
+    def producers(self) -> tuple[ProducerState, ...]:
         """All producers so far, by id. Expired ones are included, because expiry needs a clock."""
         return tuple(
-            Producer(producer_id, *state, self._open.get(producer_id, -1))
+            ProducerState(producer_id, *state, self._open.get(producer_id, -1))
             for producer_id, state in sorted(self._known.items())
         )
 
@@ -115,7 +115,9 @@ class ProducerStates:
         return min((offset for offset in found if offset is not None), default=None)
 
 
-def active(producers: Iterable[Producer], now_ms: int, expiration_ms: int) -> tuple[Producer, ...]:
+def active(
+    producers: Iterable[ProducerState], now_ms: int, expiration_ms: int
+) -> tuple[ProducerState, ...]:
     """The producers whose last batch must be kept at ``now_ms``, in their order.
 
     ``expiration_ms`` is ``producer.id.expiration.ms``: how long a producer may be silent. A
@@ -129,7 +131,7 @@ def active(producers: Iterable[Producer], now_ms: int, expiration_ms: int) -> tu
     )
 
 
-def kept_batches(active: Iterable[Producer]) -> tuple[Int64Array, Int64Array]:
+def kept_batches(active: Iterable[ProducerState]) -> tuple[Int64Array, Int64Array]:
     """The batches that must stay, though they may be emptied.
 
     Returns the last offsets, ascending, of active producers' last data batches. Returns also

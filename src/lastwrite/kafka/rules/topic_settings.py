@@ -42,14 +42,14 @@ from lastwrite.kafka.rules.settings import (
     names_of,
     topic_name,
 )
-from lastwrite.reports.settings import Outvoted, Override, Setting, Word
+from lastwrite.reports.settings import OverriddenSetting, Override, Setting, SettingValue
 
 POLICY, AGE, SIZE = "cleanup_policy", "retention_ms", "retention_bytes"
 _LETS_GO = (POLICY, AGE, SIZE)
 _BROKERS_FILE = ("log.dirs", "log.dir")
 
 
-class Source(StrEnum):
+class SettingOrigin(StrEnum):
     """The source of a setting, the strongest first."""
 
     OVERRIDE = "topic-config"
@@ -126,7 +126,7 @@ def overrides_of(topic: str, overrides: Sequence[Override]) -> dict[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class TopicMetadata:
     """The settings in the cluster's metadata for one topic that it lists."""
 
     topic: Mapping[str, object]
@@ -144,10 +144,10 @@ class KafkaTopicSettings:
 
     config: KafkaTopicConfig
     # by field: all values with their sources, the effective one first and the default last
-    words: Mapping[str, tuple[Word, ...]]
+    words: Mapping[str, tuple[SettingValue, ...]]
     # every setting by its topic name, as text, with all its sources
     listed: tuple[Setting, ...]
-    outvoted: tuple[Outvoted, ...] = ()
+    outvoted: tuple[OverriddenSetting, ...] = ()
     is_policy_known: bool  # False: no source has the topic's policy
     is_policy_stated: bool  # False: the policy is unknown, or Kafka's default
     is_age_stated: bool
@@ -166,7 +166,7 @@ class KafkaTopicSettings:
 def resolve(
     topic: str,
     overrides: Sequence[Override],
-    known: Known | None,
+    known: TopicMetadata | None,
     config: Mapping[str, object],
     is_named: bool = False,
 ) -> KafkaTopicSettings:
@@ -180,9 +180,9 @@ def resolve(
         InvalidConfig: a value is invalid.
     """
     said = overrides_of(topic, overrides)
-    layers = ((Source.OVERRIDE, said), *_layers(known), (Source.CONFIG, config))
+    layers = ((SettingOrigin.OVERRIDE, said), *_layers(known), (SettingOrigin.CONFIG, config))
     defaults = KafkaTopicConfig().to_names()
-    words: dict[str, tuple[Word, ...]] = {}
+    words: dict[str, tuple[SettingValue, ...]] = {}
     chosen: set[str] = set()
     values: dict[str, object] = {}
     for field_name in field_names():
@@ -193,7 +193,7 @@ def resolve(
             if name in layer and _counts(field_name, source, name, known)
         ]
         if field_name == POLICY and not counted and known is None and is_named:
-            counted.append((Source.NAMED, "cleanup.policy", "compact"))
+            counted.append((SettingOrigin.NAMED, "cleanup.policy", "compact"))
         if counted:
             _, strongest, value = counted[0]
             chosen.add(field_name)
@@ -201,8 +201,8 @@ def resolve(
         default = "delete" if field_name == POLICY else defaults[topic_name(field_name)]
         default_name = (broker_names(field_name) or (topic_name(field_name),))[0]
         words[field_name] = (
-            *(Word(name, _text(value), str(source)) for source, name, value in counted),
-            Word(default_name, default, str(Source.DEFAULT)),
+            *(SettingValue(name, _text(value), str(source)) for source, name, value in counted),
+            SettingValue(default_name, default, str(SettingOrigin.DEFAULT)),
         )
     is_known = known is not None or POLICY in chosen
     if known is not None and POLICY not in chosen:
@@ -226,17 +226,17 @@ def resolve(
     )
 
 
-def _layers(known: Known | None) -> Iterator[tuple[Source, Mapping[str, object]]]:
+def _layers(known: TopicMetadata | None) -> Iterator[tuple[SettingOrigin, Mapping[str, object]]]:
     """The sources in the cluster's metadata, the strongest first."""
     if known is not None:
-        yield Source.TOPIC, known.topic
-        yield Source.BROKER, known.broker
-        yield Source.BROKERS, known.brokers
-        yield Source.FILE, known.file
+        yield SettingOrigin.TOPIC, known.topic
+        yield SettingOrigin.BROKER, known.broker
+        yield SettingOrigin.BROKERS, known.brokers
+        yield SettingOrigin.FILE, known.file
 
 
 def _listed(
-    made: KafkaTopicConfig, words: Mapping[str, tuple[Word, ...]], unknown: Collection[str]
+    made: KafkaTopicConfig, words: Mapping[str, tuple[SettingValue, ...]], unknown: Collection[str]
 ) -> tuple[Setting, ...]:
     """Every setting. Those in ``unknown`` are listed without a value."""
     values = made.to_names()
@@ -244,15 +244,15 @@ def _listed(
     for field_name, said in words.items():
         name = topic_name(field_name)
         if field_name in unknown:
-            found.append(Setting(name, None, str(Source.UNKNOWN)))
+            found.append(Setting(name, None, str(SettingOrigin.UNKNOWN)))
         else:
             found.append(Setting(name, values[name], said[0].source, said))
     return tuple(found)
 
 
-def _counts(field_name: str, source: Source, name: str, known: Known | None) -> bool:
+def _counts(field_name: str, source: SettingOrigin, name: str, known: TopicMetadata | None) -> bool:
     """Whether a value applies to this topic. Only values from ``config`` may not."""
-    if source is not Source.CONFIG or field_name not in _LETS_GO:
+    if source is not SettingOrigin.CONFIG or field_name not in _LETS_GO:
         return True
     if known is None:
         return is_topic_setting(name)
@@ -262,9 +262,9 @@ def _counts(field_name: str, source: Source, name: str, known: Known | None) -> 
 def _outvoted(
     topic: str,
     config: Mapping[str, object],
-    words: Mapping[str, tuple[Word, ...]],
+    words: Mapping[str, tuple[SettingValue, ...]],
     made: KafkaTopicConfig,
-) -> Iterator[Outvoted]:
+) -> Iterator[OverriddenSetting]:
     """The topic settings in ``config`` that the metadata overrides with other values."""
     for field_name in field_names():
         stated = next(
@@ -272,11 +272,11 @@ def _outvoted(
             None,
         )
         holds = words[field_name][0]
-        if stated is None or holds.source == Source.OVERRIDE:
+        if stated is None or holds.source == SettingOrigin.OVERRIDE:
             continue
         if KafkaTopicConfig.parse(stated, config[stated]) == getattr(made, field_name):
             continue
-        yield Outvoted(
+        yield OverriddenSetting(
             topic, topic_name(field_name), _text(config[stated]), holds.value, holds.source
         )
 

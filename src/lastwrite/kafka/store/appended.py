@@ -21,7 +21,7 @@ import numpy as np
 from lastwrite.errors import CorruptLog, located
 from lastwrite.kafka.format.batch import encode_batch, iter_batches
 from lastwrite.kafka.format.batch_layout import Batch, Record
-from lastwrite.kafka.format.names import RECOVERY_POINTS, FileKind, segment_file_name
+from lastwrite.kafka.format.names import RECOVERY_POINTS, KafkaFileKind, segment_file_name
 from lastwrite.kafka.store import log_dir
 from lastwrite.kafka.store.checkpoints import write_offset
 from lastwrite.kafka.store.partitions import partition_name, root_of, scan
@@ -47,7 +47,7 @@ class AppendedLog:
         files.make_folder(folder)
         if not os.path.exists(os.path.join(root_of(folder), RECOVERY_POINTS)):
             write_offset(root_of(folder), RECOVERY_POINTS, partition_name(folder), 0)
-        if any(entry.name.endswith(FileKind.LOG) for entry in scan(folder)):
+        if any(entry.name.endswith(KafkaFileKind.LOG) for entry in scan(folder)):
             self._open()
         self._path = self._segments[-1].path if self._segments else self._path_of(0)
 
@@ -86,7 +86,7 @@ class AppendedLog:
         self.end_offset = records[-1].offset + 1
 
     def _path_of(self, base_offset: int) -> str:
-        return os.path.join(self._folder, segment_file_name(base_offset, FileKind.LOG))
+        return os.path.join(self._folder, segment_file_name(base_offset, KafkaFileKind.LOG))
 
 
 def batches_of(segments: Iterable[Segment]) -> Iterator[Batch]:

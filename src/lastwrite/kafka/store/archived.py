@@ -50,13 +50,13 @@ from msgspec import structs
 from lastwrite.archive.gaps import gap_at, words_of
 from lastwrite.archive.layout import manifests_at, partition_address, partitions_at
 from lastwrite.archive.manifest import DataObject, Manifest
-from lastwrite.archive.place import MANIFEST, read_seen
+from lastwrite.archive.partition_store import MANIFEST, read_versioned_manifest
 from lastwrite.encoding.json_structs import decode_struct
 from lastwrite.errors import CorruptLog
 from lastwrite.kafka.format.names import (
     LEADER_EPOCHS,
     PARTITION_METADATA,
-    FileKind,
+    KafkaFileKind,
     decode_tier_folder,
     segment_file_name,
 )
@@ -72,18 +72,18 @@ from lastwrite.model.log import (
     KeptScan,
     PartitionLog,
     Problem,
-    Producer,
+    ProducerState,
     Segment,
     TopicPartition,
 )
 from lastwrite.storage.choice import Topics
-from lastwrite.storage.layout import Glance
+from lastwrite.storage.layout import PartitionSnapshot
 from lastwrite.storage.objects.address import is_address, join
 from lastwrite.storage.reading import exists
 
 SYSTEM = "kafka"
 _AS_IT_IS = KeptScan("", 0, "")
-_SIDES = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
+_SIDES = (KafkaFileKind.INDEX, KafkaFileKind.TIME_INDEX, KafkaFileKind.TRANSACTION_INDEX)
 
 
 class StoredScan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -124,10 +124,10 @@ class StoredSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     address: str = ""
     in_chunks: tuple[DataObject, ...] = ()  # its objects, if it is stored in chunks
 
-    def key(self, kind: FileKind) -> str:
+    def key(self, kind: KafkaFileKind) -> str:
         """The key of the object of this kind; for a tier's segment its whole address."""
         if self.address:
-            return self.address.removesuffix(FileKind.LOG) + kind
+            return self.address.removesuffix(KafkaFileKind.LOG) + kind
         return f"{self.folder}{segment_file_name(self.base_offset, kind)}"
 
     def objects(self) -> Iterable[DataObject]:
@@ -136,19 +136,19 @@ class StoredSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         if self.in_chunks:
             yield from self.in_chunks
         else:
-            log = self.key(FileKind.LOG)
+            log = self.key(KafkaFileKind.LOG)
             yield DataObject(key=log, bytes=self.bytes, etag=self.etag, is_foreign=is_foreign)
         sizes = self.index_bytes, self.time_index_bytes, self.transaction_index_bytes
         for kind, size in zip(_SIDES, sizes, strict=True):
             if self.in_chunks:
                 continue
-            if size if kind is FileKind.TRANSACTION_INDEX else self.is_indexed:
+            if size if kind is KafkaFileKind.TRANSACTION_INDEX else self.is_indexed:
                 yield DataObject(key=self.key(kind), bytes=size, is_foreign=is_foreign)
         if self.kept is not None:
             yield DataObject(key=self.kept.key, bytes=self.kept.bytes, etag=self.kept.etag)
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
+class ArchivedMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a topic in a cluster's metadata."""
 
     topic: dict[str, str | None]
@@ -157,7 +157,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     file: dict[str, str | None] = {}
 
     @classmethod
-    def of(cls, known: topic_settings.Known) -> Known:
+    def of(cls, known: topic_settings.TopicMetadata) -> ArchivedMetadata:
         """The settings in a root's metadata, in the form of an archive."""
         return cls(
             topic=_texts(known.topic),
@@ -166,9 +166,9 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
             file=_texts(known.file),
         )
 
-    def told(self) -> topic_settings.Known:
+    def told(self) -> topic_settings.TopicMetadata:
         """The settings in the form of the rules."""
-        return topic_settings.Known(
+        return topic_settings.TopicMetadata(
             topic=self.topic, broker=self.broker, brokers=self.brokers, file=self.file
         )
 
@@ -191,7 +191,7 @@ class ArchivedLog(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_bytes: int = 0
     epochs: tuple[tuple[int, int], ...] = ()
     topic_id: str | None = None
-    known: Known | None = None
+    known: ArchivedMetadata | None = None
     brought_ms: int = 0
     groups: tuple[tuple[str, int, int, str], ...] = ()
     active_from: int | None = None
@@ -287,13 +287,15 @@ def address_in(archive: str, name: TopicPartition) -> str:
     return partition_address(archive, SYSTEM, name.topic, name.partition)
 
 
-def glance(path: str) -> list[Glance]:
+def scan_root(path: str) -> list[PartitionSnapshot]:
     """The Kafka partitions in the archive at ``path``, for the daemon, with manifest versions.
 
     Costs one request per partition.
     """
     found = manifests_at(path, SYSTEM)
-    return sorted(Glance(name_of(each), each, seen.version, True) for each, seen in found)
+    return sorted(
+        PartitionSnapshot(name_of(each), each, seen.version, True) for each, seen in found
+    )
 
 
 def contents_of(manifest: Manifest, folder: str) -> ArchivedLog:
@@ -319,7 +321,7 @@ def log_of(manifest: Manifest, folder: str) -> PartitionLog:
         end_offset=log.end_offset,
         high_watermark=log.end_offset,
         checkpoint=log.checkpoint,
-        producers=tuple(Producer(*each) for each in log.producers),
+        producers=tuple(ProducerState(*each) for each in log.producers),
         aborted=tuple(AbortedTransaction(*each) for each in log.aborted),
         first_unstable_offset=log.first_unstable,
         is_closed=True,
@@ -344,7 +346,7 @@ def segment_of(stored: StoredSegment, folder: str) -> Segment:
     """A stored segment as the rules use it."""
     return Segment(
         base_offset=stored.base_offset,
-        path=stored.address or f"{folder}/{stored.key(FileKind.LOG)}",
+        path=stored.address or f"{folder}/{stored.key(KafkaFileKind.LOG)}",
         size_bytes=stored.bytes,
         mtime_ns=stored.mtime_ms * 1_000_000,
         largest_timestamp_ms=stored.largest_timestamp_ms,
@@ -374,9 +376,9 @@ def side_file(folder: str, name: str) -> bytes | None:
     """The content of a small file in a log directory, from the manifest. None if it is unknown.
 
     Raises:
-        NotALog, CorruptLog, UnsupportedFormat, RemoteFailed: as ``read_seen``.
+        NotALog, CorruptLog, UnsupportedFormat, RemoteFailed: as ``read_versioned_manifest``.
     """
-    log = contents_of(read_seen(folder).manifest, folder)
+    log = contents_of(read_versioned_manifest(folder).manifest, folder)
     if name == LEADER_EPOCHS and log.epochs:
         return encode_leader_epochs([LeaderEpoch(*each) for each in log.epochs])
     if name == PARTITION_METADATA and log.topic_id is not None:
@@ -386,7 +388,7 @@ def side_file(folder: str, name: str) -> bytes | None:
 
 def snapshots_of(folder: str) -> list[tuple[int, str]]:
     """(Offset, address) of the producer snapshot, if a broker had one at the end."""
-    log = contents_of(read_seen(folder).manifest, folder)
+    log = contents_of(read_versioned_manifest(folder).manifest, folder)
     return [] if log.snapshot is None else [(log.end_offset, f"{folder}/{log.snapshot}")]
 
 
@@ -394,6 +396,6 @@ def read_archived(folder: str) -> PartitionLog:
     """The log of a partition of an archive, from its manifest alone; costs one request.
 
     Raises:
-        NotALog, CorruptLog, UnsupportedFormat, RemoteFailed: as ``read_seen``.
+        NotALog, CorruptLog, UnsupportedFormat, RemoteFailed: as ``read_versioned_manifest``.
     """
-    return log_of(read_seen(folder).manifest, folder)
+    return log_of(read_versioned_manifest(folder).manifest, folder)

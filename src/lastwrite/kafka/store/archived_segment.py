@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from lastwrite.archive.place import place_at
+from lastwrite.archive.partition_store import place_at
 from lastwrite.kafka.format.index import DEFAULT_INTERVAL_BYTES, SegmentIndexer
-from lastwrite.kafka.format.names import FileKind, segment_file_name
+from lastwrite.kafka.format.names import KafkaFileKind, segment_file_name
 from lastwrite.kafka.producers.history import encode_aborted
 from lastwrite.kafka.store.archived import StoredSegment
 from lastwrite.model.columns import (
@@ -65,7 +65,7 @@ class ArchivedSegment:
         self._largest_timestamp_ms = -1
         self._first_timestamp_ms: int | None = None
 
-    def _name(self, kind: FileKind) -> str:
+    def _name(self, kind: KafkaFileKind) -> str:
         assert self._base_offset is not None
         return f"{self._folder}{segment_file_name(self._base_offset, kind)}"
 
@@ -76,7 +76,7 @@ class ArchivedSegment:
         if self._writer is None or self._indexer is None:
             if self._base_offset is None:
                 self._base_offset = int(rows[0, ROW_BASE_OFFSET])
-            self._writer = self._place.store.writer(self._place.key(self._name(FileKind.LOG)))
+            self._writer = self._place.store.writer(self._place.key(self._name(KafkaFileKind.LOG)))
             self._indexer = SegmentIndexer(self._base_offset, self._interval_bytes)
             self._first_timestamp_ms = int(rows[0, ROW_MAX_TIMESTAMP])
         self._largest_timestamp_ms = max(
@@ -103,9 +103,13 @@ class ArchivedSegment:
         offsets, times = self._indexer.finish()
         of_transactions = encode_aborted(aborted) if aborted else b""
         is_indexed = self._size > LEAST_INDEXED_BYTES
-        sides = [(FileKind.INDEX, offsets), (FileKind.TIME_INDEX, times)] if is_indexed else []
+        sides = (
+            [(KafkaFileKind.INDEX, offsets), (KafkaFileKind.TIME_INDEX, times)]
+            if is_indexed
+            else []
+        )
         if of_transactions:
-            sides.append((FileKind.TRANSACTION_INDEX, of_transactions))
+            sides.append((KafkaFileKind.TRANSACTION_INDEX, of_transactions))
         with ThreadPoolExecutor(3, "indexes") as pool:  # a request is mostly waiting
             written = [pool.submit(self._place.put, self._name(kind), data) for kind, data in sides]
             found = self._writer.close()
@@ -114,7 +118,9 @@ class ArchivedSegment:
         mtime_ms = mtime_ns // 1_000_000
         largest = self._largest_timestamp_ms
         result.base_offset = self._base_offset
-        result.log_path = f"{self._address}{segment_file_name(self._base_offset, FileKind.LOG)}"
+        result.log_path = (
+            f"{self._address}{segment_file_name(self._base_offset, KafkaFileKind.LOG)}"
+        )
         result.stored = StoredSegment(
             base_offset=self._base_offset,
             folder=self._folder,

@@ -10,32 +10,36 @@ import msgspec
 from msgspec import structs
 
 from lastwrite.archive.manifest import Manifest
-from lastwrite.archive.place import place_at
+from lastwrite.archive.partition_store import place_at
 from lastwrite.archive.rounds import (
+    ArchiveRounds,
     Outcome,
-    Rounds,
-    each_at_once,
+    delete_replaced_objects,
+    map_concurrently,
     partition_of,
-    refuse_damaged,
-    take_out,
+    reject_damaged,
 )
 from lastwrite.engine.rules.retention import Retention
-from lastwrite.engine.system import CommitPlan, Parts
-from lastwrite.kafka.format.names import FileKind
+from lastwrite.engine.system import CommitPlan, SegmentParts
+from lastwrite.kafka.format.names import KafkaFileKind
 from lastwrite.kafka.producers.history import encode_aborted
 from lastwrite.kafka.store import archived, fetching
-from lastwrite.kafka.store.archived import ArchivedLog, Known, StoredSegment
+from lastwrite.kafka.store.archived import ArchivedLog, ArchivedMetadata, StoredSegment
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.work import SegmentOutput
 
 
-class KafkaRounds(Rounds):
+class KafkaRounds(ArchiveRounds):
     """Kafka's part of ``archive.rounds``."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._known: dict[str, tuple[str, Known | None]] = {}  # with the nonce of its manifest
-        self._alike: dict[str, Known | None] = {}  # equal settings of a topic's partitions, shared
+        self._known: dict[
+            str, tuple[str, ArchivedMetadata | None]
+        ] = {}  # with the nonce of its manifest
+        self._alike: dict[
+            str, ArchivedMetadata | None
+        ] = {}  # equal settings of a topic's partitions, shared
 
     def read(self, folder: str) -> PartitionLog:
         """The log, from the manifest that ``now`` reads."""
@@ -45,7 +49,7 @@ class KafkaRounds(Rounds):
         """The contents of the manifest that was read last."""
         return archived.contents_of(self.seen(folder).manifest, folder)
 
-    def known(self, folder: str) -> Known | None:
+    def known(self, folder: str) -> ArchivedMetadata | None:
         """The topic's settings in the manifest that was read last.
 
         They are cached longer than the manifest, because the daemon requests them for all
@@ -63,16 +67,18 @@ class KafkaRounds(Rounds):
         return archived.address_in(to, log.name)
 
     def publish(
-        self, copies: Sequence[CommitPlan], to: str, known: Callable[[str], Known | None]
+        self, copies: Sequence[CommitPlan], to: str, known: Callable[[str], ArchivedMetadata | None]
     ) -> list[Outcome]:
         """Write each copy to a partition of the archive ``to``; returns an error or None per copy.
 
         ``known`` returns the topic's settings for a partition's folder.
         """
-        return each_at_once(lambda copy: self._publish(copy, to, known(copy.log.folder)), copies)
+        return map_concurrently(
+            lambda copy: self._publish(copy, to, known(copy.log.folder)), copies
+        )
 
-    def _publish(self, copy: CommitPlan, to: str, known: Known | None) -> None:
-        refuse_damaged(copy.log, to)
+    def _publish(self, copy: CommitPlan, to: str, known: ArchivedMetadata | None) -> None:
+        reject_damaged(copy.log, to)
         self.output_folder(copy.log, to)
         folder = archived.address_in(to, copy.log.name)
         begun = self.take(folder)
@@ -92,7 +98,7 @@ class KafkaRounds(Rounds):
             return archived.segment_of(there, folder).path
 
         for sources, made in zip(new.sources, new.made, strict=True):
-            take_out(stored, sources, path_of, folder)
+            delete_replaced_objects(stored, sources, path_of, folder)
             if made.stored is not None:
                 stored[made.base_offset] = fetching.counted(made)
         after = structs.replace(
@@ -135,7 +141,7 @@ def successor(manifest: Manifest, after: ArchivedLog) -> Manifest:
     )
 
 
-def join_parts(parts: Parts) -> SegmentOutput:
+def join_parts(parts: SegmentParts) -> SegmentOutput:
     """The parts of a segment as segments of their own.
 
     An archive does not join parts, because its segments may begin at any batch. The transaction
@@ -156,7 +162,7 @@ def join_parts(parts: Parts) -> SegmentOutput:
             if inside and isinstance(part.stored, StoredSegment):
                 content = encode_aborted(inside)
                 place = place_at(partition_of(parts.folder))
-                place.put(part.stored.key(FileKind.TRANSACTION_INDEX), content)
+                place.put(part.stored.key(KafkaFileKind.TRANSACTION_INDEX), content)
                 part.stored = structs.replace(part.stored, transaction_index_bytes=len(content))
     first, *others = made
     behind = [further for part in others for further in (part, *part.further)]

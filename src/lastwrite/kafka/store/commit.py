@@ -36,7 +36,7 @@ from lastwrite.errors import CommitConflict, LogError
 from lastwrite.kafka.format.names import (
     CLEANER_OFFSETS,
     SEGMENT_KINDS,
-    FileKind,
+    KafkaFileKind,
     Suffix,
     classify,
     segment_file_name,
@@ -90,7 +90,7 @@ class CommitNotes:
             # Every process that may finish the swap, including the log's owner, must be able to
             # read it.
             segment = segment_file_name(
-                self._intents[os.path.basename(folder)].sources[0], FileKind.LOG
+                self._intents[os.path.basename(folder)].sources[0], KafkaFileKind.LOG
             )
             like = files.owner_of(path, [os.path.join(folder, segment)])
             files.write(path, encode_intents(self._intents), like=like)
@@ -106,7 +106,7 @@ def swap(
 
     ``log`` is an earlier result of ``read_partition``; the caller holds the partition throughout.
     From the first step on this function owns the files aside and removes them after an error. The
-    note and the old files stay until ``record`` and then ``tidy`` are called, for many partitions
+    note and the old files stay until ``record`` and then ``delete_replaced`` are called, for many partitions
     together; a crash in between leaves a commit that recovery finishes. ``notes`` are shared by all
     swaps of one root that run side by side.
 
@@ -147,7 +147,7 @@ def record(root: str, first_dirty_offsets: Mapping[TopicPartition, int]) -> None
         write_offsets(root, CLEANER_OFFSETS, first_dirty_offsets)
 
 
-def tidy(folder: str) -> Steps:
+def delete_replaced(folder: str) -> Steps:
     """The steps that remove the leftovers of ``swap`` once the checkpoint is set.
 
     Old files are removed first, then the note.
@@ -220,7 +220,7 @@ class _Swap:
             if segment.base_offset not in replaced and sources[0] <= segment.base_offset < end
         ]
         # (base offset, kind, name now, name to be) of every file that takes part.
-        self._parts: list[tuple[int, FileKind, str, str]] = []
+        self._parts: list[tuple[int, KafkaFileKind, str, str]] = []
         self._handed: list[tuple[str, str]] = []
         self._links: list[tuple[str, str]] = []
         for output in outputs:
@@ -249,8 +249,8 @@ class _Swap:
         if end == stand_in or (
             end == outputs[-1].base_offset and not outputs[-1].transaction_index_path
         ):
-            if os.path.exists(self._place(segment_file_name(end, FileKind.TRANSACTION_INDEX))):
-                self._stand_in(end, FileKind.TRANSACTION_INDEX)
+            if os.path.exists(self._place(segment_file_name(end, KafkaFileKind.TRANSACTION_INDEX))):
+                self._stand_in(end, KafkaFileKind.TRANSACTION_INDEX)
         empty = set(self._empty)
         self.intent = Intent(
             first_dirty_offset=first_dirty_offset,
@@ -261,11 +261,11 @@ class _Swap:
             stand_ins=tuple(swap for *_, staged, swap in self._parts if staged in empty),
         )
 
-    def _stand_in(self, base: int, kind: FileKind) -> None:
+    def _stand_in(self, base: int, kind: KafkaFileKind) -> None:
         self._empty.append(segment_file_name(base, kind, Suffix.CLEANED, attempt="gone"))
         self._add(base, kind, self._empty[-1])
 
-    def _add(self, base: int, kind: FileKind, staged: str) -> None:
+    def _add(self, base: int, kind: KafkaFileKind, staged: str) -> None:
         self._parts.append((base, kind, staged, segment_file_name(base, kind, Suffix.SWAP)))
 
     def _place(self, name: str) -> str:

@@ -26,10 +26,15 @@ import msgspec
 import numpy as np
 from msgspec import structs
 
-from lastwrite.archive.bringing import Advance, Fetched
+from lastwrite.archive.ingest import Advance, IngestResult
 from lastwrite.archive.manifest import Manifest
-from lastwrite.archive.place import Round, Seen, place_at, read_seen
-from lastwrite.engine.chunks import Chunks
+from lastwrite.archive.partition_store import (
+    VersionedManifest,
+    WriteTransaction,
+    place_at,
+    read_versioned_manifest,
+)
+from lastwrite.engine.chunks import BatchWindows
 from lastwrite.engine.rules.retention import Retention
 from lastwrite.engine.system import CommitPlan
 from lastwrite.errors import CommitConflict, LogError, NotALog, NotContinued
@@ -37,7 +42,7 @@ from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.kafka.format.names import (
     LEADER_EPOCHS,
     PARTITION_METADATA,
-    FileKind,
+    KafkaFileKind,
     segment_file_name,
 )
 from lastwrite.kafka.format.text import decode_leader_epochs, decode_partition_metadata
@@ -45,13 +50,13 @@ from lastwrite.kafka.producers.history import read_producers
 from lastwrite.kafka.producers.snapshot import ProducerEntry, decode_snapshot
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.store import archived, index_files, tiered
-from lastwrite.kafka.store.archived import ArchivedLog, Known, StoredSegment
+from lastwrite.kafka.store.archived import ArchivedLog, ArchivedMetadata, StoredSegment
 from lastwrite.kafka.store.archived_segment import ArchivedSegment, rows_of
 from lastwrite.kafka.store.keeping import Keep, keeper
 from lastwrite.model.columns import BatchTable, ByteArray
 from lastwrite.model.log import PartitionLog, Segment
-from lastwrite.model.work import Limits, Piece, SegmentOutput
-from lastwrite.reports.fetching import Held
+from lastwrite.model.work import Limits, ScanRange, SegmentOutput
+from lastwrite.reports.fetching import HoldReason
 from lastwrite.storage.reading import reader_of
 
 Aborted = tuple[tuple[int, int, int, int], ...]  # see ``archived``
@@ -76,7 +81,7 @@ def fetch(
     log: PartitionLog,
     folder: str,
     *,
-    known: Known | None,
+    known: ArchivedMetadata | None,
     config: KafkaTopicConfig,
     include_active: bool,
     limits: Limits,
@@ -85,7 +90,7 @@ def fetch(
     secret: bytes | None = None,
     groups: Mapping[str, tuple[int, int, str] | None] | None = None,
     accepts_gap: bool = False,
-) -> Fetched:
+) -> IngestResult:
     """Fetch the part of ``log`` beyond the end of an archive's partition at ``folder``.
 
     Args:
@@ -124,7 +129,7 @@ def fetch(
     epochs, topic_id = _lineage(log, end)
     if seen is not None and not before.is_blank:
         why = another(log.log_start, before, topic_id)
-        is_gap = accepts_gap and why is not None and why.held is Held.GAP
+        is_gap = accepts_gap and why is not None and why.held is HoldReason.GAP
         if is_gap:
             why, before = None, before.with_gap(log.log_start)
             gap = archived.gap_words(*before.gaps[-1])
@@ -142,10 +147,12 @@ def fetch(
         if is_due or after != structs.replace(stored, brought_ms=after.brought_ms):
             place.commit(place.begin(seen), manifest_of(seen, after, folder))
         end = before.end_offset
-        return Fetched(first_offset=end, end_offset=end, segments=0, bytes=0, is_new=False, gap=gap)
+        return IngestResult(
+            first_offset=end, end_offset=end, segments=0, bytes=0, is_new=False, gap=gap
+        )
     end, first = max(end, before.end_offset), before.end_offset
     begun = place.begin(seen)
-    with place.abandoned_if_broken_off(begun):
+    with place.abort_on_error(begun):
         made: list[StoredSegment] = []
         keep = None if secret is None else keeper(log, before, (folder, begun), secret, limits)
         for n, segment in enumerate(log.segments):
@@ -160,7 +167,7 @@ def fetch(
         after = _after(log, before, made, end, epochs, topic_id, (folder, begun))
     after = structs.replace(after, known=known or before.known, **said)
     place.commit(begun, manifest_of(seen, after, folder))
-    return Fetched(
+    return IngestResult(
         first_offset=first,
         end_offset=end,
         segments=len(made),
@@ -179,7 +186,9 @@ def _moved(
     return tuple((group, *at) for group, at in sorted(told.items()) if at is not None)
 
 
-def publish(copy: CommitPlan, folder: str, begun: Round, known: Known | None) -> None:
+def publish(
+    copy: CommitPlan, folder: str, begun: WriteTransaction, known: ArchivedMetadata | None
+) -> None:
     """Write a log, or another archive's partition, as a new partition of an archive.
 
     Rewritten segments are objects of the round already. The others are written here.
@@ -192,7 +201,7 @@ def publish(copy: CommitPlan, folder: str, begun: Round, known: Known | None) ->
     span, target = (_begin(log).end_offset, end), (folder, begun)
     made = [counted(each) for each in copy.made if each.stored is not None]
     place = place_at(folder)
-    with place.abandoned_if_broken_off(begun):
+    with place.abort_on_error(begun):
         said = _of_cluster(log, time.time_ns() // 1_000_000)
         for n, segment in enumerate(log.segments):
             if segment.base_offset not in replaced:
@@ -225,7 +234,7 @@ def _of_cluster(log: PartitionLog, now_ms: int) -> dict[str, Any]:
     """
     if not archived.is_archived(log.folder):
         return {"brought_ms": now_ms}
-    manifest = read_seen(log.folder).manifest
+    manifest = read_versioned_manifest(log.folder).manifest
     if manifest.generation != log.generation:
         raise CommitConflict(
             "the archive changed while it was copied", path=log.folder, remedy="run again"
@@ -299,34 +308,34 @@ def _lineage(log: PartitionLog, end: int) -> tuple[tuple[tuple[int, int], ...], 
     return epochs, topic_id
 
 
-class Why(NamedTuple):
+class DivergenceReason(NamedTuple):
     """The reason why a log does not continue an archive."""
 
-    held: Held
+    held: HoldReason
     words: str
 
 
-def another(log_start: int, before: ArchivedLog, topic_id: str | None) -> Why | None:
+def another(log_start: int, before: ArchivedLog, topic_id: str | None) -> DivergenceReason | None:
     """Why the log cannot continue the archive, by topic id and start. None if it may."""
     if None not in (topic_id, before.topic_id) and topic_id != before.topic_id:
         there = before.topic_id
-        return Why(
-            Held.ANOTHER,
+        return DivergenceReason(
+            HoldReason.ANOTHER,
             f"the topic was made anew: its id is {topic_id}, that in the archive {there}",
         )
     if log_start > before.end_offset:
-        return Why(
-            Held.GAP,
+        return DivergenceReason(
+            HoldReason.GAP,
             f"the log begins at offset {log_start} and the archive ends at "
             f"{before.end_offset}: {log_start - before.end_offset} offsets between are lost",
         )
     return None
 
 
-def no_continuation(folder: str, why: Why, source: str) -> NotContinued:
+def no_continuation(folder: str, why: DivergenceReason, source: str) -> NotContinued:
     """The error for a ``source`` that does not continue the partition at ``folder``."""
     words = f"{folder} cannot be continued: {why.words}"
-    remedy = _GAP if why.held is Held.GAP else _ASIDE
+    remedy = _GAP if why.held is HoldReason.GAP else _ASIDE
     error = NotContinued(words, path=source, remedy=remedy)
     error.held = why.held
     return error
@@ -334,7 +343,7 @@ def no_continuation(folder: str, why: Why, source: str) -> NotContinued:
 
 def fork(
     before: ArchivedLog, epochs: Sequence[tuple[int, int]], end: int, may_be_another: bool
-) -> Why | None:
+) -> DivergenceReason | None:
     """The first difference between the leaders of log and archive. None if there is none.
 
     A log is only truncated by a leader with a later epoch. The first offsets of epochs are compared
@@ -347,21 +356,21 @@ def fork(
         return None
     later = [start for epoch, start in epochs if epoch > last]
     if later and min(later) < before.end_offset:
-        return Why(
-            Held.FORK,
+        return DivergenceReason(
+            HoldReason.FORK,
             f"the archive has offsets {min(later)} to {before.end_offset} of leader epoch {last}, "
             "the log of a later one: an election cut the log after they were fetched",
         )
     if newest < last and end > before.end_offset:
-        return Why(
-            Held.FORK,
+        return DivergenceReason(
+            HoldReason.FORK,
             f"the log ends at offset {end} in leader epoch {newest}, and the archive has offsets up "
             f"to {before.end_offset} of epoch {last}: it went on from an older copy",
         )
     for epoch in sorted(here.keys() & there.keys()) if may_be_another else ():
         if here[epoch] != there[epoch] and max(here[epoch], there[epoch]) > epochs[0][1]:
-            return Why(
-                Held.ANOTHER,
+            return DivergenceReason(
+                HoldReason.ANOTHER,
                 f"leader epoch {epoch} begins at offset {here[epoch]} in the log, and at "
                 f"{there[epoch]} in the archive: they are not of one topic",
             )
@@ -370,7 +379,7 @@ def fork(
 
 def _lost_deletes(
     log: PartitionLog, before: ArchivedLog, now_ms: int, retention_ms: int
-) -> Why | None:
+) -> DivergenceReason | None:
     """Why a tombstone may be missing from the rest of the log. None if none can be."""
     since_ms = now_ms - before.brought_ms
     if (log.checkpoint or 0) <= before.end_offset or since_ms <= retention_ms:
@@ -378,10 +387,10 @@ def _lost_deletes(
     return lost_deletes(before, since_ms, retention_ms)
 
 
-def lost_deletes(before: ArchivedLog, since_ms: int, retention_ms: int) -> Why:
+def lost_deletes(before: ArchivedLog, since_ms: int, retention_ms: int) -> DivergenceReason:
     """The reason if the log was cleaned beyond the archive's end, ``since_ms`` after a fetch."""
-    return Why(
-        Held.DELETES,
+    return DivergenceReason(
+        HoldReason.DELETES,
         f"the broker's cleaner has been at offsets from {before.end_offset} on, and the last fetch "
         f"was {since_ms // 3_600_000} hours ago: deletes are kept for {retention_ms} ms "
         "(delete.retention.ms), so some may have gone unseen",
@@ -407,9 +416,9 @@ def _named(
         address=segment.path,
         bytes=segment.size_bytes,
         etag=segment.etag,
-        index_bytes=found.size(FileKind.INDEX),
-        time_index_bytes=found.size(FileKind.TIME_INDEX),
-        transaction_index_bytes=found.size(FileKind.TRANSACTION_INDEX),
+        index_bytes=found.size(KafkaFileKind.INDEX),
+        time_index_bytes=found.size(KafkaFileKind.TIME_INDEX),
+        transaction_index_bytes=found.size(KafkaFileKind.TRANSACTION_INDEX),
         largest_timestamp_ms=segment.largest_timestamp_ms,
         first_batch_timestamp_ms=segment.first_batch_timestamp_ms,
         mtime_ms=segment.mtime_ms,
@@ -436,7 +445,7 @@ def copied(
     records, begin = 0, -1
     try:
         for start, exact, table in proven_batches(segment, number, span, until, limits or Limits()):
-            refuse_across(table, base, end, segment.path)
+            reject_across(table, base, end, segment.path)
             begin = start if begin < 0 else begin
             appender.append(exact, rows_of(table))
             records += int(table["records"].sum())
@@ -461,7 +470,7 @@ def proven_batches(
     ``until`` the offset after it.
     """
     first, end = span
-    piece = Piece.of(
+    piece = ScanRange.of(
         segment,
         number=0,
         place=place,
@@ -471,7 +480,7 @@ def proven_batches(
         keyed=False,
     )
     with reader_of(segment) as reader:
-        for chunk in Chunks(limits).of(KafkaFormat(limits.plain_bytes), piece):
+        for chunk in BatchWindows(limits).of(KafkaFormat(limits.plain_bytes), piece):
             table = chunk.table
             table = table[(table["next_offset"] > first) & (table["base_offset"] < end)]
             if not len(table):
@@ -483,7 +492,7 @@ def proven_batches(
             yield start + chunk.shift, exact, table
 
 
-def refuse_across(table: BatchTable, base: int, end: int, path: str) -> None:
+def reject_across(table: BatchTable, base: int, end: int, path: str) -> None:
     """Check that no batch spans ``base`` or ``end``: an archive contains only whole batches."""
     begins, ends = int(table["base_offset"][0]), int(table["next_offset"][-1])
     if begins < base or ends > end:
@@ -505,7 +514,7 @@ def _after(
     end: int,
     epochs: Sequence[tuple[int, int]],
     topic_id: str | None,
-    target: tuple[str, Round],
+    target: tuple[str, WriteTransaction],
 ) -> ArchivedLog:
     """The state of the archive's partition after the fetch."""
     folder, begun = target
@@ -524,7 +533,7 @@ def _after(
     snapshot, size = None, 0
     if end in snapshots:
         content = index_files.read_file(snapshots[end])
-        snapshot = f"data/{begun.id}-producers/{segment_file_name(end, FileKind.SNAPSHOT)}"
+        snapshot = f"data/{begun.id}-producers/{segment_file_name(end, KafkaFileKind.SNAPSHOT)}"
         size = len(content)
         place_at(folder).put(snapshot, content)
     # A broker that deletes old segments moves the start of the first epoch; the archive has the
@@ -551,7 +560,7 @@ def _after(
     )
 
 
-def manifest_of(seen: Seen | None, after: ArchivedLog, folder: str) -> Manifest:
+def manifest_of(seen: VersionedManifest | None, after: ArchivedLog, folder: str) -> Manifest:
     """The manifest of the new state. ``Place.commit`` fills in generation and nonce."""
     log = msgspec.Raw(msgspec.json.encode(after))
     if seen is not None:

@@ -8,23 +8,23 @@ from lastwrite.engine.system import IndexChecker
 from lastwrite.errors import CorruptLog
 from lastwrite.kafka.format.index import OFFSET_ENTRY, TIME_ENTRY
 from lastwrite.kafka.format.remedy import REBUILD, RESTORE
-from lastwrite.kafka.recovery import index_truth
-from lastwrite.kafka.recovery.loss import Witness, missing
+from lastwrite.kafka.recovery import index_check
+from lastwrite.kafka.recovery.lost_records import EndEvidence, missing
 from lastwrite.kafka.store import index_files
 from lastwrite.model.columns import BatchTable
-from lastwrite.model.work import Piece
+from lastwrite.model.work import ScanRange
 
 
-def index_checker(piece: Piece) -> IndexChecker:
+def index_checker(piece: ScanRange) -> IndexChecker:
     """The checker for the indexes of a piece's segment.
 
     An archive's indexes are not checked, to save requests. They were derived from the batches as
     these were written, no round reads them, and ``verify`` checks them.
     """
-    return _Unread() if piece.etag else KafkaIndexChecker(piece)
+    return _NoIndexChecker() if piece.etag else KafkaIndexChecker(piece)
 
 
-class _Unread:
+class _NoIndexChecker:
     """Checks nothing."""
 
     def check(self, table: BatchTable, shift: int) -> None: ...
@@ -34,7 +34,7 @@ class _Unread:
 class KafkaIndexChecker:
     """Compares a segment's indexes with the batches of a piece; see ``recovery.index_truth``."""
 
-    def __init__(self, piece: Piece) -> None:
+    def __init__(self, piece: ScanRange) -> None:
         self._piece = piece
         offsets, positions = index_files.read_offset_index(piece)
         first, end = np.searchsorted(positions, [piece.start, piece.end]).tolist()
@@ -44,20 +44,20 @@ class KafkaIndexChecker:
             positions[first:end],
         )
         self._times, self._time_offsets = index_files.read_time_index(piece)
-        self._reached, self._last = index_truth.NO_TIME, -1
+        self._reached, self._last = index_check.NO_TIME, -1
 
     def check(self, table: BatchTable, shift: int) -> None:
         before = self._last if self._last >= 0 else int(table["next_offset"][0]) - 1
         entries = self._offsets, self._positions, self._times, self._time_offsets
-        reached = index_truth.time_if_true(*entries, table, shift, self._reached, before)
-        if reached == index_truth.NO_TIME:
+        reached = index_check.time_if_true(*entries, table, shift, self._reached, before)
+        if reached == index_check.NO_TIME:
             self._refuse_false(table, shift, before)
         self._reached, self._last = reached, int(table["next_offset"][-1]) - 1
 
     def _refuse_false(self, table: BatchTable, shift: int, before: int) -> None:
         begins = table["origin"] + shift
         end = int(begins[-1]) + int(table["origin_size"][-1])
-        lie = index_truth.false_offset_entry(
+        lie = index_check.false_offset_entry(
             self._offsets, self._positions, begins, end, table["base_offset"]
         )
         if lie is not None:
@@ -65,7 +65,7 @@ class KafkaIndexChecker:
             path = index_files.index_path(self._piece.path)
             raise CorruptLog(lie.problem, place, path, REBUILD)
         last, times = table["next_offset"] - 1, table["max_timestamp"]
-        lie = index_truth.false_time_entry(
+        lie = index_check.false_time_entry(
             self._times, self._time_offsets, last, times, self._reached, before
         )
         if lie is None:  # the batches' largest timestamp is NO_TIME itself
@@ -82,7 +82,7 @@ class KafkaIndexChecker:
             # The last segment ends at the piece's end offset, so it never gets here.
             if beyond and beyond[0] < piece.end_offset:
                 words = f"its indexes name offset {beyond[0]}, and the next segment begins at {piece.end_offset}"
-                gone = missing(end_offset, Witness(piece.end_offset, words))
+                gone = missing(end_offset, EndEvidence(piece.end_offset, words))
                 raise CorruptLog(
                     f"the segment ends at offset {end_offset}: {gone}",
                     piece.end,

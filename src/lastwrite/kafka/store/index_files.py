@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from lastwrite.errors import LogError, located
 from lastwrite.kafka.format.index import Int64s, decode_offset_index, decode_time_index
-from lastwrite.kafka.format.names import FileKind, Suffix, classify, segment_file_name
+from lastwrite.kafka.format.names import KafkaFileKind, Suffix, classify, segment_file_name
 from lastwrite.kafka.producers.history import decode_aborted
 from lastwrite.kafka.store import archived, tiered
 from lastwrite.kafka.store.partitions import scan
@@ -45,36 +45,36 @@ def _whole(path: str) -> bytes:
 
 def segment_path(folder: str, base_offset: int) -> str:
     """The segment with this base offset, in a folder without an unfinished swap."""
-    return os.path.join(folder, segment_file_name(base_offset, FileKind.LOG))
+    return os.path.join(folder, segment_file_name(base_offset, KafkaFileKind.LOG))
 
 
 def index_path(log_path: str) -> str:
     """The offset index beside a segment, including a segment that is still a ``.swap``."""
-    return _beside(log_path, FileKind.INDEX)
+    return _beside(log_path, KafkaFileKind.INDEX)
 
 
 def time_index_path(log_path: str) -> str:
     """The time index beside a segment, including a segment that is still a ``.swap``."""
-    return _beside(log_path, FileKind.TIME_INDEX)
+    return _beside(log_path, KafkaFileKind.TIME_INDEX)
 
 
 def transaction_index_path(log_path: str) -> str:
     """The transaction index beside a segment, even if one of both is still a ``.swap``."""
-    path = _beside(log_path, FileKind.TRANSACTION_INDEX)
+    path = _beside(log_path, KafkaFileKind.TRANSACTION_INDEX)
     swap = path + Suffix.SWAP
     return (
         swap if not is_address(path) and not os.path.exists(path) and os.path.exists(swap) else path
     )
 
 
-def _beside(log_path: str, kind: FileKind) -> str:
-    if log_path.endswith(FileKind.LOG):  # also in a tier, where each file has the segment's id
-        return log_path.removesuffix(FileKind.LOG) + kind
+def _beside(log_path: str, kind: KafkaFileKind) -> str:
+    if log_path.endswith(KafkaFileKind.LOG):  # also in a tier, where each file has the segment's id
+        return log_path.removesuffix(KafkaFileKind.LOG) + kind
     folder, name = os.path.split(log_path)
-    return os.path.join(folder, name[:20] + kind + name[20:].removeprefix(FileKind.LOG))
+    return os.path.join(folder, name[:20] + kind + name[20:].removeprefix(KafkaFileKind.LOG))
 
 
-class Indexed(Protocol):
+class IndexedRange(Protocol):
     """A segment, or a piece of a segment."""
 
     @property
@@ -83,7 +83,7 @@ class Indexed(Protocol):
     def is_indexed(self) -> bool: ...
 
 
-def read_offset_index(source: Indexed) -> tuple[Int64s, Int64s]:
+def read_offset_index(source: IndexedRange) -> tuple[Int64s, Int64s]:
     """The entries of a segment's offset index: absolute offsets and positions, row for row.
 
     There are none if the index is missing, or if a crash left one that must not be used.
@@ -95,7 +95,7 @@ def read_offset_index(source: Indexed) -> tuple[Int64s, Int64s]:
     return index.offsets, index.positions
 
 
-def read_time_index(source: Indexed) -> tuple[Int64s, Int64s]:
+def read_time_index(source: IndexedRange) -> tuple[Int64s, Int64s]:
     """The entries of a segment's time index: timestamps in ms and absolute offsets, row for row.
 
     There are none in the cases of ``read_offset_index``.
@@ -128,7 +128,7 @@ def snapshots_of(folder: str) -> list[tuple[int, str]]:
     return sorted(
         (int(entry.name[:20]), entry.path)
         for entry in scan(folder)
-        if classify(entry.name)[:2] == (FileKind.SNAPSHOT, Suffix.LIVE)
+        if classify(entry.name)[:2] == (KafkaFileKind.SNAPSHOT, Suffix.LIVE)
     )
 
 
@@ -151,7 +151,7 @@ def side_file(folder: str, name: str) -> bytes | None:
         raise LogError(f"cannot be read: {error.strerror}", path=path) from error
 
 
-def _read_index(source: Indexed, path: str, decode: Callable[[bytes, int], IndexT]) -> IndexT:
+def _read_index(source: IndexedRange, path: str, decode: Callable[[bytes, int], IndexT]) -> IndexT:
     with located(path):
         return decode(_read_if_there(path) if source.is_indexed else b"", _base_of(source.path))
 

@@ -6,19 +6,19 @@ import os
 
 import numpy as np
 
-from lastwrite.engine.chunks import Chunks
+from lastwrite.engine.chunks import BatchWindows
 from lastwrite.engine.rewrite import fsync_outputs
-from lastwrite.engine.system import Parts
+from lastwrite.engine.system import SegmentParts
 from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.kafka.store.staging import StagedSegment
-from lastwrite.model.work import Piece, SegmentOutput
+from lastwrite.model.work import ScanRange, SegmentOutput
 from lastwrite.storage import files
 from lastwrite.storage.staging import remove_staged
 
 _COLUMNS = ("size", "next_offset", "max_timestamp")  # after the position, as in ROW_COLUMNS
 
 
-def join_parts(joined: Parts) -> SegmentOutput:
+def join_parts(joined: SegmentParts) -> SegmentOutput:
     """One segment from its parts. A single part is the segment already.
 
     Parts are whole batches, so the later parts are appended to the first one without changes. The
@@ -32,7 +32,7 @@ def join_parts(joined: Parts) -> SegmentOutput:
     appender = StagedSegment.continued(first, joined.folder, source)
     try:
         for part in others:
-            for chunk in Chunks(joined.limits).of(
+            for chunk in BatchWindows(joined.limits).of(
                 KafkaFormat(joined.limits.plain_bytes), _as_piece(part.log_path, joined.base_offset)
             ):
                 table = chunk.table
@@ -52,10 +52,10 @@ def join_parts(joined: Parts) -> SegmentOutput:
     return whole
 
 
-def _as_piece(path: str, base_offset: int) -> Piece:
+def _as_piece(path: str, base_offset: int) -> ScanRange:
     """The whole file as one piece."""
     seen = os.stat(path)
-    return Piece(
+    return ScanRange(
         number=0,
         segment=0,
         path=path,

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable
 from itertools import pairwise
 
-from lastwrite.archive.place import Round
+from lastwrite.archive.partition_store import WriteTransaction
 from lastwrite.engine.pieces import piece_bytes_of
 from lastwrite.engine.rules.election import bucket_bits
 from lastwrite.engine.rules.transactions import aborted_table
@@ -20,7 +20,7 @@ from lastwrite.kafka.store.archived import ArchivedLog, StoredScan
 from lastwrite.kafka.store.pieces import cuts_of, estimate_records
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.policy import Policy
-from lastwrite.model.work import Limits, Piece, ScanUnit
+from lastwrite.model.work import Limits, ScanRange, ScanUnit
 from lastwrite.scan_cache import cache
 from lastwrite.scan_cache.objects import object_name
 from lastwrite.scan_cache.task import scan_into_object
@@ -31,7 +31,11 @@ Keep = Callable[[int, int, int, int], StoredScan | None]
 
 
 def keeper(
-    log: PartitionLog, before: ArchivedLog, target: tuple[str, Round], secret: bytes, limits: Limits
+    log: PartitionLog,
+    before: ArchivedLog,
+    target: tuple[str, WriteTransaction],
+    secret: bytes,
+    limits: Limits,
 ) -> Keep:
     """A function that scans a fetched part of a segment of ``log`` and caches the result.
 
@@ -55,7 +59,7 @@ def keeper(
             return None
         cuts = (cut for cut in cuts_of(log, number, piece_bytes) if start < cut < end)
         pieces = tuple(
-            Piece.of(
+            ScanRange.of(
                 segment,
                 number=n,
                 place=number,

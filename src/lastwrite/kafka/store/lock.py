@@ -27,7 +27,7 @@ from lastwrite.kafka.store import archived, links, tiered
 from lastwrite.model.log import TopicPartition
 from lastwrite.storage import lock as locking
 from lastwrite.storage.lock import LockPlace
-from lastwrite.storage.objects.promises import refuse_if_broken
+from lastwrite.storage.objects.promises import reject_if_broken
 
 FILE = ".lock"
 _NOTES_AT_LEAST_S = 60.0  # a broker notes high watermarks every five seconds by default
@@ -56,7 +56,7 @@ def is_tier(root: str) -> bool:
     return not links.is_brokers(root) and tiered.is_root(root)
 
 
-def refuse_tier(root: str) -> None:
+def reject_tier(root: str) -> None:
     """Refuse to change a tier.
 
     Raises:
@@ -82,9 +82,9 @@ def hold(root: str, names: Iterable[TopicPartition]) -> Iterator[None]:
         InvalidConfig: the root is a broker's tier.
     """
     names = list(names)
-    refuse_tier(root)
+    reject_tier(root)
     if archived.is_root(root, names):
-        refuse_if_broken(os.path.dirname(root))
+        reject_if_broken(os.path.dirname(root))
         yield
         return
     with contextlib.ExitStack() as stack:
@@ -97,11 +97,11 @@ def hold(root: str, names: Iterable[TopicPartition]) -> Iterator[None]:
                     remedy="give the path below the root that has it, and take the link away",
                 )
             stack.enter_context(locking.hold(other, [there for _, there in inside], PLACE))
-        _refuse_if_written(root, names)
+        _reject_if_written(root, names)
         yield
 
 
-def try_hold(
+def try_lock(
     root: str, names: Iterable[TopicPartition]
 ) -> AbstractContextManager[set[TopicPartition]]:
     """As ``hold``, but only those that are free now. The context value is the set of locked ones.
@@ -117,7 +117,7 @@ def is_held(root: str, names: Collection[TopicPartition] | None = None) -> bool:
     return locking.is_held(root, names, PLACE)
 
 
-def refuse_if_held(root: str, names: Collection[TopicPartition] | None = None) -> None:
+def reject_if_held(root: str, names: Collection[TopicPartition] | None = None) -> None:
     """Check that ``names`` can be read. None means all partitions of the root.
 
     A broker that has the root open is no obstacle once it has started
@@ -129,17 +129,17 @@ def refuse_if_held(root: str, names: Collection[TopicPartition] | None = None) -
     if archived.is_root(root, names or ()) or is_tier(root):
         return
     try:
-        locking.refuse_if_held(root, names, PLACE)
+        locking.reject_if_held(root, names, PLACE)
     except LogHeld:
         if broker_of(root) is None:
             raise
-        refuse_starting(root)
+        reject_starting(root)
     if names is not None:
         for other, inside in _other_roots(root, names).items():
-            locking.refuse_if_held(other, [there for _, there in inside], PLACE)
+            locking.reject_if_held(other, [there for _, there in inside], PLACE)
 
 
-def refuse_starting(root: str) -> None:
+def reject_starting(root: str) -> None:
     """Refuse to read while a broker starts, because it truncates logs and rebuilds indexes.
 
     It notes high watermarks once it has loaded all logs, and then every few seconds.
@@ -194,7 +194,7 @@ def _other_roots(
     return found
 
 
-def _refuse_if_written(root: str, names: Iterable[TopicPartition]) -> None:
+def _reject_if_written(root: str, names: Iterable[TopicPartition]) -> None:
     """Refuse to change a log that a broker may have open by another path.
 
     If the root has no broker's files, Linux still shows whether the active segment is open for

@@ -34,7 +34,7 @@ from lastwrite.kafka.format.names import (
     PARTITION_METADATA,
     RECOVERY_POINTS,
     SEGMENT_KINDS,
-    FileKind,
+    KafkaFileKind,
     Suffix,
     classify,
     segment_file_name,
@@ -44,8 +44,8 @@ from lastwrite.kafka.format.text import decode_leader_epochs, decode_partition_m
 from lastwrite.kafka.producers.history import decode_aborted, read_history, read_producers
 from lastwrite.kafka.producers.snapshot import ProducerEntry, decode_snapshot
 from lastwrite.kafka.recovery import unclean_shutdown
-from lastwrite.kafka.recovery.findings import Findings
-from lastwrite.kafka.recovery.loss import Witness
+from lastwrite.kafka.recovery.lost_records import EndEvidence
+from lastwrite.kafka.recovery.problems import RecoveryProblems
 from lastwrite.kafka.recovery.unfinished_swap import (
     crash_state,
     finish_swap,
@@ -67,7 +67,7 @@ from lastwrite.kafka.store.tiered import is_tier, read_tier
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Problem, ProblemKind, Segment
 from lastwrite.storage import preflight
 from lastwrite.storage.files import to_log_error
-from lastwrite.storage.parallel_sync import alone
+from lastwrite.storage.parallel_sync import run_steps_serially
 from lastwrite.storage.reading import AGAIN, SETTLED_NS, TRY_AGAIN
 
 _MOVE_AWAY = "move it out of this folder: it is no part of the log"
@@ -105,9 +105,9 @@ def recover(folder: str) -> None:
     state = crash_state(folder, names)
     if state.intent is not None:
         name, first_dirty = partition_name(folder), state.intent.first_dirty_offset
-        alone(finish_swap(folder, state.intent))
+        run_steps_serially(finish_swap(folder, state.intent))
         write_offset(root_of(folder), CLEANER_OFFSETS, name, first_dirty)
-        alone(remove_leftovers(folder))
+        run_steps_serially(remove_leftovers(folder))
     elif not state.is_settled:
         undo_or_end(folder, state)
     if not state.is_settled:
@@ -124,17 +124,17 @@ def recover(folder: str) -> None:
         unclean_shutdown.mend_indexes(segment, log.aborted_in(n))
 
 
-def refuse_unwritable(folder: str, end: int) -> None:
+def reject_unwritable(folder: str, end: int) -> None:
     """Refuse a round that could not replace files of segments below ``end``, or the checkpoint.
 
     Raises:
         LogError: it names the obstacle.
     """
     found = [(name, classify(name)) for name in _names(folder)]
-    preflight.refuse_unwritable(
+    preflight.reject_unwritable(
         folder, [name for name, file in found if file.offset is not None and file.offset < end]
     )
-    preflight.refuse_unwritable(root_of(folder), [CLEANER_OFFSETS])
+    preflight.reject_unwritable(root_of(folder), [CLEANER_OFFSETS])
 
 
 def _names(folder: str) -> list[str]:
@@ -167,20 +167,20 @@ def read_partition(folder: str, below: int = NO_END, root: RootState | None = No
     if root is None:
         root = RootState(os.path.dirname(os.path.abspath(folder)))
     if root.broker is None:
-        return _Reading(folder, root).log()
+        return _PartitionListing(folder, root).log()
     return _read_beside(folder, below)
 
 
 def _read_beside(folder: str, below: int) -> PartitionLog:
     """``read_partition`` for a log that a broker has open, from a moment without changes."""
     root = os.path.dirname(os.path.abspath(folder))
-    lock.refuse_starting(root)
+    lock.reject_starting(root)
     why = "its files change all the time"
     for _ in range(_LOOKS):
         before = beside_a_broker.folder_state(folder)
         if time.time_ns() - before[1] > SETTLED_NS:
             try:
-                reading = _Reading(folder, RootState(root), below)
+                reading = _PartitionListing(folder, RootState(root), below)
                 log = reading.log()
                 if beside_a_broker.folder_state(folder) == before:
                     if reading.moving is None:
@@ -192,7 +192,7 @@ def _read_beside(folder: str, below: int) -> PartitionLog:
     raise CommitConflict(f"a broker has this log open, and {why}", path=folder, remedy=TRY_AGAIN)
 
 
-class _Reading:
+class _PartitionListing:
     """Reads one partition and builds its ``PartitionLog``.
 
     ``below`` is the end offset for a log that a broker has open. None means that no broker has it.
@@ -228,7 +228,7 @@ class _Reading:
         self._live = self._state.live(names)
         self._orphans = orphans(self._live)
         self._bases = sorted(
-            int(name[:20]) for name in self._live if classify(name).kind is FileKind.LOG
+            int(name[:20]) for name in self._live if classify(name).kind is KafkaFileKind.LOG
         )
         self._log_start = self._offsets[LOG_STARTS] or 0
         self._below = below
@@ -241,11 +241,13 @@ class _Reading:
         self._was_killed = below is None and root.was_killed
         # A killed broker may not have flushed everything in the segments from this base on.
         self._unflushed = max((base for base in self._bases if base <= flushed_to), default=0)
-        self._found = Findings(self._folder, self._live, self._bases, self._gone, self._log_start)
+        self._found = RecoveryProblems(
+            self._folder, self._live, self._bases, self._gone, self._log_start
+        )
         self._found.problems += problems
         self._found.witnesses += [
             *(
-                Witness(
+                EndEvidence(
                     at,
                     f"{words} is {at} ({file}, line '{self._name.topic} {self._name.partition} "
                     f"{at}')",
@@ -254,9 +256,9 @@ class _Reading:
                 for file, words in _MARKS.items()
                 if (at := self._offsets[file])
             ),
-            Witness(flushed_to, f"the recovery point is {flushed_to} ({RECOVERY_POINTS})"),
+            EndEvidence(flushed_to, f"the recovery point is {flushed_to} ({RECOVERY_POINTS})"),
         ]
-        self._say_what_is_settled(names)
+        self._report_recovered(names)
 
     def log(self) -> PartitionLog:
         for name in sorted(self._live):
@@ -275,14 +277,14 @@ class _Reading:
             log_start = min(log_start, end_offset)
             if checkpoint is not None:
                 checkpoint = min(checkpoint, end_offset)
-            self._say_what_is_open(end_offset)
+            self._report_open_files(end_offset)
         seen = {os.path.basename(segment.path) for segment in segments}
-        logs = {self._live[segment_file_name(base, FileKind.LOG)] for base in bases}
+        logs = {self._live[segment_file_name(base, KafkaFileKind.LOG)] for base in bases}
         watermark = self._offsets[HIGH_WATERMARKS]
         high_watermark = end_offset if watermark is None else min(watermark, end_offset)
         producers, first_unstable = read_producers(
             segments,
-            [int(name[:20]) for name in self._of_kind(FileKind.SNAPSHOT)],
+            [int(name[:20]) for name in self._of_kind(KafkaFileKind.SNAPSHOT)],
             self._snapshot,
             log_start,
             high_watermark,
@@ -308,7 +310,7 @@ class _Reading:
             ),
             first_unstable_offset=first_unstable,
             unseen=tuple(sorted({*(logs - seen), *self._behind})),
-            cached=tuple(sorted(self._of_kind(FileKind.KEPT))),
+            cached=tuple(sorted(self._of_kind(KafkaFileKind.KEPT))),
             open_as=None
             if self._below is None
             else beside_a_broker.marks(self._folder, end_offset),
@@ -327,7 +329,7 @@ class _Reading:
             file = classify(name)
             if file.offset is None or file.offset <= last:
                 continue
-            if file.kind is FileKind.LOG:
+            if file.kind is KafkaFileKind.LOG:
                 self._behind.append(self._live[name])
             if file.kind in SEGMENT_KINDS or file.offset > bound:
                 del self._live[name]
@@ -345,7 +347,7 @@ class _Reading:
         assert self._below is not None
         path = self._found.log_path(base)
         seen = _stat(path)
-        name = segment_file_name(base, FileKind.INDEX)
+        name = segment_file_name(base, KafkaFileKind.INDEX)
         try:  # a cleaner that swaps the segment renames the log before its index
             index = decode_offset_index(self._read(name) if name in self._live else b"", base)
         except CorruptLog:
@@ -382,7 +384,7 @@ class _Reading:
             if seen.st_ctime_ns >= self._noted_ns and seen.st_ctime_ns != seen.st_mtime_ns:
                 self.moving = "it has exchanged segments since it noted its high watermark"
 
-    def _say_what_is_open(self, end_offset: int) -> None:
+    def _report_open_files(self, end_offset: int) -> None:
         bound = self._offsets[HIGH_WATERMARKS] or 0
         mark = f"its high watermark{'' if bound <= end_offset else f' is {bound}'}"
         self._found.problems.append(
@@ -419,7 +421,7 @@ class _Reading:
                 if true != known:
                     self._found.recovered(
                         "does not go with the records: they say themselves what was aborted",
-                        segment_file_name(segment.base_offset, FileKind.TRANSACTION_INDEX),
+                        segment_file_name(segment.base_offset, KafkaFileKind.TRANSACTION_INDEX),
                     )
                     segment, known = replace(segment, is_abort_indexed=False), true
             segments.append(segment)
@@ -427,7 +429,7 @@ class _Reading:
         problems = tuple(self._found.problems)
         return replace(log, segments=tuple(segments), aborted=tuple(aborted), problems=problems)
 
-    def _say_what_is_settled(self, names: Sequence[str]) -> None:
+    def _report_recovered(self, names: Sequence[str]) -> None:
         if self._state.renames:
             words = "new segments that a crash left on their way: they count"
             self._found.recovered(words, self._state.renames[0][0])
@@ -438,7 +440,7 @@ class _Reading:
                 self._found.recovered(words, name)
                 return
 
-    def _of_kind(self, kind: FileKind) -> list[str]:
+    def _of_kind(self, kind: KafkaFileKind) -> list[str]:
         return [name for name in self._live if classify(name).kind is kind]
 
     def _read(self, name: str) -> bytes:
@@ -466,9 +468,13 @@ class _Reading:
     def _look_at(self, name: str) -> None:
         """Check a file by its name, and a small one also by its content."""
         kind, found = classify(name).kind, self._found
-        if kind is FileKind.LOG or kind is FileKind.INDEX or kind is FileKind.TIME_INDEX:
+        if (
+            kind is KafkaFileKind.LOG
+            or kind is KafkaFileKind.INDEX
+            or kind is KafkaFileKind.TIME_INDEX
+        ):
             return  # checked in ``_segment``
-        if kind is FileKind.TRANSACTION_INDEX:
+        if kind is KafkaFileKind.TRANSACTION_INDEX:
             base = int(name[:20])
             if self._is_unflushed(base):
                 self._unsure.add(base)
@@ -477,34 +483,38 @@ class _Reading:
             except CorruptLog as error:
                 if not self._is_unflushed(base):
                     found.note(error, found.path_of(name), REBUILD)
-        elif kind is FileKind.SNAPSHOT:
-            found.witnesses.append(Witness(int(name[:20]), f"{name} is of that offset"))
+        elif kind is KafkaFileKind.SNAPSHOT:
+            found.witnesses.append(EndEvidence(int(name[:20]), f"{name} is of that offset"))
             try:
                 offset = int(name[:20])
                 self._producers[offset] = decode_snapshot(self._read(name))
                 for entry in self._producers[offset]:
                     said = f"producer {entry.producer_id} in {name} wrote up to {entry.last_offset}"
-                    found.witnesses.append(Witness(entry.last_offset + 1, said))
+                    found.witnesses.append(EndEvidence(entry.last_offset + 1, said))
             except LogError as error:
                 found.recovered(f"{error.problem}: passed over, as a broker does", name, error.at)
-        elif kind in (FileKind.LEADER_EPOCHS, FileKind.PARTITION_METADATA):
+        elif kind in (KafkaFileKind.LEADER_EPOCHS, KafkaFileKind.PARTITION_METADATA):
             try:
                 if name == LEADER_EPOCHS:
                     for epoch, start_offset in decode_leader_epochs(self._read(name)):
                         said = f"leader epoch {epoch} begins at {start_offset} ({name})"
-                        found.witnesses.append(Witness(start_offset, said))
+                        found.witnesses.append(EndEvidence(start_offset, said))
                 elif name == PARTITION_METADATA:
                     decode_partition_metadata(self._read(name))
             except LogError as error:
                 found.note(error, found.path_of(name), _BRING_BACK)
-        elif kind in (FileKind.FOREIGN, FileKind.METADATA_SNAPSHOT, FileKind.QUORUM_STATE):
+        elif kind in (
+            KafkaFileKind.FOREIGN,
+            KafkaFileKind.METADATA_SNAPSHOT,
+            KafkaFileKind.QUORUM_STATE,
+        ):
             if not is_intent(name):
                 found.damaged("a foreign file", found.path_of(name), remedy=_MOVE_AWAY)
 
     def _snapshot(self, offset: int) -> tuple[ProducerEntry, ...]:
         found = self._producers.get(offset)
         if found is None:  # it does not decode: raise the error again
-            found = decode_snapshot(self._read(segment_file_name(offset, FileKind.SNAPSHOT)))
+            found = decode_snapshot(self._read(segment_file_name(offset, KafkaFileKind.SNAPSHOT)))
         return found
 
     def _segments_gone(self, on_their_way: set[str]) -> dict[int, int]:
@@ -516,9 +526,9 @@ class _Reading:
                 continue
             named = [gone.get(base, base)]
             try:
-                if kind is FileKind.TRANSACTION_INDEX:
+                if kind is KafkaFileKind.TRANSACTION_INDEX:
                     named += [entry.last_offset for entry in decode_aborted(data, base)]
-                elif kind is FileKind.INDEX:
+                elif kind is KafkaFileKind.INDEX:
                     named += decode_offset_index(data, base).offsets.tolist()
                 else:
                     named += decode_time_index(data, base).offsets.tolist()
@@ -556,7 +566,7 @@ class _Reading:
         end_offset = 0
         for base in self._bases:
             is_active = base == self._bases[-1]
-            has_no_index = segment_file_name(base, FileKind.INDEX) not in self._live
+            has_no_index = segment_file_name(base, KafkaFileKind.INDEX) not in self._live
             if is_active and self._below is not None:
                 segment, end_offset = self._open_segment(base)
             elif self._is_unflushed(base) or (self._was_killed and has_no_index):
@@ -572,7 +582,7 @@ class _Reading:
                 if behind:
                     self._found.recovered(
                         f"{len(behind)} segments behind the place where the log ends are not seen",
-                        segment_file_name(behind[0], FileKind.LOG),
+                        segment_file_name(behind[0], KafkaFileKind.LOG),
                     )
                 break
         return tuple(segments), end_offset
@@ -621,8 +631,8 @@ class _Reading:
         path = self._found.log_path(base)
         seen = _stat(path)
         is_filled = bool(seen.st_size)
-        index_bytes, last_entry = self._last_entry(base, FileKind.INDEX, is_filled, is_active)
-        time_bytes, last_time = self._last_entry(base, FileKind.TIME_INDEX, is_filled)
+        index_bytes, last_entry = self._last_entry(base, KafkaFileKind.INDEX, is_filled, is_active)
+        time_bytes, last_time = self._last_entry(base, KafkaFileKind.TIME_INDEX, is_filled)
         if not seen.st_size and not is_active:
             named = [
                 entry[n] for n, entry in enumerate((last_entry, last_time)) if entry is not None
@@ -666,7 +676,7 @@ class _Reading:
             self._note_hole(base, tail.end_offset)
 
     def _last_entry(
-        self, base: int, kind: FileKind, is_filled: bool, is_kept: bool = False
+        self, base: int, kind: KafkaFileKind, is_filled: bool, is_kept: bool = False
     ) -> tuple[int, tuple[int, int] | None]:
         """Bytes of an index's entries without padding, and the last entry's two fields.
 
@@ -674,7 +684,7 @@ class _Reading:
         """
         name = segment_file_name(base, kind)
         path = self._found.path_of(name)
-        layout = OFFSET_ENTRY if kind is FileKind.INDEX else TIME_ENTRY
+        layout = OFFSET_ENTRY if kind is KafkaFileKind.INDEX else TIME_ENTRY
         if name not in self._live:
             if is_filled and self._was_killed:
                 self._found.recovered("is missing: the time of its segment's file counts", name)
@@ -704,7 +714,7 @@ class _Reading:
             first, second = layout.unpack_from(tail)
             return size, (first, second)
         try:
-            if kind is FileKind.INDEX:
+            if kind is KafkaFileKind.INDEX:
                 offsets = decode_offset_index(data if is_kept else read_file(path), base)
                 columns = offsets.offsets - base, offsets.positions
             else:
@@ -753,7 +763,7 @@ class _Reading:
             index = decode_offset_index(self._index, base)
         except LogError as error:
             index = decode_offset_index(b"", base)
-            path = self._found.path_of(segment_file_name(base, FileKind.INDEX))
+            path = self._found.path_of(segment_file_name(base, KafkaFileKind.INDEX))
             if not any(problem.path == path for problem in self._found.problems):
                 self._found.note(error, path, REBUILD)
         tail = walk_tail(active.path, active.size_bytes, index, reader=file)

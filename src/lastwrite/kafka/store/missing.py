@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lastwrite.kafka.format.names import FileKind, segment_file_name
+from lastwrite.kafka.format.names import KafkaFileKind, segment_file_name
 from lastwrite.kafka.format.remedy import RESTORE
 from lastwrite.kafka.rules.topic_settings import KafkaTopicSettings
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind
@@ -49,7 +49,7 @@ def judge_holes(
 
 
 def _damage(log: PartitionLog, first: int, end: int) -> Problem:
-    name = segment_file_name(first, FileKind.LOG)
+    name = segment_file_name(first, KafkaFileKind.LOG)
     return Problem(
         ProblemKind.DAMAGED,
         f"offsets {first} to {end - 1} are in no segment, and no cleaner has compacted the topic: "

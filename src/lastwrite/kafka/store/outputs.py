@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from lastwrite.errors import CommitConflict, LogError
 from lastwrite.kafka import beside_a_broker
 from lastwrite.kafka.format.index import MAX_RELATIVE_OFFSET
-from lastwrite.kafka.format.names import SEGMENT_KINDS, FileKind, classify
+from lastwrite.kafka.format.names import SEGMENT_KINDS, KafkaFileKind, classify
 from lastwrite.kafka.recovery.unfinished_swap import crash_state
 from lastwrite.kafka.recovery.walking import end_offset_of
 from lastwrite.model.log import PartitionLog, Segment
@@ -18,7 +18,7 @@ from lastwrite.storage.files import to_log_error
 from lastwrite.storage.reading import AGAIN, check_segments
 
 # The files that every segment has, in the order in which all of a segment's files are renamed.
-ALWAYS = (FileKind.LOG, FileKind.INDEX, FileKind.TIME_INDEX)
+ALWAYS = (KafkaFileKind.LOG, KafkaFileKind.INDEX, KafkaFileKind.TIME_INDEX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class NewSegment:
     transaction_index_path: str | None = None
 
     @property
-    def files(self) -> tuple[tuple[FileKind, str], ...]:
+    def files(self) -> tuple[tuple[KafkaFileKind, str], ...]:
         """The written files as (kind, path), in the order in which they are renamed."""
         paths = (self.log_path, self.index_path, self.time_index_path, self.transaction_index_path)
         return tuple((kind, path) for kind, path in zip(SEGMENT_KINDS, paths, strict=True) if path)
@@ -59,14 +59,14 @@ def in_order(outputs: Iterable[NewSegment]) -> list[tuple[NewSegment, tuple[Segm
 
 
 def dress(
-    path: str, source: Segment, kind: FileKind, mtime_ns: int, *, is_copy: bool = False
+    path: str, source: Segment, kind: KafkaFileKind, mtime_ns: int, *, is_copy: bool = False
 ) -> None:
     """Give a file written aside a time, and owner and mode of the replaced file, durably.
 
     A file that has them already needs no second sync, because they were set before its own.
     """
     folder, name = os.path.split(source.path)
-    replaced = os.path.join(folder, name.replace(FileKind.LOG, kind, 1))
+    replaced = os.path.join(folder, name.replace(KafkaFileKind.LOG, kind, 1))
     try:
         seen = os.stat(path)
         try:
@@ -99,8 +99,8 @@ def check_unchanged(log: PartitionLog, note: str | None = None) -> list[str]:
     names = [name for name in os.listdir(log.folder) if name != note]
     known = {*log.unseen, *(os.path.basename(segment.path) for segment in log.segments)}
     live = crash_state(log.folder, names).live(names)
-    came = [name for name in live if name.endswith(FileKind.LOG) and live[name] not in known]
-    came = [name for name in came if classify(name).kind is FileKind.LOG]
+    came = [name for name in live if name.endswith(KafkaFileKind.LOG) and live[name] not in known]
+    came = [name for name in came if classify(name).kind is KafkaFileKind.LOG]
     if came:
         path = os.path.join(log.folder, live[min(came)])
         raise CommitConflict("the segment came while we worked", path=path, remedy=AGAIN)

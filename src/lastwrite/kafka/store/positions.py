@@ -18,7 +18,7 @@ from itertools import takewhile
 from typing import NamedTuple, TypeAlias
 
 from lastwrite.errors import CorruptLog, LogError, NotALog
-from lastwrite.kafka.cluster.commits import Commit, Place, Positions, UnreadCommit
+from lastwrite.kafka.cluster.commits import Commit, GroupPartition, OffsetCommits, UnreadCommit
 from lastwrite.kafka.cluster.group_states import GroupKind, GroupStates
 from lastwrite.kafka.cluster.internal_topics import GROUPS_TOPIC
 from lastwrite.kafka.format.batch_layout import Batch
@@ -35,15 +35,17 @@ Brought: TypeAlias = Mapping[TopicPartition, Mapping[str, tuple[int, int, str] |
 
 
 class GroupPositions(NamedTuple):
-    """As ``Positions``. ``unread`` lists unreadable records, which hide no other position."""
+    """As ``OffsetCommits``. ``unread`` lists unreadable records, which hide no other position."""
 
-    known: Mapping[Place, Commit]
-    gone: Set[Place]
+    known: Mapping[GroupPartition, Commit]
+    gone: Set[GroupPartition]
     unread: tuple[UnreadPosition, ...] = ()
-    expired: Set[Place] = frozenset()  # places in ``known`` that a broker would remove by now
+    expired: Set[GroupPartition] = (
+        frozenset()
+    )  # places in ``known`` that a broker would remove by now
     kinds: Mapping[str, GroupKind] = {}  # of groups that have or had members
 
-    def unread_of(self, place: Place) -> UnreadPosition | None:
+    def unread_of(self, place: GroupPartition) -> UnreadPosition | None:
         """An unreadable record that may be the newest position at ``place``, or None.
 
         A group is in one partition of the topic, so a damaged partition does not concern a group
@@ -58,14 +60,14 @@ class GroupPositions(NamedTuple):
         return None
 
 
-class Retention(NamedTuple):
+class OffsetRetention(NamedTuple):
     """Expiry of positions: the time now, and ``offsets.retention.minutes``."""
 
     now_ms: int
     retention_ms: int
 
 
-def positions_in(path: str, retention: Retention | None = None) -> GroupPositions:
+def positions_in(path: str, retention: OffsetRetention | None = None) -> GroupPositions:
     """All positions in the root, or the archive, at ``path``.
 
     A damaged partition of ``__consumer_offsets`` gives no position, because a later one of the same
@@ -76,15 +78,15 @@ def positions_in(path: str, retention: Retention | None = None) -> GroupPosition
     Raises:
         NotALog: it has no ``__consumer_offsets``.
     """
-    known: dict[Place, Commit] = {}
-    gone: set[Place] = set()
+    known: dict[GroupPartition, Commit] = {}
+    gone: set[GroupPartition] = set()
     unread: list[UnreadPosition] = []
-    expired: set[Place] = set()
+    expired: set[GroupPartition] = set()
     kinds: dict[str, GroupKind] = {}
     for folder in find_partitions(path, GROUPS_TOPIC):  # a group is in one of them
         try:
             log = log_dir.read_partition(folder)
-            _refuse_damaged(log)
+            _reject_damaged(log)
             found = _replayed(log.segments, log.high_watermark)
         except (LogError, OSError) as error:
             unread.append(unread_because(error, folder))
@@ -102,7 +104,7 @@ def positions_in(path: str, retention: Retention | None = None) -> GroupPosition
     return GroupPositions(known, gone, tuple(unread), expired, kinds)
 
 
-def _refuse_damaged(log: PartitionLog) -> None:
+def _reject_damaged(log: PartitionLog) -> None:
     for problem in log.problems:
         if not problem.is_note:
             raise CorruptLog(problem.message, problem.position, problem.path, problem.remedy)
@@ -110,7 +112,7 @@ def _refuse_damaged(log: PartitionLog) -> None:
 
 @lru_cache(maxsize=256)
 def _replayed(segments: tuple[Segment, ...], end: int) -> GroupPositions:
-    found = Positions()
+    found = OffsetCommits()
     found.take(_batches_before(segments, end))
     unread = sorted(found.unread.values(), key=lambda each: each.offset)
     return GroupPositions(

@@ -22,8 +22,8 @@ from lastwrite.kafka.format.names import (
     LOG_STARTS,
     PARTITION_METADATA,
     SEGMENT_KINDS,
-    FileKind,
     FolderState,
+    KafkaFileKind,
     Suffix,
     classify,
     segment_file_name,
@@ -64,7 +64,7 @@ def staging_folder(target_folder: str, source: str | None = None) -> str:
         LogError: the folder cannot be created.
     """
     target_folder = os.path.abspath(target_folder)
-    _refuse_existing(target_folder)
+    _reject_existing(target_folder)
     root, staging = os.path.dirname(target_folder), staging_path(target_folder)
     if source is None:
         files.make_folder(root)
@@ -84,7 +84,7 @@ def staging_path(target_folder: str) -> str:
     return os.path.join(root, topic[: _MOST_NAME_CHARACTERS - len(end)] + end)
 
 
-def _refuse_existing(target_folder: str) -> None:
+def _reject_existing(target_folder: str) -> None:
     if os.path.isdir(target_folder) and not os.listdir(target_folder):
         return
     if os.path.lexists(target_folder):
@@ -96,7 +96,7 @@ def _refuse_existing(target_folder: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class PartitionCopy:
     """A planned copy: ``log`` with its sources replaced by ``outputs``, and the rest copied.
 
     The outputs were written in ``staging_folder(target_folder)``. The target root's checkpoint gets
@@ -111,7 +111,7 @@ class Copy:
     retention: Retention | None = None
 
 
-def publish_copies(copies: Sequence[Copy], root: str) -> list[Outcome]:
+def publish_copies(copies: Sequence[PartitionCopy], root: str) -> list[Outcome]:
     """Write copies to the log root ``root``, whose checkpoints are written once.
 
     Target folders are absolute paths. Returns an error per copy, or None: InvalidConfig if the
@@ -127,7 +127,9 @@ def publish_copies(copies: Sequence[Copy], root: str) -> list[Outcome]:
 class _Publishing:
     """Runs steps over many copies. A copy that fails takes no further step."""
 
-    def __init__(self, copies: Sequence[Copy], root: str, held: contextlib.ExitStack) -> None:
+    def __init__(
+        self, copies: Sequence[PartitionCopy], root: str, held: contextlib.ExitStack
+    ) -> None:
         self._copies = copies
         self._root = root
         self._held = held
@@ -153,31 +155,31 @@ class _Publishing:
                 with contextlib.suppress(LogError, OSError):
                     files.remove_tree(staging_path(self._copies[place].target_folder))
 
-    def _each(self, step: Callable[[Copy], None]) -> None:
+    def _each(self, step: Callable[[PartitionCopy], None]) -> None:
         places = [place for place, error in enumerate(self.errors) if error is None]
         for _ in overlapped(lambda place: self._try(step, place, self._copies[place]), places):
             pass
 
-    def _try(self, step: Callable[[Copy], None], place: int, copy: Copy) -> None:
+    def _try(self, step: Callable[[PartitionCopy], None], place: int, copy: PartitionCopy) -> None:
         try:
             step(copy)
         except (LogError, OSError) as error:
             self.errors[place] = error
 
-    def _hold(self, copy: Copy) -> None:
+    def _hold(self, copy: PartitionCopy) -> None:
         staging_folder(
             copy.target_folder, copy.log.folder
         )  # refuses an existing target before it is locked
         if not lock.holds(self._root, copy.log.name):
             self._held.enter_context(lock.hold(self._root, [copy.log.name]))
 
-    def _place(self, copy: Copy) -> None:
-        _refuse_existing(copy.target_folder)
+    def _place(self, copy: PartitionCopy) -> None:
+        _reject_existing(copy.target_folder)
         files.rename(staging_folder(copy.target_folder), copy.target_folder)
         files.fsync_dir(self._root)
 
 
-def _fill_checked(copy: Copy) -> None:
+def _fill_checked(copy: PartitionCopy) -> None:
     check_unchanged(copy.log)
     check_outputs(copy.log, copy.outputs)
     _fill(copy.log, copy.outputs, staging_folder(copy.target_folder), copy.retention)
@@ -222,7 +224,7 @@ def _fill(
 def _end_what_a_crash_left(log: PartitionLog, copied: Sequence[str], staging: str) -> None:
     """Repair the copy as a broker's start would, because its root does not record the kill."""
     for n, segment in enumerate(log.segments):
-        name = segment_file_name(segment.base_offset, FileKind.LOG)
+        name = segment_file_name(segment.base_offset, KafkaFileKind.LOG)
         if name not in copied:
             continue
         path = os.path.join(staging, name)
@@ -247,7 +249,7 @@ def _copied(
         file = classify(name)
         if file.kind in SEGMENT_KINDS:
             is_copied = file.offset not in replaced | behind and name not in lost
-        elif file.kind is FileKind.SNAPSHOT:
+        elif file.kind is KafkaFileKind.SNAPSHOT:
             is_copied = file.offset not in vanished | behind
         else:
             is_copied = name in (LEADER_EPOCHS, PARTITION_METADATA)
@@ -256,7 +258,7 @@ def _copied(
         if is_copied and file.suffix is Suffix.LIVE:
             chosen.append(name)
     missing = {
-        segment_file_name(segment.base_offset, FileKind.LOG) for segment in log.segments
+        segment_file_name(segment.base_offset, KafkaFileKind.LOG) for segment in log.segments
     } - live.keys()
     if missing:
         path = os.path.join(log.folder, min(missing))
@@ -264,7 +266,7 @@ def _copied(
     return chosen
 
 
-def _write_checkpoints(copies: Sequence[Copy], root: str) -> None:
+def _write_checkpoints(copies: Sequence[PartitionCopy], root: str) -> None:
     """Write the target root's checkpoint entries before the copies appear."""
     dirty: dict[TopicPartition, int | None] = {}
     for copy in copies:
@@ -284,7 +286,7 @@ def _write_checkpoints(copies: Sequence[Copy], root: str) -> None:
             write_offsets(root, file, changes)
 
 
-def _entry(copy: Copy, file: str) -> Iterator[tuple[TopicPartition, int | None]]:
+def _entry(copy: PartitionCopy, file: str) -> Iterator[tuple[TopicPartition, int | None]]:
     """The entry for the copy, from the source root's. Yields nothing if that cannot be read."""
     try:
         offset = read_offsets(os.path.dirname(copy.log.folder), file).get(copy.log.name)

@@ -23,8 +23,8 @@ from functools import partial
 
 import numpy as np
 
-from lastwrite.archive.place import read_seen
-from lastwrite.engine.chunks import Chunk, Chunks
+from lastwrite.archive.partition_store import read_versioned_manifest
+from lastwrite.engine.chunks import BatchWindow, BatchWindows
 from lastwrite.errors import InvalidConfig, LogError, located
 from lastwrite.kafka.cluster.internal_topics import GROUPS_TOPIC, commits_elsewhere
 from lastwrite.kafka.format.batch import decode_batch, encode_batch
@@ -38,7 +38,7 @@ from lastwrite.kafka.format.names import (
     META_PROPERTIES,
     PARTITION_METADATA,
     RECOVERY_POINTS,
-    FileKind,
+    KafkaFileKind,
     Suffix,
     classify,
     segment_file_name,
@@ -74,7 +74,7 @@ from lastwrite.model.columns import (
     Int64Array,
 )
 from lastwrite.model.log import PartitionLog, Segment, TopicPartition
-from lastwrite.model.work import Limits, Piece, SegmentOutput
+from lastwrite.model.work import Limits, ScanRange, SegmentOutput
 from lastwrite.storage import files
 from lastwrite.storage.reading import reader_of
 
@@ -97,7 +97,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
+class PartitionRestored:
     """The restored partition in the log root."""
 
     first_offset: int
@@ -116,7 +116,7 @@ def restore(
     drop_open: bool,
     limits: Limits,
     advance: Advance,
-) -> Restored:
+) -> PartitionRestored:
     """Write the partition of an archive at ``source`` to its target, which the caller holds.
 
     Args:
@@ -128,10 +128,10 @@ def restore(
         CorruptLog, CommitConflict, RemoteFailed: the archive cannot be read. The target is
             unchanged.
     """
-    seen = read_seen(source).manifest
+    seen = read_versioned_manifest(source).manifest
     contents, log = archived.contents_of(seen, source), archived.log_of(seen, source)
     end = log.end_offset if until is None else min(max(until, log.log_start), log.end_offset)
-    found = Restored(
+    found = PartitionRestored(
         first_offset=log.log_start,
         end_offset=end,
         is_same_topic=contents.topic_id == target.topic_id,
@@ -140,9 +140,9 @@ def restore(
     files.remove_tree(staging)  # of a run that was killed
     if end == 0 or _is_there(target, log, end):
         return found
-    writing = _Writing(log, contents, target, end, limits)
+    writing = _PartitionWriter(log, contents, target, end, limits)
     if not drop_open and until is None:
-        refuse_open(log, writing.open_from)
+        reject_open(log, writing.open_from)
     try:
         writing.write(advance)
         _write_checkpoints(target, log, end)
@@ -210,12 +210,12 @@ def chunks_of(
     segment: Segment,
     limits: Limits,
     format: KafkaFormat | None = None,
-) -> Iterator[Chunk]:
+) -> Iterator[BatchWindow]:
     """The chunks of a whole segment, with the checksums of all batches checked.
 
     ``format`` splits the segment. None means a new one.
     """
-    piece = Piece.of(
+    piece = ScanRange.of(
         segment,
         number=0,
         place=place,
@@ -225,7 +225,7 @@ def chunks_of(
         keyed=False,
     )
     if segment.size_bytes:
-        yield from Chunks(limits).of(format or KafkaFormat(limits.plain_bytes), piece)
+        yield from BatchWindows(limits).of(format or KafkaFormat(limits.plain_bytes), piece)
 
 
 def _is_there(target: Target, log: PartitionLog, end: int) -> bool:
@@ -257,7 +257,7 @@ def _is_there(target: Target, log: PartitionLog, end: int) -> bool:
     bases = {
         int(name[:20]): os.path.getsize(os.path.join(folder, name))
         for name in os.listdir(folder)
-        if classify(name)[:2] == (FileKind.LOG, Suffix.LIVE)
+        if classify(name)[:2] == (KafkaFileKind.LOG, Suffix.LIVE)
     }
     if not any(bases.values()) and max(bases, default=0) <= end:
         return len(bases) > 0 and log.log_start == min(bases) == end > 0
@@ -282,7 +282,7 @@ def open_transactions(log: PartitionLog, end: int) -> dict[int, int]:
     return {each.producer_id: each.open_from for each in producers if each.open_from >= 0}
 
 
-def refuse_open(log: PartitionLog, open_from: Mapping[int, int]) -> None:
+def reject_open(log: PartitionLog, open_from: Mapping[int, int]) -> None:
     """Refuse a log with open transactions.
 
     Raises:
@@ -297,7 +297,7 @@ def refuse_open(log: PartitionLog, open_from: Mapping[int, int]) -> None:
         )
 
 
-class _Writing:
+class _PartitionWriter:
     """Writes a partition to the folder beside its target."""
 
     def __init__(
@@ -339,7 +339,7 @@ class _Writing:
             if segment.base_offset < end:
                 self._segment(n, segment, advance)
         make_empty_segment(self._staging, end)
-        self._write(path(segment_file_name(end, FileKind.SNAPSHOT)), self._snapshot())
+        self._write(path(segment_file_name(end, KafkaFileKind.SNAPSHOT)), self._snapshot())
         self._write(path(LEADER_EPOCHS), encode_leader_epochs(self._epochs()))
         self._write(path(PARTITION_METADATA), encode_partition_metadata(target.topic_id))
         files.fsync_dir(self._staging)
@@ -374,7 +374,7 @@ class _Writing:
             writer.abandon()
             raise
         for staged in result.paths:
-            kind = FileKind("." + os.path.basename(staged).split(".")[1])
+            kind = KafkaFileKind("." + os.path.basename(staged).split(".")[1])
             files.fsync_file(staged)
             files.rename(staged, os.path.join(self._staging, segment_file_name(base, kind)))
         self.segments += 1
@@ -413,7 +413,7 @@ class _Writing:
         return leader_epochs_from(epochs, start)
 
 
-def _exact(segment: Segment, chunk: Chunk) -> tuple[ByteArray, BatchTable]:
+def _exact(segment: Segment, chunk: BatchWindow) -> tuple[ByteArray, BatchTable]:
     """The stored bytes of a chunk, and its table with origins in them."""
     table = chunk.table
     if not (table["flags"] & IS_OLD).any():

@@ -35,7 +35,7 @@ from lastwrite.kafka.format.names import (
     LEADER_EPOCHS,
     LOG_STARTS,
     SEGMENT_KINDS,
-    FileKind,
+    KafkaFileKind,
     Suffix,
     classify,
     segment_file_name,
@@ -54,7 +54,7 @@ from lastwrite.storage import files, preflight
 from lastwrite.storage.parallel_sync import Outcome, Steps, side_by_side
 
 # The log of a segment is first: any loader removes indexes without a log.
-_ORDER = (FileKind.SNAPSHOT, *SEGMENT_KINDS)
+_ORDER = (KafkaFileKind.SNAPSHOT, *SEGMENT_KINDS)
 
 
 def retain_all(
@@ -124,7 +124,7 @@ class _Retaining:
 def _begin(log: PartitionLog, retention: Retention) -> Steps:
     check_unchanged(log)
     names = doomed(os.listdir(log.folder), retention)
-    preflight.refuse_unwritable(log.folder, [*names, LEADER_EPOCHS])
+    preflight.reject_unwritable(log.folder, [*names, LEADER_EPOCHS])
     if retention.rolls:
         make_empty_segment(log.folder, retention.first_base)
     yield []
@@ -146,7 +146,7 @@ def doomed(names: list[str], retention: Retention) -> list[str]:
     gone = {segment.base_offset for segment in retention.segments}
     found = [(name, classify(name)) for name in names]
     chosen = [
-        (file.kind is not FileKind.SNAPSHOT, file.offset, _ORDER.index(file.kind), name)
+        (file.kind is not KafkaFileKind.SNAPSHOT, file.offset, _ORDER.index(file.kind), name)
         for name, file in found
         if file.suffix is Suffix.LIVE and file.kind in _ORDER and file.offset in gone
     ]
@@ -162,9 +162,9 @@ def make_empty_segment(folder: str, base_offset: int) -> None:
     siblings = [
         os.path.join(folder, name)
         for name in sorted(os.listdir(folder))
-        if name.endswith(FileKind.LOG)
+        if name.endswith(KafkaFileKind.LOG)
     ][-1:]
-    for kind in (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.LOG):
+    for kind in (KafkaFileKind.INDEX, KafkaFileKind.TIME_INDEX, KafkaFileKind.LOG):
         path = os.path.join(folder, segment_file_name(base_offset, kind))
         files.write(path, b"", like=files.owner_of(path, siblings))
 

@@ -21,7 +21,7 @@ from lastwrite.kafka.format.text import decode_leader_epochs, decode_partition_m
 from lastwrite.kafka.store import index_files, log_dir, tiered
 from lastwrite.kafka.store.checkpoints import read_offsets
 from lastwrite.kafka.store.partitions import find_partitions, root_of
-from lastwrite.kafka.store.tiered import Beside, Tier
+from lastwrite.kafka.store.tiered import LocalPart, Tier
 from lastwrite.model.log import PartitionLog, Segment
 from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.reading import reader_of
@@ -58,7 +58,7 @@ def read(folder: str, roots: Sequence[str], metadata: str | None = None) -> Tier
     log = log_dir.read_partition(local)
     content = index_files.side_file(local, LEADER_EPOCHS)
     epochs = () if content is None else decode_leader_epochs(content)
-    beside = Beside(
+    beside = LocalPart(
         log=log,
         log_start=read_offsets(root_of(local), LOG_STARTS).get(log.name, 0),
         epochs=tuple((each.epoch, each.start_offset) for each in epochs),

@@ -10,7 +10,7 @@ This is the layout of Kafka's ``LocalTieredStorage``. Aiven's plugin has ``order
 and per segment ``….log`` in chunks, ``….indexes`` and ``….rsm-manifest`` (``storage.chunked``).
 
 The leaders of the segments decide which ones count, and up to which offset (``rules.lineage``).
-``Beside`` has the more exact information of a broker's log root.
+``LocalPart`` has the more exact information of a broker's log root.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lastwrite.kafka.format.index import OffsetIndex, decode_offset_index, decod
 from lastwrite.kafka.format.names import (
     LEADER_EPOCHS,
     PARTITION_METADATA,
-    FileKind,
+    KafkaFileKind,
     TierFolder,
     classify,
     decode_tier_file,
@@ -48,7 +48,7 @@ from lastwrite.kafka.format.text import (
 from lastwrite.kafka.producers.history import decode_aborted, read_producers
 from lastwrite.kafka.producers.snapshot import ProducerEntry, decode_snapshot
 from lastwrite.kafka.recovery.walking import NO_END, walk_tail
-from lastwrite.kafka.rules.lineage import Chain, Copied, Epochs, chain, lineage_of
+from lastwrite.kafka.rules.lineage import Chain, Epochs, TieredSegment, chain, lineage_of
 from lastwrite.kafka.store.archived import is_archived
 from lastwrite.model.log import (
     AbortedTransaction,
@@ -58,14 +58,17 @@ from lastwrite.model.log import (
     Segment,
     TopicPartition,
 )
-from lastwrite.storage.chunked import Stretch, decode_manifest
+from lastwrite.storage.chunked import IndexSlice, decode_manifest
 from lastwrite.storage.objects.address import is_address, join, store_at
-from lastwrite.storage.objects.store import Found
+from lastwrite.storage.objects.store import ObjectInfo
 from lastwrite.storage.reading import cipher_of, read_small, reader_of
 
 _MANAGERS = "kafka-tiered-storage"  # the folder that LocalTieredStorage creates in its own
 _MOST_KNOWN = 16
-_LAST = {FileKind.LEADER_EPOCHS, FileKind.CHUNK_MANIFEST}  # the last-written file of a segment
+_LAST = {
+    KafkaFileKind.LEADER_EPOCHS,
+    KafkaFileKind.CHUNK_MANIFEST,
+}  # the last-written file of a segment
 _AT_ONCE = 16  # a request mostly waits for the store
 _REMEDY = (
     "bring the segments back from the bucket's versions or a copy of the tier; "
@@ -93,7 +96,7 @@ def _holds_tier_files(folder: str) -> bool:
             for entry in entries:
                 if decode_tier_file(entry.name) is not None:
                     return True
-                if classify(entry.name).kind is FileKind.LOG:
+                if classify(entry.name).kind is KafkaFileKind.LOG:
                     return False
     except OSError:
         pass
@@ -164,7 +167,7 @@ def is_root(root: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class LocalPart:
     """A broker's log root's information about a tier's partition."""
 
     log: PartitionLog
@@ -178,15 +181,15 @@ class TierSegment:
     """A whole segment in a tier."""
 
     segment: Segment
-    copied: Copied
+    copied: TieredSegment
     index: OffsetIndex
     aborted: tuple[AbortedTransaction, ...]
     snapshot: str | None  # of the producers at its end
-    files: Mapping[FileKind, Found]
+    files: Mapping[KafkaFileKind, ObjectInfo]
 
     def in_chunks(self) -> tuple[DataObject, ...]:
         """The objects of a segment stored in chunks; empty for one that is not."""
-        stem = self.segment.path.removesuffix(FileKind.CHUNK_MANIFEST)
+        stem = self.segment.path.removesuffix(KafkaFileKind.CHUNK_MANIFEST)
         if stem == self.segment.path:
             return ()
         return tuple(
@@ -199,7 +202,7 @@ class TierSegment:
             for kind, found in self.files.items()
         )
 
-    def size(self, kind: FileKind) -> int:
+    def size(self, kind: KafkaFileKind) -> int:
         """Size of one of its files in bytes; 0 if it has no such file."""
         return self.files[kind].size_bytes if kind in self.files else 0
 
@@ -239,7 +242,7 @@ def known_tier(folder: str) -> Tier:
 
 
 def read_tier(
-    folder: str, beside: Beside | None = None, states: Mapping[str, SegmentState] | None = None
+    folder: str, beside: LocalPart | None = None, states: Mapping[str, SegmentState] | None = None
 ) -> Tier:
     """List the segments of a partition and find those that count.
 
@@ -283,9 +286,9 @@ def read_tier(
 
 
 def _told_apart(
-    copies: Sequence[Copied],
+    copies: Sequence[TieredSegment],
     told: Sequence[int | None],
-    chained: Callable[[Sequence[Copied]], Chain],
+    chained: Callable[[Sequence[TieredSegment]], Chain],
 ) -> Chain:
     """The chain of the finished copies, or of more copies if that chain is not complete.
 
@@ -312,7 +315,7 @@ def _tier(
     chained: Chain,
     lineage: Epochs,
     log_start: int,
-    beside: Beside | None,
+    beside: LocalPart | None,
 ) -> Tier:
     problems = [
         Problem(
@@ -392,13 +395,13 @@ def _continued(log: PartitionLog, local: PartitionLog) -> PartitionLog:
     )
 
 
-def _files_of(folder: str) -> dict[str, dict[FileKind, Found]]:
+def _files_of(folder: str) -> dict[str, dict[KafkaFileKind, ObjectInfo]]:
     """The files of each whole segment, by segment id.
 
     An interrupted copy lacks the file that is written last: the leaders, or the manifest of chunks.
     """
     store, prefix = store_at(folder)
-    found: dict[str, dict[FileKind, Found]] = {}
+    found: dict[str, dict[KafkaFileKind, ObjectInfo]] = {}
     for each in store.list(f"{prefix}/" if prefix else ""):
         above, _, name = each.key.rpartition("/")
         file = decode_tier_file(name) if above == prefix else None
@@ -407,29 +410,29 @@ def _files_of(folder: str) -> dict[str, dict[FileKind, Found]]:
     return {
         name.partition("-")[2]: files
         for name, files in sorted(found.items())
-        if FileKind.LOG in files and _LAST & files.keys()
+        if KafkaFileKind.LOG in files and _LAST & files.keys()
     }
 
 
-def _segment(folder: str, files: Mapping[FileKind, Found]) -> TierSegment:
+def _segment(folder: str, files: Mapping[KafkaFileKind, ObjectInfo]) -> TierSegment:
     paths = {kind: join(folder, found.key.rpartition("/")[2]) for kind, found in files.items()}
-    path, log = paths[FileKind.LOG], files[FileKind.LOG]
+    path, log = paths[KafkaFileKind.LOG], files[KafkaFileKind.LOG]
     file = decode_tier_file(os.path.basename(path))
     assert file is not None
     base = file.offset
-    if FileKind.CHUNK_MANIFEST in files:
+    if KafkaFileKind.CHUNK_MANIFEST in files:
         return _segment_in_chunks(base, paths, files)
 
-    def read(kind: FileKind) -> bytes:
+    def read(kind: KafkaFileKind) -> bytes:
         return read_small(paths[kind]) if kind in paths and files[kind].size_bytes else b""
 
-    with located(paths[FileKind.LEADER_EPOCHS]):
-        epochs = decode_leader_epochs(read(FileKind.LEADER_EPOCHS))
-    with located(paths.get(FileKind.TRANSACTION_INDEX, path)):
-        aborted = decode_aborted(read(FileKind.TRANSACTION_INDEX), base)
+    with located(paths[KafkaFileKind.LEADER_EPOCHS]):
+        epochs = decode_leader_epochs(read(KafkaFileKind.LEADER_EPOCHS))
+    with located(paths.get(KafkaFileKind.TRANSACTION_INDEX, path)):
+        aborted = decode_aborted(read(KafkaFileKind.TRANSACTION_INDEX), base)
     try:
-        index = decode_offset_index(read(FileKind.INDEX), base)
-        times = decode_time_index(read(FileKind.TIME_INDEX), base)
+        index = decode_offset_index(read(KafkaFileKind.INDEX), base)
+        times = decode_time_index(read(KafkaFileKind.TIME_INDEX), base)
         largest = int(times.timestamps_ms[-1]) if len(times) else -1
     except CorruptLog:  # reported when the indexes are used
         index, largest = decode_offset_index(b"", base), -1
@@ -439,22 +442,22 @@ def _segment(folder: str, files: Mapping[FileKind, Found]) -> TierSegment:
         size_bytes=log.size_bytes,
         mtime_ns=log.modified_ms * 1_000_000,
         largest_timestamp_ms=largest if largest >= 0 else log.modified_ms,
-        index_bytes=_size(files, FileKind.INDEX),
-        time_index_bytes=_size(files, FileKind.TIME_INDEX),
+        index_bytes=_size(files, KafkaFileKind.INDEX),
+        time_index_bytes=_size(files, KafkaFileKind.TIME_INDEX),
         etag=log.version.etag,
     )
-    return _whole(segment, index, epochs, aborted, paths.get(FileKind.SNAPSHOT), files)
+    return _whole(segment, index, epochs, aborted, paths.get(KafkaFileKind.SNAPSHOT), files)
 
 
 def _segment_in_chunks(
-    base: int, paths: Mapping[FileKind, str], files: Mapping[FileKind, Found]
+    base: int, paths: Mapping[KafkaFileKind, str], files: Mapping[KafkaFileKind, ObjectInfo]
 ) -> TierSegment:
-    path, found = paths[FileKind.CHUNK_MANIFEST], files[FileKind.CHUNK_MANIFEST]
+    path, found = paths[KafkaFileKind.CHUNK_MANIFEST], files[KafkaFileKind.CHUNK_MANIFEST]
     manifest = decode_manifest(read_small(path), path)
-    at, beside = manifest.segment_indexes, paths[FileKind.CHUNKED_INDEXES]
+    at, beside = manifest.segment_indexes, paths[KafkaFileKind.CHUNKED_INDEXES]
     content, cipher = read_small(beside), cipher_of(manifest, path)
 
-    def part(stretch: Stretch) -> bytes:
+    def part(stretch: IndexSlice) -> bytes:
         stored = content[stretch.position : stretch.position + stretch.size]
         return cipher.opened(stored) if cipher and stretch.size else stored
 
@@ -484,7 +487,7 @@ def _whole(
     epochs: Sequence[LeaderEpoch],
     aborted: tuple[AbortedTransaction, ...],
     snapshot: str | None,
-    files: Mapping[FileKind, Found],
+    files: Mapping[KafkaFileKind, ObjectInfo],
 ) -> TierSegment:
     """The segment, with its end found from its batches."""
     with reader_of(segment) as reader:
@@ -497,7 +500,7 @@ def _whole(
                 first = decode_batch_header(memoryview(head), 0).max_timestamp_ms
     return TierSegment(
         segment=replace(segment, first_batch_timestamp_ms=first),
-        copied=Copied(
+        copied=TieredSegment(
             segment.base_offset,
             tail.end_offset,
             tuple((each.epoch, each.start_offset) for each in epochs),
@@ -510,7 +513,7 @@ def _whole(
     )
 
 
-def _size(files: Mapping[FileKind, Found], kind: FileKind) -> int:
+def _size(files: Mapping[KafkaFileKind, ObjectInfo], kind: KafkaFileKind) -> int:
     return files[kind].size_bytes if kind in files else 0
 
 

@@ -20,8 +20,8 @@ from lastwrite.kafka.format.names import (
     METADATA_TOPIC,
     RECOVERY_POINTS,
     REMOTE_INDEX_CACHE,
-    FileKind,
     FolderState,
+    KafkaFileKind,
     classify,
     decode_folder_name,
     live_partition,
@@ -69,7 +69,7 @@ def untouched_by_round(folders: Sequence[str], *, is_copy: bool) -> list[Untouch
     reasons = {**_ALWAYS, **_NOT_COPIED} if is_copy else _ALWAYS
     found = [each for root in roots for each in list_untouched(root, written, reasons)]
     for folder in folders:
-        names = (name for name in _listed(folder) if classify(name).kind is FileKind.FOREIGN)
+        names = (name for name in _listed(folder) if classify(name).kind is KafkaFileKind.FOREIGN)
         found += [UntouchedFile(os.path.join(folder, name), UNKNOWN) for name in names]
     return found
 

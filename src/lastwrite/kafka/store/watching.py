@@ -23,12 +23,12 @@ from lastwrite.kafka.store import archived, lock
 from lastwrite.kafka.store.checkpoints import read_offsets
 from lastwrite.model.log import Segment
 from lastwrite.storage.files import to_log_error
-from lastwrite.storage.layout import Glance
+from lastwrite.storage.layout import PartitionSnapshot
 from lastwrite.storage.quarantine import QuarantineFile
 from lastwrite.storage.reading import RESTS_NS, SETTLED_NS
 
 
-def glance(root: str) -> list[Glance]:
+def scan_root(root: str) -> list[PartitionSnapshot]:
     """Every live partition folder in ``root``, including empty ones, by name.
 
     The states include the checkpoints.
@@ -57,7 +57,9 @@ def glance(root: str) -> list[Glance]:
                         seen.st_mtime_ns,
                         *(known.get(name) for known in offsets),
                     )
-                found.append(Glance(name, entry.path, state, now_ns - seen.st_mtime_ns > RESTS_NS))
+                found.append(
+                    PartitionSnapshot(name, entry.path, state, now_ns - seen.st_mtime_ns > RESTS_NS)
+                )
     except OSError as error:
         raise to_log_error(error, root, "list the log root") from error
     return sorted(found)

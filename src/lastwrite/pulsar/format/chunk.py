@@ -41,16 +41,16 @@ from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, Unsupporte
 from lastwrite.model.columns import (
     COPY,
     TIME_SHIFT,
+    BatchRun,
     BatchTable,
     ByteArray,
     Int64Array,
-    Run,
     UInt64Array,
     batch_table,
 )
 from lastwrite.model.policy import Policy, Strategy
 from lastwrite.pulsar.format import kernels
-from lastwrite.pulsar.format.codecs import Codec, Codecs
+from lastwrite.pulsar.format.codecs import PulsarCodec, PulsarCodecs
 from lastwrite.pulsar.format.remedy import RESTORE
 
 LIKE_BROKER = kernels.LIKE_BROKER
@@ -73,7 +73,7 @@ _WORDS = {
     kernels.CHANGED: "the batch changed after the scan",
 }
 _UNSUPPORTED = (kernels.TOO_FAR, kernels.BAD_TRANSACTION)
-_CODECS = tuple(Codec)
+_CODECS = tuple(PulsarCodec)
 _NO_KEYS = np.empty((0, 2), dtype=np.int64)
 _PLAIN_BYTES = 1 << 20  # size of the buffer for decompressed payloads, until one needs more
 # Bytes decompressed before they are walked. They should still be in the second-level cache then.
@@ -112,7 +112,7 @@ class PulsarFormat:
         self._heads = np.empty(0, dtype=np.uint8)
         self._indexes = np.empty(1024, dtype=np.int64)
         self._notes = np.empty((64, kernels.THINNED), dtype=np.int64)
-        self._codecs = Codecs()
+        self._codecs = PulsarCodecs()
         self._held = self._plain  # the buffer of the last ``split``
         self._fault: _Fault | None = None
 
@@ -164,7 +164,7 @@ class PulsarFormat:
 
     def opened(
         self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None
-    ) -> Iterator[Run]:
+    ) -> Iterator[BatchRun]:
         """Decompress ``table``'s entries, or those with a non-zero byte in ``wanted``, in runs.
 
         Sets ``plain_start`` and ``plain_end``. A run is valid until the next one is requested. A
@@ -186,10 +186,10 @@ class PulsarFormat:
                 continue
             while not in_place and first < last:
                 b = self._open(buffer, table, first, last)
-                yield Run(first, b, self._plain)
+                yield BatchRun(first, b, self._plain)
                 first = b
             if in_place:
-                yield Run(first, last, buffer)
+                yield BatchRun(first, last, buffer)
 
     def _open(self, buffer: ByteArray, table: BatchTable, first: int, last: int) -> int:
         """Decompress a run of entries from ``table[first]`` to at most ``last``.
@@ -302,7 +302,7 @@ class PulsarFormat:
 
     def walk(
         self,
-        run: Run,
+        run: BatchRun,
         table: BatchTable,
         secret: UInt64Array,
         ordinal: int,
@@ -320,13 +320,13 @@ class PulsarFormat:
         ``entries``.
         """
         chunk = kernels.SplitChunk(self._held, table, self._entries)
-        keyed = kernels.Keyed(entries, _NO_KEYS if keys is None else keys)
+        keyed = kernels.KeyedRecords(entries, _NO_KEYS if keys is None else keys)
         return int(kernels.walk(run, chunk, self._reading, secret, ordinal, states, keyed, filled))
 
     def add_versions(
         self,
         buffer: ByteArray,
-        run: Run,
+        run: BatchRun,
         table: BatchTable,
         policy: Policy,
         ordinal: int,
@@ -354,7 +354,7 @@ class PulsarFormat:
                 "compactionServiceFactoryClassName",
             )
 
-    def records_below(self, run: Run, row: np.void, offset: int) -> int:
+    def records_below(self, run: BatchRun, row: np.void, offset: int) -> int:
         """The number of records of one entry of ``run`` that are below ``offset``: all or none."""
         return int(row["records"]) if row["base_offset"] < offset else 0
 
@@ -383,8 +383,8 @@ class PulsarFormat:
             OutOfMemoryBudget: as ``opened``.
         """
         chunk = kernels.SplitChunk(buffer, table, self._entries)
-        orders = kernels.Orders(actions, keep, bool(self._reading & KEEPS_PREFIX))
-        done = kernels.Done(0, 0, 0, 0)
+        orders = kernels.EntryActions(actions, keep, bool(self._reading & KEEPS_PREFIX))
+        done = kernels.RebuildProgress(0, 0, 0, 0)
         while True:
             done, code = kernels.rebuild(chunk, orders, self._scratch, done, out, rows)
             b = done.entries
@@ -423,11 +423,11 @@ class PulsarFormat:
     def _rebuild_packed(
         self,
         chunk: kernels.SplitChunk,
-        orders: kernels.Orders,
-        done: kernels.Done,
+        orders: kernels.EntryActions,
+        done: kernels.RebuildProgress,
         out: ByteArray,
         rows: Int64Array,
-    ) -> tuple[kernels.Done, ByteArray]:
+    ) -> tuple[kernels.RebuildProgress, ByteArray]:
         """Rebuild the next run of compressed batches. Those that change are compressed again.
 
         Returns (progress of the rebuild, the output buffer, which may have been enlarged).
@@ -447,7 +447,7 @@ class PulsarFormat:
             raise _error(code, int(table["origin"][b]))
         out, stop, sizes = self._pack(buffer, table, first, last, orders.actions, out, at)
         filled = int(kernels.seal_many(table, scratch, first, sizes, out, at, rows, filled))
-        return kernels.Done(last, int(keep_at), stop, filled), out
+        return kernels.RebuildProgress(last, int(keep_at), stop, filled), out
 
     def _pack(
         self,

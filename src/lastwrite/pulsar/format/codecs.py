@@ -35,7 +35,7 @@ _SLACK = 64
 _LIKELY_RATIO = 64
 
 
-class Codec(IntEnum):
+class PulsarCodec(IntEnum):
     """Field 8 of MessageMetadata."""
 
     NONE = 0
@@ -50,7 +50,7 @@ class Codec(IntEnum):
         return self.name.lower()
 
     @classmethod
-    def of(cls, number: int, at: int | None = None) -> Codec:
+    def of(cls, number: int, at: int | None = None) -> PulsarCodec:
         """The codec with this number.
 
         Raises:
@@ -64,10 +64,15 @@ class Codec(IntEnum):
 
 
 # The most bytes that one compressed byte can become. ZSTD has no bound.
-GREATEST_RATIO = {Codec.NONE: 1, Codec.LZ4: 255, Codec.ZLIB: 1032, Codec.SNAPPY: 22}
+GREATEST_RATIO = {
+    PulsarCodec.NONE: 1,
+    PulsarCodec.LZ4: 255,
+    PulsarCodec.ZLIB: 1032,
+    PulsarCodec.SNAPPY: 22,
+}
 
 
-class Codecs:
+class PulsarCodecs:
     """Compresses and decompresses payloads with reusable contexts. Use one instance per thread."""
 
     def __init__(self) -> None:
@@ -75,7 +80,7 @@ class Codecs:
         self._zstd_packer = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
 
     def open_into(
-        self, codec: Codec, data: Buffer, size: int, out: npt.NDArray[np.uint8] | memoryview
+        self, codec: PulsarCodec, data: Buffer, size: int, out: npt.NDArray[np.uint8] | memoryview
     ) -> bool:
         """Decompress ``data`` to the front of ``out``; the result must have ``size`` bytes.
 
@@ -93,7 +98,7 @@ class Codecs:
                 f"{len(view)} bytes of {codec.label} data cannot hold {size} bytes",
                 0,
             )
-        if codec is Codec.ZSTD:
+        if codec is PulsarCodec.ZSTD:
             return self._open_zstd(view, size, out)
         if size > len(out):
             return False
@@ -103,7 +108,7 @@ class Codecs:
         memoryview(out)[:size] = opened
         return True
 
-    def decompress(self, codec: Codec, data: Buffer, size: int, limit_bytes: int) -> bytes:
+    def decompress(self, codec: PulsarCodec, data: Buffer, size: int, limit_bytes: int) -> bytes:
         """Decompress ``data`` to ``size`` bytes.
 
         Raises:
@@ -123,18 +128,18 @@ class Codecs:
                 )
             room = min(limit_bytes, size, 4 * room)
 
-    def compress(self, codec: Codec, data: Buffer) -> bytes:
+    def compress(self, codec: PulsarCodec, data: Buffer) -> bytes:
         """Compress ``data`` as Pulsar's Java client does, at each codec's default level."""
         view = memoryview(data)
-        if codec is Codec.LZ4:
+        if codec is PulsarCodec.LZ4:
             packed: bytes = lz4.block.compress(view, store_size=False)
             return packed
-        if codec is Codec.ZLIB:
+        if codec is PulsarCodec.ZLIB:
             deflate = zlib.compressobj()
             return deflate.compress(view) + deflate.flush(zlib.Z_SYNC_FLUSH)
-        if codec is Codec.ZSTD:
+        if codec is PulsarCodec.ZSTD:
             return self._zstd_packer.compress(view)
-        if codec is Codec.SNAPPY:
+        if codec is PulsarCodec.SNAPPY:
             return bytes(cramjam.snappy.compress_raw(view))
         return bytes(view)
 
@@ -177,16 +182,16 @@ class Codecs:
         return True
 
 
-def _opened(codec: Codec, data: memoryview, size: int) -> bytes | memoryview:
+def _opened(codec: PulsarCodec, data: memoryview, size: int) -> bytes | memoryview:
     """Decompress ``data`` of any codec but ZSTD. The result should have ``size`` bytes."""
     try:
-        if codec is Codec.LZ4:
+        if codec is PulsarCodec.LZ4:
             return bytes(lz4.block.decompress(data, uncompressed_size=size))
-        if codec is Codec.ZLIB:
+        if codec is PulsarCodec.ZLIB:
             # Java's inflater stops once it has the requested bytes. A limit of 0 means no limit in
             # zlib.
             return zlib.decompressobj().decompress(data, size) if size else b""
-        if codec is Codec.SNAPPY:
+        if codec is PulsarCodec.SNAPPY:
             claim = int(cramjam.snappy.decompress_raw_len(data))
             if claim != size:
                 raise CorruptLog(f"snappy data state {claim} bytes, and the metadata {size}", 0)

@@ -36,7 +36,7 @@ import google_crc32c
 
 from lastwrite.encoding.layout import Buffer
 from lastwrite.errors import CorruptLog, TruncatedLog, UnsupportedFormat
-from lastwrite.pulsar.format.codecs import Codec, Codecs
+from lastwrite.pulsar.format.codecs import PulsarCodec, PulsarCodecs
 from lastwrite.pulsar.format.protobuf import (
     BOOL,
     BYTES,
@@ -253,7 +253,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class PulsarMessage:
     """One message as a consumer receives it.
 
     ``index`` is its index in a batch, or None for a single message.
@@ -338,7 +338,7 @@ def _length(raw: bytes, at: int, what: str) -> int:
     return size
 
 
-def messages_of(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> list[Message]:
+def messages_of(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> list[PulsarMessage]:
     """The messages of an entry, placeholders included.
 
     A marker has none, a single or an encrypted entry one, and a batch its own number.
@@ -369,9 +369,9 @@ def messages_of(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> list[Me
 
 def _message(
     meta: Metadata, own: Metadata | SingleMetadata, value: bytes, **others: Any
-) -> Message:
+) -> PulsarMessage:
     """A message of an entry with the metadata ``meta``. ``own`` has the message's own metadata."""
-    return Message(
+    return PulsarMessage(
         key=own.partition_key,
         is_b64=bool(own.partition_key_b64_encoded),
         value=value,
@@ -391,10 +391,10 @@ def _message(
 def plain_payload(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes:
     """The decompressed payload of an entry that is not encrypted. Errors as ``messages_of``."""
     meta = entry.metadata
-    codec = Codec.of(meta.compression or 0)
-    if codec is Codec.NONE:
+    codec = PulsarCodec.of(meta.compression or 0)
+    if codec is PulsarCodec.NONE:
         return entry.payload  # a broker ignores the stated size here
-    return Codecs().decompress(codec, entry.payload, meta.uncompressed_size or 0, limit_bytes)
+    return PulsarCodecs().decompress(codec, entry.payload, meta.uncompressed_size or 0, limit_bytes)
 
 
 def batch_parts(meta: Metadata, plain: bytes) -> list[tuple[int, SingleMetadata, bytes, bytes]]:
@@ -463,9 +463,9 @@ def framed(metadata: bytes, payload: bytes, *, checksum: bool = True) -> bytes:
 
 
 def encode_single(
-    message: Message,
+    message: PulsarMessage,
     *,
-    codec: Codec = Codec.NONE,
+    codec: PulsarCodec = PulsarCodec.NONE,
     states_size: bool = True,
     producer_name: str = "p-1",
 ) -> tuple[Metadata, bytes]:
@@ -488,11 +488,14 @@ def encode_single(
         null_value=message.is_null or None,
         null_partition_key=message.null_key or None,
     )
-    return meta, Codecs().compress(codec, message.value)
+    return meta, PulsarCodecs().compress(codec, message.value)
 
 
 def encode_batch(
-    messages: Sequence[Message], *, codec: Codec = Codec.NONE, producer_name: str = "p-1"
+    messages: Sequence[PulsarMessage],
+    *,
+    codec: PulsarCodec = PulsarCodec.NONE,
+    producer_name: str = "p-1",
 ) -> tuple[Metadata, bytes]:
     """Metadata and payload of a batch, as the Java client creates them from its first message."""
     first, last = messages[0], messages[-1]
@@ -510,10 +513,10 @@ def encode_batch(
         partition_key_b64_encoded=first.is_b64 or None,
         highest_sequence_id=last.sequence_id,
     )
-    return meta, Codecs().compress(codec, plain)
+    return meta, PulsarCodecs().compress(codec, plain)
 
 
-def encode_part(message: Message) -> bytes:
+def encode_part(message: PulsarMessage) -> bytes:
     """A message as stored in a batch's plain payload.
 
     A ``compacted_out`` message becomes a placeholder.
@@ -551,9 +554,9 @@ def rebatched(
         return None
     count = entry.metadata.num_messages_in_batch or 0
     plain = b"".join(held.get(index, PLACEHOLDER) for index in range(count))
-    codec = Codec.of(entry.metadata.compression or 0)
+    codec = PulsarCodec.of(entry.metadata.compression or 0)
     metadata = patched(entry.metadata_bytes, sorted(held), len(plain))
-    return entry.prefix + framed(metadata, Codecs().compress(codec, plain))
+    return entry.prefix + framed(metadata, PulsarCodecs().compress(codec, plain))
 
 
 def patched(metadata: bytes, indexes: Sequence[int], uncompressed_size: int) -> bytes:

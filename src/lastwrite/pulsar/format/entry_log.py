@@ -70,7 +70,7 @@ class LogHeader(NamedTuple):
     # fmt: on
 
 
-class RecordHead(NamedTuple):
+class EntryRecordHead(NamedTuple):
     """The bytes after a record's size that the digest covers, besides the payload."""
 
     # fmt: off
@@ -83,7 +83,7 @@ class RecordHead(NamedTuple):
 
 
 HEADER = layout(LogHeader, byte_order=">", size=20)
-RECORD_HEAD = layout(RecordHead, byte_order=">", size=32)
+RECORD_HEAD = layout(EntryRecordHead, byte_order=">", size=32)
 
 
 class LogRecord(NamedTuple):
@@ -197,7 +197,7 @@ def _record(
         return None
     if size < RECORD_HEAD.size:
         raise CorruptLog(f"entry {ledger}:{entry} in a record of {size} bytes", at)
-    head = RecordHead._make(RECORD_HEAD.unpack_from(data, at + 4))
+    head = EntryRecordHead._make(RECORD_HEAD.unpack_from(data, at + 4))
     body = bytes(data[at + 4 : at + 4 + size])
     known = digests.get(ledger)
     tried = (known,) if known is not None else (Digest.CRC32C, Digest.CRC32)

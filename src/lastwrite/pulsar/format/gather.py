@@ -23,13 +23,13 @@ from lastwrite.encoding.kernel import njit
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, UnsupportedFormat
 from lastwrite.model.columns import (
     IS_ABORTED,
+    BatchRun,
     BatchTable,
     ByteArray,
     Int64Array,
     RecordColumns,
-    Run,
 )
-from lastwrite.pulsar.format.codecs import Codec
+from lastwrite.pulsar.format.codecs import PulsarCodec
 from lastwrite.pulsar.format.kernels import (
     BATCH,
     IS_BATCHED,
@@ -74,7 +74,7 @@ _OF_ENTRY = np.array([136, 200, 34], np.int64)  # 17, 25, 4
 _OF_MEMBER = np.array([48, 72, 10], np.int64)  # 6, 9, 1
 
 
-class Given(NamedTuple):
+class SplitRows(NamedTuple):
     """The result of ``split`` for a chunk, row for row; see ``kernels.SplitChunk``."""
 
     buffer: ByteArray
@@ -82,7 +82,7 @@ class Given(NamedTuple):
     entries: EntryTable
 
 
-def open_singles(given: Given, wanted: ByteArray | None, limit_bytes: int) -> None:
+def open_singles(given: SplitRows, wanted: ByteArray | None, limit_bytes: int) -> None:
     """Mark compressed single messages as batches, so that their payloads are decompressed.
 
     Raises:
@@ -97,7 +97,7 @@ def open_singles(given: Given, wanted: ByteArray | None, limit_bytes: int) -> No
     if not packed.any():
         return
     sizes, codecs = entries["plain_size"], table["codec"]
-    bad = packed & ((codecs < 0) | (codecs >= len(Codec)))
+    bad = packed & ((codecs < 0) | (codecs >= len(PulsarCodec)))
     if bad.any():
         row = int(np.argmax(bad))
         wrong = f"unknown compression codec {int(codecs[row])}"
@@ -110,7 +110,13 @@ def open_singles(given: Given, wanted: ByteArray | None, limit_bytes: int) -> No
 
 
 def gather(
-    given: Given, run: Run, span: tuple[int, int], *, is_committed: bool, raw_keys: bool, shift: int
+    given: SplitRows,
+    run: BatchRun,
+    span: tuple[int, int],
+    *,
+    is_committed: bool,
+    raw_keys: bool,
+    shift: int,
 ) -> RecordColumns:
     """The messages of ``run`` whose entries' offsets are in ``span``, end exclusive.
 
@@ -225,7 +231,7 @@ def _locate(
 ):
     """Fill a column of ``rows`` per message. Returns (messages, code, entry at fault).
 
-    ``joined`` has the decompressed payloads up to ``base``, then the chunk.
+    ``merge_tiers`` has the decompressed payloads up to ``base``, then the chunk.
     """
     filled = 0
     data = address(joined)

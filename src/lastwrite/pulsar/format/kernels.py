@@ -117,14 +117,14 @@ class SplitChunk(NamedTuple):
     entries: EntryTable
 
 
-class Keyed(NamedTuple):
+class KeyedRecords(NamedTuple):
     """The tables that ``walk`` fills, with a row for each record that competes for its key."""
 
     entries: UInt64Array
     places: Int64Array  # no rows if not needed
 
 
-class Orders(NamedTuple):
+class EntryActions(NamedTuple):
     """The actions for the entries and records of a chunk."""
 
     actions: ByteArray  # per entry
@@ -142,11 +142,11 @@ class Scratch(NamedTuple):
     notes: Int64Array  # THINNED columns
 
 
-class Done(NamedTuple):
+class RebuildProgress(NamedTuple):
     """The progress of a rebuild."""
 
     entries: int
-    keep_at: int  # in ``Orders.keep``
+    keep_at: int  # in ``EntryActions.keep``
     at: int  # in the output
     rows: int
 
@@ -746,7 +746,7 @@ def _version(event_time, is_single, is_tombstone):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _enter(found, keys, filled, plain, key_at, key_length, secret, ordinal):
-    """Fill a row of ``Keyed``, except its version."""
+    """Fill a row of ``KeyedRecords``, except its version."""
     one, two = fingerprint(plain, key_at, key_length, secret)
     found[filled, 0] = one
     found[filled, 1] = (two & np.uint64(0xFFFFFFFF00000000)) | np.uint64(ordinal)
@@ -1015,7 +1015,7 @@ def _note(rows, filled, begin, at, row, kept):
 
 
 @njit(cache=True, nogil=True)
-def stays_as_it_is(row, entry, action):
+def is_unchanged(row, entry, action):
     """Whether an entry is copied unchanged.
 
     It is not a readable batch, or its metadata already list all kept indexes.
@@ -1100,7 +1100,7 @@ def rebuild(chunk, orders, scratch, done, out, rows):
             continue
         begin = at
         kept = row.records
-        whole = stays_as_it_is(row, entry, actions[b])
+        whole = is_unchanged(row, entry, actions[b])
         if not whole:
             at, kept, code = _put_batch(chunk, orders, scratch, b, keep_at, out, at)
             if code == CHANGED and actions[b] == COPY:
@@ -1108,19 +1108,19 @@ def rebuild(chunk, orders, scratch, done, out, rows):
                 whole = True
                 kept = row.records
             elif code != OK:
-                return Done(b, keep_at, at, filled), code
+                return RebuildProgress(b, keep_at, at, filled), code
         if whole:
             place = row.position if orders.keeps_prefix else entry.framed_at
             size = row.position + row.size - place
             if at + size > len(out):
-                return Done(b, keep_at, at, filled), NEED_ROOM
+                return RebuildProgress(b, keep_at, at, filled), NEED_ROOM
             copy_bytes(target, at, data, place, size)
             at += size
         _note(rows, filled, begin, at, row, kept)
         filled += 1
         keep_at += row.records
         b += 1
-    return Done(b, keep_at, at, filled), OK
+    return RebuildProgress(b, keep_at, at, filled), OK
 
 
 # Columns of the notes of ``thin_many`` on a batch.
@@ -1221,7 +1221,7 @@ def packed_end(table, entries, first, actions):
         row = table[b]
         if actions[b] == DROP:
             continue
-        if row.codec == 0 or stays_as_it_is(row, entries[b], actions[b]):
+        if row.codec == 0 or is_unchanged(row, entries[b], actions[b]):
             break
         end = b + 1
     for b in range(first, end):

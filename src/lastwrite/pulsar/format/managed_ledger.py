@@ -25,7 +25,7 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, TruncatedLog
-from lastwrite.pulsar.format.codecs import Codec, Codecs
+from lastwrite.pulsar.format.codecs import PulsarCodec, PulsarCodecs
 from lastwrite.pulsar.format.names import COMPACTION_CURSOR, LEDGER_PROPERTY
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.format.protobuf import (
@@ -68,20 +68,22 @@ def unwrapped(data: bytes) -> bytes:
     if size < 0:
         raise CorruptLog(f"compressed metadata with a head of {size} bytes", 2)
     head = CompressionInfo.decode(data, 6, 6 + size)
-    return Codecs().decompress(
-        Codec.of(head.codec), data[6 + size :], head.uncompressed_size, _LIMIT_BYTES
+    return PulsarCodecs().decompress(
+        PulsarCodec.of(head.codec), data[6 + size :], head.uncompressed_size, _LIMIT_BYTES
     )
 
 
-def wrapped(message: bytes, codec: Codec) -> bytes:
+def wrapped(message: bytes, codec: PulsarCodec) -> bytes:
     """The node of a message, compressed with this codec.
 
     With NONE it is the bare message, as upstream.
     """
-    if codec is Codec.NONE:
+    if codec is PulsarCodec.NONE:
         return message
     head = CompressionInfo(codec=int(codec), uncompressed_size=len(message)).encode()
-    return COMPRESSED + len(head).to_bytes(4, "big") + head + Codecs().compress(codec, message)
+    return (
+        COMPRESSED + len(head).to_bytes(4, "big") + head + PulsarCodecs().compress(codec, message)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,7 +291,7 @@ def _uuid(msb: int | None, lsb: int | None) -> UUID | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
+class ExportedTopic:
     """The content of a topic's JSON export. A fact that the export lacks is None."""
 
     info: ManagedLedgerInfo
@@ -300,7 +302,7 @@ class Exported:
     ended: frozenset[int] = frozenset()  # ledgers whose entry count is from their own metadata
 
 
-def from_json(text: str) -> Exported:
+def from_json(text: str) -> ExportedTopic:
     """Parse the managed ledger of an exported JSON document.
 
     The document has a list of ledgers. Under ``ledgerInfo`` it has the fields of the messages.
@@ -330,7 +332,7 @@ def from_json(text: str) -> Exported:
         ) from None
 
 
-def _of_messages(document: dict[str, Any]) -> Exported:
+def _of_messages(document: dict[str, Any]) -> ExportedTopic:
     return _exported(document, [_ledger_of_messages(item) for item in document["ledgerInfo"]])
 
 
@@ -372,7 +374,7 @@ def _ledger_of_messages(item: dict[str, Any]) -> LedgerInfo:
     )
 
 
-def _of_admin(document: dict[str, Any]) -> Exported:
+def _of_admin(document: dict[str, Any]) -> ExportedTopic:
     """Both forms of pulsar-admin.
 
     One has times and uuids, the other the entries of all closed ledgers.
@@ -410,7 +412,7 @@ def _of_admin(document: dict[str, Any]) -> Exported:
     return replace(_exported(document, ledgers), ended=frozenset(ended))
 
 
-def _exported(document: dict[str, Any], ledgers: list[LedgerInfo]) -> Exported:
+def _exported(document: dict[str, Any], ledgers: list[LedgerInfo]) -> ExportedTopic:
     """Add the topic's and the cursor's fields, which both forms have."""
     terminated = document.get("terminatedPosition")
     info = ManagedLedgerInfo(
@@ -430,7 +432,7 @@ def _exported(document: dict[str, Any], ledgers: list[LedgerInfo]) -> Exported:
     count = None
     if isinstance(told, dict) and told.get("ledgerId") == ledger is not None:
         count = told.get("entries")
-    return Exported(
+    return ExportedTopic(
         info=info.in_order,
         horizon=horizon,
         compacted_ledger=ledger,

@@ -75,7 +75,7 @@ class IndexHead(NamedTuple):
     # fmt: on
 
 
-class IndexEntry(NamedTuple):
+class OffloadIndexEntry(NamedTuple):
     """The position of a block."""
 
     # fmt: off
@@ -88,7 +88,7 @@ class IndexEntry(NamedTuple):
 BLOCK = layout(BlockHeader, byte_order=">", size=28)
 ENTRY_HEAD = layout(EntryHead, byte_order=">", size=ENTRY_HEAD_BYTES)
 INDEX_HEAD = layout(IndexHead, byte_order=">", size=32)
-INDEX_ENTRY = layout(IndexEntry, byte_order=">", size=20)
+INDEX_ENTRY = layout(OffloadIndexEntry, byte_order=">", size=20)
 
 
 # ---------------------------------------------------------------- data objects
@@ -190,7 +190,7 @@ class IndexObject:
 
     data_bytes: int
     metadata_bytes: bytes
-    blocks: tuple[IndexEntry, ...]
+    blocks: tuple[OffloadIndexEntry, ...]
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -226,12 +226,12 @@ class IndexObject:
         text = self.metadata.custom.get(MISSING)
         return () if text is None else decode_ranges(text)
 
-    def block_of(self, entry: int) -> IndexEntry | None:
+    def block_of(self, entry: int) -> OffloadIndexEntry | None:
         """The block with ``entry``, if any has it. None for an entry below the first block."""
         n = bisect_right(self.blocks, entry, key=lambda block: block.first_entry)
         return self.blocks[n - 1] if n else None
 
-    def block_end(self, block: IndexEntry) -> int:
+    def block_end(self, block: OffloadIndexEntry) -> int:
         """The byte of the data object where the block ends."""
         n = bisect_right(self.blocks, block.offset, key=lambda other: other.offset)
         return self.blocks[n].offset if n < len(self.blocks) else self.data_bytes
@@ -283,10 +283,10 @@ class IndexObject:
         return head + self.metadata_bytes + blocks
 
 
-def _blocks(data: Buffer, at: int, count: int, data_bytes: int) -> tuple[IndexEntry, ...]:
+def _blocks(data: Buffer, at: int, count: int, data_bytes: int) -> tuple[OffloadIndexEntry, ...]:
     """The blocks listed at ``at``. The caller has checked that the bytes are present."""
     found = bytes(data[at : at + count * INDEX_ENTRY.size])
-    blocks = tuple(IndexEntry._make(values) for values in INDEX_ENTRY.iter_unpack(found))
+    blocks = tuple(OffloadIndexEntry._make(values) for values in INDEX_ENTRY.iter_unpack(found))
     for n, block in enumerate(blocks):
         if block.first_entry < 0 or not 0 <= block.offset < data_bytes:
             words = f"block of entry {block.first_entry} at byte {block.offset} of {data_bytes}"

@@ -67,7 +67,7 @@ class SequenceHeader:
     size_bytes: int
 
 
-class _Reader:
+class _BufferReader:
     """A position in a buffer. Reading beyond the end raises TruncatedLog."""
 
     def __init__(self, data: Buffer, at: int, end: int) -> None:
@@ -105,7 +105,7 @@ def decode_header(data: Buffer) -> SequenceHeader:
         CorruptLog: another magic.
         UnsupportedFormat: a version below 5 or above 6.
     """
-    reader = _Reader(data, 0, len(data))
+    reader = _BufferReader(data, 0, len(data))
     if reader.take(3, "magic") != MAGIC:
         raise CorruptLog("not a SequenceFile", 0)
     version = reader.take(1, "version")[0]
@@ -151,7 +151,7 @@ def walk_sequence_file(
             4,
             remedy="write it again with Hadoop's default codec",
         )
-    reader = _Reader(data, header.size_bytes, len(data))
+    reader = _BufferReader(data, header.size_bytes, len(data))
     while reader.at < reader.end:
         at = reader.at
         try:
@@ -166,7 +166,7 @@ def walk_sequence_file(
                 reader.at = reader.end if found < 0 else at + 1 + found
 
 
-def _next(reader: _Reader, header: SequenceHeader, limit_bytes: int) -> Iterator[MapPair]:
+def _next(reader: _BufferReader, header: SequenceHeader, limit_bytes: int) -> Iterator[MapPair]:
     """The next record, or those of the next block. Yields nothing for a sync without a block."""
     at = reader.at
     size = reader.int32("record")
@@ -186,13 +186,15 @@ def _next(reader: _Reader, header: SequenceHeader, limit_bytes: int) -> Iterator
     yield MapPair(key, _value(_opened(header.codec, stored, at, limit_bytes), at), at)
 
 
-def _block(reader: _Reader, header: SequenceHeader, at: int, limit_bytes: int) -> Iterator[MapPair]:
+def _block(
+    reader: _BufferReader, header: SequenceHeader, at: int, limit_bytes: int
+) -> Iterator[MapPair]:
     count = reader.vlong("count")
     parts = []
     for what in ("lengths of keys", "keys", "lengths of values", "values"):
         stored = reader.take(reader.vlong(what), what)
         parts.append(_opened(header.codec, stored, at, limit_bytes))
-    key_sizes, keys, value_sizes, values = (_Reader(part, 0, len(part)) for part in parts)
+    key_sizes, keys, value_sizes, values = (_BufferReader(part, 0, len(part)) for part in parts)
     if not 0 <= count <= len(parts[1]) // _KEY_BYTES:
         raise CorruptLog(f"block of {count} records with {len(parts[1])} bytes of keys", at)
     try:

@@ -10,7 +10,7 @@ the work ends before the commit, the archive is unchanged, and the next sweep de
 objects. A topic that has lost entries is not copied at all. If whole ledgers after the archive's end
 are gone, the topic is continued only if the user accepts the gap, which is noted in the archive.
 
-Source: as ``bring``.
+Source: as ``fetch_batches``.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
-from lastwrite.archive.place import Round
+from lastwrite.archive.partition_store import WriteTransaction
 from lastwrite.errors import InvalidConfig, LogError, LogHeld, RemoteFailed
 from lastwrite.model.progress import Progress
-from lastwrite.pulsar.fetched import FetchedLedger, FetchedTopic, HowFetched
+from lastwrite.pulsar.fetched import FetchedLedger, FetchedTopic, FetchMethod
 from lastwrite.pulsar.format.managed_ledger import LedgerInfo
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.format.position import Position
-from lastwrite.pulsar.jobs.bring import Bringer, State
-from lastwrite.pulsar.network.cluster import Cluster, looking_at
+from lastwrite.pulsar.jobs.topic_fetcher import State, TopicFetcher
+from lastwrite.pulsar.network.cluster import PulsarCluster, looking_at
 from lastwrite.pulsar.network.patience import until_whole
 from lastwrite.pulsar.store.archived import ArchivedTopic, StoredCompacted, StoredLedger
-from lastwrite.pulsar.store.archiving import Copy, Incoming, refuse_gaps
+from lastwrite.pulsar.store.archiving import Incoming, LedgerCopy, reject_gaps
 from lastwrite.pulsar.store.mirror import Mirror, mirroring
-from lastwrite.pulsar.store.topic import Topic, is_beyond, list_topic
+from lastwrite.pulsar.store.topic import TopicFolder, is_beyond, list_topic
 from lastwrite.storage.scratch import make_folder, remove_folder
 
 _MIXED = (
@@ -45,7 +45,7 @@ _MIXED = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Brought:
+class TopicFetchResult:
     """The result of one check of a topic."""
 
     topic: FetchedTopic | None = None  # None if nothing was new, without reading the archive
@@ -69,7 +69,7 @@ class IntoArchive:
     called with the bytes that arrive, and may end the work.
     """
 
-    cluster: Cluster
+    cluster: PulsarCluster
     to: str
     progress: Progress
     spend: Callable[[int], None]
@@ -78,9 +78,9 @@ class IntoArchive:
     accepts_gap: bool = False  # continues even if ledgers after the archive's end are gone
     # states of topics without anything new
     seen: dict[TopicName, State] = field(default_factory=dict)
-    ended: dict[LedgerInfo, LedgerInfo] = field(default_factory=dict)  # as in ``Bringer``
+    ended: dict[LedgerInfo, LedgerInfo] = field(default_factory=dict)  # as in ``TopicFetcher``
 
-    def bring(self, name: TopicName) -> Brought:
+    def fetch(self, name: TopicName) -> TopicFetchResult:
         """Copy what is new of a topic.
 
         Raises:
@@ -92,7 +92,7 @@ class IntoArchive:
             LogError: only an object store has a ledger.
             RemoteFailed: no answer.
         """
-        bringer = Bringer(
+        bringer = TopicFetcher(
             cluster=self.cluster,
             topic=name,
             progress=self.progress,
@@ -109,13 +109,13 @@ class IntoArchive:
         patience_s = self.cluster.access.patience_s
         asked_ms, state = until_whole(look, patience_s, f"no answer about {name}")
         if self.seen.get(name) == state:
-            return Brought(asked_ms=asked_ms)
+            return TopicFetchResult(asked_ms=asked_ms)
         self.seen.pop(name, None)
         found = replace(self._brought(bringer, state), asked_ms=asked_ms)
         self.seen[name] = state
         return found
 
-    def _brought(self, bringer: Bringer, state: State) -> Brought:
+    def _brought(self, bringer: TopicFetcher, state: State) -> TopicFetchResult:
         into = Incoming(state.topic, self.to)
         listed = [each.ledger for each in state.info.ledgers]
         sizes = {
@@ -135,10 +135,10 @@ class IntoArchive:
             known=state.known.encode(),
         )
         if not new and not is_further and after == stored and into.seen is not None:
-            return Brought(topic=_told(into, after, state, ()))
+            return TopicFetchResult(topic=_told(into, after, state, ()))
         begun = self._begin(into)
-        with into.place.abandoned_if_broken_off(begun):
-            copy = Copy(into.place, begun, lambda written: None)
+        with into.place.abort_on_error(begun):
+            copy = LedgerCopy(into.place, begun, lambda written: None)
             compacted = self._compacted(bringer, state, copy) if is_further else None
             raw: list[StoredLedger] = []
             here = {each.ledger: each.path(into.folder) for each in into.before.ledgers}
@@ -166,7 +166,7 @@ class IntoArchive:
             ) from broken
         came = (*raw, *(() if compacted is None else compacted.parts))
         before = {each.ledger: each.entries for each in into.before.ledgers}
-        return Brought(
+        return TopicFetchResult(
             topic=_told(into, after, state, came),
             ledgers=came,
             first=Position(raw[0].ledger, before.get(raw[0].ledger, 0)) if raw else None,
@@ -174,11 +174,11 @@ class IntoArchive:
             is_new=into.seen is None,
         )
 
-    def _begin(self, into: Incoming) -> Round:
+    def _begin(self, into: Incoming) -> WriteTransaction:
         begun = into.place.begin(into.seen)
-        rival = into.place.rival(begun) if self.waits and into.seen is not None else None
+        rival = into.place.newer_writer(begun) if self.waits and into.seen is not None else None
         if rival is not None:
-            into.place.give_way(begun)
+            into.place.yield_to_other(begun)
             raise LogHeld(
                 f"{rival} has begun a round in the archive",
                 path=into.folder,
@@ -188,7 +188,12 @@ class IntoArchive:
         return begun
 
     def _raw(
-        self, bringer: Bringer, state: State, each: LedgerInfo, copy: Copy, here: str | None
+        self,
+        bringer: TopicFetcher,
+        state: State,
+        each: LedgerInfo,
+        copy: LedgerCopy,
+        here: str | None,
     ) -> StoredLedger | None:
         """A raw ledger, or the part of it that was read before its bookies stopped answering.
 
@@ -199,7 +204,7 @@ class IntoArchive:
         def bring(mirror: Mirror) -> None:
             mirror.keep_metadata(replace(state.info, ledgers=(each,)).encode())
             try:
-                bringer.bring_raw(mirror, each, None, here)
+                bringer.fetch_raw(mirror, each, None, here)
             except InvalidConfig as error:
                 raise LogError(error.problem, path=state.topic.full, remedy=_MIXED) from error
             if bringer.broken is not None:
@@ -209,10 +214,10 @@ class IntoArchive:
         with _staged(state, bring) as topic:
             return copy.one(topic.ledgers[0]) if topic.ledgers else None
 
-    def _compacted(self, bringer: Bringer, state: State, copy: Copy) -> StoredCompacted:
+    def _compacted(self, bringer: TopicFetcher, state: State, copy: LedgerCopy) -> StoredCompacted:
         def bring(mirror: Mirror) -> None:
             assert state.compacted is not None and state.horizon is not None
-            bringer.bring_compacted(mirror, state.compacted, state.horizon)
+            bringer.fetch_compacted(mirror, state.compacted, state.horizon)
 
         with _staged(state, bring) as topic:
             assert topic.manifest is not None and topic.compacted is not None
@@ -241,8 +246,8 @@ def _part(
 
 
 @contextlib.contextmanager
-def _staged(state: State, bring: Callable[[Mirror], None]) -> Iterator[Topic]:
-    """The topic that ``bring`` stores in a scratch folder.
+def _staged(state: State, bring: Callable[[Mirror], None]) -> Iterator[TopicFolder]:
+    """The topic that ``fetch_batches`` stores in a scratch folder.
 
     The folder is removed at the end of the context.
 
@@ -257,7 +262,7 @@ def _staged(state: State, bring: Callable[[Mirror], None]) -> Iterator[Topic]:
         topic = list_topic(mirror.folder)
         if not topic.missing or any(is_beyond(state.horizon, *each) for each in topic.missing):
             here = (structs.replace(each, path=name.full) for each in topic.problems)
-            refuse_gaps(replace(topic, problems=tuple(here)))
+            reject_gaps(replace(topic, problems=tuple(here)))
         yield topic
     finally:
         remove_folder(scratch)
@@ -270,7 +275,7 @@ def _told(
     ledgers = tuple(
         FetchedLedger(
             ledger=stored.ledger,
-            how=HowFetched.WRITTEN if stored in came else HowFetched.PRESENT,
+            how=FetchMethod.WRITTEN if stored in came else FetchMethod.PRESENT,
             entries=stored.stored,
             size_bytes=stored.bytes,
             path=stored.path(into.folder),

@@ -17,18 +17,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lastwrite.engine.chunks import Chunk, Chunks
+from lastwrite.engine.chunks import BatchWindow, BatchWindows
 from lastwrite.engine.rules.transactions import aborted_table, flag_aborted
 from lastwrite.errors import CorruptLog, UnsupportedFormat, located
 from lastwrite.model.columns import IS_ABORTED, ByteArray, Int64Array, RecordColumns
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
-from lastwrite.model.work import Limits, Piece
+from lastwrite.model.work import Limits, ScanRange
 from lastwrite.pulsar.format.chunk import PulsarFormat
 from lastwrite.pulsar.format.entry import Entry, decode_entry, messages_of
 from lastwrite.pulsar.format.gather import (
     IN_PARTS,
     INDEX_BITS,
-    Given,
+    SplitRows,
     gather,
     open_singles,
     with_properties,
@@ -39,7 +39,7 @@ from lastwrite.pulsar.format.position import ENTRY_BITS, MAX_ENTRY, Position
 from lastwrite.pulsar.look.chunks import ChunkGroups
 from lastwrite.pulsar.store.objects import first_entry_of
 from lastwrite.pulsar.store.place import name_of
-from lastwrite.pulsar.store.topic import Topic, find_topics, list_topic, partition_of
+from lastwrite.pulsar.store.topic import TopicFolder, find_topics, list_topic, partition_of
 from lastwrite.pulsar.store.topic_log import has_parts, is_of_compacted, log_of, read_compacted
 from lastwrite.rows.system import RowReader, RowSystem, Wants
 from lastwrite.storage.choice import Topics
@@ -62,7 +62,7 @@ class PartPlace(NamedTuple):
 Parts = Mapping[int, tuple[PartPlace, ...]]  # by the offset of the last chunk
 
 
-class _Reader:
+class _PulsarRowReader:
     def __init__(self, plain_bytes: int, parts: Parts | None, raw_keys: bool) -> None:
         self.format = PulsarFormat(plain_bytes)
         self._limit = plain_bytes
@@ -70,9 +70,14 @@ class _Reader:
         self._raw_keys = raw_keys
 
     def records(
-        self, chunk: Chunk, wanted: ByteArray | None, span: tuple[int, int], *, is_committed: bool
+        self,
+        chunk: BatchWindow,
+        wanted: ByteArray | None,
+        span: tuple[int, int],
+        *,
+        is_committed: bool,
     ) -> Iterator[RecordColumns]:
-        given = Given(chunk.buffer, chunk.table, self.format.entries)
+        given = SplitRows(chunk.buffer, chunk.table, self.format.entries)
         open_singles(given, wanted, self._limit)
         for run in self.format.opened(chunk.buffer, chunk.table, wanted):
             found = gather(
@@ -118,7 +123,7 @@ class _Reader:
         return message.value
 
 
-class _Rows(RowSystem):
+class _PulsarRows(RowSystem):
     name = "pulsar"
     is_offset_unique = False
     is_empty_delete = True
@@ -152,7 +157,7 @@ class _Rows(RowSystem):
         return len(find_topics(above, log.name.topic))
 
     def reader(self, plain_bytes: int, extra: Any, *, raw_keys: bool) -> RowReader:
-        return _Reader(plain_bytes, extra, raw_keys)
+        return _PulsarRowReader(plain_bytes, extra, raw_keys)
 
     def end_of(self, log: PartitionLog, is_committed: bool) -> int:
         if log.first_unstable_offset is None:
@@ -206,7 +211,7 @@ class _Rows(RowSystem):
         return _parts_of(log) if has_parts(log, compacted) else None
 
 
-ROWS = _Rows()
+ROWS = _PulsarRows()
 
 
 def _beyond(at: Position, index: int) -> UnsupportedFormat:
@@ -217,7 +222,7 @@ def _beyond(at: Position, index: int) -> UnsupportedFormat:
     )
 
 
-def _backlog(topic: Topic) -> Topic:
+def _backlog(topic: TopicFolder) -> TopicFolder:
     """The topic without its compaction.
 
     Raises:
@@ -263,12 +268,12 @@ def _parts_of(log: PartitionLog) -> Parts:
     for n, segment in enumerate(log.segments):
         until = log.segment_end(n)
         start, end = segment.position, segment.position + segment.size_bytes
-        piece = Piece.of(
+        piece = ScanRange.of(
             segment, number=n, place=n, start=start, end=end, end_offset=until, keyed=False
         )
         aborted = aborted_table(log.aborted, segment.base_offset, until)
         format = PulsarFormat(limits.plain_bytes)
-        for chunk in Chunks(limits).of(format, piece):
+        for chunk in BatchWindows(limits).of(format, piece):
             table, entries = chunk.table, format.entries[: len(chunk.table)]
             if len(aborted):
                 flag_aborted(table, aborted)
@@ -287,7 +292,7 @@ def _parts_of(log: PartitionLog) -> Parts:
     return found
 
 
-def _without_payload(chunk: Chunk, row: int, segment: int) -> Entry:
+def _without_payload(chunk: BatchWindow, row: int, segment: int) -> Entry:
     """A chunk, with its position in place of its payload."""
     at, size = int(chunk.table["position"][row]), int(chunk.table["size"][row])
     with located("", chunk.shift):

@@ -44,9 +44,9 @@ from lastwrite.pulsar.format.entry import (
 )
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.format.protobuf import without
-from lastwrite.pulsar.store.manifest import EVENT_TIME, Manifest
+from lastwrite.pulsar.store.manifest import EVENT_TIME, CompactionManifest
 from lastwrite.pulsar.store.objects import read_entries
-from lastwrite.pulsar.store.topic import Ledger, Topic
+from lastwrite.pulsar.store.topic import Ledger, TopicFolder
 from lastwrite.reports.verification import Comparison, Violation
 
 _MOST_VIOLATIONS = 100  # listed in a report; all are counted
@@ -179,7 +179,7 @@ class _Messages:
         return zip(self.places, self.indexes, strict=True)
 
 
-def compare(before: Topic, after: Topic, most_messages: int) -> tuple[Comparison, bool]:
+def compare(before: TopicFolder, after: TopicFolder, most_messages: int) -> tuple[Comparison, bool]:
     """Compare ``after`` with its former state, by Lastwrite's rules, then by a broker's.
 
     The latter are those of ``--like-broker``.
@@ -222,7 +222,7 @@ def compare(before: Topic, after: Topic, most_messages: int) -> tuple[Comparison
 # ---------------------------------------------------------------------- reading
 
 
-def _before(topic: Topic, horizon: Position, most: int) -> _Messages:
+def _before(topic: TopicFolder, horizon: Position, most: int) -> _Messages:
     """The messages of the log up to the new horizon. Beyond it only the markers are used."""
     found = _Messages(most)
     for entry in chain.from_iterable(map(_compacted_entries, topic.compacted or ())):
@@ -256,7 +256,7 @@ def _compacted_entries(ledger: Ledger) -> Iterator[Entry]:
 class _Broken:
     """Collects the broken promises."""
 
-    def __init__(self, found: Comparison, topic: Topic) -> None:
+    def __init__(self, found: Comparison, topic: TopicFolder) -> None:
         self.found = found
         self._folder = topic.folder
         self._path = topic.compacted[0].path if topic.compacted else topic.folder
@@ -278,7 +278,7 @@ class _Broken:
 
 
 def _judge(
-    was: _Messages, now: _Messages, manifest: Manifest, broken: _Broken, like_broker: bool
+    was: _Messages, now: _Messages, manifest: CompactionManifest, broken: _Broken, like_broker: bool
 ) -> None:
     """Check each former and each current message against the promises, and count them."""
     found = broken.found
@@ -405,7 +405,7 @@ def _joined(was: _Messages, now: _Messages) -> tuple[npt.NDArray[np.int64], Mask
 # ---------------------------------------------------------------------- raw ledgers
 
 
-def _compare_ledgers(before: Topic, after: Topic, broken: _Broken) -> None:
+def _compare_ledgers(before: TopicFolder, after: TopicFolder, broken: _Broken) -> None:
     """Check that ledgers beyond the horizon are present, and that present ones are unchanged."""
     here = {ledger.id: ledger for ledger in after.ledgers}
     for ledger in before.ledgers:

@@ -12,14 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from lastwrite.encoding.fingerprint import secret_from
-from lastwrite.engine.chunks import Chunk, Chunks
+from lastwrite.engine.chunks import BatchWindow, BatchWindows
 from lastwrite.engine.plan import new_secret
 from lastwrite.errors import LogError
 from lastwrite.model.columns import KEYLESS, TOMBSTONE, ByteArray, UInt64Array
-from lastwrite.model.work import Limits, Piece
+from lastwrite.model.work import Limits, ScanRange
 from lastwrite.pulsar.format import kernels
 from lastwrite.pulsar.format.chunk import PulsarFormat
-from lastwrite.pulsar.format.codecs import Codec
+from lastwrite.pulsar.format.codecs import PulsarCodec
 from lastwrite.pulsar.format.position import ENTRY_BITS, MAX_LEDGER, Position
 from lastwrite.pulsar.look.inspection import EntryCounts
 from lastwrite.pulsar.store.topic import Ledger
@@ -27,7 +27,7 @@ from lastwrite.pulsar.store.topic import Ledger
 _END = (1 << 63) - 1
 
 
-class Counted(NamedTuple):
+class CountedLedger(NamedTuple):
     """The counts of a whole ledger, and the ids of its first and last entry.
 
     None if it is empty.
@@ -38,13 +38,13 @@ class Counted(NamedTuple):
     last: Position | None
 
 
-def count_ledger(ledger: Ledger, is_compacted: bool) -> Counted | None:
+def count_ledger(ledger: Ledger, is_compacted: bool) -> CountedLedger | None:
     """The counts of a ledger. None if it must be walked."""
     if ledger.missing or ledger.id > MAX_LEDGER:
         return None
     job = _Count(is_compacted)
     lowest = 0 if is_compacted else ledger.id << ENTRY_BITS
-    piece = Piece.of(
+    piece = ScanRange.of(
         ledger.segment(lowest),
         number=0,
         place=0,
@@ -54,7 +54,7 @@ def count_ledger(ledger: Ledger, is_compacted: bool) -> Counted | None:
         keyed=True,
     )
     try:
-        for chunk in Chunks(job.limits).of(job.format, piece):
+        for chunk in BatchWindows(job.limits).of(job.format, piece):
             if not job.take(chunk):
                 return None
     except LogError:
@@ -63,7 +63,9 @@ def count_ledger(ledger: Ledger, is_compacted: bool) -> Counted | None:
     if found.entries != ledger.entries or (not is_compacted and job.first not in (None, lowest)):
         return None
     ends = (job.first, job.last)
-    return Counted(found, *(None if offset is None else Position.of(offset) for offset in ends))
+    return CountedLedger(
+        found, *(None if offset is None else Position.of(offset) for offset in ends)
+    )
 
 
 class _Count:
@@ -78,7 +80,7 @@ class _Count:
         self._states: ByteArray = np.empty(0, dtype=np.uint8)
         self._hashes: UInt64Array = np.empty((0, 2), dtype=np.uint64)
 
-    def take(self, chunk: Chunk) -> bool:
+    def take(self, chunk: BatchWindow) -> bool:
         """Count the next entries. Returns whether that was possible."""
         table, found = chunk.table, self.found
         entries = self.format.entries[: len(table)]
@@ -94,7 +96,7 @@ class _Count:
         kinds, marks = entries["kind"], entries["marks"]
         is_data = kinds != kernels.MARKER
         codecs = table["codec"][is_data]
-        if (codecs >= len(Codec)).any():
+        if (codecs >= len(PulsarCodec)).any():
             return False
         is_batch = kinds == kernels.BATCH
         if self._is_compacted and (entries["kept"][is_batch] == 0).any():
@@ -121,13 +123,13 @@ class _Count:
         found.formats["broker metadata"] += int(
             np.count_nonzero(entries["framed_at"] != table["position"])
         )
-        for number, count in enumerate(np.bincount(codecs, minlength=len(Codec)).tolist()):
+        for number, count in enumerate(np.bincount(codecs, minlength=len(PulsarCodec)).tolist()):
             if count:
-                found.codecs[Codec(number).name] += count
+                found.codecs[PulsarCodec(number).name] += count
         if len(codecs):
             times = table["max_timestamp"][is_data]
-            found.see_time(int(times.min()))
-            found.see_time(int(times.max()))
+            found.add_time(int(times.min()))
+            found.add_time(int(times.max()))
         if self.first is None:
             self.first = int(table["base_offset"][0])
         self.last = int(table["base_offset"][-1])

@@ -22,8 +22,8 @@ from lastwrite.pulsar.format.names import (
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.look.files import file_rows
 from lastwrite.pulsar.look.rows import (
+    EntryPointer,
     MessagePlace,
-    Place,
     batch_row,
     is_of,
     message_rows,
@@ -33,13 +33,13 @@ from lastwrite.pulsar.look.walk import walk
 from lastwrite.pulsar.rules.horizon import LogPart
 from lastwrite.pulsar.store.place import is_topic_folder, kind_of
 from lastwrite.pulsar.store.reading import LedgerReader
-from lastwrite.pulsar.store.topic import Ledger, Topic, find_topics, list_topic
+from lastwrite.pulsar.store.topic import Ledger, TopicFolder, find_topics, list_topic
 from lastwrite.reports.table import Row, last_of
 from lastwrite.storage.problems import limited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicsWanted:
+class TopicDumpRequest:
     """The selection of one call. None means that a criterion is not used."""
 
     topic: str | None = None
@@ -55,7 +55,7 @@ class TopicsWanted:
     last: int | None = None  # number of last rows of each topic and partition
 
     @classmethod
-    def parse(cls, *, start: str | None, message_id: str | None, **others: Any) -> TopicsWanted:
+    def parse(cls, *, start: str | None, message_id: str | None, **others: Any) -> TopicDumpRequest:
         """Parse message ids given as text, ``LEDGER:ENTRY[:PARTITION[:INDEX]]``.
 
         Raises:
@@ -93,7 +93,7 @@ class TopicsWanted:
 
 
 def dump_topics(
-    path: str, wanted: TopicsWanted, limit: int | None, say: Callable[[str], None]
+    path: str, wanted: TopicDumpRequest, limit: int | None, say: Callable[[str], None]
 ) -> Iterator[Row]:
     """The rows of the topic folders at ``path``, or of a file outside of any.
 
@@ -119,7 +119,9 @@ def dump_topics(
 
 
 class _TopicDump:
-    def __init__(self, wanted: TopicsWanted, say: Callable[[str], None], only: str | None) -> None:
+    def __init__(
+        self, wanted: TopicDumpRequest, say: Callable[[str], None], only: str | None
+    ) -> None:
         self._wanted = wanted
         self._say = say
         self._only = only
@@ -151,7 +153,7 @@ class _TopicDump:
                 else:
                     yield from self._entries(topic, ledger, source)
 
-    def _ledgers(self, topic: Topic) -> Iterator[tuple[Ledger, LogPart]]:
+    def _ledgers(self, topic: TopicFolder) -> Iterator[tuple[Ledger, LogPart]]:
         if self._only is not None:
             path = self._only.removesuffix(INDEX_SUFFIX)
             for ledger in (*topic.all_ledgers, *topic.strays):
@@ -173,7 +175,7 @@ class _TopicDump:
                     continue
                 yield ledger, LogPart.BACKLOG
 
-    def _entries(self, topic: Topic, ledger: Ledger, source: LogPart) -> Iterator[Row]:
+    def _entries(self, topic: TopicFolder, ledger: Ledger, source: LogPart) -> Iterator[Row]:
         wanted = self._wanted
         first = self._first(ledger, source)
         for entry, position, size, _ in walk(
@@ -188,7 +190,7 @@ class _TopicDump:
                 continue
             if wanted.time_ms is not None and entry.metadata.publish_time < wanted.time_ms:
                 continue
-            where = Place(topic.name, ledger.path, position, source)
+            where = EntryPointer(topic.name, ledger.path, position, source)
             rows = message_rows(entry, size, where, whole=True, key=wanted.key)
             for row in [batch_row(entry, size, where)] if wanted.whole_batches else rows:
                 if row["problem"] is not None:
@@ -208,7 +210,7 @@ class _TopicDump:
             return 0
         return ledger.entries if ledger.id < begin.ledger else max(begin.entry, 0)
 
-    def _blocks(self, topic: Topic, ledger: Ledger, source: LogPart) -> Iterator[Row]:
+    def _blocks(self, topic: TopicFolder, ledger: Ledger, source: LogPart) -> Iterator[Row]:
         for block in ledger.index.blocks:
             yield {
                 "topic": topic.name.base,
@@ -224,7 +226,7 @@ class _TopicDump:
             }
 
 
-def side_rows(topic: Topic, file: str) -> Iterator[Row]:
+def side_rows(topic: TopicFolder, file: str) -> Iterator[Row]:
     """The content of the manifest, or a row per ledger of the topic's metadata."""
     head: Row = {"topic": topic.name.base, "partition": topic.name.partition}
     if file == MANIFEST:

@@ -15,13 +15,13 @@ import numpy as np
 
 from lastwrite.engine.context import Context
 from lastwrite.engine.system import Decision
-from lastwrite.explanation.fates import Answer, Fates, RecordFacts
-from lastwrite.explanation.partition import Described, Explainer, RangeReasons
+from lastwrite.explanation.outcomes import OutcomeReason, OutcomeRules, RecordFacts
+from lastwrite.explanation.partition import RangeReasons, RecordDescription, RecordExplainer
 from lastwrite.explanation.records import KeyRecord
 from lastwrite.model.columns import TOMBSTONE
 from lastwrite.model.log import PartitionLog
 from lastwrite.pulsar.format.compacted import decode_record, is_record
-from lastwrite.pulsar.format.entry import Entry, Message, decode_entry, messages_of
+from lastwrite.pulsar.format.entry import Entry, PulsarMessage, decode_entry, messages_of
 from lastwrite.pulsar.format.offload import ENTRY_HEAD_BYTES
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.look.rows import VALUE_LIMIT_BYTES, has_key, message_id
@@ -32,7 +32,7 @@ from lastwrite.pulsar.store.survey import ABORT, COMMIT, DATA, kept_survey
 from lastwrite.reports.explanation import Reason, Rule
 
 
-class PulsarFates(Fates):
+class PulsarOutcomeRules(OutcomeRules):
     """Pulsar's words for the fate of a message."""
 
     forget_clean = "its compacted ledger is removed, and the raw ledgers are all there"
@@ -50,14 +50,14 @@ class PulsarFates(Fates):
     def writer(facts: RecordFacts) -> str:
         return "it was published in"
 
-    def delete(self, facts: RecordFacts, message: str) -> Answer:
+    def delete(self, facts: RecordFacts, message: str) -> OutcomeReason:
         return self.next(f"{message}; a compacted ledger contains no tombstones")
 
 
-class PulsarExplainer(Explainer):
+class PulsarExplainer(RecordExplainer):
     """See ``explanation.partition`` for the contract of each call."""
 
-    fates = PulsarFates
+    fates = PulsarOutcomeRules
     has_active = False
 
     def range_of(self, context: Context, log: PartitionLog, decision: Decision) -> RangeReasons:
@@ -90,12 +90,12 @@ class PulsarExplainer(Explainer):
                 ended.update(seen.runs[np.isin(seen.runs[:, 2], (COMMIT, ABORT)), 3].tolist())
         return dict.fromkeys(data - ended, log.first_unstable_offset or 0)
 
-    def describe(self, log: PartitionLog, record: KeyRecord) -> Described:
+    def describe(self, log: PartitionLog, record: KeyRecord) -> RecordDescription:
         entry = _entry(record)
         message = _message(entry, record.number)
         offset = int(record.batch["base_offset"])
         index, meta = message.index, entry.metadata
-        return Described(
+        return RecordDescription(
             offset=offset,
             place=self.fates.place(offset) + ("" if index is None else f", index {index}"),
             timestamp_ms=meta.publish_time,
@@ -114,10 +114,10 @@ def _entry(record: KeyRecord) -> Entry:
     return decode_entry(body, position.ledger, position.entry)
 
 
-def _message(entry: Entry, number: int) -> Message:
+def _message(entry: Entry, number: int) -> PulsarMessage:
     """The message of the entry's record with this number. Placeholders are not records."""
     if entry.metadata.is_chunk:
-        return Message(value=entry.payload)
+        return PulsarMessage(value=entry.payload)
     lists_kept = bool(entry.metadata.compacted_batch_indexes)
     there = [
         message

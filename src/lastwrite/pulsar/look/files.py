@@ -14,10 +14,10 @@ from lastwrite.pulsar.format.compacted import is_record
 from lastwrite.pulsar.format.entry import Entry
 from lastwrite.pulsar.format.names import INDEX_SUFFIX
 from lastwrite.pulsar.format.position import Position
-from lastwrite.pulsar.look.rows import Place, batch_row, is_of, message_rows, row_problem
+from lastwrite.pulsar.look.rows import EntryPointer, batch_row, is_of, message_rows, row_problem
 from lastwrite.pulsar.rules.horizon import LogPart
 from lastwrite.pulsar.store.objects import read_index
-from lastwrite.pulsar.store.place import FileKind
+from lastwrite.pulsar.store.place import PulsarFileKind
 from lastwrite.pulsar.store.reading import decoded
 from lastwrite.pulsar.store.single import StoredIn, entries_in
 from lastwrite.reports.table import Row
@@ -38,7 +38,7 @@ def decoded_in(stored: StoredIn) -> tuple[Entry, int, LogPart]:
 
 
 def walk_file(
-    path: str, kind: FileKind, note: Callable[[Problem], None]
+    path: str, kind: PulsarFileKind, note: Callable[[Problem], None]
 ) -> Iterator[tuple[Entry, int, int, LogPart, StoredIn]]:
     """Entries of a file, each with its position, its size, its kind and its stored form.
 
@@ -50,7 +50,7 @@ def walk_file(
             try:
                 entry, shift, source = decoded_in(stored)
             except LogError as error:
-                if kind in (FileKind.DATA_OBJECT, FileKind.MAP_FILE):
+                if kind in (PulsarFileKind.DATA_OBJECT, PulsarFileKind.MAP_FILE):
                     note(problem_of(error, path, stored.position))
                 continue
             yield entry, stored.position + shift, len(stored.data) - shift, source, stored
@@ -60,20 +60,20 @@ def walk_file(
 
 def file_rows(
     path: str,
-    kind: FileKind,
+    kind: PulsarFileKind,
     start: Position | None,
     key: bytes | None,
     whole_batches: bool,
     note: Callable[[Problem], None],
 ) -> Iterator[Row]:
     """The messages of a file, or its entries; for an index object its blocks."""
-    if kind is FileKind.INDEX_OBJECT:
+    if kind is PulsarFileKind.INDEX_OBJECT:
         yield from index_rows(path)
         return
     for entry, position, size, source, stored in walk_file(path, kind, note):
         if start is not None and Position(entry.ledger, entry.entry) < start:
             continue
-        place = Place(None, path, position, source)
+        place = EntryPointer(None, path, position, source)
         rows = message_rows(entry, size, place, whole=True, key=key)
         for row in [batch_row(entry, size, place)] if whole_batches else rows:
             if row["problem"] is not None:

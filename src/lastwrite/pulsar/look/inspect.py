@@ -30,10 +30,10 @@ from lastwrite.pulsar.look.inspection import (
 )
 from lastwrite.pulsar.look.rows import VALUE_LIMIT_BYTES, compression_of
 from lastwrite.pulsar.look.walk import WalkedEntry, checksum_problem, walk
-from lastwrite.pulsar.store.manifest import Manifest
-from lastwrite.pulsar.store.place import FileKind, is_topic_folder, kind_of, name_of
+from lastwrite.pulsar.store.manifest import CompactionManifest
+from lastwrite.pulsar.store.place import PulsarFileKind, is_topic_folder, kind_of, name_of
 from lastwrite.pulsar.store.reading import LedgerMoved, LedgerReader
-from lastwrite.pulsar.store.topic import Ledger, Topic, find_topics, list_topic, partition_of
+from lastwrite.pulsar.store.topic import Ledger, TopicFolder, find_topics, list_topic, partition_of
 from lastwrite.pulsar.store.view import look
 from lastwrite.pulsar.store.watching import NOTES
 from lastwrite.spark.inline import Inline, place_of
@@ -77,11 +77,13 @@ def inspect_topics(
         report.seconds = round(time.monotonic() - began, 3)
         return report
     listed = [(folder, _listed(folder)) for folder in find_topics(path, topic, partition)]
-    topics = [found for _, found in listed if isinstance(found, Topic)]
+    topics = [found for _, found in listed if isinstance(found, TopicFolder)]
     progress.stage("inspect", sum(each.size_bytes for one in topics for each in one.all_ledgers))
     for folder, found in listed:
-        if isinstance(found, Topic):
-            report.partitions.append(_Inspection(found, progress).run(system, settings, now, spark))
+        if isinstance(found, TopicFolder):
+            report.partitions.append(
+                _TopicInspection(found, progress).run(system, settings, now, spark)
+            )
         else:
             name = name_of(folder)
             unread = TopicInspection(topic=name.base, partition=name.partition, folder=folder)
@@ -91,11 +93,11 @@ def inspect_topics(
     return report
 
 
-def inspect_file(path: str, kind: FileKind, progress: Progress) -> PulsarFile:
+def inspect_file(path: str, kind: PulsarFileKind, progress: Progress) -> PulsarFile:
     """One single file: its entries, and their ledgers."""
     found = PulsarFile(file=path, kind=str(kind), bytes=os.path.getsize(path))
     progress.stage("inspect", found.bytes)
-    if kind is FileKind.INDEX_OBJECT:
+    if kind is PulsarFileKind.INDEX_OBJECT:
         try:
             found.entries = sum(1 for _ in index_rows(path))
         except LogError as error:
@@ -117,17 +119,17 @@ def inspect_file(path: str, kind: FileKind, progress: Progress) -> PulsarFile:
     return found
 
 
-def _listed(folder: str) -> Topic | LogError:
+def _listed(folder: str) -> TopicFolder | LogError:
     try:
         return list_topic(folder)
     except LogError as error:
         return error
 
 
-class _Inspection:
+class _TopicInspection:
     """The inspection of one topic."""
 
-    def __init__(self, topic: Topic, progress: Progress) -> None:
+    def __init__(self, topic: TopicFolder, progress: Progress) -> None:
         self._topic = topic
         self._progress = progress
         name = topic.name
@@ -232,7 +234,7 @@ class _Inspection:
         except UnsupportedFormat as error:
             self.note(problem_of(error, path, each.position, RESTORE))
 
-    def _compacted(self, manifest: Manifest, parts: Sequence[Ledger]) -> LedgerInspection:
+    def _compacted(self, manifest: CompactionManifest, parts: Sequence[Ledger]) -> LedgerInspection:
         """The compacted ledger, with all its parts in an archive, compared with its manifest."""
         seen = LedgerInspection(ledger=manifest.ledger, file=manifest.object, is_indexed=True)
         path = parts[0].path if parts else self._topic.folder
@@ -337,7 +339,7 @@ def count_entry(counts: EntryCounts, entry: Entry, size: int) -> None:
     counts.encrypted += entry.is_encrypted
     counts.chunks += meta.is_chunk
     counts.transactional += meta.transaction is not None
-    counts.see_time(meta.publish_time)
+    counts.add_time(meta.publish_time)
     if not entry.is_readable_batch:
         counts.records += 1
         counts.keyless += meta.partition_key is None

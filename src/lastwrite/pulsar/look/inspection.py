@@ -15,7 +15,7 @@ from msgspec import field
 
 from lastwrite.model.log import Problem, any_damaged
 from lastwrite.reports.compaction import Quarantined
-from lastwrite.reports.document import SPREAD, UNPRINTED, As, Document, figure
+from lastwrite.reports.document import SPREAD, UNPRINTED, Document, JsonName, figure
 from lastwrite.reports.settings import Setting, effective
 
 
@@ -48,10 +48,10 @@ class EntryCounts(Document, kw_only=True):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.codecs.update(other.codecs)
         self.formats.update(other.formats)
-        self.see_time(other.first_publish_time)
-        self.see_time(other.last_publish_time)
+        self.add_time(other.first_publish_time)
+        self.add_time(other.last_publish_time)
 
-    def see_time(self, time_ms: int | None) -> None:
+    def add_time(self, time_ms: int | None) -> None:
         if time_ms is not None:
             first, last = self.first_publish_time, self.last_publish_time
             self.first_publish_time = time_ms if first is None else min(first, time_ms)
@@ -108,7 +108,7 @@ class TopicInspection(Document, kw_only=True):
     other_files: list[str] = []  # files of ledgers that do not count
     uncleanable: Quarantined | None = None  # the cleaner's note, if it has set the topic aside
     problem_count: int = 0
-    settings: Annotated[tuple[Setting, ...], As(effective)] = ()
+    settings: Annotated[tuple[Setting, ...], JsonName(effective)] = ()
     entry_bytes: ClassVar[int] = figure(lambda self: self.contents.bytes)
     status: ClassVar[str] = figure(lambda self: "damaged" if self.is_damaged else "whole")
     ledgers: list[LedgerInspection] = []  # of the backlog, with those below the horizon
@@ -136,7 +136,7 @@ class PulsarFile(Document, kw_only=True):
     """One file that was given by itself."""
 
     # contents of a data object or an entry log
-    contents: Annotated[EntryCounts | None, As(of_file), SPREAD] = None
+    contents: Annotated[EntryCounts | None, JsonName(of_file), SPREAD] = None
     file: str
     kind: str
     bytes: int

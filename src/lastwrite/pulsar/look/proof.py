@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lastwrite.encoding.fingerprint import SECRET_WORDS, secret_from
-from lastwrite.engine.chunks import Chunks
+from lastwrite.engine.chunks import BatchWindows
 from lastwrite.errors import CorruptLog, LogError, located
 from lastwrite.model.columns import IS_TRANSACTIONAL, KEYLESS, TOMBSTONE, UInt64Array
 from lastwrite.model.log import Problem, ProblemKind
-from lastwrite.model.work import Limits, Piece
+from lastwrite.model.work import Limits, ScanRange
 from lastwrite.pulsar.format import kernels
 from lastwrite.pulsar.format.chunk import PulsarFormat
 from lastwrite.pulsar.format.names import INDEX_SUFFIX
@@ -36,7 +36,7 @@ from lastwrite.pulsar.format.survey import ABORT_MARKER, COMMIT_MARKER
 from lastwrite.pulsar.look.comparison import compare
 from lastwrite.pulsar.store import lock
 from lastwrite.pulsar.store.place import name_of
-from lastwrite.pulsar.store.topic import Ledger, Topic, list_topic, partition_of
+from lastwrite.pulsar.store.topic import Ledger, TopicFolder, list_topic, partition_of
 from lastwrite.pulsar.system import PULSAR
 from lastwrite.reports.verification import (
     Comparison,
@@ -45,7 +45,7 @@ from lastwrite.reports.verification import (
     VerifyStatus,
     Violation,
 )
-from lastwrite.verification.proof import Means, Pair, Proof, Question
+from lastwrite.verification.proof import Pair, Proof, ProofTools, Question
 
 _AGAIN = (
     "restore it from a backup; only if every raw ledger of the topic is here, from its first on, "
@@ -69,10 +69,10 @@ class PulsarProof(Proof):
         """Accepts any settings: the manifest has those of the compaction."""
 
     def refuse_if_held(self, folder: str) -> None:
-        lock.refuse_if_held(folder)
+        lock.reject_if_held(folder)
 
     def check(
-        self, pairs: Sequence[Pair], question: Question, means: Means
+        self, pairs: Sequence[Pair], question: Question, means: ProofTools
     ) -> Iterator[PartitionVerification]:
         for after, was in pairs:
             name = partition_of(name_of(after or was or ""))
@@ -112,10 +112,10 @@ def _verify(
             report.worsen(VerifyStatus.BROKEN, str(report.comparison.violations[0]))
 
 
-def _verify_structure(report: PartitionVerification, topic: Topic, limits: Limits) -> None:
+def _verify_structure(report: PartitionVerification, topic: TopicFolder, limits: Limits) -> None:
     for problem in topic.problems:
         _note(report, problem)
-    seen = _Seen()
+    seen = _LedgerFacts()
     if topic.compacted is not None:
         _verify_compacted(report, topic, topic.compacted, limits)
     for ledger in topic.ledgers:
@@ -153,7 +153,7 @@ def _note(report: PartitionVerification, problem: Problem) -> None:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _LedgerFacts:
     """The contents of one or more ledgers."""
 
     entries: int = 0
@@ -175,7 +175,7 @@ class _Seen:
     problems: list[Problem] = field(default_factory=list)
     path: str = ""
 
-    def join_part(self, other: _Seen) -> None:
+    def join_part(self, other: _LedgerFacts) -> None:
         """Add the next part of a compacted ledger."""
         self.problems += other.problems
         if not other.entries:
@@ -196,7 +196,7 @@ class _Seen:
         self.keyless += other.keyless
         self.keys += other.keys
 
-    def join(self, other: _Seen) -> None:
+    def join(self, other: _LedgerFacts) -> None:
         """Add the figures that concern several ledgers of a topic together."""
         self.whole += other.whole
         self.committed_markers += other.committed_markers
@@ -214,9 +214,9 @@ def _read(
     limits: Limits,
     is_compacted: bool,
     secret: UInt64Array,
-) -> _Seen:
+) -> _LedgerFacts:
     """Read a ledger and the blocks of its index, count it, and compare it with its metadata."""
-    seen = _Seen(path=ledger.path)
+    seen = _LedgerFacts(path=ledger.path)
     try:
         _check_blocks(ledger)
         if ledger.size_bytes:
@@ -246,7 +246,7 @@ def _read(
 
 
 def _read_entries(
-    ledger: Ledger, limits: Limits, is_compacted: bool, seen: _Seen, secret: UInt64Array
+    ledger: Ledger, limits: Limits, is_compacted: bool, seen: _LedgerFacts, secret: UInt64Array
 ) -> None:
     for first, stop, begin, end in ledger.runs():
         offset = None if is_compacted else Position(ledger.id, first).offset
@@ -261,7 +261,7 @@ def _read_run(
     place: tuple[int, int],
     first: int | None,
     limits: Limits,
-    seen: _Seen,
+    seen: _LedgerFacts,
     secret: UInt64Array,
 ) -> None:
     """Read a run of entries.
@@ -272,7 +272,7 @@ def _read_run(
     is_compacted, lowest = first is None, first or 0
     end = Position(ledger.id + 1, 0).offset
     start, stop = place
-    piece = Piece.of(
+    piece = ScanRange.of(
         ledger.segment(lowest),
         number=0,
         place=0,
@@ -282,7 +282,7 @@ def _read_run(
         keyed=True,
     )
     following = lowest
-    for chunk in Chunks(limits).of(form, piece):
+    for chunk in BatchWindows(limits).of(form, piece):
         table = chunk.table
         base = table["base_offset"]
         if not is_compacted:
@@ -314,7 +314,7 @@ def _read_run(
         seen.whole += int(np.count_nonzero(kinds == kernels.WHOLE))
 
 
-def _tell_transactions(form: PulsarFormat, table: np.ndarray, seen: _Seen) -> None:
+def _tell_transactions(form: PulsarFormat, table: np.ndarray, seen: _LedgerFacts) -> None:
     markers = form.entries["marker"][: len(table)]
     is_marker = markers >= 0
     seen.markers += int(np.count_nonzero(is_marker))
@@ -370,11 +370,11 @@ def _refuse(ledger: Ledger, message: str) -> None:
 
 
 def _verify_compacted(
-    report: PartitionVerification, topic: Topic, parts: Sequence[Ledger], limits: Limits
+    report: PartitionVerification, topic: TopicFolder, parts: Sequence[Ledger], limits: Limits
 ) -> None:
     manifest = topic.manifest
     assert manifest is not None
-    found, secret = _Seen(), _new_secret()
+    found, secret = _LedgerFacts(), _new_secret()
     for part in parts:
         found.join_part(_read(report, part, limits, True, secret))
     wrong, is_ours = found.problems, all(part.is_ours for part in parts)
@@ -420,7 +420,7 @@ def _new_secret() -> UInt64Array:
     return secret_from(secrets.token_bytes(8 * SECRET_WORDS))
 
 
-def _promises(found: _Seen, retain_null_key: bool) -> Sequence[str]:
+def _promises(found: _LedgerFacts, retain_null_key: bool) -> Sequence[str]:
     """The broken promises of compaction about the messages themselves."""
     broken = []
     if found.keyless and not retain_null_key:

@@ -23,7 +23,7 @@ from lastwrite.pulsar.format.entry import Entry
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.format.remedy import RESTORE
 from lastwrite.pulsar.look.chunks import ChunkGroups
-from lastwrite.pulsar.look.rows import VALUE_LIMIT_BYTES, MessagePlace, Place
+from lastwrite.pulsar.look.rows import VALUE_LIMIT_BYTES, EntryPointer, MessagePlace
 from lastwrite.pulsar.rules.horizon import EARLIEST, LogPart, step
 from lastwrite.pulsar.store.place import name_of
 from lastwrite.pulsar.store.reading import CompactedOffsets, LedgerMoved, LedgerReader, decoded
@@ -73,7 +73,7 @@ class ReadEntry(NamedTuple):
     """
 
     entry: Entry
-    place: Place
+    place: EntryPointer
     size: int
 
     @property
@@ -232,7 +232,9 @@ class TopicReader:
                 self.note(problem_of(error, path, each.position, RESTORE))
                 continue
             position = each.position + len(each.data) - len(body)
-            found.append(ReadEntry(entry, Place(self.name, path, position, source), len(body)))
+            found.append(
+                ReadEntry(entry, EntryPointer(self.name, path, position, source), len(body))
+            )
         if not found:
             self._go_on(view, reader, first + len(stored), source)
         return found

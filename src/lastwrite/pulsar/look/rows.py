@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError
 from lastwrite.model.log import Problem, ProblemKind
-from lastwrite.pulsar.format.codecs import Codec
+from lastwrite.pulsar.format.codecs import PulsarCodec
 from lastwrite.pulsar.format.entry import (
     EncryptionKey,
     Entry,
-    Message,
     Metadata,
+    PulsarMessage,
     decode_properties,
     messages_of,
 )
@@ -81,7 +81,7 @@ class MessagePlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EntryPointer:
     """The place of an entry. ``position`` is its first byte in the file."""
 
     name: TopicName | None
@@ -107,7 +107,7 @@ def has_key(key: bytes | None, is_b64: bool, wanted: bytes) -> bool:
 
 
 def message_rows(
-    entry: Entry, size: int, place: Place, whole: bool = False, key: bytes | None = None
+    entry: Entry, size: int, place: EntryPointer, whole: bool = False, key: bytes | None = None
 ) -> Iterator[Row]:
     """The messages of an entry of ``size`` bytes, with placeholders. A marker is one row.
 
@@ -148,7 +148,7 @@ def is_of(entry: Entry, row: Row, key: bytes) -> bool:
     return row["problem"] is None or has_key(meta.partition_key, is_b64, key)
 
 
-def message_row(entry: Entry, message: Message, size: int, place: Place) -> Row:
+def message_row(entry: Entry, message: PulsarMessage, size: int, place: EntryPointer) -> Row:
     """The row of one message of an entry."""
     meta = entry.metadata
     index = NOT_BATCHED if message.index is None else message.index
@@ -175,7 +175,7 @@ def message_row(entry: Entry, message: Message, size: int, place: Place) -> Row:
     }
 
 
-def entry_row(entry: Entry, size: int, place: Place) -> Row:
+def entry_row(entry: Entry, size: int, place: EntryPointer) -> Row:
     """The fields that all messages of an entry share, and empty fields for the rest."""
     meta = entry.metadata
     return {
@@ -218,7 +218,7 @@ def entry_row(entry: Entry, size: int, place: Place) -> Row:
     }
 
 
-def batch_row(entry: Entry, size: int, place: Place) -> Row:
+def batch_row(entry: Entry, size: int, place: EntryPointer) -> Row:
     """The row of an entry, without reading its messages."""
     meta = entry.metadata
     row = entry_row(entry, size, place)
@@ -261,7 +261,7 @@ def message_id(entry: Entry, name: TopicName | None, index: int) -> str:
 def compression_of(meta: Metadata) -> str:
     number = meta.compression or 0
     try:
-        return Codec(number).name
+        return PulsarCodec(number).name
     except ValueError:
         return f"unknown ({number})"
 

@@ -23,7 +23,7 @@ from lastwrite.pulsar.format.names import (
     encode_local,
 )
 from lastwrite.pulsar.format.position import Position
-from lastwrite.pulsar.network.identity import ANONYMOUS, Identity
+from lastwrite.pulsar.network.identity import ANONYMOUS, PulsarCredentials
 from lastwrite.pulsar.network.link import TIMEOUT_SECONDS
 
 _MOST_BYTES = 64 << 20  # of an answer
@@ -41,7 +41,10 @@ class TopicInMemory:
 
 
 def topic_in_memory(
-    admin: str, topic: TopicName, identity: Identity = ANONYMOUS, timeout: float = TIMEOUT_SECONDS
+    admin: str,
+    topic: TopicName,
+    identity: PulsarCredentials = ANONYMOUS,
+    timeout: float = TIMEOUT_SECONDS,
 ) -> TopicInMemory:
     """The state of the topic in the broker that serves it.
 
@@ -73,7 +76,7 @@ def topic_in_memory(
     return TopicInMemory(last, mark_delete, ledger if isinstance(ledger, int) else None, served)
 
 
-class Retention(NamedTuple):
+class RetentionPolicy(NamedTuple):
     """The retention of raw ledgers in a broker's policy. -1 means no limit."""
 
     minutes: int
@@ -81,8 +84,11 @@ class Retention(NamedTuple):
 
 
 def retention(
-    admin: str, topic: TopicName, identity: Identity = ANONYMOUS, timeout: float = TIMEOUT_SECONDS
-) -> Retention | None:
+    admin: str,
+    topic: TopicName,
+    identity: PulsarCredentials = ANONYMOUS,
+    timeout: float = TIMEOUT_SECONDS,
+) -> RetentionPolicy | None:
     """The retention of a topic: its own policy, its namespace's, or the broker's setting.
 
     Returns None if none of them sets it. ``admin`` as in ``topic_in_memory``.
@@ -97,11 +103,14 @@ def retention(
     minutes, megabytes = found.get("retentionTimeInMinutes"), found.get("retentionSizeInMB")
     if not isinstance(minutes, int) or not isinstance(megabytes, int):
         return None
-    return Retention(minutes, megabytes)
+    return RetentionPolicy(minutes, megabytes)
 
 
 def compaction_threshold(
-    admin: str, topic: TopicName, identity: Identity = ANONYMOUS, timeout: float = TIMEOUT_SECONDS
+    admin: str,
+    topic: TopicName,
+    identity: PulsarCredentials = ANONYMOUS,
+    timeout: float = TIMEOUT_SECONDS,
 ) -> int | None:
     """The backlog in bytes from which brokers compact the topic.
 
@@ -118,7 +127,7 @@ def compaction_threshold(
 
 
 def _policy(
-    admin: str, topic: TopicName, name: str, identity: Identity, timeout: float, doing: str
+    admin: str, topic: TopicName, name: str, identity: PulsarCredentials, timeout: float, doing: str
 ) -> Any:
     """A policy of a topic. For a broker without topic policies, the policy of its namespace."""
     place = f"{quote(topic.tenant)}/{quote(topic.namespace)}"
@@ -131,7 +140,7 @@ def _policy(
         return _get(admin, f"/admin/v2/namespaces/{place}/{name}", identity, timeout, doing)
 
 
-def _get(admin: str, path: str, identity: Identity, timeout: float, doing: str) -> Any:
+def _get(admin: str, path: str, identity: PulsarCredentials, timeout: float, doing: str) -> Any:
     """The JSON at ``path`` of the broker that ``admin`` redirects to. None for an empty answer."""
     for _ in range(_MOST_REDIRECTS):
         url = urlsplit(admin)

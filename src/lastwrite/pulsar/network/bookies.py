@@ -214,7 +214,7 @@ class Bookies:
     def _read(
         self, ledger: LiveLedger, first: int, last: int, skips: bool
     ) -> Iterator[tuple[int, bytes]]:
-        reading = _Reading(self, ledger, first, last)
+        reading = _LedgerReadAhead(self, ledger, first, last)
         try:
             for entry in range(first, last + 1):
                 try:
@@ -351,7 +351,7 @@ class Bookies:
     def _connection(self, bookie: str) -> Link:
         return Link(self._address_of(bookie), "bookie", self._timeout, self._tls, ask_for_tls)
 
-    def let_go(self, bookies: Iterable[str]) -> None:
+    def release(self, bookies: Iterable[str]) -> None:
         """Close the connections to these bookies, with requests unanswered."""
         for bookie in bookies:
             link = self._links.pop(bookie, None)
@@ -360,7 +360,7 @@ class Bookies:
 
     def _give_up(self, bookie: str, error: RemoteFailed) -> None:
         self._failed[bookie] = error
-        self.let_go([bookie])
+        self.release([bookie])
 
     def _none_answers(self, what: str, troubles: list[RemoteFailed]) -> RemoteFailed:
         said = "; ".join(f"{error.path}: {error.problem}" for error in troubles)
@@ -371,7 +371,7 @@ class Bookies:
         )
 
 
-class _Reading:
+class _LedgerReadAhead:
     """Entries of a ledger, each requested ahead from one of its bookies, and returned in order.
 
     If a bookie does not return an entry, the others are asked when it is that entry's turn. A
@@ -411,7 +411,7 @@ class _Reading:
 
     def end(self) -> None:
         """Close connections with unread answers, so that none is taken for a later answer."""
-        self._bookies.let_go({bookie for bookie, _ in self._asked.values()})
+        self._bookies.release({bookie for bookie, _ in self._asked.values()})
 
     def _ask(self, end: int) -> None:
         wanted: dict[str, list[tuple[int, int]]] = {}
@@ -490,7 +490,7 @@ class _Reading:
     def _ask_without_batches(self, bookie: str) -> None:
         """Request the unanswered entries again, one by one."""
         self._bookies._without_batches.add(bookie)
-        self._bookies.let_go([bookie])
+        self._bookies.release([bookie])
         again = [entry for entry, (asked, _) in self._asked.items() if asked == bookie]
         self._begin(bookie, [(entry, entry + 1) for entry in again])
 
@@ -630,7 +630,7 @@ class LedgerWriter:
 
     def abandon(self) -> None:
         """Drop the outstanding entries."""
-        self._bookies.let_go([bookie for bookie, waited in self._waited.items() if waited])
+        self._bookies.release([bookie for bookie, waited in self._waited.items() if waited])
         self._frames.clear()
         self._waited.clear()
 

@@ -47,7 +47,7 @@ from lastwrite.pulsar.network.commands import (
     decode_command,
     encode_command,
 )
-from lastwrite.pulsar.network.identity import ANONYMOUS, Identity
+from lastwrite.pulsar.network.identity import ANONYMOUS, PulsarCredentials
 from lastwrite.pulsar.network.link import TIMEOUT_SECONDS, Link
 
 _CLIENT = "lastwrite"
@@ -88,7 +88,7 @@ class Broker:
     def __init__(
         self,
         url: BrokerUrl | str,
-        identity: Identity = ANONYMOUS,
+        identity: PulsarCredentials = ANONYMOUS,
         timeout: float = TIMEOUT_SECONDS,
         proxied: str | None = None,
     ) -> None:
@@ -114,7 +114,7 @@ class Broker:
 
     def close(self) -> None:
         self._is_closed = True
-        self._link.hang_up()
+        self._link.shutdown()
         self._thread.join(self._timeout)
         self._link.close()
 
@@ -394,7 +394,7 @@ class Subscription:
 def find_owner(
     urls: Sequence[BrokerUrl | str],
     topic: str,
-    identity: Identity = ANONYMOUS,
+    identity: PulsarCredentials = ANONYMOUS,
     timeout: float = TIMEOUT_SECONDS,
 ) -> Broker:
     """A connection to the broker that serves ``topic``, found from any of ``urls``.
@@ -421,7 +421,7 @@ def find_owner(
     raise failed
 
 
-def _follow(service: BrokerUrl, topic: str, identity: Identity, timeout: float) -> Broker:
+def _follow(service: BrokerUrl, topic: str, identity: PulsarCredentials, timeout: float) -> Broker:
     """Follow the lookup from the broker at ``service`` to the broker that serves the topic."""
     at, authoritative = service, False
     for _ in range(_MOST_REDIRECTS):

@@ -22,7 +22,7 @@ from lastwrite.pulsar.format.managed_ledger import CursorInfo, PositionInfo
 from lastwrite.pulsar.format.names import COMPACTION_CURSOR, TopicName
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.network.admin import (
-    Retention,
+    RetentionPolicy,
     TopicInMemory,
     compaction_threshold,
     parse_admin_urls,
@@ -37,7 +37,7 @@ from lastwrite.pulsar.network.broker import (
     parse_broker_url,
     parse_broker_urls,
 )
-from lastwrite.pulsar.network.identity import ANONYMOUS, Identity
+from lastwrite.pulsar.network.identity import ANONYMOUS, PulsarCredentials
 from lastwrite.pulsar.network.link import TIMEOUT_SECONDS
 from lastwrite.pulsar.network.metadata import MetadataStore
 from lastwrite.pulsar.network.tls import tls_context
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class ClusterAccess:
     """The addresses of a cluster, and the client's identity.
 
     ``brokers`` is ``pulsar://HOST:PORT`` of some brokers; empty means those in the metadata store.
@@ -63,7 +63,7 @@ class Access:
     ledgers: str = "/ledgers"
     brokers: str = ""
     admin: str = ""
-    identity: Identity = ANONYMOUS
+    identity: PulsarCredentials = ANONYMOUS
     bookies_tls: TlsFiles | None = None
     store_auth: str = field(default="", repr=False)
     timeout: float = TIMEOUT_SECONDS
@@ -82,13 +82,13 @@ class Compaction:
     ledger: int | None
 
 
-class Cluster:
+class PulsarCluster:
     """The cluster at ``access``.
 
     Connections start with the first request, and are closed together.
     """
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: ClusterAccess) -> None:
         self.access = access
         self.store = MetadataStore(
             access.metadata_store,
@@ -107,7 +107,7 @@ class Cluster:
         self.bookies.close()
         self.store.close()
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> PulsarCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -210,7 +210,7 @@ class Cluster:
             )
         )
 
-    def retention_of(self, topic: TopicName) -> Retention | None:
+    def retention_of(self, topic: TopicName) -> RetentionPolicy | None:
         """The retention of the topic's raw ledgers. None if no broker answers."""
         return self._asked(
             lambda admin: retention(admin, topic, self.access.identity, self.access.timeout)
@@ -244,7 +244,7 @@ class CursorHold:
         RemoteFailed: no answer, or a refusal.
     """
 
-    def __init__(self, cluster: Cluster, topic: TopicName) -> None:
+    def __init__(self, cluster: PulsarCluster, topic: TopicName) -> None:
         self.cluster = cluster
         self.topic = topic
         self._broker: Broker | None = None
@@ -287,7 +287,7 @@ class CursorHold:
 
 
 @contextlib.contextmanager
-def looking_at(cluster: Cluster, topic: TopicName) -> Iterator[Subscription]:
+def looking_at(cluster: PulsarCluster, topic: TopicName) -> Iterator[Subscription]:
     """A temporary subscription, which excludes no other one.
 
     Errors as ``CursorHold``.

@@ -105,7 +105,7 @@ class Success(ProtoMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused(ProtoMessage):
+class CommandError(ProtoMessage):
     request_id: Annotated[int, ProtoField(1, UINT64, required=True)]
     error: Annotated[int, ProtoField(2, INT32, required=True)]
     message: Annotated[str, ProtoField(3, STRING, required=True)]
@@ -179,7 +179,7 @@ class BaseCommand(ProtoMessage):
     subscribe: Annotated[Subscribe | None, ProtoField(4, Subscribe)] = None
     ack: Annotated[Ack | None, ProtoField(10, Ack)] = None
     success: Annotated[Success | None, ProtoField(13, Success)] = None
-    error: Annotated[Refused | None, ProtoField(14, Refused)] = None
+    error: Annotated[CommandError | None, ProtoField(14, CommandError)] = None
     close_consumer: Annotated[CloseConsumer | None, ProtoField(16, CloseConsumer)] = None
     ping: Annotated[Ping | None, ProtoField(18, Ping)] = None
     pong: Annotated[Ping | None, ProtoField(19, Ping)] = None

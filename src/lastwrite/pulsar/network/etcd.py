@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lastwrite.errors import InvalidConfig, RemoteFailed
-from lastwrite.pulsar.network.nodes import Changed, Node, Taken, Unanswered
+from lastwrite.pulsar.network.nodes import MetadataTimeout, Node, NodeExists, VersionMismatch
 from lastwrite.pulsar.network.tls import tls_context
 from lastwrite.pulsar.network.zookeeper import digest_of_user
 from lastwrite.pulsar.rules.live_settings import TlsFiles
@@ -89,12 +89,12 @@ class Etcd:
 
     def create(self, path: str, data: bytes, doing: str) -> int:
         if not self._done(_if_version(path, 0, _put(path, data)), doing):
-            raise Taken
+            raise NodeExists
         return 1
 
     def replace(self, path: str, data: bytes, version: int, doing: str) -> None:
         if not self._done(_if_version(path, version, _put(path, data)), doing):
-            raise Changed
+            raise VersionMismatch
 
     def delete(self, path: str, doing: str) -> None:
         self._asked("kv/deleterange", {"key": _text(path)}, doing)
@@ -116,7 +116,7 @@ class Etcd:
         try:
             return bool(self._once("kv/txn", asked, doing).get("succeeded"))
         except RemoteFailed as error:
-            raise Unanswered(error) from error
+            raise MetadataTimeout(error) from error
 
     # ------------------------------------------------------------------ requests
 

@@ -13,7 +13,7 @@ from lastwrite.pulsar.rules.live_settings import Login, TlsFiles, checked_token
 
 
 @dataclass(frozen=True)
-class Identity:
+class PulsarCredentials:
     """``wants_tls`` uses the TLS address of a broker that listens with and without TLS."""
 
     login: Login = field(default_factory=Login)
@@ -53,4 +53,4 @@ class Identity:
         return {"Authorization": f"Bearer {proof.decode()}"} if proof else {}
 
 
-ANONYMOUS = Identity()
+ANONYMOUS = PulsarCredentials()

@@ -24,7 +24,7 @@ from lastwrite.pulsar.format.ledger_metadata import (
     custom_items,
 )
 from lastwrite.pulsar.network.bookies import Bookies, LedgerWriter, LiveLedger
-from lastwrite.pulsar.network.metadata import MadeLedger, MetadataStore
+from lastwrite.pulsar.network.metadata import CreatedLedger, MetadataStore
 
 _MOST_TRIES = 3
 
@@ -67,7 +67,7 @@ def write_ledger(
     refused: dict[str, RemoteFailed] = {}
     for _ in range(_MOST_TRIES):
         ensemble = choose_bookies(store.bookies(), quorums.ensemble, store.racks(), refused)
-        made = store.make_ledger(open_metadata(quorums, ensemble, custom, now_ms))
+        made = store.create_ledger(open_metadata(quorums, ensemble, custom, now_ms))
         writer = LedgerWriter(bookies, made.ledger)
         try:
             announce(made.ledger.id)
@@ -85,7 +85,7 @@ def write_ledger(
     raise next(reversed(refused.values()))
 
 
-def _closed(store: MetadataStore, made: MadeLedger, writer: LedgerWriter) -> LiveLedger:
+def _closed(store: MetadataStore, made: CreatedLedger, writer: LedgerWriter) -> LiveLedger:
     metadata = replace(
         made.ledger.metadata,
         state=LedgerState.CLOSED,

@@ -161,7 +161,7 @@ class Link:
         self._taken = end
         return bytes(memoryview(self._received)[begin:end])
 
-    def hang_up(self) -> None:
+    def shutdown(self) -> None:
         """Shut the connection down, also for a thread that waits in ``receive``.
 
         That thread then closes it.

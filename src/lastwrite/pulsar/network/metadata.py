@@ -46,7 +46,7 @@ from lastwrite.pulsar.format.protobuf import INT32, STRING, ProtoField, ProtoMes
 from lastwrite.pulsar.network.bookies import LiveLedger
 from lastwrite.pulsar.network.etcd import Etcd
 from lastwrite.pulsar.network.link import TIMEOUT_SECONDS
-from lastwrite.pulsar.network.nodes import Changed, Nodes, Taken, Unanswered
+from lastwrite.pulsar.network.nodes import MetadataTimeout, NodeExists, Nodes, VersionMismatch
 from lastwrite.pulsar.network.zookeeper import ZooKeeper
 from lastwrite.pulsar.rules.live_settings import TlsFiles
 
@@ -77,7 +77,7 @@ class ServiceInfo(ProtoMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class MadeLedger:
+class CreatedLedger:
     """A new open ledger of this process."""
 
     ledger: LiveLedger
@@ -254,7 +254,7 @@ class MetadataStore:
         with located(self.address + path):
             return LiveLedger(number, LedgerMetadata.decode_node(node))
 
-    def make_ledger(self, metadata: LedgerMetadata) -> MadeLedger:
+    def create_ledger(self, metadata: LedgerMetadata) -> CreatedLedger:
         """Create an open ledger with these metadata, under a unique number.
 
         Raises:
@@ -268,14 +268,17 @@ class MetadataStore:
         doing = f"making ledger {number}"
         try:
             version = self._nodes.create(path, data, doing)
-        except (Taken, Unanswered) as error:  # it may have been created, and the answer lost
+        except (
+            NodeExists,
+            MetadataTimeout,
+        ) as error:  # it may have been created, and the answer lost
             found = self._nodes.find(path, doing)
             if found is None or found.data != data:
                 raise self._not_done(doing, error) from error
             version = found.version
-        return MadeLedger(LiveLedger(number, metadata), version)
+        return CreatedLedger(LiveLedger(number, metadata), version)
 
-    def close_ledger(self, made: MadeLedger, metadata: LedgerMetadata) -> None:
+    def close_ledger(self, made: CreatedLedger, metadata: LedgerMetadata) -> None:
         """Store the final metadata of a ledger of this process.
 
         Raises:
@@ -287,11 +290,11 @@ class MetadataStore:
         path, doing = self._ledger_path(number), f"closing ledger {number}"
         try:
             self._nodes.replace(path, data, made.version, doing)
-        except (Changed, Unanswered) as error:
+        except (VersionMismatch, MetadataTimeout) as error:
             found = self._nodes.find(path, doing)
             if found is not None and found.data == data:
                 return
-            if isinstance(error, Unanswered):
+            if isinstance(error, MetadataTimeout):
                 raise error.error from error
             raise CommitConflict(
                 f"ledger {number}, which Lastwrite wrote, was changed by another program",
@@ -313,9 +316,9 @@ class MetadataStore:
         path, doing = f"{_notes_path(topic)}/{ledger}", f"noting ledger {ledger} of {topic}"
         try:
             self._nodes.create(path, b"", doing)
-        except Taken:
+        except NodeExists:
             pass
-        except Unanswered as error:
+        except MetadataTimeout as error:
             if self._nodes.find(path, doing) is None:
                 raise error.error from error
 
@@ -377,8 +380,8 @@ class MetadataStore:
             )
         return number
 
-    def _not_done(self, doing: str, error: Taken | Unanswered) -> RemoteFailed:
-        if isinstance(error, Unanswered):
+    def _not_done(self, doing: str, error: NodeExists | MetadataTimeout) -> RemoteFailed:
+        if isinstance(error, MetadataTimeout):
             return error.error
         remedy = "check the metadata store, then run it again"
         return RemoteFailed(f"{doing}: the node exists already", path=self.address, remedy=remedy)

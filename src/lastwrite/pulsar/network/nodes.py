@@ -17,15 +17,15 @@ class Node(NamedTuple):
     version: int  # changes with each change of the node
 
 
-class Taken(Exception):
+class NodeExists(Exception):
     """The node exists already."""
 
 
-class Changed(Exception):
+class VersionMismatch(Exception):
     """The node has another version, or was deleted."""
 
 
-class Unanswered(Exception):
+class MetadataTimeout(Exception):
     """A change was requested once, and its result is unknown."""
 
     def __init__(self, error: RemoteFailed) -> None:

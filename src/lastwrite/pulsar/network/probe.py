@@ -10,7 +10,7 @@ identifies the server counts::
 The answers are only shown, never acted on, because an address may lead anywhere.
 
 Source: ZooKeeper 3.9 ``FourLetterCommands``, ``AbstractFourLetterCommand``; Pulsar 4.2.4
-``ServerCnx``, ``Clusters``.
+``ServerCnx``, ``MetadataLookup``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeResult:
     """The description of an address.
 
     ``worth_seconds`` is how long it may still turn out to serve, from the first try on.
@@ -65,14 +65,14 @@ class Answer:
     remedy: str = _WHERE
 
 
-_SILENT = Answer(
+_SILENT = ProbeResult(
     f"no answer within {_SECONDS:g} s",
     worth_seconds=_STALLED_SECONDS,
     remedy="check that this machine can reach it (firewall, separate network)",
 )
 
 
-def who_answers(addresses: Sequence[str]) -> dict[str, Answer]:
+def probe_addresses(addresses: Sequence[str]) -> dict[str, ProbeResult]:
     """Describe each of ``addresses``, ``HOST:PORT``. Takes three seconds in all."""
     asked = [partial(_who_answers, address) for address in addresses]
     found = _at_once(asked, _SECONDS + 2 * _MORE_SECONDS)
@@ -98,15 +98,15 @@ def _at_once(works: Sequence[Callable[[], _T]], seconds: float) -> list[_T | Non
     return found
 
 
-def _who_answers(address: str) -> Answer:
+def _who_answers(address: str) -> ProbeResult:
     try:
         host, port = parse_address(address)
     except InvalidConfig as error:
-        return Answer(error.problem)
+        return ProbeResult(error.problem)
     found = _at_once(
         [partial(_ask, host, port, each) for each in _QUESTIONS], _SECONDS + _MORE_SECONDS
     )
-    failed = next((each for each in found if isinstance(each, Answer)), None)
+    failed = next((each for each in found if isinstance(each, ProbeResult)), None)
     if failed is not None:
         return failed
     said = [each if isinstance(each, bytes) else b"" for each in found]
@@ -114,24 +114,24 @@ def _who_answers(address: str) -> Answer:
         if each is not None:
             return each
     words = "a server accepts connections there, but does not answer a ZooKeeper client"
-    return Answer(words, worth_seconds=_STALLED_SECONDS)
+    return ProbeResult(words, worth_seconds=_STALLED_SECONDS)
 
 
-def _ask(host: str, port: int, question: bytes) -> bytes | Answer:
+def _ask(host: str, port: int, question: bytes) -> bytes | ProbeResult:
     """The first bytes of the answer, empty if there is none.
 
-    An ``Answer`` if the connection failed.
+    An ``ProbeResult`` if the connection failed.
     """
     deadline = time.monotonic() + _SECONDS
     try:
         connection = socket.create_connection((host, port), _SECONDS)
     except socket.gaierror:
-        return Answer(f"the name {host} does not resolve", remedy="see to its spelling")
+        return ProbeResult(f"the name {host} does not resolve", remedy="see to its spelling")
     except TimeoutError:
         return _SILENT
     except OSError as error:
         why = (error.strerror or str(error)).lower()
-        return Answer(
+        return ProbeResult(
             why,
             remedy="check that a ZooKeeper runs there and accepts connections from other machines",
         )
@@ -152,44 +152,44 @@ def _ask(host: str, port: int, question: bytes) -> bytes | Answer:
     return received
 
 
-def _zookeeper(said: bytes) -> Answer | None:
+def _zookeeper(said: bytes) -> ProbeResult | None:
     if said.startswith(b"Zookeeper version") or b"not in the whitelist" in said:
-        return Answer(
+        return ProbeResult(
             "a ZooKeeper that does not answer clients", worth_seconds=math.inf, remedy="see its log"
         )
     if said.startswith(b"This ZooKeeper instance is not currently serving"):
         words = "a ZooKeeper that is not serving at the moment"
-        return Answer(
+        return ProbeResult(
             words, worth_seconds=math.inf, remedy="check that a majority of its ensemble is up"
         )
     return None
 
 
-def _broker(said: bytes) -> Answer | None:
+def _broker(said: bytes) -> ProbeResult | None:
     try:
         command = decode_command(said[4:])
     except LogError:
         return None
     if command.connected is not None:
-        return Answer(
+        return ProbeResult(
             f"a Pulsar broker's own port ({command.connected.server_version})", remedy=_PULSARS
         )
     if command.error is not None or command.auth_challenge is not None:
-        return Answer("a Pulsar broker's own port", remedy=_PULSARS)
+        return ProbeResult("a Pulsar broker's own port", remedy=_PULSARS)
     return None
 
 
-def _anybody(said: bytes) -> Answer | None:
+def _anybody(said: bytes) -> ProbeResult | None:
     """Describe an unknown server by its protocol's first bytes."""
     if said.startswith(b"HTTP/"):
         head, _, body = said.partition(b"\r\n\r\n")
         status = head.split(b"\r\n")[0]
         if b" 200" in status and body.startswith(b"[") and b'"' in body:
-            return Answer("a Pulsar broker's admin port (HTTP)", remedy=_PULSARS)
-        return Answer(f"an HTTP server ({_shown(status)})")
+            return ProbeResult("a Pulsar broker's admin port (HTTP)", remedy=_PULSARS)
+        return ProbeResult(f"an HTTP server ({_shown(status)})")
     if said[:1] == b"\x15" and said[1:2] == b"\x03":
-        return Answer("a server that requires TLS", remedy=_PLAIN)
-    return Answer(f"not a ZooKeeper: it answers {_shown(said)}") if said else None
+        return ProbeResult("a server that requires TLS", remedy=_PLAIN)
+    return ProbeResult(f"not a ZooKeeper: it answers {_shown(said)}") if said else None
 
 
 def _shown(said: bytes) -> str:

@@ -4,7 +4,7 @@ The commit is one acknowledgement on ``__compaction`` with the horizon and the l
 facts complicate it, and each is handled here:
 
 - *A refusal is not answered.* The result is read from the store afterwards:
-  ``Cluster.written_down``.
+  ``PulsarCluster.written_down``.
 - *Cursors are stored at most once a second.* A broker answers an acknowledgement that arrives too
   early, serves the new ledger and deletes the former one, but stores nothing: after a crash readers
   hang. So the acknowledgement is sent only after the subscription was held and idle for longer than
@@ -34,7 +34,7 @@ from lastwrite.errors import CommitConflict, LogError, RemoteFailed
 from lastwrite.pulsar.format.managed_ledger import ManagedLedgerInfo
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.format.position import Position
-from lastwrite.pulsar.network.cluster import Cluster, Compaction, CursorHold
+from lastwrite.pulsar.network.cluster import Compaction, CursorHold, PulsarCluster
 from lastwrite.pulsar.network.ledgers import Quorums, write_ledger
 
 _MOST_TRIES = 3
@@ -44,7 +44,7 @@ _WRITTEN_SECONDS = 5.0  # an acknowledgement is on disk within this time, or nev
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedLedger:
     """The result of a commit."""
 
     ledger: int
@@ -62,7 +62,7 @@ def publish(
     custom: Mapping[str, bytes],
     now_ms: int,
     reach: Callable[[str], None] = lambda step: None,
-) -> Published:
+) -> PublishedLedger:
     """Commit ``records`` for everything up to ``horizon``, and check that the commit is on disk.
 
     ``base`` is the topic's compaction when the work began; the records contain all that it had.
@@ -89,7 +89,7 @@ def publish(
     for tries in range(1, _MOST_TRIES + 1):
         try:
             subscription = hold.again()
-            _refuse_other(cluster, topic, base, written)
+            _reject_other(cluster, topic, base, written)
             at = _place(cluster, topic, horizon, subscription.last_message().mark_delete)
             ours = write_ledger(
                 store, cluster.bookies, records, quorums, custom, now_ms, announce
@@ -110,7 +110,7 @@ def publish(
         reach("look")
         if _is_written(cluster, topic, Compaction(at, ours)):
             reach("clear")
-            return Published(ours, at, tries, _swept(cluster, topic, ours))
+            return PublishedLedger(ours, at, tries, _swept(cluster, topic, ours))
     _clear_away(cluster, topic, base, written, acknowledged)
     words = (
         f"{topic}: the broker received the acknowledgement up to {at} {tries} times, and has not "
@@ -135,7 +135,7 @@ def sweep(hold: CursorHold) -> tuple[int, ...]:
     return () if hold.again().is_lost else _swept(cluster, topic, written.ledger)
 
 
-def _swept(cluster: Cluster, topic: TopicName, used: int | None) -> tuple[int, ...]:
+def _swept(cluster: PulsarCluster, topic: TopicName, used: int | None) -> tuple[int, ...]:
     """Delete all noted ledgers except ``used``."""
     removed = []
     for ledger in cluster.store.noted(topic):
@@ -149,7 +149,7 @@ def _swept(cluster: Cluster, topic: TopicName, used: int | None) -> tuple[int, .
 
 
 def _clear_away(
-    cluster: Cluster,
+    cluster: PulsarCluster,
     topic: TopicName,
     base: Compaction | None,
     written: list[int],
@@ -169,8 +169,8 @@ def _clear_away(
             cluster.store.forget(topic, base.ledger)
 
 
-def _refuse_other(
-    cluster: Cluster, topic: TopicName, base: Compaction | None, written: list[int]
+def _reject_other(
+    cluster: PulsarCluster, topic: TopicName, base: Compaction | None, written: list[int]
 ) -> None:
     """Check that no other compaction of the topic has finished since the work began."""
     found = cluster.compaction_of(topic)
@@ -185,7 +185,7 @@ def _refuse_other(
 
 
 def _place(
-    cluster: Cluster, topic: TopicName, horizon: Position, mark_delete: Position | None
+    cluster: PulsarCluster, topic: TopicName, horizon: Position, mark_delete: Position | None
 ) -> Position:
     """The horizon, or the subscription's position if no entry is between the two."""
     found = cluster.store.managed_ledger(topic)
@@ -213,7 +213,7 @@ def _place(
 
 
 def _has_entries_between(
-    cluster: Cluster, info: ManagedLedgerInfo, low: Position, high: Position
+    cluster: PulsarCluster, info: ManagedLedgerInfo, low: Position, high: Position
 ) -> bool:
     """Whether there is an entry after ``low`` and before the first one of ledger ``high``."""
     for each in info.ledgers:
@@ -224,7 +224,7 @@ def _has_entries_between(
     return False
 
 
-def _last_of(cluster: Cluster, info: ManagedLedgerInfo, at: Position) -> int:
+def _last_of(cluster: PulsarCluster, info: ManagedLedgerInfo, at: Position) -> int:
     """The last entry of a ledger of the topic, or -1.
 
     It is from the ledger's own metadata. An offloaded ledger whose metadata are deleted has at
@@ -241,7 +241,7 @@ def _last_of(cluster: Cluster, info: ManagedLedgerInfo, at: Position) -> int:
     return cluster.bookies.last_entry(ledger).entry if closed is None else closed
 
 
-def _is_written(cluster: Cluster, topic: TopicName, expected: Compaction) -> bool:
+def _is_written(cluster: PulsarCluster, topic: TopicName, expected: Compaction) -> bool:
     """Whether the acknowledgement is stored on disk in time."""
     deadline = time.monotonic() + _WRITTEN_SECONDS
     while True:

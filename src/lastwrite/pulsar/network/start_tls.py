@@ -34,13 +34,13 @@ class StartTls(ProtoMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request(ProtoMessage):
+class BookieRequest(ProtoMessage):
     header: Annotated[Header, ProtoField(1, Header, required=True)] = field(default_factory=Header)
     start: Annotated[StartTls | None, ProtoField(106, StartTls)] = field(default_factory=StartTls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Response(ProtoMessage):
+class BookieResponse(ProtoMessage):
     header: Annotated[Header, ProtoField(1, Header, required=True)]
     status: Annotated[int, ProtoField(2, INT32, required=True)]
 
@@ -53,9 +53,9 @@ def ask_for_tls(exchange: Callable[[bytes], bytes], address: str) -> None:
     Raises:
         RemoteFailed: the bookie has no TLS, or the address is not a bookie's.
     """
-    answer = exchange(Request().encode())
+    answer = exchange(BookieRequest().encode())
     try:
-        status = Response.decode(answer).status
+        status = BookieResponse.decode(answer).status
     except LogError as error:
         raise RemoteFailed(
             f"not a bookie's answer: {error.problem}",

@@ -32,8 +32,8 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.security import CREATOR_ALL_ACL
 
 from lastwrite.errors import InvalidConfig, RemoteFailed
-from lastwrite.pulsar.network.nodes import Changed, Node, Taken, Unanswered
-from lastwrite.pulsar.network.probe import who_answers
+from lastwrite.pulsar.network.nodes import MetadataTimeout, Node, NodeExists, VersionMismatch
+from lastwrite.pulsar.network.probe import probe_addresses
 from lastwrite.pulsar.rules.live_settings import path_of
 
 DEFAULT_PORT = 2181
@@ -100,18 +100,18 @@ class ZooKeeper:
         try:
             self._once(lambda client: client.create_async(path, data, makepath=True), doing)
         except NodeExistsError as error:
-            raise Taken from error
+            raise NodeExists from error
         except _AGAIN as error:
-            raise Unanswered(self._no_answer(doing, error, _START_AGAIN)) from error
+            raise MetadataTimeout(self._no_answer(doing, error, _START_AGAIN)) from error
         return 0
 
     def replace(self, path: str, data: bytes, version: int, doing: str) -> None:
         try:
             self._once(lambda client: client.set_async(path, data, version=version), doing)
         except (BadVersionError, NoNodeError) as error:
-            raise Changed from error
+            raise VersionMismatch from error
         except _AGAIN as error:
-            raise Unanswered(self._no_answer(doing, error, _START_AGAIN)) from error
+            raise MetadataTimeout(self._no_answer(doing, error, _START_AGAIN)) from error
 
     def delete(self, path: str, doing: str) -> None:
         with contextlib.suppress(NoNodeError, NotEmptyError):
@@ -196,7 +196,7 @@ class ZooKeeper:
         connected = client.start_async()
         if connected.wait(min(self._timeout, _FIRST_SECONDS)):
             return self._refuse_no_root(client, doing)
-        found = who_answers(self.address.partition("/")[0].split(","))
+        found = probe_addresses(self.address.partition("/")[0].split(","))
         until = begun + min(self._timeout, max(each.worth_seconds for each in found.values()))
         if connected.wait(max(until - time.monotonic(), 0)):
             return self._refuse_no_root(client, doing)

@@ -39,7 +39,7 @@ class LogPart(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ReadStep:
     """The place where a read looks.
 
     ``first`` is the index in the compacted part where the read begins. It is None if the compacted
@@ -54,7 +54,7 @@ class Step:
 
 def step(
     position: int, horizon: int | None, compacted: Sequence[int], borders: Sequence[int] = ()
-) -> Step:
+) -> ReadStep:
     """The place where a read at ``position`` looks.
 
     ``compacted`` has the offsets of the entries of the compacted part.
@@ -64,14 +64,14 @@ def step(
     offsets are cheaper to read; other offsets are read only between two borders.
     """
     if horizon is None or position > horizon:
-        return Step(LogPart.BACKLOG, position)
+        return ReadStep(LogPart.BACKLOG, position)
     number = bisect_left(borders, position, key=compacted.__getitem__)
     low = borders[number - 1] if number else 0
     high = borders[number] if number < len(borders) else len(compacted)
     first = bisect_left(compacted, position, low, high)
     if first == len(compacted):
-        return Step(LogPart.COMPACTED, max(position, horizon + 1))
-    return Step(LogPart.COMPACTED, position, first)
+        return ReadStep(LogPart.COMPACTED, max(position, horizon + 1))
+    return ReadStep(LogPart.COMPACTED, position, first)
 
 
 def last_source(

@@ -32,13 +32,13 @@ from lastwrite.archive.gaps import gap_at, words_of
 from lastwrite.archive.layout import partitions_at, systems_at
 from lastwrite.archive.manifest import DataObject
 from lastwrite.archive.manifest import Manifest as ArchiveManifest
-from lastwrite.archive.place import MANIFEST
+from lastwrite.archive.partition_store import MANIFEST
 from lastwrite.encoding.json_structs import decode_struct
 from lastwrite.errors import CorruptLog, InvalidConfig
 from lastwrite.model.log import Problem
 from lastwrite.pulsar.format.names import INDEX_SUFFIX, SURVEY_SUFFIX, TopicName
 from lastwrite.pulsar.format.position import Position
-from lastwrite.pulsar.store.manifest import Manifest
+from lastwrite.pulsar.store.manifest import CompactionManifest
 from lastwrite.storage.objects.address import is_address
 
 SYSTEM = "pulsar"
@@ -75,7 +75,7 @@ class StoredLedger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class StoredCompacted(msgspec.Struct, frozen=True, kw_only=True):
-    """The compacted ledger. ``manifest.Manifest`` describes the fields."""
+    """The compacted ledger. ``manifest.CompactionManifest`` describes the fields."""
 
     ledger: int
     first: str
@@ -92,7 +92,7 @@ class StoredCompacted(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[StoredLedger, ...]
 
     @classmethod
-    def of(cls, said: Manifest, parts: tuple[StoredLedger, ...]) -> StoredCompacted:
+    def of(cls, said: CompactionManifest, parts: tuple[StoredLedger, ...]) -> StoredCompacted:
         """Convert a topic folder's manifest, with these parts."""
         return cls(
             ledger=said.ledger,
@@ -110,9 +110,9 @@ class StoredCompacted(msgspec.Struct, frozen=True, kw_only=True):
             parts=parts,
         )
 
-    def told(self, topic: str) -> Manifest:
+    def told(self, topic: str) -> CompactionManifest:
         """Convert to a topic folder's manifest. Its object is that of the first part."""
-        return Manifest(
+        return CompactionManifest(
             topic=topic,
             ledger=self.ledger,
             object=os.path.basename(self.parts[0].key) if self.parts else "",
@@ -145,7 +145,7 @@ class ArchivedTopic(msgspec.Struct, frozen=True, kw_only=True):
         """The parts of the compacted ledger."""
         return () if self.compacted is None else self.compacted.parts
 
-    def told(self, name: TopicName) -> Manifest | None:
+    def told(self, name: TopicName) -> CompactionManifest | None:
         """The compacted ledger as a topic folder's manifest. None if there is none."""
         return None if self.compacted is None else self.compacted.told(name.full)
 

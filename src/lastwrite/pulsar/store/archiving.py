@@ -24,15 +24,26 @@ import numpy as np
 from msgspec import structs
 
 from lastwrite.archive.manifest import Manifest as ArchiveManifest
-from lastwrite.archive.place import Place, Round, place_at, read_seen
-from lastwrite.archive.rounds import Outcome, Rounds, another_won, each_at_once, refuse_damaged
-from lastwrite.engine.chunks import Chunks
+from lastwrite.archive.partition_store import (
+    PartitionStore,
+    WriteTransaction,
+    place_at,
+    read_versioned_manifest,
+)
+from lastwrite.archive.rounds import (
+    ArchiveRounds,
+    Outcome,
+    conflict,
+    map_concurrently,
+    reject_damaged,
+)
+from lastwrite.engine.chunks import BatchWindows
 from lastwrite.errors import CorruptLog, LogError, NotContinued
 from lastwrite.model.attempts import Attempts
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind
 from lastwrite.model.progress import NoProgress, Progress
-from lastwrite.model.work import Limits, Piece, SegmentOutput
-from lastwrite.pulsar.fetched import FetchedLedger, FetchedTopic, FetchReport, HowFetched
+from lastwrite.model.work import Limits, ScanRange, SegmentOutput
+from lastwrite.pulsar.fetched import FetchedLedger, FetchedTopic, FetchMethod, FetchReport
 from lastwrite.pulsar.format.chunk import PulsarFormat
 from lastwrite.pulsar.format.names import (
     FETCHED,
@@ -49,9 +60,9 @@ from lastwrite.pulsar.store.archived import ArchivedTopic, StoredCompacted, Stor
 from lastwrite.pulsar.store.backlog import raw_ledgers
 from lastwrite.pulsar.store.place import name_of
 from lastwrite.pulsar.store.survey import survey_of
-from lastwrite.pulsar.store.topic import Ledger, Topic, list_topic, topic_of
-from lastwrite.reports.fetching import Held
-from lastwrite.storage.objects.promises import refuse_if_broken
+from lastwrite.pulsar.store.topic import Ledger, TopicFolder, list_topic, topic_of
+from lastwrite.reports.fetching import HoldReason
+from lastwrite.storage.objects.promises import reject_if_broken
 from lastwrite.storage.problems import problem_of
 from lastwrite.storage.reading import check_segments, read_small
 from lastwrite.storage.throttle import Spend
@@ -87,9 +98,9 @@ def fetch(
         LogHeld: another run works on one of them.
         InvalidConfig: the store breaks a promise that archives need.
     """
-    refuse_if_broken(to)
+    reject_if_broken(to)
     for folder in folders:
-        lock.refuse_if_held(folder)
+        lock.reject_if_held(folder)
     progress = progress or NoProgress()
     progress.stage("fetch", sum(map(_bytes_of, folders)))
     turn = Lock()
@@ -114,7 +125,7 @@ def _fetched(folder: str, to: str, advance: Advance, accepts_gap: bool) -> Fetch
     attempts = Attempts()
     try:
         topic = attempts.run(
-            lambda: _Bringing(list_topic(folder), to, advance, accepts_gap).topic()
+            lambda: _ArchiveFetch(list_topic(folder), to, advance, accepts_gap).topic()
         )
     except (LogError, OSError) as error:
         name = name_of(folder)
@@ -178,7 +189,7 @@ class Incoming:
             NotContinued: they are another topic's, or ledgers in between are lost.
         """
         why = self._another(listed, sizes)
-        if accepts_gap and why is not None and why[0] is Held.GAP:
+        if accepts_gap and why is not None and why[0] is HoldReason.GAP:
             why, self.gap = None, self._gap_before(listed)
             self.before = structs.replace(self.before, gaps=(*self.before.gaps, self.gap))
         if has_list:
@@ -187,21 +198,21 @@ class Incoming:
             error = NotContinued(
                 f"{self.folder} cannot be continued: {why[1]}",
                 path=source,
-                remedy=_GAP if why[0] is Held.GAP else _ELSEWHERE,
+                remedy=_GAP if why[0] is HoldReason.GAP else _ELSEWHERE,
             )
             error.held = why[0]
             raise error
 
     def _another(
         self, listed: Collection[int], sizes: Mapping[int, tuple[int, int | None]]
-    ) -> tuple[Held, str] | None:
+    ) -> tuple[HoldReason, str] | None:
         for ledger, (entries, length) in sizes.items():
             there = self._here.get(ledger)
             if there is None or there.stored != entries or length is None:
                 continue
             if there.length != length:
                 return (
-                    Held.ANOTHER,
+                    HoldReason.ANOTHER,
                     f"ledger {ledger} has {length} bytes of entries, but {there.length} in the "
                     f"archive: they are from different clusters",
                 )
@@ -209,7 +220,7 @@ class Incoming:
         if last is None or last in listed or max(listed, default=-1) < last:
             return None
         return (
-            Held.GAP,
+            HoldReason.GAP,
             f"the archive ends with ledger {last}, which the topic no longer has: entries of that "
             "ledger or of later ones may be lost, or the topic was deleted and created again",
         )
@@ -228,7 +239,7 @@ class Incoming:
 
     def _behind(
         self, listed: Collection[int], sizes: Mapping[int, tuple[int, int | None]]
-    ) -> tuple[Held, str] | None:
+    ) -> tuple[HoldReason, str] | None:
         """The reason why a list that ends before the archive is of another topic: it has ledgers
         that the archive lacks.
         """
@@ -237,13 +248,13 @@ class Incoming:
         if end >= last or not lacking:
             return None
         return (
-            Held.ANOTHER,
+            HoldReason.ANOTHER,
             f"the topic's ledger list ends with ledger {end}, before the archive's ledger {last}, "
             f"and has ledger {min(lacking)}, which the archive lacks: the list is of another "
             "cluster, or out of date",
         )
 
-    def _untied(self, listed: Collection[int]) -> tuple[Held, str] | None:
+    def _untied(self, listed: Collection[int]) -> tuple[HoldReason, str] | None:
         """The reason why an archive without a list does not match the topic's list."""
         if self.before.metadata is not None:
             return None
@@ -251,7 +262,7 @@ class Incoming:
         if not others:
             return None
         return (
-            Held.ANOTHER,
+            HoldReason.ANOTHER,
             f"it has ledger {others[0]}, which the topic's ledger list does not have, and was made "
             "without a list: retention deleted the ledger, or the topic was deleted and created "
             "again",
@@ -259,7 +270,7 @@ class Incoming:
 
     def commit(
         self,
-        begun: Round,
+        begun: WriteTransaction,
         after: ArchivedTopic,
         raw: Sequence[StoredLedger],
         compacted: StoredCompacted | None,
@@ -280,10 +291,10 @@ class Incoming:
         return after
 
 
-class _Bringing:
+class _ArchiveFetch:
     """Copies one topic from a folder into the archive."""
 
-    def __init__(self, topic: Topic, to: str, advance: Advance, accepts_gap: bool) -> None:
+    def __init__(self, topic: TopicFolder, to: str, advance: Advance, accepts_gap: bool) -> None:
         self._topic = topic
         self._accepts_gap = accepts_gap
         self._into = Incoming(topic.name, to)
@@ -292,7 +303,7 @@ class _Bringing:
     def topic(self) -> FetchedTopic:
         """Copy the topic, and report what was copied."""
         topic, into = self._topic, self._into
-        refuse_gaps(topic)
+        reject_gaps(topic)
         listed = {each.id for each in topic.ledgers}
         if topic.info is not None:
             listed |= {each.ledger for each in topic.info.ledgers}
@@ -308,7 +319,7 @@ class _Bringing:
         after = _with_sides(into.before, topic.folder)
         if new or is_further or after != stored or into.seen is None:
             after = self._brought(after, new, parts, is_further)
-        how = {ledger.id: HowFetched.COPIED for ledger in (*new, *parts)}
+        how = {ledger.id: FetchMethod.COPIED for ledger in (*new, *parts)}
         return FetchedTopic(
             topic=topic.name.full,
             folder=into.folder,
@@ -326,19 +337,19 @@ class _Bringing:
     ) -> ArchivedTopic:
         into, manifest = self._into, self._topic.manifest
         begun = into.place.begin(into.seen)
-        with into.place.abandoned_if_broken_off(begun):
-            made = Copy(into.place, begun, self._advance).all([*new, *parts])
+        with into.place.abort_on_error(begun):
+            made = LedgerCopy(into.place, begun, self._advance).all([*new, *parts])
             raw, compacted = made[: len(new)], None
             if is_further and manifest is not None:
                 compacted = StoredCompacted.of(manifest, tuple(made[len(new) :]))
         return into.commit(begun, after, raw, compacted)
 
-    def _told(self, after: ArchivedTopic, how: dict[int, HowFetched]) -> Iterator[FetchedLedger]:
+    def _told(self, after: ArchivedTopic, how: dict[int, FetchMethod]) -> Iterator[FetchedLedger]:
         """The topic's ledgers in the archive, with the sources of the copied ones."""
         sources = {each.id: each for each in self._topic.all_ledgers}
         for stored in (*after.ledgers, *after.parts):
             source = sources.get(stored.ledger)
-            came = how.get(stored.ledger, HowFetched.PRESENT)
+            came = how.get(stored.ledger, FetchMethod.PRESENT)
             is_open = source is not None and not source.metadata.is_closed
             yield FetchedLedger(
                 ledger=stored.ledger,
@@ -346,14 +357,14 @@ class _Bringing:
                 entries=stored.stored,
                 size_bytes=stored.bytes,
                 path=stored.path(self._into.folder),
-                source=source.path if source is not None and came is HowFetched.COPIED else "",
+                source=source.path if source is not None and came is FetchMethod.COPIED else "",
                 is_open=is_open,
                 is_compacted=stored in after.parts,
                 missing=dict(self._topic.missing).get(stored.ledger, ()),
             )
 
 
-def refuse_gaps(topic: Topic) -> None:
+def reject_gaps(topic: TopicFolder) -> None:
     """Check that nothing of the topic is damaged, missing or not understood.
 
     Raises:
@@ -367,10 +378,10 @@ def refuse_gaps(topic: Topic) -> None:
         raise kind(words, damage.position, damage.path, damage.remedy)
 
 
-class Copy:
+class LedgerCopy:
     """Copies ledgers to objects of one round."""
 
-    def __init__(self, place: Place, begun: Round, advance: Advance) -> None:
+    def __init__(self, place: PartitionStore, begun: WriteTransaction, advance: Advance) -> None:
         self._place, self._begun, self._advance = place, begun, advance
 
     def all(self, ledgers: Sequence[Ledger]) -> list[StoredLedger]:
@@ -435,7 +446,7 @@ def prove(ledger: Ledger) -> tuple[int | None, int | None]:
     lowest_of_all = highest = None
     for first, end, start, stop in ledger.runs():
         lowest = 0 if ledger.is_compacted else Position(ledger.id, first).offset
-        piece = Piece.of(
+        piece = ScanRange.of(
             ledger.segment(lowest),
             number=0,
             place=0,
@@ -444,7 +455,7 @@ def prove(ledger: Ledger) -> tuple[int | None, int | None]:
             end_offset=_END if ledger.is_compacted else Position(ledger.id, end).offset,
             keyed=False,
         )
-        for chunk in Chunks(limits).of(PulsarFormat(limits.plain_bytes), piece):
+        for chunk in BatchWindows(limits).of(PulsarFormat(limits.plain_bytes), piece):
             base = chunk.table["base_offset"]
             lowest_of_all = int(base[0]) if lowest_of_all is None else lowest_of_all
             highest = int(base[-1])
@@ -461,7 +472,7 @@ def _with_sides(before: ArchivedTopic, source: str) -> ArchivedTopic:
     Those that the folder lacks stay.
     """
     if archived.is_archived(source):
-        there = archived.contents_of(read_seen(source).manifest, source)
+        there = archived.contents_of(read_versioned_manifest(source).manifest, source)
         metadata, is_json, known = there.metadata, there.metadata_is_json, there.known
         new = tuple(each for each in there.gaps if each not in before.gaps)
         before = structs.replace(before, gaps=(*before.gaps, *new))
@@ -482,7 +493,7 @@ def _side(folder: str, name: str) -> bytes | None:
 def successor(manifest: ArchiveManifest, after: ArchivedTopic) -> ArchiveManifest:
     """The manifest with other contents.
 
-    ``Place.commit`` sets the fields that distinguish versions.
+    ``PartitionStore.commit`` sets the fields that distinguish versions.
     """
     return structs.replace(
         manifest, log=msgspec.Raw(msgspec.json.encode(after)), objects=after.objects()
@@ -537,7 +548,7 @@ class _Read(NamedTuple):
     raw_ledgers: list[RawSegment]
 
 
-class PulsarRounds(Rounds):
+class PulsarRounds(ArchiveRounds):
     """Rounds on archived topics of Pulsar; see ``archive.rounds``."""
 
     def __init__(self) -> None:
@@ -582,7 +593,7 @@ class PulsarRounds(Rounds):
         before = archived.contents_of(manifest, folder)
         named = {each.path(folder) for each in (*before.parts, *before.ledgers)}
         if any(segment.path not in named for segment in log.segments):
-            raise another_won(folder, "topic")
+            raise conflict(folder, "topic")
         last = self._read.get(folder)
         if last is None or last.nonce != manifest.nonce:
             highest = topic_of(manifest, folder).highest_ledger
@@ -595,21 +606,21 @@ class PulsarRounds(Rounds):
         self, copies: Sequence[tuple[PartitionLog, NewCompacted | None]], to: str
     ) -> list[Outcome]:
         """Create a topic of the archive ``to`` from each. Returns the error of each, or None."""
-        return each_at_once(lambda copy: self._publish(*copy, to), copies)
+        return map_concurrently(lambda copy: self._publish(*copy, to), copies)
 
     def _publish(self, log: PartitionLog, new: NewCompacted | None, to: str) -> None:
-        refuse_damaged(log, to)
+        reject_damaged(log, to)
         self.output_folder(log, to)
         topic, folder = list_topic(log.folder), archived.address_in(to, name_of(log.folder))
         begun = self.take(folder)
         assert begun is not None
         place = place_at(folder)
-        with place.abandoned_if_broken_off(begun):
+        with place.abort_on_error(begun):
             check_segments(log)
             horizon = topic.horizon if new is None else new.horizon
             beyond = [ledger for ledger in topic.ledgers if ledger.is_beyond(horizon)]
             parts = list(topic.compacted or ()) if new is None else []
-            made = Copy(place, begun, lambda written: None).all([*beyond, *parts])
+            made = LedgerCopy(place, begun, lambda written: None).all([*beyond, *parts])
             compacted = None if new is None else new.numbered(topic.highest_ledger + 1)
             if new is None and topic.manifest is not None:
                 compacted = StoredCompacted.of(topic.manifest, tuple(made[len(beyond) :]))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.rules.backlog import RawSegment
-from lastwrite.pulsar.store.topic import Topic
+from lastwrite.pulsar.store.topic import TopicFolder
 
 
-def raw_ledgers(topic: Topic) -> list[RawSegment]:
+def raw_ledgers(topic: TopicFolder) -> list[RawSegment]:
     """The ledgers of the topic's own list, stored here or not.
 
     Without a list, the ledgers stored here.

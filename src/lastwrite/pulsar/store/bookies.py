@@ -31,7 +31,7 @@ from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.pulsar.format import entry_log_kernels as kernels
 from lastwrite.pulsar.format.names import parse_entry_log_name
-from lastwrite.pulsar.store.objects import ObjectWriter
+from lastwrite.pulsar.store.objects import OffloadWriter
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.mapping import mapped
 
@@ -61,7 +61,7 @@ class BookieFile:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredLedger:
+class BookieLedger:
     """The stored entries of one ledger: one copy of each, by ascending ids."""
 
     ledger: int
@@ -89,7 +89,7 @@ class StoredLedger:
         return max(first, int(whole[-1]) + 1 if len(whole) else 0)
 
 
-NOTHING = StoredLedger(-1, np.empty(0, kernels.STORED), -1, ())
+NOTHING = BookieLedger(-1, np.empty(0, kernels.STORED), -1, ())
 
 
 class BookieFolders:
@@ -103,7 +103,7 @@ class BookieFolders:
         self.files = [file for folder in folders for file in _files_of(folder)]
         self.problems: list[Problem] = []
 
-    def find(self, wanted: Iterable[int]) -> dict[int, StoredLedger]:
+    def find(self, wanted: Iterable[int]) -> dict[int, BookieLedger]:
         """The stored entries of each wanted ledger that has any.
 
         Uses 64 bytes of memory per entry.
@@ -150,7 +150,7 @@ class BookieFolders:
         words = "a record does not end in this file; it was not read, nor what follows"
         return rows, [Problem(kind, words, file.path, int(at))]
 
-    def _stored(self, ledger: int, rows: Rows) -> StoredLedger:
+    def _stored(self, ledger: int, rows: Rows) -> BookieLedger:
         is_whole = rows["digest"] != kernels.NO_DIGEST_HELD
         whole, broken = rows[is_whole], rows[~is_whole]
         order = np.lexsort((whole["file"], whole["entry"]))
@@ -170,7 +170,7 @@ class BookieFolders:
         confirmed = int(whole["confirmed"].max(initial=-1))
         lost = tuple(np.setdiff1d(broken["entry"], chosen["entry"]).tolist())
         damage = tuple(self._damage(ledger, chosen, broken))
-        return StoredLedger(ledger, chosen, confirmed, damage, lost)
+        return BookieLedger(ledger, chosen, confirmed, damage, lost)
 
     def _damage(self, ledger: int, chosen: Rows, broken: Rows) -> Iterator[Problem]:
         """The copies whose digest does not match: a few by name, then the number of the others."""
@@ -200,13 +200,13 @@ class BookieFolders:
         remedy = _BRING_ALL if kind is ProblemKind.DAMAGED else None
         return Problem(kind, message, self.files[int(row["file"])].path, int(row["at"]), remedy)
 
-    def entry(self, stored: StoredLedger, entry: int) -> bytes:
+    def entry(self, stored: BookieLedger, entry: int) -> bytes:
         """The payload of one stored entry."""
         row = stored.rows[int(np.searchsorted(stored.rows["entry"], entry))]
         with mapped(self.files[int(row["file"])].path) as data:
             return data[int(row["at"]) : int(row["at"] + row["size"])].tobytes()
 
-    def entries(self, stored: StoredLedger, end: int) -> Iterator[tuple[int, bytes]]:
+    def entries(self, stored: BookieLedger, end: int) -> Iterator[tuple[int, bytes]]:
         """The stored entries before ``end``, with their ids."""
         with ExitStack() as stack:
             maps: dict[int, ByteArray] = {}
@@ -217,7 +217,7 @@ class BookieFolders:
                 yield int(row["entry"]), maps[number][at : at + int(row["size"])].tobytes()
             maps.clear()
 
-    def write(self, stored: StoredLedger, end: int, writer: ObjectWriter) -> None:
+    def write(self, stored: BookieLedger, end: int, writer: OffloadWriter) -> None:
         """Write the entries before ``end`` to a data object. Uses a window of 8 MiB."""
         rows = stored.rows[: int(np.searchsorted(stored.rows["entry"], end))]
         end = len(rows)

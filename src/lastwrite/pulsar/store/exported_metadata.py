@@ -41,7 +41,7 @@ _EXPORT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ExportedMetadata:
     """The metadata of a topic. Unknown facts are None."""
 
     info: ManagedLedgerInfo | None = None
@@ -55,8 +55,8 @@ class Said:
     last_confirmed: Position | None = None
     ended: frozenset[int] = frozenset()  # ledgers whose entry count is from their own metadata
 
-    def with_cursor(self, path: str) -> Said:
-        """The same with the cursor of the file at ``path``. Errors as ``read_said``."""
+    def with_cursor(self, path: str) -> ExportedMetadata:
+        """The same with the cursor of the file at ``path``. Errors as ``read_exported``."""
         data = _read(path)
         with located(path):
             if _is_json(data):
@@ -76,7 +76,7 @@ class Said:
             return replace(self, cursors_ledger=cursor.cursors_ledger)
         return replace(self, horizon=cursor.horizon, compacted_ledger=cursor.compacted_ledger)
 
-    def with_position(self, entry: bytes) -> Said:
+    def with_position(self, entry: bytes) -> ExportedMetadata:
         """The same with the position in the last entry of the cursor's ledger.
 
         Raises:
@@ -87,7 +87,7 @@ class Said:
         return replace(self, horizon=found.horizon, compacted_ledger=ledger, cursors_ledger=None)
 
 
-def read_said(path: str) -> Said:
+def read_exported(path: str) -> ExportedMetadata:
     """Read a topic's ledgers from a file, and its cursor if the file has it.
 
     Raises:
@@ -99,26 +99,26 @@ def read_said(path: str) -> Said:
     try:
         if _is_json(data):
             return _of_json(data)
-        return Said(ManagedLedgerInfo.decode_node(data), data)
+        return ExportedMetadata(ManagedLedgerInfo.decode_node(data), data)
     except LogError as error:
         raise type(error)(error.problem, error.at, path, error.remedy or _EXPORT) from error
 
 
-def find_said(path: str) -> Iterator[tuple[TopicName, Said]]:
+def find_exported(path: str) -> Iterator[tuple[TopicName, ExportedMetadata]]:
     """Find the topics whose metadata are below a folder.
 
     The paths are as in an archive: ``TENANT/NAMESPACE/persistent/TOPIC/managed-ledger`` (or
     ``managed-ledger.json``), with the cursor's node as ``__compaction`` beside it, if present.
 
     Raises:
-        NotALog: there is no topic. Otherwise as ``read_said``.
+        NotALog: there is no topic. Otherwise as ``read_exported``.
     """
     found = False
     for folder, below, names in os.walk(path):
         below.sort()
         for name in (MANAGED_LEDGER, MANAGED_LEDGER_JSON):
             if name in names:
-                said = read_said(os.path.join(folder, name))
+                said = read_exported(os.path.join(folder, name))
                 if COMPACTION_CURSOR in names:
                     said = said.with_cursor(os.path.join(folder, COMPACTION_CURSOR))
                 yield TopicName.of_folder(os.path.abspath(folder)), said
@@ -133,9 +133,9 @@ def _is_json(data: bytes) -> bool:
     return data.lstrip()[:1] == b"{"
 
 
-def _of_json(data: bytes) -> Said:
+def _of_json(data: bytes) -> ExportedMetadata:
     found = from_json(data.decode(errors="replace"))
-    return Said(
+    return ExportedMetadata(
         found.info,
         data,
         is_json=True,

@@ -39,7 +39,7 @@ from msgspec import structs
 
 from lastwrite.errors import CorruptLog, InvalidConfig, NotALog
 from lastwrite.model.log import Problem, ProblemKind
-from lastwrite.pulsar.fetched import FetchedLedger, FetchedTopic, FetchReport, HowFetched
+from lastwrite.pulsar.fetched import FetchedLedger, FetchedTopic, FetchMethod, FetchReport
 from lastwrite.pulsar.format.compacted import decode_record, ledger_custom_metadata
 from lastwrite.pulsar.format.ledger_metadata import (
     Digest,
@@ -57,8 +57,8 @@ from lastwrite.pulsar.format.names import (
 )
 from lastwrite.pulsar.format.offload import IndexObject
 from lastwrite.pulsar.format.position import Position
-from lastwrite.pulsar.store.bookies import NOTHING, BookieFolders, StoredLedger, is_bookie
-from lastwrite.pulsar.store.exported_metadata import Said, find_said, read_said
+from lastwrite.pulsar.store.bookies import NOTHING, BookieFolders, BookieLedger, is_bookie
+from lastwrite.pulsar.store.exported_metadata import ExportedMetadata, find_exported, read_exported
 from lastwrite.pulsar.store.folders import (
     MANAGED_LEDGER_NAME,
     Form,
@@ -69,7 +69,7 @@ from lastwrite.pulsar.store.folders import (
     object_entries,
     write_map_file,
 )
-from lastwrite.pulsar.store.known import KnownTopic, expected_entries, without_list
+from lastwrite.pulsar.store.known import TopicFacts, expected_entries, without_list
 from lastwrite.pulsar.store.mirror import Mirror, mirror_folder, mirroring
 from lastwrite.pulsar.store.objects import checked_index
 from lastwrite.pulsar.store.topic import list_topic
@@ -90,7 +90,7 @@ def fetch(
     cursor: str | None = None,
     copies: bool = False,
     recover: bool = False,
-    lists: Mapping[TopicName, Said] | None = None,
+    lists: Mapping[TopicName, ExportedMetadata] | None = None,
 ) -> FetchReport:
     """Copy topics from ``sources`` into the archive ``to``.
 
@@ -108,7 +108,7 @@ def fetch(
         LogHeld: another run works on a topic.
         LogError: a file cannot be read or written. Damage is in the report instead.
     """
-    run = _Run(sources, os.path.abspath(to), copies, recover, lists or {})
+    run = _FetchContext(sources, os.path.abspath(to), copies, recover, lists or {})
     plans = run.plans(None if topic is None else TopicName.parse(topic), metadata, cursor)
     run.look_into_bookies(plans)
     return FetchReport(
@@ -144,7 +144,7 @@ def describe(
         ledgers.append(
             FetchedLedger(
                 ledger=one.id,
-                how=HowFetched.PRESENT if was_there else HowFetched.WRITTEN,
+                how=FetchMethod.PRESENT if was_there else FetchMethod.WRITTEN,
                 entries=one.stored_entries,
                 size_bytes=one.size_bytes,
                 path=one.path,
@@ -168,7 +168,7 @@ class _Plan:
     """One topic: its metadata, and its offloaded ledgers."""
 
     name: TopicName
-    said: Said
+    said: ExportedMetadata
     offloaded: list[Offloaded]
 
     def ledgers(self) -> list[LedgerInfo]:
@@ -197,7 +197,7 @@ class _Plan:
         return sorted(found, key=lambda each: each.uuid != info.offloaded_as)
 
 
-class _Run:
+class _FetchContext:
     """One call of ``fetch``: its sources, and the ledgers found there."""
 
     def __init__(
@@ -206,12 +206,12 @@ class _Run:
         archive: str,
         copies: bool,
         recover: bool,
-        lists: Mapping[TopicName, Said],
+        lists: Mapping[TopicName, ExportedMetadata],
     ) -> None:
         self.archive, self.copies, self.recover = archive, copies, recover
         self._lists = lists
         self.problems: list[Problem] = []
-        self.stored: dict[int, StoredLedger] = {}
+        self.stored: dict[int, BookieLedger] = {}
         self.is_of_one = False  # whether all sources are of one topic
         self._offloaded: list[Offloaded] = []
         bookies = []
@@ -265,37 +265,37 @@ class _Run:
 
     def _said(
         self, topic: TopicName | None, metadata: str | None, cursor: str | None
-    ) -> dict[TopicName, Said]:
+    ) -> dict[TopicName, ExportedMetadata]:
         if metadata is not None and os.path.isdir(metadata):
             if cursor is not None:
                 raise InvalidConfig(
                     "--cursor of one topic was given with the --metadata of many",
                     remedy="put the file into that topic's metadata folder as __compaction",
                 )
-            return dict(find_said(metadata))
+            return dict(find_exported(metadata))
         if metadata is None and cursor is None:
             return dict(self._lists)
         if topic is None:
             raise InvalidConfig("--metadata was given without a topic", remedy="name the topic")
-        said = Said() if metadata is None else read_said(metadata)
+        said = ExportedMetadata() if metadata is None else read_exported(metadata)
         return {topic: said if cursor is None else said.with_cursor(cursor)}
 
-    def _completed(self, name: TopicName, said: Said | None) -> Said:
+    def _completed(self, name: TopicName, said: ExportedMetadata | None) -> ExportedMetadata:
         """Add the ledger list of an earlier fetch in the archive, if none was given."""
         if said is not None and said.info is not None:
             return said
         kept = self._kept(name)
         if kept is None or said is None:
-            return kept or said or Said()
+            return kept or said or ExportedMetadata()
         return replace(said, info=kept.info, content=kept.content, is_json=kept.is_json)
 
-    def _kept(self, name: TopicName) -> Said | None:
+    def _kept(self, name: TopicName) -> ExportedMetadata | None:
         """The metadata that an earlier fetch stored in the archive."""
         folder = os.path.join(self.archive, name.managed_ledger)
         for file in (MANAGED_LEDGER, MANAGED_LEDGER_JSON):
             path = os.path.join(folder, file)
             if os.path.exists(path):
-                return read_said(path)
+                return read_exported(path)
         return None
 
     def foreign(self, plan: _Plan, present: Iterable[int]) -> list[int]:
@@ -314,7 +314,7 @@ class _Run:
         tied = before if before & listed else set()
         return [ledger for ledger in present if ledger not in listed | tied]
 
-    def _plan(self, name: TopicName, said: Said) -> _Plan:
+    def _plan(self, name: TopicName, said: ExportedMetadata) -> _Plan:
         listed = {info.ledger: info for info in said.info.ledgers} if said.info is not None else {}
         offloaded = [
             each
@@ -352,20 +352,20 @@ class _Run:
         self.stored |= self.bookies.find(n for n in compacted if n is not None)
 
 
-def _bring(run: _Run, plan: _Plan) -> FetchedTopic:
+def _bring(run: _FetchContext, plan: _Plan) -> FetchedTopic:
     with mirroring(run.archive, plan.name) as mirror:
-        return _Bringing(run, plan, mirror).topic()
+        return _FolderFetch(run, plan, mirror).topic()
 
 
-class _Bringing:
+class _FolderFetch:
     """Copies one topic into its folder."""
 
-    def __init__(self, run: _Run, plan: _Plan, mirror: Mirror) -> None:
+    def __init__(self, run: _FetchContext, plan: _Plan, mirror: Mirror) -> None:
         self._run, self._plan, self._said, self._mirror = run, plan, plan.said, mirror
         self._folder = mirror.folder
         self._problems: list[Problem] = []
         self._horizon: Position | None = None  # of the compacted ledger in the folder
-        self._known = KnownTopic()
+        self._known = TopicFacts()
 
     def topic(self) -> FetchedTopic:
         """Copy the topic, and report what was copied."""
@@ -379,7 +379,7 @@ class _Bringing:
             return FetchedTopic(
                 topic=name, folder=self._folder, ledgers=(), problems=tuple(self._problems)
             )
-        self._known = self._what_is_known()
+        self._known = self._known_state()
         self._mirror.keep_known(self._known)
         if self._said.info is not None:
             self._mirror.keep_metadata(self._said.content, self._said.is_json)
@@ -412,7 +412,7 @@ class _Bringing:
     def _is_open(self, info: LedgerInfo) -> bool:
         return self._said.info is not None and not info.is_closed
 
-    def _what_is_known(self) -> KnownTopic:
+    def _known_state(self) -> TopicFacts:
         """The facts from the sources, the metadata, and an earlier fetch."""
         said, former = self._said, self._mirror.known
         entries: dict[int, int | None] = expected_entries(said.info, said.last_confirmed, former)
@@ -451,7 +451,7 @@ class _Bringing:
             cursor = None
         if said.compacted_ledger is not None and said.horizon is not None:
             known = (said.compacted_ledger, said.horizon)
-        return KnownTopic(
+        return TopicFacts(
             topic=self._plan.name.full,
             damaged=damaged,
             compacted=known,
@@ -460,7 +460,7 @@ class _Bringing:
         )
 
     def _unsettled(
-        self, info: LedgerInfo, stored: StoredLedger, entries: dict[int, int | None]
+        self, info: LedgerInfo, stored: BookieLedger, entries: dict[int, int | None]
     ) -> tuple[EntryRange, ...]:
         """Entries of a closed ledger that bookies have after its known end.
 
@@ -486,7 +486,7 @@ class _Bringing:
 
     @staticmethod
     def _damaged_beyond(
-        stored: StoredLedger, former: Iterable[EntryRange], end: int
+        stored: BookieLedger, former: Iterable[EntryRange], end: int
     ) -> tuple[EntryRange, ...]:
         """Entries from ``end`` on with a damaged copy and without a whole one.
 
@@ -512,7 +512,7 @@ class _Bringing:
         for path, entries in self._mirror.present(info.ledger):
             if entries and entries >= end and (is_open or not end or entries == end):
                 self._mirror.drop_parts(info.ledger, path)
-                return self._fetched(info.ledger, HowFetched.PRESENT, path, "", is_open)
+                return self._fetched(info.ledger, FetchMethod.PRESENT, path, "", is_open)
         for found in self._plan.candidates(info):
             try:
                 return self._take(found)
@@ -531,7 +531,7 @@ class _Bringing:
         self._problems += damaged
         if made is None:
             return self._missing(info, end, is_open)
-        self._tell_missing(info.ledger, end, made)
+        self._report_missing_ledgers(info.ledger, end, made)
         return made
 
     def _rescued(self, info: LedgerInfo, end: int, is_open: bool) -> FetchedLedger | None:
@@ -548,7 +548,7 @@ class _Bringing:
             there |= {entry for entry, _ in self._whole_of(each) if entry < end}
         if len(present) == 1 and there <= _entries_of(present[0][1]) <= set(range(end)):
             path = present[0][0]
-            return self._fetched(info.ledger, HowFetched.PRESENT, path, "", is_open, end=end)
+            return self._fetched(info.ledger, FetchMethod.PRESENT, path, "", is_open, end=end)
         found = [self._whole_of(each) for each in sources]
         if stored is not NOTHING:
             assert self._run.bookies is not None
@@ -559,7 +559,7 @@ class _Bringing:
         if merged is None:
             return None
         return self._fetched(
-            info.ledger, HowFetched.WRITTEN, merged, "what is whole", is_open, end=end
+            info.ledger, FetchMethod.WRITTEN, merged, "what is whole", is_open, end=end
         )
 
     @staticmethod
@@ -571,7 +571,7 @@ class _Bringing:
             else object_entries(found)
         )
 
-    def _tell_missing(self, ledger: int, end: int, made: FetchedLedger) -> None:
+    def _report_missing_ledgers(self, ledger: int, end: int, made: FetchedLedger) -> None:
         ranges = [EntryRange(*each) for each in made.missing]
         count = entries_in(ranges)
         words = f"{in_words(ledger, ranges)} {'lies' if count == 1 else 'lie'} in none of the "
@@ -591,12 +591,12 @@ class _Bringing:
             path = self._mirror.write(
                 found.ledger, found.metadata, partial(write_map_file, found), found.uuid
             )
-            return self._fetched(found.ledger, HowFetched.WRITTEN, path, found.path)
+            return self._fetched(found.ledger, FetchMethod.WRITTEN, path, found.path)
         path = self._mirror.link(found.ledger, found.path, self._run.copies)
-        how = HowFetched.LINKED if os.path.samefile(path, found.path) else HowFetched.COPIED
+        how = FetchMethod.LINKED if os.path.samefile(path, found.path) else FetchMethod.COPIED
         return self._fetched(found.ledger, how, path, found.path, is_compacted=is_compacted)
 
-    def _end_of_open(self, ledger: int, stored: StoredLedger, confirmed: int) -> int:
+    def _end_of_open(self, ledger: int, stored: BookieLedger, confirmed: int) -> int:
         """The end of an open ledger. All entries before ``confirmed`` are safe."""
         there = stored.end_beyond(confirmed)
         if self._run.recover:
@@ -633,7 +633,7 @@ class _Bringing:
 
     def _write_stored(
         self,
-        stored: StoredLedger,
+        stored: BookieLedger,
         end: int,
         custom: dict[str, bytes],
         is_open: bool = False,
@@ -645,7 +645,7 @@ class _Bringing:
             stored.ledger, metadata, partial(self._run.bookies.write, stored, end)
         )
         return self._fetched(
-            stored.ledger, HowFetched.WRITTEN, path, "bookies", is_open, is_compacted, end
+            stored.ledger, FetchMethod.WRITTEN, path, "bookies", is_open, is_compacted, end
         )
 
     def _missing(self, info: LedgerInfo, end: int, is_open: bool) -> FetchedLedger | None:
@@ -667,7 +667,7 @@ class _Bringing:
         if manifest is not None and manifest.horizon >= horizon:
             if manifest.ledger == number:
                 path = os.path.join(self._folder, manifest.object)
-                return self._fetched(number, HowFetched.PRESENT, path, "", is_compacted=True)
+                return self._fetched(number, FetchMethod.PRESENT, path, "", is_compacted=True)
             words = f"the archive is compacted up to {manifest.horizon}: "
             words += f"the cluster's ledger {number} was not fetched"
             self._problem(ProblemKind.RECOVERED, words)
@@ -725,7 +725,7 @@ class _Bringing:
     def _fetched(
         self,
         number: int,
-        how: HowFetched,
+        how: FetchMethod,
         path: str,
         source: str,
         is_open: bool = False,
@@ -765,7 +765,7 @@ class _Bringing:
 
 def _none_of(number: int, entries: int = 0, **others: Any) -> FetchedLedger:
     """The report on a ledger without any entry."""
-    how = HowFetched.MISSING
+    how = FetchMethod.MISSING
     return FetchedLedger(
         ledger=number, how=how, entries=entries, size_bytes=0, path="", source="", **others
     )
@@ -787,7 +787,7 @@ def _entries_of(index: IndexObject) -> set[int]:
     return found
 
 
-def _following(stored: StoredLedger) -> list[int]:
+def _following(stored: BookieLedger) -> list[int]:
     """Damaged entries that directly follow the whole ones."""
     end = int(stored.rows["entry"].max(initial=-1)) + 1
     return [

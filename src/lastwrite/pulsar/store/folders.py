@@ -32,7 +32,7 @@ from lastwrite.pulsar.format.names import (
 )
 from lastwrite.pulsar.format.offload import block_entries
 from lastwrite.pulsar.format.sequence_file import METADATA_KEY, walk_sequence_file
-from lastwrite.pulsar.store.objects import ObjectWriter, checked_index, read_index
+from lastwrite.pulsar.store.objects import OffloadWriter, checked_index, read_index
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.mapping import mapped
 
@@ -254,7 +254,7 @@ def map_file_entries(
             yield held
 
 
-def write_map_file(found: Offloaded, writer: ObjectWriter) -> None:
+def write_map_file(found: Offloaded, writer: OffloadWriter) -> None:
     """Write a MapFile's entries, from 0 on and without a gap, to a data object.
 
     Raises:

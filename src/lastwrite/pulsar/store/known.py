@@ -44,7 +44,7 @@ _REMEDY = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnownTopic:
+class TopicFacts:
     """The facts about a topic that a fetch found."""
 
     topic: str = ""
@@ -70,7 +70,7 @@ class KnownTopic:
         return seal(content)
 
     @classmethod
-    def decode(cls, data: bytes) -> KnownTopic:
+    def decode(cls, data: bytes) -> TopicFacts:
         """Decode the file's bytes.
 
         Raises:
@@ -109,7 +109,7 @@ def _count(value: object) -> int:
     return value
 
 
-def read_known(folder: str) -> KnownTopic | None:
+def read_known(folder: str) -> TopicFacts | None:
     """The facts that a fetch stored in a topic folder. None if there is no such file.
 
     Raises:
@@ -119,10 +119,10 @@ def read_known(folder: str) -> KnownTopic | None:
     path = os.path.join(folder, FETCHED)
     data = read_sealed(path, _MOST_BYTES, _REMEDY)
     with located(path):
-        return None if data is None else KnownTopic.decode(data)
+        return None if data is None else TopicFacts.decode(data)
 
 
-def write_known(folder: str, known: KnownTopic) -> None:
+def write_known(folder: str, known: TopicFacts) -> None:
     """Write the facts, atomically and durably.
 
     Raises:
@@ -148,7 +148,7 @@ def without_list(ledgers: Sequence[int], folder: str) -> Problem:
 
 
 def expected_entries(
-    info: ManagedLedgerInfo | None, last_confirmed: Position | None, known: KnownTopic | None
+    info: ManagedLedgerInfo | None, last_confirmed: Position | None, known: TopicFacts | None
 ) -> dict[int, int | None]:
     """The least number of entries of each ledger, in the log's order. None if unknown."""
     told: Mapping[int, int] = {} if known is None else known.entries

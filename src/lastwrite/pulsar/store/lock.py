@@ -16,7 +16,7 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.pulsar.format.names import MANAGED_LEDGER, MANAGED_LEDGER_JSON, MANIFEST
 from lastwrite.pulsar.store.archived import archive_of, is_archived
 from lastwrite.storage import lock
-from lastwrite.storage.objects.promises import refuse_if_broken
+from lastwrite.storage.objects.promises import reject_if_broken
 
 FILE = "lastwrite.lock"
 
@@ -35,13 +35,13 @@ def hold(folder: str, names: Iterable[TopicPartition]) -> AbstractContextManager
     Topics of an archive are not locked: if two rounds compete, one of them wins at the commit.
     """
     if is_archived(folder):
-        refuse_if_broken(archive_of(folder))
+        reject_if_broken(archive_of(folder))
         return nullcontext()
     _allow_files()
     return lock.hold(folder, names, PLACE)
 
 
-def try_hold(
+def try_lock(
     folder: str, names: Iterable[TopicPartition]
 ) -> AbstractContextManager[set[TopicPartition]]:
     """As ``hold``, if the topic is not locked.
@@ -49,10 +49,10 @@ def try_hold(
     The context value has the topics that were locked.
     """
     if is_archived(folder):
-        refuse_if_broken(archive_of(folder))
+        reject_if_broken(archive_of(folder))
         return nullcontext(set(names))
     _allow_files()
-    return lock.try_hold(folder, names, PLACE)
+    return lock.try_lock(folder, names, PLACE)
 
 
 def _allow_files() -> None:
@@ -67,14 +67,14 @@ def holds(folder: str, name: TopicPartition) -> bool:
     return lock.holds(folder, name, PLACE)
 
 
-def refuse_if_held(folder: str, names: Collection[TopicPartition] | None = None) -> None:
+def reject_if_held(folder: str, names: Collection[TopicPartition] | None = None) -> None:
     """Check, for work that only reads the topic, that no run may change it.
 
     Raises:
         LogHeld: a run may change the topic meanwhile.
     """
     if not is_archived(folder):
-        lock.refuse_if_held(folder, names, PLACE)
+        lock.reject_if_held(folder, names, PLACE)
 
 
-__all__ = ["FILE", "PLACE", "hold", "holds", "refuse_if_held", "try_hold"]
+__all__ = ["FILE", "PLACE", "hold", "holds", "reject_if_held", "try_lock"]

@@ -53,7 +53,7 @@ _REMEDY = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class CompactionManifest:
     """A topic's compacted ledger.
 
     ``from_`` and ``to`` are its ends, or the horizon if it is empty.
@@ -100,7 +100,7 @@ class Manifest:
         return seal(self.to_dict())
 
     @classmethod
-    def decode(cls, data: bytes) -> Manifest:
+    def decode(cls, data: bytes) -> CompactionManifest:
         """Decode the bytes of the file.
 
         Raises:
@@ -210,7 +210,7 @@ def _place(content: dict[str, object], name: str) -> Position:
     return place
 
 
-def read_manifest(folder: str) -> Manifest | None:
+def read_manifest(folder: str) -> CompactionManifest | None:
     """The manifest of a topic folder. None if the topic was never compacted there.
 
     Raises:
@@ -220,10 +220,10 @@ def read_manifest(folder: str) -> Manifest | None:
     path = os.path.join(folder, MANIFEST)
     data = read_sealed(path, _MOST_BYTES, _REMEDY)
     with located(path):
-        return None if data is None else Manifest.decode(data)
+        return None if data is None else CompactionManifest.decode(data)
 
 
-def replace_manifest(folder: str, manifest: Manifest) -> None:
+def replace_manifest(folder: str, manifest: CompactionManifest) -> None:
     """Write the manifest, atomically and durably.
 
     Its ledger counts from this moment on, not before.

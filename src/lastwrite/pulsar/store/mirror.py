@@ -11,7 +11,7 @@ compacted ledger. If the folder is kept, the next round copies only what is new:
 
 A ledger is written aside and renamed, its index first. It is durable before its former objects are
 deleted. So a crash in between may leave two objects of one ledger; the one with more entries counts
-(``brought_uuid``). The manifest is replaced in one step once everything it needs is present. The
+(``fetched_uuid``). The manifest is replaced in one step once everything it needs is present. The
 next run copies what is missing.
 """
 
@@ -44,16 +44,16 @@ from lastwrite.pulsar.format.offload import ENTRY_HEAD, IndexObject
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.format.survey import EntrySurveyor
 from lastwrite.pulsar.store import lock
-from lastwrite.pulsar.store.known import KnownTopic, read_known, write_known
+from lastwrite.pulsar.store.known import TopicFacts, read_known, write_known
 from lastwrite.pulsar.store.manifest import (
     ASIDE_SUFFIX,
-    Manifest,
+    CompactionManifest,
     read_manifest,
     replace_file,
     replace_manifest,
 )
-from lastwrite.pulsar.store.objects import ObjectWriter, checked_index, find_staged, read_entries
-from lastwrite.pulsar.store.topic import brought_uuid, partition_of
+from lastwrite.pulsar.store.objects import OffloadWriter, checked_index, find_staged, read_entries
+from lastwrite.pulsar.store.topic import fetched_uuid, partition_of
 from lastwrite.storage import files
 
 _COUNT_BYTES = 1 << 20  # bytes of entries whose messages are counted at once
@@ -95,7 +95,7 @@ class Mirror:
             files.fsync_dir(folder)
 
     @property
-    def manifest(self) -> Manifest | None:
+    def manifest(self) -> CompactionManifest | None:
         """The valid manifest. None if it is missing or damaged: the cluster has its content."""
         with contextlib.suppress(CorruptLog):
             return read_manifest(self.folder)
@@ -137,7 +137,7 @@ class Mirror:
                 return path
         return None
 
-    def bring(
+    def fetch(
         self,
         ledger: int,
         metadata: LedgerMetadata,
@@ -146,7 +146,7 @@ class Mirror:
     ) -> str:
         """Write a ledger with these entries. As ``write``, and raises what ``entries`` raises."""
 
-        def fill(writer: ObjectWriter) -> None:
+        def fill(writer: OffloadWriter) -> None:
             for entry, data in entries:
                 writer.append(entry, data)
 
@@ -156,23 +156,23 @@ class Mirror:
         self,
         ledger: int,
         metadata: LedgerMetadata,
-        fill: Callable[[ObjectWriter], None],
+        fill: Callable[[OffloadWriter], None],
         uid: uuid.UUID | None = None,
     ) -> str:
         """Write a ledger whose entries ``fill`` appends. Returns the path of the data object.
 
         Other objects of the ledger are then deleted. ``uid`` is the uuid in the names; None uses
-        the one derived from the number of entries, see ``brought_uuid``.
+        the one derived from the number of entries, see ``fetched_uuid``.
 
         Raises:
             LogError: it cannot be written. Errors of ``fill`` are raised too.
         """
-        writer = ObjectWriter(self.folder, ledger, uid=uid)
+        writer = OffloadWriter(self.folder, ledger, uid=uid)
         try:
             fill(writer)
             if uid is None:
                 end = writer.last_entry + 1
-                writer.rename(brought_uuid(self.topic, ledger, end, writer.entries))
+                writer.rename(fetched_uuid(self.topic, ledger, end, writer.entries))
             path = writer.finish(metadata)
         finally:
             writer.abandon()
@@ -199,17 +199,17 @@ class Mirror:
             except CorruptLog as error:
                 note(error)
 
-        def fill(writer: ObjectWriter) -> None:
+        def fill(writer: OffloadWriter) -> None:
             found = heapq.merge(*sources, *(here(*each) for each in present), key=itemgetter(0))
             for entry, data in found:
                 if writer.last_entry < entry < end:
                     writer.append(entry, data)
             if not writer.entries:
-                raise _Nothing
+                raise _NothingToMirror
 
         try:
             return self.write(ledger, metadata, fill)
-        except _Nothing:
+        except _NothingToMirror:
             return None
 
     def link(self, ledger: int, source: str, copies: bool = False) -> str:
@@ -272,13 +272,13 @@ class Mirror:
                     _remove_pair(path)
 
     @property
-    def known(self) -> KnownTopic:
+    def known(self) -> TopicFacts:
         """The facts of an earlier fetch. Empty if that file is damaged: this fetch rewrites it."""
         with contextlib.suppress(CorruptLog):
-            return read_known(self.folder) or KnownTopic(topic=self.topic.full)
-        return KnownTopic(topic=self.topic.full)
+            return read_known(self.folder) or TopicFacts(topic=self.topic.full)
+        return TopicFacts(topic=self.topic.full)
 
-    def keep_known(self, known: KnownTopic) -> None:
+    def keep_known(self, known: TopicFacts) -> None:
         """Store the facts about the topic, unless they are stored already."""
         with contextlib.suppress(CorruptLog):
             if read_known(self.folder) == known:
@@ -333,7 +333,7 @@ class Mirror:
             _remove_pair(former)
 
 
-class _Nothing(Exception):
+class _NothingToMirror(Exception):
     """No entry of a ledger is whole."""
 
 
@@ -344,7 +344,7 @@ def _is_compacted(path: str) -> bool:
     return False
 
 
-def _described(topic: TopicName, path: str, ledger: int, horizon: Position) -> Manifest:
+def _described(topic: TopicName, path: str, ledger: int, horizon: Position) -> CompactionManifest:
     """The manifest of a compacted ledger of another writer.
 
     It does not have the order of the compaction.
@@ -380,7 +380,7 @@ def _described(topic: TopicName, path: str, ledger: int, horizon: Position) -> M
             waiting_bytes = 0
     if waiting:
         survey()
-    return Manifest(
+    return CompactionManifest(
         topic=topic.full,
         ledger=ledger,
         object=os.path.basename(path),

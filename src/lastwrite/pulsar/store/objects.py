@@ -39,8 +39,8 @@ from lastwrite.pulsar.format.offload import (
     ENTRY_HEAD_BYTES,
     FIRST_PART,
     EntryHead,
-    IndexEntry,
     IndexObject,
+    OffloadIndexEntry,
     block_header,
     walk_data,
 )
@@ -56,7 +56,7 @@ ASIDE_SUFFIX = ".aside"
 _BUFFER_BYTES = 1 << 20
 
 
-class ObjectWriter:
+class OffloadWriter:
     """Writes ledger ``ledger`` aside in ``folder``, then renames the two objects.
 
     Entry ids must ascend. A block begins after skipped ids, and the index lists them (``missing``).
@@ -82,7 +82,7 @@ class ObjectWriter:
         attempt = uuid.uuid4().hex[:12]
         self._staged = f"{self.path}.{attempt}{ASIDE_SUFFIX}"
         self._staged_index = f"{self.path}{INDEX_SUFFIX}.{attempt}{ASIDE_SUFFIX}"
-        self._blocks: list[IndexEntry] = []
+        self._blocks: list[OffloadIndexEntry] = []
         self._block_end = 0  # end of the open block so far; its start is the last of ``_blocks``
         self._is_open = False
         self._waiting: list[bytes] = []
@@ -143,7 +143,9 @@ class ObjectWriter:
             if filled + framed_bytes - self._blocks[-1].offset <= self._block_bytes:
                 return
             self._end_block()
-        self._blocks.append(IndexEntry(entry, FIRST_PART + len(self._blocks), self._block_end))
+        self._blocks.append(
+            OffloadIndexEntry(entry, FIRST_PART + len(self._blocks), self._block_end)
+        )
         self._is_open = True
         self._write(bytes(BLOCK_HEADER_BYTES))
 
@@ -313,7 +315,9 @@ def first_entry_of(segment: Segment, most_bytes: int) -> tuple[int, bytes] | Non
     return head.entry, data.tobytes()
 
 
-def _views(path: str, index: IndexObject, first: IndexEntry) -> Iterator[tuple[memoryview, int]]:
+def _views(
+    path: str, index: IndexObject, first: OffloadIndexEntry
+) -> Iterator[tuple[memoryview, int]]:
     """The blocks from ``first`` on, each with its position. A file is one view."""
     if not is_address(path):
         with mapped(path, index.data_bytes) as data, memoryview(data)[first.offset :] as view:

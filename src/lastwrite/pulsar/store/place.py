@@ -25,7 +25,7 @@ _LEVELS = 4  # tenant, namespace, "persistent", topic
 _LOG_ROOT_FILES = ("meta.properties", "recovery-point-offset-checkpoint", ".kafka_cleanshutdown")
 
 
-class FileKind(StrEnum):
+class PulsarFileKind(StrEnum):
     """The kind of a single file."""
 
     DATA_OBJECT = "data object"
@@ -36,15 +36,15 @@ class FileKind(StrEnum):
 
 
 _MAGICS = {
-    bytes.fromhex("fbdbabcb"): FileKind.DATA_OBJECT,
-    bytes.fromhex("de47de47"): FileKind.INDEX_OBJECT,
-    b"BKLO": FileKind.ENTRY_LOG,
-    b"BKLG": FileKind.JOURNAL,
-    b"SEQ\x06": FileKind.MAP_FILE,
+    bytes.fromhex("fbdbabcb"): PulsarFileKind.DATA_OBJECT,
+    bytes.fromhex("de47de47"): PulsarFileKind.INDEX_OBJECT,
+    b"BKLO": PulsarFileKind.ENTRY_LOG,
+    b"BKLG": PulsarFileKind.JOURNAL,
+    b"SEQ\x06": PulsarFileKind.MAP_FILE,
 }
 
 
-def kind_of(path: str) -> FileKind | None:
+def kind_of(path: str) -> PulsarFileKind | None:
     """The kind of the file at ``path`` by its first four bytes.
 
     None without a file, or for any other file.

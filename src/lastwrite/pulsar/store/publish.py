@@ -43,12 +43,17 @@ from lastwrite.pulsar.format.names import (
 from lastwrite.pulsar.format.offload import BLOCK_HEADER_BYTES, IndexObject
 from lastwrite.pulsar.format.position import COMPACTED, MAX_LEDGER, Position
 from lastwrite.pulsar.store import lock
-from lastwrite.pulsar.store.manifest import ASIDE_SUFFIX, Manifest, read_manifest, replace_manifest
+from lastwrite.pulsar.store.manifest import (
+    ASIDE_SUFFIX,
+    CompactionManifest,
+    read_manifest,
+    replace_manifest,
+)
 from lastwrite.pulsar.store.objects import read_index
 from lastwrite.pulsar.store.place import name_of
 from lastwrite.pulsar.store.topic import (
     Ledger,
-    Topic,
+    TopicFolder,
     decode_record_at,
     is_ours,
     list_topic,
@@ -81,7 +86,7 @@ class NewLedger:
 def publish(log: PartitionLog, new: NewLedger) -> Outcome:
     """Make the new ledger the topic's compacted one.
 
-    ``recover`` cleans up after a crash before ``tidy``.
+    ``recover`` cleans up after a crash before ``delete_replaced``.
 
     The caller has locked the topic. Returns the error, in which case the topic is unchanged.
     """
@@ -127,13 +132,13 @@ def _install(folder: str, ledger: int, new: NewLedger) -> None:
         raise
 
 
-def _manifest(topic: TopicName, name: str, ledger: int, new: NewLedger) -> Manifest:
+def _manifest(topic: TopicName, name: str, ledger: int, new: NewLedger) -> CompactionManifest:
     index = read_index(new.path)
     entries = (index.metadata.last_entry or 0) + 1 if index.blocks else 0
     first = last = new.horizon
     if entries:
         first, last = _ends_of(new.path, index)
-    return Manifest(
+    return CompactionManifest(
         topic=topic.full,
         ledger=ledger,
         object=name,
@@ -166,7 +171,7 @@ def _ends_of(path: str, index: IndexObject) -> tuple[Position, Position]:
         raise files.to_log_error(error, path, "read the new ledger") from error
 
 
-def tidy(log: PartitionLog) -> Outcome:
+def delete_replaced(log: PartitionLog) -> Outcome:
     """Remove the former compacted ledger of the topic that was ``log`` before ``publish``.
 
     Returns the error if something could not be removed. It is unused, and the next run removes it.
@@ -183,7 +188,7 @@ def tidy(log: PartitionLog) -> Outcome:
     return error
 
 
-def refuse_unwritable(folder: str) -> None:
+def reject_unwritable(folder: str) -> None:
     """Check that a round could replace the manifest and remove the former compacted ledger.
 
     Raises:
@@ -191,7 +196,7 @@ def refuse_unwritable(folder: str) -> None:
     """
     manifest = read_manifest(folder)
     names = [] if manifest is None else [MANIFEST, manifest.object, manifest.object + INDEX_SUFFIX]
-    preflight.refuse_unwritable(folder, names)
+    preflight.reject_unwritable(folder, names)
 
 
 def recover(folder: str) -> None:
@@ -284,7 +289,7 @@ def copy_staging_folder(log: PartitionLog, to: str) -> str:
         LogError: the folder cannot be created.
     """
     folder = copy_folder(log, to)
-    _refuse_topic(folder)
+    _reject_topic(folder)
     _make_copy_folder(log, folder)
     return folder
 
@@ -295,7 +300,7 @@ def _make_copy_folder(log: PartitionLog, folder: str) -> None:
         files.make_folder(folder, files.owner_of(log.folder).as_far_as_may())
 
 
-def _refuse_topic(folder: str) -> None:
+def _reject_topic(folder: str) -> None:
     known = (MANIFEST, MANAGED_LEDGER, MANAGED_LEDGER_JSON, FETCHED)
     names = _names(folder) if os.path.isdir(folder) else ()
     if any(name in known or parse_object_name(name) for name in names):
@@ -315,7 +320,7 @@ def publish_copy(log: PartitionLog, new: NewLedger | None, to: str) -> Outcome:
 
 
 def _publish_copy(log: PartitionLog, new: NewLedger | None, folder: str) -> None:
-    _refuse_topic(folder)
+    _reject_topic(folder)
     _make_copy_folder(log, folder)
     with lock.hold(folder, [partition_of(name_of(folder))]):
         check_segments(log)
@@ -355,7 +360,7 @@ def _copy_all(source: str, folder: str) -> None:
     files.fsync_dir(folder)
 
 
-def _copied(topic: Topic, horizon: Position | None) -> list[Ledger]:
+def _copied(topic: TopicFolder, horizon: Position | None) -> list[Ledger]:
     """The raw ledgers that a copy needs."""
     horizon = horizon or topic.horizon
     if horizon is None:

@@ -14,7 +14,7 @@ from lastwrite.pulsar.format.names import INDEX_SUFFIX, parse_map_file_name, par
 from lastwrite.pulsar.format.offload import walk_data
 from lastwrite.pulsar.format.sequence_file import walk_sequence_file
 from lastwrite.pulsar.store.objects import read_index
-from lastwrite.pulsar.store.place import FileKind
+from lastwrite.pulsar.store.place import PulsarFileKind
 from lastwrite.storage.mapping import mapped
 
 NO_LEDGER = -1
@@ -29,7 +29,7 @@ class StoredIn(NamedTuple):
     data: bytes
 
 
-def entries_in(path: str, kind: FileKind) -> Iterator[StoredIn]:
+def entries_in(path: str, kind: PulsarFileKind) -> Iterator[StoredIn]:
     """The entries of a file, in its order.
 
     Raises:
@@ -42,20 +42,20 @@ def entries_in(path: str, kind: FileKind) -> Iterator[StoredIn]:
         yield from _entries(path, kind, memoryview(data))
 
 
-def _entries(path: str, kind: FileKind, data: Buffer) -> Iterator[StoredIn]:
-    if kind is FileKind.DATA_OBJECT:
+def _entries(path: str, kind: PulsarFileKind, data: Buffer) -> Iterator[StoredIn]:
+    if kind is PulsarFileKind.DATA_OBJECT:
         named = parse_object_name(os.path.basename(path).removesuffix(INDEX_SUFFIX))
         ledger = NO_LEDGER if named is None else named[1]
         for number, at, size in walk_data(data, _has_gaps(path)):
             yield StoredIn(ledger, number, at, bytes(data[at : at + size]))
-    elif kind is FileKind.MAP_FILE:
+    elif kind is PulsarFileKind.MAP_FILE:
         folder = parse_map_file_name(os.path.basename(os.path.dirname(os.path.abspath(path))))
         ledger = NO_LEDGER if folder is None else folder[0]
         for pair in walk_sequence_file(data):
             if pair.key >= 0:  # -1 is the ledger's metadata
                 yield StoredIn(ledger, pair.key, pair.at, pair.value)
-    elif kind is not FileKind.INDEX_OBJECT:
-        walk = walk_entry_log if kind is FileKind.ENTRY_LOG else walk_journal
+    elif kind is not PulsarFileKind.INDEX_OBJECT:
+        walk = walk_entry_log if kind is PulsarFileKind.ENTRY_LOG else walk_journal
         for record in walk(data):
             body = bytes(data[record.at : record.at + record.size])
             yield StoredIn(record.ledger, record.entry, record.at, body)

@@ -16,7 +16,7 @@ from itertools import chain
 
 import numpy as np
 
-from lastwrite.archive.place import place_at
+from lastwrite.archive.partition_store import place_at
 from lastwrite.archive.rounds import partition_and_round, partition_of
 from lastwrite.errors import LogError
 from lastwrite.model.columns import (
@@ -38,8 +38,8 @@ from lastwrite.pulsar.format.ledger_metadata import (
 from lastwrite.pulsar.format.names import INDEX_SUFFIX, TopicName
 from lastwrite.pulsar.format.offload import (
     BLOCK_HEADER_BYTES,
-    IndexEntry,
     IndexObject,
+    OffloadIndexEntry,
     block_header,
 )
 from lastwrite.pulsar.format.position import Position
@@ -327,7 +327,9 @@ def _index_of(
     return IndexObject(
         data_bytes=size_bytes,
         metadata_bytes=metadata.encode(),
-        blocks=tuple(IndexEntry(first, n + 1, offset) for n, (first, offset) in enumerate(blocks)),
+        blocks=tuple(
+            OffloadIndexEntry(first, n + 1, offset) for n, (first, offset) in enumerate(blocks)
+        ),
     )
 
 

@@ -34,7 +34,7 @@ from typing import BinaryIO, NamedTuple
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from lastwrite.archive.manifest import Manifest as ArchiveManifest
-from lastwrite.archive.place import place_at, read_seen
+from lastwrite.archive.partition_store import place_at, read_versioned_manifest
 from lastwrite.errors import CorruptLog, LogError, NotALog, located
 from lastwrite.model.log import Problem, ProblemKind, Segment, TopicPartition
 from lastwrite.pulsar.format.compacted import decode_record
@@ -57,8 +57,8 @@ from lastwrite.pulsar.format.position import MAX_ENTRY, Position
 from lastwrite.pulsar.format.remedy import RESTORE
 from lastwrite.pulsar.store import archived
 from lastwrite.pulsar.store.archived import StoredLedger
-from lastwrite.pulsar.store.known import KnownTopic, expected_entries, read_known, without_list
-from lastwrite.pulsar.store.manifest import Manifest, read_manifest
+from lastwrite.pulsar.store.known import TopicFacts, expected_entries, read_known, without_list
+from lastwrite.pulsar.store.manifest import CompactionManifest, read_manifest
 from lastwrite.pulsar.store.objects import read_entries, read_index
 from lastwrite.pulsar.store.place import is_topic_folder, locate, name_of, topics_below
 from lastwrite.storage.choice import Topics, choose
@@ -204,7 +204,7 @@ def is_ours(metadata: LedgerMetadata) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class TopicFolder:
     """The content of a topic folder."""
 
     folder: str
@@ -212,7 +212,7 @@ class Topic:
     ledgers: tuple[Ledger, ...] = ()  # raw ledgers, in the log's order
     # the manifest's ledger, in an archive in parts; None if there is none, or it is damaged
     compacted: tuple[Ledger, ...] | None = None
-    manifest: Manifest | None = None
+    manifest: CompactionManifest | None = None
     info: ManagedLedgerInfo | None = None
     strays: tuple[Ledger, ...] = ()  # compacted ledgers that no manifest names
     problems: tuple[Problem, ...] = ()
@@ -238,7 +238,7 @@ class Topic:
         return max(known, default=-1)
 
 
-def list_topic(folder: str) -> Topic:
+def list_topic(folder: str) -> TopicFolder:
     """List a topic folder without reading entries. Problems are in ``problems``.
 
     Raises:
@@ -246,11 +246,11 @@ def list_topic(folder: str) -> Topic:
         InvalidConfig: the folder is not named after a topic.
     """
     if archived.is_archived(folder):
-        return topic_of(read_seen(folder).manifest, folder)
+        return topic_of(read_versioned_manifest(folder).manifest, folder)
     return _Listing(os.path.abspath(folder)).topic()
 
 
-def topic_of(manifest: ArchiveManifest, folder: str) -> Topic:
+def topic_of(manifest: ArchiveManifest, folder: str) -> TopicFolder:
     """The topic of an archive that a manifest describes. Reads the indexes of its objects.
 
     Raises:
@@ -260,11 +260,11 @@ def topic_of(manifest: ArchiveManifest, folder: str) -> Topic:
 
 
 class _Facts(NamedTuple):
-    """The facts found about a topic; see ``Topic``."""
+    """The facts found about a topic; see ``TopicFolder``."""
 
-    manifest: Manifest | None
+    manifest: CompactionManifest | None
     info: ManagedLedgerInfo | None
-    known: KnownTopic | None
+    known: TopicFacts | None
     raw: Sequence[Ledger]
     compacted: tuple[Ledger, ...] | None
     strays: tuple[Ledger, ...]
@@ -281,7 +281,7 @@ class _Listing:
         self._doubtful: set[int] = set()  # ledgers with two objects here
         self._missing: list[tuple[int, tuple[EntryRange, ...]]] = []
 
-    def topic(self) -> Topic:
+    def topic(self) -> TopicFolder:
         name = name_of(self._folder)
         sizes = self._sizes()
         manifest = self._manifest(name)
@@ -297,7 +297,7 @@ class _Listing:
         facts = _Facts(manifest, info, known, raw, compacted, strays)
         return self._judged(name, facts)
 
-    def _judged(self, name: TopicName, facts: _Facts) -> Topic:
+    def _judged(self, name: TopicName, facts: _Facts) -> TopicFolder:
         """The topic, after its facts were checked against the known ones."""
         manifest, info, known, raw, compacted, strays = facts
         listed = {} if info is None else {each.ledger: each for each in info.ledgers}
@@ -310,7 +310,7 @@ class _Listing:
         if known is not None and not self._has_list and ledgers:
             self._problems.append(without_list([each.id for each in ledgers], self._folder))
         problems, missing = tuple(self._problems), tuple(self._missing)
-        return Topic(
+        return TopicFolder(
             self._folder, name, ledgers, compacted, manifest, info, strays, problems, missing
         )
 
@@ -332,7 +332,7 @@ class _Listing:
         except OSError as error:
             raise to_log_error(error, self._folder, "list the folder") from error
 
-    def _manifest(self, name: TopicName) -> Manifest | None:
+    def _manifest(self, name: TopicName) -> CompactionManifest | None:
         path = os.path.join(self._folder, MANIFEST)
         try:
             found = read_manifest(self._folder)
@@ -367,7 +367,7 @@ class _Listing:
             self._damaged(error.problem, path, remedy, error.at)
             return None
 
-    def _known(self, name: TopicName) -> KnownTopic | None:
+    def _known(self, name: TopicName) -> TopicFacts | None:
         path = os.path.join(self._folder, FETCHED)
         try:
             found = read_known(self._folder)
@@ -402,7 +402,7 @@ class _Listing:
                 continue
             yield Ledger(ledger, uuid, path, size, mtime_ns, index, metadata, missing)
 
-    def _check_compacted(self, manifest: Manifest, ledger: Ledger | None) -> None:
+    def _check_compacted(self, manifest: CompactionManifest, ledger: Ledger | None) -> None:
         path = os.path.join(self._folder, manifest.object)
         if ledger is None:
             damaged = (p.path for p in self._problems if p.kind is ProblemKind.DAMAGED)
@@ -470,7 +470,7 @@ class _Listing:
                     self._note(words, ledger.path)
             yield ledger
 
-    def _check_horizon(self, known: KnownTopic, manifest: Manifest | None) -> None:
+    def _check_horizon(self, known: TopicFacts, manifest: CompactionManifest | None) -> None:
         """Check for the compacted ledger of an earlier fetch.
 
         It may have the only copy of values.
@@ -496,8 +496,8 @@ class _Listing:
         self,
         ledgers: Sequence[Ledger],
         info: ManagedLedgerInfo | None,
-        manifest: Manifest | None,
-        known: KnownTopic | None,
+        manifest: CompactionManifest | None,
+        known: TopicFacts | None,
     ) -> None:
         """Compare the stored entries with the known ones.
 
@@ -519,16 +519,16 @@ class _Listing:
             if first is not None and (
                 beyond := between(missing, first, missing[-1].last + 1 if missing else 0)
             ):
-                self._tell_missing(number, beyond, ledger, count)
+                self._report_missing_ledgers(number, beyond, ledger, count)
             elif count is None and info is not None and number > max(here, default=-1):
                 words = f"ledger {number} is open and not here, and its size is not known: "
                 self._note(words + "the log ends before it", self._folder)
             if first is not None:
-                self._tell_damaged(
+                self._report_damaged(
                     number, between(damaged.get(number, ()), max(first, stored), MAX_ENTRY + 1)
                 )
 
-    def _tell_missing(
+    def _report_missing_ledgers(
         self, number: int, beyond: Sequence[EntryRange], ledger: Ledger | None, count: int | None
     ) -> None:
         words = in_words(number, beyond)
@@ -539,7 +539,7 @@ class _Listing:
             words += f": the object ends with {ledger.entries - 1}, but the ledger has {count}"
         self._damaged(words, self._folder if ledger is None else ledger.path, _FETCH)
 
-    def _tell_damaged(self, number: int, ranges: Sequence[EntryRange]) -> None:
+    def _report_damaged(self, number: int, ranges: Sequence[EntryRange]) -> None:
         if ranges:
             words = f"{in_words(number, ranges)}: a fetch found no whole copy, or could not tell "
             words += "whether the ledger has them"
@@ -553,7 +553,7 @@ class _ArchivedListing(_Listing):
         super().__init__(folder)
         self._seen = archived.contents_of(manifest, folder)
 
-    def topic(self) -> Topic:
+    def topic(self) -> TopicFolder:
         name, seen = name_of(self._folder), self._seen
         manifest = seen.told(name)
         self._problems += archived.gaps_of(seen, self._folder)
@@ -561,7 +561,7 @@ class _ArchivedListing(_Listing):
         info = None
         if seen.metadata is not None:
             info = self._decoded_info(seen.metadata, seen.metadata_is_json, place)
-        known = None if seen.known is None else KnownTopic.decode(seen.known)
+        known = None if seen.known is None else TopicFacts.decode(seen.known)
         stored = (*seen.parts, *seen.ledgers)
         with ThreadPoolExecutor(_REQUESTS_AT_ONCE, "indexes") as pool:
             found = list(pool.map(self._indexed, stored))
@@ -595,14 +595,14 @@ class _ArchivedListing(_Listing):
         first = None if stored.first is None else Position.parse(stored.first)
         return Ledger(*identity, index, metadata, missing, stored.etag or "-", first)
 
-    def _check_parts(self, manifest: Manifest, parts: tuple[Ledger, ...]) -> None:
+    def _check_parts(self, manifest: CompactionManifest, parts: tuple[Ledger, ...]) -> None:
         entries = sum(part.entries for part in parts)
         if entries != manifest.entries or not all(part.is_compacted for part in parts):
             words = f"parts of {entries} entries, but the manifest names a compacted ledger of "
             self._damaged(words + str(manifest.entries), self._folder)
 
 
-def brought_uuid(name: TopicName, ledger: int, entries: int, stored: int) -> UUID:
+def fetched_uuid(name: TopicName, ledger: int, entries: int, stored: int) -> UUID:
     """The uuid of fetched objects with ``stored`` of a ledger's first ``entries`` entries."""
     return uuid5(NAMESPACE_URL, f"{name.full}/{ledger}/{entries}/{stored}")
 
@@ -625,7 +625,7 @@ def _newest(name: TopicName, objects: list[Ledger]) -> list[Ledger]:
 
 def _brought(name: TopicName, ledger: Ledger) -> tuple[UUID, UUID]:
     """The uuids of fetched objects, in this version and in earlier ones."""
-    told = brought_uuid(name, ledger.id, ledger.entries, ledger.stored_entries)
+    told = fetched_uuid(name, ledger.id, ledger.entries, ledger.stored_entries)
     return told, uuid5(NAMESPACE_URL, f"{name.full}/{ledger.id}")
 
 

@@ -19,18 +19,18 @@ from functools import partial
 
 import numpy as np
 
-from lastwrite.archive.place import read_seen
+from lastwrite.archive.partition_store import read_versioned_manifest
 from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
 from lastwrite.model.columns import BatchTable
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment
-from lastwrite.model.work import Piece
+from lastwrite.model.work import ScanRange
 from lastwrite.pulsar.format.names import INDEX_SUFFIX
 from lastwrite.pulsar.format.offload import BLOCK_HEADER_BYTES, ENTRY_HEAD, EntryHead
 from lastwrite.pulsar.format.position import COMPACTED, MAX_ENTRY, Position
 from lastwrite.pulsar.format.remedy import RESTORE
 from lastwrite.pulsar.store import lock
 from lastwrite.pulsar.store.archived import contents_of, is_archived
-from lastwrite.pulsar.store.manifest import Manifest, read_manifest
+from lastwrite.pulsar.store.manifest import CompactionManifest, read_manifest
 from lastwrite.pulsar.store.objects import read_index
 from lastwrite.pulsar.store.place import name_of
 from lastwrite.pulsar.store.survey import (
@@ -42,7 +42,7 @@ from lastwrite.pulsar.store.survey import (
     survey_of,
     transactions_of,
 )
-from lastwrite.pulsar.store.topic import Ledger, Topic, list_topic, partition_of
+from lastwrite.pulsar.store.topic import Ledger, TopicFolder, list_topic, partition_of
 from lastwrite.storage import files
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.problems import problem_of
@@ -62,12 +62,12 @@ def read_topic(folder: str, spend: Spend | None = None) -> PartitionLog:
     return log_of(list_topic(folder), spend)
 
 
-def log_of(topic: Topic, spend: Spend | None = None) -> PartitionLog:
+def log_of(topic: TopicFolder, spend: Spend | None = None) -> PartitionLog:
     """The log of a listed topic. ``spend`` is called with the bytes that surveys read.
 
     If this process has locked the topic, the surveys are stored beside their ledgers.
     """
-    return _Reading(topic, spend or free).log()
+    return _TopicLogBuilder(topic, spend or free).log()
 
 
 def _is_whole(ledger: Ledger, horizon: Position | None) -> bool:
@@ -96,7 +96,7 @@ def _in_threads(
 
 
 @dataclass(frozen=True, slots=True)
-class _Beyond:
+class _LedgerBeyondHorizon:
     """A ledger with entries beyond the horizon."""
 
     ledger: Ledger
@@ -107,10 +107,10 @@ class _Beyond:
         return Position(self.ledger.id, entry)
 
 
-class _Reading:
+class _TopicLogBuilder:
     """Builds the ``PartitionLog`` of a topic."""
 
-    def __init__(self, topic: Topic, spend: Spend) -> None:
+    def __init__(self, topic: TopicFolder, spend: Spend) -> None:
         self._topic = topic
         self._problems = list(topic.problems)
         is_held = lock.holds(topic.folder, partition_of(topic.name))
@@ -153,7 +153,7 @@ class _Reading:
             ),
         )
 
-    def _beyond(self) -> list[_Beyond]:
+    def _beyond(self) -> list[_LedgerBeyondHorizon]:
         horizon = self._topic.horizon
         ledgers = [
             ledger
@@ -169,7 +169,7 @@ class _Reading:
                 raise survey
             cut = horizon is not None and horizon.ledger == ledger.id
             first = horizon.entry + 1 if cut and horizon is not None else 0
-            found.append(_Beyond(ledger, survey, first))
+            found.append(_LedgerBeyondHorizon(ledger, survey, first))
         return found
 
     def _compacted(self) -> Iterator[Segment]:
@@ -181,7 +181,7 @@ class _Reading:
 
 
 def _new_horizon(
-    beyond: Sequence[_Beyond], undecided: Position | None, aborted: Collection[int]
+    beyond: Sequence[_LedgerBeyondHorizon], undecided: Position | None, aborted: Collection[int]
 ) -> Position | None:
     """The last entry before undecided data that is not a marker and not aborted.
 
@@ -203,7 +203,7 @@ def _new_horizon(
     return None
 
 
-def _stretches(each: _Beyond, horizon: Position | None) -> Iterator[Segment]:
+def _stretches(each: _LedgerBeyondHorizon, horizon: Position | None) -> Iterator[Segment]:
     """The segment of a ledger that a round cleans, and the segment that it leaves."""
     ledger, entries = each.ledger, each.survey.entries
     borders = [each.first, entries]
@@ -290,7 +290,7 @@ def cuts_of(segment: Segment, piece_bytes: int) -> list[int]:
     return cuts
 
 
-def record_count(log: PartitionLog, compacted: Manifest | None) -> int:
+def record_count(log: PartitionLog, compacted: CompactionManifest | None) -> int:
     """The approximate number of records. ``compacted`` is the manifest of the compacted ledger."""
     count = 0
     for segment in log.segments:
@@ -301,15 +301,15 @@ def record_count(log: PartitionLog, compacted: Manifest | None) -> int:
     return count
 
 
-def has_parts(log: PartitionLog, compacted: Manifest | None) -> bool:
+def has_parts(log: PartitionLog, compacted: CompactionManifest | None) -> bool:
     """Whether there may be chunks of messages besides the last chunks."""
     told = (_told_of(log, segment, compacted) for segment in log.segments)
     return any(found is not None and found.parts for found in told)
 
 
 def _told_of(
-    log: PartitionLog, segment: Segment, compacted: Manifest | None
-) -> LedgerSurvey | Manifest | None:
+    log: PartitionLog, segment: Segment, compacted: CompactionManifest | None
+) -> LedgerSurvey | CompactionManifest | None:
     """The survey of a raw ledger, or the manifest of the compacted one."""
     if not is_of_compacted(log, segment):
         return kept_survey(segment.path, segment.file_bytes, segment.mtime_ns)
@@ -317,14 +317,14 @@ def _told_of(
     return compacted if segment.base_offset == COMPACTED else None
 
 
-def read_compacted(folder: str) -> Manifest | None:
+def read_compacted(folder: str) -> CompactionManifest | None:
     """The manifest of the topic's compacted ledger. None if there is none.
 
     Raises:
         LogError: it cannot be read.
     """
     if is_archived(folder):
-        return contents_of(read_seen(folder).manifest, folder).told(name_of(folder))
+        return contents_of(read_versioned_manifest(folder).manifest, folder).told(name_of(folder))
     return read_manifest(folder)
 
 
@@ -333,10 +333,10 @@ def is_of_compacted(log: PartitionLog, segment: Segment) -> bool:
     return segment.base_offset < (log.checkpoint or 0)
 
 
-class IndexChecker:
+class OffloadIndexChecker:
     """Compares the blocks of the index with the entries of a piece."""
 
-    def __init__(self, piece: Piece) -> None:
+    def __init__(self, piece: ScanRange) -> None:
         index = read_index(piece.path)
         blocks = [block for block in index.blocks if piece.start <= block.offset < piece.end]
         self._path = piece.path + INDEX_SUFFIX

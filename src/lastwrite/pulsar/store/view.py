@@ -36,7 +36,7 @@ from lastwrite.pulsar.store.survey import (
     survey_of,
     transactions_of,
 )
-from lastwrite.pulsar.store.topic import Ledger, Topic, list_topic
+from lastwrite.pulsar.store.topic import Ledger, TopicFolder, list_topic
 from lastwrite.storage.file_state import FileState
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.problems import problem_of
@@ -50,7 +50,7 @@ class TopicView:
     it.
     """
 
-    topic: Topic
+    topic: TopicFolder
     seen: tuple[object, ...]  # compared to detect a change
     horizon: int | None
     compacted: LedgerReader | None
@@ -209,7 +209,7 @@ def look(folder: str, reads_compacted: bool, before: TopicView | None = None) ->
     )
 
 
-def _missing_below(topic: Topic) -> Iterator[Problem]:
+def _missing_below(topic: TopicFolder) -> Iterator[Problem]:
     """The entries up to the horizon that readers of the backlog miss.
 
     Compaction does not need them.
@@ -226,7 +226,7 @@ def _missing_below(topic: Topic) -> Iterator[Problem]:
 
 
 def _surveys(
-    topic: Topic, horizon: Position | None, problems: list[Problem]
+    topic: TopicFolder, horizon: Position | None, problems: list[Problem]
 ) -> dict[int, LedgerSurvey]:
     """The surveys of ledgers beyond ``horizon``. Damage is added to ``problems``."""
     found: dict[int, LedgerSurvey] = {}

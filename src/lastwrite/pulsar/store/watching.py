@@ -18,12 +18,12 @@ from lastwrite.pulsar.store.archived import SYSTEM, address_in
 from lastwrite.pulsar.store.place import name_of
 from lastwrite.pulsar.store.topic import find_topics, partition_of
 from lastwrite.storage.files import to_log_error
-from lastwrite.storage.layout import Glance
+from lastwrite.storage.layout import PartitionSnapshot
 from lastwrite.storage.quarantine import QuarantineFile
 from lastwrite.storage.reading import RESTS_NS, SETTLED_NS
 
 
-def glance(archive: str) -> list[Glance]:
+def scan_root(archive: str) -> list[PartitionSnapshot]:
     """Every topic folder of an archive, by name. Empty for an archive without topics.
 
     Raises:
@@ -46,7 +46,9 @@ def glance(archive: str) -> list[Glance]:
             raise to_log_error(error, folder, "look at the topic folder") from error
         age_ns = now_ns - seen.st_mtime_ns
         state = (seen.st_ino, seen.st_mtime_ns) if age_ns > SETTLED_NS else None
-        found.append(Glance(partition_of(name_of(folder)), folder, state, age_ns > RESTS_NS))
+        found.append(
+            PartitionSnapshot(partition_of(name_of(folder)), folder, state, age_ns > RESTS_NS)
+        )
     return sorted(found, key=lambda glance: glance.name)
 
 
@@ -68,7 +70,7 @@ NOTES = QuarantineFile(lock.PLACE, _text_of, _name_of, lambda folder, name: fold
 # ---------------------------------------------------------------------- archives
 
 
-def glance_archive(archive: str) -> list[Glance]:
+def scan_archive(archive: str) -> list[PartitionSnapshot]:
     """The topics of an archive, with the versions of their manifests: one request each.
 
     Raises:
@@ -76,7 +78,8 @@ def glance_archive(archive: str) -> list[Glance]:
     """
     found = manifests_at(archive, SYSTEM)
     return sorted(
-        Glance(partition_of(name_of(folder)), folder, seen.version, True) for folder, seen in found
+        PartitionSnapshot(partition_of(name_of(folder)), folder, seen.version, True)
+        for folder, seen in found
     )
 
 

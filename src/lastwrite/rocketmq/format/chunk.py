@@ -26,7 +26,14 @@ from itertools import pairwise
 import numpy as np
 
 from lastwrite.errors import CorruptLog, UnsupportedFormat
-from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array, batch_table
+from lastwrite.model.columns import (
+    BatchRun,
+    BatchTable,
+    ByteArray,
+    Int64Array,
+    UInt64Array,
+    batch_table,
+)
 from lastwrite.model.policy import Policy
 from lastwrite.rocketmq.format import chunk_kernels, kernels
 from lastwrite.rocketmq.format.names import RESTORE_QUEUE
@@ -121,7 +128,7 @@ class RocketmqFormat:
 
     def opened(
         self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None
-    ) -> Iterator[Run]:
+    ) -> Iterator[BatchRun]:
         """The records of ``table`` in runs; with ``wanted`` only those with a non-zero byte in it.
 
         Raises:
@@ -133,12 +140,12 @@ class RocketmqFormat:
             self._try_packed(buffer, len(table), wanted)
         if wanted is None:
             if len(table):
-                yield Run(0, len(table), buffer)
+                yield BatchRun(0, len(table), buffer)
             return
         borders = [0, *(np.flatnonzero(np.diff(wanted != 0)) + 1).tolist(), len(table)]
         for first, last in pairwise(borders if len(table) else ()):
             if wanted[first]:
-                yield Run(first, last, buffer)
+                yield BatchRun(first, last, buffer)
 
     def _try_packed(self, buffer: ByteArray, rows: int, wanted: ByteArray | None) -> None:
         """Decompress the compressed bodies, to check that this works and to find empty ones."""
@@ -169,7 +176,7 @@ class RocketmqFormat:
 
     def walk(
         self,
-        run: Run,
+        run: BatchRun,
         table: BatchTable,
         secret: UInt64Array,
         ordinal: int,
@@ -203,7 +210,7 @@ class RocketmqFormat:
     def add_versions(
         self,
         buffer: ByteArray,
-        run: Run,
+        run: BatchRun,
         table: BatchTable,
         policy: Policy,
         ordinal: int,
@@ -214,7 +221,7 @@ class RocketmqFormat:
         """Always raises: a RocketMQ queue is compacted by offset only."""
         raise UnsupportedFormat("a RocketMQ queue is compacted by offset alone")
 
-    def records_below(self, run: Run, row: np.void, offset: int) -> int:
+    def records_below(self, run: BatchRun, row: np.void, offset: int) -> int:
         """The number of records of one batch of ``run`` below ``offset``."""
         return int(row["base_offset"] < offset)
 

@@ -49,18 +49,18 @@ def gather(
         if len(messages):
             yield _columns(buffer, messages, shift)
         return
-    first, opened = 0, _Opened(buffer)
+    first, opened = 0, _InflatedBodies(buffer)
     for row in np.flatnonzero(packed).tolist():
         if is_inner[row]:
             if row > first:
                 yield opened.columns(messages[first:row], first, shift)
             yield _inner(buffer, messages[row], shift, limit_bytes)
-            first, opened = row + 1, _Opened(buffer)
+            first, opened = row + 1, _InflatedBodies(buffer)
             continue
         opened.add(row, messages[row], limit_bytes)
         if opened.size > _OPEN_BYTES:
             yield opened.columns(messages[first : row + 1], first, shift)
-            first, opened = row + 1, _Opened(buffer)
+            first, opened = row + 1, _InflatedBodies(buffer)
     if first < len(messages):
         yield opened.columns(messages[first:], first, shift)
 
@@ -94,7 +94,7 @@ def _columns(data: ByteArray, messages: MessageTable, shift: int) -> RecordColum
     )
 
 
-class _Opened:
+class _InflatedBodies:
     """Decompressed bodies by row."""
 
     def __init__(self, buffer: ByteArray) -> None:

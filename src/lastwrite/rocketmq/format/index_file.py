@@ -46,7 +46,7 @@ class IndexHeader(NamedTuple):
     # fmt: on
 
 
-class IndexEntry(NamedTuple):
+class KeyIndexEntry(NamedTuple):
     """One key of one record."""
 
     # fmt: off
@@ -59,7 +59,7 @@ class IndexEntry(NamedTuple):
 
 
 INDEX_HEADER = layout(IndexHeader, byte_order=">", size=40)
-INDEX_ENTRY = layout(IndexEntry, byte_order=">", size=20)
+INDEX_ENTRY = layout(KeyIndexEntry, byte_order=">", size=20)
 ENTRY_DTYPE = np.dtype(INDEX_ENTRY.dtype_items())
 
 
@@ -136,7 +136,7 @@ def _fits(data: Buffer, header: IndexHeader, slots: int) -> bool:
     if slots < 1 or base + INDEX_ENTRY.size * header.count > len(data):
         return False
     for number, offset in ((1, header.first_physical_offset), (last, header.last_physical_offset)):
-        entry = IndexEntry._make(INDEX_ENTRY.unpack_from(data, base + INDEX_ENTRY.size * number))
+        entry = KeyIndexEntry._make(INDEX_ENTRY.unpack_from(data, base + INDEX_ENTRY.size * number))
         if entry.physical_offset != offset or entry.hash < 0 or not 0 <= entry.previous < number:
             return False
         slot_at = INDEX_HEADER.size + 4 * (entry.hash % slots)
@@ -196,9 +196,9 @@ class IndexFile:
         """The position of entry ``number`` in the file; the first one in use is 1."""
         return INDEX_HEADER.size + 4 * self.slots + INDEX_ENTRY.size * number
 
-    def entry(self, number: int) -> IndexEntry:
+    def entry(self, number: int) -> KeyIndexEntry:
         """Entry ``number``, 1 to count - 1."""
-        return IndexEntry._make(INDEX_ENTRY.unpack_from(self.data, self.entry_at(number)))
+        return KeyIndexEntry._make(INDEX_ENTRY.unpack_from(self.data, self.entry_at(number)))
 
     def entries(self) -> npt.NDArray[np.void]:
         """All entries from number 1 on, without a copy."""

@@ -210,7 +210,7 @@ LOCALHOST = Host(b"\x7f\0\0\1", 10911)
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class RocketmqMessage:
     """A record with every field as stored. Sizes and lengths follow from its parts."""
 
     magic: int = MAGIC_V1
@@ -289,7 +289,7 @@ def decode_blank(buffer: Buffer, at: int, end: int) -> int | None:
     return blank.room if blank.magic == MAGIC_BLANK else None
 
 
-def decode_message(buffer: Buffer, at: int, end: int) -> Message:
+def decode_message(buffer: Buffer, at: int, end: int) -> RocketmqMessage:
     """Decode the record at position ``at`` of ``buffer``, whose data ends at ``end``.
 
     Checks the magic and every length, as a broker does, but neither checksum; use
@@ -329,7 +329,7 @@ def decode_message(buffer: Buffer, at: int, end: int) -> Message:
             f"properties of {properties_length} bytes, the record leaves {end - place}", place - 2
         )
     properties_bytes = bytes(buffer[place:end])
-    return Message(
+    return RocketmqMessage(
         *head[1:],
         born_host=_decode_host(buffer, at + RECORD_HEAD.size, born_bytes),
         store_time_ms=store_time_ms,
@@ -377,13 +377,13 @@ def make_message(
     *,
     closed: bool = True,
     **fields: Any,
-) -> Message:
+) -> RocketmqMessage:
     """A message with the checksum and host bits that match its parts.
 
-    ``closed`` is that of ``properties.build``; ``fields`` are other fields of ``Message``.
+    ``closed`` is that of ``properties.build``; ``fields`` are other fields of ``RocketmqMessage``.
     """
     raw = build(properties or {}, closed=closed)
-    made = Message(
+    made = RocketmqMessage(
         **fields,
         body_crc=body_crc(body),
         body=body,
@@ -395,7 +395,7 @@ def make_message(
     return replace(made, sys_flag=made.sys_flag & ~(BORN_V6 | STORE_V6) | bits)
 
 
-def encode_message(message: Message, *, record_crc: bool = False) -> bytes:
+def encode_message(message: RocketmqMessage, *, record_crc: bool = False) -> bytes:
     """Encode a record. Lengths are derived; the body's checksum is the message's field.
 
     ``record_crc`` appends a record checksum to the properties, which must be ``closed`` for a
@@ -458,7 +458,7 @@ def encode_blank(room: int) -> bytes:
     return BLANK.pack(room, MAGIC_BLANK)
 
 
-def body_of(message: Message, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes:
+def body_of(message: RocketmqMessage, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes:
     """The decompressed body, of at most ``limit_bytes``.
 
     As in a broker, a body of length 0 is returned unchanged despite its sysFlag, and zlib data is
@@ -511,7 +511,9 @@ def _past_limit(limit_bytes: int, body_at: int) -> OutOfMemoryBudget:
     )
 
 
-def split_inner(message: Message, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> list[Message]:
+def split_inner(
+    message: RocketmqMessage, limit_bytes: int = DEFAULT_LIMIT_BYTES
+) -> list[RocketmqMessage]:
     """The messages of an inner batch, each with its own flag, body, properties and queue offset.
 
     All other fields, including the address, are the record's. Any other message is returned alone.
@@ -524,7 +526,7 @@ def split_inner(message: Message, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> lis
         return [message]
     body = body_of(message, limit_bytes)
     base = _number(message, INNER_BASE)
-    found: list[Message] = []
+    found: list[RocketmqMessage] = []
     at = 0
     while at < len(body):
         item, at = _decode_item(body, at, message)
@@ -538,7 +540,7 @@ def split_inner(message: Message, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> lis
     return found
 
 
-def _number(message: Message, name: str) -> int | None:
+def _number(message: RocketmqMessage, name: str) -> int | None:
     text = message.properties.get(name)
     if text is None:
         return None
@@ -548,7 +550,7 @@ def _number(message: Message, name: str) -> int | None:
     return int(text)
 
 
-def _decode_item(body: bytes, at: int, record: Message) -> tuple[Message, int]:
+def _decode_item(body: bytes, at: int, record: RocketmqMessage) -> tuple[RocketmqMessage, int]:
     left = len(body) - at
     place = record.body_at + at
     if left < _SMALLEST_ITEM_BYTES:

@@ -85,7 +85,7 @@ def decode_abort(data: bytes) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class TopicConfig:
     """The settings of a topic."""
 
     name: str
@@ -108,7 +108,7 @@ class Topic:
         return self.attributes.get(QUEUE_TYPE) == BATCH_QUEUE_TYPE
 
 
-def decode_topics(data: bytes) -> dict[str, Topic]:
+def decode_topics(data: bytes) -> dict[str, TopicConfig]:
     """Decode ``config/topics.json``, by name.
 
     Raises:
@@ -118,7 +118,7 @@ def decode_topics(data: bytes) -> dict[str, Topic]:
     return {name: _topic(name, value) for name, value in table.items()}
 
 
-def decode_topic(name: str, data: bytes) -> Topic:
+def decode_topic(name: str, data: bytes) -> TopicConfig:
     """Decode a topic's settings from a broker's response.
 
     Raises:
@@ -127,13 +127,13 @@ def decode_topic(name: str, data: bytes) -> Topic:
     return _topic(name, _json(data))
 
 
-def _topic(name: str, value: Any) -> Topic:
+def _topic(name: str, value: Any) -> TopicConfig:
     if not isinstance(value, dict):
         raise CorruptLog(f"settings of topic {name} that are no JSON object")
     attributes = value.get("attributes") or {}
     if not isinstance(attributes, dict):
         raise CorruptLog(f"attributes of topic {name} that are no JSON object")
-    return Topic(
+    return TopicConfig(
         name=name,
         read_queues=_number(value.get("readQueueNums", 16), f"readQueueNums of topic {name}"),
         write_queues=_number(value.get("writeQueueNums", 16), f"writeQueueNums of topic {name}"),

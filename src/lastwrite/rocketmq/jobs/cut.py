@@ -15,9 +15,9 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.rocketmq.reports import CutReport
 from lastwrite.rocketmq.rules.dispatch_settings import DispatchConfig
 from lastwrite.rocketmq.store import cutting, links, lock, reading
-from lastwrite.rocketmq.store.layouts import refuse_other_layouts
+from lastwrite.rocketmq.store.layouts import reject_other_layouts
 from lastwrite.rocketmq.store.place import is_store
-from lastwrite.rocketmq.store.reading import Part
+from lastwrite.rocketmq.store.reading import StoreFolder
 
 # The lock of dispatch, so that two such commands exclude each other.
 _ALL = TopicPartition("lastwrite-dispatch", 0)
@@ -60,10 +60,10 @@ def cut(
         )
     if undo and dry_run:
         raise InvalidConfig("an undo has no dry run", remedy="leave out --dry-run")
-    refuse_other_layouts(root, "cut", config)
+    reject_other_layouts(root, "cut", config)
     settings = DispatchConfig.from_names(config or {})
     elsewhere = ",".join(filter(None, (settings.commit_log_folders, settings.read_only_folders)))
-    own = os.path.realpath(os.path.join(root, Part.COMMIT_LOG))
+    own = os.path.realpath(os.path.join(root, StoreFolder.COMMIT_LOG))
     if any(
         os.path.realpath(folder.strip()) != own for folder in elsewhere.split(",") if folder.strip()
     ):
@@ -73,9 +73,9 @@ def cut(
             remedy="on a copy of the store, put the log's files into its folder commitlog, and "
             "cut there",
         )
-    with lock.hold(root, {*reading.list_queues(root, Part.COMPACTION_LOG), _ALL}):
+    with lock.hold(root, {*reading.list_queues(root, StoreFolder.COMPACTION_LOG), _ALL}):
         if undo:
             return cutting.undo(root)
-        lock.refuse_unclean(root, goes_on=unclean)
+        lock.reject_unclean(root, goes_on=unclean)
         planned = cutting.plan(root, at or 0)
         return planned.report if dry_run else cutting.make(planned)

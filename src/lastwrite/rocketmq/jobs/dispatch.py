@@ -34,24 +34,24 @@ from lastwrite.encoding.kernel_cache import tell_of_compiling
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog
 from lastwrite.model.log import Problem, ProblemKind, TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
-from lastwrite.model.work import Failed
+from lastwrite.model.work import FailedUnit
 from lastwrite.rocketmq.dispatch_work import (
     NO_END,
     BuildUnit,
-    Built,
-    IndexState,
+    IndexFileState,
     IndexUnit,
     LogState,
     LogUnit,
     QueueState,
     QueueUnit,
-    Stretch,
+    ScratchSlice,
+    StagedIndexFiles,
     WalkedPiece,
     WalkUnit,
 )
 from lastwrite.rocketmq.format import dispatch as rules
 from lastwrite.rocketmq.format import index_file, kernels, names
-from lastwrite.rocketmq.format.sides import Topic
+from lastwrite.rocketmq.format.sides import TopicConfig
 from lastwrite.rocketmq.reports import (
     DispatchReport,
     DispatchStatus,
@@ -71,15 +71,15 @@ from lastwrite.rocketmq.store import (
     walking,
 )
 from lastwrite.rocketmq.store.building import build
-from lastwrite.rocketmq.store.layouts import refuse_other_layouts
+from lastwrite.rocketmq.store.layouts import reject_other_layouts
 from lastwrite.rocketmq.store.place import is_store
-from lastwrite.rocketmq.store.reading import MappedFile, Part
+from lastwrite.rocketmq.store.reading import MappedFile, StoreFolder
 from lastwrite.rocketmq.store.topics import read_topics
-from lastwrite.spark.census import ask_workers
 from lastwrite.spark.inline import Inline
 from lastwrite.spark.memory import MemoryPlan
 from lastwrite.spark.use import runner_for, shared_folder
 from lastwrite.spark.work import Runner
+from lastwrite.spark.worker_check import check_workers
 from lastwrite.storage.problems import damaged, recovered
 from lastwrite.storage.scratch import ScratchFolders
 
@@ -138,17 +138,17 @@ def dispatch(  # one parameter an option of the command line
         raise NotALog("no RocketMQ store", path=root, remedy="give a broker's storePathRootDir")
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     progress = progress or NoProgress()
-    refuse_other_layouts(root, "dispatch", config)
-    trees.refuse_unwritable(root)
+    reject_other_layouts(root, "dispatch", config)
+    trees.reject_unwritable(root)
     with contextlib.ExitStack() as stack:
-        held = {*reading.list_queues(root, Part.COMPACTION_LOG), _ALL}
+        held = {*reading.list_queues(root, StoreFolder.COMPACTION_LOG), _ALL}
         stack.enter_context(lock.hold(root, held))
-        lock.refuse_unclean(root, goes_on=unclean)
+        lock.reject_unclean(root, goes_on=unclean)
         trees.clear(root)
         runner, plan = stack.enter_context(runner_for(spark, master, memory, conf or {}, progress))
         scratch = stack.enter_context(contextlib.closing(_scratch(runner, plan)))
         shared = shared_folder(runner)
-        ask_workers(runner, [root, *([shared] if shared else [])], progress)
+        check_workers(runner, [root, *([shared] if shared else [])], progress)
         tell_of_compiling(progress.note, "lastwrite.rocketmq.format.dispatch:take")
         report = DispatchReport(path=root, now_ms=now)
         job = _Dispatch(
@@ -201,7 +201,7 @@ class _Workers:
         begun = self.runner.begin_tasks("walk", walking.walk_all, shared, weights, self.progress)
         return _sound(begun.result())
 
-    def build(self, units: Sequence[BuildUnit]) -> list[Built]:
+    def build(self, units: Sequence[BuildUnit]) -> list[StagedIndexFiles]:
         weights = [_weight(unit) for unit in units]
         return _sound(self.runner.run("build", build, units, weights, self.progress))
 
@@ -226,20 +226,20 @@ class _Dispatch:
     goes_on: bool  # give up records that a killed broker lost
     workers: _Workers
     report: DispatchReport
-    topics: dict[str, Topic] = field(default_factory=dict)
+    topics: dict[str, TopicConfig] = field(default_factory=dict)
     log: tuple[MappedFile, ...] = ()
     queues: dict[tuple[QueueKind, TopicPartition], QueueState] = field(default_factory=dict)
     logs: dict[TopicPartition, LogState] = field(default_factory=dict)
-    index: IndexState = field(default_factory=IndexState)
+    index: IndexFileState = field(default_factory=IndexFileState)
     stale_indexes: list[str] = field(default_factory=list)
     sizes: _Sizes = field(default_factory=_Sizes)
     queued_from: int = 0
     indexed_from: int = 0
     read_from: int = 0
     until: int = NO_END  # the commit log ends here, or must not be dispatched further
-    rows: dict[tuple[bytes, int], list[Stretch]] = field(default_factory=dict)
+    rows: dict[tuple[bytes, int], list[ScratchSlice]] = field(default_factory=dict)
     # with the address where the piece ends
-    entries: list[tuple[Stretch, int]] = field(default_factory=list)
+    entries: list[tuple[ScratchSlice, int]] = field(default_factory=list)
     last_record: int = -1
     # where the log is damaged: the file, the address of a record, and the reason
     bad: tuple[MappedFile, int, str] | None = None
@@ -271,13 +271,13 @@ class _Dispatch:
         self.report.log_start = start
         self._look_at_queues()
         self._look_at_logs()
-        if reading.list_queues(self.root, Part.EXTENSION):
+        if reading.list_queues(self.root, StoreFolder.EXTENSION):
             wrong = "consume queue extensions: dispatch adds none for the messages that it files"
             remedy = (
                 "nothing to do: the units hold the tags code, and filters by SQL read the "
                 "messages; a broker with enableConsumeQueueExt adds extensions for later messages"
             )
-            path = os.path.join(self.root, Part.EXTENSION)
+            path = os.path.join(self.root, StoreFolder.EXTENSION)
             problem = Problem(ProblemKind.UNSUPPORTED, wrong, path, None, remedy)
             self.report.problems.append(problem)
         is_whole = (
@@ -312,7 +312,7 @@ class _Dispatch:
         if name is None or end < 0:
             return True
         number = self.queues[QueueKind.ORDINARY, name].next_number - 1
-        queue = reading.read_queue(self.root, Part.CONSUME_QUEUE, name)
+        queue = reading.read_queue(self.root, StoreFolder.CONSUME_QUEUE, name)
         address = dispatched.address_of(queue, number)
         if address is None or not self.log or address < self.log[0].start:
             return False
@@ -338,8 +338,8 @@ class _Dispatch:
         sizes: dict[QueueKind, int] = {}
         for kind in (QueueKind.ORDINARY, QueueKind.BATCH):
             files: dict[str, int] = {}
-            for name in reading.list_queues(self.root, Part(kind)):
-                log = reading.read_queue(self.root, Part(kind), name)
+            for name in reading.list_queues(self.root, StoreFolder(kind)):
+                log = reading.read_queue(self.root, StoreFolder(kind), name)
                 self.queues[kind, name] = dispatched.read_queue_state(log, kind)
                 if log.file_size is not None:
                     files[log.files[0].path] = log.file_size
@@ -364,7 +364,7 @@ class _Dispatch:
         sizes: tuple[int, int] | None = None
         compacted = {name for name, topic in self.topics.items() if topic.is_compacted}
         files: dict[str, tuple[int, int]] = {}
-        for name in reading.list_queues(self.root, Part.COMPACTION_LOG):
+        for name in reading.list_queues(self.root, StoreFolder.COMPACTION_LOG):
             state, log_bytes, index_bytes = dispatched.read_log_state(self.root, name)
             if log_bytes is not None and index_bytes is not None:
                 files[state.log_path] = log_bytes, index_bytes
@@ -403,7 +403,7 @@ class _Dispatch:
                 yield 0
                 continue
             # Read from its last record on, because a record without a unit may follow.
-            log = reading.read_queue(self.root, Part.CONSUME_QUEUE, name)
+            log = reading.read_queue(self.root, StoreFolder.CONSUME_QUEUE, name)
             yield dispatched.address_of(log, state.highest) or 0
 
     def _look_at_index(self) -> None:
@@ -425,7 +425,7 @@ class _Dispatch:
             return
         file = self._file_of(self.read_from)
         at = min(max(self.read_from, file.start), file.end)
-        if at < file.end and not walking.begins_a_record(file, at):
+        if at < file.end and not walking.starts_record(file, at):
             at = file.start  # the address was wrong; the begin of a file never is
         self.report.log_end = self.until = self.report.read_from = at
         pieces = list(self._pieces(self.log.index(file), at))
@@ -575,14 +575,14 @@ class _Dispatch:
         self,
         kind: QueueKind,
         name: TopicPartition,
-        rows: Sequence[Stretch],
+        rows: Sequence[ScratchSlice],
         folder: str,
         delay_ms: int | None,
     ) -> QueueUnit:
         state = self.queues.get((kind, name), QueueState())
         is_cut = self._is_beyond(kind, state)
         if is_cut:  # units of records that the log does not have; a broker's start removes them
-            queue = reading.read_queue(self.root, Part(kind), name)
+            queue = reading.read_queue(self.root, StoreFolder(kind), name)
             state = dispatched.read_queue_state(queue, kind, self.until)
             self.queues[kind, name] = state
         size = self.sizes.batch if kind is QueueKind.BATCH else self.sizes.queue
@@ -592,7 +592,7 @@ class _Dispatch:
         """Whether the queue's last unit belongs to a record after the log's end."""
         return state.end >= self.until if kind is QueueKind.BATCH else state.end > self.until
 
-    def _name(self, raw: bytes, queue: int, rows: Stretch) -> TopicPartition | None:
+    def _name(self, raw: bytes, queue: int, rows: ScratchSlice) -> TopicPartition | None:
         """The queue's name. None, and a problem, if no folder can have that name."""
         try:
             topic = raw.decode()
@@ -639,7 +639,7 @@ class _Dispatch:
         while left or (not room and newest > last_address):
             if not room:
                 path, count, name, room = "", 1, self._index_name(name), capacity - 1
-            taken: list[tuple[Stretch, int, int]] = []
+            taken: list[tuple[ScratchSlice, int, int]] = []
             while left and room:
                 stretch, first, some = left.pop(0)
                 part = min(some, room)
@@ -664,7 +664,7 @@ class _Dispatch:
                 before = stretch, first + part - 1
                 last_address = int(walking.read_entries(*before, 1)[1][0])
 
-    def _counted(self, stretch: Stretch, end: int) -> int:
+    def _counted(self, stretch: ScratchSlice, end: int) -> int:
         """How many of a piece's entries belong to records that may be dispatched."""
         if end <= self.until:
             return stretch.count
@@ -680,7 +680,7 @@ class _Dispatch:
         name = time.strftime("%Y%m%d%H%M%S", time.localtime(seconds)) + f"{ms:03d}"
         return name if name > before else f"{int(before) + 1:017d}"
 
-    def _build(self) -> list[tuple[BuildUnit, Built]]:
+    def _build(self) -> list[tuple[BuildUnit, StagedIndexFiles]]:
         """Build the changed files; if queue offsets have a gap, build again up to it."""
         units = self._units()
         built = self.workers.build(units)
@@ -703,7 +703,7 @@ class _Dispatch:
             units, built = self._build_again()
         return list(zip(units, built, strict=True))
 
-    def _build_again(self) -> tuple[list[BuildUnit], list[Built]]:
+    def _build_again(self) -> tuple[list[BuildUnit], list[StagedIndexFiles]]:
         trees.clear(self.root)
         units = self._units()
         return units, self.workers.build(units)
@@ -712,7 +712,7 @@ class _Dispatch:
 
     def _may_install(
         self,
-        built: Sequence[tuple[BuildUnit, Built]],
+        built: Sequence[tuple[BuildUnit, StagedIndexFiles]],
         found: Mapping[tuple[QueueKind, TopicPartition], QueueState],
     ) -> bool:
         """Note damage and missing records. Returns whether the built files may be put in place.
@@ -726,7 +726,7 @@ class _Dispatch:
             if (offsets := self._listed(kind, name, self.until)) is not None
         }
         if self.bad is not None:
-            self._tell_damage(*self.bad, built, ahead, found)
+            self._report_damage(*self.bad, built, ahead, found)
             return not ahead
         proofs = []
         if ahead:
@@ -764,14 +764,16 @@ class _Dispatch:
     def _listed(
         self, kind: QueueKind, name: TopicPartition, start: int, end: int = NO_END
     ) -> tuple[int, int] | None:
-        return beyond.listed(reading.read_queue(self.root, Part(kind), name), kind, start, end)
+        return beyond.listed(
+            reading.read_queue(self.root, StoreFolder(kind), name), kind, start, end
+        )
 
-    def _tell_damage(
+    def _report_damage(
         self,
         file: MappedFile,
         address: int,
         words: str,
-        built: Sequence[tuple[BuildUnit, Built]],
+        built: Sequence[tuple[BuildUnit, StagedIndexFiles]],
         ahead: Mapping[TopicPartition, tuple[int, int]],
         found: Mapping[tuple[QueueKind, TopicPartition], QueueState],
     ) -> None:
@@ -825,7 +827,7 @@ class _Dispatch:
 
     def _leave(
         self,
-        built: Sequence[tuple[BuildUnit, Built]],
+        built: Sequence[tuple[BuildUnit, StagedIndexFiles]],
         found: Mapping[tuple[QueueKind, TopicPartition], QueueState],
     ) -> None:
         """Leave everything as it is, and report the queues."""
@@ -846,7 +848,7 @@ class _Dispatch:
 
     # ------------------------------------------------------------------ install
 
-    def _install(self, built: Sequence[tuple[BuildUnit, Built]]) -> None:
+    def _install(self, built: Sequence[tuple[BuildUnit, StagedIndexFiles]]) -> None:
         """Put all files in place, and report what was done."""
         changes = {tree: trees.TreeChange() for tree in trees.ORDER}
         for unit, one in built:
@@ -867,7 +869,7 @@ class _Dispatch:
             changes[kind].gone.update(os.path.join(folder, spare) for spare in state.spare)
         trees.install(self.root, changes, self._commit_log, self.installed)
 
-    def _report(self, kind: QueueKind, name: TopicPartition, one: Built) -> None:
+    def _report(self, kind: QueueKind, name: TopicPartition, one: StagedIndexFiles) -> None:
         status = DispatchStatus.DISPATCHED if one.files else DispatchStatus.UNCHANGED
         self.report.queues.append(
             QueueReport(
@@ -885,7 +887,7 @@ class _Dispatch:
             )
         )
         if one.too_large:
-            folder = reading.queue_folder(os.path.join(self.root, Part.COMPACTION_LOG), name)
+            folder = reading.queue_folder(os.path.join(self.root, StoreFolder.COMPACTION_LOG), name)
             wrong = f"{one.too_large} records are too large for a compaction log's files"
             remedy = (
                 "a broker loses them too; raise compactionMappedFileSize before the log is made"
@@ -927,11 +929,11 @@ def _weight(unit: BuildUnit) -> int:
     return each_bytes * sum(stretch.count for stretch in unit.rows)
 
 
-def _sound(results: Sequence[T | Failed[U]]) -> list[T]:
+def _sound(results: Sequence[T | FailedUnit[U]]) -> list[T]:
     """The results. Raises the first failure; nothing was installed yet."""
     sound = []
     for result in results:
-        if isinstance(result, Failed):
+        if isinstance(result, FailedUnit):
             error = result.error
             if isinstance(error, LogError):
                 raise error

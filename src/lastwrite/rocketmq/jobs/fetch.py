@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lastwrite.archive.bringing import Advance, at_once, bring_all, brought, refused
+from lastwrite.archive.ingest import (
+    Advance,
+    fetch_all,
+    fetch_with_retry,
+    max_parallel,
+    rejected_report,
+)
 from lastwrite.archive.layout import partition_address
 from lastwrite.errors import InvalidConfig, LogError
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.work import Limits
 from lastwrite.reports.fetching import FetchedLog, LogsFetched
-from lastwrite.rocketmq.format.sides import Topic
+from lastwrite.rocketmq.format.sides import TopicConfig
 from lastwrite.rocketmq.rules.settings import RocketmqConfig
 from lastwrite.rocketmq.store import fetching
 from lastwrite.rocketmq.store.archived import SYSTEM, is_archived
 from lastwrite.rocketmq.store.topics import read_topics
 from lastwrite.rocketmq.system import ROCKETMQ
 from lastwrite.spark.memory import plan_memory
-from lastwrite.storage.objects.promises import refuse_if_broken
+from lastwrite.storage.objects.promises import reject_if_broken
 
 _RETENTION = "delete.retention.ms"
 
@@ -43,8 +49,8 @@ def fetch_queues(
         CorruptLog: the store's topics cannot be read.
     """
     ROCKETMQ.check_config(config)
-    refuse_if_broken(to)
-    topics: dict[str, dict[str, Topic]] = {}
+    reject_if_broken(to)
+    topics: dict[str, dict[str, TopicConfig]] = {}
     for folder in folders:
         if is_archived(folder):
             raise InvalidConfig(
@@ -55,14 +61,14 @@ def fetch_queues(
         if root not in topics:
             ROCKETMQ.refuse_unclean(root, config)
             topics[root] = read_topics(root)
-    limits = plan_memory(memory, at_once()).limits()
-    one = _Fetch(to, config, include_active, limits, topics, accepts_gap)
+    limits = plan_memory(memory, max_parallel()).limits()
+    one = _RocketmqFetch(to, config, include_active, limits, topics, accepts_gap)
     progress = progress or NoProgress()
     progress.stage("fetch", sum(map(one.bytes_of, folders)))
-    return bring_all(folders, to, one.fetch, progress)
+    return fetch_all(folders, to, one.fetch, progress)
 
 
-class _Fetch:
+class _RocketmqFetch:
     """The arguments that all queues of a call share."""
 
     def __init__(
@@ -71,7 +77,7 @@ class _Fetch:
         config: Mapping[str, object],
         include_active: bool,
         limits: Limits,
-        topics: Mapping[str, Mapping[str, Topic]],
+        topics: Mapping[str, Mapping[str, TopicConfig]],
         accepts_gap: bool,
     ) -> None:
         self._to = to
@@ -101,10 +107,10 @@ class _Fetch:
             folder=partition_address(self._to, SYSTEM, name.topic, name.partition),
         )
         # Listed again, because the queues before may have taken hours.
-        return brought(found, lambda: self._fetch(ROCKETMQ.read(folder), found, advance))
+        return fetch_with_retry(found, lambda: self._fetch(ROCKETMQ.read(folder), found, advance))
 
     def _fetch(self, log: PartitionLog, found: FetchedLog, advance: Advance) -> FetchedLog:
-        wrong = refused(found, log)
+        wrong = rejected_report(found, log)
         if wrong is not None:
             return wrong
         name, root = log.name, ROCKETMQ.root_of(log.folder)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from lastwrite.engine.chunks import Chunk
+from lastwrite.engine.chunks import BatchWindow
 from lastwrite.errors import CommitConflict, CorruptLog, NotALog
 from lastwrite.model.columns import ByteArray, RecordColumns
 from lastwrite.model.log import PartitionLog, ProblemKind, Segment, TopicPartition
@@ -16,20 +16,25 @@ from lastwrite.rocketmq.look.read import check_compacted, store_at
 from lastwrite.rocketmq.store import fetching, lock, queues
 from lastwrite.rocketmq.store.compacted import CompactedQueue, FilesMoved, first_damage
 from lastwrite.rocketmq.store.queues import folder_of, name_of, read_queue, root_of
-from lastwrite.rocketmq.store.reading import Part, list_queues
+from lastwrite.rocketmq.store.reading import StoreFolder, list_queues
 from lastwrite.rocketmq.store.topics import compacted_queues
 from lastwrite.rows.system import RowReader, RowSystem, Wants
 from lastwrite.storage.choice import Topics
 from lastwrite.storage.reading import TRY_AGAIN
 
 
-class _Reader:
+class _RocketmqRowReader:
     def __init__(self, plain_bytes: int) -> None:
         self.format = RocketmqFormat(plain_bytes)
         self._limit = plain_bytes
 
     def records(
-        self, chunk: Chunk, wanted: ByteArray | None, span: tuple[int, int], *, is_committed: bool
+        self,
+        chunk: BatchWindow,
+        wanted: ByteArray | None,
+        span: tuple[int, int],
+        *,
+        is_committed: bool,
     ) -> Iterator[RecordColumns]:
         messages = self.format.messages[: len(chunk.table)]
         yield from gather(chunk.buffer, messages, span, chunk.shift, self._limit)
@@ -38,7 +43,7 @@ class _Reader:
         return with_properties(records)
 
 
-class _Rows(RowSystem):
+class _RocketmqRows(RowSystem):
     name = "rocketmq"
     is_empty_delete = True
     rounds_move_start = True
@@ -58,7 +63,7 @@ class _Rows(RowSystem):
             check_compacted(root, each)
         names = [
             name
-            for name in list_queues(root, Part.COMPACTION_LOG)
+            for name in list_queues(root, StoreFolder.COMPACTION_LOG)
             if its_topic in (None, name.topic)
             and (topics is None or name.topic in topics)
             and (wants is None or wants(name))
@@ -71,7 +76,7 @@ class _Rows(RowSystem):
                 remedy="only topics with cleanup.policy=COMPACTION have one; lastwrite dispatch "
                 "makes it of the commit log",
             )
-        lock.refuse_if_held(root, names)
+        lock.reject_if_held(root, names)
         logs = []
         for name in names:
             log = read_queue(folder_of(root, name))
@@ -130,10 +135,10 @@ class _Rows(RowSystem):
         return None
 
     def reader(self, plain_bytes: int, extra: Any, *, raw_keys: bool) -> RowReader:
-        return _Reader(plain_bytes)
+        return _RocketmqRowReader(plain_bytes)
 
 
-ROWS = _Rows()
+ROWS = _RocketmqRows()
 
 
 def _tells_less(root: str, name: TopicPartition) -> bool:

@@ -16,7 +16,7 @@ from lastwrite.errors import CommitConflict, InvalidConfig, LogError
 from lastwrite.model.log import Problem, ProblemKind, TopicPartition
 from lastwrite.reports.table import Row, last_of_each
 from lastwrite.rocketmq.format import names, properties
-from lastwrite.rocketmq.look.find import Found, StoreFinder, has_key, is_one_of
+from lastwrite.rocketmq.look.find import MessageMatch, StoreFinder, has_key, is_one_of
 from lastwrite.rocketmq.look.rows import (
     batch_unit_rows,
     consume_queue_rows,
@@ -28,7 +28,7 @@ from lastwrite.rocketmq.look.rows import (
 )
 from lastwrite.rocketmq.look.walk import LogWalk
 from lastwrite.rocketmq.store import layouts, lock
-from lastwrite.rocketmq.store.beside_a_broker import (
+from lastwrite.rocketmq.store.live_files import (
     open_store,
     read_pairs,
     settled,
@@ -38,10 +38,10 @@ from lastwrite.rocketmq.store.place import StorePlace, find_place
 from lastwrite.rocketmq.store.reading import (
     INDEX_LIMIT_BYTES,
     PART_OF_KIND,
-    FileKind,
     MappedFile,
     MappedLog,
-    Part,
+    RocketmqFileKind,
+    StoreFolder,
     list_queues,
     read_files,
     read_index_files,
@@ -55,11 +55,16 @@ from lastwrite.storage.problems import DAMAGE_REMEDY, damaged, limited, problem_
 
 BY_WALK = "commit log"
 BY_COMPACTION_WALK = "compaction log"
-_INDEX_PARTS = (Part.CONSUME_QUEUE, Part.EXTENSION, Part.BATCH_QUEUE, Part.COMPACTION_INDEX)
+_INDEX_PARTS = (
+    StoreFolder.CONSUME_QUEUE,
+    StoreFolder.EXTENSION,
+    StoreFolder.BATCH_QUEUE,
+    StoreFolder.COMPACTION_INDEX,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class StoreDumpRequest:
     """The selection of one call. None means no restriction."""
 
     topic: str | None = None
@@ -103,7 +108,7 @@ class Wanted:
 
 
 def dump_store(
-    path: str, wanted: Wanted, limit: int | None, say: Callable[[str], None]
+    path: str, wanted: StoreDumpRequest, limit: int | None, say: Callable[[str], None]
 ) -> Iterator[Row]:
     """The rows of what is at ``path``: a store, one of its folders, a topic, a queue, or one file.
 
@@ -117,7 +122,7 @@ def dump_store(
     """
     place = find_place(path)
     if place.root is not None:
-        lock.refuse_if_held(place.root)
+        lock.reject_if_held(place.root)
     job = _StoreDump(place, wanted, say)
     rows = job.rows()
     if wanted.last is not None:
@@ -126,7 +131,9 @@ def dump_store(
 
 
 class _StoreDump:
-    def __init__(self, place: StorePlace, wanted: Wanted, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, place: StorePlace, wanted: StoreDumpRequest, say: Callable[[str], None]
+    ) -> None:
         self._place = place
         self._wanted = wanted
         self._say = say
@@ -172,9 +179,9 @@ class _StoreDump:
             yield from self._index()
         elif place.file is not None and not place.file.has_records:
             yield from self._file_rows(place)
-        elif place.part in (*_INDEX_PARTS, Part.INDEX):
+        elif place.part in (*_INDEX_PARTS, StoreFolder.INDEX):
             yield from self._index()
-        elif place.part is Part.CONFIG:
+        elif place.part is StoreFolder.CONFIG:
             yield from self._config()
         else:
             yield from self._messages()
@@ -198,7 +205,7 @@ class _StoreDump:
         if not any_row and wanted.is_found:
             self._say("no such message")
 
-    def _is_other(self, found: Found, row: Row) -> bool:
+    def _is_other(self, found: MessageMatch, row: Row) -> bool:
         """Whether a message of an inner batch lacks a key that another message of the batch has."""
         wanted = self._wanted
         key, is_unique = wanted.key, wanted.key is None
@@ -222,11 +229,11 @@ class _StoreDump:
     def _finder(self) -> StoreFinder:
         place = self._place
         log: MappedLog | None = None
-        if place.file is FileKind.COMMIT_LOG:
+        if place.file is RocketmqFileKind.COMMIT_LOG:
             log = up_to_dispatched(place.root, lambda: read_one_file(place.path))
         elif place.file is not None:
             log = read_one_file(place.path)
-        elif place.part is Part.COMMIT_LOG:
+        elif place.part is StoreFolder.COMMIT_LOG:
             log = up_to_dispatched(
                 place.root, lambda: read_files(place.path, is_copy=place.root is None)
             )
@@ -235,9 +242,9 @@ class _StoreDump:
             self._say(str(open_store(place.root, finder.log.bound)))
         return finder
 
-    def _found(self, finder: StoreFinder) -> Iterator[Found]:
+    def _found(self, finder: StoreFinder) -> Iterator[MessageMatch]:
         wanted, place = self._wanted, self._place
-        if wanted.compacted or place.part in (Part.COMPACTION, Part.COMPACTION_LOG):
+        if wanted.compacted or place.part in (StoreFolder.COMPACTION, StoreFolder.COMPACTION_LOG):
             yield from self._compacted(finder)
         elif wanted.commit_log_offset is not None:
             yield from finder.at_address(wanted.commit_log_offset)
@@ -256,7 +263,7 @@ class _StoreDump:
         else:
             yield from self._whole_log(finder)
 
-    def _whole_log(self, finder: StoreFinder) -> Iterator[Found]:
+    def _whole_log(self, finder: StoreFinder) -> Iterator[MessageMatch]:
         """The commit log from the requested time on, or the compaction logs if there is none."""
         time_ms = self._wanted.time_ms
         start = 0 if time_ms is None else finder.address_at(time_ms)
@@ -266,17 +273,17 @@ class _StoreDump:
             yield from self._compacted(finder)
             return
         for file, position, message in LogWalk(finder.log, self.note).records(start):
-            yield Found(message, file.path, position, BY_WALK)
+            yield MessageMatch(message, file.path, position, BY_WALK)
 
     def _is_compacted_alone(self, finder: StoreFinder) -> bool:
         """Whether there are compaction logs but no commit log; prints a note if so."""
         root = self._place.root
-        if finder.log.files or root is None or not list_queues(root, Part.COMPACTION_LOG):
+        if finder.log.files or root is None or not list_queues(root, StoreFolder.COMPACTION_LOG):
             return False
         self._say("there is no commit log: these are the compaction logs")
         return True
 
-    def _queues(self, finder: StoreFinder) -> Iterator[Found]:
+    def _queues(self, finder: StoreFinder) -> Iterator[MessageMatch]:
         for name in self._names(finder):
             first = self._wanted.offset or 0
             if self._wanted.time_ms is not None:
@@ -295,12 +302,12 @@ class _StoreDump:
 
     def _older(
         self, finder: StoreFinder, name: TopicPartition, first: int, end: int | None
-    ) -> Iterator[Found]:
+    ) -> Iterator[MessageMatch]:
         """Messages from offset ``first`` on that only the queue's compaction log still has."""
         root = self._place.root
         if (end is not None and end <= first) or root is None:
             return
-        if name not in list_queues(root, Part.COMPACTION_LOG):
+        if name not in list_queues(root, StoreFolder.COMPACTION_LOG):
             return
         any_found = False
         for found in finder.compacted(name, first):
@@ -332,7 +339,7 @@ class _StoreDump:
             found = set(finder.queues_in_log(self._topic, self._queue))
         return sorted(found)
 
-    def _compacted(self, finder: StoreFinder) -> Iterator[Found]:
+    def _compacted(self, finder: StoreFinder) -> Iterator[MessageMatch]:
         wanted, place = self._wanted, self._place
         if (wanted.commit_log_offset, wanted.message_id, wanted.time_ms) != (None, None, None):
             raise InvalidConfig(
@@ -344,11 +351,11 @@ class _StoreDump:
             walk = LogWalk(finder.log, self.note, is_compaction=True)
             for file, position, message in walk.records():
                 if key is None or has_key(message, key, wanted.key is None):
-                    yield Found(message, file.path, position, BY_COMPACTION_WALK, False)
+                    yield MessageMatch(message, file.path, position, BY_COMPACTION_WALK, False)
             return
         root = place.root or place.path
         only = None if place.file is None else place.path
-        for name in filter(self._is_wanted, list_queues(root, Part.COMPACTION_LOG)):
+        for name in filter(self._is_wanted, list_queues(root, StoreFolder.COMPACTION_LOG)):
             for found in finder.compacted(name, wanted.offset or 0, only):
                 if key is None or has_key(found.message, key, wanted.key is None):
                     yield found
@@ -370,39 +377,48 @@ class _StoreDump:
             yield from self._index_log(read_files(place.path), place.part, place.name)
             return
         parts = [place.part] if place.part in _INDEX_PARTS else list(_INDEX_PARTS)
-        if place.part in (Part.COMPACTION, Part.COMPACTION_LOG) or self._wanted.compacted:
-            parts = [Part.COMPACTION_INDEX]
-        for part in parts if place.part is not Part.INDEX else ():
+        if (
+            place.part in (StoreFolder.COMPACTION, StoreFolder.COMPACTION_LOG)
+            or self._wanted.compacted
+        ):
+            parts = [StoreFolder.COMPACTION_INDEX]
+        for part in parts if place.part is not StoreFolder.INDEX else ():
             for name in filter(self._is_wanted, list_queues(place.root, part)):
-                is_paired = part is Part.COMPACTION_INDEX
+                is_paired = part is StoreFolder.COMPACTION_INDEX
                 log = (
                     read_pairs(place.root, name).indexes
                     if is_paired
                     else read_queue(place.root, part, name)
                 )
                 yield from self._index_log(log, part, name)
-        if place.part in (None, Part.INDEX) and self._topic is None and not self._wanted.compacted:
-            yield from self._index_log(read_index_files(place.root), Part.INDEX, None)
+        if (
+            place.part in (None, StoreFolder.INDEX)
+            and self._topic is None
+            and not self._wanted.compacted
+        ):
+            yield from self._index_log(read_index_files(place.root), StoreFolder.INDEX, None)
 
-    def _index_log(self, log: MappedLog, part: Part, name: TopicPartition | None) -> Iterator[Row]:
-        gaps = () if part in (Part.COMPACTION_INDEX, Part.INDEX) else log.gaps
+    def _index_log(
+        self, log: MappedLog, part: StoreFolder, name: TopicPartition | None
+    ) -> Iterator[Row]:
+        gaps = () if part in (StoreFolder.COMPACTION_INDEX, StoreFolder.INDEX) else log.gaps
         for problem in (*log.problems, *gaps):
             self.note(problem)
         for file in log.files:
             yield from self._guarded(self._entry_rows(file, part, name), file.path)
 
     def _entry_rows(
-        self, file: MappedFile, part: Part, name: TopicPartition | None
+        self, file: MappedFile, part: StoreFolder, name: TopicPartition | None
     ) -> Iterator[Row]:
         first = self._wanted.offset or 0
-        if part is Part.INDEX:
+        if part is StoreFolder.INDEX:
             return key_rows(file)
         data = read_whole(file, INDEX_LIMIT_BYTES)
-        if part is Part.CONSUME_QUEUE:
+        if part is StoreFolder.CONSUME_QUEUE:
             return consume_queue_rows(data, name, file.path, file.start, first)
-        if part is Part.EXTENSION:
+        if part is StoreFolder.EXTENSION:
             return extension_rows(data, name, file.path, file.start)
-        index = "batchconsumequeue" if part is Part.BATCH_QUEUE else "compaction"
+        index = "batchconsumequeue" if part is StoreFolder.BATCH_QUEUE else "compaction"
         return batch_unit_rows(data, name, file.path, index, first)
 
     def _guarded(
@@ -419,7 +435,7 @@ class _StoreDump:
 
     def _file_rows(self, place: StorePlace) -> Iterator[Row]:
         kind = place.file
-        if kind is FileKind.INDEX or (kind is not None and kind.has_units):
+        if kind is RocketmqFileKind.INDEX or (kind is not None and kind.has_units):
             return self._index_log(read_one_file(place.path), PART_OF_KIND[kind], place.name)
         remedy = None if kind is None else remedy_of(kind)
         return self._guarded(self._side_rows(place), place.path, remedy)

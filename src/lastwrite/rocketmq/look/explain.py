@@ -12,21 +12,21 @@ from lastwrite.engine.context import Context
 from lastwrite.engine.rules.ranges import Hold, Range
 from lastwrite.engine.system import Decision
 from lastwrite.errors import LogError
-from lastwrite.explanation.fates import Answer, Fates, RecordFacts
-from lastwrite.explanation.partition import Described, Explainer, RangeReasons
+from lastwrite.explanation.outcomes import OutcomeReason, OutcomeRules, RecordFacts
+from lastwrite.explanation.partition import RangeReasons, RecordDescription, RecordExplainer
 from lastwrite.explanation.range_reasons import lag_reasons, range_reasons
 from lastwrite.explanation.records import KeyRecord
 from lastwrite.model.columns import TOMBSTONE
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.policy import LONG_MAX
-from lastwrite.reports.explanation import Fate, Reason, Rule
+from lastwrite.reports.explanation import Reason, RecordOutcome, Rule
 from lastwrite.reports.table import BODY_LIMIT_BYTES
 from lastwrite.rocketmq.format.record import body_of, decode_message
 from lastwrite.rocketmq.rules.settings import RocketmqConfig
 from lastwrite.rocketmq.system import range_of
 
 
-class RocketmqFates(Fates):
+class RocketmqOutcomeRules(OutcomeRules):
     """RocketMQ's wording for what happens to a message."""
 
     active = "in the active file"
@@ -36,7 +36,7 @@ class RocketmqFates(Fates):
     def place(cls, offset: int) -> str:
         return f"queue offset {offset}"
 
-    def delete(self, facts: RecordFacts, message: str) -> Answer:
+    def delete(self, facts: RecordFacts, message: str) -> OutcomeReason:
         """A delete is kept for a time counted from its store time.
 
         A broker's compaction drops it at once.
@@ -51,30 +51,30 @@ class RocketmqFates(Fates):
         if facts.goes:
             return self.next_expired(f"{message}passed {-waits} ms ago")
         if due_ms > LONG_MAX:
-            return Answer(
-                Fate.LATER,
+            return OutcomeReason(
+                RecordOutcome.LATER,
                 f"{message}reaches beyond the last moment",
                 "no round of ours drops it; a broker's own run does, at once",
             )
         if waits <= 0:
-            return Answer(
-                Fate.LATER,
+            return OutcomeReason(
+                RecordOutcome.LATER,
                 f"{message}passed, but it is the queue's last message, by which a broker knows the "
                 "queue's end",
                 "the first round after another message is written drops it",
             )
-        return Answer(
-            Fate.LATER,
+        return OutcomeReason(
+            RecordOutcome.LATER,
             f"{message}passes in {waits} ms",
             f"the first round at or after time {due_ms} drops it, and a round needs dirty messages",
             due_ms,
         )
 
 
-class RocketmqExplainer(Explainer):
+class RocketmqExplainer(RecordExplainer):
     """RocketMQ's part of ``explanation.partition``, which documents the methods."""
 
-    fates = RocketmqFates
+    fates = RocketmqOutcomeRules
 
     def range_of(self, context: Context, log: PartitionLog, decision: Decision) -> RangeReasons:
         options = context.options
@@ -92,13 +92,13 @@ class RocketmqExplainer(Explainer):
     def span(self, first: int, end: int) -> str:
         return f"queue {super().span(first, end)}"
 
-    def describe(self, log: PartitionLog, record: KeyRecord) -> Described:
+    def describe(self, log: PartitionLog, record: KeyRecord) -> RecordDescription:
         found = decode_message(record.data, 0, len(record.data))
         try:
             size = len(body_of(found, BODY_LIMIT_BYTES))
         except LogError:  # kept as it is
             size = len(found.body)
-        return Described(
+        return RecordDescription(
             found.queue_offset,
             self.fates.place(found.queue_offset),
             found.store_time_ms,

@@ -26,7 +26,7 @@ from lastwrite.errors import EnvironmentUnfit, InvalidConfig, LogError
 from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.log import Problem, any_damaged
 from lastwrite.model.progress import NoProgress, Progress
-from lastwrite.model.work import Failed
+from lastwrite.model.work import FailedUnit
 from lastwrite.reports.document import Document
 from lastwrite.reports.table import BODY_LIMIT_BYTES
 from lastwrite.rocketmq.format import record
@@ -36,25 +36,25 @@ from lastwrite.rocketmq.format.kernels import MessageTable
 from lastwrite.rocketmq.format.names import file_name
 from lastwrite.rocketmq.format.property_columns import property_items
 from lastwrite.rocketmq.look.rows import TRANSACTIONS, message_rows
-from lastwrite.rocketmq.look.walk import Chunk, LogWalk
+from lastwrite.rocketmq.look.walk import LogWalk, RecordWindow
 from lastwrite.rocketmq.store import layouts, lock
-from lastwrite.rocketmq.store.beside_a_broker import up_to_dispatched
+from lastwrite.rocketmq.store.live_files import up_to_dispatched
 from lastwrite.rocketmq.store.missing import missing_files
 from lastwrite.rocketmq.store.place import find_place
 from lastwrite.rocketmq.store.reading import (
-    FileKind,
     MappedFile,
     MappedLog,
-    Part,
+    RocketmqFileKind,
+    StoreFolder,
     read_commit_log,
     read_files,
     read_one_file,
 )
-from lastwrite.spark.census import ask_workers
 from lastwrite.spark.inline import Inline, place_of
 from lastwrite.spark.use import runner_for
+from lastwrite.spark.worker_check import check_workers
 from lastwrite.storage import files
-from lastwrite.storage.exports import new_folder, refuse_inside
+from lastwrite.storage.exports import new_folder, reject_inside
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,7 +81,7 @@ class ExportReport(Document, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _ExportJob:
     """The arguments that every task gets."""
 
     log: MappedLog
@@ -132,7 +132,7 @@ def export(  # one parameter an option of the command line
     log = _find_log(path, config)
     is_file = os.path.isfile(path)
     folders = [] if is_file else [os.path.dirname(file.path) for file in log.files]
-    refuse_inside(to, [path, find_place(path).root or path, *folders])
+    reject_inside(to, [path, find_place(path).root or path, *folders])
     report = ExportReport(path=str(path), to=to, format=format)
     root = find_place(path).root
     report.problems = [
@@ -146,11 +146,11 @@ def export(  # one parameter an option of the command line
         new_folder(to) as folder,
         runner_for(where, master, memory, conf or {}, tell) as (runner, _),
     ):
-        ask_workers(runner, [*(file.path for file in log.files[:1]), folder], tell)
-        job = _Job(log, folder, format, topic, partition)
+        check_workers(runner, [*(file.path for file in log.files[:1]), folder], tell)
+        job = _ExportJob(log, folder, format, topic, partition)
         weights = [file.size_bytes for file in log.files]
         for done in runner.run("export", partial(_write_file, job), list(log.files), weights, tell):
-            if isinstance(done, Failed):
+            if isinstance(done, FailedUnit):
                 raise done.error
             report.messages += done.messages
             report.parts += done.parts
@@ -163,10 +163,10 @@ def _find_log(path: str, config: Mapping[str, object] | None) -> MappedLog:
     """The commit log at ``path``; raises as ``export`` does."""
     place = find_place(path)
     if place.root is not None:
-        lock.refuse_if_held(place.root)
-    if place.file is FileKind.COMMIT_LOG:
+        lock.reject_if_held(place.root)
+    if place.file is RocketmqFileKind.COMMIT_LOG:
         return up_to_dispatched(place.root, lambda: read_one_file(path))
-    if place.file is None and place.part is Part.COMMIT_LOG:
+    if place.file is None and place.part is StoreFolder.COMMIT_LOG:
         return up_to_dispatched(place.root, lambda: read_files(path, is_copy=place.root is None))
     if place.file is None and place.part is None and place.root is not None:
         root = place.root
@@ -181,7 +181,7 @@ def _find_log(path: str, config: Mapping[str, object] | None) -> MappedLog:
 # ---------------------------------------------------------------------- one file of the log
 
 
-def _write_file(job: _Job, file: MappedFile) -> ExportReport:
+def _write_file(job: _ExportJob, file: MappedFile) -> ExportReport:
     """Write the parts of one file, and report on it."""
     done = ExportReport(path=file.path, to=job.folder, format=job.format)
     walk = LogWalk(job.log, done.problems.append, checks_crc=True)
@@ -215,7 +215,7 @@ def _write_file(job: _Job, file: MappedFile) -> ExportReport:
     return done
 
 
-def _put(job: _Job, start: int, held: list[Any]) -> int:
+def _put(job: _ExportJob, start: int, held: list[Any]) -> int:
     if job.format == "parquet":
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -230,14 +230,14 @@ def _put(job: _Job, start: int, held: list[Any]) -> int:
     return len(content)
 
 
-def _lines(chunk: Chunk, rows: Int64Array) -> tuple[bytes, int]:
+def _lines(chunk: RecordWindow, rows: Int64Array) -> tuple[bytes, int]:
     """JSON lines as printed by ``dump --json``, and their number."""
     encode = json.JSONEncoder(separators=(", ", ": "), check_circular=False).encode
     lines = [encode(row) for row in _rows(chunk, rows)]
     return ("\n".join(lines) + "\n").encode(), len(lines)
 
 
-def _rows(chunk: Chunk, rows: Int64Array) -> Iterator[dict[str, Any]]:
+def _rows(chunk: RecordWindow, rows: Int64Array) -> Iterator[dict[str, Any]]:
     for row in rows.tolist():
         yield from message_rows(
             chunk.message(row), chunk.file.path, chunk.position(row), "commit log"
@@ -282,7 +282,7 @@ def _schema() -> Any:
     )
 
 
-def _batches(chunk: Chunk, rows: Int64Array, bad: set[int]) -> list[tuple[Any, int]]:
+def _batches(chunk: RecordWindow, rows: Int64Array, bad: set[int]) -> list[tuple[Any, int]]:
     """The rows as Arrow record batches, in order, each with its count.
 
     Inner batches, bodies that do not decompress, and records with a wrong checksum (``bad``
@@ -327,7 +327,7 @@ def _from_rows(rows: list[dict[str, Any]]) -> Any:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _from_columns(chunk: Chunk, table: MessageTable, bodies: Mapping[int, bytes]) -> Any:
+def _from_columns(chunk: RecordWindow, table: MessageTable, bodies: Mapping[int, bytes]) -> Any:
     import pyarrow as pa
 
     from lastwrite.rows.arrow import bytes_column, text_column
@@ -388,7 +388,7 @@ def _compression(sys_flag: int) -> str:
     return str(record.compression_of(sys_flag)) if sys_flag & record.COMPRESSED else "none"
 
 
-def _hosts(chunk: Chunk, table: MessageTable, at: str, bit: int) -> Any:
+def _hosts(chunk: RecordWindow, table: MessageTable, at: str, bit: int) -> Any:
     """Hosts as text; each distinct host is formatted once."""
     import pyarrow as pa
 
@@ -405,7 +405,7 @@ def _hosts(chunk: Chunk, table: MessageTable, at: str, bit: int) -> Any:
 
 
 def _raw_hosts(
-    chunk: Chunk, table: MessageTable, at: str, bit: int
+    chunk: RecordWindow, table: MessageTable, at: str, bit: int
 ) -> Iterator[tuple[Int64Array, ByteArray]]:
     """Rows and the bytes of their hosts, a row each: first IPv4, then IPv6."""
     wide = (table["sys_flag"] & bit) != 0
@@ -415,7 +415,7 @@ def _raw_hosts(
             yield rows, chunk.buffer[table[at][rows][:, None] + np.arange(size)]
 
 
-def _message_ids(chunk: Chunk, table: MessageTable) -> Any:
+def _message_ids(chunk: RecordWindow, table: MessageTable) -> Any:
     """Offset message ids: host and address in hexadecimal digits."""
     import pyarrow as pa
 

@@ -30,10 +30,10 @@ from lastwrite.reports.table import BODY_LIMIT_BYTES
 from lastwrite.rocketmq.format import kernels, names, properties, record, units
 from lastwrite.rocketmq.format.index_file import IndexFile
 from lastwrite.rocketmq.format.java_hash import index_hash
-from lastwrite.rocketmq.format.record import Message, decode_message
+from lastwrite.rocketmq.format.record import RocketmqMessage, decode_message
 from lastwrite.rocketmq.look.walk import RECORD_LIMIT_BYTES, LogWalk
 from lastwrite.rocketmq.store import layouts
-from lastwrite.rocketmq.store.beside_a_broker import (
+from lastwrite.rocketmq.store.live_files import (
     Pairs,
     check_marks,
     marks,
@@ -46,7 +46,7 @@ from lastwrite.rocketmq.store.reading import (
     LogReader,
     MappedFile,
     MappedLog,
-    Part,
+    StoreFolder,
     commit_log_folders,
     list_queues,
     log_of_one,
@@ -69,13 +69,13 @@ BY_COMPACTION_INDEX = "compaction index"
 BY_SCAN = "commit log (no index)"
 BY_COMPACTION_SCAN = "compaction log (no index)"
 
-_QUEUES = (Part.CONSUME_QUEUE, Part.BATCH_QUEUE)
+_QUEUES = (StoreFolder.CONSUME_QUEUE, StoreFolder.BATCH_QUEUE)
 
 
-class Found(NamedTuple):
+class MessageMatch(NamedTuple):
     """A record, its file and position, and how it was found."""
 
-    message: Message
+    message: RocketmqMessage
     file: str
     position: int
     found_by: str
@@ -118,7 +118,7 @@ class _Contradiction(Exception):
     """How an index contradicts the log. Never leaves this module."""
 
 
-def dispatches_of(message: Message) -> list[tuple[str, int, int]]:
+def dispatches_of(message: RocketmqMessage) -> list[tuple[str, int, int]]:
     """Topic, queue and offset of every unit of the record: its own queue, then light queues."""
     found = [(message.topic, message.queue_id, message.queue_offset)]
     if names.dispatches_to_light_queues(message.topic):
@@ -170,7 +170,7 @@ class StoreFinder:
 
     # ------------------------------------------------------------------ addresses
 
-    def read(self, address: int, size: int | None = None) -> Message:
+    def read(self, address: int, size: int | None = None) -> RocketmqMessage:
         """The record that begins at ``address``.
 
         Raises:
@@ -188,12 +188,12 @@ class StoreFinder:
             raise CorruptLog(f"the record at {address} has the address {message.physical_offset}")
         return message
 
-    def found(self, message: Message, address: int, by: str) -> Found:
+    def found(self, message: RocketmqMessage, address: int, by: str) -> MessageMatch:
         file = self.log.find(address)
         assert file is not None  # it was read from there
-        return Found(message, file.path, address - file.start, by)
+        return MessageMatch(message, file.path, address - file.start, by)
 
-    def at_address(self, address: int) -> Iterator[Found]:
+    def at_address(self, address: int) -> Iterator[MessageMatch]:
         """The record that begins at ``address``, else the one that contains that byte."""
         file = self.log.find(address)
         if file is None:
@@ -210,11 +210,11 @@ class StoreFinder:
                     f"no record begins at {address}: it is byte {address - file.start - position} of the one that "
                     f"begins at {file.start + position}"
                 )
-                yield Found(message, file.path, position, BY_SCAN)
+                yield MessageMatch(message, file.path, position, BY_SCAN)
                 return
         self.say(f"no record at address {address} of {file.path}")
 
-    def by_message_id(self, text: str, topic: str | None) -> Iterator[Found]:
+    def by_message_id(self, text: str, topic: str | None) -> Iterator[MessageMatch]:
         """The record of an offset message id, or else the records with this unique key.
 
         Raises:
@@ -265,7 +265,11 @@ class StoreFinder:
             return []
         found = {
             name
-            for part in (Part.CONSUME_QUEUE, Part.BATCH_QUEUE, Part.COMPACTION_LOG)
+            for part in (
+                StoreFolder.CONSUME_QUEUE,
+                StoreFolder.BATCH_QUEUE,
+                StoreFolder.COMPACTION_LOG,
+            )
             for name in list_queues(self._root, part)
             if topic in (None, name.topic) and queue in (None, name.partition)
         }
@@ -280,7 +284,7 @@ class StoreFinder:
                     found.add(name)
         return sorted(found)
 
-    def queue(self, name: TopicPartition, first: int = 0) -> Iterator[Found]:
+    def queue(self, name: TopicPartition, first: int = 0) -> Iterator[MessageMatch]:
         """The queue's records from queue offset ``first`` on, found through its consume queue.
 
         For offsets missing between units and after the last unit, the commit log itself is
@@ -338,8 +342,8 @@ class StoreFinder:
         yield from rest
 
     def _named_missing(
-        self, name: TopicPartition, found: Iterator[Found], next_offset: int
-    ) -> Iterator[Found]:
+        self, name: TopicPartition, found: Iterator[MessageMatch], next_offset: int
+    ) -> Iterator[MessageMatch]:
         """Yield ``found``, a queue's records from ``next_offset`` on.
 
         Notes the records with a unit that are missing.
@@ -362,7 +366,7 @@ class StoreFinder:
     def _is_expired(self, unit: _Unit) -> bool:
         return 0 <= unit.address < self.log.start
 
-    def _believed(self, unit: _Unit, name: TopicPartition, at_least: int) -> Message:
+    def _believed(self, unit: _Unit, name: TopicPartition, at_least: int) -> RocketmqMessage:
         if unit.offset + unit.number <= at_least:
             raise _Contradiction(f"offset {unit.offset} where {at_least} or more should follow")
         try:
@@ -389,27 +393,27 @@ class StoreFinder:
             for gap in log.gaps:  # the commit log has the messages
                 self.say(str(gap))
             for file in log.files:
-                if part is Part.CONSUME_QUEUE and file.end <= first * size:
+                if part is StoreFolder.CONSUME_QUEUE and file.end <= first * size:
                     continue
                 table, count = self._valid_units(file, part)
-                if part is Part.BATCH_QUEUE:
+                if part is StoreFolder.BATCH_QUEUE:
                     begin = units.find_offset(table, first, count)
                 else:
                     begin = max(first - file.start // size, 0)
                 for row in range(begin, count):
                     unit = _Unit.of(table, row, file)
-                    if not unit.is_filler or part is Part.BATCH_QUEUE:
+                    if not unit.is_filler or part is StoreFolder.BATCH_QUEUE:
                         yield unit
                 is_short = count < len(table) and self.log.bound is None
-                if part is Part.CONSUME_QUEUE and is_short and not log.is_last(file):
+                if part is StoreFolder.CONSUME_QUEUE and is_short and not log.is_last(file):
                     # Missing units in the middle must not make the next file's first unit look like
                     # the next message.
                     yield _Unit.of(table, count, file)._replace(address=-1, size=0)
 
-    def _files(self, part: Part, name: TopicPartition) -> MappedLog:
+    def _files(self, part: StoreFolder, name: TopicPartition) -> MappedLog:
         return read_queue(self._root, part, name) if self._root is not None else MappedLog()
 
-    def _valid_units(self, file: MappedFile, part: Part) -> tuple[units.Units, int]:
+    def _valid_units(self, file: MappedFile, part: StoreFolder) -> tuple[units.Units, int]:
         """The units of an index file, and how many of them count.
 
         Units are left out if they are invalid or belong to the part of the log that is not read.
@@ -430,7 +434,7 @@ class StoreFinder:
 
     def _scan(
         self, name: TopicPartition, first: int, start: int = 0, end: int | None = None
-    ) -> Iterator[Found]:
+    ) -> Iterator[MessageMatch]:
         """The queue's records with queue offset ``first`` or higher, in commit log order."""
         if end is not None and end <= self.log.start:
             return
@@ -447,7 +451,7 @@ class StoreFinder:
                     and offset + _messages(message) > first
                     for topic, queue, offset in dispatches_of(message)
                 ):
-                    yield Found(message, chunk.file.path, chunk.position(row), BY_SCAN)
+                    yield MessageMatch(message, chunk.file.path, chunk.position(row), BY_SCAN)
 
     def _first_late(
         self, name: TopicPartition, time_ms: int, first: int, start: int = 0, end: int | None = None
@@ -464,7 +468,7 @@ class StoreFinder:
 
     def by_key(
         self, key: str, topic: str | None = None, is_unique: bool = False
-    ) -> Iterator[Found]:
+    ) -> Iterator[MessageMatch]:
         """The records of ``topic`` with the key, in commit log order. None means all topics.
 
         With ``is_unique`` only the client's unique key counts, otherwise the application's keys as
@@ -492,7 +496,7 @@ class StoreFinder:
                 self.say(
                     f"no index file leads to the key {key!r}: the index was rebuilt in memory from the commit log"
                 )
-        if self._root is not None and list_queues(self._root, Part.BATCH_QUEUE):
+        if self._root is not None and list_queues(self._root, StoreFolder.BATCH_QUEUE):
             # A broker indexes an inner batch but not the messages in it.
             known = {each.message.physical_offset for each in (*found, *rest)}
             rest += [
@@ -585,7 +589,7 @@ class StoreFinder:
         start: int = 0,
         end: int | None = None,
         only_inner: bool = False,
-    ) -> Iterator[Found]:
+    ) -> Iterator[MessageMatch]:
         """The records with the key, and inner batches with a message that has it."""
         wanted = key.encode("utf-8", "surrogateescape")
         for chunk in self._walk().chunks(start, end):
@@ -595,7 +599,7 @@ class StoreFinder:
                 if topic in (None, message.topic) and any(
                     has_key(each, key, is_unique) for each in _with_members(message)
                 ):
-                    yield Found(message, chunk.file.path, chunk.position(row), BY_SCAN)
+                    yield MessageMatch(message, chunk.file.path, chunk.position(row), BY_SCAN)
 
     # ------------------------------------------------------------------ times
 
@@ -640,7 +644,7 @@ class StoreFinder:
         if part is None:
             raise _Contradiction("there is none")
         log = self._files(part, name)
-        dtype = units.queue_units(b"", is_batch=part is Part.BATCH_QUEUE).dtype
+        dtype = units.queue_units(b"", is_batch=part is StoreFolder.BATCH_QUEUE).dtype
         firsts = [0]  # the number of each file's first unit
         for file in log.files:
             firsts.append(firsts[-1] + file.size_bytes // dtype.itemsize)
@@ -686,7 +690,7 @@ class StoreFinder:
 
     def compacted(
         self, name: TopicPartition, first: int = 0, only: str | None = None
-    ) -> Iterator[Found]:
+    ) -> Iterator[MessageMatch]:
         """The records of the queue's compaction log from queue offset ``first`` on.
 
         They are found by its index. ``only`` restricts the result to this file. Zeros or stale
@@ -703,7 +707,7 @@ class StoreFinder:
 
     def _of_pairs(
         self, listed: Pairs, name: TopicPartition, first: int, only: str | None
-    ) -> Iterator[Found]:
+    ) -> Iterator[MessageMatch]:
         """The records of ``compacted`` in one listing of the files.
 
         Raises:
@@ -744,10 +748,10 @@ class StoreFinder:
 
     def _indexed(
         self, file: MappedFile, pair: MappedFile | None, reader: LogReader, first: int
-    ) -> Iterator[Found]:
+    ) -> Iterator[MessageMatch]:
         if pair is None:
             raise _Contradiction("it has no index file")
-        table, count = _valid_units(pair, Part.COMPACTION_INDEX)
+        table, count = _valid_units(pair, StoreFolder.COMPACTION_INDEX)
         for n in range(units.find_offset(table, first, count), count):
             address, size = int(table["physical_offset"][n]), int(table["size"][n])
             offset = int(table["base"][n])
@@ -766,17 +770,17 @@ class StoreFinder:
                     f"{where}: it leads to offset {message.queue_offset} of {message.size} bytes"
                 )
             first = offset + 1
-            yield Found(message, file.path, address - file.start, BY_COMPACTION_INDEX, False)
+            yield MessageMatch(message, file.path, address - file.start, BY_COMPACTION_INDEX, False)
 
-    def _framed(self, file: MappedFile, first: int) -> Iterator[Found]:
+    def _framed(self, file: MappedFile, first: int) -> Iterator[MessageMatch]:
         walk = LogWalk(log_of_one(file), self._note, is_compaction=True)
         for _, position, message in walk.records():
             if message.queue_offset >= first:
                 first = message.queue_offset + 1
-                yield Found(message, file.path, position, BY_COMPACTION_SCAN, False)
+                yield MessageMatch(message, file.path, position, BY_COMPACTION_SCAN, False)
 
 
-def has_key(message: Message, key: str, is_unique: bool = False) -> bool:
+def has_key(message: RocketmqMessage, key: str, is_unique: bool = False) -> bool:
     """Whether an index file or compaction uses this key for the message.
 
     With ``is_unique`` only the client's unique key counts.
@@ -785,7 +789,7 @@ def has_key(message: Message, key: str, is_unique: bool = False) -> bool:
     return key == message.unique_key or (not is_unique and is_one_of(keys, key))
 
 
-def _with_members(message: Message) -> Iterator[Message]:
+def _with_members(message: RocketmqMessage) -> Iterator[RocketmqMessage]:
     """The message, and the messages of an inner batch if it can be read."""
     yield message
     if message.is_inner_batch:
@@ -798,15 +802,15 @@ def is_one_of(keys: str, key: str) -> bool:
     return key == keys or key in keys.split(" ")
 
 
-def _messages(message: Message) -> int:
+def _messages(message: RocketmqMessage) -> int:
     """How many queue offsets the record takes."""
     text = message.properties.get(properties.INNER_NUM, "")
     is_number = text.isascii() and text.isdigit() and len(text) < 10
     return int(text) if message.is_inner_batch and is_number else 1
 
 
-def _valid_units(file: MappedFile, part: Part) -> tuple[units.Units, int]:
+def _valid_units(file: MappedFile, part: StoreFolder) -> tuple[units.Units, int]:
     """The units of an index file, and how many are valid."""
     data = read_whole(file, INDEX_LIMIT_BYTES)
-    table = units.queue_units(data, is_batch=part is not Part.CONSUME_QUEUE)
+    table = units.queue_units(data, is_batch=part is not StoreFolder.CONSUME_QUEUE)
     return table, units.valid_count(table)

@@ -19,15 +19,15 @@ from lastwrite.model.log import Problem, TopicPartition
 from lastwrite.rocketmq.format import kernels, names, units
 from lastwrite.rocketmq.format.index_file import INDEX_HEADER, IndexFile
 from lastwrite.rocketmq.look.inspection import FileOfLog, IndexOfQueue
-from lastwrite.rocketmq.look.walk import Chunk
+from lastwrite.rocketmq.look.walk import RecordWindow
 from lastwrite.rocketmq.store.dispatched import MAKE_ANEW
 from lastwrite.rocketmq.store.reading import (
     INDEX_LIMIT_BYTES,
-    FileKind,
     LogReader,
     MappedFile,
     MappedLog,
-    Part,
+    RocketmqFileKind,
+    StoreFolder,
     map_whole,
     read_whole,
 )
@@ -56,7 +56,7 @@ class QueueProof:
         self._files = files
         self._found = found
         self._note = note
-        self._is_batch = found.kind == Part.BATCH_QUEUE
+        self._is_batch = found.kind == StoreFolder.BATCH_QUEUE
         self._batches = self._read_batches() if self._is_batch else np.empty(0, units.BATCH_DTYPE)
         self._reader = LogReader(files)
         self._matched = self._lacking = self._wrong = 0
@@ -73,7 +73,7 @@ class QueueProof:
         valid = [part[: units.valid_count(part)] for part in parts]
         return np.concatenate(valid) if valid else np.empty(0, units.BATCH_DTYPE)
 
-    def compare(self, chunk: Chunk, rows: Int64Array) -> None:
+    def compare(self, chunk: RecordWindow, rows: Int64Array) -> None:
         """Compare the next records of the queue."""
         table = chunk.table[rows[chunk.is_dispatched(rows)]]
         if self._is_batch and len(table):
@@ -248,7 +248,7 @@ class KeyProof:
         # For headers with wrong times: file, byte, and message.
         self._headers: list[tuple[str, int, str]] = []
 
-    def compare(self, chunk: Chunk) -> None:
+    def compare(self, chunk: RecordWindow) -> None:
         """Compare the next records."""
         if not self._files:
             return
@@ -316,7 +316,7 @@ class KeyProof:
                 self._headers.append((file.path, at, said))
 
     @staticmethod
-    def _keys(chunk: Chunk, first: int, tags: bool) -> Int64Array:
+    def _keys(chunk: RecordWindow, first: int, tags: bool) -> Int64Array:
         """Address and hash of each key of the records, as one number."""
         table = chunk.table
         lengths = np.maximum(table["key_length"], table["marks"] >> kernels.KEY_LENGTH_SHIFT)
@@ -365,7 +365,7 @@ class PairProof:
         self._note = note
         self._next = 0
         self._is_noted = False
-        self.file = FileOfLog(file="", kind=FileKind.COMPACTION_INDEX, bytes=0)
+        self.file = FileOfLog(file="", kind=RocketmqFileKind.COMPACTION_INDEX, bytes=0)
         self._units: units.Units | None = None
         if pair is not None:
             entries = units.batch_units(read_whole(pair, INDEX_LIMIT_BYTES))
@@ -373,7 +373,7 @@ class PairProof:
             self._units = entries[:count]
             self.file = FileOfLog(
                 file=pair.path,
-                kind=FileKind.COMPACTION_INDEX,
+                kind=RocketmqFileKind.COMPACTION_INDEX,
                 bytes=pair.size_bytes,
                 start=pair.start,
                 entries=count,
@@ -395,7 +395,7 @@ class PairProof:
             return self._log.start
         return int(self._units["physical_offset"][-1]) + int(self._units["size"][-1])
 
-    def compare(self, chunk: Chunk) -> Int64Array:
+    def compare(self, chunk: RecordWindow) -> Int64Array:
         """Compare the records of the chunk. Returns the rows with a unit, which are served."""
         table = chunk.table
         if self._units is None:

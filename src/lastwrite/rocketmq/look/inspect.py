@@ -45,18 +45,18 @@ from lastwrite.rocketmq.look.inspection import (
     StoreReport,
 )
 from lastwrite.rocketmq.look.rows import POSITIONS_REMEDY, remedy_of, side_rows
-from lastwrite.rocketmq.look.walk import Chunk, Ending, LogWalk
-from lastwrite.rocketmq.store import archived, beside_a_broker, layouts, lock
+from lastwrite.rocketmq.look.walk import Ending, LogWalk, RecordWindow
+from lastwrite.rocketmq.store import archived, layouts, live_files, lock
 from lastwrite.rocketmq.store.dispatched import MAKE_ANEW
 from lastwrite.rocketmq.store.missing import missing_files
 from lastwrite.rocketmq.store.place import StorePlace, find_place, locate
 from lastwrite.rocketmq.store.reading import (
     INDEX_LIMIT_BYTES,
     PART_OF_KIND,
-    FileKind,
     MappedFile,
     MappedLog,
-    Part,
+    RocketmqFileKind,
+    StoreFolder,
     commit_log_folders,
     list_queues,
     log_folder,
@@ -80,20 +80,20 @@ MOST_KEYS = 4_000_000  # distinct keys counted in a compaction log; above this t
 
 _EMPTY_COMPRESSED_BYTES = 64  # a larger body does not decompress to nothing
 _TITLES = {
-    Part.COMMIT_LOG: "commit log",
-    Part.CONSUME_QUEUE: "consume queues",
-    Part.EXTENSION: "consume queue extensions",
-    Part.BATCH_QUEUE: "batch consume queues",
-    Part.COMPACTION_LOG: "compaction logs",
-    Part.COMPACTION_INDEX: "compaction indexes",
-    Part.COMPACTION: "compaction logs with their indexes",
-    Part.INDEX: "index files",
-    Part.CONFIG: "settings",
+    StoreFolder.COMMIT_LOG: "commit log",
+    StoreFolder.CONSUME_QUEUE: "consume queues",
+    StoreFolder.EXTENSION: "consume queue extensions",
+    StoreFolder.BATCH_QUEUE: "batch consume queues",
+    StoreFolder.COMPACTION_LOG: "compaction logs",
+    StoreFolder.COMPACTION_INDEX: "compaction indexes",
+    StoreFolder.COMPACTION: "compaction logs with their indexes",
+    StoreFolder.INDEX: "index files",
+    StoreFolder.CONFIG: "settings",
 }
 _QUEUE_INDEXES = {
-    Part.CONSUME_QUEUE: "consume_queue",
-    Part.BATCH_QUEUE: "batch_consume_queue",
-    Part.EXTENSION: "extension",
+    StoreFolder.CONSUME_QUEUE: "consume_queue",
+    StoreFolder.BATCH_QUEUE: "batch_consume_queue",
+    StoreFolder.EXTENSION: "extension",
 }
 _SIDE_PATHS = (
     names.CHECKPOINT,
@@ -128,10 +128,10 @@ def inspect_store(
     place = find_place(path)
     ROCKETMQ.check_config(config or {})
     if place.root is not None:
-        lock.refuse_if_held(place.root)
+        lock.reject_if_held(place.root)
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     asked = topic, queue, progress or NoProgress(), dict(config or {}), include_active
-    report = _inspected(path, place, now, lambda report: _Inspection(place, report, *asked))
+    report = _inspected(path, place, now, lambda report: _StoreInspection(place, report, *asked))
     report.seconds = round(time.monotonic() - began, 3)
     return report
 
@@ -153,12 +153,12 @@ def inspect_beside(
     place = find_place(path)
     asked = topic, queue, progress or NoProgress(), dict(config or {})
     return _inspected(
-        path, place, 0, lambda report: _Inspection(place, report, *asked, has_compaction=False)
+        path, place, 0, lambda report: _StoreInspection(place, report, *asked, has_compaction=False)
     )
 
 
 def _inspected(
-    path: str, place: StorePlace, now_ms: int, job: Callable[[StoreReport], _Inspection]
+    path: str, place: StorePlace, now_ms: int, job: Callable[[StoreReport], _StoreInspection]
 ) -> StoreReport:
     """The report of the inspection that ``job`` creates.
 
@@ -169,8 +169,10 @@ def _inspected(
         CommitConflict: files were exchanged or deleted during every attempt.
     """
     for tries in range(1, TRIES + 1):
-        report = StoreReport(path=str(path), what=what_is(place), now_ms=now_ms, root=place.root)
-        is_open = place.root is not None and beside_a_broker.is_open(place.root)
+        report = StoreReport(
+            path=str(path), what=recognize_file(place), now_ms=now_ms, root=place.root
+        )
+        is_open = place.root is not None and live_files.is_open(place.root)
         with one_try(tries, is_open=is_open):
             job(report).run()
             is_damaged = any_damaged(report.problems) or any(
@@ -181,7 +183,7 @@ def _inspected(
     raise AssertionError("unreachable")
 
 
-def what_is(place: StorePlace) -> str:
+def recognize_file(place: StorePlace) -> str:
     """The place in words: ``store``, ``consume queues of orders-3``, …"""
     if place.file is not None:
         return f"{place.file}" + (f" of {place.name}" if place.name is not None else "")
@@ -194,7 +196,7 @@ def what_is(place: StorePlace) -> str:
 
 
 @dataclass(slots=True)
-class _Inspection:
+class _StoreInspection:
     """The inspection of one place, which fills a report."""
 
     place: StorePlace
@@ -206,7 +208,9 @@ class _Inspection:
     include_active: bool = False
     has_compaction: bool = True  # read compaction logs, too
     queues: dict[TopicPartition, QueueInspection] = field(default_factory=dict)
-    topics: Mapping[str, sides.Topic] | None = None  # from the settings; None means not read yet
+    topics: Mapping[str, sides.TopicConfig] | None = (
+        None  # from the settings; None means not read yet
+    )
     seen: set[tuple[str, int | None, str]] = field(default_factory=set)  # problems
 
     def run(self) -> None:
@@ -220,15 +224,19 @@ class _Inspection:
             if place.root is not None and not (self.topic is None and self.queue is None):
                 self._check_asked(place.root)
             self._store()
-        elif place.part is Part.COMMIT_LOG:
+        elif place.part is StoreFolder.COMMIT_LOG:
             log = self._up_to_dispatched(lambda: read_files(place.path, is_copy=place.root is None))
             self.progress.stage("inspect", log.size_bytes)
             self._note_all(log)
             self._note_gaps(log)
             self._commit_log([place.path], log, {})
-        elif place.part in (Part.COMPACTION, Part.COMPACTION_LOG, Part.COMPACTION_INDEX):
+        elif place.part in (
+            StoreFolder.COMPACTION,
+            StoreFolder.COMPACTION_LOG,
+            StoreFolder.COMPACTION_INDEX,
+        ):
             self._compactions(place.root or place.path)
-        elif place.part is Part.INDEX:
+        elif place.part is StoreFolder.INDEX:
             self._index_files(place.root, place.path)
         else:
             for name in sorted(os.listdir(place.path)):
@@ -258,8 +266,8 @@ class _Inspection:
             return
         self._compactions(root)
         if self.topic is None:
-            self._index_files(root, os.path.join(root, Part.INDEX), log)
-        if not beside_a_broker.is_open(root):
+            self._index_files(root, os.path.join(root, StoreFolder.INDEX), log)
+        if not live_files.is_open(root):
             abort = os.path.join(root, names.ABORT)
             self.report.stopped_in_order = not os.path.lexists(abort)
             if not self.report.stopped_in_order:
@@ -274,9 +282,9 @@ class _Inspection:
                 self._file(found)
 
     def _up_to_dispatched(self, read: Callable[[], MappedLog]) -> MappedLog:
-        log = beside_a_broker.up_to_dispatched(self.place.root, read)
+        log = live_files.up_to_dispatched(self.place.root, read)
         if log.bound is not None and self.place.root is not None:
-            self._note(beside_a_broker.open_store(self.place.root, log.bound))
+            self._note(live_files.open_store(self.place.root, log.bound))
         return log
 
     def _is_wanted(self, name: TopicPartition) -> bool:
@@ -345,7 +353,7 @@ class _Inspection:
         found = LogInspection(
             folders=folders, file_size=log.file_size, start=log.start, bytes=log.size_bytes
         )
-        files = {file.path: _counted(file, FileKind.COMMIT_LOG) for file in log.files}
+        files = {file.path: _counted(file, RocketmqFileKind.COMMIT_LOG) for file in log.files}
         found.files = list(files.values())
         known = len(self.report.problems)
         walk = self._log_walk(log, self._note)
@@ -357,9 +365,9 @@ class _Inspection:
             for name, rows in self._count_by_queue(chunk, found.contents):
                 if name in proofs:
                     proofs[name].compare(chunk, rows)
-                elif self.place.part is not Part.COMMIT_LOG:
+                elif self.place.part is not StoreFolder.COMMIT_LOG:
                     self._note_missing_queue(name, chunk, rows)
-            if self.place.part is not Part.COMMIT_LOG:
+            if self.place.part is not StoreFolder.COMMIT_LOG:
                 self._compare_light_queues(chunk, proofs)
         for path, ending in walk.endings.items():
             _note_end(files[path], ending, {0: "never written", files[path].bytes: "full"})
@@ -368,11 +376,11 @@ class _Inspection:
             proof.end(is_whole)
         if keys is not None:
             keys.end()
-        if log.files or self.place.part is Part.COMMIT_LOG:
+        if log.files or self.place.part is StoreFolder.COMMIT_LOG:
             self.report.commit_log = found
 
     def _count_by_queue(
-        self, chunk: Chunk, total: Messages
+        self, chunk: RecordWindow, total: Messages
     ) -> list[tuple[TopicPartition, Int64Array]]:
         """Count a chunk into ``total`` and into each wanted queue.
 
@@ -392,12 +400,16 @@ class _Inspection:
                 wanted.append((name, rows))
         return wanted
 
-    def _note_missing_queue(self, name: TopicPartition, chunk: Chunk, rows: Int64Array) -> None:
+    def _note_missing_queue(
+        self, name: TopicPartition, chunk: RecordWindow, rows: Int64Array
+    ) -> None:
         """Note that the records' queue has no consume queue."""
         if self.place.root is not None and layouts.rocksdb_folders(self.place.root):
             return  # noted once for all queues
         if chunk.is_dispatched(rows).any():
-            folder = queue_folder(os.path.join(self.place.root or "", Part.CONSUME_QUEUE), name)
+            folder = queue_folder(
+                os.path.join(self.place.root or "", StoreFolder.CONSUME_QUEUE), name
+            )
             wrong = f"no consume queue of {name}, and the commit log has its messages"
             self._note(
                 recovered(wrong, folder, None, "lastwrite dispatch STORE --whole-log builds it"),
@@ -405,7 +417,7 @@ class _Inspection:
             )
 
     def _compare_light_queues(
-        self, chunk: Chunk, proofs: Mapping[TopicPartition, QueueProof]
+        self, chunk: RecordWindow, proofs: Mapping[TopicPartition, QueueProof]
     ) -> None:
         """Compare the chunk's records with the light queues that they name."""
         if self.topics is None:
@@ -419,7 +431,9 @@ class _Inspection:
                 table["queue_offset"] = offsets
                 proofs[name].compare_light(table)
                 continue
-            folder = queue_folder(os.path.join(self.place.root or "", Part.CONSUME_QUEUE), name)
+            folder = queue_folder(
+                os.path.join(self.place.root or "", StoreFolder.CONSUME_QUEUE), name
+            )
             wrong = f"no consume queue of the light queue {name}, which records of the log name"
             remedy = (
                 "lastwrite dispatch STORE --whole-log builds it; a broker does not, once another "
@@ -443,13 +457,13 @@ class _Inspection:
                 self._note_gaps(files, name)
                 found = self._count_units(files, part, log, note)
                 setattr(self._of(name), attribute, found)
-                if part is not Part.EXTENSION and log.files:
+                if part is not StoreFolder.EXTENSION and log.files:
                     folder = queue_folder(os.path.join(root, part), name)
                     proofs[name] = QueueProof(name, folder, files, found, note)
         return proofs
 
     def _count_units(
-        self, files: MappedLog, part: Part, log: MappedLog, note: Note
+        self, files: MappedLog, part: StoreFolder, log: MappedLog, note: Note
     ) -> IndexOfQueue:
         """Count the units of a queue's index, file by file."""
         found = IndexOfQueue(kind=part, file_size=files.file_size)
@@ -466,7 +480,7 @@ class _Inspection:
                 found.first_offset = one.first_offset
             if one.last_offset is not None:
                 found.end_offset = one.last_offset + 1
-            if part is Part.CONSUME_QUEUE and not files.is_last(file):
+            if part is StoreFolder.CONSUME_QUEUE and not files.is_last(file):
                 if one.end_position != file.size_bytes:
                     wrong = "units are missing, and files of the queue follow"
                     note(damaged(wrong, file.path, one.end_position, MAKE_ANEW))
@@ -484,8 +498,8 @@ class _Inspection:
                 positions = sides.decode_positions(read_small(path))
             except LogError as error:
                 self._note(problem_of(error, path, remedy=POSITIONS_REMEDY))
-        logs = list_queues(root, Part.COMPACTION_LOG)
-        found = {*logs, *list_queues(root, Part.COMPACTION_INDEX)}
+        logs = list_queues(root, StoreFolder.COMPACTION_LOG)
+        found = {*logs, *list_queues(root, StoreFolder.COMPACTION_INDEX)}
         for name in sorted(filter(self._is_wanted, found)):
             position = positions.get(sides.position_name(name.topic, name.partition))
             self._of(name).compaction = self._compaction(root, name, position)
@@ -495,7 +509,7 @@ class _Inspection:
     ) -> CompactionInspection:
         note = partial(self._note, name=name)
         folder = log_folder(root, name)
-        log, index, known, is_open = beside_a_broker.read_pairs(root, name)
+        log, index, known, is_open = live_files.read_pairs(root, name)
         if archived.is_archived(folder):
             topic = archived.read_contents(folder).topic
             if topic is not None:
@@ -532,9 +546,9 @@ class _Inspection:
                 is_last=log.is_last(file) and not archived.is_archived(folder),
             )
         if is_open:
-            beside_a_broker.check_marks(beside_a_broker.marks(log, index))
+            live_files.check_marks(live_files.marks(log, index))
             last = found.contents.last_offset
-            note(beside_a_broker.open_queue(folder, 0 if last is None else last + 1))
+            note(live_files.open_queue(folder, 0 if last is None else last + 1))
         found.keys = None if count.keys is None else len(count.keys)
         self._judge(folder, found)
         return found
@@ -560,7 +574,7 @@ class _Inspection:
         self.report.index_files += [self._index_file(file, log) for file in files.files]
 
     def _index_file(self, file: MappedFile, log: MappedLog | None = None) -> FileOfLog:
-        one = _counted(file, FileKind.INDEX)
+        one = _counted(file, RocketmqFileKind.INDEX)
         one.entries = None
         try:
             index = IndexFile.of(map_whole(file))
@@ -568,7 +582,7 @@ class _Inspection:
             self._note(problem_of(error, file.path, remedy=INDEX_ANEW))
             return one
         header = index.header
-        is_open = self.place.root is not None and beside_a_broker.is_open(self.place.root)
+        is_open = self.place.root is not None and live_files.is_open(self.place.root)
         if log is not None and is_open:  # the log has grown since
             log = read_files(*{os.path.dirname(each.path) for each in log.files})
         one.entries = header.count - 1
@@ -600,13 +614,13 @@ class _Inspection:
         log = read_one_file(place.path)
         file = log.files[0]
         if kind.has_records:
-            if kind is FileKind.COMMIT_LOG:
+            if kind is RocketmqFileKind.COMMIT_LOG:
                 log = self._up_to_dispatched(lambda: log_of_one(file))
             elif place.root is not None and place.name is not None:
-                log = beside_a_broker.file_of_pair(place.root, place.name, file)
+                log = live_files.file_of_pair(place.root, place.name, file)
             self.report.files.append(self._record_file(log, kind))
             return
-        if kind is FileKind.INDEX:
+        if kind is RocketmqFileKind.INDEX:
             self.report.files.append(self._index_file(file))
             return
         one = FileOfLog(file=place.path, kind=kind, bytes=file.size_bytes)
@@ -616,8 +630,12 @@ class _Inspection:
                 found = IndexOfQueue(kind=kind)
                 _count_units_of(file, one, PART_OF_KIND[kind], found, MappedLog())
             else:
-                rows = beside_a_broker.settled(place.root, lambda: list(side_rows(place)))
-                if kind in (FileKind.CHECKPOINT, FileKind.ABORT, FileKind.LOCK):
+                rows = live_files.settled(place.root, lambda: list(side_rows(place)))
+                if kind in (
+                    RocketmqFileKind.CHECKPOINT,
+                    RocketmqFileKind.ABORT,
+                    RocketmqFileKind.LOCK,
+                ):
                     one.details = rows[0]
                 else:
                     one.entries = len(rows)
@@ -625,10 +643,10 @@ class _Inspection:
             self._note(problem_of(error, place.path, remedy=remedy_of(kind)))
         self.report.files.append(one)
 
-    def _record_file(self, log: MappedLog, kind: FileKind) -> FileOfLog:
+    def _record_file(self, log: MappedLog, kind: RocketmqFileKind) -> FileOfLog:
         one = _counted(log.files[0], str(kind))
         total = Messages()
-        walk = self._log_walk(log, self._note, kind is FileKind.COMPACTION_LOG)
+        walk = self._log_walk(log, self._note, kind is RocketmqFileKind.COMPACTION_LOG)
         for chunk in walk.chunks():
             one.entries += len(chunk.table)  # type: ignore[operator]
             self._count_by_queue(chunk, total)
@@ -658,17 +676,17 @@ def _note_end(one: FileOfLog, ending: Ending | None, words: Mapping[int, str]) -
 
 
 def _count_units_of(
-    file: MappedFile, one: FileOfLog, part: Part, found: IndexOfQueue, log: MappedLog
+    file: MappedFile, one: FileOfLog, part: StoreFolder, found: IndexOfQueue, log: MappedLog
 ) -> None:
     """Count the units of one file; units that point below ``log`` are expired."""
     data = read_whole(file, INDEX_LIMIT_BYTES)
-    if part is Part.EXTENSION:
+    if part is StoreFolder.EXTENSION:
         at = count = 0
         while (unit := units.decode_extension(data, at, len(data))) is not None:
             at, count = at + unit.size, count + 1
         one.entries, one.end_position = count, at
         return
-    entries = units.queue_units(data, is_batch=part is not Part.CONSUME_QUEUE)
+    entries = units.queue_units(data, is_batch=part is not StoreFolder.CONSUME_QUEUE)
     count = units.valid_count(entries)
     if log.bound is not None:
         count = units.lower_bound(entries["physical_offset"], log.bound, count)
@@ -709,7 +727,7 @@ class _CompactionCount:
         found = self._found
         proof = PairProof(file, pair, self._note, is_last)
         walk = walk_of(replace(log_of_one(file), bound=proof.end_address))
-        one = _counted(file, FileKind.COMPACTION_LOG)
+        one = _counted(file, RocketmqFileKind.COMPACTION_LOG)
         found.files.append(one)
         for chunk in walk.chunks():
             rows = proof.compare(chunk)
@@ -721,7 +739,7 @@ class _CompactionCount:
         if pair is not None:
             found.files.append(proof.file)
 
-    def _add(self, chunk: Chunk, rows: Int64Array, one: FileOfLog, is_last: bool) -> None:
+    def _add(self, chunk: RecordWindow, rows: Int64Array, one: FileOfLog, is_last: bool) -> None:
         found = self._found
         one.entries += len(rows)  # type: ignore[operator]
         found.contents.add(count_messages(chunk, rows))
@@ -748,7 +766,7 @@ class _CompactionCount:
                 self.keys = None
 
 
-def count_messages(chunk: Chunk, rows: Int64Array) -> Messages:
+def count_messages(chunk: RecordWindow, rows: Int64Array) -> Messages:
     """Count the records of ``rows`` by kind."""
     table = chunk.table[rows]
     flags = table["sys_flag"]

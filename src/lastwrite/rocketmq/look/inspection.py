@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import field
 
 from lastwrite.model.log import Problem, TopicPartition, any_damaged
-from lastwrite.reports.document import SPREAD, UNPRINTED, As, Document, Spread, figure
+from lastwrite.reports.document import SPREAD, UNPRINTED, Document, Flatten, JsonName, figure
 from lastwrite.reports.settings import Setting, effective
 
 
@@ -81,7 +81,7 @@ class LogInspection(Document, kw_only=True):
     start: int = 0  # the first address
     end: int | None = None  # the address after the last record
     bytes: int = 0
-    contents: Annotated[Messages, Spread(but=("bytes",))] = field(default_factory=Messages)
+    contents: Annotated[Messages, Flatten(but=("bytes",))] = field(default_factory=Messages)
     files: list[FileOfLog] = []
 
 
@@ -116,7 +116,7 @@ class CompactionInspection(Document, kw_only=True):
     dirty_ratio: float | None = None
     is_due: bool | None = None  # whether Lastwrite would compact it now; null if it cannot be read
     reason: str | None = None  # why it is not due
-    settings: Annotated[tuple[Setting, ...], As(effective)] = ()
+    settings: Annotated[tuple[Setting, ...], JsonName(effective)] = ()
     files: list[FileOfLog] = []
     log_bytes: ClassVar[int] = figure(lambda self: self.contents.bytes)  # of records
 

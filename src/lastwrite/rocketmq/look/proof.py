@@ -34,24 +34,24 @@ from lastwrite.reports.verification import (
 from lastwrite.rocketmq.format import names
 from lastwrite.rocketmq.look.inspect import inspect_beside
 from lastwrite.rocketmq.look.inspection import IndexOfQueue, QueueInspection, StoreReport
-from lastwrite.rocketmq.look.records import RecordReader
+from lastwrite.rocketmq.look.records import CompactionRecordReader
 from lastwrite.rocketmq.look.rows import POSITIONS_REMEDY
 from lastwrite.rocketmq.rules.settings import KEEP, RocketmqConfig
 from lastwrite.rocketmq.store import lock
 from lastwrite.rocketmq.store.archived import is_root
-from lastwrite.rocketmq.store.beside_a_broker import is_open
+from lastwrite.rocketmq.store.live_files import is_open
 from lastwrite.rocketmq.store.place import find_place
 from lastwrite.rocketmq.store.positions import read_positions
 from lastwrite.rocketmq.store.publish import live_tree
-from lastwrite.rocketmq.store.reading import FileKind, Part
+from lastwrite.rocketmq.store.reading import RocketmqFileKind, StoreFolder
 from lastwrite.rocketmq.system import ROCKETMQ
 from lastwrite.storage.problems import problem_of
 from lastwrite.verification.invariants import Finding
 from lastwrite.verification.logs import check_logs
-from lastwrite.verification.proof import Bounds, LogProof, Means, Pair, Question
-from lastwrite.verification.units import ContentsUnit, Rules
+from lastwrite.verification.proof import LogProof, Pair, ProofTools, ProvenRange, Question
+from lastwrite.verification.units import ContentsUnit, RemovalRules
 
-_COMPACTION = (Part.COMPACTION, Part.COMPACTION_LOG, Part.COMPACTION_INDEX)
+_COMPACTION = (StoreFolder.COMPACTION, StoreFolder.COMPACTION_LOG, StoreFolder.COMPACTION_INDEX)
 
 
 class RocketmqProof(LogProof):
@@ -81,27 +81,27 @@ class RocketmqProof(LogProof):
         return find_place(path).name is not None
 
     def check(
-        self, pairs: Sequence[Pair], question: Question, means: Means
+        self, pairs: Sequence[Pair], question: Question, means: ProofTools
     ) -> Iterator[PartitionVerification]:
         return check_logs(self, pairs, question, means)
 
-    def reader(self, unit: ContentsUnit) -> RecordReader:
-        return RecordReader(unit)
+    def reader(self, unit: ContentsUnit) -> CompactionRecordReader:
+        return CompactionRecordReader(unit)
 
-    def rules(self, log: PartitionLog, config: Mapping[str, object]) -> Rules:
+    def rules(self, log: PartitionLog, config: Mapping[str, object]) -> RemovalRules:
         keeps = RocketmqConfig.from_names(config).keyless_messages == KEEP
-        return Rules(max_keyless_ratio=0.0 if keeps else 1.0)
+        return RemovalRules(max_keyless_ratio=0.0 if keeps else 1.0)
 
-    def bounds(self, before: PartitionLog, after: PartitionLog) -> Bounds:
+    def bounds(self, before: PartitionLog, after: PartitionLog) -> ProvenRange:
         """The range that compaction may have changed; nothing is missing above it."""
-        return Bounds(0, max(before.checkpoint or 0, after.checkpoint or 0))
+        return ProvenRange(0, max(before.checkpoint or 0, after.checkpoint or 0))
 
     def check_beside(
-        self, question: Question, found: list[PartitionVerification], means: Means
+        self, question: Question, found: list[PartitionVerification], means: ProofTools
     ) -> StoreVerification | None:
         place = find_place(question.path)
         if place.root is not None:
-            lock.refuse_if_held(place.root)
+            lock.reject_if_held(place.root)
         store = StoreVerification(path=place.root or question.path)
         store.checked = VerifyReport(partitions=found).checked  # the compaction logs
         if place.part not in _COMPACTION:
@@ -126,7 +126,7 @@ def _take(
         store.bytes = log.bytes
     store.index_files = len(report.index_files)
     parts = [part for queue in report.partitions for part in _indexes_of(queue)]
-    alone = [one for one in report.files if one.kind == FileKind.COMMIT_LOG]
+    alone = [one for one in report.files if one.kind == RocketmqFileKind.COMMIT_LOG]
     compacted = store.checked
     store.checked = Checked(
         records=compacted.records + store.records + sum(one.entries or 0 for one in alone),

@@ -19,7 +19,7 @@ from lastwrite.reports.table import Row
 from lastwrite.rocketmq.format.names import RESTORE_QUEUE
 from lastwrite.rocketmq.format.record import decode_message
 from lastwrite.rocketmq.look.rows import message_rows
-from lastwrite.rocketmq.rules.pull import MAX_MESSAGES, Answer, PullStatus, answer, taken
+from lastwrite.rocketmq.rules.pull import MAX_MESSAGES, PullResult, PullStatus, answer, taken
 from lastwrite.rocketmq.store import lock
 from lastwrite.rocketmq.store.compacted import CompactedQueue, FilesMoved, RecordBlock, first_damage
 from lastwrite.rocketmq.store.place import find_place
@@ -104,14 +104,14 @@ class QueueReading(Iterator[Row]):
     def _found_all(self) -> bool:
         return self._limit is not None and self._found >= self._limit
 
-    def _answer(self, offset: int) -> Answer:
+    def _answer(self, offset: int) -> PullResult:
         self._asked = offset
         files = self._queue.ranges if self._exists else None
         said = answer(offset, files)
         self.min_offset, self.max_offset = said.min_offset, said.max_offset
         return said
 
-    def _messages(self, said: Answer) -> Iterator[Row]:
+    def _messages(self, said: PullResult) -> Iterator[Row]:
         """The messages of an answer: those of one pull, or all up to the end of its file."""
         assert said.file is not None
         end = self._end_of(said.file) if self._one_pull else None
@@ -165,7 +165,7 @@ def read_queue(
     if offset < 0:
         raise InvalidConfig(f"offset {offset}", remedy="queue offsets begin at 0")
     root, name = queue_at(path, topic, queue)
-    lock.refuse_if_held(root, [name])
+    lock.reject_if_held(root, [name])
     compacted = CompactedQueue(root, name)
     exists = compacted.exists or is_due(root, name)
     return QueueReading(compacted, exists, offset, limit, one_pull)

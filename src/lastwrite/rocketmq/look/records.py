@@ -25,12 +25,12 @@ from msgspec import structs
 
 from lastwrite.errors import CorruptLog, UnsupportedFormat
 from lastwrite.model.log import Problem, ProblemKind
-from lastwrite.model.work import Piece
+from lastwrite.model.work import ScanRange
 from lastwrite.rocketmq.format import names, units
 from lastwrite.rocketmq.format.java_hash import tags_code
 from lastwrite.rocketmq.format.properties import KEYS, items
-from lastwrite.rocketmq.format.record import PHYSICAL_OFFSET_AT, Message, body_of
-from lastwrite.rocketmq.look.walk import Chunk, LogWalk
+from lastwrite.rocketmq.format.record import PHYSICAL_OFFSET_AT, RocketmqMessage, body_of
+from lastwrite.rocketmq.look.walk import LogWalk, RecordWindow
 from lastwrite.rocketmq.rules.settings import KEEP, RocketmqConfig
 from lastwrite.rocketmq.store.queues import index_path, name_of_file
 from lastwrite.rocketmq.store.reading import MappedFile, log_of_one, map_whole
@@ -69,7 +69,7 @@ _FIELDS = ("address", "size", "tags code", "store time", "queue offset", "number
 Unit = tuple[int, ...]  # the fields of ``units.BatchUnit``
 
 
-class RecordReader:
+class CompactionRecordReader:
     """Reads pieces of compaction logs. Has a worker's buffers."""
 
     def __init__(self, unit: ContentsUnit) -> None:
@@ -87,7 +87,7 @@ class RecordReader:
     def close(self) -> None:
         self._sink.close()
 
-    def read(self, piece: Piece) -> PieceContents:
+    def read(self, piece: ScanRange) -> PieceContents:
         found = PieceContents(self._unit.partition, self._unit.is_after, piece)
         self._sink.filled = 0
         proof = _PieceProof(piece, found)
@@ -103,7 +103,7 @@ class RecordReader:
         found.tally = tuple(proof.tally)
         return found
 
-    def _take(self, chunk: Chunk, proof: _PieceProof) -> None:
+    def _take(self, chunk: RecordWindow, proof: _PieceProof) -> None:
         packed = bytearray()
         for row in range(len(chunk.table)):
             position = chunk.position(row)
@@ -120,7 +120,7 @@ class RecordReader:
             rows = np.frombuffer(bytes(packed), dtype="<u8").astype(np.uint64)
             self._sink.add(rows.reshape(-1, ROW_WORDS), proof.found)
 
-    def _flags(self, message: Message, position: int, proof: _PieceProof) -> int:
+    def _flags(self, message: RocketmqMessage, position: int, proof: _PieceProof) -> int:
         """The flags of a record; also counts it."""
         flags = AFTER if self._unit.is_after else 0
         proof.tally[RECORDS] += 1
@@ -140,7 +140,7 @@ class RecordReader:
             proof.tally[TOMBSTONES] += 1
         return flags
 
-    def _row(self, message: Message, data: bytes, flags: int) -> bytes:
+    def _row(self, message: RocketmqMessage, data: bytes, flags: int) -> bytes:
         """A row as in ``verification.rows``; the key of a record without one is its offset."""
         if flags & KEYLESS:
             key = self._digest(message.queue_offset.to_bytes(8, "big"), b"keyless")
@@ -157,7 +157,7 @@ class RecordReader:
 class _PieceProof:
     """The records of a piece and their units."""
 
-    def __init__(self, piece: Piece, found: PieceContents) -> None:
+    def __init__(self, piece: ScanRange, found: PieceContents) -> None:
         self.piece = piece
         self.found = found
         self.tally = [0] * TALLIES
@@ -227,7 +227,7 @@ class _PieceProof:
     def _damaged(self, message: str, position: int) -> None:
         self.note(damaged(message, self.piece.path, position, names.RESTORE_QUEUE))
 
-    def check(self, message: Message, position: int) -> None:
+    def check(self, message: RocketmqMessage, position: int) -> None:
         """Check the next record, at ``position``."""
         offset = message.queue_offset
         if not message.body_crc_holds:
@@ -252,7 +252,7 @@ class _PieceProof:
         found.largest_timestamp = max(found.largest_timestamp, message.store_time_ms)
         self._check_unit(message, position)
 
-    def _check_unit(self, message: Message, position: int) -> None:
+    def _check_unit(self, message: RocketmqMessage, position: int) -> None:
         address = self._start + position
         while self._unit is not None and self._unit[0] < address:
             self._without_record()

@@ -15,9 +15,9 @@ from lastwrite.reports.table import BODY_LIMIT_BYTES, Row
 from lastwrite.rocketmq.format import names, record, sides, timer, units
 from lastwrite.rocketmq.format import properties as properties_
 from lastwrite.rocketmq.format.index_file import IndexFile
-from lastwrite.rocketmq.format.record import Message
+from lastwrite.rocketmq.format.record import RocketmqMessage
 from lastwrite.rocketmq.store.place import StorePlace
-from lastwrite.rocketmq.store.reading import FileKind, MappedFile, map_whole
+from lastwrite.rocketmq.store.reading import MappedFile, RocketmqFileKind, map_whole
 from lastwrite.storage.reading import read_small
 
 _ENTRIES_AT_ONCE = 1 << 14
@@ -34,7 +34,7 @@ def base64_of(data: bytes) -> str:
 
 
 def message_rows(
-    message: Message,
+    message: RocketmqMessage,
     file: str,
     position: int,
     found_by: str,
@@ -63,7 +63,7 @@ def message_rows(
 
 
 def message_row(
-    message: Message,
+    message: RocketmqMessage,
     file: str,
     position: int,
     found_by: str,
@@ -120,18 +120,18 @@ def message_row(
     }
 
 
-def _crc_problem(message: Message) -> str:
+def _crc_problem(message: RocketmqMessage) -> str:
     return f"body with crc {message.body_crc:#010x} whose bytes give {record.body_crc(message.body):#010x}"
 
 
-def _compression(message: Message) -> str:
+def _compression(message: RocketmqMessage) -> str:
     try:
         return str(record.compression_of(message.sys_flag))
     except LogError:
         return f"unknown ({(message.sys_flag & record.COMPRESSION_MASK) >> 8})"
 
 
-def _is_told_whole(message: Message) -> bool:
+def _is_told_whole(message: RocketmqMessage) -> bool:
     """Whether the parsed properties represent all bytes: no repeated name, no broken UTF-8."""
     raw = message.properties_bytes
     items = properties_.items(raw)
@@ -257,11 +257,11 @@ POSITIONS_REMEDY = (
 )
 
 
-def remedy_of(kind: FileKind) -> str:
+def remedy_of(kind: RocketmqFileKind) -> str:
     """The remedy for a small file that cannot be read."""
-    if kind is FileKind.POSITIONS:
+    if kind is RocketmqFileKind.POSITIONS:
         return POSITIONS_REMEDY
-    if kind is FileKind.CHECKPOINT:
+    if kind is RocketmqFileKind.CHECKPOINT:
         return (
             "move it out of the store and keep it: the broker's next start makes one, and goes "
             "over more of the commit log"
@@ -276,7 +276,7 @@ def side_rows(place: StorePlace) -> Iterator[Row]:
         CorruptLog: its content does not match its name.
     """
     data = read_small(place.path)
-    if place.file is FileKind.CHECKPOINT:
+    if place.file is RocketmqFileKind.CHECKPOINT:
         found = sides.decode_checkpoint(data)
         yield {
             "commit_log_timestamp": found.commit_log_time_ms,
@@ -287,11 +287,11 @@ def side_rows(place: StorePlace) -> Iterator[Row]:
             "consume_queue_offset": found.consume_queue_offset,
             "recovery_timestamp": found.recovery_time_ms,
         }
-    elif place.file is FileKind.ABORT:
+    elif place.file is RocketmqFileKind.ABORT:
         yield {"abort": True, "process": sides.decode_abort(data)}
-    elif place.file is FileKind.LOCK:
+    elif place.file is RocketmqFileKind.LOCK:
         yield {"lock": data[:64].decode("utf-8", "backslashreplace")}
-    elif place.file is FileKind.TOPICS:
+    elif place.file is RocketmqFileKind.TOPICS:
         for topic in sides.decode_topics(data).values():
             yield {
                 "topic": topic.name,
@@ -303,14 +303,14 @@ def side_rows(place: StorePlace) -> Iterator[Row]:
                 "sys_flag": topic.system_flag,
                 "attributes": topic.attributes,
             }
-    elif place.file is FileKind.CONSUMER_OFFSETS:
+    elif place.file is RocketmqFileKind.CONSUMER_OFFSETS:
         for (topic_name, group), offsets in sides.decode_consumer_offsets(data).items():
             for queue, offset in offsets.items():
                 yield {"topic": topic_name, "group": group, "queue_id": queue, "offset": offset}
-    elif place.file is FileKind.DELAY_OFFSETS:
+    elif place.file is RocketmqFileKind.DELAY_OFFSETS:
         for level, offset in sides.decode_delay_offsets(data).items():
             yield {"level": level, "offset": offset}
-    elif place.file is FileKind.TIMER_CHECKPOINT:
+    elif place.file is RocketmqFileKind.TIMER_CHECKPOINT:
         timed = timer.decode_timer_checkpoint(data)
         yield {
             "read_timestamp": timed.read_time_ms,
@@ -318,7 +318,7 @@ def side_rows(place: StorePlace) -> Iterator[Row]:
             "queue_offset": timed.queue_offset,
             "master_queue_offset": timed.master_queue_offset,
         }
-    elif place.file is FileKind.POSITIONS:
+    elif place.file is RocketmqFileKind.POSITIONS:
         for name, position in sides.decode_positions(data).items():
             topic_name, _, queue_text = name.rpartition("_")
             queue_number = names.parse_queue_name(queue_text)

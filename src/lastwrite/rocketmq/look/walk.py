@@ -32,7 +32,7 @@ from lastwrite.rocketmq.format.record import (
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
-    Message,
+    RocketmqMessage,
     decode_message,
 )
 from lastwrite.rocketmq.store.reading import MappedFile, MappedLog
@@ -53,7 +53,7 @@ Note = Callable[[Problem], None]
 Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
-class Chunk(NamedTuple):
+class RecordWindow(NamedTuple):
     """Whole records of one file. Valid until the next chunk.
 
     Positions in ``table`` refer to ``buffer``, whose first byte is at ``base`` in the file.
@@ -64,7 +64,7 @@ class Chunk(NamedTuple):
     buffer: ByteArray
     table: MessageTable
 
-    def message(self, row: int) -> Message:
+    def message(self, row: int) -> RocketmqMessage:
         at = int(self.table["position"][row])
         return decode_message(self.buffer, at, at + int(self.table["size"][row]))
 
@@ -210,7 +210,7 @@ class LogWalk:
             # There are records up to the bound, so no file may end before it.
             self._last_written = log.end
 
-    def chunks(self, start: int = 0, end: int | None = None) -> Iterator[Chunk]:
+    def chunks(self, start: int = 0, end: int | None = None) -> Iterator[RecordWindow]:
         """The records with an address in ``[start, end)``.
 
         A record must begin at ``start``, unless ``start`` is below all records.
@@ -224,7 +224,7 @@ class LogWalk:
 
     def records(
         self, start: int = 0, end: int | None = None
-    ) -> Iterator[tuple[MappedFile, int, Message]]:
+    ) -> Iterator[tuple[MappedFile, int, RocketmqMessage]]:
         """The same records one by one, each with its file and its position there."""
         for chunk in self.chunks(start, end):
             for row in range(len(chunk.table)):
@@ -232,7 +232,7 @@ class LogWalk:
 
     # ------------------------------------------------------------------ one file
 
-    def _file(self, file: MappedFile, position: int, end: int | None) -> Iterator[Chunk]:
+    def _file(self, file: MappedFile, position: int, end: int | None) -> Iterator[RecordWindow]:
         stop = file.size_bytes if end is None else min(end - file.start, file.size_bytes)
         # A broker is writing after the bound.
         limit = file.size_bytes if self._log.bound is None else stop
@@ -262,7 +262,7 @@ class LogWalk:
                 if self._checks_crc and not self._is_compaction:
                     self._check_record_crcs(file, position, table)
                 if len(table):
-                    yield Chunk(file, position, self._buffer, table)
+                    yield RecordWindow(file, position, self._buffer, table)
                 self._advance(consumed)
                 position += int(consumed)
                 if code == kernels.OK:

@@ -20,7 +20,7 @@ from lastwrite.rocketmq.rules.live_settings import RocketmqClientConfig
 _SIGNATURE = "Signature"
 
 
-class Access:
+class RequestCredentials:
     """TLS and signatures of a connection. Without ``config`` neither is used."""
 
     def __init__(self, config: RocketmqClientConfig | None = None) -> None:

@@ -22,11 +22,11 @@ from enum import IntEnum
 from typing import NamedTuple, TypeVar
 
 from lastwrite.errors import CorruptLog, InvalidConfig, RemoteFailed
-from lastwrite.rocketmq.format.sides import Topic, decode_topic
-from lastwrite.rocketmq.network.access import Access
-from lastwrite.rocketmq.network.connection import TIMEOUT_SECONDS, Connection, refusal
+from lastwrite.rocketmq.format.sides import TopicConfig, decode_topic
+from lastwrite.rocketmq.network.access import RequestCredentials
+from lastwrite.rocketmq.network.connection import TIMEOUT_SECONDS, RocketmqConnection, refusal
 from lastwrite.rocketmq.network.frame import Command
-from lastwrite.rocketmq.network.outgoing import Outgoing, encode_batch_member
+from lastwrite.rocketmq.network.outgoing import OutgoingMessage, encode_batch_member
 from lastwrite.rocketmq.network.patience import Patience
 from lastwrite.rocketmq.network.route import (
     MASTER,
@@ -42,7 +42,7 @@ T = TypeVar("T")
 PULL_COUNT = 32  # messages per pull; by default a broker returns no more
 
 
-class Request(IntEnum):
+class RequestCode(IntEnum):
     """Request codes."""
 
     PULL = 11
@@ -82,7 +82,7 @@ _READ_AND_WRITE = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Pulled:
+class PullResponse:
     """The answer to one pull. ``records`` are contiguous, as in a commit log."""
 
     status: PullCode
@@ -99,7 +99,7 @@ class Unit(NamedTuple):
     size: int
 
 
-class Sent(NamedTuple):
+class SendResult(NamedTuple):
     """The position of a sent message."""
 
     queue: MessageQueue
@@ -107,7 +107,7 @@ class Sent(NamedTuple):
     message_id: str
 
 
-class Client:
+class RocketmqClient:
     """A client of a name server and its brokers.
 
     Several name servers are separated by semicolons; the first that answers is used. A client must
@@ -120,15 +120,15 @@ class Client:
         self,
         name_server: str,
         timeout: float = TIMEOUT_SECONDS,
-        access: Access | None = None,
+        access: RequestCredentials | None = None,
         patience: Patience | None = None,
     ) -> None:
         addresses = [address for address in name_server.split(";") if address.strip()]
         if not addresses:
             raise InvalidConfig(f"{name_server!r} is not HOST:PORT")
-        self._access = access or Access()
-        self._name_servers = [Connection(each, timeout, self._access) for each in addresses]
-        self._brokers: dict[str, Connection] = {}
+        self._access = access or RequestCredentials()
+        self._name_servers = [RocketmqConnection(each, timeout, self._access) for each in addresses]
+        self._brokers: dict[str, RocketmqConnection] = {}
         self._routes: dict[str, Route] = {}
         self._timeout = timeout
         self._patience = patience or Patience()
@@ -137,7 +137,7 @@ class Client:
         for connection in (*self._name_servers, *self._brokers.values()):
             connection.close()
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> RocketmqClient:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -152,7 +152,7 @@ class Client:
     def _find_route(self, topic: str) -> Route | None:
         doing = f"asking for the route of {topic}"
         fields = {"topic": topic, "acceptStandardJsonOnly": True}
-        answer = self._ask_name_server(Request.ROUTE, fields, doing)
+        answer = self._ask_name_server(RequestCode.ROUTE, fields, doing)
         if answer.code == _TOPIC_NOT_EXIST:
             return None
         route = self._decoded(answer, doing, lambda body: decode_route(topic, body))
@@ -183,7 +183,7 @@ class Client:
             return decode_addresses(list(table.values()) if isinstance(table, dict) else [])
 
         doing = "asking for the brokers"
-        found = self._decoded(self._ask_name_server(Request.CLUSTER, {}, doing), doing, decode)
+        found = self._decoded(self._ask_name_server(RequestCode.CLUSTER, {}, doing), doing, decode)
         return {name: known[MASTER] for name, known in sorted(found.items()) if MASTER in known}
 
     def topics(self) -> list[str]:
@@ -196,22 +196,24 @@ class Client:
 
         doing = "asking for the topics"
         return self._patiently(
-            lambda: self._decoded(self._ask_name_server(Request.TOPICS, {}, doing), doing, decode)
+            lambda: self._decoded(
+                self._ask_name_server(RequestCode.TOPICS, {}, doing), doing, decode
+            )
         )
 
     # ------------------------------------------------------------------ reading
 
-    def topic_config(self, queue: MessageQueue) -> Topic | None:
+    def topic_config(self, queue: MessageQueue) -> TopicConfig | None:
         """The settings of the queue's topic on its broker.
 
         Returns None for a release before 5.0, which has no attributes.
         """
         return self._patiently(lambda: self._topic_config(queue))
 
-    def _topic_config(self, queue: MessageQueue) -> Topic | None:
+    def _topic_config(self, queue: MessageQueue) -> TopicConfig | None:
         connection = self._reader(queue)
         doing = f"asking for the settings of {queue.topic}"
-        answer = connection.ask(Request.TOPIC_CONFIG, {"topic": queue.topic}, doing=doing)
+        answer = connection.ask(RequestCode.TOPIC_CONFIG, {"topic": queue.topic}, doing=doing)
         if answer.code == _NO_SUCH_REQUEST:
             return None
         if answer.code != 0:
@@ -228,7 +230,7 @@ class Client:
         """
         connection = self._reader(queue)
         doing = f"asking for the consume queue of {queue.topic}-{queue.queue}"
-        first = max(offset, self._bound(connection, Request.MIN_OFFSET, queue, doing))
+        first = max(offset, self._bound(connection, RequestCode.MIN_OFFSET, queue, doing))
         fields = {
             "topic": queue.topic,
             "queueId": queue.queue,
@@ -237,7 +239,7 @@ class Client:
         }
         if first >= offset + count:
             return first, []
-        answer = connection.call(Request.QUEUE_UNITS, fields, doing=doing)
+        answer = connection.call(RequestCode.QUEUE_UNITS, fields, doing=doing)
         if not answer.body:  # the queue ends before
             return first, []
         try:
@@ -258,14 +260,14 @@ class Client:
         connection = self._reader(queue)
         doing = f"asking for the message at {address} of the commit log"
         fields = {"offset": address, "topic": queue.topic}
-        answer = connection.ask(Request.MESSAGE_AT, fields, doing=doing)
+        answer = connection.ask(RequestCode.MESSAGE_AT, fields, doing=doing)
         if answer.code == _SYSTEM_ERROR:
             return None
         if answer.code != 0:
             raise refusal(connection.address, doing, answer)
         return answer.body
 
-    def pull(self, queue: MessageQueue, offset: int, count: int = PULL_COUNT) -> Pulled:
+    def pull(self, queue: MessageQueue, offset: int, count: int = PULL_COUNT) -> PullResponse:
         """Up to ``count`` messages from queue offset ``offset`` on.
 
         An answer ends with a file of the broker at the latest.
@@ -288,12 +290,12 @@ class Client:
             "subVersion": 0,
             "expressionType": "TAG",
         }
-        answer = connection.ask(Request.PULL, fields, doing=doing)
+        answer = connection.ask(RequestCode.PULL, fields, doing=doing)
         try:
             status = PullCode(answer.code)
         except ValueError:
             raise refusal(connection.address, doing, answer) from None
-        return Pulled(
+        return PullResponse(
             status,
             self._number(connection, answer, "nextBeginOffset", doing),
             self._number(connection, answer, "minOffset", doing),
@@ -307,12 +309,12 @@ class Client:
         doing = f"asking for the bounds of {queue.topic}-{queue.queue}"
         first, end = (
             self._bound(connection, one, queue, doing)
-            for one in (Request.MIN_OFFSET, Request.MAX_OFFSET)
+            for one in (RequestCode.MIN_OFFSET, RequestCode.MAX_OFFSET)
         )
         return first, end
 
     def _bound(
-        self, connection: Connection, which: Request, queue: MessageQueue, doing: str
+        self, connection: RocketmqConnection, which: RequestCode, queue: MessageQueue, doing: str
     ) -> int:
         fields = {"topic": queue.topic, "queueId": queue.queue, "committed": True}
         return self._number(
@@ -327,14 +329,16 @@ class Client:
         """
         doing = f"asking for the settings of {broker}"
         answer = self._patiently(
-            lambda: self._broker(broker).call(Request.BROKER_CONFIG, {}, doing=doing)
+            lambda: self._broker(broker).call(RequestCode.BROKER_CONFIG, {}, doing=doing)
         )
         lines = (line.partition("=") for line in answer.body.decode(errors="replace").splitlines())
         return {name.strip(): value.strip() for name, equals, value in lines if equals}
 
     # ------------------------------------------------------------------ writing
 
-    def send(self, queue: MessageQueue, message: Outgoing, born_ms: int | None = None) -> Sent:
+    def send(
+        self, queue: MessageQueue, message: OutgoingMessage, born_ms: int | None = None
+    ) -> SendResult:
         """Append one message to ``queue``. ``born_ms`` is the sender's time; None means now.
 
         Raises:
@@ -343,11 +347,11 @@ class Client:
         """
         properties = message.encode_properties(secrets.token_hex(16).upper())
         body, sys_flag = message.encode_body()
-        return self._send(Request.SEND, queue, body, sys_flag, properties, born_ms)[0]
+        return self._send(RequestCode.SEND, queue, body, sys_flag, properties, born_ms)[0]
 
     def send_batch(
-        self, queue: MessageQueue, messages: Sequence[Outgoing], born_ms: int | None = None
-    ) -> list[Sent]:
+        self, queue: MessageQueue, messages: Sequence[OutgoingMessage], born_ms: int | None = None
+    ) -> list[SendResult]:
         """Append messages to ``queue`` in one step, with consecutive offsets.
 
         Bodies are not compressed. Brokers do not check keys in a batch: messages without one are
@@ -358,7 +362,7 @@ class Client:
         body = b"".join(
             encode_batch_member(message, secrets.token_hex(16).upper()) for message in messages
         )
-        return self._send(Request.SEND_BATCH, queue, body, 0, "", born_ms, len(messages))
+        return self._send(RequestCode.SEND_BATCH, queue, body, 0, "", born_ms, len(messages))
 
     def create_topic(
         self,
@@ -397,7 +401,7 @@ class Client:
             masters = self.masters()
         for address in masters.values():
             self._connection(address).call(
-                Request.CREATE_TOPIC, fields, doing=f"making the topic {topic}"
+                RequestCode.CREATE_TOPIC, fields, doing=f"making the topic {topic}"
             )
         while True:
             route = self.find_route(topic)
@@ -416,21 +420,21 @@ class Client:
         """Change settings of a running broker, which also writes them to its file."""
         body = "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
         self._broker(broker).call(
-            Request.SET_BROKER_CONFIG, {}, body, doing=f"changing settings of {broker}"
+            RequestCode.SET_BROKER_CONFIG, {}, body, doing=f"changing settings of {broker}"
         )
 
     # ------------------------------------------------------------------ requests
 
     def _send(
         self,
-        request: Request,
+        request: RequestCode,
         queue: MessageQueue,
         body: bytes,
         sys_flag: int,
         properties: str,
         born_ms: int | None,
         count: int = 1,
-    ) -> list[Sent]:
+    ) -> list[SendResult]:
         doing = f"sending to {queue.topic}-{queue.queue}"
         address = self.route(queue.topic).master_of(queue.broker)
         if address is None:
@@ -450,7 +454,7 @@ class Client:
             "i": properties,
             "j": 0,
             "k": False,
-            "m": request is Request.SEND_BATCH,
+            "m": request is RequestCode.SEND_BATCH,
             "n": queue.broker,
         }
         answer = connection.ask(request, fields, body, doing)
@@ -458,7 +462,7 @@ class Client:
             raise refusal(connection.address, doing, answer)
         first = self._number(connection, answer, "queueOffset", doing)
         ids = answer.fields.get("msgId", "").split(",")
-        return [Sent(queue, first + n, ids[n] if n < len(ids) else "") for n in range(count)]
+        return [SendResult(queue, first + n, ids[n] if n < len(ids) else "") for n in range(count)]
 
     def _decoded(self, answer: Command, doing: str, decode: Callable[[bytes], T]) -> T:
         """Decode the body of a name server's answer."""
@@ -471,7 +475,7 @@ class Client:
             raise self._strange(address, doing, error) from error
 
     def _ask_name_server(
-        self, request: Request, fields: Mapping[str, object], doing: str
+        self, request: RequestCode, fields: Mapping[str, object], doing: str
     ) -> Command:
         failures: list[RemoteFailed] = []
         for n, connection in enumerate(self._name_servers):
@@ -494,7 +498,7 @@ class Client:
             connection.close()
         self._routes.clear()
 
-    def _reader(self, queue: MessageQueue) -> Connection:
+    def _reader(self, queue: MessageQueue) -> RocketmqConnection:
         addresses = self.route(queue.topic).readers_of(queue.broker)
         if not addresses:
             raise RemoteFailed(
@@ -504,7 +508,7 @@ class Client:
             )
         return self._connection(addresses[0])
 
-    def _broker(self, name: str) -> Connection:
+    def _broker(self, name: str) -> RocketmqConnection:
         for route in self._routes.values():
             if addresses := route.readers_of(name):
                 return self._connection(addresses[0])
@@ -515,12 +519,14 @@ class Client:
             )
         return self._connection(masters[name])
 
-    def _connection(self, address: str) -> Connection:
+    def _connection(self, address: str) -> RocketmqConnection:
         if address not in self._brokers:
-            self._brokers[address] = Connection(address, self._timeout, self._access)
+            self._brokers[address] = RocketmqConnection(address, self._timeout, self._access)
         return self._brokers[address]
 
-    def _number(self, connection: Connection, answer: Command, name: str, doing: str) -> int:
+    def _number(
+        self, connection: RocketmqConnection, answer: Command, name: str, doing: str
+    ) -> int:
         text = answer.fields.get(name, "")
         try:
             return int(text)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from lastwrite.config.address import parse_address
 from lastwrite.errors import LogError, RemoteFailed
-from lastwrite.rocketmq.network.access import Access
+from lastwrite.rocketmq.network.access import RequestCredentials
 from lastwrite.rocketmq.network.frame import PREFIX, Command, decode_command, encode_command
 
 TIMEOUT_SECONDS = 30.0
@@ -23,17 +23,20 @@ _READ_BYTES = 1 << 18
 SUCCESS = 0
 
 
-class Connection:
+class RocketmqConnection:
     """A connection to ``address``, ``HOST:PORT``, opened by the first request.
 
     Without ``access`` the client is anonymous. Must not be used by two threads at once.
     """
 
     def __init__(
-        self, address: str, timeout: float = TIMEOUT_SECONDS, access: Access | None = None
+        self,
+        address: str,
+        timeout: float = TIMEOUT_SECONDS,
+        access: RequestCredentials | None = None,
     ) -> None:
         self.address = address
-        self._access = access or Access()
+        self._access = access or RequestCredentials()
         self._host, self._port = parse_address(address)
         self._timeout = timeout
         self._socket: socket.socket | None = None
@@ -99,7 +102,7 @@ class Connection:
             self._socket = None
         self._received.clear()
 
-    def __enter__(self) -> Connection:
+    def __enter__(self) -> RocketmqConnection:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -144,7 +147,7 @@ class ConnectionBroken(RemoteFailed):
     """The connection was closed by the other side or the network, perhaps within an answer."""
 
 
-class Refused(RemoteFailed):
+class RequestRefused(RemoteFailed):
     """The request was refused; the same request would be refused again."""
 
 
@@ -154,7 +157,7 @@ _TRANSIENT = {2, 14}  # busy; not in service yet, or no longer
 def refusal(address: str, doing: str, answer: Command) -> RemoteFailed:
     """The error for a refused request, with its remark up to Java's stack trace."""
     said = (answer.remark or "no reason given").strip().splitlines()
-    kind = RemoteFailed if answer.code in _TRANSIENT else Refused
+    kind = RemoteFailed if answer.code in _TRANSIENT else RequestRefused
     return kind(
         f"{doing}: refused with code {answer.code}: {said[0] if said else 'no reason given'}",
         path=address,

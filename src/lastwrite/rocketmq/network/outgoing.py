@@ -44,7 +44,7 @@ _MOST_PROPERTY_BYTES = (1 << 15) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class OutgoingMessage:
     """A message of an application. A ``body`` of None deletes the key."""
 
     key: str | None
@@ -120,7 +120,7 @@ def compress(body: bytes, compression: Compression) -> bytes:
     return body
 
 
-def encode_batch_member(message: Outgoing, unique_key: str, flag: int = 0) -> bytes:
+def encode_batch_member(message: OutgoingMessage, unique_key: str, flag: int = 0) -> bytes:
     """Encode a message as a member of a batch: its body uncompressed, or empty for a delete.
 
     The layout is that of an item of an inner batch (``rocketmq.format.record.InnerHead``).

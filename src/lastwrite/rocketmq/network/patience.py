@@ -8,7 +8,7 @@ from threading import Event
 from typing import TypeVar
 
 from lastwrite.errors import RemoteFailed
-from lastwrite.rocketmq.network.connection import Refused
+from lastwrite.rocketmq.network.connection import RequestRefused
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class Patience:
         """Note that messages of a queue have arrived."""
         self._records_s = time.monotonic()
 
-    def note_given_up(self) -> None:
+    def note_abandoned(self) -> None:
         """Note that a fetch has given up."""
         self._gave_up_s = time.monotonic()
 
@@ -61,7 +61,7 @@ class Patience:
             try:
                 return ask()
             except RemoteFailed as error:
-                if isinstance(error, Refused) or time.monotonic() >= begin_s + self.now_s:
+                if isinstance(error, RequestRefused) or time.monotonic() >= begin_s + self.now_s:
                     raise
                 if self.stopped.wait(min(_FIRST_AGAIN_S * 2**tries, _AGAIN_S)):
                     raise

@@ -20,9 +20,15 @@ from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import TopicPartition
 from lastwrite.rocketmq.format import kernels
 from lastwrite.rocketmq.format.kernels import MESSAGE, MessageTable
-from lastwrite.rocketmq.format.record import Message, decode_message
-from lastwrite.rocketmq.network.client import PULL_COUNT, Client, PullCode, Pulled, Unit
-from lastwrite.rocketmq.network.connection import ConnectionBroken, Refused
+from lastwrite.rocketmq.format.record import RocketmqMessage, decode_message
+from lastwrite.rocketmq.network.client import (
+    PULL_COUNT,
+    PullCode,
+    PullResponse,
+    RocketmqClient,
+    Unit,
+)
+from lastwrite.rocketmq.network.connection import ConnectionBroken, RequestRefused
 from lastwrite.rocketmq.network.patience import REMEDY, Patience
 from lastwrite.rocketmq.network.route import MessageQueue
 
@@ -40,7 +46,7 @@ class Puller:
     """Pulls from one queue. Must not be used by two threads at once."""
 
     def __init__(
-        self, client: Client, queue: MessageQueue, patience: Patience | None = None
+        self, client: RocketmqClient, queue: MessageQueue, patience: Patience | None = None
     ) -> None:
         self.queue = queue
         self.name = TopicPartition(queue.topic, queue.queue)
@@ -60,10 +66,10 @@ class Puller:
         begin_s = time.monotonic()
         try:
             return self._patience.until_answered(ask, self._client.forget)
-        except Refused:
+        except RequestRefused:
             raise
         except RemoteFailed as error:
-            self._patience.note_given_up()
+            self._patience.note_abandoned()
             words = f"no answer about {self.name} for {time.monotonic() - begin_s:.0f} s"
             raise RemoteFailed(
                 f"{words}: {error.problem}", path=error.path, remedy=REMEDY
@@ -129,13 +135,13 @@ class Puller:
             else:
                 return
 
-    def _pull(self, offset: int, heard_s: float) -> Pulled:
+    def _pull(self, offset: int, heard_s: float) -> PullResponse:
         """Pull once, with fewer messages after each broken connection.
 
         ``heard_s`` is the monotonic time of the last messages.
         """
 
-        def pull() -> Pulled:
+        def pull() -> PullResponse:
             try:
                 return self._client.pull(self.queue, offset, self._pulls)
             except ConnectionBroken:
@@ -144,10 +150,10 @@ class Puller:
 
         try:
             return self._patience.until_answered(pull, self._client.forget, heard_s)
-        except Refused:
+        except RequestRefused:
             raise
         except RemoteFailed as error:
-            self._patience.note_given_up()
+            self._patience.note_abandoned()
             waited_s = time.monotonic() - heard_s
             raise RemoteFailed(
                 f"no message of {self.name} came from offset {offset} on for {waited_s:.0f} s: "
@@ -170,7 +176,7 @@ class Puller:
 
     # ------------------------------------------------------------------ the commit log
 
-    def original(self, offset: int, ahead: int = 1) -> tuple[Message, bytes] | None:
+    def original(self, offset: int, ahead: int = 1) -> tuple[RocketmqMessage, bytes] | None:
         """The message at a queue offset from the commit log, and its bytes. None if it is gone.
 
         ``ahead`` is how many consecutive offsets will probably be requested.
@@ -231,7 +237,7 @@ class Puller:
         )
 
 
-def refuse_reader_with_holes(client: Client, broker: str, otherwise: str = "") -> None:
+def reject_reader_with_holes(client: RocketmqClient, broker: str, otherwise: str = "") -> None:
     """Refuse a restarted broker that skips live messages of a compacted topic.
 
     A setting of the broker prevents the skipping. ``otherwise`` is added to the remedy.
@@ -251,7 +257,7 @@ def refuse_reader_with_holes(client: Client, broker: str, otherwise: str = "") -
             remedy=remedy,
         ) from error
     if value is not None and value.lower() != "false":  # None means a release without that cache
-        raise Refused(
+        raise RequestRefused(
             f"{broker} has {CACHE_SETTING}={value}: since its last start it may skip live messages",
             remedy=remedy,
         )

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from lastwrite.errors import InvalidConfig
 from lastwrite.rocketmq.format.record import Compression
-from lastwrite.rocketmq.network.client import Client, Sent
+from lastwrite.rocketmq.network.client import RocketmqClient, SendResult
 from lastwrite.rocketmq.network.connection import TIMEOUT_SECONDS
-from lastwrite.rocketmq.network.outgoing import COMPRESS_FROM_BYTES, Outgoing
+from lastwrite.rocketmq.network.outgoing import COMPRESS_FROM_BYTES, OutgoingMessage
 from lastwrite.rocketmq.network.route import MessageQueue, queue_of
 
 _NAMES = {"key", "body", "body_base64", "tag", "properties"}
@@ -19,18 +19,18 @@ _NAMES = {"key", "body", "body_base64", "tag", "properties"}
 def send(
     name_server: str,
     topic: str,
-    messages: Iterable[Outgoing | Mapping[str, object]],
+    messages: Iterable[OutgoingMessage | Mapping[str, object]],
     *,
     queue: int | None = None,
     broker: str | None = None,
     timeout: float = TIMEOUT_SECONDS,
-) -> list[Sent]:
+) -> list[SendResult]:
     """Send messages one after the other. Returns where each was stored.
 
     Args:
         name_server: ``HOST:PORT``, several separated by semicolons.
         topic: the topic's name.
-        messages: as ``Outgoing``, or as mappings for ``parse_message``.
+        messages: as ``OutgoingMessage``, or as mappings for ``parse_message``.
         queue: the queue of all messages. None chooses by the key's hash as the stock client does,
             so that equal keys are in one queue. Compaction needs that, because it is by queue.
         broker: only its queues; None means the queues of all brokers.
@@ -47,13 +47,13 @@ def send(
 def send_each(
     name_server: str,
     topic: str,
-    messages: Iterable[Outgoing | Mapping[str, object]],
+    messages: Iterable[OutgoingMessage | Mapping[str, object]],
     queue: int | None = None,
     broker: str | None = None,
     timeout: float = TIMEOUT_SECONDS,
-) -> Iterator[Sent]:
+) -> Iterator[SendResult]:
     """Like ``send``, one message at a time: each is sent when the caller reads its result."""
-    with Client(name_server, timeout) as client:
+    with RocketmqClient(name_server, timeout) as client:
         queues = [known for known in client.route(topic).writable if broker in (None, known.broker)]
         if queue is not None:
             queues = [known for known in queues if known.queue == queue]
@@ -64,11 +64,11 @@ def send_each(
                 remedy="name a queue and a broker that the topic has",
             )
         for message in messages:
-            outgoing = message if isinstance(message, Outgoing) else parse_message(message)
+            outgoing = message if isinstance(message, OutgoingMessage) else parse_message(message)
             yield client.send(_queue_for(outgoing, queues), outgoing)
 
 
-def _queue_for(message: Outgoing, queues: list[MessageQueue]) -> MessageQueue:
+def _queue_for(message: OutgoingMessage, queues: list[MessageQueue]) -> MessageQueue:
     return queues[0] if message.key is None else queue_of(message.key, queues)
 
 
@@ -76,7 +76,7 @@ def parse_message(
     given: Mapping[str, object],
     compression: Compression = Compression.ZLIB,
     compress_from: int = COMPRESS_FROM_BYTES,
-) -> Outgoing:
+) -> OutgoingMessage:
     """Parse a message from ``{"key": …, "body": …, "tag": …, "properties": {…}}``.
 
     ``body`` is text; ``body_base64`` instead of it is bytes. If both are null or missing, the
@@ -105,7 +105,7 @@ def parse_message(
         isinstance(text, str) for pair in properties.items() for text in pair
     ):
         raise InvalidConfig("the properties of a message are texts by name")
-    return Outgoing(
+    return OutgoingMessage(
         _text(given, "key"), data, _text(given, "tag"), properties, compression, compress_from
     )
 

@@ -75,7 +75,7 @@ class ListedOffsets(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PullResult:
     """A broker's answer. If it is FOUND, ``next_offset`` is the requested offset.
 
     The real next offset depends on the number of messages in the answer. The answer begins in file
@@ -89,27 +89,27 @@ class Answer:
     file: int | None = None  # its index in the list
 
 
-def answer(offset: int, files: ListedOffsets | None) -> Answer:
+def answer(offset: int, files: ListedOffsets | None) -> PullResult:
     """The answer to a pull at ``offset`` of a queue with these ``files``, in order.
 
     ``files`` is None for a queue without a compaction log. Only the elements that the search needs
     are read, starting at the end.
     """
     if files is None:
-        return Answer(PullStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        return PullResult(PullStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
     smallest, largest = _smallest(files), _largest(files)
     if largest == 0:
-        return Answer(PullStatus.NO_MESSAGE_IN_QUEUE, 0, smallest, largest)
+        return PullResult(PullStatus.NO_MESSAGE_IN_QUEUE, 0, smallest, largest)
     if offset == largest:
-        return Answer(PullStatus.OFFSET_OVERFLOW_ONE, offset, smallest, largest)
+        return PullResult(PullStatus.OFFSET_OVERFLOW_ONE, offset, smallest, largest)
     if offset > largest:
         moved = 0 if smallest == 0 else largest
-        return Answer(PullStatus.OFFSET_OVERFLOW_BADLY, moved, smallest, largest)
+        return PullResult(PullStatus.OFFSET_OVERFLOW_BADLY, moved, smallest, largest)
     number = 0 if offset <= smallest else _find_file(offset, files)
     held = None if number is None else files[number]
     if held is None or held.last < offset:
-        return Answer(PullStatus.OFFSET_FOUND_NULL, 0, smallest, largest)
-    return Answer(PullStatus.FOUND, offset, smallest, largest, number)
+        return PullResult(PullStatus.OFFSET_FOUND_NULL, 0, smallest, largest)
+    return PullResult(PullStatus.FOUND, offset, smallest, largest, number)
 
 
 def _smallest(files: ListedOffsets) -> int:

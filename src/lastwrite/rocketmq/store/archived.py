@@ -40,14 +40,14 @@ from lastwrite.archive.layout import (
     partitions_at,
 )
 from lastwrite.archive.manifest import DataObject, Manifest
-from lastwrite.archive.place import Seen, read_seen
+from lastwrite.archive.partition_store import VersionedManifest, read_versioned_manifest
 from lastwrite.encoding.json_structs import decode_struct
 from lastwrite.errors import CorruptLog
 from lastwrite.model.log import PartitionLog, Problem, Segment, TopicPartition
 from lastwrite.rocketmq.format.names import file_name
-from lastwrite.rocketmq.format.sides import Topic
+from lastwrite.rocketmq.format.sides import TopicConfig
 from lastwrite.rocketmq.format.units import BATCH_UNIT
-from lastwrite.storage.layout import Glance
+from lastwrite.storage.layout import PartitionSnapshot
 from lastwrite.storage.objects.address import is_address
 
 SYSTEM = "rocketmq"
@@ -94,7 +94,7 @@ class ArchivedQueue(msgspec.Struct, frozen=True, kw_only=True):
     file_bytes: int = 0
     last_stored_ms: int = -1
     last_message: str | None = None
-    topic: Topic | None = None
+    topic: TopicConfig | None = None
     source: str = ""
     brought_ms: int = 0
     gaps: tuple[tuple[int, int], ...] = ()
@@ -174,18 +174,20 @@ def read_contents(folder: str) -> ArchivedQueue:
     """Read the RocketMQ part of the manifest at ``folder``, with one request.
 
     Raises:
-        NotALog, CorruptLog, UnsupportedFormat, RemoteFailed: as in ``place.read_seen``.
+        NotALog, CorruptLog, UnsupportedFormat, RemoteFailed: as in ``place.read_versioned_manifest``.
     """
-    return contents_of(read_seen(folder).manifest, folder)
+    return contents_of(read_versioned_manifest(folder).manifest, folder)
 
 
-def glance(path: str) -> list[Glance]:
+def scan_root(path: str) -> list[PartitionSnapshot]:
     """The queues in the archive at ``path`` with their manifests' versions, for the daemon.
 
     Sends one request for each queue.
     """
     found = manifests_at(path, SYSTEM)
-    return sorted(Glance(name_of(each), each, seen.version, True) for each, seen in found)
+    return sorted(
+        PartitionSnapshot(name_of(each), each, seen.version, True) for each, seen in found
+    )
 
 
 def log_of(manifest: Manifest, folder: str) -> PartitionLog:
@@ -229,7 +231,7 @@ def segment_of(stored: StoredFile, folder: str) -> Segment:
     )
 
 
-def manifest_of(seen: Seen | None, queue: ArchivedQueue, folder: str) -> Manifest:
+def manifest_of(seen: VersionedManifest | None, queue: ArchivedQueue, folder: str) -> Manifest:
     """The manifest for a queue with these contents. ``Place.commit`` sets the version fields."""
     log, objects = msgspec.Raw(msgspec.json.encode(queue)), queue.objects()
     if seen is not None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lastwrite.archive.place import place_at
+from lastwrite.archive.partition_store import place_at
 from lastwrite.model.columns import (
     ROW_BASE_OFFSET,
     ROW_MAX_TIMESTAMP,

@@ -9,8 +9,14 @@ from contextlib import closing
 from msgspec import structs
 
 from lastwrite.archive.layout import partition_address
-from lastwrite.archive.place import place_at
-from lastwrite.archive.rounds import Outcome, Rounds, each_at_once, refuse_damaged, take_out
+from lastwrite.archive.partition_store import place_at
+from lastwrite.archive.rounds import (
+    ArchiveRounds,
+    Outcome,
+    delete_replaced_objects,
+    map_concurrently,
+    reject_damaged,
+)
 from lastwrite.engine.system import CommitPlan
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.work import Limits, SegmentOutput
@@ -20,7 +26,7 @@ from lastwrite.rocketmq.store.archived_file import ArchivedFile
 from lastwrite.rocketmq.store.topics import read_topics
 
 
-class QueueRounds(Rounds):
+class QueueRounds(ArchiveRounds):
     """RocketMQ's part of ``archive.rounds``."""
 
     def read(self, folder: str) -> PartitionLog:
@@ -48,7 +54,7 @@ class QueueRounds(Rounds):
             return archived.segment_of(there, folder).path
 
         for sources, made in zip(new.sources, new.made, strict=True):
-            take_out(stored, sources, path_of, folder)
+            delete_replaced_objects(stored, sources, path_of, folder)
             if isinstance(made.stored, StoredFile):
                 stored[made.base_offset] = made.stored
         after = structs.replace(
@@ -61,19 +67,19 @@ class QueueRounds(Rounds):
 
     def publish(self, copies: Sequence[CommitPlan], to: str) -> list[Outcome]:
         """Create a queue in the archive ``to`` from each copy. Returns an outcome per copy."""
-        return each_at_once(lambda copy: self._publish(copy, to), copies)
+        return map_concurrently(lambda copy: self._publish(copy, to), copies)
 
     def _publish(self, copy: CommitPlan, to: str) -> None:
         log, folder = copy.log, self.address_in(to, copy.log)
-        refuse_damaged(log, to)
+        reject_damaged(log, to)
         self.output_folder(log, to)
         begun, place = self.take(folder), place_at(folder)
         assert begun is not None
         replaced = {source.path for sources in copy.sources for source in sources}
         files = [made.stored for made in copy.made if isinstance(made.stored, StoredFile)]
         with (
-            place.abandoned_if_broken_off(begun),
-            closing(fetching.Brought(log, "")) as brought,
+            place.abort_on_error(begun),
+            closing(fetching.IncomingMessages(log, "")) as brought,
         ):
             for n, segment in enumerate(log.segments):
                 if segment.path not in replaced:

@@ -27,11 +27,11 @@ from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.log import TopicPartition
 from lastwrite.rocketmq.dispatch_work import (
     BuildUnit,
-    Built,
     IndexUnit,
     LogUnit,
     QueueState,
     QueueUnit,
+    StagedIndexFiles,
 )
 from lastwrite.rocketmq.format import dispatch as rules
 from lastwrite.rocketmq.format import index_file, units
@@ -48,7 +48,7 @@ _COPY_BYTES = 8 << 20
 _ENTRIES_AT_ONCE = 1 << 20
 
 
-def build(unit: BuildUnit) -> Built:
+def build(unit: BuildUnit) -> StagedIndexFiles:
     """Update one queue, compaction log or index file in the work folder, and sync its files.
 
     Raises:
@@ -75,7 +75,7 @@ def _writing(operation: str, path: str) -> Iterator[None]:
         raise files.to_log_error(error, path, "write a new file aside") from error
 
 
-class _Staged:
+class _StagedFile:
     """A file that is being written to the work folder."""
 
     def __init__(self, folder: str) -> None:
@@ -116,7 +116,7 @@ class _QueueFiles:
 
     def __init__(self, unit: QueueUnit, unit_bytes: int) -> None:
         self._unit, self._unit_bytes = unit, unit_bytes
-        self._file: _Staged | None = None
+        self._file: _StagedFile | None = None
         self._start = 0  # of the open file
         self._at = 0  # the next byte of the queue
         self._state: QueueState | None = unit.state
@@ -153,7 +153,7 @@ class _QueueFiles:
     def _open(self) -> None:
         size = self._unit.file_bytes
         self._start = self._at // size * size
-        self._file = _Staged(self._unit.folder)
+        self._file = _StagedFile(self._unit.folder)
         held = self._at - self._start
         if not held:
             return
@@ -184,14 +184,14 @@ def queue_file(name: TopicPartition, start: int) -> str:
     return os.path.join(queue_folder("", name), file_name(start))
 
 
-def _build_queue(unit: QueueUnit) -> Built:
+def _build_queue(unit: QueueUnit) -> StagedIndexFiles:
     is_batch = unit.kind is QueueKind.BATCH
     unit_bytes = rules.BATCH_UNIT_BYTES if is_batch else rules.UNIT_BYTES
     fill = rules.fill_batch_queue if is_batch else rules.fill_queue
     state: Int64Array = np.zeros(rules.STATE_WORDS, np.int64)
     state[rules.NEXT], state[rules.END] = unit.state.next_number, unit.state.end
     out = _QueueFiles(unit, unit_bytes)
-    built = Built(next_number=unit.state.next_number)
+    built = StagedIndexFiles(next_number=unit.state.next_number)
     last_number = (1 << 63) // unit_bytes - 2 * unit.file_bytes
     for stretch in unit.rows:
         rows = read_rows(stretch)
@@ -240,8 +240,8 @@ class _PairFiles:
         self._unit = unit
         self._first = max(unit.state.start, 0)
         self._pair = -1
-        self._log: _Staged | None = None
-        self._index: _Staged | None = None
+        self._log: _StagedFile | None = None
+        self._index: _StagedFile | None = None
         self.done: list[tuple[str, str]] = []
 
     def address(self, pair: int) -> int:
@@ -263,7 +263,7 @@ class _PairFiles:
 
     def _open(self, pair: int) -> None:
         self._pair = pair
-        self._log, self._index = _Staged(self._unit.folder), _Staged(self._unit.folder)
+        self._log, self._index = _StagedFile(self._unit.folder), _StagedFile(self._unit.folder)
 
     def append(self, records: ByteArray, entries: ByteArray) -> None:
         assert self._log is not None and self._index is not None
@@ -320,12 +320,12 @@ class _CommitLog:
         self._stack = ExitStack()
 
 
-def _build_log(unit: LogUnit) -> Built:
+def _build_log(unit: LogUnit) -> StagedIndexFiles:
     state: Int64Array = np.zeros(rules.LOG_STATE_WORDS, np.int64)
     state[rules.HIGHEST] = unit.state.highest
     state[rules.PAIR] = 0 if unit.state.start >= 0 else -1
     state[rules.LOG_WROTE], state[rules.INDEX_WROTE] = unit.state.log_wrote, unit.state.index_wrote
-    out, built = _PairFiles(unit), Built()
+    out, built = _PairFiles(unit), StagedIndexFiles()
     log = _CommitLog(unit.commit_log)
     try:
         for stretch in unit.rows:
@@ -398,8 +398,8 @@ def _copy(
 # ---------------------------------------------------------------------- index
 
 
-def _build_index(unit: IndexUnit) -> Built:
-    file = _Staged(unit.folder)
+def _build_index(unit: IndexUnit) -> StagedIndexFiles:
+    file = _StagedFile(unit.folder)
     size = index_file.index_bytes(unit.slots, unit.capacity)
     if unit.old_path:
         held = index_file.INDEX_HEADER.size + 4 * unit.slots
@@ -428,4 +428,4 @@ def _build_index(unit: IndexUnit) -> Built:
             path=file.path,
             remedy="please report this",
         )
-    return Built(files=[(unit.name, file.path)], added=added, bytes_written=size)
+    return StagedIndexFiles(files=[(unit.name, file.path)], added=added, bytes_written=size)

@@ -33,11 +33,11 @@ from lastwrite.rocketmq.format.record import MAGIC_V1, MAGIC_V2, RECORD_HEAD, Re
 from lastwrite.rocketmq.format.units import BATCH_UNIT, BatchUnit, batch_units, valid_count
 from lastwrite.rocketmq.rules.pull import FileOffsets
 from lastwrite.rocketmq.store import archived
-from lastwrite.rocketmq.store.beside_a_broker import read_pairs
+from lastwrite.rocketmq.store.live_files import read_pairs
 from lastwrite.rocketmq.store.reading import (
     INDEX_LIMIT_BYTES,
     MappedFile,
-    Part,
+    StoreFolder,
     queue_folder,
 )
 from lastwrite.storage.files import to_log_error
@@ -165,7 +165,7 @@ class CompactedQueue:
         if self._listings > _MOST_LISTINGS:
             raise CommitConflict(
                 "the queue's files keep changing",
-                path=self._folder(Part.COMPACTION_LOG),
+                path=self._folder(StoreFolder.COMPACTION_LOG),
                 remedy="stop whatever writes there, or read a copy",
             )
         self._ranges, self._rebuilt, self._counts = {}, {}, {}
@@ -173,7 +173,7 @@ class CompactedQueue:
         is_archived = archived.is_root(self.root)
         self.exists = is_archived or all(
             os.path.isdir(self._folder(part))
-            for part in (Part.COMPACTION_LOG, Part.COMPACTION_INDEX)
+            for part in (StoreFolder.COMPACTION_LOG, StoreFolder.COMPACTION_INDEX)
         )
         logs, indexes, _, self.is_open = read_pairs(self.root, self.name)
         index_of = {file.start: file for file in indexes.files}
@@ -254,7 +254,7 @@ class CompactedQueue:
         pair = self.pairs[number]
         entries = self.entries(number)
         buffer: ByteArray = np.empty(0, np.uint8)
-        with _Opened(pair.log) as log:
+        with _OpenPair(pair.log) as log:
             at = int(np.searchsorted(entries.lasts, offset))
             while at < len(entries.bases):
                 until = _chunk_end(entries, at)
@@ -291,7 +291,7 @@ class CompactedQueue:
         pair = self.pairs[number]
         wrong = "the index is missing"
         if pair.index is not None:
-            with _Opened(pair.log) as log, _Opened(pair.index) as index:
+            with _OpenPair(pair.log) as log, _OpenPair(pair.index) as index:
                 slots = pair.index.size_bytes // _UNIT_BYTES
                 count = bisect_left(
                     range(slots), True, key=lambda slot: not _is_valid(index.unit(slot))
@@ -324,7 +324,7 @@ class CompactedQueue:
                 f"an index of {pair.index.size_bytes} bytes", path=pair.index.path
             )
         data: ByteArray = np.empty(pair.index.size_bytes // _UNIT_BYTES * _UNIT_BYTES, np.uint8)
-        with _Opened(pair.index) as index:
+        with _OpenPair(pair.index) as index:
             index.read_into(data, 0)
         units = batch_units(data.data)
         units = units[: min(valid_count(units), self._counts[number])]
@@ -420,7 +420,7 @@ class CompactedQueue:
         table: MessageTable = np.zeros(_WALKED_ROWS, MESSAGE)
         buffer: ByteArray = np.empty(min(CHUNK_BYTES, file.size_bytes), np.uint8)
         begin = at = filled = 0
-        with _Opened(file) as log:
+        with _OpenPair(file) as log:
             while True:
                 rows, at, code, where, wanted = kernels.split(buffer, at, filled, table, False)
                 if rows:
@@ -461,7 +461,7 @@ class CompactedQueue:
         """The first offset of a file if its index is right; else one above all offsets."""
         index = self.pairs[number].index if number < len(self.pairs) else None
         if index is not None:
-            with _Opened(self.pairs[number].log) as log, _Opened(index) as opened:
+            with _OpenPair(self.pairs[number].log) as log, _OpenPair(index) as opened:
                 first = opened.unit(0) if index.size_bytes >= _UNIT_BYTES else None
                 if first is not None and _is_valid(first) and log.is_record(first):
                     return first.base
@@ -469,13 +469,13 @@ class CompactedQueue:
 
     # ------------------------------------------------------------------ files
 
-    def _folder(self, part: Part) -> str:
+    def _folder(self, part: StoreFolder) -> str:
         return queue_folder(os.path.join(self.root, part), self.name)
 
     def _look(self) -> tuple[tuple[int, int], ...]:
         """Changes if a file is added, removed or renamed, or if the whole tree is exchanged."""
         seen = []
-        for part in (Part.COMPACTION_LOG, Part.COMPACTION_INDEX):
+        for part in (StoreFolder.COMPACTION_LOG, StoreFolder.COMPACTION_INDEX):
             try:
                 found = os.stat(self._folder(part))
                 seen.append((found.st_ino, found.st_mtime_ns))
@@ -496,7 +496,7 @@ class CompactedQueue:
             self.notes.append(problem)
 
 
-class _Opened:
+class _OpenPair:
     """One open file.
 
     Raises:
@@ -573,7 +573,7 @@ class _Opened:
         is_message = head.magic in (MAGIC_V1, MAGIC_V2)
         return is_message and (head.size, head.queue_offset) == (unit.size, unit.base)
 
-    def __enter__(self) -> _Opened:
+    def __enter__(self) -> _OpenPair:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -71,7 +71,7 @@ from lastwrite.rocketmq.reports import (
 )
 from lastwrite.rocketmq.store import beyond, lock, reading, trees, untouched, walking
 from lastwrite.rocketmq.store.positions import key_of, read_positions
-from lastwrite.rocketmq.store.reading import MappedFile, MappedLog, Part
+from lastwrite.rocketmq.store.reading import MappedFile, MappedLog, StoreFolder
 from lastwrite.storage import files
 from lastwrite.storage.lock import siblings
 from lastwrite.storage.mapping import mapped
@@ -152,7 +152,7 @@ def plan(root: str, at: int) -> Cut:
         LogHeld: an earlier cut was interrupted, or its copy still exists.
         LogError: a file cannot be read.
     """
-    lock.refuse_stopped_cut(root)
+    lock.reject_stopped_cut(root)
     if _is_done(root):
         raise LogHeld(
             "an earlier cut keeps what it removed",
@@ -244,8 +244,8 @@ def _plan_log(cut: Cut, log: MappedLog, found: list[MappedFile], place: MappedFi
     cut.ends = {name: first for name, (first, _) in rest.queues.items()}
     removed = dict(rest.queues)
     for kind in (QueueKind.ORDINARY, QueueKind.BATCH):
-        for name in reading.list_queues(cut.root, Part(kind)):
-            queue = reading.read_queue(cut.root, Part(kind), name).sound()
+        for name in reading.list_queues(cut.root, StoreFolder(kind)):
+            queue = reading.read_queue(cut.root, StoreFolder(kind), name).sound()
             offsets = beyond.listed(queue, kind, at)
             if offsets is not None:
                 removed[name] = offsets
@@ -270,8 +270,8 @@ def _plan_queues(cut: Cut) -> None:
     find other next offsets than the broker assigns.
     """
     for kind in (QueueKind.ORDINARY, QueueKind.BATCH):
-        for name in reading.list_queues(cut.root, Part(kind)):
-            log = reading.read_queue(cut.root, Part(kind), name)
+        for name in reading.list_queues(cut.root, StoreFolder(kind)):
+            log = reading.read_queue(cut.root, StoreFolder(kind), name)
             if beyond.listed(log, kind, cut.at) is None:
                 continue
             is_left = False
@@ -308,8 +308,8 @@ def _note_empty(cut: Cut, name: TopicPartition, first: int) -> None:
 
 def _pairs(root: str, name: TopicPartition) -> list[tuple[MappedFile, MappedFile]]:
     """A compaction log's files, each with its index."""
-    logs = reading.read_queue(root, Part.COMPACTION_LOG, name).sound()
-    listed = reading.read_queue(root, Part.COMPACTION_INDEX, name).sound()
+    logs = reading.read_queue(root, StoreFolder.COMPACTION_LOG, name).sound()
+    listed = reading.read_queue(root, StoreFolder.COMPACTION_INDEX, name).sound()
     logs = reading.without_stopped_roll(root, logs, listed)
     indexes = {file.start: file for file in listed.files}
     for file in logs.files:
@@ -326,7 +326,7 @@ def _plan_compaction(cut: Cut) -> None:
     """Remove records whose offsets will be assigned again, and lower positions beyond them."""
     lowered: dict[str, int] = {}
     positions = read_positions(trees.live_tree(cut.root, names.COMPACTION))
-    for name in reading.list_queues(cut.root, Part.COMPACTION_LOG):
+    for name in reading.list_queues(cut.root, StoreFolder.COMPACTION_LOG):
         end = cut.ends.get(name)
         if end is None:
             continue
@@ -463,7 +463,7 @@ def _plan_delays(cut: Cut) -> None:
     delivered copy is removed.
     """
     ends: dict[int, int] = {}
-    for name in reading.list_queues(cut.root, Part.CONSUME_QUEUE):
+    for name in reading.list_queues(cut.root, StoreFolder.CONSUME_QUEUE):
         if name.topic == names.SCHEDULE_TOPIC:
             ends[name.partition + 1] = _first_due(cut, name)
     for path in _DELAY_SIDES:
@@ -480,7 +480,7 @@ def _first_due(cut: Cut, name: TopicPartition) -> int:
     If there is none, the offset of the queue's end.
     """
     end = cut.ends.get(name, _NO_END)
-    for file in reading.read_queue(cut.root, Part.CONSUME_QUEUE, name).files:
+    for file in reading.read_queue(cut.root, StoreFolder.CONSUME_QUEUE, name).files:
         with mapped(file.path) as data:
             table = units.consume_queue_units(data)
             table = table[: units.valid_count(table)]
@@ -592,7 +592,7 @@ def make(cut: Cut) -> CutReport:
         },
         "report": cut.report.to_dict(),
     }
-    trees.refuse_unwritable(root, cut.trees)
+    trees.reject_unwritable(root, cut.trees)
     with lock.turn(root):
         try:
             place = os.path.join(root, NOTE)
@@ -710,7 +710,7 @@ def undo(root: str) -> CutReport:
         setattr(report, name, [OffsetRange(**one) for one in note["report"][name]])
     with lock.turn(root), lock.unopened(root):
         if not lock.has_stopped_cut(root):
-            _refuse_gone_on(root, report.at)
+            _reject_gone_on(root, report.at)
         report.notes = _back(root)
         _clear(root)
     return report
@@ -733,7 +733,7 @@ def _read_note(root: str) -> dict[str, Any]:
         ) from error
 
 
-def _refuse_gone_on(root: str, at: int) -> None:
+def _reject_gone_on(root: str, at: int) -> None:
     log = reading.read_commit_log(root)
     for file in log.files:
         if file.end <= at:

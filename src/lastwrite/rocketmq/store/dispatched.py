@@ -18,11 +18,11 @@ from typing import Any
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import TopicPartition
-from lastwrite.rocketmq.dispatch_work import NO_END, IndexState, LogState, QueueState
+from lastwrite.rocketmq.dispatch_work import NO_END, IndexFileState, LogState, QueueState
 from lastwrite.rocketmq.format import index_file, names, sides, units
 from lastwrite.rocketmq.reports import QueueKind
 from lastwrite.rocketmq.store import reading
-from lastwrite.rocketmq.store.reading import MappedFile, MappedLog, Part
+from lastwrite.rocketmq.store.reading import MappedFile, MappedLog, StoreFolder
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.mapping import mapped
 
@@ -76,7 +76,7 @@ def read_queue_state(log: MappedLog, kind: QueueKind, until: int = NO_END) -> Qu
             count = bisect_left(slots, True, key=lambda i, of=table: not is_valid(of[i], until))  # type: ignore[misc]
             if count:
                 if place:
-                    _refuse_hole(files[place - 1], file, until, is_batch=is_batch)
+                    _reject_hole(files[place - 1], file, until, is_batch=is_batch)
                 last = table[count - 1]
                 address, length = int(last["physical_offset"]), int(last["size"])
                 end = -1 if length == units.FILLER_SIZE else address + length
@@ -92,7 +92,7 @@ def read_queue_state(log: MappedLog, kind: QueueKind, until: int = NO_END) -> Qu
     return QueueState(spare=tuple(spare))
 
 
-def _refuse_hole(before: MappedFile, file: MappedFile, until: int, *, is_batch: bool) -> None:
+def _reject_hole(before: MappedFile, file: MappedFile, until: int, *, is_batch: bool) -> None:
     """Raise unless the file before is full and ends where ``file`` begins."""
     with mapped(before.path) as data:
         table = units.queue_units(data, is_batch=is_batch)
@@ -147,15 +147,15 @@ def read_log_state(root: str, name: TopicPartition) -> tuple[LogState, int | Non
     Raises:
         CorruptLog: a broker would not load the log's files.
     """
-    logs = reading.read_queue(root, Part.COMPACTION_LOG, name).sound()
-    indexes = reading.read_queue(root, Part.COMPACTION_INDEX, name).sound()
+    logs = reading.read_queue(root, StoreFolder.COMPACTION_LOG, name).sound()
+    indexes = reading.read_queue(root, StoreFolder.COMPACTION_INDEX, name).sound()
     logs = reading.without_stopped_roll(root, logs, indexes)
     if logs.starts != indexes.starts:
         odd = min(set(logs.starts) ^ set(indexes.starts))
         raise CorruptLog(
             f"of the pair {names.file_name(odd)} the log or its index is missing",
             None,
-            reading.queue_folder(os.path.join(root, Part.COMPACTION_LOG), name),
+            reading.queue_folder(os.path.join(root, StoreFolder.COMPACTION_LOG), name),
             f"a broker does not start on this; {MAKE_LOG_ANEW}",
         )
     if not logs.files:
@@ -192,7 +192,7 @@ def read_log_state(root: str, name: TopicPartition) -> tuple[LogState, int | Non
 
 def read_index_state(
     root: str, slots: int | None, entries: int | None, newest_ms: int | None = None
-) -> tuple[IndexState, list[str]]:
+) -> tuple[IndexFileState, list[str]]:
     """The newest index file, and the names of files to be left out.
 
     ``slots`` and ``entries`` are the settings, if given. ``newest_ms`` is for a store whose broker
@@ -215,7 +215,7 @@ def read_index_state(
             except CorruptLog as error:
                 raise error.located(file.path) from error
             has_records = header.count > 1 or header.last_physical_offset > 0
-            state = IndexState(
+            state = IndexFileState(
                 os.path.basename(file.path),
                 file.path,
                 found.slots,
@@ -225,7 +225,7 @@ def read_index_state(
                 header.last_store_time_ms,
             )
             return state, left_out
-    return IndexState(), left_out
+    return IndexFileState(), left_out
 
 
 def _slots(data: ByteArray, file: MappedFile, slots: int | None, entries: int | None) -> int:

@@ -29,9 +29,9 @@ from hashlib import blake2b
 import numpy as np
 from msgspec import structs
 
-from lastwrite.archive.bringing import Advance, Fetched
-from lastwrite.archive.place import place_at
-from lastwrite.engine.chunks import Chunks
+from lastwrite.archive.ingest import Advance, IngestResult
+from lastwrite.archive.partition_store import place_at
+from lastwrite.engine.chunks import BatchWindows
 from lastwrite.errors import CorruptLog, LogError, NotALog, NotContinued
 from lastwrite.model.columns import (
     DROP,
@@ -44,12 +44,12 @@ from lastwrite.model.columns import (
     Int64Array,
 )
 from lastwrite.model.log import PartitionLog, Segment
-from lastwrite.model.work import Limits, Piece, SegmentOutput
-from lastwrite.reports.fetching import Held
+from lastwrite.model.work import Limits, ScanRange, SegmentOutput
+from lastwrite.reports.fetching import HoldReason
 from lastwrite.rocketmq.format.chunk import RocketmqFormat
-from lastwrite.rocketmq.format.record import PHYSICAL_OFFSET_AT, Message, body_of
-from lastwrite.rocketmq.format.sides import Topic
-from lastwrite.rocketmq.store import archived, beside_a_broker, queues
+from lastwrite.rocketmq.format.record import PHYSICAL_OFFSET_AT, RocketmqMessage, body_of
+from lastwrite.rocketmq.format.sides import TopicConfig
+from lastwrite.rocketmq.store import archived, live_files, queues
 from lastwrite.rocketmq.store.archived import ArchivedQueue, StoredFile
 from lastwrite.rocketmq.store.archived_file import ArchivedFile
 from lastwrite.rocketmq.store.ordinary import CommitLogMessages
@@ -66,14 +66,14 @@ def fetch(
     log: PartitionLog,
     folder: str,
     *,
-    topic: Topic | None,
+    topic: TopicConfig | None,
     source: str,
     kept_deletes_ms: int,
     include_active: bool,
     limits: Limits,
     advance: Advance,
     accepts_gap: bool = False,
-) -> Fetched:
+) -> IngestResult:
     """Fetch what ``log`` has beyond the end of the archive's queue at ``folder``.
 
     Args:
@@ -110,7 +110,7 @@ def fetch(
                 f"the archive ends at {before.end_offset}, and no round has compared what lay "
                 "between: it is lost",
                 log.folder,
-                Held.GAP,
+                HoldReason.GAP,
                 GAP,
             )
         if now_ms - before.brought_ms >= kept_deletes_ms:
@@ -122,7 +122,7 @@ def fetch(
                     f"archive needs: offset {lost[0]} is neither in the compaction log nor in the "
                     "commit log",
                     log.folder,
-                    Held.DELETES,
+                    HoldReason.DELETES,
                     GAP,
                 )
             if lost is not None:
@@ -145,7 +145,7 @@ def fetch(
         ):
             after = structs.replace(before, **told)
             place.commit(place.begin(seen), archived.manifest_of(seen, after, folder))
-        return Fetched(
+        return IngestResult(
             first_offset=first, end_offset=first, segments=0, bytes=0, is_new=False, gap=words
         )
     begun = place.begin(seen)
@@ -153,7 +153,7 @@ def fetch(
     after = structs.replace(
         before, file_bytes=file_bytes, end_offset=end, last_stored_ms=stored, **told
     )
-    with place.abandoned_if_broken_off(begun), closing(Brought(log, source, dropped)) as brought:
+    with place.abort_on_error(begun), closing(IncomingMessages(log, source, dropped)) as brought:
         for n, segment in enumerate(log.segments):
             target = ArchivedFile(folder, begun.prefix, after.next_address)
             made = brought.take(n, segment, (first, end), target, limits, advance)
@@ -164,13 +164,13 @@ def fetch(
                     last_stored_ms=max(after.last_stored_ms, made.largest_timestamp_ms),
                 )
             place.renew(begun)
-        beside_a_broker.check_unmoved(log)
+        live_files.check_unmoved(log)
         if brought.last is not None:
             is_last = brought.last[0] == end - 1
             after = structs.replace(after, last_message=brought.last[1] if is_last else None)
     place.commit(begun, archived.manifest_of(seen, after, folder))
     new = after.files[len(before.files) :]
-    return Fetched(
+    return IngestResult(
         first_offset=first if seen is not None else min(end, log.log_start),
         end_offset=end,
         segments=len(new),
@@ -235,7 +235,9 @@ def another_original(log: PartitionLog, offset: int, known: str) -> str | None:
     )
 
 
-def no_continuation(words: str, path: str, held: Held, remedy: str = ELSEWHERE) -> NotContinued:
+def no_continuation(
+    words: str, path: str, held: HoldReason, remedy: str = ELSEWHERE
+) -> NotContinued:
     """The error that the log at ``path`` does not continue the archive."""
     error = NotContinued(words, path=path, remedy=remedy)
     error.held = held
@@ -246,7 +248,7 @@ def _refuse_another(log: PartitionLog, before: ArchivedQueue, folder: str) -> No
     why = _another(log, before)
     if why is not None:
         words = f"{folder} cannot be continued: {why}"
-        raise no_continuation(words, log.folder, Held.ANOTHER)
+        raise no_continuation(words, log.folder, HoldReason.ANOTHER)
 
 
 def _begins_behind(log: PartitionLog, before: ArchivedQueue, source: str) -> tuple[int, int] | None:
@@ -291,7 +293,7 @@ def _dropped(
     return found, lost
 
 
-def is_delete(message: Message) -> bool:
+def is_delete(message: RocketmqMessage) -> bool:
     if message.keys is None:
         return False
     try:
@@ -316,7 +318,7 @@ def digest(data: bytes) -> str:
 
 
 @dataclass(slots=True)
-class Brought:
+class IncomingMessages:
     """Messages of a log being fetched. ``dropped`` has offsets to fetch from the commit log."""
 
     log: PartitionLog
@@ -356,7 +358,7 @@ class Brought:
         self, number: int, segment: Segment, span: tuple[int, int], limits: Limits
     ) -> Iterator[tuple[ByteArray, Int64Array]]:
         format = RocketmqFormat(limits.plain_bytes)
-        piece = Piece.of(
+        piece = ScanRange.of(
             segment,
             number=0,
             place=number,
@@ -365,8 +367,8 @@ class Brought:
             end_offset=self.log.segment_end(number),
             keyed=False,
         )
-        checker = queues.IndexChecker(piece)
-        for chunk in Chunks(limits).of(format, piece):
+        checker = queues.QueueIndexChecker(piece)
+        for chunk in BatchWindows(limits).of(format, piece):
             checker.check(chunk.table, chunk.shift)
             offsets = chunk.table["base_offset"]
             actions = np.where((offsets < span[0]) | (offsets >= span[1]), DROP, 0)

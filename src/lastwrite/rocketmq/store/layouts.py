@@ -86,7 +86,7 @@ def unsupported(root: str) -> Iterator[Problem]:
         )
 
 
-def refuse_other_layouts(root: str, doing: str, config: Mapping[str, object] | None = None) -> None:
+def reject_other_layouts(root: str, doing: str, config: Mapping[str, object] | None = None) -> None:
     """Refuse a change of a store with files in a layout that Lastwrite does not write.
 
     ``doing`` names the command in the message.

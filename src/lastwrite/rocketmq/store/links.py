@@ -64,7 +64,7 @@ def home_of(root: str) -> str:
     return others[0] if len(others) == 1 and not _is_brokers_own(root) else root
 
 
-def refuse_others(root: str) -> None:
+def reject_others(root: str) -> None:
     """Refuse a store with a part in another store, whose broker ignores this store's lock.
 
     Raises:

@@ -24,7 +24,7 @@ from lastwrite.rocketmq.format.names import COMMIT_LOG, CUT_GUARD
 from lastwrite.rocketmq.store import archived, links
 from lastwrite.storage import lock
 from lastwrite.storage.files import to_log_error
-from lastwrite.storage.objects.promises import refuse_if_broken
+from lastwrite.storage.objects.promises import reject_if_broken
 
 FILE = "lock"
 ABORT = "abort"
@@ -44,18 +44,18 @@ def hold(root: str, names: Iterable[TopicPartition]) -> AbstractContextManager[N
         InvalidConfig: a part of the store is in another store, by a link.
     """
     if archived.is_root(root):
-        refuse_if_broken(os.path.dirname(root))
+        reject_if_broken(os.path.dirname(root))
         return nullcontext()
-    links.refuse_others(root)
+    links.reject_others(root)
     return lock.hold(root, names, PLACE)
 
 
-def try_hold(
+def try_lock(
     root: str, names: Iterable[TopicPartition]
 ) -> AbstractContextManager[set[TopicPartition]]:
     """Lock the queues that are free now, as ``hold`` does. The context returns them."""
-    links.refuse_others(root)
-    return lock.try_hold(root, names, PLACE)
+    links.reject_others(root)
+    return lock.try_lock(root, names, PLACE)
 
 
 def holds(root: str, name: TopicPartition) -> bool:
@@ -63,7 +63,7 @@ def holds(root: str, name: TopicPartition) -> bool:
     return lock.holds(root, name, PLACE)
 
 
-def refuse_if_held(root: str, names: Collection[TopicPartition] | None = None) -> None:
+def reject_if_held(root: str, names: Collection[TopicPartition] | None = None) -> None:
     """Refuse to read queues that another command may change. None means all of the store's queues.
 
     A broker that has the store open is no obstacle (docs/decisions/beside-a-broker.md), because it
@@ -75,19 +75,19 @@ def refuse_if_held(root: str, names: Collection[TopicPartition] | None = None) -
     """
     if archived.is_root(root):
         return
-    links.refuse_others(root)
+    links.reject_others(root)
     if broker_of(root) is None:
-        lock.refuse_if_held(root, names, PLACE)
+        lock.reject_if_held(root, names, PLACE)
 
 
-def refuse_broker(root: str) -> None:
+def reject_broker(root: str) -> None:
     """Refuse a store that a broker serves, before long work that ends in ``hold``.
 
     Raises:
         LogHeld: a broker serves the store.
         InvalidConfig: a part of the store is in another store, by a link.
     """
-    links.refuse_others(root)
+    links.reject_others(root)
     broker = broker_of(root)
     if broker is not None:
         raise broker
@@ -126,7 +126,7 @@ def has_stopped_cut(root: str) -> bool:
     return os.path.lexists(os.path.join(root, COMMIT_LOG, CUT_GUARD))
 
 
-def refuse_stopped_cut(root: str) -> None:
+def reject_stopped_cut(root: str) -> None:
     """Refuse a store with some trees from before a cut and some from after it.
 
     Raises:
@@ -140,7 +140,7 @@ def refuse_stopped_cut(root: str) -> None:
         )
 
 
-def refuse_unclean(root: str, *, goes_on: bool) -> None:
+def reject_unclean(root: str, *, goes_on: bool) -> None:
     """Refuse a store whose broker was not stopped cleanly, unless ``goes_on``.
 
     A broker whose lock can be seen is running, so its ``abort`` means nothing. Writers check its
@@ -151,7 +151,7 @@ def refuse_unclean(root: str, *, goes_on: bool) -> None:
     """
     if archived.is_root(root):
         return
-    refuse_stopped_cut(root)
+    reject_stopped_cut(root)
     path = os.path.join(root, ABORT)
     if goes_on or not was_killed(root) or broker_of(root) is not None:
         return

@@ -17,8 +17,8 @@ from lastwrite.model.log import Problem
 from lastwrite.rocketmq.format import names
 from lastwrite.rocketmq.format.index_file import decode_index_header
 from lastwrite.rocketmq.format.sides import decode_consumer_offsets
-from lastwrite.rocketmq.store import beside_a_broker, dispatched, reading
-from lastwrite.rocketmq.store.reading import MappedLog, Part
+from lastwrite.rocketmq.store import dispatched, live_files, reading
+from lastwrite.rocketmq.store.reading import MappedLog, StoreFolder
 from lastwrite.storage.problems import damaged
 from lastwrite.storage.reading import read_small
 
@@ -52,10 +52,10 @@ def missing_files(root: str | None, log: MappedLog, place: str) -> Iterator[Prob
 
 def _references(root: str) -> Iterator[tuple[str, int, str]]:
     """A file, the address of a record that it refers to, and words for the reference."""
-    for part in (Part.CONSUME_QUEUE, Part.BATCH_QUEUE):
+    for part in (StoreFolder.CONSUME_QUEUE, StoreFolder.BATCH_QUEUE):
         for name in reading.list_queues(root, part):
             queue = reading.read_queue(root, part, name)
-            last = beside_a_broker.last_unit(queue, part)
+            last = live_files.last_unit(queue, part)
             if last is not None:
                 yield queue.files[-1].path, last[0], f"the last unit of {name} leads to"
     for file in reading.read_index_files(root).files:
@@ -75,7 +75,7 @@ def _lone_positions(root: str) -> str | None:
 
     Returns None if it has no offsets, or if the store has a queue.
     """
-    parts = (Part.CONSUME_QUEUE, Part.BATCH_QUEUE, Part.COMPACTION_LOG)
+    parts = (StoreFolder.CONSUME_QUEUE, StoreFolder.BATCH_QUEUE, StoreFolder.COMPACTION_LOG)
     if any(reading.list_queues(root, part) for part in parts):
         return None
     path = os.path.join(root, names.CONFIG, names.CONSUMER_OFFSETS)

@@ -7,10 +7,10 @@ from contextlib import closing, suppress
 
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.model.log import TopicPartition
-from lastwrite.rocketmq.format.record import Message, decode_message
+from lastwrite.rocketmq.format.record import RocketmqMessage, decode_message
 from lastwrite.rocketmq.reports import QueueKind
 from lastwrite.rocketmq.store import dispatched, reading
-from lastwrite.rocketmq.store.reading import Part
+from lastwrite.rocketmq.store.reading import StoreFolder
 from lastwrite.rocketmq.store.topics import read_topics
 
 _MOST_LOOKED_AT = 1000  # messages of a gap to read, all of which may have no key
@@ -30,7 +30,7 @@ class CommitLogMessages:
 
     def __init__(self, root: str, name: TopicPartition) -> None:
         self._name = name
-        self._units = reading.LogReader(reading.read_queue(root, Part.CONSUME_QUEUE, name))
+        self._units = reading.LogReader(reading.read_queue(root, StoreFolder.CONSUME_QUEUE, name))
         self._log = reading.LogReader(reading.read_commit_log(root, _settings))
 
     @property
@@ -38,7 +38,7 @@ class CommitLogMessages:
         """Whether the consume queue exists."""
         return bool(self._units.log.files)
 
-    def find(self, number: int) -> tuple[Message, bytes] | None:
+    def find(self, number: int) -> tuple[RocketmqMessage, bytes] | None:
         """The message at a queue offset, and its bytes.
 
         Returns None if the message is missing or unreadable.
@@ -88,7 +88,7 @@ def next_offset(root: str, name: TopicPartition) -> int:
         LogError: a file cannot be read.
     """
     try:
-        queue = reading.read_queue(root, Part.CONSUME_QUEUE, name)
+        queue = reading.read_queue(root, StoreFolder.CONSUME_QUEUE, name)
         return dispatched.read_queue_state(queue, QueueKind.ORDINARY).next_number
     except CorruptLog:
         return -1

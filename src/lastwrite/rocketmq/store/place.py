@@ -20,28 +20,28 @@ from lastwrite.rocketmq.store.reading import (
     PART_OF_KIND,
     QUEUE_PARTS,
     WORK_FOLDERS,
-    FileKind,
-    Part,
-    begins_with_a_record,
+    RocketmqFileKind,
+    StoreFolder,
     entries_of,
     read_head,
     start_of,
+    starts_with_record,
 )
 from lastwrite.storage.objects.address import is_address
 
 _MOST_ODD_NAMES = 16  # files of a folder that are opened to find a record
 _COUNTS = ("timermetrics", "transactionMetrics")  # JSON files in ``config`` without the ending
-_COMPACTION_PARTS = (Part.COMPACTION_LOG, Part.COMPACTION_INDEX)
+_COMPACTION_PARTS = (StoreFolder.COMPACTION_LOG, StoreFolder.COMPACTION_INDEX)
 _SIDE_FILES = {
-    "checkpoint": FileKind.CHECKPOINT,
-    "abort": FileKind.ABORT,
-    "lock": FileKind.LOCK,
-    "topics.json": FileKind.TOPICS,
-    "consumerOffset.json": FileKind.CONSUMER_OFFSETS,
-    "lmqConsumerOffset.json": FileKind.CONSUMER_OFFSETS,
-    "delayOffset.json": FileKind.DELAY_OFFSETS,
-    "timercheck": FileKind.TIMER_CHECKPOINT,
-    "position-checkpoint": FileKind.POSITIONS,
+    "checkpoint": RocketmqFileKind.CHECKPOINT,
+    "abort": RocketmqFileKind.ABORT,
+    "lock": RocketmqFileKind.LOCK,
+    "topics.json": RocketmqFileKind.TOPICS,
+    "consumerOffset.json": RocketmqFileKind.CONSUMER_OFFSETS,
+    "lmqConsumerOffset.json": RocketmqFileKind.CONSUMER_OFFSETS,
+    "delayOffset.json": RocketmqFileKind.DELAY_OFFSETS,
+    "timercheck": RocketmqFileKind.TIMER_CHECKPOINT,
+    "position-checkpoint": RocketmqFileKind.POSITIONS,
 }
 # Folders at a store's root with names that only a store uses. Some are not read.
 _OWN_NAMES = (
@@ -62,10 +62,10 @@ class StorePlace:
 
     path: str
     root: str | None
-    part: Part | None = None  # None means the store itself, or a file at its root
+    part: StoreFolder | None = None  # None means the store itself, or a file at its root
     topic: str | None = None
     queue: int | None = None
-    file: FileKind | None = None  # None means a folder
+    file: RocketmqFileKind | None = None  # None means a folder
 
     @property
     def name(self) -> TopicPartition | None:
@@ -76,21 +76,23 @@ class StorePlace:
 
 def is_store(path: str) -> bool:
     """Whether the folder is a broker's ``storePathRootDir``."""
-    if os.path.isfile(os.path.join(path, Part.CONFIG, names.TOPICS)):
+    if os.path.isfile(os.path.join(path, StoreFolder.CONFIG, names.TOPICS)):
         return True
-    return any(_holds(os.path.join(path, part), part) for part in (Part.COMMIT_LOG, *QUEUE_PARTS))
+    return any(
+        _holds(os.path.join(path, part), part) for part in (StoreFolder.COMMIT_LOG, *QUEUE_PARTS)
+    )
 
 
-def _holds(folder: str, part: Part) -> bool:
+def _holds(folder: str, part: StoreFolder) -> bool:
     """Whether a folder has the content that its name suggests."""
-    if part is Part.COMMIT_LOG:
+    if part is StoreFolder.COMMIT_LOG:
         return any(names.parse_file_name(name) is not None for name in entries_of(folder))
-    if part is Part.INDEX:
+    if part is StoreFolder.INDEX:
         return any(map(names.is_index_name, entries_of(folder)))
-    if part is Part.COMPACTION:
+    if part is StoreFolder.COMPACTION:
         root = os.path.dirname(folder)
         return any(os.path.isdir(os.path.join(root, below)) for below in _COMPACTION_PARTS)
-    if part is Part.CONFIG:
+    if part is StoreFolder.CONFIG:
         return any(".json" in name for name in entries_of(folder))
     return any(
         names.parse_queue_name(queue) is not None
@@ -135,7 +137,7 @@ def _in_archive(path: str) -> StorePlace | None:
         topic, queue = archived.name_of(first).topic, archived.name_of(first).partition
     elif path == os.path.dirname(first):
         topic = archived.name_of(first).topic
-    return StorePlace(path, root, Part.COMPACTION_LOG, topic, queue)
+    return StorePlace(path, root, StoreFolder.COMPACTION_LOG, topic, queue)
 
 
 def _located(path: str) -> StorePlace | None:
@@ -157,8 +159,8 @@ def _located(path: str) -> StorePlace | None:
         kind = _sniff(path, is_index)
         return None if kind is None else StorePlace(path, None, file=kind)
     # A copy under a name of its own is recognized only by a record's magic, to be sure.
-    is_log = _sniff(path, is_index=False) is FileKind.COMMIT_LOG
-    return StorePlace(path, None, file=FileKind.COMMIT_LOG) if is_log else None
+    is_log = _sniff(path, is_index=False) is RocketmqFileKind.COMMIT_LOG
+    return StorePlace(path, None, file=RocketmqFileKind.COMMIT_LOG) if is_log else None
 
 
 def _lone_log(path: str) -> StorePlace | None:
@@ -172,7 +174,11 @@ def _lone_log(path: str) -> StorePlace | None:
             return None if kind is None else StorePlace(path, None, PART_OF_KIND[kind])
     files = (os.path.join(path, name) for name in entries_of(path))
     odd = itertools.islice(filter(os.path.isfile, files), _MOST_ODD_NAMES)
-    return StorePlace(path, None, Part.COMMIT_LOG) if any(map(begins_with_a_record, odd)) else None
+    return (
+        StorePlace(path, None, StoreFolder.COMMIT_LOG)
+        if any(map(starts_with_record, odd))
+        else None
+    )
 
 
 def is_in_store(path: str) -> bool:
@@ -211,7 +217,7 @@ def _by_folders(path: str) -> StorePlace | None:
     is_file = os.path.isfile(whole)
     best: StorePlace | None = None
     for n in range(1, len(steps)):
-        for part in Part:
+        for part in StoreFolder:
             wanted = part.split("/")
             if steps[n : n + len(wanted)] != wanted:
                 continue
@@ -226,20 +232,22 @@ def _by_folders(path: str) -> StorePlace | None:
     return best
 
 
-def _below(path: str, root: str, part: Part, rest: list[str], is_file: bool) -> StorePlace | None:
+def _below(
+    path: str, root: str, part: StoreFolder, rest: list[str], is_file: bool
+) -> StorePlace | None:
     folders = rest[:-1] if is_file else rest
-    if part in (Part.COMPACTION, Part.CONFIG):
+    if part in (StoreFolder.COMPACTION, StoreFolder.CONFIG):
         if folders:
             return None
         if not is_file:
             return StorePlace(path, root, part)
         base = rest[-1].removesuffix(".bak")
-        if part is Part.COMPACTION:
+        if part is StoreFolder.COMPACTION:
             kind = _SIDE_FILES.get(base)
-            is_known = kind is FileKind.POSITIONS
+            is_known = kind is RocketmqFileKind.POSITIONS
         else:
             base = base.removesuffix(".tmp")
-            kind = _SIDE_FILES.get(base, FileKind.CONFIG)
+            kind = _SIDE_FILES.get(base, RocketmqFileKind.CONFIG)
             is_known = ".json" in base or base in (*_SIDE_FILES, *_COUNTS)
         return StorePlace(path, root, part, file=kind) if is_known else None
     topic: str | None = None
@@ -257,34 +265,34 @@ def _below(path: str, root: str, part: Part, rest: list[str], is_file: bool) -> 
         return None
     if not is_file:
         return StorePlace(path, root, part, topic, queue)
-    if start_of(rest[-1].removesuffix(names.DELETED_SUFFIX), part is Part.INDEX) is None:
+    if start_of(rest[-1].removesuffix(names.DELETED_SUFFIX), part is StoreFolder.INDEX) is None:
         return None
     return StorePlace(path, root, part, topic, queue, KIND_OF_PART[part])
 
 
-def _root_of_side_file(path: str, kind: FileKind) -> str | None:
+def _root_of_side_file(path: str, kind: RocketmqFileKind) -> str | None:
     folder = os.path.dirname(os.path.abspath(path))
-    if kind not in (FileKind.CHECKPOINT, FileKind.ABORT, FileKind.LOCK):
+    if kind not in (RocketmqFileKind.CHECKPOINT, RocketmqFileKind.ABORT, RocketmqFileKind.LOCK):
         folder = os.path.dirname(folder)
     return folder if is_store(folder) else None
 
 
-def _sniff(path: str, is_index: bool) -> FileKind | None:
+def _sniff(path: str, is_index: bool) -> RocketmqFileKind | None:
     """The kind of a file according to its first bytes."""
     data = read_head(path)
     if is_index:
-        return FileKind.INDEX
+        return RocketmqFileKind.INDEX
 
     def number(at: int, size: int) -> int:
         return int.from_bytes(data[at : at + size], "big", signed=True)
 
-    if begins_with_a_record(path):
-        return FileKind.COMMIT_LOG
+    if starts_with_record(path):
+        return RocketmqFileKind.COMMIT_LOG
     if len(data) >= 46 and number(0, 8) >= 0 and number(8, 4) > 0 and number(28, 8) >= 0:
         if number(36, 2) > 0 and number(38, 8) == -1 << 32:  # compacted offset -1, reserved 0
-            return FileKind.BATCH_QUEUE
+            return RocketmqFileKind.BATCH_QUEUE
     if len(data) >= 20 and number(0, 8) >= 0 and number(8, 4) > 0 and number(0, 8) >> 48 == 0:
-        return FileKind.CONSUME_QUEUE
+        return RocketmqFileKind.CONSUME_QUEUE
     if len(data) >= 20 and 20 <= number(0, 2) and number(18, 2) == number(0, 2) - 20:
-        return FileKind.EXTENSION
+        return RocketmqFileKind.EXTENSION
     return None

@@ -33,7 +33,7 @@ _TMP = ".tmp"
 
 
 @dataclass(frozen=True, slots=True)
-class Positions:
+class QueuePositions:
     """The positions of all queues of a store, by the broker's names for the queues."""
 
     offsets: Mapping[str, int]
@@ -54,7 +54,7 @@ def key_of(name: TopicPartition) -> str:
     return position_name(name.topic, name.partition)
 
 
-def read_positions(tree: str) -> Positions:
+def read_positions(tree: str) -> QueuePositions:
     """Read the positions in the folder ``tree``, a store's ``compaction``.
 
     They are empty if no file has any.
@@ -68,10 +68,10 @@ def read_positions(tree: str) -> Positions:
         try:
             content = _read(path)
             if content.strip():
-                return Positions(decode_positions(content), problem)
+                return QueuePositions(decode_positions(content), problem)
         except LogError as error:
             problem = problem or error.located(path)
-    return Positions({}, problem)
+    return QueuePositions({}, problem)
 
 
 def _read(path: str) -> bytes:

@@ -47,7 +47,7 @@ from lastwrite.rocketmq.format.units import BATCH_UNIT, batch_units, valid_count
 from lastwrite.rocketmq.store import lock, reading
 from lastwrite.rocketmq.store.positions import (
     FILES,
-    Positions,
+    QueuePositions,
     read_positions,
     replace_positions,
     write_new_positions,
@@ -87,7 +87,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class QueueChange:
     """The change of one queue: the pairs ``gone`` are removed, ``pairs`` are added.
 
     A name in both is replaced. ``log`` is the queue as it was read; the queue must not have changed
@@ -161,7 +161,7 @@ def _prove_exchange(root: str) -> None:
     live = live_tree(root)
     if not os.path.isdir(live) or not os.listdir(live):
         return
-    _refuse_other_device(live)
+    _reject_other_device(live)
     seen = os.stat(live)
     tree = seen.st_dev, seen.st_ino, seen.st_ctime_ns
     if _proven.get(live) == tree:
@@ -178,7 +178,7 @@ def _prove_exchange(root: str) -> None:
             files.remove_tree(live + _NEXT)
 
 
-def _refuse_other_device(live: str) -> None:
+def _reject_other_device(live: str) -> None:
     if os.stat(live).st_dev != os.stat(os.path.dirname(live)).st_dev:
         raise LogError(
             "the folder is a file system of its own, and cannot be exchanged with another one",
@@ -190,8 +190,8 @@ def _refuse_other_device(live: str) -> None:
 # ---------------------------------------------------------------------- the steps
 
 
-def publish(root: str, wave: Sequence[Change]) -> list[Outcome]:
-    """Make the changes in one step. ``recover`` cleans up after a crash before ``tidy``.
+def publish(root: str, wave: Sequence[QueueChange]) -> list[Outcome]:
+    """Make the changes in one step. ``recover`` cleans up after a crash before ``delete_replaced``.
 
     The caller holds the queues' locks. Returns for each change the error, after which the queue is
     unchanged. A change that fails a check fails alone. If a file cannot be created, no queue of the
@@ -204,7 +204,7 @@ def publish(root: str, wave: Sequence[Change]) -> list[Outcome]:
         return [error] * len(wave)
 
 
-def publish_copies(root: str, copies: Sequence[Change]) -> list[Outcome]:
+def publish_copies(root: str, copies: Sequence[QueueChange]) -> list[Outcome]:
     """Add copies of queues of another store to the store ``root``, in one step.
 
     Each change names its ``source``. A missing store is created. Returns the error of each copy.
@@ -216,13 +216,13 @@ def publish_copies(root: str, copies: Sequence[Change]) -> list[Outcome]:
                 if not lock.holds(root, copy.name):
                     held.enter_context(lock.hold(root, [copy.name]))
             errors = publish(root, copies)
-            tidy(root, [copy.name for copy in copies])
+            delete_replaced(root, [copy.name for copy in copies])
             return errors
     except (LogError, OSError) as error:
         return [error] * len(copies)
 
 
-def tidy(root: str, names: Collection[TopicPartition]) -> None:
+def delete_replaced(root: str, names: Collection[TopicPartition]) -> None:
     """Remove what ``publish`` left: the old tree and the queues' staging folders.
 
     Raises:
@@ -237,23 +237,23 @@ def tidy(root: str, names: Collection[TopicPartition]) -> None:
         raise type(error)(error.problem, error.at, error.path, _TIDY) from error
 
 
-def refuse_unwritable(root: str) -> None:
+def reject_unwritable(root: str) -> None:
     """Refuse compaction if the tree could not be exchanged, or a file of the old tree not removed.
 
     Raises:
         LogError: names the file or folder.
     """
     live = live_tree(root)
-    preflight.refuse_unwritable(os.path.dirname(live), [os.path.basename(live)])
+    preflight.reject_unwritable(os.path.dirname(live), [os.path.basename(live)])
     seen = os.stat(live)
-    _refuse_unwritable_below(live, seen.st_ino, seen.st_mtime_ns)
+    _reject_unwritable_below(live, seen.st_ino, seen.st_mtime_ns)
 
 
 @functools.lru_cache(maxsize=8)
-def _refuse_unwritable_below(live: str, inode: int, mtime_ns: int) -> None:
+def _reject_unwritable_below(live: str, inode: int, mtime_ns: int) -> None:
     """Check a tree once, however many queues it has; building the new tree checks again."""
     for folder, below, names in os.walk(live):
-        preflight.refuse_unwritable(folder, [*below, *names])
+        preflight.reject_unwritable(folder, [*below, *names])
 
 
 def recover(root: str, name: TopicPartition) -> None:
@@ -337,7 +337,7 @@ class _Exchange:
     """A wave being written to the tree; the caller holds the ``turn``."""
 
     root: str
-    wave: Sequence[Change]
+    wave: Sequence[QueueChange]
     errors: list[Outcome] = field(default_factory=list)
     live: str = ""
     next: str = ""
@@ -378,9 +378,9 @@ class _Exchange:
             self.errors = [known or error for known in self.errors]
         return self.errors
 
-    def _positions(self, sound: Sequence[Change]) -> dict[str, int] | None:
+    def _positions(self, sound: Sequence[QueueChange]) -> dict[str, int] | None:
         """All positions after the change. Returns None if none changes."""
-        old: Positions = read_positions(self.live)
+        old: QueuePositions = read_positions(self.live)
         changed = old.changed(
             {change.name: change.position for change in sound if change.position is not None}
         )
@@ -388,7 +388,7 @@ class _Exchange:
 
     # ------------------------------------------------------------------ checks
 
-    def _check(self, change: Change) -> None:
+    def _check(self, change: QueueChange) -> None:
         """Check a change against the files on disk, so that our own mistakes end here."""
         places = queue_folders(self.root, change.name)
         if change.source is not None:
@@ -399,7 +399,7 @@ class _Exchange:
                     remedy="give --to a folder without this queue",
                 )
             places = queue_folders(change.source, change.name)
-        sides = [_Side.look(place, number) for number, place in enumerate(places)]
+        sides = [_StoredFolder.look(place, number) for number, place in enumerate(places)]
         for side in sides:
             side.check(change, live_tree(change.source or self.root))
         names = [pair.name for pair in change.pairs]
@@ -424,7 +424,7 @@ class _Exchange:
 
     # ------------------------------------------------------------------ the new tree
 
-    def _build(self, sound: Sequence[Change], positions: Mapping[str, int] | None) -> None:
+    def _build(self, sound: Sequence[QueueChange], positions: Mapping[str, int] | None) -> None:
         """Build the whole new tree with the changes."""
         for change in (change for change in sound if change.is_of_files):
             stopped = reading.stopped_roll(change.source or self.root, change.name)
@@ -451,12 +451,12 @@ class _Exchange:
         target = os.path.join(self.next, place) if place else self.next
         seen = os.stat(source)
         if seen.st_dev != os.stat(self.live).st_dev:
-            _refuse_other_device(source)
+            _reject_other_device(source)
         self._make(target, files.owner_of(source))
         change = self.folders.pop(place, None)
         # Find files that cannot be removed before the tree is replaced.
         entries = list(_entries(source))
-        preflight.refuse_unwritable(source, [entry.name for entry in entries])
+        preflight.reject_unwritable(source, [entry.name for entry in entries])
         for entry in entries:
             below = os.path.join(place, entry.name)
             if entry.is_symlink():
@@ -526,7 +526,7 @@ class _Exchange:
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class _StoredFolder:
     """The folder of a queue's logs, or of its indexes, as found."""
 
     folder: str
@@ -535,7 +535,7 @@ class _Side:
     strange: Sequence[str]  # names of other files
 
     @classmethod
-    def look(cls, folder: str, number: int) -> _Side:
+    def look(cls, folder: str, number: int) -> _StoredFolder:
         sizes, strange = {}, []
         if os.path.lexists(folder):
             for entry in _entries(folder):
@@ -545,17 +545,17 @@ class _Side:
                     strange.append(entry.name)
         return cls(folder, number, sizes, strange)
 
-    def after(self, change: Change) -> set[str]:
+    def after(self, change: QueueChange) -> set[str]:
         """The file names after the change."""
         return ({*self.sizes} - {*change.gone}) | {pair.name for pair in change.pairs}
 
-    def file_bytes(self, change: Change) -> int | None:
+    def file_bytes(self, change: QueueChange) -> int | None:
         """The common size of the files. Returns None if there is no file."""
         news = (os.stat(pair.paths[self.number]).st_size for pair in change.pairs)
         return next(chain(self.sizes.values(), news), None)
 
-    def check(self, change: Change, tree: str) -> None:
-        refuse_unfinished(self.folder, self.strange)
+    def check(self, change: QueueChange, tree: str) -> None:
+        reject_unfinished(self.folder, self.strange)
         if not os.path.realpath(self.folder).startswith(tree + os.sep):
             raise LogError(
                 "a symbolic link leads out of the tree, which is exchanged as a whole",
@@ -581,7 +581,7 @@ class _Side:
                 raise _mistake(f"a new file has {size} bytes, the others have {file_bytes}", path)
 
 
-def refuse_unfinished(folder: str, names: Sequence[str]) -> None:
+def reject_unfinished(folder: str, names: Sequence[str]) -> None:
     """Refuse a queue whose folder has leftovers of a broker's own unfinished work.
 
     They may be the only copy of some records.

@@ -24,18 +24,18 @@ from itertools import pairwise
 
 import numpy as np
 
-from lastwrite.archive.place import read_seen
+from lastwrite.archive.partition_store import read_versioned_manifest
 from lastwrite.errors import CorruptLog, LogError, NotALog
 from lastwrite.model.columns import BatchTable, ByteArray
 from lastwrite.model.log import PartitionLog, Problem, Segment, TopicPartition, any_damaged
-from lastwrite.model.work import Piece
+from lastwrite.model.work import ScanRange
 from lastwrite.rocketmq.format import chunk_kernels, names
 from lastwrite.rocketmq.format.chunk_kernels import FITS, compare_units, count_units, follow_units
 from lastwrite.rocketmq.format.record import BLANK_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from lastwrite.rocketmq.format.units import BATCH_UNIT, END_UNIT, BatchUnit, batch_units
-from lastwrite.rocketmq.store import archived, beside_a_broker, links, lock, ordinary, reading
+from lastwrite.rocketmq.store import archived, links, live_files, lock, ordinary, reading
 from lastwrite.rocketmq.store.place import find_place
-from lastwrite.rocketmq.store.reading import MappedFile, MappedLog, Part
+from lastwrite.rocketmq.store.reading import MappedFile, MappedLog, StoreFolder
 from lastwrite.storage.choice import Topics, choose, topic_of
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.objects.address import is_address
@@ -87,7 +87,7 @@ def find_queues(path: str, topic: Topics = None, partition: int | None = None) -
         place = find_place(path)
     elif (home := links.home_of(place.root)) != place.root:
         place = replace(place, root=home)
-    parts = (None, Part.COMPACTION, Part.COMPACTION_LOG, Part.COMPACTION_INDEX)
+    parts = (None, StoreFolder.COMPACTION, StoreFolder.COMPACTION_LOG, StoreFolder.COMPACTION_INDEX)
     is_side_file = place.part is None and place.file is not None
     if place.root is None or place.part not in parts or is_side_file:
         raise NotALog(
@@ -95,7 +95,7 @@ def find_queues(path: str, topic: Topics = None, partition: int | None = None) -
             path=path,
             remedy="give the store, or a compaction log",
         )
-    queues = reading.list_queues(place.root, Part.COMPACTION_LOG)
+    queues = reading.list_queues(place.root, StoreFolder.COMPACTION_LOG)
     found = [name for name in queues if _has_files(place.root, name)]
     if not found:
         raise NotALog(
@@ -149,7 +149,7 @@ def index_path(log_path: str) -> str:
     if archived.queue_of_file(log_path) is not None:
         return log_path + archived.INDEX_SUFFIX
     root, _, _, topic, queue, file = os.path.abspath(log_path).rsplit("/", 5)
-    return f"{root}/{Part.COMPACTION_INDEX}/{topic}/{queue}/{file}"
+    return f"{root}/{StoreFolder.COMPACTION_INDEX}/{topic}/{queue}/{file}"
 
 
 # ---------------------------------------------------------------------- indexes
@@ -278,12 +278,12 @@ def read_queue(folder: str) -> PartitionLog:
         LogError: a file cannot be read.
     """
     if archived.is_archived(folder):
-        return archived.log_of(read_seen(folder).manifest, folder)
+        return archived.log_of(read_versioned_manifest(folder).manifest, folder)
     root = root_of(folder)
     for tries in range(1, TRIES + 1):
-        with one_try(tries, is_open=beside_a_broker.is_open(root)):
-            log = _Reading(folder).log()
-            beside_a_broker.check_unmoved(log)
+        with one_try(tries, is_open=live_files.is_open(root)):
+            log = _QueueListing(folder).log()
+            live_files.check_unmoved(log)
             return log
     raise AssertionError("unreachable")
 
@@ -315,7 +315,7 @@ def read_below(folder: str, end: int) -> PartitionLog:
     return replace(log, segments=tuple(segments), end_offset=end, high_watermark=end)
 
 
-class _Reading:
+class _QueueListing:
     """Builds the ``PartitionLog`` of one queue."""
 
     def __init__(self, folder: str) -> None:
@@ -327,7 +327,7 @@ class _Reading:
         self._is_open = False
 
     def log(self) -> PartitionLog:
-        logs, indexes, known, is_open = beside_a_broker.read_pairs(self._root, self._name)
+        logs, indexes, known, is_open = live_files.read_pairs(self._root, self._name)
         self._is_open = is_open
         self._problems += [*logs.problems, *indexes.problems]
         position = min(known.of(self._name), _LAST_OFFSET)
@@ -347,7 +347,7 @@ class _Reading:
             else:
                 segments[n] = replace(segments[n], base_offset=following)
         if is_open:
-            self._problems.append(beside_a_broker.open_queue(self._folder, self._end_offset))
+            self._problems.append(live_files.open_queue(self._folder, self._end_offset))
         return PartitionLog(
             name=self._name,
             folder=self._folder,
@@ -357,7 +357,7 @@ class _Reading:
             high_watermark=self._end_offset,
             checkpoint=position + 1 if position >= 0 else None,
             problems=tuple(self._problems),
-            open_as=beside_a_broker.marks(logs, indexes) if is_open else None,
+            open_as=live_files.marks(logs, indexes) if is_open else None,
         )
 
     def _damaged(
@@ -634,14 +634,14 @@ def address_of(path: str) -> int:
     return address
 
 
-class IndexChecker:
+class QueueIndexChecker:
     """Compares the units of a piece of a log file with its records.
 
     Units in an archive are not checked. They were created from the records as they were written,
     compaction does not read them, and ``verify`` compares them with the records.
     """
 
-    def __init__(self, piece: Piece) -> None:
+    def __init__(self, piece: ScanRange) -> None:
         self._is_needed = not piece.etag
         if not self._is_needed:
             return

@@ -44,7 +44,7 @@ _MESSAGE_MAGICS = (-626843481, -626843477, -875286124)  # message v1, v2, blank
 _PHYSICAL_OFFSET = slice(28, 36)  # in a record, see ``format.record``
 
 
-class Part(StrEnum):
+class StoreFolder(StrEnum):
     """One of a store's logs or folders. The value is its path below the store."""
 
     COMMIT_LOG = "commitlog"
@@ -59,15 +59,15 @@ class Part(StrEnum):
 
 
 QUEUE_PARTS = (
-    Part.CONSUME_QUEUE,
-    Part.EXTENSION,
-    Part.BATCH_QUEUE,
-    Part.COMPACTION_LOG,
-    Part.COMPACTION_INDEX,
+    StoreFolder.CONSUME_QUEUE,
+    StoreFolder.EXTENSION,
+    StoreFolder.BATCH_QUEUE,
+    StoreFolder.COMPACTION_LOG,
+    StoreFolder.COMPACTION_INDEX,
 )
 
 
-class FileKind(StrEnum):
+class RocketmqFileKind(StrEnum):
     """The kind of a file."""
 
     COMMIT_LOG = "commit log"
@@ -89,21 +89,21 @@ class FileKind(StrEnum):
 
     @property
     def has_records(self) -> bool:
-        return self in (FileKind.COMMIT_LOG, FileKind.COMPACTION_LOG)
+        return self in (RocketmqFileKind.COMMIT_LOG, RocketmqFileKind.COMPACTION_LOG)
 
     @property
     def has_units(self) -> bool:
-        return self in PART_OF_KIND and not self.has_records and self is not FileKind.INDEX
+        return self in PART_OF_KIND and not self.has_records and self is not RocketmqFileKind.INDEX
 
 
 KIND_OF_PART = {
-    Part.COMMIT_LOG: FileKind.COMMIT_LOG,
-    Part.CONSUME_QUEUE: FileKind.CONSUME_QUEUE,
-    Part.EXTENSION: FileKind.EXTENSION,
-    Part.BATCH_QUEUE: FileKind.BATCH_QUEUE,
-    Part.COMPACTION_LOG: FileKind.COMPACTION_LOG,
-    Part.COMPACTION_INDEX: FileKind.COMPACTION_INDEX,
-    Part.INDEX: FileKind.INDEX,
+    StoreFolder.COMMIT_LOG: RocketmqFileKind.COMMIT_LOG,
+    StoreFolder.CONSUME_QUEUE: RocketmqFileKind.CONSUME_QUEUE,
+    StoreFolder.EXTENSION: RocketmqFileKind.EXTENSION,
+    StoreFolder.BATCH_QUEUE: RocketmqFileKind.BATCH_QUEUE,
+    StoreFolder.COMPACTION_LOG: RocketmqFileKind.COMPACTION_LOG,
+    StoreFolder.COMPACTION_INDEX: RocketmqFileKind.COMPACTION_INDEX,
+    StoreFolder.INDEX: RocketmqFileKind.INDEX,
 }
 PART_OF_KIND = {kind: part for part, kind in KIND_OF_PART.items()}
 
@@ -228,7 +228,7 @@ def commit_log_folders(root: str, config: Mapping[str, object] | None = None) ->
         text = str(config.get(setting) or "")
         folders += [folder.strip() for folder in text.split(",") if folder.strip()]
         if not folders:
-            folders.append(os.path.join(root, Part.COMMIT_LOG))
+            folders.append(os.path.join(root, StoreFolder.COMMIT_LOG))
     if not any(map(layouts.is_dledger_data, folders)):
         folders += layouts.dledger_folders(root, config)
     return list(dict.fromkeys(folders))
@@ -254,7 +254,7 @@ def log_folder(root: str, name: TopicPartition) -> str:
     """The folder of a queue's log files, in a store or in an archive."""
     if archived.is_root(root):
         return archived.folder_of(root, name)
-    return queue_folder(os.path.join(root, Part.COMPACTION_LOG), name)
+    return queue_folder(os.path.join(root, StoreFolder.COMPACTION_LOG), name)
 
 
 def archived_pairs(queue: ArchivedQueue, folder: str) -> tuple[MappedLog, MappedLog]:
@@ -301,14 +301,14 @@ def _objects_in(folder: str) -> Set[str]:
     return {join(folder, each.key[len(prefix) :]) for each in store.list(prefix)}
 
 
-def read_queue(root: str, part: Part, name: TopicPartition) -> MappedLog:
+def read_queue(root: str, part: StoreFolder, name: TopicPartition) -> MappedLog:
     """The files of one queue in one part of the store; empty if it has none."""
     if archived.is_root(root):
-        if part not in (Part.COMPACTION_LOG, Part.COMPACTION_INDEX):
+        if part not in (StoreFolder.COMPACTION_LOG, StoreFolder.COMPACTION_INDEX):
             return MappedLog()
         folder = archived.folder_of(root, name)
         pairs = archived_pairs(archived.read_contents(folder), folder)
-        return pairs[part is Part.COMPACTION_INDEX]
+        return pairs[part is StoreFolder.COMPACTION_INDEX]
     return read_files(queue_folder(os.path.join(root, part), name))
 
 
@@ -340,8 +340,8 @@ def stopped_roll(root: str, name: TopicPartition) -> set[str]:
     """The name of the file that ``without_stopped_roll`` leaves out of a queue's log, if any."""
     if not was_killed(root):
         return set()
-    logs = read_queue(root, Part.COMPACTION_LOG, name)
-    kept = without_stopped_roll(root, logs, read_queue(root, Part.COMPACTION_INDEX, name))
+    logs = read_queue(root, StoreFolder.COMPACTION_LOG, name)
+    kept = without_stopped_roll(root, logs, read_queue(root, StoreFolder.COMPACTION_INDEX, name))
     return {os.path.basename(file.path) for file in logs.files[len(kept.files) :]}
 
 
@@ -354,13 +354,13 @@ def _begins_with(file: MappedFile, count: int) -> bytes:
 
 def read_index_files(root: str) -> MappedLog:
     """The index files in order of creation; ``start`` is their name as a number."""
-    return read_files(os.path.join(root, Part.INDEX), is_index=True)
+    return read_files(os.path.join(root, StoreFolder.INDEX), is_index=True)
 
 
-def list_queues(root: str, part: Part) -> list[TopicPartition]:
+def list_queues(root: str, part: StoreFolder) -> list[TopicPartition]:
     """The queues with a folder in ``part``, sorted; other entries are skipped."""
     if archived.is_root(root):
-        is_there = part in (Part.COMPACTION_LOG, Part.COMPACTION_INDEX)
+        is_there = part in (StoreFolder.COMPACTION_LOG, StoreFolder.COMPACTION_INDEX)
         return sorted(archived.find(root)) if is_there else []
     found = []
     folder = os.path.join(root, part)
@@ -394,7 +394,7 @@ def read_files(*folders: str, is_index: bool = False, is_copy: bool = False) -> 
         except OSError:
             continue  # a live broker may delete files at any moment
         start = start_of(name, is_index)
-        if is_copy and os.path.isfile(path) and begins_with_a_record(path):
+        if is_copy and os.path.isfile(path) and starts_with_record(path):
             start = _first_address(path)
         if os.path.isdir(path):
             if name in WORK_FOLDERS:
@@ -600,7 +600,7 @@ def read_head(path: str) -> bytes:
         raise to_log_error(error, path, "read the file") from error
 
 
-def begins_with_a_record(path: str) -> bool:
+def starts_with_record(path: str) -> bool:
     """Whether the file begins with a commit log record, which identifies it under any name."""
     try:
         data = read_head(path)

@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping
 from lastwrite.errors import LogError
 from lastwrite.model.log import Problem, TopicPartition
 from lastwrite.rocketmq.format import names
-from lastwrite.rocketmq.format.sides import Topic, decode_topics
-from lastwrite.rocketmq.store.beside_a_broker import settled
-from lastwrite.rocketmq.store.reading import Part, list_queues
+from lastwrite.rocketmq.format.sides import TopicConfig, decode_topics
+from lastwrite.rocketmq.store.live_files import settled
+from lastwrite.rocketmq.store.reading import StoreFolder, list_queues
 from lastwrite.storage.problems import problem_of
 from lastwrite.storage.reading import read_small
 
 MOST_QUEUES = 1 << 10  # queues of a topic that are listed from its settings
 
 
-def read_topics(root: str) -> dict[str, Topic]:
+def read_topics(root: str) -> dict[str, TopicConfig]:
     """The topics of ``config/topics.json`` by name; empty if there is no file.
 
     If the file is missing or unreadable its ``.bak`` is used, as in a broker.
@@ -37,7 +37,7 @@ def read_topics(root: str) -> dict[str, Topic]:
     return {}
 
 
-def topics_or_none(root: str | None, note: Callable[[Problem], None]) -> dict[str, Topic]:
+def topics_or_none(root: str | None, note: Callable[[Problem], None]) -> dict[str, TopicConfig]:
     """The topics of ``config/topics.json`` itself. If it is damaged, none, and a note."""
     path = "" if root is None else _path(root)
     if os.path.isfile(path):
@@ -48,14 +48,14 @@ def topics_or_none(root: str | None, note: Callable[[Problem], None]) -> dict[st
     return {}
 
 
-def known_queues(root: str, topics: Mapping[str, Topic]) -> list[TopicPartition]:
+def known_queues(root: str, topics: Mapping[str, TopicConfig]) -> list[TopicPartition]:
     """The queues with a folder of any kind, then the other queues of ``topics``."""
     parts = (
-        Part.CONSUME_QUEUE,
-        Part.BATCH_QUEUE,
-        Part.EXTENSION,
-        Part.COMPACTION_LOG,
-        Part.COMPACTION_INDEX,
+        StoreFolder.CONSUME_QUEUE,
+        StoreFolder.BATCH_QUEUE,
+        StoreFolder.EXTENSION,
+        StoreFolder.COMPACTION_LOG,
+        StoreFolder.COMPACTION_INDEX,
     )
     on_disk = {name for part in parts for name in list_queues(root, part)}
     set_up = {
@@ -73,10 +73,12 @@ def _path(root: str) -> str:
 def compacted_queues(root: str, topic: str) -> list[int]:
     """The queues of a topic with a compaction log, ascending."""
     return [
-        name.partition for name in list_queues(root, Part.COMPACTION_LOG) if name.topic == topic
+        name.partition
+        for name in list_queues(root, StoreFolder.COMPACTION_LOG)
+        if name.topic == topic
     ]
 
 
 def compacted_topics(root: str) -> list[str]:
     """The topics with a compaction log, sorted."""
-    return sorted({name.topic for name in list_queues(root, Part.COMPACTION_LOG)})
+    return sorted({name.topic for name in list_queues(root, StoreFolder.COMPACTION_LOG)})

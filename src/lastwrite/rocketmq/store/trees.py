@@ -85,19 +85,19 @@ def owner_of_guard(commit_log: str, name: str) -> Ownership:
     return files.owner_of(os.path.join(commit_log, name), _log_files(commit_log)).as_far_as_may()
 
 
-def refuse_unwritable(root: str, wanted: Iterable[str] = ORDER) -> None:
+def reject_unwritable(root: str, wanted: Iterable[str] = ORDER) -> None:
     """Refuse a dispatch or a cut if a tree could not be exchanged or given to the store's owner.
 
     Raises:
         LogError: names the file or folder.
     """
-    preflight.refuse_unwritable(os.path.realpath(root), [])
+    preflight.reject_unwritable(os.path.realpath(root), [])
     for tree in wanted:
         live = live_tree(root, tree)
         if os.path.isdir(live):
-            preflight.refuse_unwritable(os.path.dirname(live), [os.path.basename(live)])
+            preflight.reject_unwritable(os.path.dirname(live), [os.path.basename(live)])
             for folder, _, names in os.walk(live):
-                preflight.refuse_unwritable(folder, names)
+                preflight.reject_unwritable(folder, names)
 
 
 def is_guarded(commit_log: str) -> bool:
@@ -165,7 +165,7 @@ def build_successor(root: str, live: str, new: str, change: TreeChange) -> None:
         LogError: something could not be created; the caller removes what exists of ``new``.
     """
     files.remove_tree(new)
-    _refuse_links(live, change)
+    _reject_links(live, change)
     is_there = os.path.isdir(live)
     model = files.owner_of(live if is_there else os.path.realpath(root))
     folders = [new]
@@ -185,7 +185,7 @@ def build_successor(root: str, live: str, new: str, change: TreeChange) -> None:
     files.fsync_dir(os.path.dirname(live))
 
 
-def _refuse_links(live: str, change: TreeChange) -> None:
+def _reject_links(live: str, change: TreeChange) -> None:
     """Refuse links in a changed tree.
 
     A new file would be written through the link into the live tree, too.

@@ -12,7 +12,7 @@ from typing import Final
 from lastwrite.reports.untouched import UNKNOWN, UntouchedFile
 from lastwrite.rocketmq.format import names
 from lastwrite.rocketmq.store import queues
-from lastwrite.rocketmq.store.copies import OF_OTHER_QUEUES
+from lastwrite.rocketmq.store.topic_copies import OF_OTHER_QUEUES
 from lastwrite.storage import files
 
 _SETTINGS: Final = "settings, without addresses and offsets"

@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from lastwrite.model.columns import ByteArray, Int64Array
-from lastwrite.rocketmq.dispatch_work import Stretch, WalkedPiece, WalkUnit
+from lastwrite.rocketmq.dispatch_work import ScratchSlice, WalkedPiece, WalkUnit
 from lastwrite.rocketmq.format import dispatch as rules
 from lastwrite.rocketmq.format import kernels
 from lastwrite.rocketmq.format.kernels import MESSAGE
@@ -85,10 +85,10 @@ def walk(unit: WalkUnit, scratch: ScratchWriter, buffers: WalkBuffers) -> Walked
         LogError: a scratch file cannot be written.
     """
     with mapped(unit.file.path, unit.file.size_bytes) as data:
-        return _Walk(unit, data, buffers).run(scratch)
+        return _RangeWalk(unit, data, buffers).run(scratch)
 
 
-class _Walk:
+class _RangeWalk:
     """The walk of one piece."""
 
     def __init__(self, unit: WalkUnit, data: ByteArray, buffers: WalkBuffers) -> None:
@@ -213,14 +213,14 @@ class _Walk:
             starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
             for number in np.flatnonzero(ends > starts).tolist():
                 start, end = int(starts[number]), int(ends[number])
-                stretch = Stretch(path, position + start * row_bytes, end - start)
+                stretch = ScratchSlice(path, position + start * row_bytes, end - start)
                 self.result.queues.append((*numbers.names[number], stretch))
         if self.entries:
             path, position = scratch.append(*(column[: self.entries] for column in buffers.entries))
-            self.result.entries = Stretch(path, position, self.entries)
+            self.result.entries = ScratchSlice(path, position, self.entries)
 
 
-def read_rows(stretch: Stretch) -> Int64Array:
+def read_rows(stretch: ScratchSlice) -> Int64Array:
     """A queue's rows of one piece."""
     return _read(stretch.path, stretch.position, stretch.count * rules.ROW_WORDS).reshape(
         -1, rules.ROW_WORDS
@@ -228,7 +228,7 @@ def read_rows(stretch: Stretch) -> Int64Array:
 
 
 def read_entries(
-    stretch: Stretch, first: int, count: int
+    stretch: ScratchSlice, first: int, count: int
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Hashes, addresses and store times of ``count`` entries of a piece, from ``first`` on."""
     hashes, places, times = (
@@ -267,7 +267,7 @@ def has_record(file: MappedFile, address: int) -> bool:
     return _at(file, address)[0]
 
 
-def begins_a_record(file: MappedFile, address: int) -> bool:
+def starts_record(file: MappedFile, address: int) -> bool:
     """Whether the file continues at ``address`` like a log.
 
     The next bytes are then a record, a blank one, or unwritten.

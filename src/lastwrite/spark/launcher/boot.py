@@ -79,10 +79,10 @@ class Boot:
             raise
 
     def close(self, *, let_go: bool = False) -> None:
-        """End both processes. With ``let_go`` the JVM may end by itself and finish its files."""
+        """End both processes. With ``release`` the JVM may end by itself and finish its files."""
         self.is_ended = True
         if let_go:
-            self.jvm.let_go()
+            self.jvm.release()
         else:
             self.jvm.kill()
         self._end_fork_server()

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from lastwrite.spark.launcher.java import JavaFound
+from lastwrite.spark.launcher.java import JavaRuntime
 
 _CACHED_AHEAD_OF_TIME = 25  # the Java version that writes it in one step
 _KEPT = 3  # archives, for different versions of Java and Spark
@@ -81,7 +81,7 @@ class ClassArchive:
                     file.unlink(missing_ok=True)
 
 
-def class_archive(java: JavaFound, jars: Path, options: Sequence[str]) -> ClassArchive:
+def class_archive(java: JavaRuntime, jars: Path, options: Sequence[str]) -> ClassArchive:
     """The archive of this Java for the classes in ``jars``, if it is started with ``options``."""
     try:
         home = Path(java.home)

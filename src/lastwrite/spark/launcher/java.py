@@ -52,7 +52,7 @@ exec "{java}" "$@"
 
 
 @dataclass(frozen=True, slots=True)
-class JavaFound:
+class JavaRuntime:
     """A Java runtime, and the facts that Spark's start depends on."""
 
     path: str
@@ -84,20 +84,20 @@ def release_of(pyspark: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", pyspark)[:2]))
 
 
-def ask_java(java: str, origin: str) -> JavaFound | None:
+def ask_java(java: str, origin: str) -> JavaRuntime | None:
     """The properties of the program ``java``. None if it does not run, or is not Java."""
     for vector in (True, False):
         said = _run([java, *([_VECTOR] if vector else []), "-XshowSettings:properties", "-version"])
         version = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', said)
         if version:
             home = re.search(r"^\s*java\.home = (.+)$", said, re.MULTILINE)
-            return JavaFound(
+            return JavaRuntime(
                 java, int(version[2]), origin, version[1], home[1].strip() if home else "", vector
             )
     return None
 
 
-def read_release(java: str, origin: str) -> JavaFound | None:
+def read_release(java: str, origin: str) -> JavaRuntime | None:
     """The properties of ``java`` from the file ``release`` in its home, without starting it.
 
     None means that the file is missing or incomplete. Whether the program runs is not checked.
@@ -115,7 +115,7 @@ def read_release(java: str, origin: str) -> JavaFound | None:
     if not version or "MODULES" not in said or not os.access(java, os.X_OK):
         return None
     has_vector = _VECTOR.partition("=")[2] in said["MODULES"].split()
-    return JavaFound(java, int(version[1]), origin, said["JAVA_VERSION"], str(home), has_vector)
+    return JavaRuntime(java, int(version[1]), origin, said["JAVA_VERSION"], str(home), has_vector)
 
 
 def _run(command: list[str]) -> str:
@@ -163,12 +163,12 @@ def _tell_home() -> str:
     return said.stdout.strip() if said.returncode == 0 else ""
 
 
-def survey_java() -> list[JavaFound]:
+def survey_java() -> list[JavaRuntime]:
     """Every Java that was found, new enough or not, in order of preference."""
     return [found for path, origin in candidates() if (found := ask_java(path, origin)) is not None]
 
 
-def find_java(*, by_release: bool = False) -> JavaFound:
+def find_java(*, by_release: bool = False) -> JavaRuntime:
     """The first Java found that Spark can run on: version 17 or newer, before PySpark 4.1 older
     than 24.
 
@@ -177,7 +177,7 @@ def find_java(*, by_release: bool = False) -> JavaFound:
     Raises:
         EnvironmentUnfit: there is none; the remedy explains how to get one.
     """
-    unfit: list[JavaFound] = []
+    unfit: list[JavaRuntime] = []
     for path, origin in candidates():
         found = (read_release(path, origin) if by_release else None) or ask_java(path, origin)
         if found is not None and found.suits_spark:
@@ -197,7 +197,7 @@ def find_java(*, by_release: bool = False) -> JavaFound:
     )
 
 
-_prepared: JavaFound | None = None
+_prepared: JavaRuntime | None = None
 
 
 def set_local_defaults() -> None:
@@ -208,7 +208,7 @@ def set_local_defaults() -> None:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
-def prepare_environment(*, local: bool = True) -> JavaFound:
+def prepare_environment(*, local: bool = True) -> JavaRuntime:
     """Set the environment so that the next SparkSession starts, and return the Java that it will
     use.
 
@@ -263,7 +263,7 @@ def runs_programs(folder: str) -> bool:
         return False
 
 
-def _wrap(java: JavaFound) -> str:
+def _wrap(java: JavaRuntime) -> str:
     """Create a folder that looks like a Java home around the wrapper; it is removed at exit."""
     place = next((folder for folder in wrapper_places() if runs_programs(folder)), None)
     if place is None:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from lastwrite.errors import EnvironmentUnfit
 from lastwrite.spark.launcher.class_archive import class_archive
 from lastwrite.spark.launcher.gateway import quieten
-from lastwrite.spark.launcher.java import INSTALL_PYSPARK, JavaFound
+from lastwrite.spark.launcher.java import INSTALL_PYSPARK, JavaRuntime
 from lastwrite.spark.launcher.lifeline import Lifeline
 from lastwrite.spark.memory import HEAP_BYTES
 from lastwrite.storage.machine import (
@@ -100,7 +100,7 @@ def spark_jars() -> Path | None:
     return jars if jars.is_dir() and not (home / "conf").exists() else None
 
 
-def launcher_options(jars: Path, java: JavaFound) -> list[str] | None:
+def launcher_options(jars: Path, java: JavaRuntime) -> list[str] | None:
     """The options that Spark's launcher gives every JVM, from the strings in its class file.
 
     None means that they were not found.
@@ -129,7 +129,7 @@ def launcher_options(jars: Path, java: JavaFound) -> list[str] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Death:
+class JvmDeath:
     """How the JVM ended, and what the user can do."""
 
     problem: str
@@ -142,7 +142,7 @@ class Jvm:
 
     def __init__(
         self,
-        java: JavaFound,
+        java: JavaRuntime,
         jars: Path,
         folder: Path,
         environment: Mapping[str, str],
@@ -219,7 +219,7 @@ class Jvm:
         end = time.monotonic() + _SECONDS_TO_START
         while not self._told.exists():
             if self._process.poll() is not None or time.monotonic() > end:
-                death = self.death() or Death("Java does not listen", "run: lastwrite doctor")
+                death = self.death() or JvmDeath("Java does not listen", "run: lastwrite doctor")
                 raise EnvironmentUnfit(death.problem, remedy=death.remedy)
             time.sleep(0.005)
         told = self._told.read_bytes()  # the port, the secret's length, the secret
@@ -243,7 +243,7 @@ class Jvm:
         ]
         return quieten(gateway)
 
-    def death(self) -> Death | None:
+    def death(self) -> JvmDeath | None:
         """How the JVM has ended. None means that it is alive.
 
         Waits up to two seconds, since a connection breaks before its process has ended.
@@ -255,7 +255,7 @@ class Jvm:
         number = -status if status < 0 else max(0, status - 128)
         limit = memory_kill_since(self._kills_before) if number == signal.SIGKILL else None
         if limit is not None:
-            return Death(
+            return JvmDeath(
                 f"the system killed Spark's JVM for memory: it reached {limit}",
                 LESS_MEMORY,
                 for_memory=True,
@@ -263,7 +263,7 @@ class Jvm:
         how = (
             f"was killed by signal {number}" if number else f"ended by itself, with status {status}"
         )
-        return Death(f"Spark's JVM {how}", "run again; if it ends again, run: lastwrite doctor")
+        return JvmDeath(f"Spark's JVM {how}", "run again; if it ends again, run: lastwrite doctor")
 
     def kill(self) -> None:
         """Kill the JVM at once, with the shells beside and before it."""
@@ -275,7 +275,7 @@ class Jvm:
         if has_died or self.archive.is_written:
             self.archive.give_up()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Let the JVM end by itself and finish its files, without waiting."""
         self._life.tell(b"go\n")
         self._end_lines()

@@ -13,7 +13,7 @@ from lastwrite.model.stores import StoreSettings
 from lastwrite.storage.objects.bucket import BucketStore
 from lastwrite.storage.objects.dry import DryStore
 from lastwrite.storage.objects.folder import FolderStore
-from lastwrite.storage.objects.store import Requests, Store
+from lastwrite.storage.objects.store import ObjectStore, Requests
 
 SCHEMES = ("s3", "gs", "az")
 
@@ -45,7 +45,7 @@ def real_path(path: str) -> str:
     return path.rstrip("/") if is_address(path) else os.path.realpath(path)
 
 
-def store_at(address: str, settings: StoreSettings | None = None) -> tuple[Store, str]:
+def store_at(address: str, settings: StoreSettings | None = None) -> tuple[ObjectStore, str]:
     """The store that an address lies in, and what is left as the key.
 
     ``s3://bucket/a/b`` gives the bucket and ``a/b``, a folder itself and nothing. Of a bucket
@@ -67,7 +67,7 @@ def store_at(address: str, settings: StoreSettings | None = None) -> tuple[Store
     return _bucket(f"{scheme}://{bucket}", settings or _settings), key.strip("/")
 
 
-def _bucket(address: str, settings: StoreSettings) -> Store:
+def _bucket(address: str, settings: StoreSettings) -> ObjectStore:
     with _lock:
         known = (address, replace(settings, is_dry=False))
         if known not in _stores:
@@ -83,7 +83,7 @@ def _bucket(address: str, settings: StoreSettings) -> Store:
 def asked() -> Requests:
     """What this process has asked of buckets so far, or in a dry run would have."""
     with _lock:
-        stores: tuple[Store, ...] = (*_stores.values(), *_dry.values())
+        stores: tuple[ObjectStore, ...] = (*_stores.values(), *_dry.values())
         return sum((store.requests for store in stores), Requests())
 
 

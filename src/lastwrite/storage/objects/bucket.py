@@ -28,7 +28,7 @@ from lastwrite.model.columns import ByteArray
 from lastwrite.model.stores import StoreSettings
 from lastwrite.storage import files
 from lastwrite.storage.objects.refusal import Refusal, no_bucket
-from lastwrite.storage.objects.store import Found, Requests, Version, check_key
+from lastwrite.storage.objects.store import ObjectInfo, Requests, Version, check_key
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ class BucketStore:
         except Exception as error:  # nothing was asked: the environment names no account, no key
             raise replace(Refusal.of(error), is_nobody=True).error(address, "get") from None
 
-    def head(self, key: str) -> Found | None:
+    def head(self, key: str) -> ObjectInfo | None:
         self._count(key, gets=1)
         answer = self._ask(lambda: self._client.head(self._store, key))
         if isinstance(answer, Refusal):
@@ -86,8 +86,8 @@ class BucketStore:
             return None
         return self._found(answer)
 
-    def get(self, key: str) -> tuple[bytes, Found] | None:
-        def read() -> tuple[bytes, Found]:
+    def get(self, key: str) -> tuple[bytes, ObjectInfo] | None:
+        def read() -> tuple[bytes, ObjectInfo]:
             answer = self._client.get(self._store, key)
             return bytes(answer.bytes()), self._found(answer.meta)
 
@@ -148,13 +148,13 @@ class BucketStore:
             return None
         raise answer.error(self._place(key), "put")
 
-    def _put_new(self, key: str, content: bytes) -> Found:
+    def _put_new(self, key: str, content: bytes) -> ObjectInfo:
         """Write a small object under a key that nobody else uses; the client tries again."""
         self._count(key, puts=1, bytes_written=len(content))
         answer = self._ask(lambda: self._client.put(self._store, key, content))
         if isinstance(answer, Refusal):
             raise answer.error(self._place(key), "put")
-        return Found(key, len(content), self._version(answer), 0)
+        return ObjectInfo(key, len(content), self._version(answer), 0)
 
     def writer(self, key: str, part_bytes: int = RANGE_BYTES) -> BucketWriter:
         check_key(key, self.address)
@@ -180,7 +180,7 @@ class BucketStore:
             return False
         return True
 
-    def list(self, prefix: str) -> Iterator[Found]:
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
         above, slash, name = prefix.rpartition("/")
         # The client lists folders: what begins with a part of a name is found from before it on.
         after = prefix[:-1] if name else ""
@@ -228,7 +228,7 @@ class BucketStore:
 
     def _ask(self, do: Callable[[], T], tries: int = _TRIES) -> T | Refusal:
         """What the client answers, or what was refused; a change is tried but once by us."""
-        _refuse_forked()
+        _reject_forked()
         while True:
             try:
                 answer = _interruptibly(do)
@@ -264,9 +264,9 @@ class BucketStore:
         generation = meta["version"] if self._scheme == "gs" else None
         return Version(meta["e_tag"] or "", generation)
 
-    def _found(self, meta: Mapping[str, Any]) -> Found:
+    def _found(self, meta: Mapping[str, Any]) -> ObjectInfo:
         modified_ms = int(meta["last_modified"].timestamp() * 1000)
-        return Found(meta["path"], meta["size"], self._version(meta), modified_ms)
+        return ObjectInfo(meta["path"], meta["size"], self._version(meta), modified_ms)
 
     def _count(self, key: str | None = None, **asked: int) -> None:
         """Count what is asked for, by the thread that reads ahead, too; ``key``: refuse a bad one."""
@@ -287,7 +287,7 @@ class BucketWriter:
         self._written = 0
         self._small: list[bytes] = []  # all that was written, as long as it fits into a part
         self._file: Any = None
-        _refuse_forked()
+        _reject_forked()
 
     def write(self, data: bytes | ByteArray) -> None:
         files.faults.reach("write", self._store._place(self._key))
@@ -310,7 +310,7 @@ class BucketWriter:
         if isinstance(answer, Refusal):
             self._fail(answer)
 
-    def close(self) -> Found:
+    def close(self) -> ObjectInfo:
         files.faults.reach("finish", self._store._place(self._key))
         if self._file is None:
             return self._store._put_new(self._key, b"".join(self._small))
@@ -451,7 +451,7 @@ def _profile() -> Any:
     return importlib.import_module("obstore.auth.boto3").Boto3CredentialProvider(session)
 
 
-def _refuse_forked() -> None:
+def _reject_forked() -> None:
     """
     Raises:
         LogError: a process above this one has asked a store, and then forked it.

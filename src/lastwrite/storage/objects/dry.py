@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from lastwrite.model.columns import ByteArray
 from lastwrite.storage.objects.bucket import AT_ONCE, LEAST_PART_BYTES, RANGE_BYTES, BucketStore
-from lastwrite.storage.objects.store import Found, Requests, Version, check_key
+from lastwrite.storage.objects.store import ObjectInfo, Requests, Version, check_key
 
 _HELD_BYTES = 4096  # larger objects nobody reads who has just written them
 
@@ -27,20 +27,20 @@ class DryStore:
         self.is_providers = real.is_providers
         self.requests = Requests()  # beside those of ``real``
         self._lock = threading.Lock()
-        self._written: dict[str, tuple[bytes, Found]] = {}
+        self._written: dict[str, tuple[bytes, ObjectInfo]] = {}
 
     def forget(self) -> None:
         """Begin anew, with nothing written."""
         self._written.clear()
 
-    def head(self, key: str) -> Found | None:
+    def head(self, key: str) -> ObjectInfo | None:
         found = self._written.get(key)
         if found is None:
             return self._real.head(key)
         self._count(gets=1)
         return found[1]
 
-    def get(self, key: str) -> tuple[bytes, Found] | None:
+    def get(self, key: str) -> tuple[bytes, ObjectInfo] | None:
         found = self._written.get(key)
         if found is None:
             return self._real.get(key)
@@ -70,7 +70,7 @@ class DryStore:
         for key in named:
             self._written.pop(key, None)
 
-    def list(self, prefix: str) -> Iterator[Found]:
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
         return self._real.list(prefix)
 
     def remove_unfinished(self, prefix: str, older_than_ms: int) -> None:
@@ -94,7 +94,7 @@ class DryWriter:
     def write(self, data: bytes | ByteArray) -> None:
         self._written += len(data)
 
-    def close(self) -> Found:
+    def close(self) -> ObjectInfo:
         parts = math.ceil(self._written / self._part_bytes)
         puts, gets = (parts + 2, 1) if parts > 1 else (1, 0)
         self._store._count(puts=puts, gets=gets, bytes_written=self._written)
@@ -104,7 +104,7 @@ class DryWriter:
         """See ``Writer``."""
 
 
-def _made(key: str, size_bytes: int, parts: int = 1) -> Found:
+def _made(key: str, size_bytes: int, parts: int = 1) -> ObjectInfo:
     """As stores word it: a manifest with it has the size of the round's."""
     etag = f'"{uuid.uuid4().hex}-{parts}"' if parts > 1 else f'"{uuid.uuid4().hex}"'
-    return Found(key, size_bytes, Version(etag), time.time_ns() // 1_000_000)
+    return ObjectInfo(key, size_bytes, Version(etag), time.time_ns() // 1_000_000)

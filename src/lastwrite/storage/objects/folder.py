@@ -24,7 +24,7 @@ from lastwrite.errors import CommitConflict, LogError
 from lastwrite.model.columns import ByteArray
 from lastwrite.storage import files, ownership
 from lastwrite.storage.machine import mount_of
-from lastwrite.storage.objects.store import Found, Requests, Version, check_key
+from lastwrite.storage.objects.store import ObjectInfo, Requests, Version, check_key
 from lastwrite.storage.staging import changing
 
 _ASIDE, _LOCK = ".aside", ".lock"
@@ -42,7 +42,7 @@ class FolderStore:
         self.address = os.path.abspath(root)
         self.requests = Requests()
 
-    def head(self, key: str) -> Found | None:
+    def head(self, key: str) -> ObjectInfo | None:
         self.requests.gets += 1
         path = self._path(key)
         try:
@@ -52,7 +52,7 @@ class FolderStore:
         except OSError as error:
             raise files.to_log_error(error, path, "look at the object") from error
 
-    def get(self, key: str) -> tuple[bytes, Found] | None:
+    def get(self, key: str) -> tuple[bytes, ObjectInfo] | None:
         self.requests.gets += 1
         path = self._path(key)
         try:
@@ -121,7 +121,7 @@ class FolderStore:
         for folder in sorted(folders):
             files.fsync_dir(folder)
 
-    def list(self, prefix: str) -> Iterator[Found]:
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
         self.requests.lists += 1
         above = prefix.rpartition("/")[0]
         if above:
@@ -189,7 +189,7 @@ class FolderStore:
         except OSError as error:
             raise files.to_log_error(error, path, "look into the folder") from error
 
-    def _below(self, folder: str, prefix: str) -> Iterator[Found]:
+    def _below(self, folder: str, prefix: str) -> Iterator[ObjectInfo]:
         """The objects in a folder, by key: ``a-b`` is before ``a/b``."""
         keyed = []
         for entry in self._entries(folder):
@@ -220,7 +220,7 @@ class FolderWriter:
             while len(view):
                 view = view[self._file.write(view) :]
 
-    def close(self) -> Found:
+    def close(self) -> ObjectInfo:
         self._store.requests.puts += 1
         self._file.close()
         files.fsync_file(self._aside)
@@ -274,8 +274,8 @@ def _version(seen: os.stat_result) -> Version:
     return Version(f"{seen.st_ino:x}-{seen.st_mtime_ns:x}-{seen.st_size:x}")
 
 
-def _found(key: str, seen: os.stat_result) -> Found:
-    return Found(key, seen.st_size, _version(seen), seen.st_mtime_ns // 1_000_000)
+def _found(key: str, seen: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(key, seen.st_size, _version(seen), seen.st_mtime_ns // 1_000_000)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ import numpy as np
 
 from lastwrite.errors import CommitConflict, LogError
 from lastwrite.storage.objects.address import is_address, store_at, used
-from lastwrite.storage.objects.store import Store, Version
+from lastwrite.storage.objects.store import ObjectStore, Version
 
 FOLDER = "_lastwrite/probe/"
 _NOTE = "_lastwrite/promises-kept.json"
@@ -31,7 +31,7 @@ _READ_ONLY = (
 Clock = Callable[[], int]  # the time now, in milliseconds
 
 
-class Finding(NamedTuple):
+class PromiseResult(NamedTuple):
     """What came of one question. ``is_kept`` None: it is worth knowing, and nothing is lost by it."""
 
     promise: str
@@ -40,10 +40,10 @@ class Finding(NamedTuple):
     remedy: str | None = None
 
 
-_known: dict[tuple[str, str], tuple[Finding, ...]] = {}
+_known: dict[tuple[str, str], tuple[PromiseResult, ...]] = {}
 
 
-def ask(store: Store, prefix: str, clock: Clock) -> tuple[Finding, ...]:
+def ask(store: ObjectStore, prefix: str, clock: Clock) -> tuple[PromiseResult, ...]:
     """What a store keeps of its promises below ``prefix`` (a key without ``/`` at its end, or
     empty). Asked once in a process; a store that refuses has one finding, which says why.
     """
@@ -56,7 +56,7 @@ def ask(store: Store, prefix: str, clock: Clock) -> tuple[Finding, ...]:
     return _known[known]
 
 
-def are_kept(findings: tuple[Finding, ...]) -> bool:
+def are_kept(findings: tuple[PromiseResult, ...]) -> bool:
     """Whether a round may be run in place."""
     return all(finding.is_kept is not False for finding in findings)
 
@@ -65,7 +65,7 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def refuse_if_broken(address: str, clock: Clock = _now_ms) -> None:
+def reject_if_broken(address: str, clock: Clock = _now_ms) -> None:
     """Say no to a round in place, or a fetch, in a bucket that keeps not every promise.
 
     Folders, Amazon's, Google's and Azure's own stores are not asked; of another it is remembered in
@@ -96,38 +96,38 @@ def refuse_if_broken(address: str, clock: Clock = _now_ms) -> None:
 
 
 class _Questions:
-    def __init__(self, store: Store, prefix: str, clock: Clock) -> None:
+    def __init__(self, store: ObjectStore, prefix: str, clock: Clock) -> None:
         self._store, self._clock = store, clock
         self._folder = f"{prefix}/{FOLDER}" if prefix else FOLDER
         token = os.urandom(6).hex()
         self._keys = [f"{self._folder}{token}-{number}" for number in range(3)]
 
-    def run(self) -> Iterator[Finding]:
+    def run(self) -> Iterator[PromiseResult]:
         try:
             yield from self._while_they_lie_there()
         except LogError as error:
-            yield Finding("store", False, f"{error.path}: {error.problem}", error.remedy)
+            yield PromiseResult("store", False, f"{error.path}: {error.problem}", error.remedy)
             self._remove()
             return
         problem = self._remove()
         left = sum(1 for found in self._store.list(self._folder) if found.key in self._keys)
         if problem is None and left:
             problem = f"{left} of {len(self._keys)} objects are listed after they were removed"
-        yield Finding(
+        yield PromiseResult(
             "removal",
             problem is None,
             problem or "what is removed is gone at once",
             problem and f"remove what lies below {self._store.address}/{self._folder}",
         )
         if is_address(self._store.address):
-            yield Finding(
+            yield PromiseResult(
                 "unfinished uploads",
                 None,
                 "whether the bucket ends them by itself cannot be asked",
                 "see that it has such a rule (AbortIncompleteMultipartUpload; Azure needs none)",
             )
 
-    def _while_they_lie_there(self) -> Iterator[Finding]:
+    def _while_they_lie_there(self) -> Iterator[PromiseResult]:
         made, finding = self._created(self._keys[0])
         yield finding
         if made is None:
@@ -138,7 +138,7 @@ class _Questions:
         yield self._at_once()
         yield self._clocks()
 
-    def _created(self, key: str) -> tuple[Version | None, Finding]:
+    def _created(self, key: str) -> tuple[Version | None, PromiseResult]:
         seen = self._put(key, b"first", None)
         if seen is None:
             return None, _broken("create", "an object that was created is not there")
@@ -146,7 +146,9 @@ class _Questions:
         now = self._store.get(key)
         if again is not None or now is None or now[0] != b"first":
             return seen, _broken("create", "an object that is there can be created once more")
-        return seen, Finding("create", True, "an object that is there is not created once more")
+        return seen, PromiseResult(
+            "create", True, "an object that is there is not created once more"
+        )
 
     def _put(self, key: str, content: bytes, seen: Version | None) -> Version | None:
         """Write, and see whether it is there; None: it is not, whatever was answered."""
@@ -160,13 +162,13 @@ class _Questions:
                 return now[1].version
         return None
 
-    def _listed(self) -> Finding:
+    def _listed(self) -> PromiseResult:
         keys = [found.key for found in self._store.list(self._folder)]
         if self._keys[0] not in keys:
             return _broken("listing", "an object that was created is not listed")
-        return Finding("listing", True, "what is created is listed at once")
+        return PromiseResult("listing", True, "what is created is listed at once")
 
-    def _read_of(self, made: Version) -> Finding:
+    def _read_of(self, made: Version) -> PromiseResult:
         part = np.zeros(3, dtype=np.uint8)
         self._store.read_into(self._keys[0], part, 1, made.etag)
         if part.tobytes() != b"irs":
@@ -174,10 +176,10 @@ class _Questions:
         try:
             self._store.read_into(self._keys[0], part, 1, '"none"')
         except CommitConflict:
-            return Finding("ranges", True, "a range is read of the version that is meant")
+            return PromiseResult("ranges", True, "a range is read of the version that is meant")
         return _broken("ranges", "a range is read of another version than is meant (If-Match)")
 
-    def _replaced(self, first: Version) -> Finding:
+    def _replaced(self, first: Version) -> PromiseResult:
         key = self._keys[0]
         second = self._put(key, b"replaced", first)
         if second is None:
@@ -186,9 +188,9 @@ class _Questions:
         now = self._store.get(key)
         if stale is not None or now is None or now[0] != b"replaced":
             return _broken("replace", "who has seen an older version replaces a newer one")
-        return Finding("replace", True, "only who has seen what is there replaces it")
+        return PromiseResult("replace", True, "only who has seen what is there replaces it")
 
-    def _at_once(self) -> Finding:
+    def _at_once(self) -> PromiseResult:
         key = self._keys[1]
         version = self._put(key, b"start", None)
         won = 0
@@ -213,9 +215,11 @@ class _Questions:
             version = now[1].version
         if not won:
             return _broken("at once", f"of {_AT_ONCE} who replace the same version none wins")
-        return Finding("at once", True, f"of {_AT_ONCE} who replace the same version one wins")
+        return PromiseResult(
+            "at once", True, f"of {_AT_ONCE} who replace the same version one wins"
+        )
 
-    def _clocks(self) -> Finding:
+    def _clocks(self) -> PromiseResult:
         key = self._keys[2]
         before_ms = self._clock()
         self._put(key, b"clock", None)
@@ -225,9 +229,9 @@ class _Questions:
         # A store tells whole seconds.
         apart_ms = max(0, before_ms - modified_ms - 1000, modified_ms - after_ms)
         if apart_ms <= _CLOCK_MS:
-            return Finding("clock", True, "the store's and this machine's are the same")
+            return PromiseResult("clock", True, "the store's and this machine's are the same")
         way = "ahead of" if modified_ms > after_ms else "behind"
-        return Finding(
+        return PromiseResult(
             "clock",
             None,
             f"the store's is {apart_ms / 1000:.0f} s {way} this machine's",
@@ -242,12 +246,12 @@ class _Questions:
         return None
 
 
-def _broken(promise: str, found: str) -> Finding:
-    return Finding(promise, False, found, _READ_ONLY)
+def _broken(promise: str, found: str) -> PromiseResult:
+    return PromiseResult(promise, False, found, _READ_ONLY)
 
 
 def _together(
-    store: Store, key: str, contents: list[bytes], version: Version
+    store: ObjectStore, key: str, contents: list[bytes], version: Version
 ) -> list[Version | None]:
     """What each of them is answered who replace one version at the same time."""
     answers: list[Version | None] = [None] * len(contents)

@@ -23,7 +23,7 @@ class Version(NamedTuple):
     generation: str | None = None  # Google's stores compare this, others the etag
 
 
-class Found(NamedTuple):
+class ObjectInfo(NamedTuple):
     """An object as it was found."""
 
     key: str
@@ -57,7 +57,7 @@ class Writer(Protocol):
         """Take the next bytes; the caller may change them afterwards."""
         ...
 
-    def close(self) -> Found:
+    def close(self) -> ObjectInfo:
         """Give it its name; what it is then."""
         ...
 
@@ -66,7 +66,7 @@ class Writer(Protocol):
         ...
 
 
-class Store(Protocol):
+class ObjectStore(Protocol):
     """One bucket, or one folder.
 
     Every call raises ``RemoteFailed`` (or, of a folder, ``LogError``) where the store does not
@@ -77,11 +77,11 @@ class Store(Protocol):
     is_providers: bool  # whose promises are known: Amazon's, Google's or Azure's own, or a folder
     requests: Requests
 
-    def head(self, key: str) -> Found | None:
+    def head(self, key: str) -> ObjectInfo | None:
         """What lies there; None: nothing does."""
         ...
 
-    def get(self, key: str) -> tuple[bytes, Found] | None:
+    def get(self, key: str) -> tuple[bytes, ObjectInfo] | None:
         """A small object, whole; None: there is none."""
         ...
 
@@ -115,7 +115,7 @@ class Store(Protocol):
         """Remove objects; one that is not there is no error."""
         ...
 
-    def list(self, prefix: str) -> Iterator[Found]:
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """All objects whose keys begin so, by key."""
         ...
 

@@ -1,0 +1,112 @@
+"""Logs on their way into an archive, several at once: what each system's ``fetch`` does alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Lock
+
+from msgspec import structs
+
+from lastwrite.errors import (
+    CommitConflict,
+    CorruptLog,
+    LogError,
+    LogHeld,
+    NotContinued,
+    RemoteFailed,
+)
+from lastwrite.model.attempts import Attempts
+from lastwrite.model.log import PartitionLog, ProblemKind
+from lastwrite.model.progress import Progress
+from lastwrite.reports.fetching import FetchedLog, HoldReason, LogsFetched
+from lastwrite.storage.machine import core_count
+
+Advance = Callable[[int], None]  # is told of bytes that were written
+_MOST_AT_ONCE = 4  # kernels and requests run beside each other, Python does not
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestResult:
+    """What came into a partition of the archive."""
+
+    first_offset: int
+    end_offset: int
+    segments: int
+    bytes: int
+    is_new: bool  # the partition was not in the archive
+    foreign_bytes: int = 0  # of what it names where it lies
+    gap: str | None = None  # what was accepted as lost before it
+
+    def of(self, found: FetchedLog) -> FetchedLog:
+        """The partition's report with it."""
+        return structs.replace(
+            found,
+            first_offset=self.first_offset,
+            end_offset=self.end_offset,
+            segments=self.segments,
+            size_bytes=self.bytes,
+            foreign_bytes=self.foreign_bytes,
+            is_new=self.is_new,
+            gap=self.gap,
+        )
+
+
+def max_parallel() -> int:
+    """How many partitions are brought at the same time."""
+    return min(_MOST_AT_ONCE, core_count())
+
+
+def fetch_all(
+    folders: Sequence[str], to: str, bring: Callable[[str, Advance], FetchedLog], progress: Progress
+) -> LogsFetched:
+    """Bring each of the ``folders`` into the archive ``to``."""
+    turn = Lock()
+
+    def advance(done_bytes: int) -> None:
+        with turn:
+            progress.advance(done_bytes)
+
+    with ThreadPoolExecutor(max_parallel()) as pool:
+        found = pool.map(lambda folder: bring(folder, advance), folders)
+        return LogsFetched(archive=to, partitions=tuple(found))
+
+
+def fetch_with_retry(found: FetchedLog, bring: Callable[[], FetchedLog]) -> FetchedLog:
+    """The report of one partition that ``fetch_batches`` brings; it is repeated, see ``Attempts``, where
+    the partition or the archive changed meanwhile. ``found``: the report if nothing comes.
+    """
+    attempts = Attempts()
+    try:
+        found = attempts.run(bring)
+    except (LogError, OSError) as error:
+        found = structs.replace(
+            found,
+            reason=str(error),
+            is_damaged=isinstance(error, CorruptLog),
+            held=hold_reason_of(error),
+        )
+    return structs.replace(found, attempts=attempts.count)
+
+
+def hold_reason_of(error: Exception) -> HoldReason:
+    """Why an error keeps a partition back, in a word."""
+    if isinstance(error, NotContinued):
+        return HoldReason(error.held)
+    if isinstance(error, CorruptLog):
+        return HoldReason.DAMAGED
+    may_pass = isinstance(error, (RemoteFailed, CommitConflict, LogHeld, OSError))
+    return HoldReason.WAITING if may_pass else HoldReason.FAILED
+
+
+def rejected_report(found: FetchedLog, log: PartitionLog) -> FetchedLog | None:
+    """The report of a log in which something is wrong, and of which nothing is brought; None:
+    nothing is.
+    """
+    damage = next((problem for problem in log.problems if not problem.is_note), None)
+    if damage is None:
+        return None
+    is_damaged = damage.kind is ProblemKind.DAMAGED
+    held = HoldReason.DAMAGED if is_damaged else HoldReason.FAILED
+    return structs.replace(found, reason=str(damage), is_damaged=is_damaged, held=held)

@@ -1,0 +1,113 @@
+"""What most commands are told alike: paths, topics and their settings; and the partitions that this names.
+
+Knows nothing of Spark, so that commands which only read start without it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from lastwrite.commands.systems import system_of_all
+from lastwrite.config.system import SettingSources
+from lastwrite.engine.system import System
+from lastwrite.errors import InvalidConfig, NotALog
+from lastwrite.kafka.cluster.metadata_log import FOLDER as METADATA_FOLDER
+from lastwrite.kafka.cluster.roots import META_PROPERTIES
+from lastwrite.reports.settings import Override
+from lastwrite.storage.choice import Topics, is_named
+from lastwrite.storage.objects.address import real_path
+
+TopicConfig: TypeAlias = Mapping[str, Mapping[str, object]] | Sequence[tuple[str, str, object]]
+
+
+def paths_of(path: str | Sequence[str]) -> list[str]:
+    """One path or several, each once, as texts.
+
+    Raises:
+        InvalidConfig: none at all.
+    """
+    given = [path] if isinstance(path, str | os.PathLike) else path
+    paths = list(dict.fromkeys(map(str, given)))
+    if not paths:
+        raise InvalidConfig(
+            "no path was given", remedy="give a log root, a partition's folder, or one of its files"
+        )
+    return paths
+
+
+def overrides(topic_config: TopicConfig | None) -> tuple[Override, ...]:
+    """The settings of single topics, in the order in which they were given.
+
+    Raises:
+        InvalidConfig: neither a dictionary for each topic nor triples.
+    """
+    if isinstance(topic_config, Mapping):
+        return tuple(
+            Override(topic, name, v)
+            for topic, inside in topic_config.items()
+            for name, v in inside.items()
+        )
+    for each in topic_config or ():
+        if isinstance(each, str) or len(each) != 3:
+            raise InvalidConfig(
+                f"topic_config has {each!r}",
+                remedy="give {'orders': {'cleanup.policy': 'compact'}}, or triples such as "
+                "('orders', 'cleanup.policy', 'compact')",
+            )
+    return tuple(Override(*each) for each in topic_config or ())
+
+
+def find_partitions(
+    paths: Sequence[str],
+    system_name: str | None,
+    topic: Topics,
+    partition: int | None,
+    sources: SettingSources,
+) -> tuple[System, list[str]]:
+    """The system that wrote what lies at ``paths``, told of ``sources``, and the folders of the
+    partitions.
+
+    A partition counts as named where its topic was, by its name and not by a pattern, or the path
+    is its folder or one of its files.
+
+    Raises:
+        NotALog: a path at which no log lies, or none of a topic or that partition at any of them.
+        InvalidConfig: paths of several systems.
+        CorruptLog: the cluster's metadata, for all of the partitions.
+    """
+    system = system_of_all(system_name, paths)
+    found: dict[str, None] = {}
+    named: set[str] = set()
+    missing: NotALog | None = None
+    for path in paths:
+        try:
+            here = system.find(path, None, None)
+        except NotALog as error:
+            is_root = any(
+                os.path.exists(os.path.join(path, name))
+                for name in (META_PROPERTIES, METADATA_FOLDER)
+            )
+            if len(paths) == 1 or not is_root:
+                raise
+            missing = error  # a broker's root that has no partition yet
+            continue
+        found |= dict.fromkeys(here)
+        given = real_path(path)
+        if len(here) == 1 and real_path(here[0]) in (given, os.path.dirname(given)):
+            named.update(here)
+    if not found and missing is not None:
+        raise missing
+    folders = system.choose(list(found), topic, partition, ", ".join(paths))
+    named.update(
+        folder for folder in folders if is_named(topic, system.topic_names(system.name_of(folder)))
+    )
+    roots = dict.fromkeys(map(system.root_of, folders)) | dict.fromkeys(
+        map(os.path.realpath, filter(os.path.isdir, paths))
+    )
+    told = system.told(replace(sources, roots=tuple(roots), named=frozenset(named)))
+    folders = told.merge_tiers(folders)
+    told.check_sources(folders)
+    return told, folders

@@ -1,0 +1,462 @@
+"""Restore a partition of an archive into a running cluster with Produce requests.
+
+Example: the archive has a@0 b@1 d@5, and the cluster an empty topic::
+
+    note      from 0 on: 2 records up to 2, 1 record up to 6; they will be at 1 and 3
+    cluster   marker@0 a@1 b@2                     the run is killed
+    note      from 2 on: 1 record up to 6; it will be at 4
+    cluster   marker@0 a@1 b@2 marker@3 d@4
+
+The note is written first and contains the future offset of each batch. So the next run can tell
+from the log which batches arrived, whatever happened to the responses; see ``network.producer``.
+The note also maps the positions of consumer groups to offsets in the cluster.
+
+Source: docs/decisions/giving-back-through-produce.md.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+from msgspec import structs
+
+from lastwrite.archive.partition_store import read_versioned_manifest
+from lastwrite.encoding.json_structs import decode_struct
+from lastwrite.errors import CommitConflict, CorruptLog, LogError, located
+from lastwrite.kafka.format.chunk import KafkaFormat
+from lastwrite.kafka.format.outgoing import OutgoingBatch, Sender
+from lastwrite.kafka.format.transplant import Transplant
+from lastwrite.kafka.jobs.group_positions import OffsetsSet, is_a_users, set_groups
+from lastwrite.kafka.jobs.restorable import PREFIX, RestorablePartition
+from lastwrite.kafka.network.cluster import KafkaCluster
+from lastwrite.kafka.network.connection import RetriableError
+from lastwrite.kafka.network.coordinator import TransactionClient
+from lastwrite.kafka.network.live_log import LiveLog
+from lastwrite.kafka.network.producer import ProgressRecord, TransactionalProducer
+from lastwrite.kafka.restored import GroupGiven, LogGiven
+from lastwrite.kafka.rules.live_settings import KafkaClientConfig
+from lastwrite.kafka.store import archived, restoring
+from lastwrite.kafka.store.archived import ArchivedLog
+from lastwrite.model.columns import IS_CONTROL
+from lastwrite.model.log import PartitionLog
+from lastwrite.model.work import Limits
+
+_WINDOW_BYTES = 16 << 20  # the most bytes that one note covers
+_WINDOW_BATCHES = 100
+_AROUND_BYTES = 1024  # the most bytes of a request beside its batch
+
+Advance: TypeAlias = Callable[[int], None]
+
+
+class RestoreProgress(msgspec.Struct, frozen=True, array_like=True):
+    """The progress note of a partition."""
+
+    source: str  # the archived log: the topic's id, or its name, and the partition
+    topic_id: str | None  # of the cluster's topic
+    producer: int  # producer id of the noted batches
+    first: int  # offset in the cluster from which on all records are restored ones
+    at: int  # next offset in the archive
+    offset: int  # its offset in the cluster
+    steps: tuple[tuple[int, int], ...] = ()  # for each batch: the ``at`` after it, its record count
+    marks: tuple[tuple[int, int], ...] = ()  # (offset in the archive, offset in the cluster)
+    groups: OffsetsSet = ()
+
+    def where(self, position: int) -> int | None:
+        """A group position's offset in the cluster. None if the position was unknown when its
+        record was restored.
+        """
+        return self.offset if position >= self.at else dict(self.marks).get(position)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreContext:
+    """The parameters that all partitions of a call share."""
+
+    cluster: KafkaCluster
+    client: KafkaClientConfig
+    limits: Limits
+    drop_open: bool
+    largest_request: int | None  # that the brokers accept; None if unknown
+    spend: Advance  # called with the bytes to be sent; waits for the rate limit
+    advance: Advance  # called with the bytes of the archive that are done
+
+
+class PartitionRestore:
+    """Restores one partition; ``until`` is the first offset left out, None means all are restored.
+
+    Raises:
+        LogError: a transaction is open at the end.
+        CorruptLog, RemoteFailed: the archive is damaged or cannot be read.
+    """
+
+    def __init__(
+        self, found: RestorablePartition, shared: RestoreContext, until: int | None
+    ) -> None:
+        self._shared, self._cluster = shared, shared.cluster
+        self._found, self._name = found, found.to
+        seen = read_versioned_manifest(found.address).manifest
+        self._contents: ArchivedLog = archived.contents_of(seen, found.address)
+        self._log: PartitionLog = archived.log_of(seen, found.address)
+        log = self._log
+        self._end = (
+            log.end_offset if until is None else min(max(until, log.log_start), log.end_offset)
+        )
+        open_from = restoring.open_transactions(log, self._end)
+        if not shared.drop_open and until is None:
+            restoring.reject_open(log, open_from)
+        self._transplant = Transplant(
+            end_offset=self._end,
+            open_from=open_from,
+            aborted=[each for each in log.aborted if each.last_offset < self._end],
+            leader_epoch=None,
+        )
+        self._source = f"{self._contents.topic_id or found.name.topic}/{found.name.partition}"
+        self._topic_id = self._cluster.topic(self._name.topic).id_text
+        self._positions = sorted({each[1] for each in self._contents.groups if is_a_users(each[0])})
+        self._transactions = TransactionClient(self._cluster, f"{PREFIX}{self._name}")
+        self._producer = TransactionalProducer(self._cluster, self._name, self._transactions)
+        self._note = ProgressRecord(self._cluster, f"{PREFIX}{self._name.topic}", self._name)
+        self._path = f"kafka://{self._cluster.address}/{self._name}"
+        self._records = self._bytes = 0
+        self._told = -1  # offset in the archive up to which ``advance`` was called
+
+    def has_more(self) -> bool:
+        """Whether records remain to be restored. Changes nothing.
+
+        Raises:
+            LogError, CommitConflict, RemoteFailed: as ``give``.
+        """
+        if self._complete() is not None:
+            return False
+        given, _ = self._seen()
+        self._refuse_large(self._log.log_start if given is None else given.at)
+        return True
+
+    def _refuse_large(self, first: int) -> None:
+        """Check the batch sizes.
+
+        Raises:
+            LogError: a batch from offset ``first`` on is larger than the brokers' largest request.
+        """
+        most = self._shared.largest_request
+        if most is not None:
+            for offset, size in restoring.batches_above(self._log, most - _AROUND_BYTES):
+                if first <= offset < self._end:
+                    raise self._too_large(offset, size, most)
+
+    def _too_large(self, offset: int, size: int, most: int) -> LogError:
+        return LogError(
+            f"the batch at offset {offset} of {self._found.name} has {size} bytes, and the brokers "
+            f"close the connection on a request above socket.request.max.bytes={most}",
+            path=self._found.address,
+            remedy="neither it nor anything after it was sent. Set socket.request.max.bytes to "
+            f"{size + _AROUND_BYTES} or more on each broker and restart it, then run again; or "
+            f"restore what is before it with --until {offset}, or all into a stopped broker with "
+            "--to LOGROOT",
+        )
+
+    def _complete(self) -> RestoreProgress | None:
+        """The note of earlier runs, if they have restored everything; else None."""
+        self._transactions.begin()
+        given = self._read()
+        is_all = given is not None and given.at >= self._end and not given.steps
+        return given if is_all else None
+
+    def give(self) -> LogGiven:
+        """Restore the missing records, and set the groups.
+
+        Raises:
+            LogError: the topic has records of another producer.
+            CommitConflict: another run restores the same partition.
+            CorruptLog: the archive is damaged.
+            RemoteFailed: the archive or the cluster does not answer.
+        """
+        try:
+            given = self._through()
+        finally:
+            self._producer.close()
+        found = LogGiven(
+            topic=self._name.topic,
+            partition=self._name.partition,
+            source=self._found.address,
+            folder=self._path,
+            first_offset=given.first,
+            end_offset=given.offset,
+            source_end=self._end,
+            records=self._records,
+            size_bytes=self._bytes,
+            is_written=self._records > 0,
+        )
+        return structs.replace(found, groups=tuple(self._set_groups(given)))
+
+    def _through(self) -> RestoreProgress:
+        """Restore all batches; start again after a retriable error while there is progress."""
+        patience_s = self._shared.client.api_timeout_ms / 1000
+        at, until = -1, time.monotonic() + patience_s
+        while True:
+            try:
+                given = self._complete() or self._begun()
+                if given.at > at:
+                    at, until = given.at, time.monotonic() + patience_s
+                return given if given.at >= self._end else self._rest(given)
+            except RetriableError:
+                if time.monotonic() >= until:
+                    raise
+                self._cluster.wait(until)
+
+    # ------------------------------------------------------------------ progress
+
+    def _read(self) -> RestoreProgress | None:
+        """The note. None if there is none, or if it is about a deleted topic of this name.
+
+        Raises:
+            LogError: the topic contains records restored from another log.
+        """
+        text = self._note.read()
+        if not text:
+            return None
+        try:
+            given = decode_struct(text, RestoreProgress)
+        except msgspec.MsgspecError as error:
+            raise CorruptLog(
+                f"the progress note cannot be decoded: {error}", 0, self._path
+            ) from error
+        if given.topic_id != self._topic_id:
+            return None
+        if given.source != self._source:
+            raise LogError(
+                f"the topic has records of another log, {given.source}",
+                path=self._path,
+                remedy="restore under another name with --as, or delete the topic, and run again",
+            )
+        return given
+
+    def _begun(self) -> RestoreProgress:
+        """Fence other producers, and continue after the records that are there.
+
+        Raises:
+            LogError: the topic has records of another producer.
+        """
+        self._producer.begin()
+        given, end = self._seen()
+        producer = self._transactions.producer_id
+        if given is None:
+            begin = self._log.log_start
+            return RestoreProgress(self._source, self._topic_id, producer, end, begin, end)
+        marks = tuple(each for each in given.marks if each[0] <= given.at)
+        first = end if given.offset == given.first else given.first
+        return structs.replace(given, producer=producer, first=first, offset=end, marks=marks)
+
+    def _seen(self) -> tuple[RestoreProgress | None, int]:
+        """The progress in the topic (None if it has no note), and the end of its log.
+
+        Raises:
+            LogError: the topic has records of another producer.
+        """
+        given = self._read()
+        log = LiveLog(self._cluster, self._name, self._shared.client)
+        try:
+            bounds = log.bounds()
+            start = bounds.log_start if given is None else given.offset
+            if start < bounds.log_start:
+                raise LogError(
+                    f"its log begins at offset {bounds.log_start}: records restored up to offset "
+                    f"{start} were deleted",
+                    path=self._path,
+                    remedy="delete the topic, and run again",
+                )
+            ours, foreign = self._ends(log, start, bounds.high_watermark, given)
+        finally:
+            log.close()
+        if foreign is not None:
+            raise LogError(
+                f"it has records that no restore of this log wrote, from offset {foreign} on",
+                path=self._path,
+                remedy="nothing in it was changed; restore under another name with --as, or delete "
+                "the topic, and run again",
+            )
+        return given and self._advanced(given, ours), bounds.high_watermark
+
+    def _ends(
+        self, log: LiveLog, start: int, end: int, given: RestoreProgress | None
+    ) -> tuple[int, int | None]:
+        """The end of the restored records, and the first offset of another producer's, if any."""
+        ours = start
+        format = KafkaFormat(self._shared.limits.plain_bytes)
+        for _, table in log.batches(start, end, format, epoch=-1):
+            data = table[table["flags"] & IS_CONTROL == 0]
+            is_ours = data["producer_id"] == (-2 if given is None else given.producer)
+            if is_ours.any():
+                ours = int(data["next_offset"][is_ours].max())
+            if not is_ours.all():
+                return ours, int(data["base_offset"][np.argmin(is_ours)])
+        return ours, None
+
+    def _advanced(self, given: RestoreProgress, ours: int) -> RestoreProgress:
+        """The note, advanced past the batches that arrived."""
+        at, offset = given.at, given.offset
+        for behind, records in given.steps:
+            if offset + records > ours:
+                break
+            at, offset = behind, offset + records
+        if offset != ours:
+            raise LogError(
+                f"the restored records end at offset {ours}, not at {offset} as noted",
+                path=self._path,
+                remedy="delete the topic, and run again",
+            )
+        return structs.replace(given, at=at, offset=offset, steps=())
+
+    # ------------------------------------------------------------------ the remaining batches
+
+    def _rest(self, given: RestoreProgress) -> RestoreProgress:
+        for window in self._windows(given.at):
+            size = sum(len(each.data) for each in window)
+            self._shared.spend(size)
+            marks = self._marks(given, window)
+            steps = tuple((each.next_offset, each.records) for each in window)
+            given = structs.replace(given, steps=steps, marks=marks)
+            self._write(given)
+            self._producer.send(window, given.offset)
+            records = sum(each.records for each in window)
+            given = structs.replace(
+                given, at=window[-1].next_offset, offset=given.offset + records, steps=()
+            )
+            self._records += records
+            self._bytes += size
+        new = dict.fromkeys(self._pending(given), given.offset)
+        end = {} if self._end in dict(given.marks) else {self._end: given.offset}
+        marks = (*given.marks, *sorted((new | end).items()))
+        given = structs.replace(given, at=self._end, marks=marks)
+        self._write(given)
+        return given
+
+    def _write(self, given: RestoreProgress) -> None:
+        self._note.write(msgspec.json.encode(given).decode(), self._transactions)
+
+    def _pending(self, given: RestoreProgress) -> Iterator[int]:
+        """The groups' positions whose records were not restored yet."""
+        is_begin = given.offset == given.first
+        known = {each[0] for each in given.marks}
+        for each in self._positions:
+            if each not in known and (is_begin or each >= given.at):
+                yield each
+
+    def _marks(
+        self, given: RestoreProgress, window: Sequence[OutgoingBatch]
+    ) -> tuple[tuple[int, int], ...]:
+        pending, found, offset = list(self._pending(given)), list(given.marks), given.offset
+        for batch in window:
+            count = bisect_left(pending, batch.next_offset)
+            found += [(each, offset + bisect_left(batch.offsets, each)) for each in pending[:count]]
+            pending, offset = pending[count:], offset + batch.records
+        return tuple(found)
+
+    def _windows(self, first: int) -> Iterator[list[OutgoingBatch]]:
+        window: list[OutgoingBatch] = []
+        size, most = 0, self._shared.largest_request
+        for batch in self._batches(first):
+            if most is not None and len(batch.data) > most - _AROUND_BYTES:
+                raise self._too_large(batch.offsets[0], len(batch.data), most)
+            window.append(batch)
+            size += len(batch.data)
+            if size >= _WINDOW_BYTES or len(window) >= _WINDOW_BATCHES:
+                yield window
+                window, size = [], 0
+        if window:
+            yield window
+
+    def _batches(self, first: int, end: int | None = None) -> Iterator[OutgoingBatch]:
+        """The outgoing batches of the records from ``first`` to ``end``; None means the partition's
+        end.
+        """
+        limits, log = self._shared.limits, self._log
+        end = self._end if end is None else end
+        format = KafkaFormat(limits.plain_bytes)
+        sender = Sender(format, self._transplant, first, end)
+        for n, segment in enumerate(log.segments):
+            if segment.base_offset >= end or log.segment_end(n) <= first:
+                continue
+            for chunk in restoring.chunks_of(log, n, segment, limits, format):
+                with located(segment.path, chunk.shift):
+                    yield from sender.batches(chunk.buffer, chunk.table)
+                behind = int(chunk.table["next_offset"][-1])
+                if behind > self._told:
+                    self._told = behind
+                    self._shared.advance(chunk.origin_bytes)
+
+    # ------------------------------------------------------------------ groups
+
+    def _set_groups(self, given: RestoreProgress) -> list[GroupGiven]:
+        def translate(positions: Sequence[int]) -> Mapping[int, int | str]:
+            unknown = [each for each in positions if given.where(each) is None]
+            located = self._located(given, unknown) if unknown else {}
+            return {
+                each: located[each] if (at := given.where(each)) is None else at
+                for each in positions
+            }
+
+        def note(groups: OffsetsSet) -> None:
+            self._write(structs.replace(given, groups=groups))
+
+        positions = self._contents.groups
+        return set_groups(self._cluster, self._name, positions, given.groups, translate, note)
+
+    def _located(self, given: RestoreProgress, positions: Sequence[int]) -> dict[int, int]:
+        """Offsets in the cluster of positions among records that earlier runs have restored.
+
+        Records are counted in both logs from the last mark at or below the first position. If the
+        cluster has all of them without a hole, and the archive as many, the n-th record of one is
+        the n-th of the other. If either has lost some since, a position becomes that mark: the
+        group reads records again and skips none.
+        """
+        marks = [(self._log.log_start, given.first), *given.marks]
+        at, offset = max(
+            (each for each in marks if each[0] <= positions[0]), default=(0, given.first)
+        )
+        counts, total = dict.fromkeys(positions, 0), 0
+        for batch in self._batches(at, given.at):
+            total += batch.records
+            for each in positions:
+                counts[each] += bisect_left(batch.offsets, each)
+        runs, there = self._runs(offset, given.offset)
+        if there != total:
+            return dict.fromkeys(positions, offset)
+        found = {}
+        for each, count in counts.items():
+            before, start = runs[bisect_right(runs, (count, given.offset)) - 1]
+            found[each] = given.offset if count == total else start + count - before
+        return found
+
+    def _runs(self, first: int, end: int) -> tuple[list[tuple[int, int]], int]:
+        """Runs of records in the cluster's log from ``first`` to ``end``, and the record count; -1
+        if some are missing.
+
+        A run is the number of records before it and its first offset.
+        """
+        runs: list[tuple[int, int]] = []
+        count, at = 0, first
+        log = LiveLog(self._cluster, self._name, self._shared.client)
+        format = KafkaFormat(self._shared.limits.plain_bytes)
+        try:
+            for _, table in log.batches(first, end, format, epoch=-1):
+                for row in table:
+                    base, behind = max(int(row["base_offset"]), first), int(row["next_offset"])
+                    is_whole = int(row["records"]) == behind - int(row["base_offset"])
+                    if base != at or not is_whole:
+                        return [], -1
+                    at = behind
+                    if not row["flags"] & IS_CONTROL:
+                        runs.append((count, base))
+                        count += min(behind, end) - base
+        except CommitConflict:  # the log's start has moved
+            return [], -1
+        finally:
+            log.close()
+        return runs, count

@@ -1,0 +1,311 @@
+"""Checks of a segment's index entries against its batches.
+
+An offset entry ``(o, p)`` sends a reader of ``o`` or later to byte ``p``: a batch must begin there,
+and no batch before it may reach up to ``o``. A time entry ``(t, o)`` promises that every record
+later than ``t`` is after ``o``. The last time entry of a closed segment is the segment's largest
+timestamp, which lookups and retention use. Fewer entries than possible are not an error: any subset
+of true entries is a true index, even an empty one.
+
+Each function takes batches in order, row for row, and returns the first wrong entry, or None.
+
+Source: docs/formats/kafka.md, "Indexes".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lastwrite.encoding.kernel import njit
+from lastwrite.verification.rows import (
+    ABORT_MARKER,
+    COMMIT_MARKER,
+    FIRST_LEFT,
+    LAST_LEFT,
+    LEFT,
+    MARKER,
+    OWNER,
+    VERDICT,
+)
+
+Int64s = npt.NDArray[np.int64]
+
+NO_TIME = np.iinfo(np.int64).min
+_NEVER = np.iinfo(np.int64).max
+
+
+class BadIndexEntry(NamedTuple):
+    """A wrong index entry."""
+
+    row: int
+    problem: str
+
+
+@njit(cache=True, nogil=True)
+def time_if_true(  # type: ignore[no-untyped-def]
+    offsets, positions, times, time_offsets, table, shift, reached, last_before
+):
+    """The largest timestamp up to the end of these batches, or NO_TIME if an entry is wrong.
+
+    Does the checks of ``false_offset_entry`` and ``false_time_entry`` in a fraction of their time.
+    ``table``: the BATCH rows of the batches, ``shift`` from an origin to its byte; the other
+    arguments are as there.
+    """
+    rows = len(table)
+    final = table[rows - 1]
+    end = final.origin + shift + final.origin_size
+    b = 0
+    for i in range(np.searchsorted(positions, table[0].origin + shift), len(positions)):
+        position = positions[i]
+        if position >= end:
+            break
+        while b < rows and table[b].origin + shift < position:
+            b += 1
+        if b == rows or table[b].origin + shift != position or offsets[i] < table[b].base_offset:
+            return np.int64(NO_TIME)
+    largest = reached
+    b = 0
+    for i in range(np.searchsorted(time_offsets, last_before), len(time_offsets)):
+        offset = time_offsets[i]
+        if offset >= final.next_offset:
+            break
+        while b < rows and table[b].next_offset <= offset:
+            largest = max(largest, table[b].max_timestamp)
+            b += 1
+        if b < rows and table[b].next_offset - 1 == offset:
+            largest = max(largest, table[b].max_timestamp)
+            if table[b].max_timestamp != times[i]:
+                return np.int64(NO_TIME)
+        if largest > times[i]:
+            return np.int64(NO_TIME)
+    while b < rows:
+        largest = max(largest, table[b].max_timestamp)
+        b += 1
+    return largest
+
+
+def false_offset_entry(
+    offsets: Int64s, positions: Int64s, begins: Int64s, end: int, base_offsets: Int64s
+) -> BadIndexEntry | None:
+    """The first wrong entry that points to a byte from the first batch to ``end``."""
+    first, behind = positions.searchsorted((begins[0], end)).tolist()
+    if first >= behind:
+        return None
+    chosen = positions[first:behind]
+    batch = begins.searchsorted(chosen, side="right") - 1
+    beside = begins[batch] != chosen
+    early = offsets[first:behind] < base_offsets[batch]
+    if not (beside | early).any():
+        return None
+    n = int(np.argmax(beside | early))
+    row = first + n
+    if beside[n]:
+        return BadIndexEntry(
+            row, f"the entry leads to byte {int(positions[row])}, where no batch begins"
+        )
+    return BadIndexEntry(
+        row,
+        f"the entry leads readers of offset {int(offsets[row])} to byte {int(positions[row])}, after it: "
+        f"offset {int(base_offsets[batch[n]])} begins there",
+    )
+
+
+def false_time_entry(
+    times: Int64s,
+    offsets: Int64s,
+    last_offsets: Int64s,
+    max_timestamps: Int64s,
+    reached: int,
+    last_before: int,
+) -> BadIndexEntry | None:
+    """The first entry, among those from ``last_before`` to the end of these batches, that a record
+    up to its offset contradicts.
+
+    ``reached``: the largest timestamp of the batches before these; ``last_before``: their last
+    offset. An entry inside a batch is compared with the batches before it. One that names a batch's
+    last offset must have that batch's timestamp.
+    """
+    first, behind = (
+        int(offsets.searchsorted(last_before)),
+        int(offsets.searchsorted(last_offsets[-1], side="right")),
+    )
+    if first >= behind:
+        return None
+    chosen, said = offsets[first:behind], times[first:behind]
+    largest = np.maximum.accumulate(np.concatenate([np.array([reached], np.int64), max_timestamps]))
+    found = largest[last_offsets.searchsorted(chosen, side="right")]
+    batch = np.minimum(last_offsets.searchsorted(chosen), len(last_offsets) - 1)
+    misdated = (last_offsets[batch] == chosen) & (max_timestamps[batch] != said)
+    wrong = (found > said) | misdated
+    if not wrong.any():
+        return None
+    n = int(np.argmax(wrong))
+    row = first + n
+    if found[n] > times[row]:
+        return _time_lie(row, times, offsets, int(found[n]))
+    time, right = int(times[row]), int(max_timestamps[batch[n]])
+    return BadIndexEntry(
+        row,
+        f"the entry says that the batch up to offset {int(offsets[row])} is at {time}; it is at {right}",
+    )
+
+
+def hidden_from_time_entry(
+    times: Int64s, offsets: Int64s, next_offset: int, reached: int
+) -> BadIndexEntry | None:
+    """The first entry from ``next_offset`` on whose time is below ``reached``, a timestamp before
+    it.
+    """
+    row = int(np.searchsorted(offsets, next_offset - 1))
+    if row < len(times) and int(times[row]) < reached:
+        return _time_lie(row, times, offsets, reached)
+    return None
+
+
+def _time_lie(row: int, times: Int64s, offsets: Int64s, found: int) -> BadIndexEntry:
+    return BadIndexEntry(
+        row,
+        f"the entry says that no record up to offset {int(offsets[row])} is later than {int(times[row])}, "
+        f"but one is at {found}",
+    )
+
+
+def entry_beyond(
+    offsets: Int64s, positions: Int64s, size_bytes: int, next_offset: int
+) -> BadIndexEntry | None:
+    """The first offset entry that points beyond the segment's last byte or names a later offset."""
+    beyond = np.flatnonzero((positions >= size_bytes) | (offsets >= next_offset))
+    if not len(beyond):
+        return None
+    row = int(beyond[0])
+    return BadIndexEntry(
+        row,
+        f"the entry (offset {int(offsets[row])}, byte {int(positions[row])}) lies behind the segment's end, "
+        f"offset {next_offset} and byte {size_bytes}",
+    )
+
+
+def wrong_last_time(
+    times: Int64s, offsets: Int64s, next_offset: int, largest: int
+) -> BadIndexEntry | None:
+    """The last time entry of a closed segment, if it is not the segment's ``largest`` timestamp or
+    is beyond the segment.
+
+    A time index without entries is true.
+    """
+    if not len(times):
+        return None
+    row = len(times) - 1
+    if int(offsets[row]) >= next_offset:
+        return BadIndexEntry(
+            row,
+            f"the entry's offset {int(offsets[row])} lies behind the segment's last, {next_offset - 1}",
+        )
+    if int(times[row]) != largest:
+        return BadIndexEntry(
+            row,
+            f"the last entry says that the segment ends at time {int(times[row])}; it does at {largest}",
+        )
+    return None
+
+
+def widest_gap(positions: Int64s, size_bytes: int) -> int:
+    """The most bytes that a reader scans after a lookup in the offset index."""
+    return int(np.diff(np.concatenate([[0], positions, [size_bytes]])).max())
+
+
+class TransactionIndexCheck:
+    """Checks transaction index entries against the transactions in the log.
+
+    With an entry ``(producer, first, last, stable)`` a reader drops the producer's transactional
+    batches that end at ``first`` or later and below the ABORT marker at ``last``. The entry must
+    not cover a committed transaction, nor begin after data of its own that is left.
+
+    ``stable`` ends the reader's search for further entries, so none that is needed may begin below
+    it. It is no later than the first offset of any other transaction that was open then.
+
+    An aborted transaction with data left must have an entry; one for data that is gone does no
+    harm. Data that ends below the log's start is never read, and Kafka's cleaner drops its entries.
+
+    ``transactions``: rows of ``verification.rows``, ascending by marker. ``first_open``: the first
+    offset of the earliest transaction without a marker. Source: docs/formats/kafka.md, "Indexes";
+    docs/formats/kafka-cleaning.md, "What a reader may rely on".
+    """
+
+    def __init__(self, transactions: Int64s, first_open: int | None, log_start: int = 0) -> None:
+        self._log_start = log_start
+        self._markers = transactions[:, MARKER]
+        self._transactions = transactions
+        begins = np.where(transactions[:, LEFT] > 0, transactions[:, FIRST_LEFT], _NEVER)
+        begins = np.append(begins, _NEVER if first_open is None else first_open)
+        # The least first offset among the transactions from each row on.
+        self._earliest = np.minimum.accumulate(begins[::-1])[::-1]
+        committed = transactions[
+            (transactions[:, VERDICT] == COMMIT_MARKER) & (transactions[:, LEFT] > 0)
+        ]
+        self._committed = committed[np.lexsort((committed[:, MARKER], committed[:, OWNER]))]
+
+    def first_lie(
+        self, entries: Sequence[tuple[int, int, int, int]], base_offset: int, end_offset: int
+    ) -> BadIndexEntry | None:
+        """The first wrong or missing entry of the segment with these offsets.
+
+        ``entries``: (producer, first offset, last offset, last stable offset), by last offset.
+        """
+        named = set()
+        for row, (producer, first, last, stable) in enumerate(entries):
+            words = (
+                self._lie(producer, first, last, stable, end_offset)
+                if last >= self._log_start
+                else None
+            )
+            if words is not None:
+                return BadIndexEntry(
+                    row, f"the entry (producer {producer}, offsets {first} to {last}) {words}"
+                )
+            named.add(last)
+        low, high = np.searchsorted(self._markers, [base_offset, end_offset])
+        here = self._transactions[low:high]
+        needed = (
+            (here[:, VERDICT] == ABORT_MARKER)
+            & (here[:, LEFT] > 0)
+            & (here[:, LAST_LEFT] >= self._log_start)
+        )
+        for found in here[needed].tolist():
+            if found[MARKER] not in named:
+                row = sum(last < found[MARKER] for _, _, last, _ in entries)
+                return BadIndexEntry(
+                    row,
+                    f"an entry is missing for producer {found[OWNER]}, whose transaction was aborted at offset "
+                    f"{found[MARKER]}: its data from offset {found[FIRST_LEFT]} on would be read as committed",
+                )
+        return None
+
+    def _lie(
+        self, producer: int, first: int, last: int, stable: int, end_offset: int
+    ) -> str | None:
+        if last >= end_offset:
+            return f"lies behind its segment, which ends before offset {end_offset}"
+        at = int(np.searchsorted(self._markers, last))
+        found = self._transactions[at] if at < len(self._transactions) else None
+        if found is None or tuple(found[[MARKER, OWNER, VERDICT]]) != (
+            last,
+            producer,
+            ABORT_MARKER,
+        ):
+            return "names a marker that is not there"
+        if found[LEFT] and found[FIRST_LEFT] < first:
+            return f"begins behind data of its transaction, at offset {int(found[FIRST_LEFT])}"
+        low = int(np.searchsorted(self._committed[:, OWNER], producer))
+        high = int(np.searchsorted(self._committed[:, OWNER], producer, side="right"))
+        before = low + int(np.searchsorted(self._committed[low:high, MARKER], last)) - 1
+        if before >= low and self._committed[before, LAST_LEFT] >= max(first, self._log_start):
+            return f"reaches back over data that was committed, up to offset {int(self._committed[before, LAST_LEFT])}"
+        earliest = int(self._earliest[at + 1])
+        bound = min(last + 1, earliest if earliest < last else _NEVER)
+        if stable > bound:
+            return f"calls {stable} stable, but that is {bound}"
+        return None

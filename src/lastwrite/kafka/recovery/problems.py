@@ -1,0 +1,223 @@
+"""Problems that listing a partition finds; above all, lost records.
+
+``loss`` describes how a loss is proved, and what to do about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from lastwrite.errors import CorruptLog, LogError, TruncatedLog
+from lastwrite.kafka.format.index import OFFSET_ENTRY
+from lastwrite.kafka.format.names import KafkaFileKind, segment_file_name
+from lastwrite.kafka.format.remedy import REBUILD, RESTORE
+from lastwrite.kafka.recovery.lost_records import (
+    EndEvidence,
+    missing,
+    recovery_checkpoint_offset,
+    recovery_end_offset,
+    recovery_truncation_offset,
+)
+from lastwrite.kafka.recovery.unclean_shutdown import RecoveredSegment, file_identity, whole_beyond
+from lastwrite.kafka.recovery.walking import Walk, end_offset_of
+from lastwrite.model.log import Problem, ProblemKind, Segment
+from lastwrite.storage.problems import problem_of
+
+_SETTLED_LATER = "nothing to do: compact, or the broker's next start, repairs it"
+
+
+class RecoveryProblems:
+    """The problems of one partition, in the order in which they are found.
+
+    ``live``: the current name of every file of the log, by its proper name. ``bases``: base offsets
+    of the segments that have a file, ascending. ``gone``: segments without a file, by base offset,
+    with the greatest offset that their indexes name. ``log_start``: from its checkpoint.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        live: Mapping[str, str],
+        bases: Sequence[int],
+        gone: Mapping[int, int],
+        log_start: int,
+    ) -> None:
+        self.problems: list[Problem] = []
+        self.witnesses: list[EndEvidence] = []
+        self._folder = folder
+        self._live = live
+        self._bases = bases
+        self._gone = gone
+        self._log_start = log_start
+        self._is_end_said = False  # a problem about records after the log's end was reported
+
+    def path_of(self, name: str) -> str:
+        return f"{self._folder}/{self._live.get(name, name)}"
+
+    def log_path(self, base: int) -> str:
+        return self.path_of(segment_file_name(base, KafkaFileKind.LOG))
+
+    def damaged(
+        self, message: str, path: str, position: int | None = None, remedy: str | None = None
+    ) -> None:
+        self.problems.append(Problem(ProblemKind.DAMAGED, message, path, position, remedy))
+
+    def recovered(self, message: str, name: str, position: int | None = None) -> None:
+        path = self.path_of(name)
+        self.problems.append(
+            Problem(ProblemKind.RECOVERED, message, path, position, _SETTLED_LATER)
+        )
+
+    def note(self, error: LogError, path: str, remedy: str = RESTORE) -> None:
+        self.problems.append(problem_of(error, path, remedy=remedy))
+
+    # ------------------------------------------------------------------ inside the log
+
+    def is_lost_in(
+        self, base: int, found: RecoveredSegment, *, is_active: bool, is_unflushed: bool
+    ) -> bool:
+        """Whether a killed broker's segment lost records, which is reported. If not, its tail is
+        only torn.
+        """
+        path, end_offset, error = self.log_path(base), found.end_offset, found.error
+        following = [other for other in self._bases if other > base]
+        if error is None:
+            named = None if is_active else found.indexed_beyond
+            return named is not None and self.do_indexes_know_more(
+                base, found.size_bytes, end_offset, named
+            )
+        if found.is_unseen or not is_unflushed:
+            self.note(error, path)
+            return True
+        witness = self._next_segment(base) if following else self._furthest
+        if witness.end_offset > end_offset:
+            is_torn = isinstance(error, TruncatedLog)
+            words = f"{error.problem}: {missing(end_offset, witness, is_file_at_end=is_torn)}"
+        elif found.is_emptied:
+            words = f"{error.problem}, for which a broker's start empties the whole segment"
+        elif any(file_identity(self.log_path(other)).size_bytes > 0 for other in following):
+            words = f"{error.problem}, before segments that are whole"
+        elif beyond := whole_beyond(path, found.size_bytes, base, end_offset):
+            known = f"whole batches from offset {beyond.base_offset} on come after it at byte {beyond.position}"
+            gone = missing(end_offset, EndEvidence(beyond.end_offset, known), is_file_at_end=False)
+            words = f"{error.problem}: {gone}"
+        else:
+            return False
+        remedy = recovery_truncation_offset(end_offset, following, self._log_start)
+        self.damaged(words, path, error.at, remedy)
+        self._is_end_said |= not following
+        return True
+
+    def do_indexes_know_more(self, base: int, size_bytes: int, end_offset: int, named: int) -> bool:
+        """Whether an index of a closed segment names records after its end, which is reported."""
+        after = self._next_segment(base)
+        if not end_offset <= named < after.end_offset:
+            return False  # not a true entry, so the index proves nothing
+        ends = f"the segment ends at offset {end_offset}" if size_bytes else "the segment is empty"
+        witness = EndEvidence(
+            after.end_offset, f"its indexes name offset {named}, and {after.words}"
+        )
+        words = f"{ends}: {missing(end_offset, witness)}"
+        self.damaged(words, self.log_path(base), size_bytes, RESTORE)
+        return True
+
+    def entry_beyond(
+        self, base: int, end_offset: int, size_bytes: int, entry: tuple[int, int], index_bytes: int
+    ) -> None:
+        """Report whether the segment or its last index entry is wrong; the entry points beyond the
+        segment.
+        """
+        offset, position = base + entry[0], entry[1]
+        is_last = base == self._bases[-1]
+        known = (
+            EndEvidence(offset + 1, "nothing comes after it")
+            if is_last
+            else self._next_segment(base)
+        )
+        if not end_offset <= offset < known.end_offset:
+            words = f"the last entry leads to byte {position} of a segment of {size_bytes}"
+            path = self.path_of(segment_file_name(base, KafkaFileKind.INDEX))
+            self.damaged(words, path, index_bytes - OFFSET_ENTRY.size, REBUILD)
+            return
+        witness = EndEvidence(
+            known.end_offset, f"its index names offset {offset}, and {known.words}"
+        )
+        words = f"the segment ends at offset {end_offset}: {missing(end_offset, witness)}"
+        self.damaged(words, self.log_path(base), size_bytes, RESTORE)
+        self._is_end_said |= is_last
+
+    def _next_segment(self, base: int) -> EndEvidence:
+        after = min(other for other in self._bases if other > base)
+        return EndEvidence(after, f"the next segment begins at {after}")
+
+    # ------------------------------------------------------------------ at its end
+
+    @property
+    def _furthest(self) -> EndEvidence:
+        """The witness of the highest offset."""
+        return max(self.witnesses, key=lambda witness: witness.end_offset)
+
+    def torn_tail(self, path: str, tail: Walk) -> None:
+        """Report a torn active segment of a broker that shut down cleanly."""
+        wrong, witness = tail.error, self._furthest
+        if wrong is None:
+            return
+        if isinstance(wrong, CorruptLog) and witness.end_offset > tail.end_offset:
+            is_torn = isinstance(wrong, TruncatedLog)
+            gone = missing(tail.end_offset, witness, is_file_at_end=is_torn)
+            wrong = CorruptLog(f"{wrong.problem}: {gone}", wrong.at, wrong.path)
+        self.note(wrong, path, recovery_checkpoint_offset(tail.end_offset))
+        self._is_end_said = True
+
+    def missing_at_end(self, last: Segment | None, end_offset: int) -> None:
+        """Report that files beside the log prove records after its end."""
+        witness = self._furthest
+        if witness.end_offset <= end_offset or self._is_end_said:
+            return
+        words = f"the log ends at offset {end_offset}: {missing(end_offset, witness)}"
+        remedy = recovery_end_offset(end_offset, self._log_start)
+        if witness.if_stale:
+            remedy += f"; {witness.if_stale}"
+        path, position = (self._folder, None) if last is None else (last.path, last.size_bytes)
+        self.damaged(words, path, position, remedy)
+
+    # ------------------------------------------------------------------ whole segments
+
+    def gone_segments(self, orphans: Sequence[str], end_offset: int) -> None:
+        """Report which ``orphans``, indexes without a segment, prove lost records."""
+        lost = [
+            base for base, named in sorted(self._gone.items()) if not self._is_over(base, named)
+        ]
+        for name in orphans:
+            if int(name[:20]) not in lost:
+                self.recovered("an index without its segment, which does not count", name)
+        for base in lost:
+            after, named = self._after(base), self._gone[base]
+            known = "nothing comes after it"
+            if after is not None:
+                known = f"the next segment begins at {after}"
+            end = named + 1 if after is None else after
+            gone = missing(base, EndEvidence(end, f"its indexes name offset {named}, and {known}"))
+            is_last = not any(other > base for other in self._bases)
+            remedy = recovery_end_offset(end_offset, self._log_start) if is_last else RESTORE
+            path = self.log_path(base)
+            self.damaged(f"the segment's file is missing: {gone}", path, remedy=remedy)
+
+    def _is_over(self, base: int, named: int) -> bool:
+        """Whether the records of a segment without a file had left the log before the file was
+        removed.
+
+        They are below the log's start, or in the segment before, because a cleaner merged both.
+        """
+        after = self._after(base)
+        if (named + 1 if after is None else after) <= self._log_start:
+            return True
+        before = max((other for other in self._bases if other < base), default=None)
+        if before is None:
+            return False
+        index = self.path_of(segment_file_name(before, KafkaFileKind.INDEX))
+        return end_offset_of(self.log_path(before), index, before) > named
+
+    def _after(self, base: int) -> int | None:
+        """The base offset of the next segment, with or without a file. None if there is none."""
+        return min((other for other in (*self._bases, *self._gone) if other > base), default=None)

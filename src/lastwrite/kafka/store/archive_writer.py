@@ -1,0 +1,501 @@
+"""Writes batches of a live topic to an archive as they arrive from a broker.
+
+    log       0 ─────────────────── 1366 (high watermark)
+    archive   0 ── 900                                         ends at 900
+    intake        900 ── 1200 ── 1366                          cut at segment.bytes
+
+``fetching`` reads producers, aborted transactions and leader epochs from a broker's files; here
+they are derived from the batches. The partition is committed from time to time, so that an
+interrupted fetch continues from the last commit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence, Set
+from dataclasses import astuple, dataclass
+from typing import TypeAlias
+
+import numpy as np
+from msgspec import structs
+
+from lastwrite.archive.ingest import IngestResult
+from lastwrite.archive.partition_store import WriteTransaction, place_at
+from lastwrite.kafka.format.index import MAX_RELATIVE_OFFSET
+from lastwrite.kafka.format.names import KafkaFileKind, segment_file_name
+from lastwrite.kafka.producers.history import entry_after, feed, sightings_in
+from lastwrite.kafka.producers.snapshot import ProducerEntry, decode_snapshot, encode_snapshot
+from lastwrite.kafka.rules.joining import joined, roll_ms
+from lastwrite.kafka.rules.producers import ProducerStates, active
+from lastwrite.kafka.rules.settings import KafkaTopicConfig
+from lastwrite.kafka.store import archived, index_files
+from lastwrite.kafka.store.archived import ArchivedLog, ArchivedMetadata, StoredSegment
+from lastwrite.kafka.store.archived_segment import ArchivedSegment, rows_of
+from lastwrite.kafka.store.fetching import (
+    DivergenceReason,
+    another,
+    fork,
+    lost_deletes,
+    manifest_of,
+    no_continuation,
+    proven_batches,
+    reject_across,
+)
+from lastwrite.kafka.store.last_batch import behind, last_of
+from lastwrite.model.columns import HAS_PRODUCER, IS_OLD, BatchTable, ByteArray
+from lastwrite.model.log import AbortedTransaction, ProducerState
+from lastwrite.model.work import Limits, SegmentOutput
+from lastwrite.reports.fetching import HoldReason
+
+_COMMIT_BYTES = 256 << 20  # new bytes after which the segments are committed
+Groups: TypeAlias = tuple[tuple[str, int, int, str], ...]
+Epochs: TypeAlias = tuple[tuple[int, int], ...]
+
+_ALL_REPLICATED = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveSource:
+    """A partition of a live topic as of the start of its fetch."""
+
+    path: str  # for errors
+    log_start: int
+    end: int  # of the replicated part
+    topic_id: str | None
+    # leader epochs above the given one, with their first offsets; see ``LiveLog.lineage``
+    lineage: Callable[[int], Epochs]
+    known: ArchivedMetadata | None  # None: the archive keeps its own
+    groups: Groups | None  # positions of groups; None: the archive keeps its own
+    config: KafkaTopicConfig
+    asked_ms: int  # time before ``end`` was requested
+    unread_groups: Set[str] = frozenset()  # groups whose positions in the archive stay
+    accepts_gap: bool = False  # offsets before ``log_start`` that the archive lacks are lost
+    follows: bool = False  # more will arrive soon, so unfinished rounds of others are awaited
+    level_ms: int = 0  # when a follower last had all records; 0: unknown
+    # for records from no broker, which are committed all at once: see ``ArchivedLog``
+    written: tuple[tuple[str, int], ...] | None = None
+
+
+class KafkaArchiveWriter:
+    """Writes a partition of a live topic to the partition of an archive at ``folder``.
+
+    Raises:
+        LogError: the log does not continue the archive.
+        CorruptLog, RemoteFailed: the manifest is damaged, or the store fails.
+    """
+
+    def __init__(self, source: LiveSource, folder: str) -> None:
+        self._source = source
+        self._folder = folder
+        self._place = place_at(folder)
+        self._seen = self._place.read()
+        self._is_new = self._seen is None
+        self._gap: str | None = None
+        if self._seen is not None:
+            self._log = archived.contents_of(self._seen.manifest, folder)
+            self._is_new = self._log.is_blank
+        if self._is_new:
+            begin = min(source.log_start, source.end)
+            self._log = ArchivedLog(log_start=begin, end_offset=begin)
+        else:
+            why = another(source.log_start, self._log, source.topic_id)
+            if source.accepts_gap and why is not None and why.held is HoldReason.GAP:
+                self._log, why = self._log.with_gap(source.log_start), None
+                self._gap = archived.gap_words(*self._log.gaps[-1])
+            self._refuse(why)
+        self.epoch = max(dict(self._log.epochs), default=-1)  # the last one in the archive
+        self._lineage = source.lineage(self.epoch)
+        if not self._is_new:
+            self._refuse(self._fork())
+        self.first = self._at = self._log.end_offset
+        self.end = max(source.end, self._at)
+        self._last = self._log.last_batch
+        # The first offset to request. The archive's last batch is requested again.
+        self.since = self.first
+        if self._last is not None and source.log_start < self._last.next_offset:
+            self.since = self._last.next_offset - 1 if self.first < self.end else self.end
+        self._states = ProducerStates(
+            [ProducerState(*each) for each in self._log.producers], _ALL_REPLICATED
+        )
+        self._entries = {each.producer_id: each for each in self._snapshot()}
+        self._aborted_seen = 0
+        self._brought_ms = source.asked_ms
+        if not self._is_new:
+            self._brought_ms = max(self._log.brought_ms, source.level_ms)
+        self._epochs = dict(self._log.epochs)
+        for epoch, start in self._lineage:
+            if start < self.end:
+                self._epochs.setdefault(epoch, start)
+        self._begun: WriteTransaction | None = None
+        self._segment: ArchivedSegment | None = None
+        self._segment_base = self._segment_bytes = 0
+        self._segment_records: int | None = 0
+        self._active_from, self._active_bytes, self._active_since = self._active()
+        self._replaced = 0  # number of the archive's last segments that are merged into a new one
+        self._made: list[StoredSegment] = []
+        self._since_commit = self._segments = self._bytes = 0
+
+    def _refuse(self, why: DivergenceReason | None) -> None:
+        if why is not None:
+            raise no_continuation(self._folder, why, self._source.path)
+
+    def _snapshot(self) -> Sequence[ProducerEntry]:
+        """The producers at the archive's end, as in a broker's snapshot."""
+        if self._log.snapshot is None:
+            return ()
+        return decode_snapshot(index_files.read_file(f"{self._folder}/{self._log.snapshot}"))
+
+    def _active(self) -> tuple[int, int, int]:
+        """Base of the active segment, its bytes, and the time of its first batch, or -1."""
+        log = self._log
+        begin = log.end_offset if log.active_from is None else log.active_from
+        inside = [each for each in log.segments if each.base_offset >= begin]
+        since = inside[0].first_batch_timestamp_ms if inside else None
+        return begin, sum(each.bytes for each in inside), -1 if since is None else since
+
+    def _fork(self) -> DivergenceReason | None:
+        """The first difference between the leaders of log and archive. None if there is none."""
+        before, known = self._log, self.epoch
+        why = fork(before, self._lineage, self._source.end, False)
+        if why is None and self._lineage and self._lineage[0][0] < known:
+            return DivergenceReason(
+                HoldReason.FORK,
+                f"the archive has offsets up to {before.end_offset} of leader epoch {known}, which "
+                "the log does not have: an election cut the log after they were fetched",
+            )
+        if why is None and self._source.end < before.end_offset:
+            return DivergenceReason(
+                HoldReason.FORK,
+                f"the log ends at offset {self._source.end}, the archive at {before.end_offset}: "
+                "the log was cut after it was fetched, or the topic made anew",
+            )
+        return why
+
+    def _other_end(self) -> DivergenceReason:
+        end = self._log.end_offset
+        return DivergenceReason(
+            HoldReason.FORK,
+            f"the log has other records below offset {end} than were fetched: it was cut and went "
+            "on, or the topic was made anew",
+        )
+
+    # ------------------------------------------------------------------ batches
+
+    def append(self, data: ByteArray, table: BatchTable) -> None:
+        """Append batches, described by ``table``.
+
+        They follow the batches so far, or are the first ones from ``since`` on.
+
+        Raises:
+            LogError: a batch spans the archive's end, or the end of the replicated part.
+            LogHeld: an earlier round of another process is awaited.
+            CommitConflict, RemoteFailed: from the store.
+        """
+        compacts = self._source.config.compacts
+        table, is_another = behind(self._last, self._at, data, table, compacts)
+        self._refuse(self._other_end() if is_another else None)
+        if not len(table):
+            return
+        base = self._at
+        if self._is_new and not self._bytes:  # records of a batch may have been deleted
+            base = min(base, int(table["base_offset"][0]))
+        reject_across(table, base, self.end, self._source.path)
+        self._refuse(self._lost_deletes(table, base))
+        while len(table):
+            count = self._fitting(table, base)
+            if count:
+                self._take(data, table[:count], base)
+                table, base = table[count:], self._at
+                continue
+            self._close_segment()
+            self._active_from, self._active_bytes, self._active_since = base, 0, -1
+            if self._since_commit >= _COMMIT_BYTES and self._source.written is None:
+                self._commit()
+
+    def _lost_deletes(self, table: BatchTable, at: int) -> DivergenceReason | None:
+        """Why a tombstone may be missing. None if none can be: only a cleaner leaves holes."""
+        config = self._source.config
+        if self._gap is not None:  # some may be lost, which --accept-gap accepts
+            return None
+        since_ms = time.time_ns() // 1_000_000 - self._brought_ms
+        if since_ms <= config.delete_retention_ms or not config.compacts:
+            return None
+        count = int(table["next_offset"][-1]) - min(at, int(table["base_offset"][0]))
+        if int(table["records"].sum()) == count:
+            return None
+        return lost_deletes(self._log, since_ms, config.delete_retention_ms)
+
+    def _fitting(self, table: BatchTable, base: int) -> int:
+        """How many of the batches fit the segment, by bytes and offsets as for a broker.
+
+        A follower also closes a segment by time. At least one batch fits an empty segment.
+        """
+        config, filled = self._source.config, self._active_bytes
+        if not self._source.follows:
+            filled = 0 if self._segment is None else self._segment_bytes
+        base = base if not filled else self._active_from
+        ends = filled + np.cumsum(table["origin_size"])
+        by_bytes = int(np.searchsorted(ends, config.segment_bytes, side="right"))
+        last = table["next_offset"] - 1
+        by_offsets = int(np.searchsorted(last, base + MAX_RELATIVE_OFFSET, side="right"))
+        count = min(by_bytes, by_offsets)
+        if self._source.follows:
+            times = table["max_timestamp"]
+            since = self._active_since if filled else int(times[0])
+            if since >= 0:
+                late = np.flatnonzero(times - since > roll_ms(config))
+                count = min([count, *late[:1].tolist()])
+        return count if filled else max(1, count)
+
+    def _take(self, data: ByteArray, table: BatchTable, base: int) -> None:
+        if self._segment is None:
+            self._open(table, base)
+        if not self._active_bytes:
+            self._active_since = int(table["max_timestamp"][0])
+        assert self._segment is not None
+        begin, last = int(table["origin"][0]), table[-1]
+        part = data[begin : int(last["origin"] + last["origin_size"])]
+        self._segment.append(part, rows_of(table))
+        if (table["flags"] & HAS_PRODUCER).any():
+            for seen in sightings_in(part, base, self.end):
+                feed(self._states, (seen,))
+                id = seen.producer_id
+                self._entries[id] = entry_after(self._entries.get(id), seen)
+        self._note_epochs(data, table)
+        self._segment_bytes += len(part)
+        self._active_bytes += len(part)
+        if self._segment_records is not None:
+            self._segment_records += int(table["records"].sum())
+        self._bytes += len(part)
+        self._at = int(last["next_offset"])
+        self._last = last_of(data, table)
+
+    def _open(self, table: BatchTable, base: int) -> None:
+        if self._begun is None:
+            self._begun = self._begin()
+        if int(table["next_offset"][0]) - 1 - base > MAX_RELATIVE_OFFSET:
+            base = int(table["base_offset"][0])
+        again = self._joined(table)
+        if again:
+            base = again[0].base_offset
+        if not self._source.follows:
+            self._active_from, self._active_bytes = base, 0
+        self._segment_base, self._segment_bytes, self._segment_records = base, 0, 0
+        self._segment = ArchivedSegment(
+            self._folder,
+            f"data/{self._begun.id}-",
+            base,
+            self._source.config.index_interval_bytes,
+        )
+        self._copy(again)
+
+    def _joined(self, coming: BatchTable) -> Sequence[StoredSegment]:
+        """The small segments at the archive's end that are merged into the new one.
+
+        Only uncleaned segments qualify, and for a follower only those of the active segment. The
+        new segment must still have space for the batches in ``coming``.
+        """
+        before, config = self._log, self._source.config
+        if self._made or self._at != before.end_offset or self._gap is not None:
+            return ()
+        begin = before.checkpoint or 0
+        if self._source.follows:
+            begin = max(begin, self._active_from)
+        last_offset = int(coming["next_offset"][-1]) - 1
+        tail: list[StoredSegment] = []
+        for each in reversed(before.segments):
+            is_near = last_offset - each.base_offset <= MAX_RELATIVE_OFFSET
+            if each.address or each.base_offset < begin or not is_near:
+                break
+            tail.append(each)
+        tail.reverse()
+        most_bytes = config.segment_bytes - int(coming["origin_size"].sum())
+        count = joined([each.bytes for each in tail], most_bytes)
+        return tail[len(tail) - count :]
+
+    def _copy(self, segments: Sequence[StoredSegment]) -> None:
+        """Begin the segment with the batches of these, and check their checksums again."""
+        assert self._segment is not None
+        ends = [*(each.base_offset for each in segments[1:]), self._at]
+        for stored, end in zip(segments, ends, strict=True) if segments else ():
+            segment = archived.segment_of(stored, self._folder)
+            span = stored.base_offset, end
+            for _, exact, table in proven_batches(segment, 0, span, end, Limits()):
+                reject_across(table, *span, segment.path)
+                self._segment.append(exact, rows_of(table))
+                self._segment_bytes += len(exact)
+            if self._segment_bytes and self._begun is not None:
+                self._place.renew(self._begun)
+        if None in (each.records for each in segments):
+            self._segment_records = None
+        else:
+            self._segment_records = sum(each.records or 0 for each in segments)
+        self._replaced = len(segments)
+        if not self._source.follows:
+            self._active_bytes = self._segment_bytes
+
+    def _close_segment(self) -> None:
+        if self._segment is None:
+            return
+        assert self._begun is not None
+        base, result = self._segment_base, SegmentOutput(0, 0, 0)
+        known = (AbortedTransaction(*each) for each in self._log.aborted)
+        new = self._states.aborted[self._aborted_seen :]
+        aborted = [each for each in (*known, *new) if each.last_offset >= base]
+        self._segment.finish(result, time.time_ns(), aborted)
+        self._segment = None
+        assert isinstance(result.stored, StoredSegment)
+        self._made.append(structs.replace(result.stored, records=self._segment_records))
+        self._since_commit += result.stored.bytes
+        self._segment_bytes = 0
+        self._place.renew(self._begun)
+
+    def _note_epochs(self, data: ByteArray, table: BatchTable) -> None:
+        """Record where leader epochs begin, by the batches. The oldest formats have no epochs."""
+        if self._lineage:
+            return
+        rows = table[(table["flags"] & IS_OLD) == 0]
+        if not len(rows):
+            return
+        at = rows["origin"][:, None] + np.arange(12, 16)
+        epochs = data[at].astype(np.int64) @ np.array([1 << 24, 1 << 16, 1 << 8, 1])
+        for row in [0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist()]:
+            epoch = int(epochs[row])
+            if epoch < 1 << 31:  # -1: unknown
+                self._epochs.setdefault(epoch, int(rows["base_offset"][row]))
+
+    # ------------------------------------------------------------------ the end
+
+    def _begin(self) -> WriteTransaction:
+        """Begin a round.
+
+        Raises:
+            LogHeld: a follower waits for another process to finish its round.
+        """
+        if self._source.follows and self._seen is not None:
+            return self._place.begin_after_others(self._seen)
+        return self._place.begin(self._seen)
+
+    def finish(self, end: int | None = None) -> None:
+        """Commit the batches so far. ``end`` is the log's end, if only the reader determined it.
+
+        Raises:
+            CommitConflict: another process changed the partition meanwhile.
+            RemoteFailed: the store fails.
+            LogHeld: as ``append``.
+        """
+        self._close_segment()
+        self._at = self.end = self.end if end is None else end
+        before, source = self._log, self._source
+        is_due = source.asked_ms - before.brought_ms > source.config.delete_retention_ms // 2
+        is_other = source.known not in (None, before.known)
+        is_other = is_other or self._groups(before) != before.groups
+        is_other = is_other or (not source.follows and before.active_from is not None)
+        if self._begun or self._is_new or is_due or is_other or self._gap:
+            self._commit()
+
+    def keep(self) -> bool:
+        """Commit the batches so far, if the rest is not available now. False if there are none.
+
+        Raises:
+            CommitConflict, RemoteFailed, LogHeld: as ``finish``; nothing more is committed then.
+        """
+        try:
+            self._close_segment()
+            if self._made:
+                self._commit()
+        except BaseException:
+            self.abandon()
+            raise
+        self.abandon()
+        self.end = self._at
+        return self.end > self.first
+
+    @property
+    def brought_ms(self) -> int:
+        """Time of the last fetch, as in the manifest."""
+        return self._log.brought_ms
+
+    @property
+    def finished(self) -> IngestResult:
+        """The result: the records that are committed."""
+        return IngestResult(
+            first_offset=self.first,
+            end_offset=self.end,
+            segments=self._segments,
+            bytes=self._bytes,
+            is_new=self._is_new,
+            gap=self._gap,
+        )
+
+    def abandon(self) -> None:
+        """Remove everything that is not committed."""
+        if self._segment is not None:
+            self._segment.abandon()
+            self._segment = None
+        if self._begun is not None:
+            begun, self._begun = self._begun, None
+            self._place.abandon(begun)
+
+    def _commit(self) -> None:
+        """Add the finished segments to the archive."""
+        begun = self._begun or self._begin()
+        self._begun = None  # the commit may have succeeded even if it fails: keep its objects
+        after = self._after(begun)
+        manifest = manifest_of(self._seen, after, self._folder)
+        self._seen = self._place.commit(begun, manifest)
+        self._log = after
+        self._segments += len(self._made)
+        self._made, self._since_commit, self._replaced = [], 0, 0
+        self._aborted_seen = len(self._states.aborted)
+
+    def _after(self, begun: WriteTransaction) -> ArchivedLog:
+        """The partition's state after the commit."""
+        before, source = self._log, self._source
+        aborted: tuple[AbortedTransaction, ...] = self._states.aborted[self._aborted_seen :]
+        expiration_ms = source.config.producer_id_expiration_ms
+        producers = active(self._states.producers, source.asked_ms, expiration_ms)
+        open_from = min((each.open_from for each in producers if each.open_from >= 0), default=None)
+        snapshot, size = self._put_snapshot(begun, producers)
+        return structs.replace(
+            before,
+            end_offset=self._at,
+            first_unstable=None if open_from is None else max(open_from, before.log_start),
+            segments=(*before.segments[: len(before.segments) - self._replaced], *self._made),
+            aborted=(*before.aborted, *map(astuple, aborted)),
+            producers=tuple(astuple(each) for each in producers),
+            snapshot=snapshot,
+            snapshot_bytes=size,
+            epochs=tuple(sorted(self._epochs.items())),
+            topic_id=source.topic_id or before.topic_id,
+            known=source.known or before.known,
+            brought_ms=source.asked_ms,
+            groups=self._groups(before),
+            active_from=self._active_from if source.follows else None,
+            last_batch=self._last,
+            written=before.written if source.written is None else source.written,
+        )
+
+    def _groups(self, before: ArchivedLog) -> Groups:
+        """The groups' positions. For unreadable groups the archive's positions stay."""
+        source = self._source
+        if source.groups is None:
+            return before.groups
+        kept = [each for each in before.groups if each[0] in source.unread_groups]
+        return tuple(sorted((*source.groups, *kept)))
+
+    def _put_snapshot(
+        self, begun: WriteTransaction, producers: Sequence[ProducerState]
+    ) -> tuple[str | None, int]:
+        """Write a snapshot of the producers as a broker would; return its key and size."""
+        if self._at == self._log.end_offset and self._log.snapshot is not None:
+            return self._log.snapshot, self._log.snapshot_bytes
+        entries = [
+            self._entries[id] for id in (e.producer_id for e in producers) if id in self._entries
+        ]
+        if not entries or len(entries) < len(producers):  # the archive has too little of some
+            return None, 0
+        content = encode_snapshot(entries)
+        key = f"data/{begun.id}-producers/{segment_file_name(self._at, KafkaFileKind.SNAPSHOT)}"
+        self._place.put(key, content)
+        return key, len(content)

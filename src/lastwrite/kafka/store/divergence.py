@@ -1,0 +1,168 @@
+"""Sets aside the part of an archive that the log no longer has, so that the archive can continue.
+
+    before   ARCHIVE/kafka/orders/0                                0 ─── 900 ─── 1366
+    after    ARCHIVE/kafka/orders/0                                0 ─── 900
+             ARCHIVE/_lastwrite/aside/orders-0-17/kafka/orders/0         900 ─── 1366
+
+The part set aside is an archive of its own, which every command reads. It is complete before the
+partition is cut. Its name contains the partition's generation, so that a run after a crash finds
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import astuple
+
+from msgspec import structs
+
+from lastwrite.archive.partition_store import WriteTransaction, place_at, read_versioned_manifest
+from lastwrite.errors import CommitConflict, NotContinued
+from lastwrite.kafka.producers.history import read_producers
+from lastwrite.kafka.store import archived
+from lastwrite.kafka.store.archived import ArchivedLog, StoredSegment
+from lastwrite.kafka.store.archived_segment import ArchivedSegment
+from lastwrite.kafka.store.fetching import copied, manifest_of
+from lastwrite.model.log import PartitionLog
+from lastwrite.reports.fetching import FetchedLog, HoldReason
+from lastwrite.storage.objects.address import join
+
+
+def or_aside(
+    folder: str,
+    bring: Callable[[], FetchedLog],
+    aside: Callable[[ArchivedLog, HoldReason], str],
+    asides: list[str],
+) -> FetchedLog:
+    """Call ``fetch_batches``, which fetches a log into the partition at ``folder``.
+
+    If the log does not continue the archive, ``aside`` sets the archive's part aside first. Its
+    address is added to ``asides``.
+
+    Raises:
+        NotContinued: there is nothing to set aside. Errors of ``fetch_batches`` and ``aside`` pass through.
+    """
+    try:
+        return bring()
+    except NotContinued as error:
+        before = archived.contents_of(read_versioned_manifest(folder).manifest, folder)
+        if before.is_blank:
+            raise
+        asides.append(aside(before, HoldReason(error.held)))
+        return bring()
+
+
+def set_aside(to: str, folder: str, cut: int | None, log_start: int) -> str:
+    """Set aside the records of the partition at ``folder`` of the archive ``to`` from ``cut`` on.
+
+    Args:
+        cut: the offset at which archive and log diverge. None if it is unknown. If None, or if
+            records below were removed because of records above, all is set aside and the archive
+            starts again.
+        log_start: the live log's. An archive that ends before it also starts again.
+
+    Returns:
+        The address of the new archive with the part set aside.
+
+    Raises:
+        CommitConflict: another process changed the partition meanwhile; its change stays.
+        CorruptLog, RemoteFailed: the archive cannot be read or written. Nothing is lost then.
+    """
+    place = place_at(folder)
+    seen = place.read()
+    if seen is None:
+        raise CommitConflict("the partition is gone", path=folder)
+    before = archived.contents_of(seen.manifest, folder)
+    log = archived.log_of(seen.manifest, folder)
+    if cut is not None and not _may_be_cut(before, cut, log_start):
+        cut = None
+    name = f"{log.name}-{seen.manifest.generation}"
+    aside = join(to, f"_lastwrite/aside/{name}")
+    _copy(log, before, archived.address_in(aside, log.name), cut)
+    begun = place.begin(seen)
+    with place.abort_on_error(begun):
+        after = _blank(before, log_start) if cut is None else _cut(log, before, cut, folder, begun)
+    place.commit(begun, manifest_of(seen, after, folder))
+    return aside
+
+
+def _may_be_cut(log: ArchivedLog, cut: int, log_start: int) -> bool:
+    """Whether the records below the cut are as in the live log.
+
+    A round that reached beyond the cut may have removed records below it because of later ones that
+    are set aside.
+    """
+    is_inside = max(log.log_start, log_start - 1) < cut <= log.end_offset
+    return is_inside and (log.checkpoint is None or log.checkpoint <= cut)
+
+
+def _segments(
+    log: PartitionLog, span: tuple[int, int], target: str, begun: WriteTransaction
+) -> Sequence[StoredSegment]:
+    """The part of the log in ``span``, copied to the partition at ``target``."""
+    made: list[StoredSegment] = []
+    for n, segment in enumerate(log.segments):
+        base = max(span[0], segment.base_offset)
+        made += copied(log, n, segment, span, ArchivedSegment(target, begun.prefix, base))
+        place_at(target).renew(begun)
+    return made
+
+
+def _copy(log: PartitionLog, before: ArchivedLog, target: str, cut: int | None) -> None:
+    """Copy the part from ``cut`` on to a partition of an archive, unless it exists already."""
+    place = place_at(target)
+    if place.read() is not None:
+        return
+    first = log.log_start if cut is None else cut
+    begin = min((each.base_offset for each in log.segments), default=first)
+    span = (begin if cut is None else cut), log.end_offset
+    begun = place.begin(None)
+    with place.abort_on_error(begun):
+        made = _segments(log, span, target, begun)
+        unstable = before.first_unstable
+        after = structs.replace(
+            before,
+            log_start=first,
+            checkpoint=before.checkpoint if cut is None else None,
+            first_unstable=None if unstable is None else max(unstable, first),
+            segments=tuple(made),
+            aborted=tuple(each for each in before.aborted if each[2] >= span[0]),
+            snapshot=None,
+            snapshot_bytes=0,
+            active_from=None,
+        )
+    place.commit(begun, manifest_of(None, after, target))
+
+
+def _blank(before: ArchivedLog, log_start: int) -> ArchivedLog:
+    """An empty archive that keeps the topic's known settings."""
+    return ArchivedLog(log_start=log_start, end_offset=log_start, known=before.known)
+
+
+def _cut(
+    log: PartitionLog, before: ArchivedLog, cut: int, folder: str, begun: WriteTransaction
+) -> ArchivedLog:
+    """The part below ``cut``. The segment across it is rewritten."""
+    below: list[StoredSegment] = []
+    for n, stored in enumerate(before.segments):
+        if log.segment_end(n) <= cut:
+            below.append(stored)
+        elif stored.base_offset < cut:
+            span = stored.base_offset, cut
+            new = ArchivedSegment(folder, begun.prefix, stored.base_offset)
+            below += copied(log, n, log.segments[n], span, new)
+    segments = [archived.segment_of(each, folder) for each in below]
+    producers, unstable = read_producers(segments, (), lambda _: (), before.log_start, cut, cut)
+    return structs.replace(
+        before,
+        end_offset=cut,
+        first_unstable=unstable,
+        segments=tuple(below),
+        aborted=tuple(each for each in before.aborted if each[2] < cut),
+        producers=tuple(astuple(each) for each in producers),
+        snapshot=None,
+        snapshot_bytes=0,
+        last_batch=None,
+        epochs=tuple(each for each in before.epochs if each[1] < cut),
+        active_from=None if before.active_from is None else min(before.active_from, cut),
+    )

@@ -1,0 +1,290 @@
+"""Copy a topic of a live cluster to disk: metadata from the brokers, ledgers from the bookies.
+
+No ledger is fenced, closed or changed. The broker reports the end of the open ledger, because
+readers of the bookies learn it an entry or more later. The end of a closed ledger is in its own
+metadata. The topic's ledger list also has a count, but brokers never read by it, and it can be too
+low: after a failed write, a broker stores a count in the list that lacks an entry of the ledger.
+
+Source: Pulsar 4.2.4 ``ManagedLedgerImpl`` (``internalReadFromLedger``), ``CompactedTopicImpl``;
+docs/formats/pulsar.md, "Managed ledger"; docs/formats/pulsar-compaction.md, "The commit".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, NotALog, RemoteFailed
+from lastwrite.model.progress import Progress
+from lastwrite.pulsar.format.managed_ledger import LedgerInfo, ManagedLedgerInfo
+from lastwrite.pulsar.format.names import TopicName
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.network.bookies import LiveLedger
+from lastwrite.pulsar.network.broker import Subscription
+from lastwrite.pulsar.network.cluster import Compaction, PulsarCluster
+from lastwrite.pulsar.store.known import TopicFacts
+from lastwrite.pulsar.store.mirror import Mirror
+from lastwrite.pulsar.store.objects import read_entries, read_index
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """The state of a topic in its cluster.
+
+    It has the raw ledgers, with the current number of entries of the open one; how far the topic is
+    compacted, and into which ledger.
+    """
+
+    topic: TopicName
+    info: ManagedLedgerInfo
+    base: Compaction | None
+    compacted: LiveLedger | None  # None if there is none, or it is lost
+
+    @property
+    def horizon(self) -> Position | None:
+        """The position up to which the compacted ledger counts. None without a compacted ledger."""
+        return None if self.compacted is None or self.base is None else self.base.horizon
+
+    @property
+    def known(self) -> TopicFacts:
+        """The facts about the topic that are stored beside its ledgers."""
+        told = None
+        if self.compacted is not None and self.horizon is not None:
+            told = self.compacted.id, self.horizon
+        return TopicFacts(topic=self.topic.full, compacted=told)
+
+    @property
+    def filled(self) -> ManagedLedgerInfo:
+        """Raw ledgers with at least one entry.
+
+        An empty one (the open ledger after a broker reload) is not missing data.
+        """
+        return replace(self.info, ledgers=tuple(each for each in self.info.ledgers if each.entries))
+
+
+@dataclass(slots=True, kw_only=True)
+class TopicFetcher:
+    """Copies a topic's ledgers into a mirror of it.
+
+    ``goes_on`` continues even if the compacted ledger is lost. ``is_whole`` skips entries that no
+    bookie has, in the compacted ledger too. ``spend`` is called with the bytes that are read.
+    ``finish`` has the closed ledgers of the list, and the results of ``with_end`` for them; a caller
+    that polls keeps it.
+    """
+
+    cluster: PulsarCluster
+    topic: TopicName
+    progress: Progress
+    spend: Callable[[int], None]
+    goes_on: bool = False
+    is_whole: bool = False
+    ended: dict[LedgerInfo, LedgerInfo] = field(default_factory=dict)
+    keeps_part: bool = False  # keeps the entries of a raw ledger that were read before an error
+    broken: RemoteFailed | None = field(default=None, init=False)  # why only a part was read
+    _came: int = field(default=0, init=False)  # entries of that part
+
+    def part(self, info: LedgerInfo) -> LedgerInfo:
+        """The ledger with the entries that were read before its bookies stopped answering."""
+        return replace(info, entries=self._came)
+
+    def state(self, asked: Subscription) -> State:
+        """The topic's state in the cluster. ``asked`` is a subscription to the topic.
+
+        Raises:
+            NotALog: the topic has no ledgers.
+            CorruptLog: the compacted ledger is lost.
+            RemoteFailed: no answer.
+        """
+        base = self.cluster.compaction_of(self.topic)
+        compacted = self._compacted(base)
+        ends = _Ends(self.cluster, self.topic, asked)
+        listed = ledgers_of(self.cluster, self.topic)
+        info = replace(listed, ledgers=tuple(self._with_end(each, ends) for each in listed.ledgers))
+        return State(topic=self.topic, info=info, base=base, compacted=compacted)
+
+    def _with_end(self, info: LedgerInfo, ends: _Ends) -> LedgerInfo:
+        """The ledger with its current number of entries."""
+        if info.is_closed:
+            if info not in self.ended:
+                self.ended[info] = with_end(info, self.cluster)
+            return self.ended[info]
+        ledger = self.cluster.store.ledger(info.ledger)
+        if ledger is None:
+            return info
+        closed = ledger.metadata.last_entry if ledger.metadata.is_closed else None
+        return replace(info, entries=(ends.of(ledger) if closed is None else closed) + 1)
+
+    def _compacted(self, base: Compaction | None) -> LiveLedger | None:
+        """The compacted ledger that brokers read from. None if there is none."""
+        if base is None or base.ledger is None:
+            return None
+        found = self.cluster.store.ledger(base.ledger)
+        if found is None and not self.goes_on:
+            raise CorruptLog(
+                f"{self.topic} is compacted into ledger {base.ledger}, which is gone: its readers get "
+                "nothing",
+                path=self.cluster.store.address,
+                remedy="if a broker was stopped just now, try again in a minute; otherwise look "
+                "for the ledger with "
+                "bookkeeper's shell; --unclean compacts what raw ledgers still have: values that "
+                "exist only in the "
+                "lost ledger are then lost permanently",
+            )
+        return found
+
+    def fetch_raw(
+        self,
+        mirror: Mirror,
+        info: LedgerInfo,
+        horizon: Position | None,
+        here: str | None = None,
+    ) -> None:
+        """Copy a raw ledger, unless all of it is up to the horizon.
+
+        ``here`` is the path of the data object that has its first entries, or None.
+        """
+        entries = info.entries or 0
+        if not entries or (horizon is not None and Position(info.ledger, entries - 1) <= horizon):
+            return
+        if mirror.find(info.ledger, entries, info.offloaded_as) is not None:
+            return
+        ledger = self.cluster.store.ledger(info.ledger)
+        if ledger is None and mirror.find(info.ledger, entries, info.offloaded_as, or_more=True):
+            return  # the offloaded ledger has more entries than the list counts
+        if ledger is None or (info.offload is not None and info.offload.bookkeeper_deleted):
+            raise InvalidConfig(
+                f"ledger {info.ledger} of {self.topic} is offloaded, and only the object store has "
+                "it",
+                path=mirror.folder,
+                remedy="fetch the bucket's objects into an archive with lastwrite fetch, then give "
+                "it as --archive",
+            )
+        self._write(mirror, ledger, entries, f"ledger {info.ledger} of {self.topic}", info, here)
+
+    def fetch_compacted(self, mirror: Mirror, compacted: LiveLedger, horizon: Position) -> None:
+        last = compacted.metadata.last_entry
+        if not compacted.metadata.is_closed or last is None:
+            raise CorruptLog(
+                f"the compacted ledger {compacted.id} of {self.topic} is not closed",
+                path=self.cluster.store.address,
+                remedy="let the broker compact the topic once, then try again",
+            )
+        if mirror.find(compacted.id, last + 1) is None:
+            what = f"compacted ledger {compacted.id} of {self.topic}"
+            self._write(mirror, compacted, last + 1, what)
+        if mirror.find(compacted.id, last + 1) is not None:
+            mirror.is_compacted(compacted.id, horizon)
+
+    def _write(
+        self,
+        mirror: Mirror,
+        ledger: LiveLedger,
+        entries: int,
+        what: str,
+        info: LedgerInfo | None = None,
+        here: str | None = None,
+    ) -> None:
+        self.progress.note(f"fetching {what}: {entries} entries")
+        spend = self.spend
+
+        def spent(
+            found: Iterator[tuple[int, bytes]], may_stop: bool = False
+        ) -> Iterator[tuple[int, bytes]]:
+            try:
+                for entry, data in found:
+                    spend(len(data))
+                    yield entry, data
+                    self._came = entry + 1
+            except RemoteFailed as error:
+                if not (may_stop and self._came):
+                    raise
+                self.broken = error
+
+        bookies, last = self.cluster.bookies, entries - 1
+        may_stop = self.keeps_part and info is not None
+        uid = None if info is None else info.offloaded_as
+        try:
+            self._came = 0 if here is None else self._same(here, ledger)
+            known: Iterator[tuple[int, bytes]] = iter(())
+            if here is not None and self._came:
+                known = read_entries(here, 0, self._came - 1, read_index(here))
+            found = chain(known, spent(bookies.read(ledger, self._came, last), may_stop))
+            mirror.fetch(ledger.id, ledger.metadata, found, uid)
+        except CorruptLog as error:
+            # The listing reports the gap, and a round stops at a gap beyond the horizon. In a round
+            # the compacted ledger must be complete. A fetch copies the rest of it, without a
+            # manifest that names it.
+            if info is None and not self.is_whole:
+                raise
+            self.progress.note(f"{error}; fetching the undamaged part of {what}")
+            whole = spent(bookies.read_whole(ledger, 0, last))
+            mirror.merge(ledger.id, ledger.metadata, [whole], entries, lambda error: None)
+
+    def _same(self, here: str, ledger: LiveLedger) -> int:
+        """The number of entries of ``here`` if its last one equals the bookies', otherwise 0."""
+        try:
+            index = read_index(here)
+            last = index.metadata.last_entry
+            if index.missing or last is None or last < 0:
+                return 0
+            ((_, known),) = read_entries(here, last, last, index)
+        except (CorruptLog, CommitConflict):  # damaged or missing there: read everything again
+            return 0
+        ((_, found),) = self.cluster.bookies.read(ledger, last, last)
+        return last + 1 if known == found else 0
+
+
+class _Ends:
+    """The end of an open ledger: by the broker, or the last confirmed entry on the bookies."""
+
+    def __init__(self, cluster: PulsarCluster, topic: TopicName, asked: Subscription) -> None:
+        told = cluster.told(topic)
+        self._cluster = cluster
+        # Not both: a broker never answers the second request if it cannot read the last entry.
+        self._known = asked.last_message().position if told is None else told.last_confirmed
+
+    def of(self, ledger: LiveLedger) -> int:
+        """The last safe entry, or -1.
+
+        An entry that the broker has confirmed counts even if bookies lost it.
+        """
+        known = [self._known.entry] if self._known.ledger == ledger.id else []
+        try:
+            known.append(self._cluster.bookies.last_entry(ledger).confirmed)
+        except CorruptLog:
+            if not known:
+                raise
+        return max(known)
+
+
+def ledgers_of(cluster: PulsarCluster, topic: TopicName) -> ManagedLedgerInfo:
+    found = cluster.store.managed_ledger(topic)
+    if found is None:
+        raise NotALog(
+            f"{topic} has no ledgers",
+            path=cluster.store.address,
+            remedy="give a topic to which messages were published",
+        )
+    return found[1]
+
+
+def with_end(info: LedgerInfo, cluster: PulsarCluster) -> LedgerInfo:
+    """A closed ledger of the list, with the entries that brokers read from it.
+
+    If the list has closed a ledger and its own metadata have not, the first broker that reads it
+    recovers it. Recovery keeps the last entry that a bookie has, so that entry counts here. If the
+    list counts more entries than there are, it is left unchanged: the rest is missing.
+    """
+    ledger = cluster.store.ledger(info.ledger)
+    if ledger is None:  # offloaded, and only the object store has its entries
+        return info
+    own = ledger.metadata
+    if own.is_closed and own.last_entry is not None:
+        entries, size_bytes = own.last_entry + 1, own.length
+    else:
+        end = cluster.bookies.last_entry(ledger)
+        entries, size_bytes = end.entry + 1, end.ledger_bytes
+    if entries <= (info.entries or 0):
+        return info
+    return replace(info, entries=entries, size_bytes=size_bytes)

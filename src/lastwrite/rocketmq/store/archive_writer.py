@@ -1,0 +1,213 @@
+"""Messages of a live queue that are written to an archive in order of arrival from a broker.
+
+``fetching`` keeps the division of a store's files. Here a file ends at the size at which a broker
+would end it. Messages are stored unchanged except for their address.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from msgspec import structs
+
+from lastwrite.archive.ingest import IngestResult
+from lastwrite.archive.partition_store import WriteTransaction, place_at
+from lastwrite.errors import CorruptLog
+from lastwrite.model.columns import ROW_COLUMNS, ROW_SIZE, ByteArray, Int64Array
+from lastwrite.model.work import SegmentOutput
+from lastwrite.rocketmq.format import chunk_kernels, kernels
+from lastwrite.rocketmq.format.kernels import MESSAGE, MessageTable
+from lastwrite.rocketmq.format.sides import TopicConfig
+from lastwrite.rocketmq.store import archived
+from lastwrite.rocketmq.store.archived import ArchivedQueue, StoredFile
+from lastwrite.rocketmq.store.archived_file import ArchivedFile
+from lastwrite.rocketmq.store.fetching import digest
+
+_COMMIT_BYTES = 256 << 20  # commit after so many bytes, if possible
+
+
+class QueueArchiveWriter:
+    """Writes messages to the archive's queue at ``folder``, in order of their offsets.
+
+    ``topic`` is its settings; None keeps the known ones. ``source`` is the origin of the messages.
+    ``file_bytes`` limits the size of a file, unless the archive has files of another size. With
+    ``follows`` more messages will come soon, so another command's unfinished change is waited for.
+
+    Every method that begins to write raises:
+        LogHeld: with ``follows``, the other command has not finished yet.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        topic: TopicConfig | None,
+        source: str,
+        file_bytes: int,
+        follows: bool = False,
+    ) -> None:
+        self._follows = follows
+        self._folder = folder
+        self._place = place_at(folder)
+        self._seen = self._place.read()
+        self.before = (
+            ArchivedQueue()
+            if self._seen is None
+            else archived.contents_of(self._seen.manifest, folder)
+        )
+        self.is_new = self._seen is None
+        self._file_bytes = self.before.file_bytes or file_bytes
+        self._now = structs.replace(
+            self.before,
+            file_bytes=self._file_bytes,
+            topic=topic or self.before.topic,
+            source=source,
+        )
+        self._begun: WriteTransaction | None = None
+        self._file: ArchivedFile | None = None
+        self._filled = self._since_commit = self._bytes = 0
+        self._gap: tuple[int, int] | None = None
+
+    def append(self, data: ByteArray, table: MessageTable) -> None:
+        """Append the messages of ``table``, whose bytes are in ``data``."""
+        rows: Int64Array = np.zeros((len(table), ROW_COLUMNS), dtype=np.int64)
+        out: ByteArray = np.empty(int(table["size"].sum()), dtype=np.uint8)
+        keep: ByteArray = np.zeros(len(table), dtype=np.uint8)
+        chunk_kernels.rebuild(data, table, len(table), keep, out, rows)
+        begin = 0
+        while begin < len(rows):
+            ends = self._filled + np.cumsum(rows[begin:, ROW_SIZE])
+            count = int(np.searchsorted(ends, self._file_bytes, side="right"))
+            if not count and self._filled:
+                self._close_file()
+                continue
+            part = rows[begin : begin + max(count, 1)]  # a larger record gets a file of its own
+            self._open_file().append(out, part)
+            self._filled += int(part[:, ROW_SIZE].sum())
+            begin += len(part)
+        last = table[-1]
+        at, size = int(last["position"]), int(last["size"])
+        self._now = structs.replace(
+            self._now,
+            end_offset=int(last["queue_offset"]) + 1,
+            last_stored_ms=max(self._now.last_stored_ms, int(table["store_time"].max())),
+            last_message=digest(data[at : at + size].tobytes()),
+        )
+
+    def append_record(self, record: bytes) -> None:
+        """Append one message, given as bytes.
+
+        Raises:
+            CorruptLog: the bytes are not a message.
+        """
+        data = np.frombuffer(record, np.uint8).copy()
+        table: MessageTable = np.zeros(1, MESSAGE)
+        rows, *_ = kernels.split(data, 0, len(data), table, True)
+        if rows != 1:
+            raise CorruptLog("no whole record", 0, self._now.source)
+        self.append(data, table)
+
+    def note_gap(self, first: int, end: int) -> None:
+        """Note lost messages in this range, merged with ranges noted before into one gap."""
+        self._gap = (first if self._gap is None else self._gap[0], end)
+        self._now = structs.replace(self._now, gaps=(*self.before.gaps, self._gap))
+
+    def commit_if_due(self) -> None:
+        """Commit the appended messages if they are large enough together."""
+        if self._since_commit + self._filled >= _COMMIT_BYTES:
+            self._commit()
+
+    def finish(self, end: int) -> IngestResult:
+        """Commit the appended messages. ``end`` is the queue offset up to which all were read.
+
+        Raises:
+            CommitConflict: another command changed the queue in the meantime.
+            RemoteFailed: the object store failed.
+        """
+        if self._now.end_offset != end:
+            self._now = structs.replace(self._now, end_offset=end, last_message=None)
+        before, now = self.before, self._now
+        is_new = self.is_new and end > 0  # an empty new queue is not written
+        is_other = now.topic != before.topic and not self.is_new
+        if self._begun is not None or is_new or is_other or self._gap is not None:
+            self._commit()
+        return self._fetched(is_new)
+
+    def keep(self) -> IngestResult | None:
+        """Commit the appended messages, if the rest cannot be read now.
+
+        Returns None if there are none.
+
+        Raises:
+            CommitConflict, RemoteFailed, LogHeld: as in ``finish``; nothing more is committed then.
+        """
+        end = self._now.end_offset
+        if self._gap is not None and self._gap[1] > end:  # no message after it has arrived
+            self._gap = (self._gap[0], end) if self._gap[0] < end else None
+            new = () if self._gap is None else (self._gap,)
+            self._now = structs.replace(self._now, gaps=(*self.before.gaps, *new))
+        try:
+            if self._begun is not None:
+                self._commit()
+        except BaseException:
+            self.abandon()
+            raise
+        return None if end == self.before.end_offset else self._fetched(self.is_new)
+
+    def _fetched(self, is_new: bool) -> IngestResult:
+        before = self.before
+        files = self._now.files[len(before.files) :]
+        first = files[0].base_offset if files and self.is_new else before.end_offset
+        return IngestResult(
+            first_offset=first,
+            end_offset=self._now.end_offset,
+            segments=len(files),
+            bytes=self._bytes,
+            is_new=is_new,
+            gap=None if self._gap is None else archived.gap_words(*self._gap),
+        )
+
+    def abandon(self) -> None:
+        """Discard what is not committed."""
+        if self._file is not None:
+            self._file.abandon()
+            self._file = None
+        if self._begun is not None:
+            begun, self._begun = self._begun, None
+            self._place.abandon(begun)
+
+    def _open_file(self) -> ArchivedFile:
+        if self._file is None:
+            if self._begun is None:
+                self._begun = self._begin()
+            prefix = self._begun.prefix
+            self._file = ArchivedFile(self._folder, prefix, self._now.next_address)
+        return self._file
+
+    def _begin(self) -> WriteTransaction:
+        if self._follows and self._seen is not None:
+            return self._place.begin_after_others(self._seen)
+        return self._place.begin(self._seen)
+
+    def _close_file(self) -> None:
+        if self._file is None:
+            return
+        assert self._begun is not None
+        result = SegmentOutput(0, 0, 0)
+        self._file.finish(result, time.time_ns())
+        self._file = None
+        assert isinstance(result.stored, StoredFile)
+        self._now = structs.replace(self._now, files=(*self._now.files, result.stored))
+        self._bytes += self._filled
+        self._since_commit += self._filled
+        self._filled = 0
+        self._place.renew(self._begun)
+
+    def _commit(self) -> None:
+        self._close_file()
+        begun = self._begun or self._begin()
+        self._begun = None  # even if the commit fails, none of its objects may be removed
+        self._now = structs.replace(self._now, brought_ms=time.time_ns() // 1_000_000)
+        manifest = archived.manifest_of(self._seen, self._now, self._folder)
+        self._seen = self._place.commit(begun, manifest)
+        self._since_commit = 0

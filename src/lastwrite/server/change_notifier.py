@@ -1,0 +1,89 @@
+"""Wake Fetch requests when their partitions grow.
+
+One thread polls the partitions that requests wait for: files every 50 ms, a bucket every second,
+because each poll of a bucket is a request.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+
+from lastwrite.errors import LogError
+from lastwrite.server.catalog import BUCKET_S, FILES_S, ServedPartition
+from lastwrite.storage.objects.address import is_address
+
+
+class ChangeNotifier:
+    """The polling thread and its waiting requests."""
+
+    def __init__(self) -> None:
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)
+        # a new waiter wakes only the polling thread, not all other waiters
+        self._asked = threading.Condition(lock)
+        self._wanted: dict[ServedPartition, int] = {}
+        self._looked: dict[ServedPartition, float] = {}
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._look, daemon=True, name="growth")
+        self._thread.start()
+
+    def wait(self, partitions: Iterable[ServedPartition], since: float, seconds: float) -> bool:
+        """Wait until one partition has changed after ``since``, of time.monotonic.
+
+        Returns whether one has, within ``seconds``.
+        """
+        mine = set(partitions)
+        until = time.monotonic() + seconds
+        with self._changed:
+            for each in mine:
+                self._wanted[each] = self._wanted.get(each, 0) + 1
+            self._asked.notify()
+            try:
+                while not self._is_closed:
+                    if any(each.changed_s >= since for each in mine):
+                        return True
+                    left = until - time.monotonic()
+                    if left <= 0:
+                        return False
+                    self._changed.wait(left)
+                return False
+            finally:
+                for each in mine:
+                    self._wanted[each] -= 1
+                    if not self._wanted[each]:
+                        del self._wanted[each]
+
+    def close(self) -> None:
+        """Wake all waiting requests, and stop the thread."""
+        with self._changed:
+            self._is_closed = True
+            self._asked.notify()
+            self._changed.notify_all()
+
+    def _look(self) -> None:
+        while not self._is_closed:
+            with self._changed:
+                while not self._wanted and not self._is_closed:
+                    self._asked.wait()
+                due = [each for each in self._wanted if self._is_due(each)]
+            grown = False
+            for each in due:
+                self._looked[each] = time.monotonic()
+                try:
+                    grown = each.look() or grown
+                except LogError:  # the request reads the partition again and reports the error
+                    each.changed_s = time.monotonic()
+                    grown = True
+            with self._changed:
+                if grown:
+                    self._changed.notify_all()
+                for each in list(self._looked):
+                    if each not in self._wanted:
+                        del self._looked[each]
+            time.sleep(FILES_S)
+
+    def _is_due(self, partition: ServedPartition) -> bool:
+        seconds = BUCKET_S if is_address(partition.folder) else 0.0
+        return time.monotonic() - self._looked.get(partition, -60.0) >= seconds

@@ -1,0 +1,92 @@
+"""A bounded store of copies that the server made of partitions.
+
+    STATE/copies/3f0c…/kafka/orders/0/manifest.json      an archive of one partition
+    STATE/copies/9a11…/orders-0/…                        a cleaned copy of one
+
+A folder's name is a hash of the copy's source, so a changed source gets another folder, and a
+complete copy is found again after a restart. Beyond the limit the least recently used copies are
+deleted. Clients that read one keep its open files; the next request creates it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Iterator
+
+from lastwrite.storage.files import make_folder, remove_tree, rename, to_log_error
+
+_ASIDE = ".aside"
+
+
+class CopyStore:
+    """The copies in ``folder``, which is created if missing.
+
+    ``limit_bytes`` is for all together. The newest copy is kept even if it is larger.
+    """
+
+    def __init__(self, folder: str, limit_bytes: int) -> None:
+        self._folder = folder
+        self._limit = limit_bytes
+        self._lock = threading.Lock()
+        make_folder(folder)
+        for name in os.listdir(folder):
+            if name.endswith(_ASIDE):
+                remove_tree(os.path.join(folder, name))
+
+    def place(self, *what: object) -> str:
+        """The path of the copy of this source, whether it exists or not."""
+        text = "\n".join(map(str, what))
+        return os.path.join(self._folder, hashlib.sha256(text.encode()).hexdigest()[:32])
+
+    @staticmethod
+    def aside(place: str) -> str:
+        """An empty path to create a copy at, before ``keep``."""
+        aside = place + _ASIDE
+        if os.path.isdir(aside):
+            remove_tree(aside)
+        return aside
+
+    def keep(self, place: str) -> None:
+        """Move a finished copy to ``place``."""
+        self.remove(place)
+        rename(place + _ASIDE, place)
+
+    def remove(self, place: str) -> None:
+        """Delete the copy, if it exists."""
+        if os.path.isdir(place):
+            remove_tree(place)
+
+    def used(self, place: str) -> None:
+        """Mark a copy as used now, and delete the least recently used ones beyond the limit.
+
+        Raises:
+            LogError: the folder cannot be read.
+        """
+        with self._lock:
+            try:
+                os.utime(place)
+                kept = sorted(self._all(), reverse=True)
+            except OSError as error:
+                raise to_log_error(error, self._folder, "list the copies") from error
+            held = 0
+            for n, (_, path, size) in enumerate(kept):
+                held += size
+                if n and held > self._limit and path != place:
+                    remove_tree(path)
+
+    def _all(self) -> Iterator[tuple[int, str, int]]:
+        """For each copy the time of its last use, its path and its size in bytes."""
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                if not entry.name.endswith(_ASIDE) and entry.is_dir():
+                    yield entry.stat().st_mtime_ns, entry.path, _bytes_in(entry.path)
+
+
+def _bytes_in(folder: str) -> int:
+    return sum(
+        os.path.getsize(os.path.join(where, name))
+        for where, _, names in os.walk(folder)
+        for name in names
+    )

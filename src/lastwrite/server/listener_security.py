@@ -1,0 +1,184 @@
+"""Listener security: TLS, authentication and permissions.
+
+Changed files are reloaded. If a reload fails, the previous version stays in use, and the operator
+gets a message.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from lastwrite.errors import InvalidConfig, LogError
+from lastwrite.server.acls import ANONYMOUS, AclTable, ClientIdentity
+from lastwrite.server.users import Users, read_users
+from lastwrite.storage.file_state import state_of
+
+_LOOK_S = 1.0  # between checks for changed files
+_SHORT = {  # short names of certificate attributes, as Java writes them
+    "commonName": "CN",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "localityName": "L",
+    "stateOrProvinceName": "ST",
+    "countryName": "C",
+    "streetAddress": "STREET",
+    "domainComponent": "DC",
+    "userId": "UID",
+}
+Made = TypeVar("Made")
+
+
+class ReloadingFile(Generic[Made]):
+    """A value read from files, which is read again when they change."""
+
+    def __init__(
+        self, paths: tuple[str, ...], make: Callable[[], Made], tell: Callable[[str], None]
+    ) -> None:
+        self._paths = paths
+        self._make = make
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._looked_s = time.monotonic()
+        self._state = self._seen()
+        self._made = make()
+
+    def __call__(self) -> Made:
+        if time.monotonic() - self._looked_s > _LOOK_S and self._lock.acquire(blocking=False):
+            try:
+                self._looked_s = time.monotonic()
+                state = self._seen()
+                if state != self._state:
+                    self._state = state
+                    self._again()
+            finally:
+                self._lock.release()
+        return self._made
+
+    def _again(self) -> None:
+        named = ", ".join(self._paths)
+        try:
+            self._made = self._make()
+        except LogError as error:
+            self._tell(f"{named}: the new version is invalid, the old one stays in use: {error}")
+        else:
+            self._tell(f"{named}: reloaded")
+
+    def _seen(self) -> tuple[object, ...]:
+        return tuple(state_of(path) for path in self._paths)
+
+
+def tls_context(certificate: str, key: str, client_ca: str) -> ssl.SSLContext:
+    """The server's TLS context.
+
+    ``client_ca`` is the CA that must have issued client certificates. Empty means none is required.
+
+    Raises:
+        InvalidConfig: a file is missing, is not PEM, or needs a password.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        # the empty password fails instead of prompting for one
+        context.load_cert_chain(certificate, key or None, lambda: b"")
+        if client_ca:
+            context.load_verify_locations(client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except OSError as error:  # includes ssl.SSLError
+        raise InvalidConfig(
+            f"the certificate or key cannot be read: {error.strerror or error}",
+            path=certificate,
+            remedy="give PEM files without a password by ssl.certificate.location, "
+            "ssl.key.location and ssl.ca.location",
+        ) from error
+    return context
+
+
+def name_of(certificate: object) -> str:
+    """The subject of a certificate of ``getpeercert``, as RFC 2253 writes it."""
+    subject = certificate.get("subject", ()) if isinstance(certificate, dict) else ()
+    return ",".join(
+        "+".join(f"{_SHORT.get(kind, kind)}={_escaped(value)}" for kind, value in each)
+        for each in reversed(subject)
+    )
+
+
+def _escaped(value: str) -> str:
+    out = "".join("\\" + each if each in ',+"\\<>;' else each for each in value)
+    if out.startswith((" ", "#")):
+        out = "\\" + out
+    return out[:-1] + "\\ " if value.endswith(" ") and len(value) > 1 else out
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSecurity:
+    """The security settings of a listener.
+
+    If ``users`` is None, there is neither authentication nor authorization. ``mechanisms`` are the
+    SASL mechanisms; if there are none, clients do not authenticate by SASL.
+    """
+
+    tls: ReloadingFile[ssl.SSLContext] | None = None
+    users: ReloadingFile[tuple[Users, AclTable]] | None = None
+    mechanisms: tuple[str, ...] = ()
+    session_s: float = 0.0  # 0: no expiry
+    failed_delay_s: float = 0.0
+
+    @property
+    def asks(self) -> bool:
+        """Whether clients have to authenticate by SASL."""
+        return bool(self.mechanisms)
+
+    def secured(self, connection: socket.socket) -> socket.socket:
+        """The connection, wrapped in TLS if configured. The handshake is still to be done."""
+        if self.tls is None:
+            return connection
+        return self.tls().wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+
+    def known(self) -> Users:
+        """The current users."""
+        return Users() if self.users is None else self.users()[0]
+
+    def client(self, user: str | None, host: str) -> ClientIdentity | None:
+        """The client with its current permissions. None if the user was removed.
+
+        ``user`` is the name of SASL, or the subject ``CN=…`` of a client certificate. None means
+        that there is no authentication.
+        """
+        if self.users is None:
+            return ClientIdentity(f"User:{user}" if user else ANONYMOUS, host, None)
+        users, rights = self.users()
+        if self.asks and user not in users.users:
+            return None
+        return ClientIdentity(f"User:{user}" if user else ANONYMOUS, host, rights)
+
+
+def kept_users(path: str, tell: Callable[[str], None]) -> ReloadingFile[tuple[Users, AclTable]]:
+    """The users file, reloaded when it changes.
+
+    Raises:
+        InvalidConfig: the file cannot be read.
+    """
+
+    def made() -> tuple[Users, AclTable]:
+        users = read_users(path)
+        return users, AclTable(users.rules)
+
+    return ReloadingFile((path,), made, tell)
+
+
+def kept_tls(
+    certificate: str, key: str, client_ca: str, tell: Callable[[str], None]
+) -> ReloadingFile[ssl.SSLContext]:
+    """The TLS context, reloaded when one of its files changes.
+
+    Raises:
+        InvalidConfig: a file cannot be read.
+    """
+    paths = tuple(each for each in (certificate, key, client_ca) if each)
+    return ReloadingFile(paths, lambda: tls_context(certificate, key, client_ca), tell)

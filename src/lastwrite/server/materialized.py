@@ -1,0 +1,315 @@
+"""Partitions served from a copy: other systems' in Kafka's format, and compacted views.
+
+A copy is created when a client first requests the partition, and updated in the background. Clients
+read the previous copy until the next is complete.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import NamedTuple
+
+from lastwrite.archive.layout import partition_address
+from lastwrite.archive.partition_store import is_partition
+from lastwrite.commands.compact import compact
+from lastwrite.encoding.compression import Codec
+from lastwrite.engine.system import System
+from lastwrite.errors import CommitConflict, CorruptLog, LogError
+from lastwrite.kafka.jobs.encode import fetch_batches
+from lastwrite.kafka.look.served import stretch_from
+from lastwrite.kafka.store import log_dir
+from lastwrite.kafka.store.archived import SYSTEM, is_archived
+from lastwrite.kafka.store.partitions import find_partitions
+from lastwrite.model.log import PartitionLog, Segment, TopicPartition
+from lastwrite.reports.compaction import Status
+from lastwrite.rows.system import rows_of
+from lastwrite.server.catalog import ServedPartition, ServedSource
+from lastwrite.server.copy_store import CopyStore
+from lastwrite.server.files import Files
+from lastwrite.spark.inline import INLINE
+from lastwrite.storage.file_state import state_of
+from lastwrite.storage.objects.address import is_address
+from lastwrite.storage.reading import TRIES
+
+_FORM = 1  # version of the copies: another version means another copy
+_MEMORY = "512m"  # for each round of compaction
+
+
+class CopyPolicy(NamedTuple):
+    """Settings shared by all copies.
+
+    A compacted copy is created again when its dirty ratio exceeds ``dirty_ratio``.
+    """
+
+    copies: CopyStore
+    threads: ThreadPoolExecutor
+    codec: Codec
+    is_compacted: bool  # serve a compacted view of topics that are not compacted
+    config: Mapping[str, object]  # for rounds of compaction
+    tell: Callable[[str], None]
+    dirty_ratio: float = 0.5
+
+    def partition(
+        self, name: TopicPartition, folder: str, source: ServedSource, files: Files
+    ) -> ServedPartition:
+        """The object that serves a partition of ``source``."""
+        system = source.system
+        assert isinstance(system, System)
+        found = ServedPartition(name, folder, files, self.tell)
+        if system.name != SYSTEM:
+            found = ConvertedPartition(name, folder, files, self, system.name)
+        return CompactedPartition(found, files, self) if self.is_compacted else found
+
+
+class MaterializedPartition(ServedPartition):
+    """A partition that is served from a copy."""
+
+    def __init__(self, name: TopicPartition, folder: str, files: Files, making: CopyPolicy) -> None:
+        super().__init__(name, folder, files, making.tell)
+        self._making = making
+        self._job: Future[object] | None = None
+
+    def look(self) -> bool:
+        """As ``ServedPartition.look``, but a changed partition is copied in the background first."""
+        if self._log is None:
+            return super().look()
+        job, self._job = self._job, None
+        if job is None:
+            if self.is_unchanged():
+                return False
+            job = self._making.threads.submit(self.again)
+        if not job.done():
+            self._job = job
+            return False
+        job.result()
+        return True
+
+
+class ConvertedPartition(MaterializedPartition):
+    """A partition of RocketMQ or Pulsar. ``name`` is its name for Kafka clients."""
+
+    is_of_kafka = False
+
+    def __init__(
+        self, name: TopicPartition, folder: str, files: Files, making: CopyPolicy, system: str
+    ) -> None:
+        super().__init__(name, folder, files, making)
+        self._rows = rows_of(system)
+
+    @property
+    def epoch(self) -> int:
+        return 0
+
+    @property
+    def topic_id(self) -> str | None:
+        return None
+
+    @property
+    def settings_folder(self) -> str:
+        return self.log().log.folder
+
+    def peek(self) -> None:
+        """Nothing has to be read to describe it."""
+
+    def listed(self) -> PartitionLog:
+        """Update the copy and list it.
+
+        Raises:
+            LogError: the partition cannot be read, or the copy cannot be written.
+        """
+        for tries in range(1, TRIES + 1):
+            try:
+                return self._copied()
+            except CommitConflict:  # a round or a broker changed it meanwhile
+                if tries == TRIES:
+                    raise
+        raise AssertionError("the last try returns")
+
+    def _copied(self) -> PartitionLog:
+        (log,) = self._rows.logs_of(self.folder, is_compacted=True)
+        self._log_gaps(log)
+        copies = self._making.copies
+        place = copies.place(_FORM, self._rows.name, self._making.codec.label, *_history(log))
+        folder = partition_address(place, SYSTEM, self.name.topic, self.name.partition)
+        try:
+            fetch_batches(self._rows, log, folder, self._making.codec)
+        except CommitConflict:
+            raise
+        except LogError:
+            if not os.path.isdir(place):
+                raise
+            copies.remove(place)  # the copy itself may be damaged
+            fetch_batches(self._rows, log, folder, self._making.codec)
+        copies.used(place)
+        return log_dir.read_partition(folder)
+
+    def seen(self) -> Hashable:
+        if is_partition(self.folder):
+            return self.seen_manifest()
+        try:
+            with os.scandir(self.folder) as entries:
+                return tuple(sorted((each.name, state_of(each.path)) for each in entries))
+        except OSError:
+            return None
+
+
+def _history(log: PartitionLog) -> tuple[object, ...]:
+    """Values that stay the same while a log only grows."""
+    first = log.segments[0].first_batch_timestamp_ms if log.segments else None
+    where = log.folder if is_address(log.folder) else os.path.abspath(log.folder)
+    return where, log.log_start, log.checkpoint, first
+
+
+class _Copy(NamedTuple):
+    """A cleaned copy. ``checkpoint`` is that of its source."""
+
+    place: str
+    log: PartitionLog
+    checkpoint: int | None
+
+    @property
+    def end(self) -> int:
+        """The offset up to which it is clean."""
+        return self.log.checkpoint or 0
+
+
+class CompactedPartition(MaterializedPartition):
+    """A partition served as the last writes below some offset, then its tail.
+
+    Offsets are those of the log. The copy is created again when the tail is long enough for a
+    cleaner to run, and when the log itself is compacted: a tombstone deleted there then has to
+    disappear from the copy together with the records that it deleted.
+    """
+
+    def __init__(self, inner: ServedPartition, files: Files, making: CopyPolicy) -> None:
+        super().__init__(inner.name, inner.folder, files, making)
+        self.is_of_kafka = inner.is_of_kafka
+        self._inner = inner
+        self._tail: dict[int, Hashable] = {}  # closed segments after the copy, by base offset
+        self._copy: _Copy | None = None
+        self._left_alone: Hashable = None  # state of a log that is served unchanged
+
+    @property
+    def epoch(self) -> int:
+        return self._inner.epoch
+
+    @property
+    def topic_id(self) -> str | None:
+        return self._inner.topic_id
+
+    @property
+    def settings_folder(self) -> str:
+        return self._inner.settings_folder
+
+    @property
+    def is_read(self) -> bool:
+        return self._inner.is_read
+
+    def peek(self) -> None:
+        self._inner.peek()
+
+    def listed(self) -> PartitionLog:
+        """The compacted view.
+
+        Raises:
+            LogError: the log cannot be read, or the copy cannot be written.
+        """
+        log = self._inner.again().log
+        if max(log.checkpoint or 0, log.log_start) >= log.closed_end and log.checkpoint is not None:
+            return log  # the log itself is compacted
+        if self._copy is not None and self._is_true(self._copy, log):
+            served = composed(self._copy.log, log)
+            if self._dirty_ratio(served, self._copy.end) <= self._making.dirty_ratio:
+                self._making.copies.used(self._copy.place)
+                return served
+        identity = tuple(map(_state_of, log.segments))
+        if identity == self._left_alone:
+            return log
+        try:
+            self._copy, self._tail = self._made(log, identity), {}
+        except CommitConflict as error:  # it changed meanwhile: the next look retries
+            self._making.tell(f"{self.name} is served uncompacted for now: {error.problem}")
+            self._copy = None
+            return log
+        if self._copy is None:
+            self._left_alone = identity
+            return log
+        self._making.copies.used(self._copy.place)
+        return composed(self._copy.log, log)
+
+    def seen(self) -> Hashable:
+        return self._inner.seen()
+
+    def _is_true(self, copy: _Copy, log: PartitionLog) -> bool:
+        """Whether the log has not been cleaned since the copy was made."""
+        is_there = os.path.isdir(copy.place)
+        if not is_there or copy.checkpoint != log.checkpoint or log.end_offset < copy.end:
+            return False
+        if is_archived(log.folder):  # its manifest changes together with the checkpoint
+            return True
+        closed = (each for each in log.segments if copy.end <= each.base_offset < log.closed_end)
+        states = {each.base_offset: _state_of(each) for each in closed}
+        is_same = all(states.get(base) == was for base, was in self._tail.items())
+        self._tail = states
+        return is_same
+
+    @staticmethod
+    def _dirty_ratio(served: PartitionLog, end: int) -> float:
+        """The fraction of the served bytes that are after the copy."""
+        behind = sum(each.size_bytes for each in served.segments if each.base_offset >= end)
+        return behind / max(served.size_bytes, 1)
+
+    def _made(self, log: PartitionLog, identity: Hashable) -> _Copy | None:
+        """Create a copy of the current log. None if the log is not to be compacted."""
+        copies, name = self._making.copies, self.name
+        place = copies.place(_FORM, "compacted", log.folder, log.checkpoint, identity)
+        if not os.path.isdir(place):
+            report = compact(
+                log.folder,
+                to=copies.aside(place),
+                config={**self._making.config, "min.cleanable.dirty.ratio": 0},
+                topic_config=[(name.topic, "cleanup.policy", "compact")],
+                include_active=log.open_as is None,
+                memory=_MEMORY,
+                spark=INLINE,
+            )
+            found = report.partitions[0]
+            if found.status is Status.SKIPPED:
+                self._making.tell(f"{name} is served uncompacted: {found.reason}")
+                return None
+            if found.status is Status.FAILED:
+                raise CommitConflict(found.reason or found.status, path=log.folder)
+            if found.status is Status.DAMAGED:
+                raise CorruptLog(
+                    f"{name} cannot be compacted: {found.reason or found.status}",
+                    path=log.folder,
+                    remedy="serve it without --compacted",
+                )
+            copies.keep(place)
+        (folder,) = find_partitions(place)
+        return _Copy(place, log_dir.read_partition(folder), log.checkpoint)
+
+
+def _state_of(segment: Segment) -> Hashable:
+    return segment.path, segment.size_bytes, segment.mtime_ns, segment.etag
+
+
+def composed(copy: PartitionLog, log: PartitionLog) -> PartitionLog:
+    """The log, with the copy's segments instead of its own up to the offset of the copy's end."""
+    end = copy.checkpoint or 0
+    segments = [each for each in copy.segments if each.base_offset < end]
+    for n, each in enumerate(log.segments):
+        if each.base_offset >= end:
+            segments.append(each)
+        elif log.segment_end(n) > end:
+            rest = stretch_from(each, end, log.segment_end(n))
+            segments += [rest] if rest is not None else []
+    aborted = {*copy.aborted, *log.aborted}
+    return replace(
+        log,
+        segments=tuple(segments),
+        aborted=tuple(sorted(aborted, key=lambda each: each.last_offset)),
+    )

@@ -1,0 +1,33 @@
+"""A memory budget shared by all requests in progress. A request waits until enough is free."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+
+class MemoryBudget:
+    """A budget of ``most_bytes``."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._left = most_bytes
+        self._changed = threading.Condition()
+
+    def take(self, size: int, until: float) -> None:
+        """Take ``size`` bytes of the budget.
+
+        Raises:
+            TimeoutError: not enough is free at ``until``, of time.monotonic.
+        """
+        with self._changed:
+            while self._left < size:
+                left = until - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError("no memory is free for requests")
+                self._changed.wait(left)
+            self._left -= size
+
+    def give(self, size: int) -> None:
+        with self._changed:
+            self._left += size
+            self._changed.notify_all()

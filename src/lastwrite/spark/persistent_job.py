@@ -1,0 +1,160 @@
+"""One Spark job for many stages, whose tasks stay alive and take work that the driver puts out.
+
+Starting and ending a job costs Spark 40 ms, in JVM code that is hardly compiled by then, and a
+round has three stages. If Spark is Lastwrite's own and all workers are on this machine, one job
+serves all stages, and the next call's too. Driver and tasks exchange work in a folder
+(``storage.meeting``). A free task takes the next batch of units, the heaviest of a stage first.
+
+The tasks are ordinary Spark tasks: if a worker dies, Spark starts its task again, and that repeats
+the unfinished batch. Tasks end when the driver removes the folder, or after a minute without work.
+If more work arrives later, a new job is started.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Protocol
+
+from lastwrite.model.progress import Progress
+from lastwrite.model.work import PendingResult
+from lastwrite.spark.work import is_repeated
+from lastwrite.storage.task_queue import TaskQueue, Tasks, is_any_taken, is_shut
+
+_IDLE_SECONDS = 60.0
+_SECONDS_A_LOOK = 0.25  # without a notification
+_SECONDS_TO_END = 0.002
+
+
+class Job(Protocol):
+    """A job that Spark runs."""
+
+    @property
+    def has_ended(self) -> bool: ...
+
+    def result(self) -> Any:
+        """Wait for its end.
+
+        Raises:
+            LogError: it failed, or was cancelled.
+        """
+        ...
+
+    def cancel(self) -> None: ...
+
+
+class Owner(Protocol):
+    """The runner whose stages the job serves at the moment."""
+
+    workers: int
+
+    def begin_serving(self, serve: Callable[[int], None]) -> Job:
+        """Start a Spark job with one task per worker; each calls ``serve`` with its number."""
+        ...
+
+    def take_over(self, job: Job, stage: str) -> None:
+        """From now on, report the job's errors as errors of this owner and this stage."""
+        ...
+
+
+class PersistentJob:
+    """The driver's side; ``parent`` is where it may create a folder."""
+
+    def __init__(self, parent: Path | None = None) -> None:
+        self._meeting = TaskQueue(parent)
+        self._stages = 0
+        self._tasks = 0
+        self._job: Job | None = None
+
+    def begin(
+        self,
+        owner: Owner,
+        stage: str,
+        calls: Sequence[bytes],
+        weights: Sequence[int],
+        progress: Progress,
+    ) -> PendingResult[list[tuple[float, Any]]]:
+        """Let tasks execute these pickled calls, in this order.
+
+        The result has, for each call, when it ended (by ``time.perf_counter``) and what it
+        returned. Waiting for it raises a LogError if Spark failed or was stopped.
+        """
+        self._stages += 1
+        names = [f"{self._stages:08d}-{n:04d}" for n in range(len(calls))]
+        for name, call in zip(names, calls, strict=True):
+            self._meeting.submit(name, call)
+        self._see_to_job(owner, stage)
+
+        def result() -> list[tuple[float, Any]]:
+            answers: dict[str, tuple[float, Any]] = {}
+            while True:
+                for name, weight in zip(names, weights, strict=True):
+                    answer = None if name in answers else self._meeting.answer(name)
+                    if answer is not None:
+                        answers[name] = pickle.loads(answer)
+                        progress.advance(weight)
+                if len(answers) == len(names):
+                    return [answers[name] for name in names]
+                self._see_to_job(owner, stage)
+                self._meeting.wait(_SECONDS_A_LOOK)
+
+        return PendingResult(result, self._cancel)
+
+    def _see_to_job(self, owner: Owner, stage: str) -> None:
+        """Start the job if there is none: the last may have ended after a minute without work, or
+        failed.
+        """
+        if self._job is not None:
+            owner.take_over(self._job, stage)
+            if self._job.has_ended:
+                self._job.result()
+                self._job = None
+        if self._job is None:
+            self._meeting.open()
+            folder = self._meeting.folder
+            self._job = owner.begin_serving(lambda number: serve(folder, number))
+            self._tasks = owner.workers
+            owner.take_over(self._job, stage)
+
+    def _cancel(self) -> None:
+        """Cancel the tasks at once."""
+        if self._job is not None:
+            self._job.cancel()
+
+    def end(self, patience_seconds: float = 0.0) -> None:
+        """Let the tasks end, and wait up to ``patience_seconds`` for it."""
+        self._meeting.end(self._tasks)
+        give_up = time.monotonic() + patience_seconds
+        while self._job and not self._job.has_ended and time.monotonic() < give_up:
+            time.sleep(_SECONDS_TO_END)
+
+
+def serve(folder: str, number: int) -> None:
+    """Run task ``number`` of the job: execute calls as long as there are any."""
+    try:
+        tasks = Tasks(folder, number)
+    except FileNotFoundError:
+        return
+    with closing(tasks):
+        for name in tasks.own(tasks.look() or []) if is_repeated() else []:
+            _do(tasks, name)
+        last = time.monotonic()
+        while (names := tasks.look()) is not None and not is_shut(names):
+            taken = tasks.take(names)
+            if taken is not None:
+                _do(tasks, taken)
+            if taken is not None or is_any_taken(names):
+                last = time.monotonic()
+            if time.monotonic() - last > _IDLE_SECONDS:
+                tasks.shut()
+            elif taken is None:
+                tasks.wait(min(1.0, _IDLE_SECONDS))
+
+
+def _do(tasks: Tasks, taken: str) -> None:
+    answer = pickle.loads(tasks.read(taken))()
+    done = (time.perf_counter(), answer)
+    tasks.finish(taken, pickle.dumps(done, protocol=pickle.HIGHEST_PROTOCOL))

@@ -1,0 +1,194 @@
+"""Checks the workers of a cluster before any log is read, in one small job that reports one error.
+
+Each executor may be another machine with its own Python, packages and files. The check's function
+is sent by value, since a worker may lack ``lastwrite``.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+import lastwrite
+from lastwrite.archive.partition_store import MANIFEST
+from lastwrite.errors import EnvironmentUnfit, LogError
+from lastwrite.model.progress import Progress
+from lastwrite.model.stores import StoreSettings
+from lastwrite.spark.runner import SparkRunner
+from lastwrite.spark.spark_errors import INSTALL
+from lastwrite.storage.encryption import check_key
+from lastwrite.storage.files import to_log_error
+from lastwrite.storage.objects import address
+from lastwrite.storage.reading import exists
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+    from lastwrite.spark.work import Runner
+
+_LIBRARIES = ("numpy", "numba", "obstore")
+_NOT_SEEN = "not seen"
+_SEEN_BY_ALL = "use an address that every worker can read: a bucket, or a folder at the same path on every worker"
+
+
+def check_workers(runner: Runner, folders: Sequence[str], progress: Progress) -> None:
+    """Check each executor's packages, and whether it can read ``folders``.
+
+    The folders are of partitions, on a disk or (by their manifests) in a bucket. Nothing is checked
+    if the workers are on this machine.
+
+    Raises:
+        EnvironmentUnfit: it lists everything that is missing.
+        LogError: the job failed.
+    """
+    if not isinstance(runner, SparkRunner) or runner.is_here:
+        return
+    ask = _question(tuple(folders), pickle.dumps(address.used()))
+    # all workers are free, so each executor gets as many tasks as it runs at once
+    tasks = runner.workers
+
+    def act(context: SparkContext) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = context.parallelize(range(tasks), tasks).map(ask).collect()
+        return found
+
+    answers = {each["where"]: each for each in runner.run_job("ask the workers", act, progress)}
+    here = {"lastwrite": lastwrite.__version__, **{name: _version(name) for name in _LIBRARIES}}
+    needed = any(map(address.is_address, folders))
+    found = findings(list(answers.values()), here, runner.spark.master, needs_client=needed)
+    if found:
+        remedies = dict.fromkeys(remedy for _, remedy in found)
+        raise EnvironmentUnfit(
+            "; ".join(problem for problem, _ in found),
+            remedy="; ".join(["nothing was changed", *remedies]),
+        )
+
+
+def _question(paths: Sequence[str], stores: bytes) -> Callable[[int], dict[str, Any]]:
+    # uses only the standard library until the packages are checked
+    def ask(_: int) -> dict[str, Any]:
+        import importlib.metadata
+        import importlib.util
+        import os
+        import socket
+
+        found: dict[str, Any] = {"where": (socket.gethostname(), os.getcwd())}
+        for name in ("lastwrite", "numpy", "numba", "obstore"):
+            spec = importlib.util.find_spec(name)
+            found[name] = None if spec is None else "?"
+            try:
+                if spec is not None and name != "lastwrite":
+                    found[name] = importlib.metadata.version(name)
+            except importlib.metadata.PackageNotFoundError:
+                pass
+            if name == "lastwrite" and spec is not None:
+                found[name] = importlib.import_module(name).__version__
+                found["is_zipped"] = not os.path.isfile(spec.origin or "")
+        found["seen"] = {}
+        if found["lastwrite"] and found["numpy"] and found["numba"] and not found["is_zipped"]:
+            try:
+                from lastwrite.spark.worker_check import look
+            except ImportError:  # another version, which is reported anyway
+                return found
+            found["seen"] = look(paths, stores)
+        return found
+
+    return ask
+
+
+def look(paths: Sequence[str], stores: bytes) -> dict[str, tuple[str, str | None]]:
+    """The problems of a worker with these paths and with the private keys in the settings.
+
+    Returns (problem, remedy) by path or file; one without a problem is left out.
+    """
+    settings: StoreSettings = pickle.loads(stores)
+    address.use(settings)
+    found: dict[str, tuple[str, str | None]] = {}
+    for path in paths:
+        try:
+            if not exists(address.join(path, MANIFEST) if address.is_address(path) else path):
+                found[path] = _NOT_SEEN, _SEEN_BY_ALL
+        except OSError as error:
+            said = to_log_error(error, path, "look at this")
+            found[path] = said.problem, said.remedy
+        except LogError as error:
+            found[path] = error.problem, error.remedy
+    for _, file in settings.encryption_keys:
+        try:
+            check_key(file)
+        except LogError as error:
+            found[file] = error.problem, error.remedy
+    return found
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def findings(
+    answers: Sequence[Mapping[str, Any]],
+    here: Mapping[str, str | None],
+    master: str,
+    *,
+    needs_client: bool,
+) -> list[tuple[str, str]]:
+    """What does not fit, as (problem, remedy), with one answer per executor.
+
+    ``here`` has the versions of this process.
+    """
+    found: list[tuple[str, str]] = []
+
+    def who(count: int, one: str, many: str) -> str:
+        workers = "worker" if len(answers) == 1 else "workers"
+        return f"{count} of {len(answers)} {workers} {one if count == 1 else many}"
+
+    versions = Counter(each["lastwrite"] for each in answers)
+    for version, count in sorted(versions.items(), key=str):
+        if version is None:
+            found.append((f"{who(count, 'has', 'have')} no lastwrite", INSTALL))
+        elif version != here["lastwrite"]:
+            said = f"{who(count, 'has', 'have')} lastwrite {version}, this is {here['lastwrite']}"
+            found.append((said, INSTALL))
+    zipped = sum(1 for each in answers if each.get("is_zipped"))
+    if zipped:
+        said = f"{who(zipped, 'has', 'have')} lastwrite in a zip file, where kernels do not compile"
+        remedy = (
+            "not --py-files but an unpacked archive: --conf spark.archives=lastwrite.zip#lw "
+            "--conf spark.executorEnv.PYTHONPATH=lw (docs/guide/clusters.md)"
+        )
+        found.append((said, remedy))
+    for name in ("numpy", "numba", *(["obstore"] if needs_client else [])):
+        missing = sum(1 for each in answers if each["lastwrite"] and each[name] is None)
+        if missing:
+            found.append((f"{who(missing, 'has', 'have')} no {name}", INSTALL))
+    major = (here["numpy"] or "").partition(".")[0]
+    others = Counter(
+        each["numpy"]
+        for each in answers
+        if each["numpy"] and each["numpy"].partition(".")[0] != major
+    )
+    for version, count in sorted(others.items()):
+        said = f"{who(count, 'has', 'have')} numpy {version}, this is {here['numpy']}"
+        found.append((said, "use the same major version of numpy everywhere"))
+    return found + _unseen(answers, master, who)
+
+
+def _unseen(
+    answers: Sequence[Mapping[str, Any]], master: str, who: Callable[[int, str, str], str]
+) -> list[tuple[str, str]]:
+    found = []
+    problems = Counter((path, *said) for each in answers for path, said in each["seen"].items())
+    for (path, problem, remedy), count in problems.items():
+        if problem != _NOT_SEEN:
+            said = f"{who(count, 'says', 'say')} of {path}: {problem}"
+        elif count == len(answers):
+            said = f"the workers of {master} do not see {path}"
+        else:
+            said = f"{who(count, 'does', 'do')} not see {path}"
+        found.append((said, remedy or "fix it on the workers"))
+    return found

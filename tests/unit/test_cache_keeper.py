@@ -1,0 +1,85 @@
+"""A table kept current tells what came, tries again what time heals, and ends when asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import lastwrite
+from lastwrite.cleaner.cache_keeper import CacheKeeper
+from lastwrite.errors import CommitConflict, InvalidConfig, RemoteFailed
+from lastwrite.reports.table_round import TableRound
+from tests.support.kafka.growing import GrowingLog
+
+QUICK_S = 0.001
+
+
+def _round(how: str, rows: int = 1) -> TableRound:
+    return TableRound(
+        path="t", format="delta", head="1", how=how, topic="t", offsets={0: 1}, rows=rows, buckets=1
+    )
+
+
+def _kept(turns: list[Callable[[], TableRound]]) -> tuple[list[TableRound], list[str]]:
+    """What a keeper tells of these turns, after the last of which it is asked to stop."""
+    told: list[TableRound] = []
+    notes: list[str] = []
+    left = iter(turns)
+
+    def turn() -> TableRound:
+        found = next(left)
+        if found is turns[-1]:
+            keeper.request_stop()
+        return found()
+
+    keeper = CacheKeeper(turn, QUICK_S, told.append, notes.append)
+    keeper.run()
+    return told, notes
+
+
+def test_the_first_turn_and_those_that_changed_something_are_told() -> None:
+    hows = ["unchanged", "unchanged", "updated", "unchanged", "compared"]
+    told, notes = _kept([lambda how=how: _round(how) for how in hows])  # type: ignore[misc]
+    assert [each.how for each in told] == ["unchanged", "updated", "compared"]
+    assert not notes
+
+
+def test_a_store_that_does_not_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lastwrite.cleaner.pauses.LONGEST_S", QUICK_S)
+
+    def silent() -> TableRound:
+        raise RemoteFailed("no answer", path="s3://lake/orders", remedy="wait")
+
+    told, notes = _kept([silent, silent, lambda: _round("updated")])
+    assert [each.how for each in told] == ["updated"]
+    assert len(notes) == 2 and all("no answer" in each for each in notes)
+
+
+def test_what_time_does_not_heal_ends_it() -> None:
+    def gone() -> TableRound:
+        raise CommitConflict("the log begins at offset 9", path="t-0", remedy="--anew")
+
+    with pytest.raises(CommitConflict):
+        _kept([gone, lambda: _round("updated")])
+    with pytest.raises(InvalidConfig):
+        CacheKeeper(gone, 0, print, print)
+
+
+def test_a_real_table_follows_a_log(tmp_path: Path) -> None:
+    pytest.importorskip("deltalake")
+    log, table = GrowingLog(tmp_path / "log"), str(tmp_path / "table")
+    log.append([(b"a", b"1", 1), (b"b", b"2", 2)])
+
+    def turn() -> TableRound:
+        return lastwrite.table_to(str(log.root), "t", to=table, format="delta")
+
+    def grown() -> TableRound:
+        log.append([(b"a", None, 3), (b"c", b"3", 4)])
+        return turn()
+
+    told, _ = _kept([turn, lambda: turn(), grown, lambda: turn()])
+    assert [each.how for each in told] == ["made", "updated"]
+    assert [each.offsets for each in told] == [{0: 2}, {0: 4}]
+    assert lastwrite.verify_table(str(log.root), table, topic="t").is_proven

@@ -1,0 +1,219 @@
+"""The job whose tasks stay: threads in place of Spark's workers."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lastwrite.errors import LogError
+from lastwrite.model.progress import NoProgress
+from lastwrite.spark import persistent_job
+from lastwrite.spark.persistent_job import Job, PersistentJob
+from lastwrite.storage.task_queue import TaskQueue, Tasks
+
+WORKERS = 2
+
+
+class Threads:
+    """A job of so many threads."""
+
+    def __init__(self, serve: Callable[[int], None]) -> None:
+        self.stage = ""
+        self._pool = ThreadPoolExecutor(WORKERS)
+        self.tasks: list[Future[None]] = [self._pool.submit(serve, n) for n in range(WORKERS)]
+
+    @property
+    def has_ended(self) -> bool:
+        return all(each.done() for each in self.tasks)
+
+    def result(self) -> Any:
+        for each in self.tasks:
+            if each.exception() is not None:
+                raise LogError(f"stage {self.stage}: {each.exception()}")
+
+    def cancel(self) -> None:
+        """A thread goes on."""
+
+
+class Threading:
+    """Begins jobs, and keeps them. ``around``: what a task calls with ``serve`` and its number."""
+
+    workers = WORKERS
+
+    def __init__(
+        self, around: Callable[[Callable[[int], None], int], None] = lambda serve, n: serve(n)
+    ) -> None:
+        self.jobs: list[Threads] = []
+        self._around = around
+
+    def begin_serving(self, serve: Callable[[int], None]) -> Job:
+        self.jobs.append(Threads(partial(self._around, serve)))
+        return self.jobs[-1]
+
+    def take_over(self, job: Job, stage: str) -> None:
+        assert isinstance(job, Threads)
+        job.stage = stage
+
+
+@pytest.fixture(autouse=True)
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+def made(
+    job: PersistentJob, owner: Threading, calls: list[Callable[[], Any]], stage: str = "scan"
+) -> list[Any]:
+    pickled = [pickle.dumps(call) for call in calls]
+    begun = job.begin(owner, stage, pickled, [1] * len(calls), NoProgress())
+    return [answer for _, answer in begun.result()]
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_one_job_serves_many_stages_and_owners(scratch: Path) -> None:
+    owner, job = Threading(), PersistentJob()
+    for stage in range(5):
+        numbers = range(stage, 9)
+        assert made(job, owner, [partial(square, n) for n in numbers]) == [n * n for n in numbers]
+    assert len(owner.jobs) == 1 and not owner.jobs[0].has_ended
+    second = Threading()
+    assert made(job, second, [partial(square, 5)], "elect") == [25]
+    assert not second.jobs and owner.jobs[0].stage == "elect"
+    job.end()
+    until(lambda: owner.jobs[0].has_ended)
+    owner.jobs[0].result()
+    assert list(scratch.iterdir()) == []
+
+
+def test_in_a_folder_of_others_its_own_alone_goes(tmp_path: Path) -> None:
+    (tmp_path / "else").touch()
+    owner, job = Threading(), PersistentJob(tmp_path)
+    assert made(job, owner, [partial(square, 2)]) == [4]
+    job.end()
+    until(lambda: owner.jobs[0].has_ended)
+    assert [each.name for each in tmp_path.iterdir()] == ["else"]
+
+
+first = threading.Event()
+
+
+def wait_for_first() -> str:
+    assert first.wait(30)
+    return "waited"
+
+
+def set_first() -> str:
+    first.set()
+    return "set"
+
+
+def test_whoever_is_free_takes_the_next() -> None:
+    job = PersistentJob()
+    assert made(job, Threading(), [wait_for_first, *[set_first] * 5]) == ["waited", *["set"] * 5]
+    job.end()
+
+
+def test_tasks_end_when_nobody_comes_and_another_job_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(persistent_job, "_IDLE_SECONDS", 0.05)
+    owner, job = Threading(), PersistentJob()
+    assert made(job, owner, [partial(square, 3)]) == [9]
+    until(lambda: owner.jobs[0].has_ended)
+    assert made(job, owner, [partial(square, 4)] * 3) == [16] * 3
+    assert len(owner.jobs) == 2
+    job.end()
+
+
+def test_none_ends_while_another_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(persistent_job, "_IDLE_SECONDS", 0.1)
+    owner, job = Threading(), PersistentJob()
+    begun = job.begin(owner, "scan", [pickle.dumps(partial(time.sleep, 1))], [1], NoProgress())
+    time.sleep(0.8)
+    assert not any(each.done() for each in owner.jobs[0].tasks)
+    assert begun.result()[0][1] is None
+    job.end()
+
+
+def test_what_a_dead_task_was_at_is_done_anew(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark begins the task again, with its number."""
+    died: list[int] = []
+
+    def around(serve: Callable[[int], None], number: int) -> None:
+        if number == 0:  # takes one, dies, and is begun again
+            tasks = Tasks(str(next(scratch.glob("*/meeting"))), number)
+            until(lambda: tasks.take(tasks.look() or []) is not None)
+            tasks.close()
+            died.append(number)
+            monkeypatch.setattr(persistent_job, "is_repeated", lambda: True)
+        else:
+            until(lambda: bool(died))
+        serve(number)
+
+    job = PersistentJob()
+    numbers = range(6)
+    assert made(job, Threading(around), [partial(square, n) for n in numbers]) == [
+        n * n for n in numbers
+    ]
+    assert died
+    job.end()
+
+
+def test_a_job_that_fails_says_of_which_stage() -> None:
+    def fail(serve: Callable[[int], None], number: int) -> None:
+        raise RuntimeError("no worker lives")
+
+    job = PersistentJob()
+    with pytest.raises(LogError, match="stage elect: no worker lives"):
+        made(job, Threading(fail), [partial(square, 1)], "elect")
+    job.end()
+
+
+def test_without_its_folder_nothing_is_begun(scratch: Path) -> None:
+    owner, job = Threading(), PersistentJob()
+    assert made(job, owner, [partial(square, 1)]) == [1]
+    shutil.rmtree(next(scratch.glob("*/meeting")))
+    until(lambda: owner.jobs[0].has_ended)
+    with pytest.raises(LogError, match="could not write a scratch file"):
+        made(job, owner, [partial(square, 1)])
+    job.end()
+
+
+def test_a_call_that_the_wrong_one_heard_is_passed_on() -> None:
+    meeting = TaskQueue()
+    one, two = Tasks(meeting.folder, 0), Tasks(meeting.folder, 1)
+    meeting.submit("1", b"")
+    two.wait(0)
+    seen = two.look()  # before the second is there
+    meeting.submit("2", b"")
+    one.wait(0)  # hears of the second, and takes the first
+    assert one.take(one.look() or []) == "1.0"
+    assert seen is not None and two.take(seen) is None
+    begin = time.monotonic()
+    two.wait(30)
+    assert time.monotonic() - begin < 10
+    assert two.take(two.look() or []) == "2.1"
+    one.close()
+    two.close()
+    meeting.end(0)
