@@ -296,7 +296,7 @@ def test_a_held_log_is_refused(command: str, tmp_path: Path) -> None:
 
 def test_doctor() -> None:
     done = lastwrite("doctor")
-    assert done.returncode == 0 and "All is well." in done.stdout
+    assert done.returncode == 0 and "Everything works." in done.stdout
     for word in ("python", "java", "spark", "memory", "cores", "temp folder"):
         assert f"  {word}" in done.stdout
     document = one_document(lastwrite("doctor", "--json"))

@@ -52,7 +52,7 @@ def test_a_store_of_rocketmq(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     options = ["--now", str(ROCKETMQ_NOW), "--master", "local[2]"]
     assert run(["verify", str(after), str(before), *options]) == 0
     shown = capsys.readouterr().out
-    assert "ctopic-1" in shown and "All is as it should be" in shown
+    assert "ctopic-1" in shown and "Everything is correct" in shown
     for folder in ("compaction/compactionLog/ctopic/0", "commitlog"):
         log = min((after / folder).iterdir())
         log.write_bytes(bytes([0xFF]) + log.read_bytes()[1:])

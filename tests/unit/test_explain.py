@@ -615,8 +615,8 @@ def test_the_command(log: Log, capfd: pytest.CaptureFixture[str]) -> None:
     said = capfd.readouterr().out
     assert said.startswith("t-0: due: a round now cleans offsets 0 to 2; ")
     assert "1  superseded, dropped by the next round" in said
-    assert "1  superseded, but they or their later writes lie above the range" in said
-    assert "1  deletes that the next round gives a horizon" in said
+    assert "1  superseded, but they or their later writes are above the range" in said
+    assert "1  deletes that get a horizon in the next round" in said
     assert (
         run(["explain", str(log.root), "--topic", "t", "--key-hex", "62", "--now", str(NOW)]) == 0
     )

@@ -196,8 +196,8 @@ def test_plan_says_what_the_backlog_costs_and_what_could_go(tmp_path: Path) -> N
     whole = lastwrite.plan(str(folder), config=config, now_ms=NOW, spark=INLINE)
     [report] = whole.partitions
     assert list(_backlog_lines(whole))[1].endswith(
-        f"{in_words(sum(sizes))} in 2 segments lie below the horizon whole, of which {in_words(sizes[0])} in 1 segment "
-        "could go; held by retention: ledger 12: it was closed 30000 ms ago, and retention is 60000 ms"
+        f"{in_words(sum(sizes))} in 2 segments are entirely below the horizon; {in_words(sizes[0])} in 1 segment "
+        "could be deleted; held by retention: ledger 12: it was closed 30000 ms ago, and retention is 60000 ms"
     )
     found = report.backlog
     assert found is not None and report.to_dict()["backlog"]["segments"] == 2
@@ -217,7 +217,7 @@ def test_plan_says_what_the_backlog_costs_and_what_could_go(tmp_path: Path) -> N
     [report] = unsaid.partitions
     assert report.backlog == structs.replace(gone, segments_free=None, bytes_free=None)
     assert list(_backlog_lines(unsaid))[1].endswith(
-        "below the horizon whole; how much of it could go is unknown without "
+        "are entirely below the horizon; how much could be deleted is unknown without "
         "retentionTimeInMinutes or retentionSizeInMB"
     )
 

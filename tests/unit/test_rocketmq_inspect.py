@@ -380,7 +380,7 @@ def test_at_the_command_line(writer: StoreWriter, capfd: pytest.CaptureFixture[s
     assert run(["inspect", str(writer.root)]) == 0
     out = capfd.readouterr().out
     for said in (
-        "RocketMQ store, stopped in order",
+        "RocketMQ store, shut down cleanly",
         "7 files of 4.0 kB",
         "120, 2",
         "lz4 4, none 108, zlib 4, zstd 4",

@@ -156,7 +156,7 @@ def test_the_last_line_says_how_much_was_checked(
     assert run(["verify", str(dledger)]) == 0
     *_, last = capsys.readouterr().out.splitlines()
     # the commit log's 80 records, and 40 of them again in the compaction logs
-    assert last.startswith("All is as it should be; 120 records in 18 files, 30.6 kB, checked in")
+    assert last.startswith("Everything is correct; 120 records in 18 files, 30.6 kB, checked in")
 
 
 # ---------------------------------------------------------------------- DLedger

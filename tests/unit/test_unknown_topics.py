@@ -286,7 +286,7 @@ def test_a_person_reads_once_what_to_state(
     said = capsys.readouterr().out
     assert (
         said.count("--topic-config") == 1
-        and "left alone: clicks, orders: state its policy by --topic-config" in said
+        and "skipped: clicks, orders: state its policy by --topic-config" in said
     )
     assert "nothing is known of topic orders" in said
 

@@ -102,7 +102,7 @@ def test_a_round_on_a_store_of_rocketmq(tmp_path: Path) -> None:
     assert found["commitlog"] == "holds no address of a compaction log"
     assert found["config/consumerOffset.json"] == "queue offsets, which a round does not change"
     (line,) = untouched_lines(report.untouched)
-    assert line.endswith(f"unknown to Lastwrite: {root}/odd, {root}/config/odd.json")
+    assert line.endswith(f"unknown files, left unchanged: {root}/odd, {root}/config/odd.json")
 
 
 def test_a_copy_of_a_store_of_rocketmq(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
-"""The command line: one file a command, and what they share in ``options`` and ``output``.
+"""The command line: one module per command; ``options`` and ``output`` contain the shared parts.
 
-Nothing heavy is imported before a command runs, so that ``--help`` answers at once. A command is a
-function that returns its exit status; an error of ``lastwrite.errors`` becomes one line on standard
-error and that error's status.
+No large library is imported before a command runs, so that ``--help`` answers at once. A command is
+a function that returns its exit status. An error of ``lastwrite.errors`` is printed as one line on
+standard error, and its status becomes the exit status.
 """
 
 from __future__ import annotations
@@ -22,33 +22,32 @@ if TYPE_CHECKING:
     from sys import UnraisableHookArgs
     from types import FrameType
 
-_INTERRUPTED = 130  # what Typer makes of Ctrl-C
+_INTERRUPTED = 130  # Typer's exit status after Ctrl-C
 _AGAIN_S = 0.05
-_LOADED_OBJECTS = 150_000  # more than a command has when its modules are loaded
-# In the names of files: where an exception is dropped, or leaves a lock that all threads need.
+_LOADED_OBJECTS = 150_000  # more objects than exist once a command's modules are loaded
+# Parts of file names. An exception raised in such a file is dropped, or leaves a lock acquired.
 _WHERE_NONE_MAY_COME = ("<frozen importlib", "/llvmlite/", "/logging/__init__.py")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line ``arguments`` (default: those of the process) and leave with its exit
-    status.
-    """
+    """Run the command line ``arguments`` (default: ``sys.argv``) and exit with its status."""
     arguments = sys.argv[1:] if arguments is None else arguments
     _collect_no_modules()
     status, was_interrupted = _run(arguments)
-    # the interpreter need not look through all that was imported before it goes: a quarter second
+    # Without this, the final garbage collection takes a quarter of a second.
     gc.freeze()
     if was_interrupted:
-        # Where the interrupt met an ``exec``, as in a dataclass being made, Python would end by the
-        # signal instead.
+        # If the interrupt arrived during an ``exec``, such as the definition of a dataclass, Python
+        # would exit by the signal instead of this status.
         atexit._run_exitfuncs()
         os._exit(status)
     sys.exit(status)
 
 
 def _collect_no_modules() -> None:
-    """Let garbage be collected for the first time when modules are loaded, and never among them:
-    they stay, and to look through all of them takes 14 ms.
+    """Delay the first garbage collection until modules are loaded, and then freeze them.
+
+    Modules are never garbage, and examining all of their objects takes 14 ms.
     """
     usual = gc.get_threshold()
 
@@ -63,19 +62,19 @@ def _collect_no_modules() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit status: 0 done, 2 wrong use, 3 damaged, 4 held, 5
-    unproven, 1 else.
+    """Run one command and return its exit status.
+
+    0: done. 1: any other error. 2: wrong use. 3: damaged input. 4: the log is in use. 5: the
+    verification failed.
     """
     return _run(arguments)[0]
 
 
 def _run(arguments: Sequence[str]) -> tuple[int, bool]:
-    """The command's exit status, and whether Ctrl-C ended it."""
+    """Run one command. Return its exit status, and whether Ctrl-C ended it."""
     from lastwrite.cli.output import Output, report_failure
 
-    logging.disable(
-        logging.CRITICAL
-    )  # libraries' logs; what a user has to know comes as an error of ours
+    logging.disable(logging.CRITICAL)  # logs of libraries; Lastwrite reports problems as errors
     output = Output(as_json="--json" in arguments, lines=arguments[:1] in (["dump"], ["read"]))
     try:
         with interrupts_kept():
@@ -95,13 +94,15 @@ def _run(arguments: Sequence[str]) -> tuple[int, bool]:
 
 @contextlib.contextmanager
 def interrupts_kept() -> Iterator[None]:
-    """Let Ctrl-C end what runs inside wherever it comes: not where it would be dropped or leave a
-    lock behind, but a moment later.
+    """Make Ctrl-C end the code inside, wherever the signal arrives.
 
-    Python drops an exception that a callback of C code raises, as Numba's do while it loads a
-    kernel, and a module of Cython drops one while it is imported; ``logging`` keeps its lock where
-    one comes before its ``try``. Ours alone is changed: a caller's own handler, or none in the
-    background, stays.
+    At some places the interrupt would be lost or leave a lock acquired; there it is raised again a
+    moment later. Python drops an exception in a callback from C code, such as Numba's callbacks
+    while a kernel is loaded. A Cython module drops one while it is imported. ``logging`` keeps its
+    lock if the interrupt arrives before its ``try``.
+
+    Only Python's default handler is replaced. A handler of the caller stays, and so does an ignored
+    signal of a background process.
     """
     is_ours = threading.current_thread() is threading.main_thread()
     if not is_ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -134,9 +135,7 @@ def interrupts_kept() -> Iterator[None]:
 
 
 def _is_no_place(frame: FrameType | None) -> bool:
-    """Whether a module is being imported, a logger looked up, or LLVM at work, where ``frame``
-    stands.
-    """
+    """Whether ``frame`` is inside an import, a logger lookup, or LLVM."""
     while frame is not None:
         if any(place in frame.f_code.co_filename for place in _WHERE_NONE_MAY_COME):
             return True

@@ -1,4 +1,4 @@
-"""The commands, joined into one program."""
+"""The program ``lastwrite``, made of its commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 from lastwrite.cli.options import GROUPS, OUTPUT
 from lastwrite.cli.output import Output
 
-# Each is a module of this package and its function, in the order of --help.
+# Names of modules of this package, and of the function in each, in the order of --help.
 _COMMANDS = (
     "demo",
     "inspect",
@@ -50,9 +50,9 @@ Exit status: 0 done; 1 any other error; 2 wrong use; 3 the input is damaged, the
 
 
 def build_app(output: Output, name: str = "") -> Any:
-    """The program as a callable that takes ``args``, and whose commands speak through ``output``.
+    """The program as a callable that takes ``args``. Its commands print to ``output``.
 
-    ``name``: the command that is asked for, of which alone is loaded; all where it is none.
+    If ``name`` is a command, only this command is loaded. Otherwise, all are.
     """
     app = typer.Typer(
         cls=_Program,
@@ -75,10 +75,10 @@ def build_app(output: Output, name: str = "") -> Any:
 
 
 class _Plain:
-    """What a parameter makes of text where it is text that is asked for, or a number.
+    """Converts the values of a parameter of type text, list of texts or number.
 
-    Typer has Pydantic make it of all, which takes longer to load than most commands need to answer;
-    here it does so only where there is something to complain about.
+    Typer converts all values with Pydantic. Loading Pydantic takes longer than most commands need
+    to answer. So it is only used for other types and for invalid values.
     """
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
@@ -98,7 +98,7 @@ class _Plain:
 
 
 class _Plainly:
-    """A command, or the program, whose parameters are ``_Plain``."""
+    """A command or a program that converts its parameters with ``_Plain``."""
 
     def parse_args(self: Any, ctx: Any, args: list[str]) -> list[str]:
         for each in self.get_params(ctx):

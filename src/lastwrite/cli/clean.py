@@ -1,4 +1,4 @@
-"""``lastwrite clean``: the cleaner as a daemon."""
+"""``lastwrite clean``: compacts logs continuously, as a daemon."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def clean(
 
 
 def _tables(to: str | None, config: Sequence[str] | None) -> Tables | None:
-    """The tables that are to be kept; None: no tables."""
+    """The tables to maintain. Returns None without ``--table`` and ``--table-config``."""
     if to is None and not config:
         return None
     from lastwrite.cleaner.tables import Tables
@@ -205,15 +205,21 @@ def _follow(
     rate: str | None,
     flags: Mapping[str, bool],
 ) -> tuple[Follow | None, Sequence[str]]:
-    """The sources to follow, if there are any, and the roots to clean. ``flags``: the options
-    ``--set-aside`` and ``--accept-gap``.
+    """The sources to follow, or None, and the roots to clean.
+
+    ``flags`` are the options ``--set-aside`` and ``--accept-gap``.
+
+    Raises:
+        InvalidConfig: the options contradict each other.
     """
     if source:
         from lastwrite.cleaner.following import Follow
         from lastwrite.cleaner.pauses import EVERY_S
 
         if roots or to is None:
-            raise InvalidConfig("a source, and not one archive", remedy="give --to, and no ROOT")
+            raise InvalidConfig(
+                "--source needs an archive, and no ROOT", remedy="add --to ARCHIVE, remove ROOT"
+            )
         every_s = EVERY_S if every is None else every
         follow = Follow(
             sources=source,
@@ -236,13 +242,15 @@ def _follow(
         *((name, is_given or None) for name, is_given in flags.items()),
     ):
         if value is not None:
-            raise InvalidConfig(f"{name} is for --source", remedy="leave it out")
+            raise InvalidConfig(f"{name} needs --source", remedy="add --source, or remove {name}")
     return None, roots
 
 
 def event_printer(output: Output) -> Callable[[Event], None]:
-    """Events as a line each on standard output, notes on standard error; with --json all as
-    objects.
+    """A function that prints events.
+
+    Each event is a line on standard output; a note is a line on standard error. With ``--json``,
+    all are JSON objects on standard output.
     """
     output.lines = True
 
@@ -258,20 +266,20 @@ def event_printer(output: Output) -> Callable[[Event], None]:
 
 
 def stops_by_signals(what: Stoppable) -> None:
-    """Let SIGTERM and Ctrl-C ask it to stop."""
+    """Install handlers of SIGTERM and Ctrl-C that ask ``what`` to stop."""
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: what.request_stop())
 
 
 def event_line(event: Event) -> str:
-    """An event as a line for people."""
+    """An event as a line of text."""
     return f"{moment(event.time_ms)} {_LINES[event.event](event)}"
 
 
 def _set_aside(event: PartitionQuarantined) -> str:
     entry = event.entry
     return (
-        f"{event.name}: set aside as uncleanable, try {entry.tries:,}, the next at "
+        f"{event.name}: set aside as uncleanable after try {entry.tries:,}, next try at "
         f"{local_moment(entry.next_try_ms)}: {entry.reason}"
     )
 
@@ -302,14 +310,14 @@ def _round(event: RoundEnded) -> str:
         )
     if event.keyless:
         said.append(keyless_line(report).partition(": ")[2])
-    return f"[{event.thread}] {report.name}: {'; '.join(said) or 'nothing could go'}"
+    return f"[{event.thread}] {report.name}: {'; '.join(said) or 'nothing could be removed'}"
 
 
 def _brought(event: FollowerFetched) -> str:
     held = f", {event.held:,} held back" if event.held else ""
     behind = f", {event.lag_records:,} records behind" if event.lag_records else ""
     return (
-        f"brought {in_words(event.bytes)} of {event.partitions:,} partitions in "
+        f"fetched {in_words(event.bytes)} of {event.partitions:,} partitions in "
         f"{in_time(event.seconds)}{behind}{held}{attempts_in_words(event.attempts)}"
     )
 
@@ -330,11 +338,11 @@ def _table(event: TableUpdated) -> str:
 
 
 def _table_failed(event: TableFailed) -> str:
-    again = "" if event.next_try_ms is None else f", the next at {local_moment(event.next_try_ms)}"
-    return f"table of {event.topic}: it is as it was, try {event.tries:,}{again}: {event.reason}"
+    again = "" if event.next_try_ms is None else f", next try at {local_moment(event.next_try_ms)}"
+    return f"table of {event.topic}: unchanged after try {event.tries:,}{again}: {event.reason}"
 
 
-# By what an event is called in JSON.
+# By the name of the event in JSON.
 _LINES: dict[str, Callable[[Any], str]] = {
     "note": lambda event: event.text,
     "uncleanable": _set_aside,

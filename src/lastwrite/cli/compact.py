@@ -1,4 +1,4 @@
-"""``lastwrite compact``: clean a log, in place or into a copy."""
+"""``lastwrite compact``: compacts a log in place or into a copy."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def compact(
 
     spark_settings = options.pairs("--conf", conf)
     if all(os.path.exists(path) or path.startswith("persistent://") for path in paths):
-        # it comes up while all else is imported
+        # Spark starts while the other modules are imported.
         start_ahead(master, spark_settings, output.say, options.system_at(paths[0], system))
     import lastwrite
 

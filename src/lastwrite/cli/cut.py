@@ -1,4 +1,4 @@
-"""``lastwrite cut``: end a RocketMQ commit log at an earlier place, and put back what that removed."""
+"""``lastwrite cut``: truncates a RocketMQ commit log, or undoes it."""
 
 from __future__ import annotations
 
@@ -76,26 +76,31 @@ def cut(
 
 
 def _words(report: CutReport, store: str) -> Iterator[str]:
-    will = {CutStatus.PLANNED: "would go", CutStatus.CUT: "went", CutStatus.UNDONE: "came back"}[
-        report.status
-    ]
+    did = {
+        CutStatus.PLANNED: "would remove",
+        CutStatus.CUT: "removed",
+        CutStatus.UNDONE: "restored",
+    }[report.status]
     place = f"physical offset {report.at} ({report.file}, byte {report.position})"
-    yield f"from {place} on {will} {counted(report.records)} whole records, {in_words(report.bytes)}"
+    yield f"{did} {counted(report.records)} whole records, {in_words(report.bytes)}, from {place}"
     for one in report.queues:
         yield f"  {one.topic}-{one.queue}: queue offsets {one.first} to {one.last}"
     for one in report.compaction:
-        yield f"  {one.topic}-{one.queue}: of its compaction log {one.first} to {one.last}"
+        yield f"  {one.topic}-{one.queue}: compaction log offsets {one.first} to {one.last}"
     if report.index_files:
-        yield f"  index files made anew or removed: {', '.join(report.index_files)}"
+        yield f"  index files rebuilt or removed: {', '.join(report.index_files)}"
     for group in report.consumers:
-        yield f"  group {group.group}: its offset of {group.topic}-{group.queue} from {group.before} to {group.after}"
+        yield (
+            f"  group {group.group}: offset of {group.topic}-{group.queue} from {group.before} to "
+            f"{group.after}"
+        )
     for level in report.delays:
         yield f"  delay level {level.level}: delivered up to {level.after}, from {level.before}"
     timer = report.timer
     if timer is not None:
         before, after = map(moment, (timer.read_time_before_ms, timer.read_time_after_ms))
         yield (
-            f"  timer: {counted(timer.units_removed)} units of its log; next offset of its queue "
+            f"  timer: {counted(timer.units_removed)} units of its log removed; next queue offset "
             f"from {timer.queue_offset_before} to {timer.queue_offset_after}; delivered up to "
             f"{after}, from {before}"
         )
@@ -104,5 +109,8 @@ def _words(report: CutReport, store: str) -> Iterator[str]:
     for note in report.notes:
         yield f"note: {note}"
     if report.status is CutStatus.CUT:
-        yield "what was there before is kept: " + ", ".join(report.aside)
-        yield f"to undo it: lastwrite cut {store} --undo; when all is well remove those, and lastwrite-cut.json"
+        yield "the previous files are kept: " + ", ".join(report.aside)
+        yield (
+            f"to undo this, run: lastwrite cut {store} --undo; once the store works, delete these "
+            "files and lastwrite-cut.json"
+        )

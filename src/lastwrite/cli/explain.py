@@ -1,6 +1,4 @@
-"""``lastwrite explain``: why a partition is not clean, why a key has duplicates, why a delete is
-still there.
-"""
+"""``lastwrite explain``: explains why a partition, a duplicate or a delete is not cleaned yet."""
 
 from __future__ import annotations
 
@@ -59,7 +57,7 @@ def explain(
         key=options.key_bytes(key, key_base64, key_hex),
         include_active=include_active,
         memory=memory,
-        progress=output.progress() if sys.stderr.isatty() else None,  # it answers soon
+        progress=output.progress() if sys.stderr.isatty() else None,  # too short for a log file
         topic_config=options.topic_settings(topic_config, topic_config_file),
         metadata=metadata,
         drop_keyless=drop_keyless,
@@ -80,8 +78,8 @@ def _partition(found: PartitionExplanation) -> Iterator[str]:
     if places is not None and found.cleanable_bytes is not None:
         yield (
             f"  dirty from {places.first_dirty}, cleanable up to {places.first_uncleanable} of "
-            f"{places.end}: {in_words(found.cleanable_bytes)} beside "
-            f"{in_words(found.clean_bytes)} that are clean"
+            f"{places.end}: {in_words(found.cleanable_bytes)}, and "
+            f"{in_words(found.clean_bytes)} are clean"
         )
     for reason in found.reasons:
         yield f"  {reason.rule}: {reason.message}"
@@ -101,14 +99,14 @@ def _partition(found: PartitionExplanation) -> Iterator[str]:
 
 
 def _may_be_asked_for(found: PartitionExplanation) -> bool:
-    """Whether a round is not due only because too little is dirty."""
+    """Whether too little dirty data is the only reason why no round is due."""
     rules = {reason.rule for reason in found.reasons}
     is_refused = rules & {Rule.POLICY, Rule.DAMAGE, Rule.KEYLESS}
     return not (found.is_due or is_refused) and bool(rules & {Rule.CLEAN, Rule.DIRTY_RATIO})
 
 
 def _waiting(waiting: Waiting, may_be_asked_for: bool) -> Iterator[str]:
-    """A line a kind of record that waits; none where nothing does."""
+    """One line for each kind of waiting record."""
     horizons = ""
     if waiting.first_horizon_ms is not None and waiting.last_horizon_ms is not None:
         horizons = (
@@ -119,7 +117,7 @@ def _waiting(waiting: Waiting, may_be_asked_for: bool) -> Iterator[str]:
         (waiting.superseded_next, "superseded, dropped by the next round"),
         (
             waiting.superseded_later,
-            "superseded, but they or their later writes lie above the range",
+            "superseded, but they or their later writes are above the range",
         ),
         (waiting.aborted_next, "of aborted transactions, dropped by the next round"),
         (waiting.aborted_later, "of aborted transactions, above the range"),
@@ -129,27 +127,30 @@ def _waiting(waiting: Waiting, may_be_asked_for: bool) -> Iterator[str]:
             "deletes past their horizon, dropped by the next round"
             + (", or now by compact --drop-expired-deletes" if may_be_asked_for else ""),
         ),
-        (waiting.deletes_waiting, f"deletes whose horizon lies ahead{horizons}"),
-        (waiting.deletes_held, "deletes past their horizon that are held"),
-        (waiting.deletes_unstamped, "deletes that the next round gives a horizon"),
+        (waiting.deletes_waiting, f"deletes before their horizon{horizons}"),
+        (waiting.deletes_held, "deletes past their horizon that are held back"),
+        (waiting.deletes_unstamped, "deletes that get a horizon in the next round"),
         (
             waiting.deletes_never,
-            "deletes that no round gives a horizon: delete.retention.ms is too long",
+            "deletes that never get a horizon: delete.retention.ms is too long",
         ),
         (
             waiting.deletes_bad_horizon,
             "of these with a horizon below 0, which a round replaces; "
-            "a broker's own cleaner drops them",
+            "the broker's cleaner drops such deletes",
         ),
-        (waiting.deletes_old, "deletes of formats v0 and v1, which age by their file"),
+        (
+            waiting.deletes_old,
+            "deletes of formats v0 and v1, which expire by the time of their file",
+        ),
         (waiting.deletes_above, "deletes above the range"),
-        (waiting.markers_needed, "transaction markers whose transaction is still there"),
+        (waiting.markers_needed, "transaction markers whose records are still in the log"),
         (waiting.markers_due, "transaction markers past their horizon, dropped by the next round"),
-        (waiting.markers_waiting, "transaction markers whose horizon lies ahead"),
-        (waiting.markers_unstamped, "transaction markers that the next round gives a horizon"),
+        (waiting.markers_waiting, "transaction markers before their horizon"),
+        (waiting.markers_unstamped, "transaction markers that get a horizon in the next round"),
         (
             waiting.markers_never,
-            "transaction markers that no round gives a horizon: delete.retention.ms is too long",
+            "transaction markers that never get a horizon: delete.retention.ms is too long",
         ),
     ):
         if count:

@@ -1,4 +1,4 @@
-"""``lastwrite fetch``: topics into an archive that can be compacted, from where their logs lie."""
+"""``lastwrite fetch``: copies topics from files or a live cluster into an archive."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def fetch(
 
     output: Output = context.obj
     if follow:
-        from lastwrite.cleaner.pauses import EVERY_S  # not before it is needed
+        from lastwrite.cleaner.pauses import EVERY_S  # only if needed
 
         return lastwrite.follow(
             sources,
@@ -162,7 +162,9 @@ def fetch(
             started=stops_by_signals,
         )
     if every is not None or metrics_port is not None:
-        raise InvalidConfig("--every and --metrics-port are for --follow", remedy="leave them out")
+        raise InvalidConfig(
+            "--every and --metrics-port need --follow", remedy="add --follow, or remove them"
+        )
     report = lastwrite.fetch(
         sources,
         to,
@@ -194,7 +196,7 @@ def fetch(
 
 
 def show_logs(output: Output, logs: Sequence[LogT], what: Callable[[LogT], str]) -> None:
-    """A line for each partition that came from somewhere; ``what`` says what became of it."""
+    """Print a table of fetched or restored partitions. ``what`` returns a partition's last column."""
     output.table(
         "partition | >from offset | >to | >segments | >bytes | what",
         [
@@ -213,11 +215,11 @@ def show_logs(output: Output, logs: Sequence[LogT], what: Callable[[LogT], str])
 
 def _what(log: FetchedLog) -> str:
     if log.reason is not None:
-        part = "brought in part" if log.end_offset is not None else "not brought"
+        part = "fetched in part" if log.end_offset is not None else "not fetched"
         return f"{'damaged' if log.is_damaged else part}: {log.reason}"
     if log.aside is not None:
-        return f"added; set aside what the log has not: {log.aside}"
-    stay = f"; {in_words(log.foreign_bytes)} stay in the tier" if log.foreign_bytes else ""
+        return f"added; records that the log lacks were set aside: {log.aside}"
+    stay = f"; {in_words(log.foreign_bytes)} remain in the tier" if log.foreign_bytes else ""
     stay += "" if log.gap is None else f"; accepted: {log.gap}"
     stay += attempts_in_words(log.attempts)
     if log.is_new:

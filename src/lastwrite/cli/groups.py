@@ -1,4 +1,4 @@
-"""``lastwrite groups``: where consumer groups are, and how far behind."""
+"""``lastwrite groups``: shows the committed offsets and the lag of consumer groups."""
 
 from __future__ import annotations
 

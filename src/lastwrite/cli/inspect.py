@@ -1,4 +1,4 @@
-"""``lastwrite inspect``: what lies at a path."""
+"""``lastwrite inspect``: counts what a log contains and reports damage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lastwrite.model.log import Problem
 from lastwrite.pulsar.look.inspection import PulsarReport
 from lastwrite.rocketmq.look.inspection import StoreReport
 
-_MOST_ROWS = 40  # of a table of segments on a screen
+_MOST_ROWS = 40  # of a table of segments
 _MOST_OPEN = 10  # transactions
 
 

@@ -1,7 +1,7 @@
-r"""``dump -f FORMAT``: a record as the bytes that a format string asks for, in the way of kcat.
+r"""``dump -f FORMAT``: prints records by a format string, like kcat.
 
-``%t %o %k\n`` prints topic, offset and key, and a newline, which is not added where it is not
-asked for. Keys and values come out byte for byte.
+``%t %o %k\n`` prints topic, offset, key and a newline. No newline is added to the format. Keys and
+values are printed byte for byte.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lastwrite.errors import InvalidConfig
 LETTERS = {
     "t": "topic",
     "p": "partition or queue",
-    "o": "offset, of Pulsar the message's id",
+    "o": "offset; Pulsar: the message id",
     "k": "key",
     "K": "the key's length, -1 for null",
     "s": "value",
@@ -31,7 +31,7 @@ _TOKEN = re.compile(r"%(.?)|\\(x[0-9A-Fa-f]{2}|.?)|[^%\\]+", re.DOTALL)
 
 
 class Formatted(NamedTuple):
-    """What a record of any system has that a format can name."""
+    """The fields of a record of any system that a format can contain."""
 
     topic: str
     partition: int
@@ -43,11 +43,14 @@ class Formatted(NamedTuple):
 
 
 def line_format(text: str, null: bytes) -> Callable[[dict[str, Any]], bytes]:
-    """What makes bytes of a row of ``dump`` as ``text`` says; b"" of a row that is no message, as a
-    marker. ``null`` stands for a key or a value that is null.
+    """A function that formats a row of ``dump`` by the format ``text``.
+
+    It returns b"" for a row that is no message, such as a transaction marker. ``null`` is printed
+    for a key or value that is null.
 
     Raises:
-        InvalidConfig: a letter or an escape that is none; the function: a row that is no record.
+        InvalidConfig: an unknown letter or escape. The function raises it for a row that is not a
+            record.
     """
     parts = [_part(match, null) for match in _TOKEN.finditer(text)]
 
@@ -70,7 +73,7 @@ def _part(match: re.Match[str], null: bytes) -> Callable[[Formatted], bytes]:
         plain = _ESCAPES[escape]
     else:
         raise InvalidConfig(
-            f"-f has \\{escape}, which is no escape", remedy=r"one of: \n \t \r \\ \0 \xHH"
+            f"-f has \\{escape}, an unknown escape", remedy=r"one of: \n \t \r \\ \0 \xHH"
         )
     return lambda _: plain
 
@@ -103,7 +106,7 @@ def _letter(letter: str, null: bytes) -> Callable[[Formatted], bytes]:
         case "%":
             return lambda _: b"%"
     known = "; ".join(f"%{each} {meaning}" for each, meaning in LETTERS.items())
-    raise InvalidConfig(f"-f has %{letter}, which is no field", remedy=f"one of: {known}")
+    raise InvalidConfig(f"-f has %{letter}, an unknown field", remedy=f"one of: {known}")
 
 
 def _length(data: bytes | None) -> int:
@@ -111,7 +114,7 @@ def _length(data: bytes | None) -> int:
 
 
 def _fields(row: dict[str, Any]) -> Formatted | None:
-    """None: a marker of a transaction or a placeholder, which are no messages."""
+    """The fields of a row. Returns None for a transaction marker or a placeholder."""
     if "stored_body" in row:  # RocketMQ
         properties = dict(row["properties"])
         key = properties.pop("KEYS", None)
@@ -149,7 +152,7 @@ def _fields(row: dict[str, Any]) -> Formatted | None:
             row["timestamp"],
             [(name, _bytes(said)) for name, said in row["headers"]],
         )
-    raise InvalidConfig("-f formats records, and what lies here are none")
+    raise InvalidConfig("-f formats records, and this path contains none", remedy="remove -f")
 
 
 def _bytes(coded: str | None) -> bytes | None:

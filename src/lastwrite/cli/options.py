@@ -325,10 +325,11 @@ DEFAULT_MASTER = "local[*]"
 
 
 def decoding(context: typer.Context, *, is_given: bool = False) -> DecodingOptions:
-    """What keys and values are decoded from: those of a command's options that have these names.
-    ``is_given``: only those that the user gave.
+    """The values of a command's options for decoding keys and values.
+
+    With ``is_given``, only the options that the user gave.
     """
-    from lastwrite.decoding.options import DecodingOptions  # not before it is needed
+    from lastwrite.decoding.options import DecodingOptions  # here, to keep --help fast
 
     found = {
         name: context.params[name]
@@ -344,11 +345,10 @@ def _is_default(context: typer.Context, name: str) -> bool:
 
 
 def key_bytes(text: str | None, coded: str | None, digits: str | None) -> bytes | None:
-    """The key that one of ``--key``, ``--key-base64`` and ``--key-hex`` gives; None: none of them
-    was given.
+    """The key of ``--key``, ``--key-base64`` or ``--key-hex``. Returns None without these options.
 
     Raises:
-        InvalidConfig: more than one, or neither base64 nor digits.
+        InvalidConfig: more than one was given, or one is not valid base64 or hexadecimal.
     """
     if sum(given is not None for given in (text, coded, digits)) > 1:
         raise InvalidConfig("--key, --key-base64 and --key-hex exclude each other")
@@ -370,13 +370,15 @@ def key_bytes(text: str | None, coded: str | None, digits: str | None) -> bytes 
 def settings(
     output: Output, config: Sequence[str] | None, config_file: str | None, unclean: bool = False
 ) -> dict[str, object]:
-    """The settings that ``--config-file`` and, stronger, ``--config`` give; their names are checked
-    later. Names in a file that no system of ours knows are passed over, and ``output`` says which.
+    """The settings of ``--config-file`` and ``--config``; the latter override the former.
 
-    ``unclean``: the setting of that name, from an option of its own.
+    Unknown names in a file are skipped, and a note names them. All other names are checked later.
+
+    Args:
+        unclean: the setting ``unclean``, which has its own option.
 
     Raises:
-        InvalidConfig: no ``=``, a name given twice, or a file that cannot be read.
+        InvalidConfig: ``=`` is missing, a name appears twice, or the file cannot be read.
     """
     found: dict[str, object] = {}
     if config_file is not None:
@@ -394,11 +396,12 @@ def settings(
 
 
 def topic_settings(given: Sequence[str] | None, file: str | None) -> list[tuple[str, str, object]]:
-    """The settings of single topics that ``--topic-config-file`` and, later and so stronger,
-    ``--topic-config`` give.
+    """The settings of single topics as (pattern, name, value).
+
+    Those of ``--topic-config-file`` come first. Later ones override earlier ones.
 
     Raises:
-        InvalidConfig: not ``TOPIC:NAME=VALUE``, or a file that cannot be read.
+        InvalidConfig: one is not ``TOPIC:NAME=VALUE``, or the file cannot be read.
     """
     if not given and file is None:
         return []
@@ -425,7 +428,7 @@ def pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
     """``name=value`` texts as a dictionary.
 
     Raises:
-        InvalidConfig: no ``=``, or a name given twice.
+        InvalidConfig: ``=`` is missing, or a name appears twice.
     """
     found: dict[str, str] = {}
     for text in given or ():
@@ -439,7 +442,7 @@ def pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
 
 
 def system_at(path: str, system: str | None) -> Callable[[], str]:
-    """Which system's logs the command is about, found out when that is asked."""
+    """A function that detects the system of ``path`` when it is called."""
 
     def ask() -> str:
         from lastwrite.commands.systems import PULSAR, system_of

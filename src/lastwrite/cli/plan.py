@@ -1,4 +1,4 @@
-"""``lastwrite plan``: what ``compact`` would do, to the byte, and why or why not."""
+"""``lastwrite plan``: shows what ``compact`` would do, with exact figures and reasons."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def plan(
 
     spark_settings = options.pairs("--conf", conf)
     if all(os.path.exists(path) or path.startswith("persistent://") for path in paths):
-        # it comes up while all else is imported
+        # Spark starts while the other modules are imported.
         start_ahead(master, spark_settings, output.say, options.system_at(paths[0], system))
     import lastwrite
 
@@ -131,17 +131,17 @@ def show_compaction(output: Output, report: CompactionReport) -> None:
 
 
 def _why(partition: PartitionReport) -> str:
-    """The reason without its remedy, where that is printed below the table."""
+    """The reason of the status, without a remedy or details that are printed below the table."""
     reason = (partition.reason or "").removesuffix(f"; {partition.remedy}")
     is_below = partition.status is Status.DAMAGED and partition.problems
     return reason.partition(" — ")[0] if is_below else reason
 
 
 def _request_lines(report: CompactionReport) -> Iterator[str]:
-    """What a bill would count."""
+    """The number of requests to an object store, by price class."""
     asked = report.requests
     if asked is not None:
-        asks = "compact would ask" if report.dry_run else "asked"
+        asks = "compact would send" if report.dry_run else "sent"
         yield (
             f"  {asks} the store {counted(asked.gets)} GET, {counted(asked.puts)} PUT, "
             f"{counted(asked.lists)} LIST, {counted(asked.deletes)} DELETE; "
@@ -150,8 +150,7 @@ def _request_lines(report: CompactionReport) -> Iterator[str]:
 
 
 def _remedy_lines(report: CompactionReport) -> Iterator[str]:
-    """What to state so that those that were left alone are cleaned, the first one's words for "
-    "all."""
+    """The skipped topics, and the setting that would let the first of them be compacted."""
     remedies = {
         partition.topic: partition.remedy for partition in report.partitions if partition.remedy
     }
@@ -161,11 +160,11 @@ def _remedy_lines(report: CompactionReport) -> Iterator[str]:
             f" and {len(topics) - _MOST_TOPICS:,} more topics" if len(topics) > _MOST_TOPICS else ""
         )
         yield ""
-        yield f"left alone: {', '.join(topics[:_MOST_TOPICS])}{more}: {remedies[topics[0]]}"
+        yield f"skipped: {', '.join(topics[:_MOST_TOPICS])}{more}: {remedies[topics[0]]}"
 
 
 def _keyless_lines(report: CompactionReport) -> Iterator[str]:
-    """Records that go because they have no key: nothing else says that they were there."""
+    """Warnings about partitions whose records without a key are dropped."""
     told = [
         line
         for line in (keyless_line(each, is_plan=report.dry_run) for each in report.partitions)
@@ -177,8 +176,9 @@ def _keyless_lines(report: CompactionReport) -> Iterator[str]:
 
 
 def keyless_line(report: PartitionReport, *, is_plan: bool = False) -> str:
-    """That records without a key went, or would go, of a partition, and by which setting; nothing
-    where none does.
+    """A warning that a partition's records without a key are dropped, and by which setting.
+
+    Returns "" if no such record is dropped.
     """
     count = report.verdicts.get("keyless", 0)
     if not count or report.first_keyless_offset is None:
@@ -193,29 +193,32 @@ def keyless_line(report: PartitionReport, *, is_plan: bool = False) -> str:
 
 
 def _held_lines(report: CompactionReport) -> Iterator[str]:
-    """For whom deletes stay that might go."""
+    """The consumer groups that hold back expired deletes."""
     held = [(each.name, group) for each in report.partitions for group in each.held_for]
     if held:
         yield ""
     for name, group in held[:_MOST_HELD]:
         yield in_local_time(f"{name}: deletes are {group.words()}")
     if len(held) > _MOST_HELD:
-        yield f"{len(held) - _MOST_HELD:,} more groups hold deletes; --json has all"
+        yield f"{len(held) - _MOST_HELD:,} more groups hold back deletes; see --json"
 
 
 def _published_lines(report: CompactionReport) -> Iterator[str]:
-    """What brokers serve from now on."""
+    """The compacted ledgers that brokers serve from now on."""
     for partition in report.partitions:
         done = partition.published
         if done is not None:
-            yield f"{partition.name}: ledger {done['ledger']} is served for all up to {done['horizon']}"
+            yield (
+                f"{partition.name}: brokers serve compacted ledger {done['ledger']} up to "
+                f"{done['horizon']}"
+            )
 
 
 def _expired_lines(report: CompactionReport) -> Iterator[str]:
-    """What retention takes, a line a segment, and why; of each partition the oldest ones."""
+    """The oldest expired segments of each partition, one line each, with reasons."""
     if any(partition.retention for partition in report.partitions):
         yield ""
-    goes = "would go" if report.dry_run else "went"
+    goes = "would be deleted" if report.dry_run else "was deleted"
     for partition in report.partitions:
         name = partition.name
         for gone in partition.retention[:_MOST_EXPIRED]:
@@ -224,13 +227,17 @@ def _expired_lines(report: CompactionReport) -> Iterator[str]:
         more = partition.retention[_MOST_EXPIRED:]
         if more:
             size = in_words(sum(gone.size_bytes for gone in more))
-            yield f"{name}: {len(more):,} later segments of {size} {goes} too; --json has all"
+            verb = "would be deleted" if report.dry_run else "were deleted"
+            yield f"{name}: {len(more):,} later segments of {size} {verb} too; see --json"
         if partition.retention and partition.log_start_before != partition.log_start_after:
-            yield f"{name}: the log starts at {partition.log_start_after}, no longer at {partition.log_start_before}"
+            yield (
+                f"{name}: the log start offset changes from {partition.log_start_before} to "
+                f"{partition.log_start_after}"
+            )
 
 
 def _backlog_lines(report: CompactionReport) -> Iterator[str]:
-    """Where compaction leaves a log as it is: what that costs, and what could go."""
+    """Segments that compaction keeps below its horizon, and how many of them could be deleted."""
     told = [
         (each.name, each.backlog)
         for each in report.partitions
@@ -239,11 +246,14 @@ def _backlog_lines(report: CompactionReport) -> Iterator[str]:
     if told:
         yield ""
     for name, found in told:
-        line = f"{name}: {in_words(found.bytes)} in {_segments(found.segments)} lie below the horizon whole"
+        line = (
+            f"{name}: {in_words(found.bytes)} in {_segments(found.segments)} are entirely below "
+            "the horizon"
+        )
         if found.segments_free:
-            line += f", of which {in_words(found.bytes_free)} in {_segments(found.segments_free)} could go"
+            line += f"; {in_words(found.bytes_free)} in {_segments(found.segments_free)} could be deleted"
         if found.segments_free is None:
-            line += "; how much of it could go is unknown without "
+            line += "; how much could be deleted is unknown without "
             line += "retentionTimeInMinutes or retentionSizeInMB"
         yield line + (f"; held by retention: {found.reason}" if found.reason is not None else "")
 
@@ -273,16 +283,16 @@ def _summary(report: CompactionReport) -> Iterator[str]:
     told = f"{would} {in_words(freed)} of {in_words(totals['bytes_before'])}"
     if any(
         partition.backlog is not None for partition in report.partitions
-    ):  # what was read stays, for other readers
+    ):  # the log stays for other readers
         would = "would leave" if report.dry_run else "left"
         told = f"{would} {in_words(totals['bytes_after'])} of {in_words(totals['bytes_before'])} to read"
     yield f"{totals['partitions']:,} partitions: {', '.join(counts) or 'none'}"
     yield (
         f"{told}, writing {in_words(totals['bytes_written'])}, "
-        f"{totals['segments_untouched']:,} segments left as they are, in {in_time(report.seconds)}"
+        f"{totals['segments_untouched']:,} segments unchanged, in {in_time(report.seconds)}"
     )
     if totals["segments_deleted"]:
         expired = f"{totals['segments_deleted']:,} expired segments of {in_words(totals['bytes_deleted'])}"
-        yield f"{expired} {'would go' if report.dry_run else 'went'}"
+        yield f"{expired} {'would be deleted' if report.dry_run else 'were deleted'}"
     if report.stage_seconds:
         yield f"  {in_stages(report.stage_seconds)}"

@@ -1,4 +1,4 @@
-"""Lines about what is wrong, and about what the cleaner has set aside, alike for every command."""
+"""Lines on problems, set-aside partitions and untouched files, the same in every command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_NAMES = 12
 
 
 class HasQuarantine(Protocol):
-    """What a report of one partition tells of it."""
+    """The part of a partition's report that ``set_aside_lines`` needs."""
 
     @property
     def topic(self) -> str: ...
@@ -26,8 +26,9 @@ class HasQuarantine(Protocol):
 
 
 def problem_lines(problems: list[Problem]) -> Iterator[str]:
-    """One line for each distinct problem, damage first; one line for all logs that a broker has
-    open.
+    """One line for each distinct problem, damage first.
+
+    All logs that a broker has open share one line.
     """
     if problems:
         yield ""
@@ -38,30 +39,31 @@ def problem_lines(problems: list[Problem]) -> Iterator[str]:
             yield f"{problem.kind}: {problem}"
     if len(open) > 1:
         yield (
-            f"{ProblemKind.OPEN}: a broker has {len(open):,} of these logs open: up to where each was "
-            "read --json says"
+            f"{ProblemKind.OPEN}: a broker has {len(open):,} of these logs open; see --json for the "
+            "offset up to which each was read"
         )
 
 
 def set_aside_lines(
     partitions: Sequence[HasQuarantine],
 ) -> Iterator[str]:
-    """A line a partition that the cleaner has set aside."""
+    """One line for each partition that the cleaner has set aside."""
     for found in partitions:
         entry = found.uncleanable
         if entry is not None:
             name = TopicPartition(found.topic, found.partition)
             yield (
                 f"uncleanable: {name}: set aside at {local_moment(entry.since_ms)} after {entry.tries:,} "
-                f"{'try' if entry.tries == 1 else 'tries'}; the next is at "
+                f"{'try' if entry.tries == 1 else 'tries'}; next try at "
                 f"{local_moment(entry.next_try_ms)}, or at once "
                 f"after lastwrite release: {in_local_time(entry.reason)}"
             )
 
 
 def untouched_lines(untouched: Sequence[UntouchedFile], *, is_copy: bool = False) -> Iterator[str]:
-    """The files that a command left as they are, if Lastwrite does not know them, or all that a
-    copy lacks.
+    """Files that a command left unchanged because Lastwrite does not know their kind.
+
+    With ``is_copy``, all files that the copy lacks.
     """
     unknown = [one.path for one in untouched if one.why == UNKNOWN]
     if is_copy and untouched:
@@ -70,4 +72,4 @@ def untouched_lines(untouched: Sequence[UntouchedFile], *, is_copy: bool = False
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         yield f"not in the copy: {shown}{more}"
     elif unknown:
-        yield f"left as they are, and unknown to Lastwrite: {', '.join(unknown)}"
+        yield f"unknown files, left unchanged: {', '.join(unknown)}"

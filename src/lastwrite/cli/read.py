@@ -1,6 +1,4 @@
-"""``lastwrite read``: what a consumer would get from a RocketMQ compaction topic, a partition of
-Kafka or a topic of Pulsar.
-"""
+"""``lastwrite read``: prints the messages that a consumer would receive."""
 
 from __future__ import annotations
 
@@ -158,10 +156,10 @@ def read(
         raise
     finally:
         for note in reading.notes:
-            if str(note) != failed:  # it is printed once
+            if str(note) != failed:  # the error is printed by the caller
                 output.say(f"lastwrite: {note}")
         end = reading.summary()
-        status = end["status"] or "ended early"  # by an error, or nobody reads on
+        status = end["status"] or "ended early"  # by an error, or standard output was closed
         if wanted is not None and end["messages"] == 0:
             output.say("lastwrite: no message has this key")
         if output.as_json:

@@ -1,4 +1,4 @@
-"""``lastwrite release``: let the cleaner try partitions again that it has set aside."""
+"""``lastwrite release``: releases partitions that the cleaner has set aside."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lastwrite.reports.document import SPREAD, UNPRINTED, Document, figure
 
 
 class Released(Document):
-    """A partition that is out of quarantine, and why it was there."""
+    """A released partition, and why it was set aside."""
 
     name: Annotated[TopicPartition, UNPRINTED]
     topic: ClassVar[str] = figure(lambda self: self.name.topic)
@@ -23,7 +23,7 @@ class Released(Document):
 
 
 class ReleaseReport(Document):
-    """What ``release`` took out of quarantine."""
+    """The partitions that ``release`` released."""
 
     released: list[Released]
 

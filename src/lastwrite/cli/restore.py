@@ -1,6 +1,4 @@
-"""``lastwrite restore``: an archive of Kafka's topics into a log root; the old part of RocketMQ
-queues, from a live broker.
-"""
+"""``lastwrite restore``: restores Kafka topics from an archive, or RocketMQ queues from a broker."""
 
 from __future__ import annotations
 
@@ -200,7 +198,7 @@ def restore(
 def _offset_or_time(text: str) -> int | datetime:
     """
     Raises:
-        InvalidConfig: neither.
+        InvalidConfig: the text is neither an offset nor a time.
     """
     if text.isdecimal():
         return int(text)
@@ -209,7 +207,7 @@ def _offset_or_time(text: str) -> int | datetime:
     except ValueError:
         raise InvalidConfig(
             f"--until {text!r} is neither an offset nor a time",
-            remedy="write a time as 2026-11-23T08:00, of this machine's zone, or 2026-11-23T07:00Z",
+            remedy="write a time as 2026-11-23T08:00 (local time) or 2026-11-23T07:00Z (UTC)",
         ) from None
 
 
@@ -220,7 +218,7 @@ def _show_logs(output: Output, done: LogsRestored) -> None:
         output.say(f"lastwrite: {note}")
     if done.groups_command is not None:
         output.text(
-            ["start the broker, then set the groups' positions:", f"  {done.groups_command}"]
+            ["start the broker, then set the offsets of groups:", f"  {done.groups_command}"]
         )
 
 
@@ -249,7 +247,9 @@ def _show_given(output: Output, done: LogsGiven) -> None:
     for log in done.partitions:
         for group in log.groups:
             if group.reason is not None:
-                output.say(f"lastwrite: group {group.group} is not set: {group.reason}")
+                output.say(
+                    f"lastwrite: offsets of group {group.group} were not set: {group.reason}"
+                )
     for note in done.notes:
         output.say(f"lastwrite: {note}")
 
@@ -258,17 +258,17 @@ def _what_given(log: LogGiven) -> str:
     if log.reason is not None:
         return f"{'damaged' if log.is_damaged else 'not restored'}: {log.reason}"
     if log.is_groups_alone:
-        return "groups alone"
+        return "groups only"
     return "restored" if log.is_written else "was there" if log.end_offset else "empty"
 
 
 def _show_queues(output: Output, done: Restoration) -> None:
     output.text(
         f"{queue.name}: {counted(queue.pulled)} messages from {queue.broker} below offset {queue.pulled_below}, "
-        f"{counted(queue.kept)} of the store after them"
+        f"then {counted(queue.kept)} from the store"
         for queue in done.queues
     )
-    if done.compaction is None:  # else its report has them
+    if done.compaction is None:  # otherwise the report of the compaction lists them
         output.text(untouched_lines(done.untouched))
     for note in done.notes:
         output.say(f"lastwrite: {note}")

@@ -1,4 +1,4 @@
-"""``lastwrite schema``: what the commands print under ``--json``, as JSON Schema."""
+"""``lastwrite schema``: prints the JSON Schema of the documents of ``--json``."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def schema(
         output.document(document.schema(known[name]))
     else:
         raise InvalidConfig(
-            f"no command prints a document {name}", remedy=f"one of {', '.join(known)}"
+            f"no command prints a document {name}", remedy=f"one of: {', '.join(known)}"
         )
     return 0

@@ -1,4 +1,4 @@
-"""``lastwrite send``: messages to a topic of a live RocketMQ cluster."""
+"""``lastwrite send``: sends messages to a topic of a live RocketMQ cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SentMessage(Document):
 
 
 class SendReport(Document):
-    """What ``send`` sent, in order."""
+    """The messages that ``send`` sent, in order."""
 
     sent: list[SentMessage]
 
@@ -138,9 +138,14 @@ def send(
         ) from error
     single = body is not None or delete or key is not None or tag is not None or properties
     if lines is not None and single:
-        raise InvalidConfig("--lines does not go with a message of its own")
+        raise InvalidConfig(
+            "--lines excludes --key, --body, --delete, --tag and --property",
+            remedy="put these into the lines of the file",
+        )
     if lines is None and (body is None) != delete:
-        raise InvalidConfig("give one of --body, --delete and --lines")
+        raise InvalidConfig(
+            "give exactly one of --body, --delete and --lines", remedy="see lastwrite send --help"
+        )
 
     def messages() -> Iterator[OutgoingMessage]:
         if lines is None:

@@ -1,4 +1,4 @@
-"""``lastwrite serve``: topics as they lie, for any client of Kafka."""
+"""``lastwrite serve``: serves stored topics to Kafka clients."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ def serve(
     contains the copies. With --compacted, a topic that was never compacted is served as a
     compacted copy followed by its tail.
 
-    Consumer groups work. Their offsets are stored in --state and start from those that "lastwrite
-    fetch" stored with an archive.
+    Consumer groups work. Their offsets are stored in --state. The initial offsets are the ones that
+    "lastwrite fetch" stored in an archive.
 
     With --users, clients authenticate with SASL (PLAIN or SCRAM) or a certificate, and have the
     permissions of the file. To enable TLS, set --config ssl.certificate.location=FILE and

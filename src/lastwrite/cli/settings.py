@@ -1,4 +1,4 @@
-"""``lastwrite settings``: each topic's settings, and who says them."""
+"""``lastwrite settings``: shows each topic's settings and where they come from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lastwrite.cli import options
 from lastwrite.cli.output import Output
 from lastwrite.reports.settings import OverriddenSetting, Setting, TopicSettings
 
-_MOST_TOPICS = 3  # that a note names
+_MOST_TOPICS = 3  # named in a note
 
 
 EXAMPLES = """
@@ -75,7 +75,7 @@ def _source(setting: Setting) -> str:
 
 
 def outvoted_lines(notes: Sequence[OverriddenSetting]) -> Iterator[str]:
-    """A line a default that does not hold for some topics, which are named, and how to override."""
+    """One line for each default that topics override: the topics, and how to change that."""
     if notes:
         yield ""
     groups: dict[tuple[str, str, str, str], list[OverriddenSetting]] = {}

@@ -1,4 +1,4 @@
-"""A RocketMQ store as ``inspect`` shows it."""
+"""Prints the report of ``inspect`` on a RocketMQ store."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _BROKERS = {"closed": "5.2.0 or newer", "open": "a broker before 5.2.0"}
 
 
 def show_store(output: Output, report: StoreReport, every: bool) -> list[Problem]:
-    """Print the report; its problems are the caller's to print. ``every``: all files, not only the
-    first ones.
+    """Print the report, and return its problems, which the caller prints.
+
+    With ``every``, list all files, not only the first ones.
     """
     output.text(_head(report))
     if report.partitions and (
@@ -50,7 +51,7 @@ def show_store(output: Output, report: StoreReport, every: bool) -> list[Problem
 
 
 def _head(report: StoreReport) -> Iterator[str]:
-    stopped = {True: ", stopped in order", False: ", not stopped in order", None: ""}[
+    stopped = {True: ", shut down cleanly", False: ", not shut down cleanly", None: ""}[
         report.stopped_in_order
     ]
     yield f"{report.path}: RocketMQ {report.what}{stopped}"
@@ -152,7 +153,7 @@ def _details(queue: QueueInspection) -> Iterator[str]:
             yield (
                 f"  {index.kind}: {len(index.files):,} files of {in_words(index.file_size)}, "
                 f"{index.units:,} units, "
-                f"{index.fillers:,} fillers, {index.expired:,} lead to what has expired"
+                f"{index.fillers:,} fillers, {index.expired:,} refer to expired records"
             )
     found = queue.compaction
     if found is not None:

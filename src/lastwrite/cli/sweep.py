@@ -1,4 +1,4 @@
-"""``lastwrite sweep``: free an archive of what counts no more."""
+"""``lastwrite sweep``: removes unused objects from an archive."""
 
 from __future__ import annotations
 
@@ -88,19 +88,22 @@ def sweep(
 def _line(swept: SweptPartition) -> str:
     if swept.reason:
         return f"{swept.address}: not swept: {swept.reason}"
-    waits = "; more waits for a round that runs" if swept.is_waiting else ""
-    words = f"{swept.objects} objects, {in_words(swept.bytes)}, of {swept.rounds} dead rounds"
+    waits = "; the rest waits for a running round" if swept.is_waiting else ""
+    words = (
+        f"{swept.objects} objects, {in_words(swept.bytes)}, of {swept.rounds} interrupted rounds"
+    )
     return f"{swept.address}: {words}{waits}{attempts_in_words(swept.attempts)}"
 
 
 def _duration_ms(text: str) -> int:
     """
     Raises:
-        InvalidConfig: it is no number with a unit.
+        InvalidConfig: the text is not a number with a unit.
     """
     found = re.fullmatch(r"(\d{1,9})([smhd])", text)
     if found is None:
         raise InvalidConfig(
-            f"--older-than {text!r} is no time", remedy="write a number and s, m, h or d, as 24h"
+            f"--older-than {text!r} is not a duration",
+            remedy="write a number and s, m, h or d, such as 24h",
         )
     return int(found[1]) * _UNITS_MS[found[2]]

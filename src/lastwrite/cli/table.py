@@ -1,4 +1,4 @@
-"""``lastwrite table``: a topic's last writes as a table on disk, made or brought up to date."""
+"""``lastwrite table``: creates, updates or verifies a table of a topic's last writes."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def table(
 
     output: Output = context.obj
     if (to is None) == (verify is None):
-        raise InvalidConfig("one of --to and --verify is to be given", remedy="see --help")
+        raise InvalidConfig("give either --to or --verify", remedy="see lastwrite table --help")
     if verify is not None:
         proof = lastwrite.verify_table(
             path,
@@ -153,9 +153,9 @@ def table(
         return 0 if proof.is_proven else VerificationFailed.exit_status
     assert to is not None
     settings = options.settings(output, config, config_file)
-    given = options.decoding(context, is_given=True)  # others are as in the table's last run
-    anews = itertools.chain([anew], itertools.repeat(False))  # once
-    # of a table that is followed the first turn alone is long
+    given = options.decoding(context, is_given=True)  # other options stay as in the last run
+    anews = itertools.chain([anew], itertools.repeat(False))  # only in the first turn
+    # With --follow, only the first turn is long.
     progresses = itertools.chain([output.progress()], itertools.repeat(None))
 
     def turn() -> TableRound:
@@ -189,11 +189,11 @@ def table(
 
     if not follow:
         if every is not None:
-            raise InvalidConfig("--every is for --follow", remedy="leave it out")
+            raise InvalidConfig("--every needs --follow", remedy="add --follow, or remove --every")
         told(turn())
         return 0
     from lastwrite.cleaner.cache_keeper import CacheKeeper
-    from lastwrite.cleaner.pauses import EVERY_S  # not before it is needed
+    from lastwrite.cleaner.pauses import EVERY_S  # only if needed
 
     output.lines = True
     keeper = CacheKeeper(turn, EVERY_S if every is None else every, told, output.say)
@@ -213,13 +213,13 @@ def _lines(report: TableRound) -> list[str]:
     if report.first_odd_time is not None:
         first = report.first_odd_time
         lines.append(
-            f"{report.odd_times} rows have no _timestamp: their records' times are before the year "
-            f"1 or after 9999, first {report.topic}-{first.partition}, offset {first.offset}, "
-            f"{first.timestamp_ms} ms"
+            f"{report.odd_times} rows have no _timestamp because the times of their records are "
+            f"before the year 1 or after 9999; the first is {report.topic}-{first.partition}, "
+            f"offset {first.offset}, {first.timestamp_ms} ms"
         )
     lines += problem_lines(report.notes)
     if report.untidy:
-        lines.append(f"old files stay until the next round: {report.untidy}")
+        lines.append(f"old files could not be removed; the next run retries: {report.untidy}")
     return lines
 
 
@@ -232,11 +232,11 @@ def _proof_lines(proof: TableProof) -> list[str]:
     ]
     if proof.unproven:
         lines.append(
-            f"{proof.unproven} rows are left open: their keys were written again later, and a "
-            "round took what was before; bring the table up to date, and verify it then"
+            f"{proof.unproven} rows cannot be checked: their keys were written again later, and a "
+            "round removed the earlier records; update the table, then verify it again"
         )
     if not proof.is_state_right:
-        lines.append("the rows are not those that the table's last commit counted")
+        lines.append("the number of rows differs from the one that the table's last commit stored")
     lines += problem_lines(proof.notes)
     lines += [f"{count} keys differ: {kind}" for kind, count in proof.counts.items()]
     lines += [

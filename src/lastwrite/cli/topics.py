@@ -1,4 +1,4 @@
-"""Pulsar topic folders as ``inspect`` shows them."""
+"""Prints the report of ``inspect`` on Pulsar topic folders."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ _MOST_ROWS = 40
 
 
 def show_topics(output: Output, report: PulsarReport, every: bool) -> list[Problem]:
-    """Print the report; its problems are the caller's to print. ``every``: all ledgers, not only
-    the first ones.
+    """Print the report, and return its problems, which the caller prints.
+
+    With ``every``, list all ledgers, not only the first ones.
     """
     for file in report.files:
         output.text(_file(file))
@@ -85,7 +86,7 @@ def _bounds(topic: TopicInspection) -> Iterator[str]:
         )
         yield (
             f"               backlog below the horizon {in_words(topic.backlog_below_bytes)}, "
-            "beyond it "
+            "above it "
             f"{in_words(topic.dirty_bytes)}"
         )
     if topic.open_transactions or topic.aborted_transactions:
@@ -94,7 +95,7 @@ def _bounds(topic: TopicInspection) -> Iterator[str]:
     if topic.is_due is not None:
         yield f"  due          {'yes' if topic.is_due else f'no: {topic.reason}'}"
     for name in topic.other_files:
-        yield f"  not named    {name}: a compacted ledger that no manifest names"
+        yield f"  unreferenced {name}: a compacted ledger that no manifest names"
 
 
 def _file(file: PulsarFile) -> Iterator[str]:
@@ -130,7 +131,7 @@ def _contents(found: EntryCounts) -> Iterator[str]:
     yield (
         f"  records      {found.records:,}: {found.tombstones:,} without value, {found.keyless:,} "
         "without key; "
-        f"{found.placeholders:,} placeholders; {found.unreadable:,} batches that nobody can read"
+        f"{found.placeholders:,} placeholders; {found.unreadable:,} unreadable batches"
     )
 
 

@@ -1,4 +1,4 @@
-"""``lastwrite users``: who may read what from ``lastwrite serve``."""
+"""``lastwrite users``: manages the users of ``lastwrite serve`` and their permissions."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def users(
 
     output: Output = context.obj
     if add is not None and remove is not None:
-        raise InvalidConfig("--add and --remove are two changes", remedy="make one at a time")
+        raise InvalidConfig("--add and --remove exclude each other", remedy="run two commands")
     found = lastwrite.users(
         path,
         add=add,
@@ -97,9 +97,10 @@ def users(
 
 
 def _password(user: str) -> str:
-    """
+    """The password, from the terminal or from the first line of standard input.
+
     Raises:
-        InvalidConfig: there is none, or it was typed differently.
+        InvalidConfig: the two typed passwords differ.
     """
     if not sys.stdin.isatty():
         password = sys.stdin.readline().rstrip("\r\n")
@@ -108,5 +109,5 @@ def _password(user: str) -> str:
 
         password = getpass.getpass(f"Password of {user}: ")
         if password != getpass.getpass("Once more: "):
-            raise InvalidConfig("the two passwords differ", remedy="type it again")
+            raise InvalidConfig("the two passwords differ", remedy="run the command again")
     return password

@@ -1,4 +1,4 @@
-"""``lastwrite verify``: structure, checksums, indexes; with BEFORE, that nothing was lost."""
+"""``lastwrite verify``: checks that a log is intact and, with BEFORE, that nothing was lost."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def verify(
 ) -> int:
     """Check that a log is intact and that no record was lost.
 
-    It checks the structure, checksums and indexes of a Kafka log root or a partition in it, of a
-    RocketMQ store (with its commit log, consume queues and index files) or a part of one, or of a
+    It checks structure, checksums and indexes. PATH is a Kafka log root or a partition in it, a
+    RocketMQ store (with its commit log, consume queues and index files) or a part of one, or a
     Pulsar topic folder. With BEFORE, it also checks that only records that compaction may remove
     are gone.
 
@@ -57,7 +57,7 @@ def verify(
 
     spark_settings = options.pairs("--conf", conf)
     if os.path.exists(path):
-        # it comes up while all else is imported
+        # Spark starts while the other modules are imported.
         start_ahead(master, spark_settings, output.say, options.system_at(path, system))
     import lastwrite
 
@@ -141,9 +141,7 @@ def _show(output: Output, report: VerifyReport) -> None:
 
 
 def _keyless_lines(report: VerifyReport) -> Iterator[str]:
-    """Records that are gone because they had no key: whoever said that they may go shall see how
-    many did.
-    """
+    """Records that are gone because they had no key, reported even if this was allowed."""
     for partition in report.partitions:
         found = partition.comparison
         if found is not None and found.keyless:
@@ -160,22 +158,22 @@ def _many(count: int, noun: str) -> str:
 
 
 def _verdict(report: VerifyReport) -> str:
-    """The last sentence; records without a key that went are never all as it should be."""
+    """The last sentence. It always mentions dropped records without a key."""
     is_keyless = any(
         one.comparison is not None and one.comparison.keyless for one in report.partitions
     )
     if report.violations and all(violation.promise == "keyless" for violation in report.violations):
         option = report.keyless_option
-        return f"Records without a key are gone: keep both logs; if they were to go, say {option}"
+        return f"Records without a key are gone: keep both logs, or allow this with {option}"
     if report.exit_status == 0 and not report.checked.records:
-        return "Nothing is wrong, and no record is there"
+        return "Nothing is wrong, and the log has no records"
     if report.exit_status == 0 and is_keyless:
-        return "All is as it should be but for records without a key, which are gone"
+        return "Everything is correct, except that records without a key are gone"
     return _VERDICTS[report.exit_status]
 
 
 _VERDICTS = {
-    0: "All is as it should be",
+    0: "Everything is correct",
     1: "Not everything could be checked",
     3: "Something is damaged",
     5: "A promise of compaction is broken: keep both logs, and report it",
