@@ -167,7 +167,7 @@ def test_what_is_refused(root: Path, tmp_path: Path) -> None:
             lastwrite.read(str(root), **wrong)
     with pytest.raises(InvalidConfig, match="are for Kafka"):
         lastwrite.read(str(CORPUS / "pulsar" / "topics"), system="pulsar", time_ms=1)
-    with pytest.raises(InvalidConfig, match="partitions lie there"):
+    with pytest.raises(InvalidConfig, match="partitions are there"):
         lastwrite.read(str(KAFKA / "stopped"))
     with pytest.raises(NotALog):
         lastwrite.read(str(tmp_path / "nowhere"))

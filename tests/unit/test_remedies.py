@@ -135,7 +135,7 @@ CASES = {
     "a missing object, from the source": Case(
         remove_object,
         "dump archive",
-        "fetch what the source still has into another archive",
+        "fetch the records that the source still has into another archive",
         nothing,
         "fetch root --to another",
     ),

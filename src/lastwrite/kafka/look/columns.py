@@ -73,7 +73,7 @@ class _KafkaRows(RowSystem):
             lock.reject_if_held(partitions.root_of(folder), [name])
             log = KAFKA.read_judged(folder)
             for problem in log.problems:
-                if loses_records(problem, log):  # damage of an offset or a time index does no harm
+                if loses_records(problem, log):  # damaged offset and time indexes are harmless here
                     raise CorruptLog(
                         problem.message, problem.position, problem.path, problem.remedy
                     )
@@ -90,7 +90,7 @@ class _KafkaRows(RowSystem):
         cuts = [0, found.size_bytes]
         suspects = {problem.path for problem in log.problems}
         if found.is_indexed and index_path(found.path) not in suspects:
-            with suppress(LogError):  # of the index: one piece needs none
+            with suppress(LogError):  # without a readable index the segment is one piece
                 cuts = cuts_of(log, segment, piece_bytes)
         start, stop = stretch_of(found, *span, log.segment_end(segment))
         return [start, *(cut for cut in cuts if start < cut < stop), stop]

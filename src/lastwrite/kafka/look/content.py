@@ -1,17 +1,18 @@
-"""The contents of Kafka batches as rows that two logs can be compared by (see ``verification.rows``).
+"""The contents of Kafka batches as rows by which two logs are compared (see ``verification.rows``).
 
-For ``verify``, which must not trust what it verifies: the digest is another function than the
-fingerprint by which the engine elects, under a secret of its own, 112 bits of a key and 128 of what
-the record says. A flaw of one does not hide in the other. Value and headers are taken as they are
-encoded, behind the key, so what compaction copies stays equal and any other byte does not.
+``verify`` must not trust the code it verifies. So its digest is another function than the
+fingerprint of the engine, with its own secret: 112 bits for a key and 128 for the rest of the
+record. A flaw of one cannot hide in the other. Value and headers are digested in their encoded form
+after the key; so a record that compaction copies stays equal, and any changed byte makes a
+difference.
 
-Of a batch's header the digest holds what no compaction may change: base and last offset, leader
+Of a batch's header the digest covers what compaction may not change: base and last offset, leader
 epoch, producer id, epoch and sequence, the bits for timestamp type, transaction and control, and
-with append time the largest timestamp, which is then every record's. Codec, delete horizon and
-largest timestamp have rules of their own.
+with append time the largest timestamp, which is every record's. Codec, delete horizon and largest
+timestamp have their own rules.
 
-Batches of format v0 and v1 come here as the v2 batches that they become (see ``old_format``), so that what
-Kafka's cleaner makes of them has the same rows; they age by their file's time.
+Batches of formats v0 and v1 are converted to v2 before (see ``old_format``), so that they have the
+same rows as the output of Kafka's cleaner. They age by their file's time.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -94,7 +95,9 @@ _WORDS = {
 
 
 def seed_from(random: bytes) -> UInt64Array:
-    """The secret of a comparison, from ``8 * SEED_WORDS`` random bytes; large and odd words."""
+    """The secret of a comparison, from ``8 * SEED_WORDS`` random bytes; all words are large and
+    odd.
+    """
     words = np.frombuffer(random, dtype="<u8").astype(np.uint64)
     if len(words) != SEED_WORDS:
         raise ValueError(f"a seed takes {8 * SEED_WORDS} bytes")
@@ -102,7 +105,7 @@ def seed_from(random: bytes) -> UInt64Array:
 
 
 class _ContentTools(NamedTuple):
-    """What a visit goes by; see ``KafkaContents``."""
+    """The parameters of a visit; see ``KafkaContents``."""
 
     seed: UInt64Array
     side: int
@@ -114,11 +117,11 @@ class _ContentTools(NamedTuple):
 
 
 class KafkaContents:
-    """Turns opened runs of batches into rows; ``seed`` None: only checks and counts.
+    """Turns opened runs of batches into rows. ``seed`` None means to check and count only.
 
-    ``is_after``: of the log under proof. ``now_ms``: at or before it a delete horizon has come;
-    None: any has. ``order``: what a record's version is, and ``header`` the name of the header that
-    says it.
+    ``is_after``: the log is the one under proof. ``now_ms``: the time by which delete horizons are
+    due; None means all are. ``order`` selects a record's version, and ``header`` is the name of the
+    header with the version.
     """
 
     def __init__(
@@ -138,7 +141,7 @@ class KafkaContents:
             order=order,
             header=np.frombuffer(header.encode(), dtype=np.uint8),
         )
-        self.is_old_due = False  # the file is old enough for deletes of older formats to be missing
+        self.is_old_due = False  # the file is so old that tombstones of old formats may be missing
 
     def take(
         self,
@@ -151,14 +154,14 @@ class KafkaContents:
         facts: Int64Array,
         noted: int,
     ) -> tuple[int, int]:
-        """Visit every record of ``run``, whose batches lie in ``buffer``; rows go to ``rows`` from
+        """Visit every record of ``run``, whose batches are in ``buffer``; write rows from
         ``filled`` on.
 
-        ``facts`` takes those of the batches from ``noted`` on; it has room for all. Adds to
-        ``tally``; returns the rows filled now, a row a record and a row a batch, and the facts.
+        ``facts`` gets those of the batches from ``noted`` on, and must have room for all. Adds to
+        ``tally``. Returns the filled rows (one for each record and each batch) and the noted facts.
 
         Raises:
-            CorruptLog: a record contradicts the format; the position is one of ``buffer``.
+            CorruptLog: a record contradicts the format; the position is in ``buffer``.
         """
         means = self._means._replace(is_old_due=self.is_old_due)
         done, noted, code, b, at = contents(
@@ -176,7 +179,7 @@ class KafkaContents:
 
 @njit(cache=True, nogil=True)
 def digest(data, at, end, seed):
-    """Two uint64 lanes of ``data[at:end]``: eight bytes a step, padded, then the length."""
+    """Two uint64 lanes of ``data[at:end]``: eight bytes at a time, zero-padded, then the length."""
     one = seed[0]
     two = seed[1]
     length = np.uint64(end - at)
@@ -206,7 +209,9 @@ def _joined(one, two, word, more, seed):
 
 @njit(cache=True, nogil=True)
 def _version(data, at, end, name):
-    """The eight bytes of the last header ``name``; ``at``: where the value's length stands."""
+    """The eight bytes of the last header ``name``, as an integer; ``at`` is the position of the
+    value's length.
+    """
     length, at = kernels._varint(data, at, end)
     count, at = kernels._varint(data, at + max(length, 0), end)
     found = np.int64(NO_VERSION)
@@ -224,7 +229,7 @@ def _version(data, at, end, name):
 
 @njit(cache=True, nogil=True)
 def contents(run, buffer, table, means, rows, filled, tally, facts, noted):
-    """The rows and facts of the batches of ``run``, whose headers lie in ``buffer``.
+    """The rows and facts of the batches of ``run``, whose headers are in ``buffer``.
 
     Returns (rows filled, facts noted, code, batch at fault, position in ``run.plain``).
     """
@@ -239,7 +244,7 @@ def contents(run, buffer, table, means, rows, filled, tally, facts, noted):
         old = row.flags & IS_OLD != 0
         control = not old and attributes & _CONTROL != 0
         in_transaction = IN_TRANSACTION if not old and attributes & _TRANSACTIONAL else 0
-        # Kafka writes none below 0: such a one is a sum that wrapped, and no delete is due by it.
+        # Kafka writes none below 0. A negative one is an overflow, and no tombstone expires by it.
         has_horizon = not old and attributes & _HAS_HORIZON != 0 and base_time >= 0
         horizon = base_time if has_horizon else np.int64(NO_HORIZON)
         due = DUE if has_horizon and horizon <= now_ms else 0
@@ -287,7 +292,7 @@ def contents(run, buffer, table, means, rows, filled, tally, facts, noted):
                 rows[filled, 1] = two & _LANE | np.uint64(flags)
                 rows[filled, 2] = offset
                 said, also = digest(plain, key_at + max(key_length, 0), stop, seed)
-                if flags & CONTROL:  # its key says what it is
+                if flags & CONTROL:  # its key contains its type
                     one, two = digest(plain, key_at, key_at + max(key_length, 0), seed)
                     said, also = said ^ one, also + two
                 rows[filled, 3], rows[filled, 4] = _joined(
@@ -308,7 +313,7 @@ def contents(run, buffer, table, means, rows, filled, tally, facts, noted):
             tally[EMPTY_BATCHES] += 1
         if old:
             tally[OLD_BATCHES] += 1
-        epoch = load64(buffer, head + 8) >> np.uint64(32)  # leader epoch, behind the length
+        epoch = load64(buffer, head + 8) >> np.uint64(32)  # leader epoch, after the length
         has_producer = not old and np.int64(swap64(load64(buffer, head + 43))) >= 0
         simple = not old and not control and not has_producer and epoch == _NO_EPOCH
         kind = marker

@@ -1,7 +1,8 @@
 """``dump`` of Kafka's logs, row by row, as dictionaries ready for JSON.
 
-Rows come while files are read, a batch at a time, so memory does not depend on the log. Damage does
-not end the dump: it goes on to the end of what is whole, and then raises the first problem.
+Rows are yielded while files are read, a batch at a time, so memory does not depend on the log.
+Damage does not end the dump: it continues with the undamaged rest, and then raises the first
+problem.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from lastwrite.storage.reading import exists, read_small
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDumpRequest:
-    """What of the logs is asked for; see ``commands.dump`` for the meaning of each."""
+    """The options of a dump; see ``commands.dump`` for their meaning."""
 
     batches: bool
     index: bool
@@ -56,10 +57,10 @@ class LogDumpRequest:
     last: int | None = None
 
     def check(self) -> None:
-        """Refuse what does not go together.
+        """Check that the options fit together.
 
         Raises:
-            InvalidConfig: it says what.
+            InvalidConfig: two of them exclude each other.
         """
         if self.batches and self.index:
             raise InvalidConfig("batches and index exclude each other")
@@ -101,7 +102,7 @@ def dump_logs(
 
 
 def _metadata_folder(path: str, topic: str | None, partition: int | None) -> str | None:
-    """The cluster's own metadata log, where the path is its folder, or the topic names it."""
+    """The metadata log's folder, if ``path`` is that folder or ``topic`` its topic; else None."""
     if topic not in (None, METADATA_TOPIC) or partition not in (None, 0) or not os.path.isdir(path):
         return None
     folder = links.home_of(os.path.abspath(path))
@@ -112,20 +113,20 @@ def _metadata_folder(path: str, topic: str | None, partition: int | None) -> str
 
 
 class _Dump:
-    """One call, and the problems it met."""
+    """One call, and its problems."""
 
     def __init__(self, wanted: LogDumpRequest, say: Callable[[str], None]) -> None:
         self._wanted = wanted
         self._say = say
         self._problems: list[Problem] = []
-        self._generation = 0  # of the manifest that is read
+        self._generation = 0  # of the manifest being read
 
     def limited(self, rows: Iterator[Row], limit: int | None) -> Iterator[Row]:
         return limited(rows, limit, self._problems)
 
     def note(self, problem: Problem) -> None:
-        """Take a problem, but for one that the listing has told of the same place, with what it
-        means.
+        """Note a problem, unless the listing has reported one at the same position, with its
+        consequences.
         """
         if all(
             (known.path, known.position) != (problem.path, problem.position)
@@ -145,11 +146,11 @@ class _Dump:
             yield from self._again(log)
 
     def _again(self, log: PartitionLog) -> Iterator[Row]:
-        """The rows of a log; where a broker exchanges or deletes what is to be read next, it goes
-        on in what is there now.
+        """The rows of a log. If a broker replaces or deletes segments not yet read, continue with
+        the current ones.
 
         Raises:
-            CommitConflict: the log changed again and again, or something of it is gone.
+            CommitConflict: the log changed again and again, or a part of it was deleted.
         """
         for problem in log.problems:
             if problem.kind is ProblemKind.DAMAGED:
@@ -162,7 +163,7 @@ class _Dump:
         while True:
             tries, since = tries + 1, last
             self._generation = log.generation
-            # An index is written as the broker appends: its rows cannot go on behind the last.
+            # A broker writes indexes while it appends, so their rows cannot be continued.
             with beside_a_broker.one_try(tries, log, is_last=asked.index):
                 try:
                     for row in self._partition(log):
@@ -178,7 +179,9 @@ class _Dump:
                 self._wanted = replace(asked, offset=last + 1, time_ms=None)
 
     def metadata(self, folder: str) -> Iterator[Row]:
-        """The segments by themselves: no checkpoint of a log root speaks of them."""
+        """The rows of the metadata log's segments, without checkpoints, since no log root has any
+        for it.
+        """
         found = []
         for entry in sorted(partitions.scan(folder), key=lambda entry: entry.name):
             name = classify(entry.name)
@@ -198,7 +201,7 @@ class _Dump:
         )
 
     def _segments(self, segments: list[Segment], name: TopicPartition | None) -> Iterator[Row]:
-        """The rows of a partition's segments, or of one alone."""
+        """The rows of a partition's segments, or of a single segment."""
         wanted, first = self._wanted, self._wanted.offset
         if wanted.time_ms is not None:
             at = self._offset_at(segments, wanted.time_ms)
@@ -207,7 +210,9 @@ class _Dump:
             first = at
         if wanted.index:
             for segment in segments:
-                if not segment.growing and not segment.unused_bytes:  # else a broker writes them
+                if (
+                    not segment.growing and not segment.unused_bytes
+                ):  # else a broker is writing them
                     yield from self._index_files(segment, name)
         elif wanted.last is None:
             for segment in segments:
@@ -217,7 +222,7 @@ class _Dump:
             yield from last_of(newest_first, wanted.last)
 
     def _offset_at(self, segments: list[Segment], time_ms: int) -> int | None:
-        """The first offset of a record of ``time_ms`` or later; None: there is none."""
+        """The first offset of a record of ``time_ms`` or later. None if there is none."""
         for segment in segments:
             for position, header, data in whole_batches(segment, self.note):
                 if not may_reach(header, time_ms):
@@ -270,7 +275,7 @@ class _Dump:
 
     def _index_files(self, segment: Segment, name: TopicPartition | None) -> Iterator[Row]:
         stem = segment.path.rpartition(".log")[0]
-        tail = segment.path.rpartition(".log")[2]  # ".swap" where a crash left it so
+        tail = segment.path.rpartition(".log")[2]  # ".swap" if a crash left it
         for kind in (
             KafkaFileKind.INDEX,
             KafkaFileKind.TIME_INDEX,
@@ -319,7 +324,3 @@ class _Dump:
                 self.note(kafka_problem_of(error, file.path))
                 return
             yield from rows if self._wanted.last is None else rows[-self._wanted.last :]
-
-
-# ---------------------------------------------------------------------- rows; the names are a
-# contract

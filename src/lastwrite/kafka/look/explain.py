@@ -1,4 +1,4 @@
-"""Kafka's share of ``explain``: its rules in words, what a record is, what retention takes."""
+"""Kafka's part of ``explain``: its rules as sentences, records, and retention."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lastwrite.model.progress import NoProgress
 
 
 class KafkaExplainer(RecordExplainer):
-    """See ``explanation.partition`` for what each call owes."""
+    """See ``explanation.partition`` for the contract of each method."""
 
     fates = KafkaOutcomeRules
 
@@ -45,7 +45,7 @@ class KafkaExplainer(RecordExplainer):
             log.log_start <= log.segments[0].base_offset
         ):
             return 0, ""
-        # It asks of the segments that a round leaves, so a round is measured.
+        # Retention applies to the segments that compaction leaves, so measure a compaction.
         (report,) = run_round(replace(context, progress=NoProgress()), [log.folder]).partitions
         if not report.retention:
             return 0, ""

@@ -1,7 +1,7 @@
-"""``inspect`` of Kafka's logs: counted and proved, without Spark and without changing anything.
+"""``inspect`` of Kafka's logs: counts and verifies, without Spark and without changing anything.
 
-Every batch is read and its checksum computed, a chunk at a time. A damaged partition does not hide
-the others, nor a damaged batch the ones behind it.
+Every batch is read and its checksum verified, a chunk at a time. A damaged partition does not hide
+the others, nor a damaged batch the ones after it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from lastwrite.storage.reading import read_small
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MOST_PROBLEMS = 20  # of a partition that are named; the rest are counted
+MOST_PROBLEMS = 20  # problems reported for a partition; the rest are counted
 _NO_END = (1 << 63) - 1
 
 
@@ -53,10 +53,10 @@ def inspect_logs(
     spark: SparkSession | Inline | None,
     progress: Progress,
 ) -> None:
-    """Add what is found in partitions' folders; ``system`` is told of where settings come from.
+    """Add the partitions in ``folders`` to ``report``. ``system`` has the sources of settings.
 
     Raises:
-        LogHeld: nothing was read of the root that is held, and of those behind it.
+        LogHeld: a root is held. Neither it nor any later root was read.
     """
     job = _LogInspection(options, memory, system, spark, progress)
     roots: dict[str, list[TopicPartition]] = {}
@@ -80,10 +80,10 @@ def inspect_logs(
 def inspect_file(
     path: str, report: InspectReport, memory: str | int | None, progress: Progress
 ) -> None:
-    """Add what is found in one file.
+    """Add one file to ``report``.
 
     Raises:
-        NotALog: it is none of Kafka's.
+        NotALog: it is not a file of a Kafka log.
         LogHeld: its root is held.
     """
     file = identify(path)
@@ -93,7 +93,7 @@ def inspect_file(
 
 
 class _LogInspection:
-    """One call's settings."""
+    """The settings of one call."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class _LogInspection:
         ]
 
     def _read(self, folder: str) -> PartitionLog:
-        """The log; of a tier with what the roots beside it have."""
+        """The log. A partition of a tier includes what the roots beside it have."""
         log = self._system.read(folder) if tiered.is_tier(folder) else store.read_partition(folder)
         return self._system.judged(log, self._settings)
 
@@ -191,7 +191,7 @@ class _LogInspection:
         return found
 
     def _judge(self, log: PartitionLog, found: PartitionInspection) -> None:
-        """What is dirty, by the rules of a round now."""
+        """Determine what is dirty by the rules of a compaction now."""
         settings = self._system.settings(log.folder, self._settings).config
         found.active_producers = len(
             active(log.producers, self._now_ms, settings.producer_id_expiration_ms)
@@ -217,7 +217,7 @@ class _LogInspection:
             found.is_due, found.reason = False, str(alone)
 
     def file(self, file: SingleFile) -> FileInspection:
-        """One file, by itself: a segment is read whole, of anything else the entries are counted."""
+        """Inspect one file: a segment is read whole, of all other kinds the entries are counted."""
         kind = file.name.kind
         found = FileInspection(
             file=file.path,
@@ -249,7 +249,7 @@ class _LogInspection:
 
 
 class _ProblemCollector:
-    """Takes a partition's problems: each place once, all counted, the first named."""
+    """Collects a partition's problems: one for each position, all counted, the first ones kept."""
 
     def __init__(self, found: PartitionInspection) -> None:
         self._found = found
@@ -265,11 +265,11 @@ class _ProblemCollector:
             self._seen.add(place)
             self._found.problems.append(problem)
         elif problem.kind is ProblemKind.DAMAGED and not damage_is_named:
-            self._found.problems[-1] = problem  # damage is never crowded out by lesser things
+            self._found.problems[-1] = problem  # damage takes the place of lesser problems
 
 
 def root_problems(root: str) -> list[Problem]:
-    """The damage of a log root's checkpoint files."""
+    """The damaged checkpoint files of a log root."""
     problems: list[Problem] = []
     for name in (
         names.CLEANER_OFFSETS,

@@ -1,6 +1,6 @@
-"""What ``inspect`` finds, as values that print as JSON. Field names only grow.
+"""The report of ``inspect``, as values that print as JSON. Field names are only ever added.
 
-None: not known, because it was not or could not be read.
+None means unknown, because it was not or could not be read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lastwrite.reports.verification import Transactions
 
 
 class Contents(Document, kw_only=True):
-    """What the batches of one or more segments hold. Each of them has passed its checksum."""
+    """The contents of the batches of one or more segments. All have passed their checksums."""
 
     batches: int = 0
     records: int = 0
@@ -51,7 +51,7 @@ class Contents(Document, kw_only=True):
     formats: Counter[str] = field(default_factory=Counter)  # batches by format version
 
     def add(self, other: Contents) -> None:
-        """Take in what follows in the log."""
+        """Add the contents of what follows in the log."""
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.codecs.update(other.codecs)
@@ -74,7 +74,7 @@ def _known(*values: int | None) -> Iterable[int]:
 
 
 class SegmentInspection(Document, kw_only=True):
-    """One segment: its file, what is in it, and its indexes."""
+    """One segment: its file, its contents, and its indexes."""
 
     file: str
     base_offset: int
@@ -95,7 +95,7 @@ class OpenTransaction(FrozenDocument, frozen=True):
 
 
 class PartitionInspection(Document, kw_only=True):
-    """One partition: its bounds, its segments, what they hold, and what is wrong."""
+    """One partition: its bounds, segments, contents and problems."""
 
     topic: str
     partition: int
@@ -131,7 +131,7 @@ class PartitionInspection(Document, kw_only=True):
 
     @property
     def is_unread(self) -> bool:
-        """Whether nothing is known of it but why."""
+        """Whether nothing is known but the reason why it could not be read."""
         return self.end_offset is None
 
     @property
@@ -145,7 +145,7 @@ class PartitionInspection(Document, kw_only=True):
 
 
 class FileInspection(Document, kw_only=True):
-    """One file that was asked for by itself."""
+    """One file, inspected by itself."""
 
     file: str
     kind: str  # "log", "index", "timeindex", "txnindex", "snapshot", "leader-epoch-checkpoint" …

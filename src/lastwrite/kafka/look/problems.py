@@ -1,8 +1,8 @@
-"""Read a segment from front to back in one process, past whatever is damaged, in bounded memory.
+"""Read a segment from front to back in one process, past any damage, in bounded memory.
 
-``compact`` stops at the first contradiction; a reader who wants to know what is left goes on where
-it can: a batch that is damaged inside is passed by its length, a segment whose framing is lost is
-left for the next.
+``compact`` stops at the first contradiction. A reader continues where it can: a batch that is
+damaged inside is skipped by its length; a segment whose framing is lost ends there, and the next
+one follows.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ _FRAME_BYTES = 17  # offset, size, …, magic: the same in every format
 
 
 def kafka_problem_of(error: LogError, path: str, shift: int = 0) -> Problem:
-    """The same of a Kafka log, of which no single file is brought back."""
+    """``problem_of`` with Kafka's remedy: no single file can be restored into a log."""
     return problem_of(error, path, shift, RESTORE)
 
 
 def loses_records(problem: Problem, log: PartitionLog) -> bool:
-    """Whether a consumer of ``log`` would get too little or too much for this problem of its
-    listing: damage of a segment, of a transaction index or of the log as a whole, not of the other
+    """Whether a consumer of ``log`` would get too few or too many records because of this problem.
+
+    That is damage of a segment, of a transaction index or of the log as a whole, but not of other
     indexes.
     """
     kind = classify(os.path.basename(problem.path)).kind
@@ -60,23 +61,21 @@ def whole_batches(
     limit_bytes: int = BATCH_LIMIT_BYTES,
     refuses_large: bool = False,
 ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """The batches of ``segment`` from byte ``start`` on, each with its position and its bytes, not
-    yet checked.
+    """The batches of ``segment`` from byte ``start`` on, with their positions and bytes,
+    unverified.
 
-    A batch's bytes are valid until the next is asked for. Problems of framing and order go to
-    ``note``. What an entry of magic 0 or 1 says of itself is its header here (see
-    ``decode_batch_header``).
-
-    A segment whose object is missing goes to ``note``, too.
+    A batch's bytes are valid until the next batch. Problems of framing and order, and a missing
+    object, are passed to ``note``. For an entry of magic 0 or 1 the header has what the entry's own
+    header contains (see ``decode_batch_header``).
 
     Raises:
-        OutOfMemoryBudget: a batch is larger than ``limit_bytes``, and ``refuses_large``: else that
-            goes to ``note``.
+        OutOfMemoryBudget: a batch is larger than ``limit_bytes``, and ``refuses_large``. Otherwise
+            ``note`` gets the problem.
     """
     try:
         with reader_of(segment) as reader:
             yield from _batches_in(reader, segment, note, start, limit_bytes, refuses_large)
-    except CorruptLog as error:  # an object that is missing from its archive
+    except CorruptLog as error:  # the object is missing in its archive
         note(kafka_problem_of(error, segment.path))
 
 
@@ -124,6 +123,6 @@ def _batches_in(
 
 
 def frame_bytes(data: ByteArray) -> int:
-    """The size of the entry at the begin of ``data``, of any magic, or 0 where it announces none."""
+    """The size of the entry that begins ``data``, of any magic. 0 if its length is impossible."""
     length = int.from_bytes(data[8:12].tobytes(), "big", signed=True)
     return length + LENGTH_END if length >= SHORTEST_ENTRY_BYTES else 0

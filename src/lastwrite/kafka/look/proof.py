@@ -1,4 +1,4 @@
-"""Kafka's share of ``verify``: contents of batches, truth of indexes, side files that stay."""
+"""Kafka's part of ``verify``: contents of batches, truth of indexes, unchanged side files."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ from lastwrite.verification.units import ContentsUnit, PieceContents, RemovalRul
 _NO_END = (1 << 63) - 1
 _ORDERS = {"offset": BY_OFFSET, "timestamp": BY_TIMESTAMP, "header": BY_HEADER}
 _POLICY = {"cleanup.policy", "log.cleanup.policy"}
-# Brokers before 4.0 made at most one entry an append, however large: no advice below that.
+# Brokers before 4.0 write at most one entry for each append, however large: no advice below that.
 _SPARSE_BYTES = 1 << 20
 _NOTHING: Int64Array = np.empty(0, dtype=np.int64)
 
 
 class KafkaProof(LogProof):
-    """See ``LogProof`` for what each call owes."""
+    """See ``LogProof`` for the contract of each method."""
 
     system = KAFKA
     damage_remedy = RESTORE
 
     def is_of_one(self, path: str, folder: str) -> bool:
-        """A root with one partition is that partition, too."""
+        """A root with one partition counts as that partition, too."""
         return True
 
     def check(
@@ -65,13 +65,15 @@ class KafkaProof(LogProof):
         return BatchReader(unit, contents, KafkaPieceProof if unit.is_after else KafkaIndexProof)
 
     def bounds(self, before: PartitionLog, after: PartitionLog) -> ProvenRange:
-        """A copy without its root's checkpoints knows neither: the other log does."""
+        """The bounds that hold for both logs; a copy without its root's checkpoints lacks them."""
         return ProvenRange(
             max(before.log_start, after.log_start), min(before.high_watermark, after.high_watermark)
         )
 
     def rules(self, log: PartitionLog, config: Mapping[str, object]) -> RemovalRules:
-        """Kafka ages deletes of v0 and v1 by the file of the last clean segment."""
+        """The rules for this log. Kafka ages tombstones of v0 and v1 by the file time of the last
+        clean segment.
+        """
         settings = KAFKA.settings(log.folder, config).config
         checkpoint = log.checkpoint
         if checkpoint is None or not log.log_start <= checkpoint <= log.end_offset:
@@ -92,7 +94,7 @@ class KafkaProof(LogProof):
                 continue
             try:
                 entries = decode_snapshot(read_small(path))
-            except (CorruptLog, UnsupportedFormat):  # a broker takes the next older one, too
+            except (CorruptLog, UnsupportedFormat):  # like a broker, try the next older one
                 continue
             return Snapshot(
                 offset,
@@ -131,7 +133,7 @@ class KafkaProof(LogProof):
         if is_closed and parts and segment.is_indexed:
             if largest >= 0 and not len(indexes.times):
                 advice.append(
-                    f"{segment.path}: its time index is empty, so lookups by time go by the file's own time"
+                    f"{segment.path}: its time index is empty, so time lookups use the file's time"
                 )
             scanned = index_check.widest_gap(indexes.positions, segment.size_bytes)
             batch = max(part.largest_batch_bytes for part in parts)
@@ -144,7 +146,7 @@ class KafkaProof(LogProof):
     def judge_holes(
         self, log: PartitionLog, holes: Sequence[tuple[int, int]], config: Mapping[str, object]
     ) -> Sequence[Problem]:
-        if is_tier(log.folder):  # whose listing reports them
+        if is_tier(log.folder):  # its listing reports them
             return ()
         if is_archived(log.folder):
             gaps = contents_of(read_versioned_manifest(log.folder).manifest, log.folder).gaps
@@ -175,12 +177,12 @@ class KafkaProof(LogProof):
 
 
 def _meaning(name: str, content: bytes, first: int, end: int) -> object:
-    """What a side file says of offsets ``first`` to ``end``; a broker may forget other epochs."""
+    """A side file's contents for offsets ``first`` to ``end``; a broker may drop other epochs."""
     try:
         if name == PARTITION_METADATA:
             return decode_partition_metadata(content)
         epochs = decode_leader_epochs(content)
-    except UnsupportedFormat:  # of a version that we do not know: the bytes count
+    except UnsupportedFormat:  # an unknown version: compare the bytes
         return content
     ends = [*(epoch.start_offset for epoch in epochs[1:]), end]
     spans = [
@@ -191,7 +193,7 @@ def _meaning(name: str, content: bytes, first: int, end: int) -> object:
 
 
 class KafkaIndexProof:
-    """A segment's two indexes, held against batches in order; see ``recovery.index_truth``."""
+    """Checks a segment's two indexes against its batches in order; see ``recovery.index_truth``."""
 
     def __init__(self, source: Segment | ScanRange) -> None:
         self._log_path = log_path = source.path
@@ -214,7 +216,7 @@ class KafkaIndexProof:
         self._last = -1
 
     def check(self, table: BatchTable, shift: int) -> None:
-        """The next batches of a piece; ``shift`` is what their positions lack to file positions."""
+        """Check a piece's next batches; ``shift`` plus their position gives the file position."""
         begins = table["origin"] + shift
         end = int(begins[-1]) + int(table["origin_size"][-1])
         self._offset_lie(
@@ -233,7 +235,9 @@ class KafkaIndexProof:
         self._last = int(last[-1])
 
     def hides(self, next_offset: int, reached: int) -> None:
-        """Hold the time index against batches below ``next_offset``; ``reached``: the latest."""
+        """Check the time index against batches below ``next_offset``, whose largest timestamp is
+        ``reached``.
+        """
         if reached != NO_TIME:
             self._time_lie(
                 index_check.hidden_from_time_entry(
@@ -242,10 +246,11 @@ class KafkaIndexProof:
             )
 
     def ends(self, size_bytes: int, next_offset: int, largest: int | None) -> None:
-        """Hold the last entries against the segment's end; ``largest`` None: more may be appended.
+        """Check the last entries against the segment's end; ``largest`` None means that it may
+        still grow.
 
-        An entry that names an offset behind the end tells of records that are gone: it is not to be
-        removed.
+        An entry with an offset beyond the end proves lost records, so the remedy is not to remove
+        it.
         """
         self._offset_lie(
             index_check.entry_beyond(self.offsets, self.positions, size_bytes, next_offset),
@@ -273,7 +278,7 @@ class KafkaIndexProof:
         path: str,
         entry_bytes: int,
     ) -> None:
-        """One problem an index: what follows a wrong entry mostly follows from it."""
+        """Add one problem for each index: most errors after a wrong entry follow from it."""
         if lie is not None and not any(known.path == path for known in self.problems):
             remedy = REBUILD if int(offsets[lie.row]) < end_offset else RESTORE
             at = lie.row * entry_bytes
@@ -281,7 +286,7 @@ class KafkaIndexProof:
 
 
 class KafkaPieceProof(KafkaIndexProof):
-    """The same, and the delete horizons of a piece's batches."""
+    """``KafkaIndexProof``, and the delete horizons of a piece's batches."""
 
     def __init__(self, source: ScanRange) -> None:
         super().__init__(source)
@@ -312,13 +317,13 @@ def _unreadable(error: LogError, path: str) -> Problem:
 
 
 class KafkaTransactionProof:
-    """The transaction indexes of a log; see ``index_truth.TransactionIndexCheck``."""
+    """Checks a log's transaction indexes; see ``index_truth.TransactionIndexCheck``."""
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
 
     def problems(self, transactions: Int64Array, first_open: int | None) -> list[Problem]:
-        """The first wrong entry of each index, by the transactions that the log's markers tell."""
+        """The first wrong entry of each index, according to the log's markers."""
         truth = TransactionIndexCheck(transactions, first_open, self._log.log_start)
         found = []
         for n, segment in enumerate(self._log.segments):

@@ -1,10 +1,10 @@
-"""``read`` of a Kafka partition: the records that a consumer gets, from an offset or a time on, in
+"""``read`` of a Kafka partition: the records that a consumer gets from an offset or a time on, in
 either isolation level.
 
-``x@0`` in a transaction that is open, ``y@1`` of nobody's: a consumer of ``read_uncommitted`` gets
-both. One of ``read_committed`` gets neither: it stops at the last stable offset, 0, until the
-transaction ends. If it aborts, by a marker at 2, that consumer gets ``y@1`` alone. No consumer gets
-a marker, what lies below the log's start, or what is not yet replicated.
+Example: ``x@0`` is in an open transaction, ``y@1`` in none. A ``read_uncommitted`` consumer gets
+both. A ``read_committed`` one gets neither: it stops at the last stable offset, 0, until the
+transaction ends. If a marker at 2 aborts it, that consumer gets only ``y@1``. No consumer gets a
+marker, records below the log's start, or records that are not yet replicated.
 
 Source: KIP-98 (isolation levels); Kafka 4.4.0 ``UnifiedLog.read``, ``CompletedFetch``.
 """
@@ -39,10 +39,10 @@ class Isolation(StrEnum):
 
 
 def isolation_of(level: str | None) -> Isolation:
-    """The level of that name; None: Kafka's default.
+    """The level of that name. None means Kafka's default.
 
     Raises:
-        InvalidConfig: there is none.
+        InvalidConfig: there is no such level.
     """
     if level is not None and level not in list(Isolation):
         raise InvalidConfig(f"isolation level {level!r}", remedy=f"one of: {', '.join(Isolation)}")
@@ -55,12 +55,12 @@ class ReadStatus(StrEnum):
     END = "END_OF_PARTITION"  # the high watermark
     OPEN_TRANSACTION = "OPEN_TRANSACTION"  # the last stable offset, below the high watermark
     LIMIT = "LIMIT"
-    OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"  # the log ends before the offset that was asked for
-    DAMAGED = "DAMAGED"  # the end was reached, but not all on the way could be read
+    OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"  # the log ends before the requested offset
+    DAMAGED = "DAMAGED"  # the end was reached, but some records before it could not be read
 
 
 class AbortedData:
-    """Which batches are of aborted transactions, by the transaction index of the log."""
+    """Batches of aborted transactions, by the log's transaction indexes."""
 
     def __init__(self, log: PartitionLog) -> None:
         self._of: dict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -79,10 +79,10 @@ class AbortedData:
 
 
 class KafkaReading(Iterator[Row]):
-    """The records, one dictionary each, with the fields of ``dump``; and, once they end, how.
+    """The records, as dictionaries with the fields of ``dump``; and, after the last one, a status.
 
-    ``status``: how reading ended; None while records come. ``next_offset``: where a consumer goes
-    on. ``notes``: what is not as it should be.
+    ``status``: how reading ended; None before the end. ``next_offset``: where a consumer continues.
+    ``notes``: minor problems.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class KafkaReading(Iterator[Row]):
         return next(self._rows)
 
     def summary(self) -> Row:
-        """How it ended; the names of fields are a contract."""
+        """The status at the end; field names are a contract."""
         return {
             "status": None if self.status is None else str(self.status),
             "topic": self._log.name.topic,
@@ -138,14 +138,14 @@ class KafkaReading(Iterator[Row]):
             "notes": msgspec.to_builtins(self.notes),
         }
 
-    # ------------------------------------------------------------------ from an offset on
+    # ------------------------------------------------------------------ by offset
 
     def _again(self) -> Iterator[Row]:
-        """The records; where a broker exchanges or deletes what is to be read next, they go on in
-        what is there now.
+        """The records. If a broker replaces or deletes segments not yet read, continue with the
+        current ones.
 
         Raises:
-            CommitConflict: the log changed again and again, or something of it is gone.
+            CommitConflict: the log changed again and again, or a part of it was deleted.
         """
         tries, last = 0, -1
         while True:
@@ -194,8 +194,8 @@ class KafkaReading(Iterator[Row]):
     def _batches(
         self, offset: int, time_ms: int | None = None
     ) -> Iterator[tuple[Segment, int, Batch]]:
-        """The batches from ``offset`` on; with ``time_ms`` those that may have a record of then or
-        later. Damaged ones are noted and passed.
+        """The batches from ``offset`` on; with ``time_ms``, those that may have a record of that
+        time or later. Damaged ones are noted and skipped.
 
         Raises:
             OutOfMemoryBudget: a batch is too large.
@@ -219,17 +219,19 @@ class KafkaReading(Iterator[Row]):
                 yield segment, position, batch
 
     def _note(self, problem: Problem) -> None:
-        """Take a problem, but for one that is known of the same place."""
+        """Note a problem, unless there is one at the same position."""
         known = {(other.path, other.position) for other in self._problems}
         if (problem.path, problem.position) not in known:
             self._problems.append(problem)
 
-    # ------------------------------------------------------------------ from a time on
+    # ------------------------------------------------------------------ by time
 
     def _offset_of(self, time_ms: int) -> int:
-        """The first offset of a record of ``time_ms`` or later, which a consumer asks for with
-        ``offsetsForTimes``; the end, where there is none. A broker may answer none where an empty
-        segment, which has its file's time, comes first: that is not imitated.
+        """The first offset of a record of ``time_ms`` or later, as ``offsetsForTimes`` returns it;
+        else the end.
+
+        If an empty segment, which has its file's time, precedes, a broker may return none. That is
+        not imitated.
         """
         for _, _, batch in self._batches(self._log.log_start, time_ms):
             for record in batch.records:
@@ -253,7 +255,7 @@ def read_partition(
 
     Raises:
         NotALog, InvalidConfig, LogHeld: before the first record.
-        OutOfMemoryBudget: a batch is larger than what is held at once.
+        OutOfMemoryBudget: a batch is larger than the limit.
     """
     level = isolation_of(isolation)
     if offset is not None and time_ms is not None:
@@ -264,7 +266,7 @@ def read_partition(
     if len(folders) != 1:
         names = ", ".join(str(partitions.partition_name(folder)) for folder in folders[:20])
         raise InvalidConfig(
-            f"{len(folders)} partitions lie there",
+            f"{len(folders)} partitions are there",
             path=path,
             remedy=f"name the topic and the partition of one: {names}",
         )
@@ -275,5 +277,7 @@ def read_partition(
 
 
 def may_reach(header: BatchHeader, time_ms: int | None) -> bool:
-    """Whether the batch may have a record of ``time_ms`` or later; old ones tell it only inside."""
+    """Whether the batch may have a record of ``time_ms`` or later. Old formats have timestamps only
+    inside.
+    """
     return time_ms is None or header.magic < MAGIC or header.max_timestamp_ms >= time_ms

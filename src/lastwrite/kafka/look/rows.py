@@ -56,7 +56,7 @@ def index_rows(
 
 
 def position_of(segment: Segment, offset: int) -> int:
-    """Where to begin for ``offset``: by the index where it can be believed, else at byte 0."""
+    """The position to start at for ``offset``: by the index if it is true, else byte 0."""
     if offset <= segment.base_offset or not segment.is_indexed:
         return 0
     path = index_files.index_path(segment.path)
@@ -83,8 +83,7 @@ def _base64(data: bytes | None) -> str | None:
 def record_row(
     name: TopicPartition | None, segment: int, position: int, batch: Batch, record: Record
 ) -> Row:
-    """One record. Numbers are those on disk, -1 for none; keys and values are base64, null where
-    they are null.
+    """One record. Numbers are those on disk, -1 for none; keys and values are base64, or null.
 
     ``segment`` is the base offset in the file's name, ``position`` the byte where the record's
     batch begins.
@@ -114,14 +113,14 @@ def record_row(
 
 
 def _timestamp_type(header: BatchHeader, attributes: BatchAttributes) -> str:
-    """As Kafka names it; "none" in message format v0, which has no timestamps."""
+    """Kafka's name of it; "none" in message format v0, which has no timestamps."""
     if header.magic == 0:
         return "none"
     return "LogAppendTime" if attributes.append_time else "CreateTime"
 
 
 def decoded_row(name: TopicPartition | None, record: Record) -> Row:
-    """Type and fields of a record of Kafka's own topics; else key and value in UTF-8."""
+    """Type and fields of an internal topic's record; for other topics key and value in UTF-8."""
     if name is None or not is_decoded(name.topic):
         return {"key": _utf8(record.key), "value": _utf8(record.value)}
     return decode_internal_record(name.topic, record.key, record.value)._asdict()
@@ -137,8 +136,8 @@ def _utf8(data: bytes | None) -> str | None:
 def batch_row(
     name: TopicPartition | None, segment: int, position: int, header: BatchHeader, data: memoryview
 ) -> Row:
-    """One batch, its checksum verified. An entry of magic 0 or 1 is opened, since nothing else
-    tells its records.
+    """One batch, after verifying its checksum. An entry of magic 0 or 1 is decompressed to count
+    its records.
 
     Raises:
         CorruptLog: the checksum does not match.

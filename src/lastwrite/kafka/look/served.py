@@ -1,10 +1,10 @@
-"""What a consumer's Fetch and ListOffsets get of a partition: places in its files, by the rules of
-a broker.
+"""Answers to a consumer's Fetch and ListOffsets: byte ranges in a partition's files, by a broker's
+rules.
 
 A consumer at offset 7 of ``[0 1 2][6 7 8][9]`` (three batches, 3 to 5 compacted away) gets bytes
-from the second batch on, up to what it takes or to the segment's end, cut in the midst of a batch
-as it may be; at 4 it gets the same. Only the first batch comes whole, however little is taken
-(KIP-74). Nothing is opened: bytes are sent as they are stored.
+from the second batch on, up to its limit or the segment's end, perhaps cut inside a batch. At
+offset 4 it gets the same. Only the first batch is always whole, however low the limit (KIP-74).
+Nothing is decoded: bytes are sent as they are stored.
 
 Source: Kafka 4.4 ``UnifiedLog.read``, ``LocalLog.fetchOffsetsByTimestamp``; KIP-74, KIP-98;
 measured on 4.4.0.
@@ -55,15 +55,15 @@ Read = Callable[[Segment, int, int], bytes]  # a segment, a position in it, how 
 EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -2, -1, -3, -4, -5
 EARLIEST_PENDING = -6  # upload: KIP-1023
 
-_WINDOW_BYTES = 16 << 10  # in which the headers behind an index entry are looked at
-_MOST_INDEXED = 256  # segments whose index is held
-_PLACE = struct.Struct(">qi")  # base offset, length: the begin of an entry of any magic
+_WINDOW_BYTES = 16 << 10  # read at once to find headers after an index entry
+_MOST_INDEXED = 256  # segments whose index is cached
+_PLACE = struct.Struct(">qi")  # base offset, length: the first fields of an entry of any magic
 _LENGTH_END = 12
 _HEADER_BYTES = 61
 
 
 class ByteRange(NamedTuple):
-    """Bytes of one segment; or, of an old format, batches made of them."""
+    """A byte range of one segment; for old formats, the batches converted from it."""
 
     segment: Segment
     position: int
@@ -77,22 +77,22 @@ class OutOfRange(Exception):
 
 
 class SegmentMissing(CorruptLog):
-    """The offset lies between two segments, where one is missing."""
+    """The offset is in a range whose segment is missing."""
 
 
 class OffsetLookup(NamedTuple):
-    """What ListOffsets answers; nothing found: -1 each."""
+    """The answer of ListOffsets; both are -1 if nothing was found."""
 
     offset: int = -1
     timestamp_ms: int = -1
 
 
 class ServedLog:
-    """A partition as it was listed. ``read``: gives bytes of a segment. ``lost``: first offset and
-    end of each range whose segments are missing.
+    """A partition, as listed. ``read`` returns bytes of a segment; ``lost`` has the first offset
+    and end of each range whose segments are missing.
 
     Raises:
-        LogError: its epochs or its topic's id cannot be read.
+        LogError: its leader epochs or its topic's id cannot be read.
     """
 
     def __init__(self, log: PartitionLog, read: Read, lost: Sequence[tuple[int, int]] = ()) -> None:
@@ -106,21 +106,21 @@ class ServedLog:
 
     @property
     def epoch(self) -> int:
-        """The last leader's."""
+        """The last leader epoch."""
         return self.epochs[-1].epoch if self.epochs else 0
 
     def end(self, is_committed: bool) -> int:
-        """What a consumer may read lies below."""
+        """The end of the offsets that a consumer may read."""
         return self.log.last_stable_offset if is_committed else self.log.high_watermark
 
     def epoch_of(self, offset: int) -> int:
-        """The leader under whom ``offset`` was written."""
+        """The leader epoch in which ``offset`` was written."""
         n = bisect_right([each.start_offset for each in self.epochs], offset) - 1
         return self.epochs[n].epoch if n >= 0 else self.epoch
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """The greatest epoch not above ``epoch``, and the offset behind its last record; -1, -1
-        where there is none (KIP-101).
+        """The greatest epoch not above ``epoch``, and the offset after its last record; -1, -1 if
+        there is none (KIP-101).
         """
         if epoch > self.epoch or epoch == -1:
             return -1, -1
@@ -134,7 +134,8 @@ class ServedLog:
         return self.epochs[n].epoch, end
 
     def producer_entries(self) -> Mapping[tuple[int, int], ProducerEntry]:
-        """Producers as the broker wrote them when it stopped at the log's end, by id and epoch.
+        """Producers by id and epoch, from the snapshot that the broker wrote at the log's end when
+        it stopped.
 
         Empty if there is no snapshot of that end.
 
@@ -154,16 +155,16 @@ class ServedLog:
     def stretch(
         self, offset: int, most_bytes: int, is_committed: bool, is_first: bool
     ) -> ByteRange | None:
-        """What a fetch at ``offset`` gets; None: nothing so far.
+        """The byte range for a fetch at ``offset``. None if there is nothing to read yet.
 
         Args:
-            most_bytes: of them; where ``is_first`` holds the first batch comes whole nevertheless.
-            is_committed: only what lies below the last stable offset, with the transactions of it
-                that were aborted.
+            most_bytes: the limit; with ``is_first`` the first batch is whole even if it is larger.
+            is_committed: only offsets below the last stable offset, with the aborted transactions
+                among them.
 
         Raises:
-            OutOfRange: the log does not reach there.
-            CorruptLog: no batch lies where one should, or the offset is lost.
+            OutOfRange: the offset is outside the log.
+            CorruptLog: the position has no batch, or the offset is lost.
         """
         log, end = self.log, self.end(is_committed)
         if not log.log_start <= offset <= max(log.high_watermark, log.log_start):
@@ -199,12 +200,12 @@ class ServedLog:
         return None
 
     def _place(self, n: int, offset: int) -> tuple[int, BatchHeader] | None:
-        """Where the first batch lies that has ``offset`` or what follows, and its header."""
+        """The position and header of the first batch that has ``offset`` or a later one."""
         segment = self.log.segments[n]
         start = self._index(n).lookup(offset)[1] if offset > segment.base_offset else 0
         for position, header in self._headers(segment, start):
             if position == start and start and header.base_offset > offset:
-                return self._walk(segment, offset)  # an index that is not true
+                return self._walk(segment, offset)  # the index is wrong
             if header.last_offset >= offset:
                 return position, header
         return None
@@ -219,14 +220,14 @@ class ServedLog:
         """The headers from byte ``start`` on.
 
         Raises:
-            CorruptLog: what lies there is no batch.
+            CorruptLog: the bytes are not a batch.
         """
         position, begin, window = start, 0, b""
         while position < segment.size_bytes:
             if position + _HEADER_BYTES > begin + len(window):
                 begin = position
                 window = self._read(segment, begin, min(_WINDOW_BYTES, segment.size_bytes - begin))
-            try:  # a ``with`` would take as long as the rest
+            try:  # a ``with`` would take as long as the decoding
                 header = decode_batch_header(window, position - begin)
             except LogError as error:
                 raise error.located(segment.path, begin) from error
@@ -244,8 +245,9 @@ class ServedLog:
         return found
 
     def _aborted(self, n: int, offset: int, position: int) -> tuple[tuple[int, int], ...]:
-        """The aborted transactions with anything from ``offset`` up to the byte ``position``: some
-        more do no harm, one less would.
+        """The aborted transactions with data from ``offset`` up to the byte ``position``.
+
+        Superfluous ones are harmless, a missing one is not.
         """
         index = self._index(n)
         behind = int(index.positions.searchsorted(position, side="left"))
@@ -257,7 +259,9 @@ class ServedLog:
         )
 
     def _remade(self, segment: Segment, position: int, size: int) -> ByteRange:
-        """Whole entries of magic 0 and 1 as batches of today, which newer clients want."""
+        """Whole entries of magic 0 and 1, converted to batches of magic 2, which newer clients
+        require.
+        """
         made: list[bytes] = []
         data = self._read(segment, position, size)
         at = 0
@@ -282,7 +286,7 @@ class ServedLog:
     # ------------------------------------------------------------------ by time
 
     def offset_at(self, timestamp: int, is_committed: bool) -> OffsetLookup:
-        """What ListOffsets answers for a time in ms, or for one of its negative numbers.
+        """The answer of ListOffsets for a time in ms, or for one of its negative constants.
 
         Raises:
             CorruptLog: a batch on the way cannot be read.
@@ -313,7 +317,7 @@ class ServedLog:
         return OffsetLookup()
 
     def _newest(self) -> OffsetLookup:
-        """The first record with the largest time of all."""
+        """The first record with the largest timestamp of the log."""
         best = OffsetLookup()
         newest = max((each.largest_timestamp_ms for each in self.log.segments), default=-1)
         for n, segment in enumerate(self.log.segments):
@@ -331,7 +335,7 @@ class ServedLog:
         return best
 
     def _before(self, n: int, timestamp: int) -> int:
-        """A position with no record of ``timestamp`` or later before it."""
+        """A position before which no record has ``timestamp`` or later."""
         segment = self.log.segments[n]
         with suppress(LogError):
             times, offsets = read_time_index(segment)
@@ -348,12 +352,12 @@ class ServedLog:
 
 
 def stretch_from(segment: Segment, offset: int, end: int) -> Segment | None:
-    """The stretch of a segment, which ends at offset ``end``, whose batches have ``offset`` or what
-    follows; None: it has none.
+    """The part of a segment (which ends at offset ``end``) from the batch with ``offset`` on. None
+    if there is none.
 
     Raises:
-        CorruptLog: no batch lies where one should.
-        CommitConflict: it is gone, or another one.
+        CorruptLog: the bytes are not a batch.
+        CommitConflict: the segment was deleted or replaced.
     """
     start, _ = stretch_of(segment, offset, end, end)
 
@@ -368,9 +372,9 @@ def stretch_from(segment: Segment, offset: int, end: int) -> Segment | None:
 
 
 def _index_of(segment: Segment) -> OffsetIndex:
-    """Its index; an empty one where a crash left none that anybody may look into."""
+    """The segment's index. An empty one if a crash left none that can be used."""
     path = index_path(segment.path)
-    with suppress(LogError, ValueError):  # of a tier, whose files are not named by offsets
+    with suppress(LogError, ValueError):  # files of a tier are not named by offsets
         if segment.position:
             offsets, positions = read_offset_index(segment)
             inside = positions >= segment.position

@@ -1,4 +1,4 @@
-"""One file of a log, wherever it lies: what it is by its name, and its bytes."""
+"""A single file of a log: its kind by its name, and its bytes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _ROOT_FILES = (*_OFFSET_CHECKPOINTS, names.CLEAN_SHUTDOWN, names.META_PROPERTIES
 
 
 class SingleFile(NamedTuple):
-    """A file, what its name says it is, and the partition that its folder's name says."""
+    """A file, its kind by its name, and its partition by its folder's name."""
 
     path: str
     name: FileName
     partition: TopicPartition | None
-    root_file: str | None = None  # of a log root: its name without .tmp
+    root_file: str | None = None  # the name without .tmp, if the file belongs to a log root
 
     @property
     def is_offset_checkpoint(self) -> bool:
@@ -34,7 +34,7 @@ class SingleFile(NamedTuple):
 
     @property
     def base_offset(self) -> int:
-        """Of a metadata snapshot 0: its name says where it ends."""
+        """The offset in the file's name. 0 for a metadata snapshot, whose name has its end."""
         return 0 if self.name.kind is KafkaFileKind.METADATA_SNAPSHOT else self.name.offset or 0
 
     @property
@@ -45,7 +45,7 @@ class SingleFile(NamedTuple):
 
 
 def identify(path: str) -> SingleFile:
-    """Say what the file at ``path`` is.
+    """The kind of the file at ``path``, by its name.
 
     Raises:
         NotALog: no file of a log has such a name.
@@ -64,7 +64,7 @@ def identify(path: str) -> SingleFile:
         names.decode_tier_folder(over, above),
         names.decode_tier_file(os.path.basename(path)),
     )
-    if file is not None and not above.isdigit():  # there it is in chunks
+    if file is not None and not above.isdigit():  # in a folder of digits it is in chunks
         name = FileName(file.kind, offset=file.offset)
         found = SingleFile(path, name, tier.partition if tier else None)
     known = found.root_file is not None or not found.name.is_foreign
@@ -83,10 +83,10 @@ def identify(path: str) -> SingleFile:
 
 
 def reject_beyond(file: SingleFile) -> None:
-    """Of a log that a broker has open: a file that it may be writing is not read by itself.
+    """Refuse to read a single file that a broker may be writing.
 
     Raises:
-        LogHeld: it is of the segment that holds the high watermark, or lies behind it.
+        LogHeld: it belongs to the segment with the high watermark, or a later one.
     """
     if file.partition is not None and file.partition.topic == names.METADATA_TOPIC:
         reject_metadata(file.root)
@@ -104,7 +104,7 @@ def reject_beyond(file: SingleFile) -> None:
 
 
 def reject_metadata(root: str) -> None:
-    """No checkpoint says up to where the cluster's metadata log is whole.
+    """Refuse to read a metadata log in use: no checkpoint has the offset up to which it is whole.
 
     Raises:
         LogHeld: a broker has it open.
@@ -115,10 +115,10 @@ def reject_metadata(root: str) -> None:
 
 
 def segment_of(file: SingleFile) -> Segment:
-    """A ``.log`` file as a segment that stands alone, under whatever suffix.
+    """A ``.log`` file, with any suffix, as a segment that stands alone.
 
     Raises:
-        NotALog: the file is gone.
+        NotALog: the file does not exist any more.
     """
     try:
         seen = os.stat(file.path)

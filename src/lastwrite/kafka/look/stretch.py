@@ -1,7 +1,9 @@
-"""Which bytes of a segment hold a range of offsets, so that a small range of a large segment costs
-little: a stream reads its end again and again.
+"""The bytes of a segment that contain a range of offsets.
 
-    offsets    0    7    20    31    40 …        index: (6, byte 0), (19, 410), (30, 990), (39, 1500)
+They make a small range of a large segment cheap: a stream reads its end again and again.
+
+    offsets    0    7    20    31    40 …        index: (6, byte 0), (19, 410), (30, 990), (39,
+    1500)
     bytes      0   410  990  1500               20 to 33: from byte 990 on; 7 to 20: to byte 990
 """
 
@@ -19,11 +21,11 @@ from lastwrite.storage.reading import read_small
 
 
 def stretch_of(segment: Segment, first: int, end: int, segment_end: int) -> tuple[int, int]:
-    """Where the bytes begin and end that hold the offsets from ``first`` to below ``end``; with some
-    more, and all of the segment where its index does not tell.
+    """The byte range with the offsets from ``first`` to below ``end``, perhaps with some more.
 
-    An entry of the index counts where a batch begins that it fits. Of a segment that a broker
-    appends to, whose index it is writing, the batch has to end at the very offset of the entry.
+    It is the whole segment if its index does not help. An index entry is used only if a fitting
+    batch begins at its position. In a segment that a broker appends to, whose index is being
+    written, the batch must end at exactly the entry's offset.
     """
     whole = 0, segment.size_bytes
     is_hint = not segment.is_indexed
@@ -37,7 +39,7 @@ def stretch_of(segment: Segment, first: int, end: int, segment_end: int) -> tupl
         return whole
 
     def batch_at(row: int) -> BatchHeader | None:
-        """The header there; None: the entry does not fit."""
+        """The header at the entry's position. None if the entry does not fit."""
         position = int(index.positions[row])
         if not 0 < position < segment.size_bytes:
             return None
@@ -53,7 +55,7 @@ def stretch_of(segment: Segment, first: int, end: int, segment_end: int) -> tupl
         header = batch_at(row)
         if header is not None and header.base_offset <= first:
             begin = int(index.positions[row])
-    # What lies at or behind a position has offsets above the entry before.
+    # Batches at or after a position have offsets above those of the entry before it.
     row = int(np.searchsorted(index.offsets, end - 1)) + 1
     if end < segment_end and row < len(index):
         header = batch_at(row)

@@ -1,7 +1,7 @@
-"""Read one segment whole, prove every batch, count what is in it, and name what is wrong.
+"""Read one segment whole, verify every batch, count its contents, and report problems.
 
-The same kernels as a compaction's scan, in this process, a chunk at a time. A chunk whose records
-are damaged is gone through again batch by batch, so that one bad batch hides no other.
+Uses the kernels of a compaction's scan, in this process, a chunk at a time. If records of a chunk
+are damaged, it is processed again batch by batch, so that one bad batch does not hide others.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from lastwrite.storage.reading import exists, read_small, reader_of
 
 Note = Callable[[Problem], None]
 
-MOST_PRODUCERS = 1 << 20  # ids that are told apart: 8 MiB
+MOST_PRODUCERS = 1 << 20  # distinct ids that are counted: 8 MiB
 _HEADER_BYTES = 61
 _PRODUCER_ID_AT = 43
 _MAGIC_AT = 16
 
 
 class TransactionCount:
-    """Follows a log's transactions batch by batch. Holds the open ones."""
+    """Counts a log's transactions batch by batch. Holds the open ones."""
 
     def __init__(self) -> None:
         self._open: dict[int, list[int]] = {}  # producer: first offset, records so far
@@ -83,26 +83,26 @@ class TransactionCount:
 
     @property
     def open(self) -> list[OpenTransaction]:
-        """By first offset."""
+        """The open transactions, by first offset."""
         begun = sorted((first, producer_id) for producer_id, (first, _) in self._open.items())
         return [OpenTransaction(producer_id, first) for first, producer_id in begun]
 
 
 class Surveyor:
-    """Buffers for every segment, and the producers seen since the last ``new_partition``."""
+    """Buffers for all segments, and the producers since the last ``new_partition``."""
 
     def __init__(self, limit_bytes: int = BATCH_LIMIT_BYTES) -> None:
         self.limit_bytes = limit_bytes
         self.format = KafkaFormat(limit_bytes)
         self._secret = secret_from(
             b"\x01" * (8 * SECRET_WORDS)
-        )  # fingerprints are made and not looked at
+        )  # fingerprints are computed but not used
         self._states: ByteArray = np.empty(1 << 16, dtype=np.uint8)
         self._entries = np.empty((1 << 16, 2), dtype=np.uint64)
         self.new_partition()
 
     def new_partition(self) -> None:
-        """Forget the producers and their transactions."""
+        """Reset the producers and their transactions."""
         self._producers: Int64Array = np.empty(0, dtype=np.int64)
         self.transactions = TransactionCount()
 
@@ -119,7 +119,9 @@ class Surveyor:
         note: Note,
         advance: Callable[[int], None],
     ) -> SegmentInspection:
-        """Read ``segment`` to its end; no offset may reach ``end_offset``. Problems go to ``note``."""
+        """Read ``segment`` to its end; no offset may reach ``end_offset``. Problems are passed to
+        ``note``.
+        """
         found = SegmentInspection(
             file=segment.path,
             base_offset=segment.base_offset,
@@ -133,7 +135,7 @@ class Surveyor:
             walk.run()
         except LogError as error:
             walk.note(kafka_problem_of(error, segment.path))
-        if walk.is_whole:  # else the last entries may be right, and what they speak of unreadable
+        if walk.is_whole:  # else the last entries may be right and their batches unreadable
             largest = found.contents.max_timestamp
             indexes.ends(segment.size_bytes, walk.next_offset, -1 if largest is None else largest)
         for problem in indexes.problems:
@@ -146,12 +148,12 @@ class Surveyor:
         return found
 
     def count(self, data: ByteArray, buffer: ByteArray, table: BatchTable, into: Contents) -> None:
-        """Visit every record of the batches in ``table``, which lie in ``buffer``, and in ``data``
+        """Visit every record of the batches in ``table``, which are in ``buffer``, and in ``data``
         as on disk.
 
         Raises:
-            CorruptLog, OutOfMemoryBudget: positions count from the begin of ``data``; ``into`` is
-                then untouched.
+            CorruptLog, OutOfMemoryBudget: positions count from the start of ``data``; ``into`` is
+            then unchanged.
         """
         tombstones = keyless = control = 0
         kinds = np.zeros(len(table), dtype=np.uint8)  # state of each batch's first record
@@ -197,7 +199,7 @@ class Surveyor:
         into.add(more)
 
     def _follow(self, table: BatchTable, kinds: ByteArray) -> None:
-        """Tell the transactions of these batches; ``kinds``: the state of each one's first record."""
+        """Add the batches to the transactions; ``kinds``: the states of their first records."""
         rows = np.flatnonzero(table["flags"] & IS_TRANSACTIONAL)
         fields = (
             table[name][rows].tolist()
@@ -212,7 +214,7 @@ class Surveyor:
                 self.transactions.marker(producer_id, bool(kind & ABORTED))
 
     def _note_producers(self, buffer: ByteArray, table: BatchTable) -> int:
-        """Remember the producers of these batches; returns how many batches have one."""
+        """Add the producers of these batches; returns how many batches have one."""
         positions = table["position"][(table["flags"] & HAS_PRODUCER) != 0]
         if len(positions) and len(self._producers) < MOST_PRODUCERS:
             raw = buffer[positions[:, None] + np.arange(_PRODUCER_ID_AT, _PRODUCER_ID_AT + 8)]
@@ -222,7 +224,7 @@ class Surveyor:
 
 
 class _SegmentWalk:
-    """The way through one segment."""
+    """The walk through one segment."""
 
     def __init__(
         self,
@@ -241,7 +243,7 @@ class _SegmentWalk:
         self._indexes = indexes
         self._tell = note
         self._advance = advance
-        self.next_offset = segment.base_offset  # behind the last batch
+        self.next_offset = segment.base_offset  # after the last batch
         self.is_whole = True  # every batch so far could be read
 
     def note(self, problem: Problem) -> None:
@@ -280,7 +282,7 @@ class _SegmentWalk:
                     return
 
     def _past(self, error: LogError, position: int, data: ByteArray) -> int:
-        """Name what is wrong at ``position``; returns the bytes to pass over, 0: nobody knows."""
+        """Report the error at ``position``. Returns the number of bytes to skip; 0 if unknown."""
         size = frame_bytes(data)
         left = self._segment.size_bytes - position
         self.note(kafka_problem_of(error, self._segment.path, position))
@@ -288,12 +290,12 @@ class _SegmentWalk:
             return 0
         if size == left:
             return size
-        # Go on only where another batch seems to begin.
+        # Continue only if another batch seems to follow.
         behind = data[size : size + 17]
         return size if len(behind) < 17 or (behind[16] <= 2 and frame_bytes(behind) > 0) else 0
 
     def _take(self, data: ByteArray, held: ByteArray, table: BatchTable, position: int) -> None:
-        """Count the batches of ``table``, which lie in ``held``; ``data`` is as on disk."""
+        """Count the batches of ``table``, which are in ``held``; ``data`` is as on disk."""
         if int(table["next_offset"][-1]) > self._end_offset:
             row = table[int(np.argmax(table["next_offset"] > self._end_offset))]
             self.note(
@@ -322,10 +324,10 @@ class _SegmentWalk:
 
 
 def count_entries(segment: Segment, kind: KafkaFileKind, note: Note) -> int | None:
-    """How many entries an index of ``segment`` has; None where it is missing or unreadable, which
-    is noted.
+    """The number of entries in an index of ``segment``. None if it is missing, unusable or
+    unreadable.
 
-    None too where nobody may look into it.
+    An unreadable one is noted.
     """
     stem, _, tail = segment.path.rpartition(".log")
     path = f"{stem}{kind}{tail}"
@@ -336,7 +338,7 @@ def count_entries(segment: Segment, kind: KafkaFileKind, note: Note) -> int | No
         return None
     try:
         return sum(1 for _ in index_rows(read_small(path), kind, segment.base_offset, None))
-    except RemoteFailed:  # nobody knows what is in it
+    except RemoteFailed:  # its contents are unknown
         raise
     except LogError as error:
         note(kafka_problem_of(error, path))
