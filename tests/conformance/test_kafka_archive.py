@@ -472,7 +472,7 @@ def too_late(root: Path) -> None:
 @pytest.mark.parametrize(
     "change, status, words",
     [
-        (made_anew, 1, "the topic was made anew: its id is"),
+        (made_anew, 1, "the topic was created again: its id is"),
         (moved_on, 1, "begins at offset 25 and the archive ends at 20: 5 offsets between are lost"),
         (changed_epochs, 1, "has offsets 15 to 20 of leader epoch 1, the log of a later one"),
         (

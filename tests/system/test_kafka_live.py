@@ -456,7 +456,9 @@ def test_a_topic_made_anew(broker: Broker, tmp_path: Path) -> None:
     create_topic(broker, "anew", {})
     write_plain(broker, "anew", 20)
 
-    assert "the topic was made anew" in refused(one(broker, archive.to, "anew"), archive, before)
+    assert "the topic was created again" in refused(
+        one(broker, archive.to, "anew"), archive, before
+    )
     old = archive.batches()
     done = one(broker, archive.to, "anew", sets_aside=True)
     assert done.is_new and done.end_offset == 20 and done.aside is not None

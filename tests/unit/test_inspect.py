@@ -376,4 +376,4 @@ def test_damaged_checkpoint_is_printed_once_with_its_own_remedy(
     assert run(["inspect", str(tmp_path)]) == 3
     printed = capsys.readouterr().out
     assert printed.count("'orders 0 9' is not a number") == 1
-    assert "mend it by hand" in printed and "move the partition's folder" not in printed
+    assert "repair it by hand" in printed and "move the partition's folder" not in printed

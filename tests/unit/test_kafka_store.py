@@ -345,7 +345,7 @@ ONE_BATCH = len(batch(40))
             put("partition.metadata", b"version: 0\ntopic_id: x"),
             "partition.metadata",
             11,
-            "no topic id",
+            "is not a topic id",
         ),
         (
             put("../cleaner-offset-checkpoint", b"0\n1\nt 0 x\n"),

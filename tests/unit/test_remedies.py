@@ -97,7 +97,7 @@ CASES = {
     "a path of no system": Case(
         lambda at: (at / "empty").mkdir(),
         "dump empty",
-        "of RocketMQ a store, of Pulsar an archive",
+        "for RocketMQ give a store, for Pulsar an archive",
         nothing,
         "dump root",
     ),

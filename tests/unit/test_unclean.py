@@ -348,7 +348,7 @@ def test_empty_segments_behind_the_end_are_neither_seen_nor_touched(folder: Path
     again = log_dir.read_partition(str(folder))
     assert (again.end_offset, again.unseen) == (log.end_offset, log.unseen)
     (folder / name(END + 1)).touch()
-    with pytest.raises(CommitConflict, match="the segment came"):
+    with pytest.raises(CommitConflict, match="the segment appeared"):
         check_unchanged(again)
 
 

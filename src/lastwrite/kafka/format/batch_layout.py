@@ -17,8 +17,7 @@ from lastwrite.encoding.layout import I8, I16, I32, I64, U32, At, layout
 
 MAGIC = 2
 UNKNOWN_MAGIC = (
-    "the magic of a record batch is none of 0, 1, 2: a newer release wrote it, or "
-    "the byte is damaged"
+    "the magic of a record batch is not 0, 1 or 2: a newer release wrote it, or the byte is damaged"
 )
 LENGTH_END = 12  # batch_length counts the bytes after this one
 CRC_START = 21  # the first byte that the crc covers

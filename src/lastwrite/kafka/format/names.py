@@ -178,7 +178,7 @@ def segment_file_name(
         raise ValueError(f"offset {offset} is outside 0 to 2^63 - 1")
     name = f"{offset:020d}{kind}{'' if attempt is None else '.' + attempt}{suffix}"
     if classify(name) != FileName(kind, suffix, offset, attempt):
-        raise ValueError(f"{name!r} is no name of a segment's file")
+        raise ValueError(f"{name!r} is not the name of a segment's file")
     return name
 
 
@@ -231,7 +231,7 @@ def folder_name(partition: TopicPartition) -> str:
     """
     name = f"{partition.topic}-{partition.partition}"
     if decode_folder_name(name) != FolderName(partition):
-        raise ValueError(f"{name!r} names no partition")
+        raise ValueError(f"{name!r} is not the name of a partition's folder")
     return name
 
 

@@ -17,7 +17,7 @@ RESTORE = (
     "and bring back the whole folder from a backup, never a single file"
 )
 REBUILD = (
-    "copy the folder; where lastwrite verify finds no other damage in it, stop the broker, move this segment's .index, "
-    ".timeindex and .txnindex out of the folder, and start it: it makes them anew, and cuts this segment where a batch "
-    "of it is not whole"
+    "copy the folder; if lastwrite verify finds no other damage in it, stop the broker, move this segment's .index, "
+    ".timeindex and .txnindex out of the folder, and start it: it rebuilds them, and truncates this segment "
+    "at its first incomplete batch"
 )

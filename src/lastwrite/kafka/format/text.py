@@ -121,7 +121,7 @@ def decode_partition_metadata(text: bytes) -> str:
     lines = text.split(b"\n", 1)
     version = _property(lines[0], b"version", 0)
     if not _NUMBER.fullmatch(version):
-        raise CorruptLog("version is no number", 0)
+        raise CorruptLog("version is not a number", 0)
     if int(version) != 0:
         raise UnsupportedFormat(f"partition metadata of version {int(version)}", 0)
     at = len(lines[0]) + 1
@@ -156,7 +156,7 @@ def topic_id_bytes(topic_id: str) -> bytes:
     except (binascii.Error, ValueError):
         raw = b""
     if len(raw) != 16 or not any(raw) or topic_id_text(raw) != topic_id:
-        raise ValueError(f"{topic_id!r} is no topic id")
+        raise ValueError(f"{topic_id!r} is not a topic id")
     return raw
 
 

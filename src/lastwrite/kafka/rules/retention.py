@@ -84,7 +84,7 @@ def _ask(
         )
     if rule is RetentionRule.LOG_START:
         if is_last:
-            return False, "it is the last one, which no log start takes"
+            return False, "it is the last segment, which no log start deletes"
         return end <= limit, f"it ends at offset {end}, and the log starts at {limit}"
     if rule is RetentionRule.BYTES:
         without = bytes_left - segment.size_bytes

@@ -51,7 +51,7 @@ class ServeConfig(SettingsTable):
         SettingsTable.__post_init__(self)
         if self.asks_for_certificate and not (self.certificate and self.client_ca):
             raise InvalidConfig(
-                "ssl.client.auth=required needs a certificate of our own, and whom to believe",
+                "ssl.client.auth=required needs a server certificate and the trusted authorities",
                 remedy="give ssl.certificate.location and ssl.ca.location",
             )
 

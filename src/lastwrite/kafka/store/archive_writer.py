@@ -167,7 +167,7 @@ class KafkaArchiveWriter:
             return DivergenceReason(
                 HoldReason.FORK,
                 f"the log ends at offset {self._source.end}, the archive at {before.end_offset}: "
-                "the log was cut after it was fetched, or the topic made anew",
+                "the log was truncated after it was fetched, or the topic was created again",
             )
         return why
 
@@ -175,8 +175,8 @@ class KafkaArchiveWriter:
         end = self._log.end_offset
         return DivergenceReason(
             HoldReason.FORK,
-            f"the log has other records below offset {end} than were fetched: it was cut and went "
-            "on, or the topic was made anew",
+            f"the log has other records below offset {end} than were fetched: it was truncated and "
+            "continued, or the topic was created again",
         )
 
     # ------------------------------------------------------------------ batches

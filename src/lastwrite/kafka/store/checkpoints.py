@@ -20,13 +20,13 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.storage import files
 from lastwrite.storage.file_state import FileState
 
-_BY_HAND = "mend it by hand: a line is a topic, a partition and an offset"
+_BY_HAND = "repair it by hand: each line has a topic, a partition and an offset"
 # Following a remedy restores no deleted record, and never marks a record as replicated that is
 # not.
 _REMEDIES = {
     CLEANER_OFFSETS: f"{_BY_HAND}; or move it away: the next round then begins at each log's start",
     HIGH_WATERMARKS: f"{_BY_HAND}; or move it away and start the broker, which writes it again, before compacting",
-    LOG_STARTS: f"{_BY_HAND}: without it records come back that were deleted from the start of a log",
+    LOG_STARTS: f"{_BY_HAND}; without it, records deleted from the start of a log would reappear",
 }
 _NONE: Mapping[TopicPartition, int] = MappingProxyType({})
 

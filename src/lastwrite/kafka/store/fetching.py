@@ -61,18 +61,18 @@ from lastwrite.storage.reading import reader_of
 
 Aborted = tuple[tuple[int, int, int, int], ...]  # see ``archived``
 
-_ELSEWHERE = "bring it into an archive of its own: give another --to"
+_ELSEWHERE = "fetch it into an archive of its own: give another --to"
 _ASIDE = (
-    "bring it into an archive of its own: give another --to; or set aside what the archive has "
-    "that the log has not, and go on: --set-aside"
+    "fetch it into an archive of its own: give another --to; or set aside the part of the archive "
+    "that the log lacks, and continue: --set-aside"
 )
 _GAP = (
-    "accept that they are lost, which the archive's manifest notes and commands name: "
-    "--accept-gap; or set aside what the archive has, and bring the log anew: --set-aside; or "
-    "bring it into an archive of its own: give another --to"
+    "accept the loss, which the archive's manifest records and commands report: --accept-gap; or "
+    "set the archive's contents aside, and fetch the whole log again: --set-aside; or "
+    "fetch it into an archive of its own: give another --to"
 )
 _NO_WATERMARK = (
-    "no broker's high watermark lies inside a batch: start the broker, which writes it anew, or "
+    "a broker's high watermark is never inside a batch: start the broker, which writes it again, or "
     "fetch from another replica"
 )
 
@@ -321,7 +321,7 @@ def another(log_start: int, before: ArchivedLog, topic_id: str | None) -> Diverg
         there = before.topic_id
         return DivergenceReason(
             HoldReason.ANOTHER,
-            f"the topic was made anew: its id is {topic_id}, that in the archive {there}",
+            f"the topic was created again: its id is {topic_id}, and {there} in the archive",
         )
     if log_start > before.end_offset:
         return DivergenceReason(
@@ -365,7 +365,7 @@ def fork(
         return DivergenceReason(
             HoldReason.FORK,
             f"the log ends at offset {end} in leader epoch {newest}, and the archive has offsets up "
-            f"to {before.end_offset} of epoch {last}: it went on from an older copy",
+            f"to {before.end_offset} of epoch {last}: the log continued from an older copy",
         )
     for epoch in sorted(here.keys() & there.keys()) if may_be_another else ():
         if here[epoch] != there[epoch] and max(here[epoch], there[epoch]) > epochs[0][1]:
@@ -393,7 +393,7 @@ def lost_deletes(before: ArchivedLog, since_ms: int, retention_ms: int) -> Diver
         HoldReason.DELETES,
         f"the broker's cleaner has been at offsets from {before.end_offset} on, and the last fetch "
         f"was {since_ms // 3_600_000} hours ago: deletes are kept for {retention_ms} ms "
-        "(delete.retention.ms), so some may have gone unseen",
+        "(delete.retention.ms), so some may have been missed",
     )
 
 

@@ -64,9 +64,9 @@ def reject_tier(root: str) -> None:
     """
     if is_tier(root):
         raise InvalidConfig(
-            "the segments of a broker's tier are only read",
+            "this is a broker's tier, which Lastwrite only reads",
             path=root,
-            remedy="bring them into an archive and compact that: "
+            remedy="fetch it into an archive and compact that: "
             f"lastwrite fetch {root} --to ARCHIVE, then lastwrite compact ARCHIVE",
         )
 
@@ -94,7 +94,7 @@ def hold(root: str, names: Iterable[TopicPartition]) -> Iterator[None]:
                 raise LogHeld(
                     f"{inside[0][0]} is a symbolic link into another broker's log root, {other}",
                     path=os.path.join(root, str(inside[0][0])),
-                    remedy="give the path below the root that has it, and take the link away",
+                    remedy="give the path below the root that owns the partition, and remove the link",
                 )
             stack.enter_context(locking.hold(other, [there for _, there in inside], PLACE))
         _reject_if_written(root, names)
@@ -160,9 +160,9 @@ def reject_starting(root: str) -> None:
         noted_s = 0.0
     if noted_s < begun_s + _STARTS_AT_LEAST_S:
         raise LogHeld(
-            "a broker that has the log root has noted no high watermark yet: it is starting",
+            "a broker is starting on the log root: it has written no high watermark yet",
             path=path,
-            remedy="try again in some seconds",
+            remedy="try again in a few seconds",
         )
 
 

@@ -71,7 +71,7 @@ from lastwrite.storage.parallel_sync import run_steps_serially
 from lastwrite.storage.reading import AGAIN, SETTLED_NS, TRY_AGAIN
 
 _MOVE_AWAY = "move it out of this folder: it is no part of the log"
-_BRING_BACK = "bring back the file from a backup of this folder, or from a replica in sync"
+_BRING_BACK = "restore the file from a backup of this folder, or from a replica in sync"
 _LOOKS, _LOOK_AGAIN_S = 500, 0.06  # within 30 s a broker writes new high watermarks several times
 _MOST_WALKED_BYTES = 16 << 20  # the largest segment without an index whose end is searched
 _NOTING_NS = 1_000_000_000  # upper bound of the time between collecting and writing watermarks
@@ -420,7 +420,7 @@ class _PartitionListing:
                 true = tuple(by_marker[offset] for offset in sorted(by_marker))
                 if true != known:
                     self._found.recovered(
-                        "does not go with the records: they say themselves what was aborted",
+                        "does not match the records, which show what was aborted",
                         segment_file_name(segment.base_offset, KafkaFileKind.TRANSACTION_INDEX),
                     )
                     segment, known = replace(segment, is_abort_indexed=False), true
@@ -431,12 +431,12 @@ class _PartitionListing:
 
     def _report_recovered(self, names: Sequence[str]) -> None:
         if self._state.renames:
-            words = "new segments that a crash left on their way: they count"
+            words = "new segments of an unfinished swap: they count"
             self._found.recovered(words, self._state.renames[0][0])
             return
         for name in names:
             if classify(name).suffix in (Suffix.SWAP, Suffix.CLEANED):
-                words = "new segments that were never finished: they do not count"
+                words = "new segments that were never finished: they are ignored"
                 self._found.recovered(words, name)
                 return
 
@@ -492,7 +492,7 @@ class _PartitionListing:
                     said = f"producer {entry.producer_id} in {name} wrote up to {entry.last_offset}"
                     found.witnesses.append(EndEvidence(entry.last_offset + 1, said))
             except LogError as error:
-                found.recovered(f"{error.problem}: passed over, as a broker does", name, error.at)
+                found.recovered(f"{error.problem}: ignored, as by a broker", name, error.at)
         elif kind in (KafkaFileKind.LEADER_EPOCHS, KafkaFileKind.PARTITION_METADATA):
             try:
                 if name == LEADER_EPOCHS:
@@ -581,7 +581,7 @@ class _PartitionListing:
                 behind = self._bases[len(segments) :]
                 if behind:
                     self._found.recovered(
-                        f"{len(behind)} segments behind the place where the log ends are not seen",
+                        f"{len(behind)} segments after the end of the log are ignored",
                         segment_file_name(behind[0], KafkaFileKind.LOG),
                     )
                 break
@@ -602,13 +602,13 @@ class _PartitionListing:
         if found.error is not None and not is_damaged:
             size_bytes = found.size_bytes
             cut = seen.st_size - size_bytes
-            words = f"{found.error.problem}: the log ends, {cut} bytes are not seen"
+            words = f"{found.error.problem}: the log ends here, {cut} bytes are ignored"
             self._found.recovered(words, log, size_bytes)
         if found.has_markers:
             self._unsure.add(base)
         is_indexed = found.is_indexed(is_active=is_active)
         if not is_indexed and size_bytes and not is_damaged:
-            words = "is missing, or does not go with the records: not looked at"
+            words = "is missing, or does not match the records: not used"
             self._found.recovered(words, index)
         if found.error is None and size_bytes and self._may_precede_hole(base):
             self._note_hole(base, found.end_offset)
@@ -687,7 +687,9 @@ class _PartitionListing:
         layout = OFFSET_ENTRY if kind is KafkaFileKind.INDEX else TIME_ENTRY
         if name not in self._live:
             if is_filled and self._was_killed:
-                self._found.recovered("is missing: the time of its segment's file counts", name)
+                self._found.recovered(
+                    "is missing: the time of its segment's file is used instead", name
+                )
             elif is_filled:
                 words = "the file is missing, though its segment has records"
                 self._found.damaged(words, path, remedy=REBUILD)
@@ -706,7 +708,7 @@ class _PartitionListing:
         except OSError as error:
             raise to_log_error(error, path, "read the index") from error
         if len(data) < count:
-            raise CommitConflict("the index shrank while we looked", path=path, remedy=AGAIN)
+            raise CommitConflict("the index shrank while it was read", path=path, remedy=AGAIN)
         if is_kept:
             self._index = data
         tail = data[-layout.size :]

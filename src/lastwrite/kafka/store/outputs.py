@@ -103,7 +103,7 @@ def check_unchanged(log: PartitionLog, note: str | None = None) -> list[str]:
     came = [name for name in came if classify(name).kind is KafkaFileKind.LOG]
     if came:
         path = os.path.join(log.folder, live[min(came)])
-        raise CommitConflict("the segment came while we worked", path=path, remedy=AGAIN)
+        raise CommitConflict("the segment appeared while we worked", path=path, remedy=AGAIN)
     return names
 
 

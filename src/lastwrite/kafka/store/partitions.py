@@ -25,7 +25,7 @@ _DISOWNED = {
     FolderState.STRAY: "the partition is not assigned to this broker any more",
 }
 
-OTHERS = "of RocketMQ a store, of Pulsar an archive that lastwrite fetch made"  # in remedies
+OTHERS = "for RocketMQ give a store, for Pulsar an archive that lastwrite fetch made"  # in remedies
 
 
 def find_partitions(path: str, topic: Topics = None, partition: int | None = None) -> list[str]:
@@ -48,10 +48,10 @@ def find_partitions(path: str, topic: Topics = None, partition: int | None = Non
         return _of_one_topic_each(choose(in_tier, topic, partition, path))
     if is_address(path):
         raise NotALog(
-            "no partition of an archive or of a tier there",
+            "there is no partition of an archive or a tier",
             path=path,
-            remedy="check the address: that of the archive, as fetch --to has it, or of a folder in "
-            "it; or that of the folders TOPIC-PARTITION-TOPICID",
+            remedy="check the address: give the archive, as in fetch --to, or a folder in it; or the "
+            "folder of a tier's folders TOPIC-PARTITION-TOPICID",
         )
     path = os.path.abspath(path)
     if os.path.isfile(path):
@@ -93,7 +93,7 @@ def _of_one_topic_each(folders: list[str]) -> list[str]:
         other = found.setdefault(tiered.name_of(folder), folder)
         if other != folder:
             raise InvalidConfig(
-                f"topic {tiered.name_of(folder).topic} was made anew: the tier has it by two ids",
+                f"topic {tiered.name_of(folder).topic} was created again: the tier has it under two ids",
                 path=other,
                 remedy=f"give this folder, or {folder}",
             )
@@ -184,7 +184,7 @@ def name_in_root(path: str) -> TopicPartition:
     name = decode_folder_name(os.path.basename(path))
     if name is None:
         raise NotALog(
-            "this folder holds segments, but its name is no partition's",
+            "this folder contains segments, but its name is not a partition's",
             path=path,
             remedy="rename it to <topic>-<partition>, such as orders-0",
         )

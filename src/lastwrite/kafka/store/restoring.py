@@ -268,8 +268,8 @@ def _is_there(target: Target, log: PartitionLog, end: int) -> bool:
         f"a partition is there that begins at offset {there.log_start} and ends at "
         f"{there.end_offset}",
         path=folder,
-        remedy="nothing was changed; restore under another name by --as, or delete the topic, make "
-        "it anew, and run again",
+        remedy="nothing was changed; restore under another name with --as; or, if its records are not "
+        "needed, delete the topic, create it again, and run again",
     )
 
 
@@ -290,8 +290,8 @@ def reject_open(log: PartitionLog, open_from: Mapping[int, int]) -> None:
     """
     for producer, first in open_from.items():
         raise LogError(
-            f"a transaction of producer {producer} is open since offset {first}, and nobody "
-            "would end it: consumers of committed records would wait there for ever",
+            f"a transaction of producer {producer} is open since offset {first}, and no "
+            "producer would end it: consumers of committed records would wait there for ever",
             path=log.folder,
             remedy="--drop-open leaves its records out, as an abort would; nothing was changed",
         )

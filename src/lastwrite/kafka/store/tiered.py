@@ -71,8 +71,8 @@ _LAST = {
 }  # the last-written file of a segment
 _AT_ONCE = 16  # a request mostly waits for the store
 _REMEDY = (
-    "bring the segments back from the bucket's versions or a copy of the tier; "
-    "what the broker has deleted there by the topic's retention no longer counts"
+    "restore the segments from the bucket's versions or a copy of the tier; "
+    "segments that the broker has deleted by the topic's retention are not needed"
 )
 
 
@@ -526,7 +526,7 @@ def _cut(part: TierSegment, end: int) -> tuple[TierSegment, Problem | None]:
     if tail.end_offset != end:
         problem = Problem(
             ProblemKind.DAMAGED,
-            f"no batch ends at offset {end - 1}, from which on another segment counts",
+            f"no batch ends at offset {end - 1}, although the next segment begins after it",
             segment.path,
             tail.end,
             _REMEDY,
