@@ -1,1 +1,1 @@
-"""Kafka: bytes, files, rules, looking, and its ``System``."""
+"""Kafka: bytes, files, rules, inspection, and its ``System``."""

@@ -1,9 +1,9 @@
-"""What a reader holds a log against that a broker has open, or that rounds replace in an archive:
-whether what it read was still there.
+"""Checks that a log did not change while it was read, because a broker has it open or compactions
+replace it in an archive.
 
-The broker appends, closes segments, lets its cleaner exchange them and deletes what has expired; a
-new leader may make it cut the log. All of this but appending changes the folder, a file that was
-listed, or the leader epochs (docs/decisions/beside-a-broker.md).
+A broker appends, closes segments, lets its cleaner replace them and deletes expired ones; a new
+leader may make it truncate the log. All of this except appending changes the folder, a listed file,
+or the leader epochs (docs/decisions/beside-a-broker.md).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ T = TypeVar("T")
 
 
 def folder_state(folder: str) -> tuple[int, int]:
-    """The folder and when a file last came or went there.
+    """The folder's inode, and the time when a file was last added or removed.
 
     Raises:
         CommitConflict: the broker has deleted or moved the partition.
-        LogError: it cannot be looked at.
+        LogError: the folder cannot be read.
     """
     try:
         seen = os.stat(folder)
@@ -40,7 +40,7 @@ def folder_state(folder: str) -> tuple[int, int]:
 
 
 def noted_ns(root: str) -> int:
-    """When the broker noted its high watermarks; 0: it has not."""
+    """When the broker last wrote its high watermark checkpoint; 0 if it has not."""
     path = os.path.join(root, HIGH_WATERMARKS)
     try:
         return os.stat(path).st_mtime_ns
@@ -51,8 +51,8 @@ def noted_ns(root: str) -> int:
 
 
 def marks(folder: str, end_offset: int) -> tuple[object, ...]:
-    """What is the same as long as nothing below ``end_offset`` was cut off: the folder, and which
-    leaders wrote there.
+    """A value that stays equal while nothing below ``end_offset`` is truncated: the folder and the
+    leader epochs.
     """
     path = os.path.join(folder, LEADER_EPOCHS)
     epochs: object = ()
@@ -70,27 +70,29 @@ def marks(folder: str, end_offset: int) -> tuple[object, ...]:
     except OSError as error:
         raise to_log_error(error, path, "read the leader epochs") from error
     except LogError:
-        pass  # of a version that we do not know: the bytes count
+        pass  # an unknown version: compare the bytes
     return folder_state(folder)[0], epochs
 
 
 def check_uncut(log: PartitionLog) -> None:
-    """Of a log that a broker has open, hold it against what was listed: nothing was cut off.
+    """Check that a log that a broker has open was not truncated since it was listed.
 
     Raises:
-        CommitConflict: something was, or the partition is another one now.
+        CommitConflict: it was truncated, or replaced by another one.
     """
     if log.open_as is not None and marks(log.folder, log.end_offset) != log.open_as:
         raise CommitConflict(
-            "the log was cut, or made anew, while it was read", path=log.folder, remedy=TRY_AGAIN
+            "the log was truncated or created again while it was read",
+            path=log.folder,
+            remedy=TRY_AGAIN,
         )
 
 
 def check_unmoved(log: PartitionLog) -> None:
-    """The same, and that every segment is as it was.
+    """``check_uncut``, and check that every segment is unchanged.
 
     Raises:
-        CommitConflict: one is not.
+        CommitConflict: the log or a segment has changed.
     """
     check_uncut(log)
     if log.open_as is not None:
@@ -99,11 +101,13 @@ def check_unmoved(log: PartitionLog) -> None:
 
 @contextmanager
 def one_try(number: int, *logs: PartitionLog, is_last: bool = False) -> Iterator[None]:
-    """As ``reading.one_try``, of logs that brokers have open, or of archives: there a conflict is
-    passed over where another generation counts now. ``is_last``: nothing is passed over.
+    """``reading.one_try`` for logs that brokers have open, and for archives.
+
+    In an archive a conflict is ignored if a newer generation exists, so that the caller can try
+    again. With ``is_last`` no conflict is ignored.
 
     Raises:
-        CommitConflict: nobody changes them; or of the last try.
+        CommitConflict: nothing changes the logs, or this was the last attempt.
     """
     try:
         yield
@@ -122,9 +126,9 @@ def one_try(number: int, *logs: PartitionLog, is_last: bool = False) -> Iterator
 
 def _lost(log: PartitionLog) -> CommitConflict:
     return CommitConflict(
-        f"generation {log.generation} was replaced while it was read, and its objects removed",
+        f"generation {log.generation} was replaced while it was read, and its objects were removed",
         path=log.folder,
-        remedy="run again; let rounds and sweeps keep for longer what they replace "
+        remedy="run again; let compactions and sweeps keep replaced objects for longer "
         "(storage.keepReplacedMs)",
     )
 
@@ -132,8 +136,7 @@ def _lost(log: PartitionLog) -> CommitConflict:
 def read_again(
     log: PartitionLog, read: Callable[[str], PartitionLog], work: Callable[[PartitionLog], T]
 ) -> T:
-    """What ``work`` makes of a log; where a broker changed it meanwhile, of what ``read`` lists
-    then, a few times.
+    """``work(log)``, repeated a few times with a new listing if a broker changes the log meanwhile.
 
     Raises:
         CommitConflict: it changed every time.
@@ -148,11 +151,12 @@ def read_again(
 
 
 def go_on(log: PartitionLog, read: Callable[[str], PartitionLog], last: int) -> PartitionLog:
-    """``log`` as ``read`` lists it now, to be read on behind the offset ``last``; -1: from its
-    start. Offsets stay what they are from round to round.
+    """A new listing of ``log``, to continue after the offset ``last``; -1 means from its start.
+
+    Compaction does not change offsets, so reading can continue.
 
     Raises:
-        CommitConflict: what was read was cut off, or what comes next was deleted.
+        CommitConflict: the records already read were truncated, or the next ones were deleted.
     """
     check_uncut(log)
     before = log.generation

@@ -1,5 +1,7 @@
-"""An archive that follows topics of a live Kafka cluster: turn after turn, over one conversation a
-broker, and nothing is asked of the archive where nothing is new.
+"""An archive that follows topics of a live Kafka cluster.
+
+It fetches in turns, over one connection to each broker. If nothing is new, no request goes to the
+archive.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ from lastwrite.reports.following import FollowedLog
 from lastwrite.storage.choice import is_asked, is_named
 from lastwrite.storage.objects.promises import reject_if_broken
 
-_API_MS = 5_000  # for a leader to come back, by default: the next turn asks again
-_LEARN_S = 60.0  # settings and groups' positions are asked for anew
+_API_MS = 5_000  # the default timeout, short because the next turn tries again
+_LEARN_S = 60.0  # the interval for fetching settings and groups' offsets
 
 
 class KafkaFollowResult:
-    """See ``archive.following.FollowResult``."""
+    """See ``archive.following`` for the contract of each method."""
 
     def __init__(self, wanted: FollowRequest) -> None:
         if len(wanted.sources) > 1:
@@ -70,11 +72,11 @@ class KafkaFollowResult:
         return found
 
     def _names(self) -> list[TopicPartition]:
-        """The partitions that are wanted, as the cluster has them now."""
+        """The selected partitions, as the cluster has them now."""
         wanted = self._wanted
         try:
             self._cluster.refresh()
-        except RemoteFailed:  # perhaps it was restarted, and old conversations are over
+        except RemoteFailed:  # the cluster may have restarted, which breaks old connections
             self._cluster.close()
             self._cluster.refresh()
         if wanted.is_once:
@@ -83,18 +85,20 @@ class KafkaFollowResult:
             names = self._matching()
         gone = self._known - set(names)
         for topic in sorted({name.topic for name in gone}):
-            wanted.progress.note(f"{topic} is not in the cluster any more: its archive stays")
+            wanted.progress.note(f"{topic} is not in the cluster any more; its archive is kept")
         for name in gone:
             self._run.forget(name)
         return names
 
     def _matching(self) -> list[TopicPartition]:
-        """What there is so far; a name or a pattern that meets nothing may still meet something."""
+        """The partitions that match so far. A name or a pattern without a match may match a later
+        topic.
+        """
         wanted, topics = self._wanted, self._cluster.topics
         texts = (wanted.topic,) if isinstance(wanted.topic, str) else wanted.topic or ()
         for text in texts:
             if not any(is_asked(text, (name,)) for name in topics):
-                wanted.progress.note(f"waited for: {text}, of which the cluster has no topic yet")
+                wanted.progress.note(f"waiting for {text}: the cluster has no such topic yet")
         return [
             TopicPartition(topic, number)
             for topic, found in sorted(topics.items())
@@ -105,7 +109,7 @@ class KafkaFollowResult:
         ]
 
     def _learn(self, names: Sequence[TopicPartition]) -> None:
-        """Ask for settings and positions where it is time, or there are new topics."""
+        """Fetch settings and groups' offsets if they are old, or if there are new topics."""
         now_s = time.monotonic()
         if set(names) <= self._known and now_s - self._learnt_s < _LEARN_S:
             self._known = frozenset(names)
@@ -122,7 +126,9 @@ class KafkaFollowResult:
         run = self._run
         log = run.fetch(name)
         if log.aside is not None:
-            self._wanted.progress.note(f"{name}: set aside what the log has not: {log.aside}")
+            self._wanted.progress.note(
+                f"{name}: set aside the records that the log lacks: {log.aside}"
+            )
         level = run.levels.get(name)
         end, behind = run.ends.get(name), None
         if end is not None and level is not None:

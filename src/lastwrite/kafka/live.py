@@ -41,13 +41,14 @@ _SETTINGS_AT_ONCE = 500  # topics whose settings one request asks for
 
 
 def fetch_live(wanted: FollowRequest) -> LogsFetched:
-    """Bring topics of a cluster into an archive, up to what is replicated when each partition's
-    turn comes. One that is damaged, or does not continue what the archive has, is not touched
-    unless it is to be set aside; the others are brought. Kafka's own topics come only by name.
+    """Fetch topics of a cluster into an archive, up to each partition's high watermark.
+
+    A partition that is damaged, or does not continue the archived one, is left unchanged unless it
+    is to be set aside; the others are fetched. Internal topics are fetched only if they are named.
 
     Raises:
         NotALog: there is no such topic.
-        InvalidConfig: a setting, or the url.
+        InvalidConfig: a setting or the url is invalid.
         RemoteFailed: no broker answers.
     """
     url, to, topic = wanted.sources[0], wanted.to, wanted.topic
@@ -78,7 +79,7 @@ def fetch_live(wanted: FollowRequest) -> LogsFetched:
             coming = pool.map(run.fetch, names)
             try:
                 partitions = tuple(coming)
-            except BaseException:  # Ctrl-C: what has come since the last commit goes
+            except BaseException:  # Ctrl-C: records fetched since the last commit are dropped
                 run.stop()
                 raise
         unread = run.unread_positions
@@ -88,7 +89,7 @@ def fetch_live(wanted: FollowRequest) -> LogsFetched:
 def chosen(
     cluster: KafkaCluster, topic: Topics, partition: int | None, url: str
 ) -> list[TopicPartition]:
-    """The partitions that are asked for; of Kafka's own topics those that are named.
+    """The selected partitions; internal topics only if they are named.
 
     Raises:
         NotALog: there is none.
@@ -105,19 +106,19 @@ def chosen(
 
 @dataclass(frozen=True, slots=True)
 class PartitionSyncState:
-    """Up to where the archive had a partition, and what will be another when there is more."""
+    """The archive's end of a partition, and values that change when there is more to fetch."""
 
     end_offset: int
-    asked_ms: int  # when the log was asked for its bounds: the archive has all that there was
+    asked_ms: int  # when the log's bounds were fetched; the archive has everything up to then
     brought_ms: int  # as the manifest has it
     told: tuple[object, ...]
 
 
 class KafkaSyncContext:
-    """What all partitions of a call share, and of whoever follows all turns.
+    """The state that all partitions of a call share, and all turns when following.
 
-    ``levels``: of the partitions that were brought; one that is as it was then is not brought
-    again. ``ends``: high watermarks, as they were asked for last.
+    ``levels`` has the fetched partitions; one whose values are unchanged is not fetched again.
+    ``ends``: the last known high watermarks.
     """
 
     def __init__(
@@ -149,8 +150,9 @@ class KafkaSyncContext:
         self.ends: dict[TopicPartition, int] = {}
 
     def learn_positions(self) -> None:
-        """Ask where groups are: before any log's end is asked for, so that no group is beyond what
-        is brought.
+        """Fetch the groups' committed offsets.
+
+        This precedes the fetch of any log's end, so that no group is beyond the fetched records.
         """
         try:
             positions, unread = self._cluster.positions()
@@ -167,7 +169,7 @@ class KafkaSyncContext:
         overrides: Sequence[Override],
         rules: Mapping[str, object],
     ) -> None:
-        """Ask what is set for the topics.
+        """Fetch the topics' settings.
 
         Raises:
             RemoteFailed: no broker answers.
@@ -179,14 +181,14 @@ class KafkaSyncContext:
             for each, said in told.items():
                 known = None if isinstance(said, LogError) else said
                 if known is None:
-                    self._progress.note(f"{said}; what --config says holds")
+                    self._progress.note(f"{said}; the settings of --config are used")
                 found = resolve(each, overrides, known, rules, is_named(topic, (each,)))
                 self._settings[each] = known, found.config
 
     def _settings_of(
         self, topics: Sequence[str]
     ) -> dict[str, topic_settings.TopicMetadata | LogError]:
-        """The settings of the topics, of fewer at once where the connection breaks."""
+        """The topics' settings; fewer topics in each request if the connection breaks."""
         try:
             return self._cluster.settings(topics)
         except ConnectionBroken:
@@ -198,7 +200,7 @@ class KafkaSyncContext:
         return self._cluster.patiently(partial(self._cluster.settings, topics))
 
     def fetch(self, name: TopicPartition) -> FetchedLog:
-        """Bring one partition; anew, twice at most, where it or the archive changed meanwhile."""
+        """Fetch one partition; try again, twice at most, if it or the archive changes meanwhile."""
         folder = partition_address(self._to, SYSTEM, name.topic, name.partition)
         found = FetchedLog(
             topic=name.topic,
@@ -220,13 +222,13 @@ class KafkaSyncContext:
     def _set_aside(
         self, name: TopicPartition, folder: str, before: ArchivedLog, held: HoldReason
     ) -> str:
-        """Set aside what of the partition the log has not; where it is."""
+        """Set aside the archived records that the log lacks. Returns their address."""
         log = LiveLog(self._cluster, name, self._client)
         try:
             bounds, cut = log.bounds(), None
             if held is HoldReason.FORK:
                 cut = log.common_end(before.epochs, before.end_offset)
-                if cut == before.end_offset:  # leader epochs do not tell where they part
+                if cut == before.end_offset:  # leader epochs do not show where they diverge
                     cut = None
             return set_aside(self._to, folder, cut, bounds.log_start)
         finally:
@@ -285,11 +287,11 @@ class KafkaSyncContext:
         return done.of(found)
 
     def _bring(self, log: LiveLog, intake: KafkaArchiveWriter) -> None:
-        """Bring what lies in the intake's range, and let it count.
+        """Fetch the records of the intake's range, and commit them.
 
         Raises:
-            RemoteFailed: not all came; ``KafkaArchiveWriter.keep`` lets count what did. After any other error
-                what had come since the last commit is gone.
+            RemoteFailed: not all arrived; ``keep`` commits those that did. After any other error,
+                records since the last commit are dropped.
         """
         try:
             format = KafkaFormat(self._plain_bytes)
@@ -312,12 +314,12 @@ class KafkaSyncContext:
         return tuple((each.group, each.offset, each.leader_epoch, each.metadata) for each in found)
 
     def forget(self, name: TopicPartition) -> None:
-        """Of a partition that is not there any more."""
+        """Drop the state of a partition that does not exist any more."""
         self.levels.pop(name, None)
         self.ends.pop(name, None)
 
     def stop(self) -> None:
-        """Let whoever fetches leave off at the next batches, or where a broker is waited for."""
+        """Stop all fetches at the next batches, or while they wait for a broker."""
         self._pacer.stop()
         self._cluster.stop()
 

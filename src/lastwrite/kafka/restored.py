@@ -1,4 +1,4 @@
-"""What ``restore`` gave back of an archive of Kafka, as values."""
+"""The reports of ``restore`` for Kafka."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lastwrite.reports.untouched import UntouchedFile
 
 
 class RestoredLog(FrozenDocument, frozen=True, kw_only=True):
-    """One partition: what was given back, or why nothing was."""
+    """One restored partition, or the reason why it was not restored."""
 
     topic: str  # in the log root
     partition: int
@@ -19,24 +19,26 @@ class RestoredLog(FrozenDocument, frozen=True, kw_only=True):
     folder: str = field(name="path")
     first_offset: int | None = None
     end_offset: int | None = None
-    is_written: bool = field(default=False, name="written")  # else it was there, or is empty
+    is_written: bool = field(
+        default=False, name="written"
+    )  # else it was already there, or is empty
     segments: int = 0
     size_bytes: int = field(default=0, name="bytes")
-    # without producers, markers and aborted records: the cluster has it under another id
+    # producers, markers and aborted records were left out, because the topic has another id
     is_other_topic: bool = field(default=False, name="other_topic")
-    reason: str | None = None  # why nothing of it was restored
+    reason: str | None = None  # why it was not restored
     is_damaged: bool = field(default=False, name="damaged")
 
 
 class LogsRestored(FrozenDocument, frozen=True, kw_only=True):
-    """All partitions of a restore into a log root of Kafka."""
+    """All partitions of a restore into a Kafka log root."""
 
     path: str  # the log root
     partitions: tuple[RestoredLog, ...]
     notes: tuple[str, ...] = ()
-    # sets the groups' positions once the broker runs; null: the archive has none to be set
+    # the command that sets the groups' offsets once the broker runs; null if there are none to set
     groups_command: str | None = None
-    untouched: tuple[UntouchedFile, ...] = ()  # of the log root, beside partitions
+    untouched: tuple[UntouchedFile, ...] = ()  # files of the log root beside partitions
     # 3 where something of the archive is damaged, 1 where something could not be restored
     exit_status: ClassVar[int] = figure(lambda self: self.worst())
 
@@ -48,32 +50,34 @@ class LogsRestored(FrozenDocument, frozen=True, kw_only=True):
 
 
 class GroupGiven(FrozenDocument, frozen=True, kw_only=True):
-    """A consumer group's position in a partition that was given to a cluster."""
+    """A consumer group's offset in a partition that was restored to a cluster."""
 
     group: str
-    position: int  # that it had
-    offset: int | None = None  # where it stands now; None: nowhere
-    is_set: bool = field(default=False, name="set")  # by this run; else it stood somewhere already
-    reason: str | None = None  # why not
+    position: int  # its offset in the archive
+    offset: int | None = None  # its committed offset now; null if it has none
+    is_set: bool = field(default=False, name="set")  # by this run; else it already had an offset
+    reason: str | None = None  # why it was not set
 
 
 class LogGiven(FrozenDocument, frozen=True, kw_only=True):
-    """One partition that was given to a running cluster; its records have other offsets there."""
+    """A partition that was restored to a running cluster; its records have other offsets there."""
 
     topic: str  # in the cluster
     partition: int
     source: str  # its address in the archive
-    folder: str = field(name="path")  # where it went
-    first_offset: int | None = None  # there
+    folder: str = field(name="path")  # kafka://BROKERS/TOPIC-PARTITION
+    first_offset: int | None = None  # in the cluster
     end_offset: int | None = None
-    source_end: int | None = None  # up to which offset of the archive's log it was given
-    records: int = 0  # by this run
-    size_bytes: int = field(default=0, name="bytes")  # as they were sent
-    is_written: bool = field(default=False, name="written")  # else it was there, or is empty
+    source_end: int | None = None  # the end offset in the archive up to which it was restored
+    records: int = 0  # sent by this run
+    size_bytes: int = field(default=0, name="bytes")  # sent by this run
+    is_written: bool = field(
+        default=False, name="written"
+    )  # else it was already there, or is empty
     groups: tuple[GroupGiven, ...] = ()
-    # ``--groups``: the records were there, at the offsets that they had
+    # ``--groups``: only groups were set; the records already have the archive's offsets there
     is_groups_alone: bool = field(default=False, name="groups_alone")
-    reason: str | None = None  # why not all of it was given
+    reason: str | None = None  # why not all of it was restored
     is_damaged: bool = field(default=False, name="damaged")
 
 

@@ -1,4 +1,4 @@
-"""Kafka's share of the engine: its store, its rules and its format, joined."""
+"""Kafka's part of the engine: joins its store, its rules and its format."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ _ASK_AGAIN_S = 1.0
 
 
 class KafkaSystem(System):
-    """See ``engine.system`` for what each call owes."""
+    """See ``engine.system`` for the contract of each method."""
 
     name = "kafka"
     scan_kernel = "lastwrite.kafka.format.kernels:walk"
@@ -108,7 +108,7 @@ class KafkaSystem(System):
         check_overrides(self._sources.overrides)
         self._clusters = MetadataLookup(self._sources.roots, self._sources.metadata)
         self._rounds = archiving.KafkaRounds()
-        self._log_roots: set[str] = set()  # that are no archives
+        self._log_roots: set[str] = set()  # roots that are not archives
         self._asked: dict[str, tuple[float, MetadataSource, Hashable]] = {}
         self._positions: dict[str, tuple[float, GroupPositions | NotALog]] = {}
         self._resolved: dict[
@@ -141,7 +141,7 @@ class KafkaSystem(System):
     find = staticmethod(partitions.find_partitions)
 
     def merge_tiers(self, folders: Sequence[str]) -> list[str]:
-        """Without what a log root has of a partition of a tier: it is read with that."""
+        """``folders`` without log root partitions that are read together with their tier."""
         roots = self._sources.roots
         of_tier = (folder for folder in folders if tiered.is_tier(folder))
         part = {tier_and_root.local_folder(folder, roots) for folder in of_tier}
@@ -180,7 +180,7 @@ class KafkaSystem(System):
         KafkaTopicConfig.from_names(config)
 
     def settings(self, folder: str, config: Mapping[str, object]) -> KafkaTopicSettings:
-        """The topic's settings, and whose word they are (docs/decisions/explicit-compact.md)."""
+        """The topic's settings and where each comes from (docs/decisions/explicit-compact.md)."""
         topic, root = self.name_of(folder).topic, self.root_of(folder)
         is_named = folder in self._sources.named
         known, state = self._known_of(folder)
@@ -192,7 +192,7 @@ class KafkaSystem(System):
         return last[2]
 
     def _known_of(self, folder: str) -> tuple[TopicMetadata | None, Hashable]:
-        """What is known of a partition's topic, and the state in which that is."""
+        """A partition's topic metadata (None if unknown), and a value that changes with it."""
         if archived.is_archived(folder):
             known = self._rounds.known(folder)
             return None if known is None else known.told(), repr(known)
@@ -200,7 +200,7 @@ class KafkaSystem(System):
         return _known(self.name_of(folder).topic, spokesman, state), state
 
     def known_of(self, folder: str) -> TopicMetadata | None:
-        """What the cluster's metadata says of the partition's topic; None: nothing is known."""
+        """The metadata of the partition's topic. None if the metadata log does not list it."""
         return self._known_of(folder)[0]
 
     def _archived_known_of(self, folder: str) -> archived.ArchivedMetadata | None:
@@ -208,11 +208,10 @@ class KafkaSystem(System):
         return None if known is None else archived.ArchivedMetadata.of(known)
 
     def _metadata_of(self, root: str) -> tuple[MetadataSource, Hashable]:
-        """Which metadata log speaks for ``root``, and the state it is in; looked at again after a
-        moment.
+        """The metadata log used for ``root``, and its state; checked again after ``_ASK_AGAIN_S``.
 
-        A topic's settings cannot change while nobody has the root open; thousands of partitions
-        ask.
+        Thousands of partitions need it, and a topic's settings cannot change while no broker has
+        the root open.
         """
         now = time.monotonic()
         last = self._asked.get(root)
@@ -270,7 +269,7 @@ class KafkaSystem(System):
             raise LogError(
                 f"{why}: no round cleans it",
                 path=folder,
-                remedy="nothing was changed; inspect, dump, read, verify and fetch read it; to "
+                remedy="nothing was changed; inspect, dump, read, verify and fetch can read it; to "
                 f"compact it, copy it to a folder named {self.name_of(folder)} outside of the "
                 "log root",
             )
@@ -309,7 +308,7 @@ class KafkaSystem(System):
         return Decision(
             first_dirty=found.first_dirty,
             end=found.first_uncleanable,
-            # By another strategy a clean record may beat a dirty one, so all take part.
+            # With other strategies a clean record may win over a dirty one, so all take part.
             elect_from=found.first_dirty if strategy is Strategy.OFFSET else 0,
             dirty_ratio=found.ratio,
             reason=reason,
@@ -354,11 +353,11 @@ class KafkaSystem(System):
                 with suppress(NotALog):
                     there = self._positions_in(root, log.name, groups, reasons)
                     for group, offset in there.items():
-                        # one of two roots may have it from before
+                        # one of two roots may have an older offset
                         positions[group] = min(offset, positions.get(group, offset))
-            for group in reasons:  # another root may have an older position
+            for group in reasons:  # another root may have only an older offset
                 positions.pop(group, None)
-        named = settings.hold_tombstones_positions  # takes precedence over what lies beside the log
+        named = settings.hold_tombstones_positions  # takes precedence over offsets beside the log
         if named:
             wrong: dict[str, str] = {}
             positions |= self._positions_in(named, log.name, groups, wrong)
@@ -370,9 +369,10 @@ class KafkaSystem(System):
     def _positions_in(
         self, path: str, name: TopicPartition, groups: Sequence[str], reasons: dict[str, str]
     ) -> dict[str, int]:
-        """The positions of groups in a partition. Of a group that may have a later one, which
-        cannot be read, ``reasons`` gets the reason. Read again after a moment: thousands of
-        partitions ask.
+        """The groups' committed offsets in a partition, read again after ``_ASK_AGAIN_S``.
+
+        ``reasons`` gets the reason for each group that may have a later offset which cannot be
+        read. Thousands of partitions need the offsets.
         """
         now = time.monotonic()
         last = self._positions.get(path)
@@ -406,7 +406,9 @@ class KafkaSystem(System):
         return [[place[segment.base_offset] for segment in group] for group in groups]
 
     def expired(self, log: PartitionLog, config: Mapping[str, object], now_ms: int) -> Retention:
-        """By the topic's settings, as far as somebody states them (docs/decisions/retention.md)."""
+        """Retention by the topic's settings, as far as they are known
+        (docs/decisions/retention.md).
+        """
         settings = self.settings(log.folder, config)
         if not settings.is_policy_known:
             first = log.segments[0].base_offset if log.segments else log.log_start
@@ -432,7 +434,7 @@ class KafkaSystem(System):
         return KafkaFormat(plain_bytes)
 
     def recover(self, folder: str) -> None:
-        if not archived.is_archived(folder):  # of which a manifest is whole or not there
+        if not archived.is_archived(folder):  # an archive's manifest is complete or absent
             store.recover(folder)
 
     def read(self, folder: str, spend: Spend | None = None) -> PartitionLog:
@@ -448,18 +450,18 @@ class KafkaSystem(System):
         if not log.holes:
             return log
         settings = None
-        with suppress(LogError):  # of the cluster's metadata
+        with suppress(LogError):  # the cluster's metadata cannot be read
             settings = self.settings(log.folder, config)
         return replace(log, problems=(*log.problems, *judge_holes(log, log.holes, settings)))
 
     def read_judged(self, folder: str) -> PartitionLog:
-        """One partition as it is stored, for readers, with the judgement of ``judged``."""
+        """One partition as stored, for readers, with the problems of ``judged``."""
         return self.judged(store.read_partition(folder), {})
 
     check_unmoved = staticmethod(beside_a_broker.check_unmoved)
 
     def refuse_unwritable(self, log: PartitionLog, end: int) -> None:
-        if not archived.is_archived(log.folder):  # of which each object is new
+        if not archived.is_archived(log.folder):  # an archive gets only new objects
             store.reject_unwritable(log.folder, end)
 
     def aborted_by_log(self, log: PartitionLog) -> tuple[AbortedTransaction, ...]:
@@ -585,7 +587,7 @@ class KafkaSystem(System):
 
 
 def _makes_archive(log: PartitionLog, to: str | None) -> bool:
-    """Whether what is written of a log goes to an archive: its own, or a new one ``to``."""
+    """Whether the output of a log goes to an archive: its own, or a new one at ``to``."""
     if archived.is_archived(log.folder) or (to is not None and is_address(to)):
         return True
     return tiered.is_tier(log.folder)
@@ -596,12 +598,12 @@ def _has_records_from(log: PartitionLog, base_offset: int) -> bool:
 
 
 def _clean_until_ms(log: PartitionLog, first_dirty: int) -> int:
-    """When the last segment that begins below ``first_dirty`` was changed; 0: there is none."""
+    """When the last segment that begins below ``first_dirty`` was modified; 0 if there is none."""
     return next((s.mtime_ms for s in reversed(log.segments) if s.base_offset < first_dirty), 0)
 
 
 def _last_batch_end(log: PartitionLog) -> int:
-    """The log's end where only its last batch tells it; -1: an empty active segment does."""
+    """The log's end if only its last batch determines it; -1 if an empty active segment does."""
     return log.end_offset if log.segments[-1].base_offset < log.end_offset else -1
 
 
@@ -622,7 +624,7 @@ def _outputs(
 
 
 def _known(topic: str, spokesman: MetadataSource, state: Hashable) -> TopicMetadata | None:
-    """What the metadata says of a topic; None: it does not list it, or there is none."""
+    """The metadata of a topic. None if the metadata log does not list it, or if there is none."""
     if spokesman.folder is None:
         return None
     configs = _configs_of(spokesman.folder, state)
@@ -637,7 +639,7 @@ def _known(topic: str, spokesman: MetadataSource, state: Hashable) -> TopicMetad
 
 @lru_cache(maxsize=16)
 def _configs_of(folder: str, state: Hashable) -> metadata_log.ClusterConfigs | None:
-    """``metadata_log.cluster_configs``, read once a ``state`` of the metadata log."""
+    """``metadata_log.cluster_configs``, read once for each ``state`` of the metadata log."""
     return metadata_log.cluster_configs(folder)
 
 

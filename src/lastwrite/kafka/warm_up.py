@@ -1,10 +1,10 @@
-"""What a worker loads before there is work: modules and kernels of a round on Kafka's logs."""
+"""Load the modules and kernels of a Kafka compaction before a worker has work."""
 
 from __future__ import annotations
 
 import numpy as np
 
-import lastwrite.spark.folder_exchange  # noqa: F401  what a task of Spark unpickles
+import lastwrite.spark.folder_exchange  # noqa: F401  Spark tasks unpickle it
 from lastwrite.encoding.compression import Codec
 from lastwrite.encoding.fingerprint import SECRET_WORDS, secret_from
 from lastwrite.encoding.machine_code import is_kept
@@ -20,13 +20,13 @@ from lastwrite.model.policy import Policy, Strategy
 
 
 def is_compiled() -> bool:
-    """Whether the largest kernels are kept, as they are now."""
+    """Whether the compiled code of the largest kernels is cached and current."""
     each = (kernels.split, kernels.walk, kernels.rebuild, election.elect, verdict._judge)
     return all(map(is_kept, each))
 
 
 def load_kernels() -> None:
-    """A kernel is loaded with its first run: here on next to nothing."""
+    """Run the kernels on nearly no data, since the first run loads a kernel."""
     form = KafkaFormat(1 << 20)
     table, data = np.empty(0, dtype=BATCH), np.empty(64, dtype=np.uint8)
     states, entries = np.empty(1, dtype=np.uint8), np.empty((1, 2), dtype=np.uint64)
@@ -50,7 +50,7 @@ def load_kernels() -> None:
 
 
 def compile_kernels() -> None:
-    """Load all, so that they are compiled, and what only compressed batches need, too."""
+    """Compile all kernels, including those that only compressed batches need."""
     load_kernels()
     form = KafkaFormat(1 << 20)
     records = [Record(offset, 0, b"%d" % offset, b"", ()) for offset in range(2)]

@@ -1,1 +1,1 @@
-"""What is done with Kafka's logs beside rounds and looks: they are brought into archives."""
+"""Jobs on Kafka's logs other than compaction and inspection: fetch, append and restore."""

@@ -72,7 +72,7 @@ class _SettingsBefore(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Topic:
-    """What is restored to one topic of the cluster."""
+    """The restore to one topic of the cluster."""
 
     name: str
     partitions: Sequence[RestorablePartition]

@@ -69,7 +69,7 @@ class LogDumpRequest:
         if self.index and (self.time_ms is not None or self.last is not None):
             raise InvalidConfig("a time or the last pick records and batches, not index entries")
         if self.offset and self.time_ms is not None:
-            raise InvalidConfig("an offset and a time exclude each other: both say where to begin")
+            raise InvalidConfig("an offset and a time exclude each other; give one of them")
         if self.decode and (self.batches or self.index):
             raise InvalidConfig("records are decoded, neither batches nor index entries")
 

@@ -33,7 +33,7 @@ class Contents(Document, kw_only=True):
     batches: int = 0
     records: int = 0
     tombstones: int = 0
-    keyless: int = 0  # records without a key; control records are not among them
+    keyless: int = 0  # records without a key, other than control records
     control_records: int = 0
     empty_batches: int = 0
     transactional_batches: int = 0
@@ -41,7 +41,7 @@ class Contents(Document, kw_only=True):
     commit_markers: int = 0
     producer_batches: int = 0  # of idempotent or transactional producers
     horizon_batches: int = 0  # with a delete horizon
-    bad_horizon_batches: int = 0  # of these with one below 0, which counts as none
+    bad_horizon_batches: int = 0  # with a delete horizon below 0, which counts as none
     # of the first batch: compaction may have taken its first records
     first_offset: int | None = None
     last_offset: int | None = None
@@ -80,7 +80,7 @@ class SegmentInspection(Document, kw_only=True):
     base_offset: int
     bytes: int
     is_active: bool = False
-    index_entries: int | None = None  # None: no such file, or one that cannot be read
+    index_entries: int | None = None  # null if the file is missing or unreadable
     time_index_entries: int | None = None
     transaction_index_entries: int | None = None
     modified: int = 0  # of the file, ms since 1970
@@ -103,24 +103,25 @@ class PartitionInspection(Document, kw_only=True):
     bytes: int = 0
     keys: int | None = None  # distinct keys of records that were not aborted
     producers: int | None = None  # distinct producer ids of its batches; counted up to a million
-    active_producers: int | None = None  # that a broker knows; their last batches stay
-    expired_producers: int | None = None  # that it knew, and has forgotten by now
+    active_producers: int | None = None  # that a broker still keeps; their last batches are kept
+    expired_producers: int | None = None  # that have expired in the broker
     log_start: int | None = None
     high_watermark: int | None = None
-    last_stable_offset: int | None = None  # below it all is replicated, and of decided transactions
+    # records below it are replicated, and their transactions decided
+    last_stable_offset: int | None = None
     end_offset: int | None = None
-    checkpoint: int | None = None  # where the last round ended; None: there was none
+    checkpoint: int | None = None  # the end of the last compaction; null if there was none
     first_dirty_offset: int | None = None
     first_uncleanable_offset: int | None = None
-    # from the segment that holds the first dirty offset to the log's end
+    # from the segment with the first dirty offset to the log's end
     dirty_bytes: int | None = None
-    cleanable_bytes: int | None = None  # the part of them that a round may clean now
+    cleanable_bytes: int | None = None  # the part of them that compaction may clean now
     dirty_ratio: float | None = None  # the cleanable share, as the broker computes it
-    is_due: bool | None = None  # a broker would run a round now
+    is_due: bool | None = None  # a broker would compact now
     reason: str | None = None  # why it would not
-    uncleanable: Quarantined | None = None  # what the cleaner noted when it set the partition aside
-    problem_count: int = 0  # all; ``problems`` names the first of them
-    # by which it is judged; none: they could not be learned
+    uncleanable: Quarantined | None = None  # the cleaner's note when it gave the partition up
+    problem_count: int = 0  # of all; ``problems`` has the first ones
+    # the effective settings; empty if they are unknown
     settings: Annotated[tuple[Setting, ...], JsonName(effective)] = ()
     contents: Annotated[Contents, SPREAD] = field(default_factory=Contents)
     transactions: Transactions | None = None
@@ -170,7 +171,7 @@ class InspectTotals(Document, kw_only=True):
     segments: int
     bytes: int
     dirty_bytes: int
-    keys: int | None  # None: of some partition they are not known
+    keys: int | None  # null if unknown for some partition
     contents: Annotated[Contents, Flatten(but=("first_offset", "last_offset"))]
     seconds: float
 
@@ -184,7 +185,7 @@ class InspectReport(Document, kw_only=True):
     files: list[FileInspection] = []
     problems: list[Problem] = []  # of the log root itself
     totals: ClassVar[InspectTotals] = figure(lambda self: self.sums())
-    notes: list[OverriddenSetting] = []  # defaults that were stated and do not hold
+    notes: list[OverriddenSetting] = []  # defaults that were given and are overridden
     now_ms: int
     seconds: Annotated[float, UNPRINTED] = 0.0
 

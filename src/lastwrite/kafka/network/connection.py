@@ -342,7 +342,7 @@ class KafkaConnection:
         self._fill(head, deadline)
         (size,) = _SIZE.unpack(head)
         if size >> 16 == _TLS_ALERT:
-            raise CorruptLog("it speaks TLS (security.protocol=SSL or SASL_SSL)", 0)
+            raise CorruptLog("the listener uses TLS (security.protocol=SSL or SASL_SSL)", 0)
         if not 4 <= size <= _MOST_BYTES:
             raise CorruptLog(f"a frame of {size} bytes", 0)
         filled, view = 0, head

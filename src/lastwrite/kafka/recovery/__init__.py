@@ -1,1 +1,1 @@
-"""What a crash leaves, what a broker's start makes of it, and what proves a loss."""
+"""The state of a log after a crash, its repair by a broker's start, and lost records."""
