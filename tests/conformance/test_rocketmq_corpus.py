@@ -7,7 +7,6 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-import tarfile
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -34,7 +33,7 @@ from lastwrite.rocketmq.format.record import (
 )
 from lastwrite.rocketmq.rules.dispatch_settings import DispatchConfig
 from lastwrite.spark.inline import INLINE
-from tests.support.files import contents
+from tests.support.files import contents, unpack
 from tests.support.rocketmq.records import array, slow_row, split
 
 CORPUS = Path(__file__).parents[1] / "corpus" / "rocketmq"
@@ -343,8 +342,7 @@ def test_side_files(store: str) -> None:
 def test_the_light_queues_of_a_real_store_are_built_as_its_broker_built_them(
     tmp_path: Path,
 ) -> None:
-    with tarfile.open(CORPUS.parent / "rocketmq-light" / "store.tgz") as packed:
-        packed.extractall(tmp_path / "store", filter="data")
+    unpack(CORPUS.parent / "rocketmq-light" / "store.tgz", tmp_path / "store")
     store = tmp_path / "store"
     (store / "consumequeue").rename(tmp_path / "consumequeue")
     config = {"mappedFileSizeConsumeQueue": 20_000, "maxHashSlotNum": 10, "maxIndexNum": 1000}

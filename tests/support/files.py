@@ -1,7 +1,8 @@
-"""What a folder holds, for tests that say what may change of it."""
+"""The files of a folder, and the archives that tests unpack."""
 
 from __future__ import annotations
 
+import tarfile
 from pathlib import Path
 
 
@@ -13,3 +14,16 @@ def contents(folder: Path, but: tuple[str, ...] = ()) -> dict[str, bytes]:
         if path.is_file()
     }
     return {name: data for name, data in found.items() if name not in but}
+
+
+def unpack(archive: Path, folder: Path) -> Path:
+    """Unpack a tar archive into ``folder``, and return the folder.
+
+    Python 3.11 has the filter from 3.11.4 on; Debian 12 has 3.11.2.
+    """
+    with tarfile.open(archive) as packed:
+        if hasattr(tarfile, "data_filter"):
+            packed.extractall(folder, filter="data")
+        else:
+            packed.extractall(folder)
+    return folder

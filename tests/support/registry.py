@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import subprocess
-import tarfile
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.files import unpack
 from tests.support.jars import Unavailable, fetch_jars, free_ports, need_java
 
 NAME = "apicurio-registry-app-2.6.13.Final"
@@ -53,8 +53,7 @@ def registry(folder: Path) -> Iterator[Registry]:
         fetch_jars(home, "Apicurio's registry", pom, archive)
     except Unavailable as missing:
         pytest.skip(str(missing))
-    with tarfile.open(home / "lib" / archive) as packed:
-        packed.extractall(folder / "app", filter="data")
+    unpack(home / "lib" / archive, folder / "app")
     (port,) = free_ports(1)
     command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dquarkus.http.host=127.0.0.1"]
     command += [f"-Dquarkus.http.port={port}", "-jar", str(folder / "app" / f"{NAME}-runner.jar")]

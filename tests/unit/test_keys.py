@@ -6,7 +6,6 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from lastwrite.cli import run
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.rocketmq.format import properties
+from tests.support.files import unpack
 from tests.support.kafka.logs import write_segment
 from tests.support.pulsar.corpus import CORPUS
 from tests.support.pulsar.folders import batch, single, write_ledger
@@ -119,8 +119,7 @@ def test_keys_of_a_key_value_schema(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], topic: str, key: bytes
 ) -> None:
     """Pulsar sends them as Base64 of the key's bytes, which is what Java's ``getKey`` gives."""
-    with tarfile.open(CORPUS / "p6-keyvalue-archive.tgz") as packed:
-        packed.extractall(tmp_path, filter="data")
+    unpack(CORPUS / "p6-keyvalue-archive.tgz", tmp_path)
     path, coded = str(tmp_path / "arch6"), base64.b64encode(key).decode()
     whole = [row for row in lastwrite.dump(path, topic=topic) if row["key"] == coded]
     assert len(whole) == 2 and whole[0]["key_b64_encoded"]

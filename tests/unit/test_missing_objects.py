@@ -5,7 +5,6 @@ command, which names it with its offsets and keeps the rest; one that a round ha
 from __future__ import annotations
 
 import shutil
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +25,7 @@ from lastwrite.server.fetch import PartitionRequest, PendingFetch, planned
 from lastwrite.server.files import Files
 from lastwrite.spark.inline import INLINE
 from lastwrite.storage.missing import missing_error
+from tests.support.files import unpack
 from tests.support.kafka import metadata
 from tests.support.kafka.logs import write_checkpoint, write_segment
 from tests.support.kafka.metadata import write_identity
@@ -43,14 +43,12 @@ def kafka_archive(folder: Path, to: Path) -> None:
 
 
 def rocketmq_archive(folder: Path, to: Path) -> None:
-    with tarfile.open(CORPUS / "rocketmq-layouts" / "dledger.tgz") as archive:
-        archive.extractall(folder, filter="data")
+    unpack(CORPUS / "rocketmq-layouts" / "dledger.tgz", folder)
     lastwrite.fetch(str(folder / "dledger"), str(to), include_active=True)
 
 
 def pulsar_archive(folder: Path, to: Path) -> None:
-    with tarfile.open(CORPUS / "pulsar" / "p2-two-lives.tgz") as archive:
-        archive.extractall(folder, filter="data")
+    unpack(CORPUS / "pulsar" / "p2-two-lives.tgz", folder)
     lastwrite.fetch(str(folder / "mix"), str(folder / "topics"))
     lastwrite.fetch(str(folder / "topics"), str(to))
 

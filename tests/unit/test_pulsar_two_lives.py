@@ -5,13 +5,13 @@ life, 54 of the second.
 from __future__ import annotations
 
 import json
-import tarfile
 from pathlib import Path
 
 import pytest
 
 import lastwrite
 from lastwrite.pulsar.fetched import FetchReport
+from tests.support.files import unpack
 
 CORPUS = Path(__file__).parents[1] / "corpus" / "pulsar"
 TOPIC = "persistent://public/default/again"
@@ -21,8 +21,7 @@ SECOND = {"new": b"life2", "both": b"life2"}
 
 @pytest.fixture
 def source(tmp_path: Path) -> str:
-    with tarfile.open(CORPUS / "p2-two-lives.tgz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(CORPUS / "p2-two-lives.tgz", tmp_path)
     return str(tmp_path / "mix")
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from lastwrite.cli import run
 from lastwrite.errors import CorruptLog, UnsupportedFormat
 from lastwrite.reports.verification import VerifyReport, VerifyStatus
 from lastwrite.spark.inline import INLINE
+from tests.support.files import unpack
 
 STORES = Path(__file__).parents[1] / "corpus" / "rocketmq-layouts"
 LOG_FILE = 8192
@@ -23,8 +23,7 @@ GONE = "00000000000000016384"
 
 
 def store(name: str, folder: Path) -> Path:
-    with tarfile.open(STORES / f"{name}.tgz") as archive:
-        archive.extractall(folder, filter="data")
+    unpack(STORES / f"{name}.tgz", folder)
     return folder / ("d8" if name.startswith("r8") else name)
 
 
