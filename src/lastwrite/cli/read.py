@@ -156,7 +156,7 @@ def read(
         raise
     finally:
         for note in reading.notes:
-            if str(note) != failed:  # the error is printed by the caller
+            if not failed.startswith(str(note)):  # the error is printed by the caller
                 output.say(f"lastwrite: {note}")
         end = reading.summary()
         status = end["status"] or "ended early"  # by an error, or standard output was closed
