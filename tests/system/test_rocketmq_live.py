@@ -282,7 +282,7 @@ def test_deletes_that_nobody_has_any_more_are_not_passed_over(
         return client.bounds(queue)[0] >= end
 
     wait_until(expired)
-    assert "deletes may be gone that the archive needs" in reason(
+    assert "deletes that the archive needs may be lost" in reason(
         fetch(broker, tmp_path / "a", "stock")
     )
     assert table_in(tmp_path / "a", "stock", [0]) == before

@@ -140,7 +140,7 @@ def test_offsets_that_are_left_out_stop_the_dispatch_there(tmp_path: Path) -> No
     root = write_store(tmp_path / "store", broker)
     report = dispatch(root, broker)
     assert report.exit_status == 3 and report.log_end == gap
-    assert "queue offset 15 of plain-0, where 10 would come next" in report.problems[0].message
+    assert "queue offset 15 of plain-0, where 10 is expected" in report.problems[0].message
     assert read_dispatched(root) == copy(broker, 20).dispatched()
 
 
@@ -218,7 +218,7 @@ def test_what_a_log_lost_at_its_end_is_damage(tmp_path: Path) -> None:
     (root / "commitlog").mkdir()
     report = dispatch(root, fewer)
     assert report.exit_status == 3 and read_dispatched(root) == before
-    assert "physical offset 0, and had more" in report.problems[0].message
+    assert "physical offset 0, but it had more" in report.problems[0].message
 
 
 def test_a_checkpoint_proves_that_the_log_had_more(tmp_path: Path) -> None:
@@ -229,7 +229,10 @@ def test_a_checkpoint_proves_that_the_log_had_more(tmp_path: Path) -> None:
     assert dispatch(root, broker).exit_status == 0
     (root / "checkpoint").write_bytes(encode_checkpoint(Checkpoint(0, 0, 0, 0, end + 1, end)))
     report = dispatch(root, broker)
-    assert report.exit_status == 3 and f"it had reached {end + 1}" in report.problems[0].message
+    assert (
+        report.exit_status == 3
+        and f"the checkpoint has physical offset {end + 1}" in report.problems[0].message
+    )
 
 
 def test_a_file_in_the_middle_without_a_record_is_named(tmp_path: Path) -> None:

@@ -694,7 +694,7 @@ def test_a_log_without_files_in_the_middle(writer: StoreWriter) -> None:
     again, error, _ = damaged(writer.root)
     assert addresses(again) == [at for at in addresses(rows) if not 8000 <= at < 12000]
     assert error.path == str(writer.root / "commitlog" / f"{8000:020}")
-    assert "the file is missing, and the log goes on at 12000" in error.problem
+    assert "the file is missing, and the log continues at 12000" in error.problem
 
 
 # ---------------------------------------------------------------------- wrong use, and who holds it

@@ -278,7 +278,7 @@ def test_units_that_lead_nowhere(writer: StoreWriter) -> None:
         (10**6).to_bytes(8, "big") + (99).to_bytes(4, "big") + bytes(8)
     )
     path.write_bytes(bytes(data))
-    assert any("lead to no record" in message for message in problems(inspected(writer.root)))
+    assert any("units have no record" in message for message in problems(inspected(writer.root)))
 
 
 def test_what_a_broker_does_not_load(writer: StoreWriter) -> None:
@@ -301,7 +301,7 @@ def test_a_pair_without_a_unit_and_a_name_between(writer: StoreWriter) -> None:
         (folder / f"{5060:020}").rename(folder / f"{6060:020}")
     said = problems(inspected(writer.root))
     assert "a pair of files without a unit" in said and any(
-        "no multiple" in message for message in said
+        "not a multiple" in message for message in said
     )
 
 
@@ -408,7 +408,9 @@ def test_a_record_of_the_log_that_was_copied_elsewhere(writer: StoreWriter) -> N
     data[: first.size] = encode_message(first)  # with its address in the commit log
     path.write_bytes(bytes(data))
     report = inspected(writer.root)
-    assert problems(report) == [] and "records that have another address" in problems(report, None)
+    assert problems(report) == [] and "records state another address than their own" in problems(
+        report, None
+    )
 
 
 def test_whether_a_round_is_due(writer: StoreWriter) -> None:
@@ -434,7 +436,7 @@ def test_index_files_are_held_against_the_keys(writer: StoreWriter) -> None:
     said = problems(inspected(writer.root))
     assert "1 keys of messages are not in the index files" in said
     assert any(
-        message.startswith("1 entries lead to messages without such a key") for message in said
+        message.startswith("1 entries point to messages without their key") for message in said
     )
     path.write_bytes(whole)
     (writer.root / "index" / "20231114221320002").unlink()
@@ -444,7 +446,7 @@ def test_index_files_are_held_against_the_keys(writer: StoreWriter) -> None:
     )
     (writer.root / "index" / "20231114221320006").unlink()
     assert any(
-        "keys of later messages lack" in message
+        "keys of later messages are missing" in message
         for message in problems(inspected(writer.root), ProblemKind.RECOVERED)
     )
 
@@ -489,7 +491,7 @@ def test_tags_codes_of_real_queues_are_those_of_the_tags(real: Path) -> None:
         assert problems(inspected(real)) == []
         return
     (said,) = problems(inspected(real))
-    assert said.startswith("1 units with another tags code than their message, the first of offset")
+    assert said.startswith("1 units have a wrong tags code, the first at offset")
     assert f" {code ^ 1}, not {code}; " in said
     assert lastwrite.verify(str(real), spark=INLINE).exit_status == 3
 
@@ -532,9 +534,9 @@ def test_times_and_slots_of_a_real_index_file(real: Path) -> None:
         (
             40 + 4 * slot + 3,
             0,
-            f"slot {slot} leads to entry {number ^ 1}, the newest one of it is {number}",
+            f"slot {slot} points to entry {number ^ 1}, but its newest entry is {number}",
         ),
-        (index.entry_at(2) + 14, 0, "1 entries whose time is not their message's; entry 2: "),
+        (index.entry_at(2) + 14, 0, "1 entries have another time than their message; entry 2: "),
     ):
         flip(path, at, bit)
         said = problems(inspected(real))

@@ -68,7 +68,7 @@ def test_dump_names_a_missing_middle_file(gap: Path) -> None:
         rows, error = dumped(path)
         assert len(rows) == 97
         assert error is not None and error.path == str(gap / "commitlog" / GONE)
-        assert "the file is missing, and the log goes on at 24576: 8192 bytes" in error.problem
+        assert "the file is missing, and the log continues at 24576: 8192 bytes" in error.problem
 
 
 def test_dump_names_the_messages_of_a_queue_that_are_missing(gap: Path) -> None:
@@ -146,7 +146,7 @@ def test_positions_of_groups_without_any_record_are_damage(tmp_path: Path) -> No
     assert verified(tmp_path / "store").exit_status == 0
     offsets.write_text(json.dumps({"offsetTable": {"orders@billing": {"0": 7}}}))
     report = verified(tmp_path / "store")
-    assert report.exit_status == 3 and "consumer groups have read messages" in str(report.problems)
+    assert report.exit_status == 3 and "consumer groups have offsets" in str(report.problems)
 
 
 def test_the_last_line_says_how_much_was_checked(

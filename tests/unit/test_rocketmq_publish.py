@@ -180,7 +180,7 @@ def test_our_own_mistakes_end_before_the_store(root: Path) -> None:
         "the others have": lambda: change(
             replace(made(root, 0, [1]), index_path=__file__), gone=(FIRST,)
         ),
-        "vanished while we worked": lambda: change(gone=(file_name(9 * LOG_BYTES),)),
+        "was deleted during compaction": lambda: change(gone=(file_name(9 * LOG_BYTES),)),
         "could not look at the new file": lambda: change(
             Pair(FIRST, "nowhere", "nowhere"), gone=(FIRST,)
         ),
@@ -247,7 +247,7 @@ def test_the_tree_is_never_removed_where_it_may_be_all_there_is(root: Path) -> N
     old = contents(root)
     with (
         lock.hold(str(root), [T0]),
-        pytest.raises(CommitConflict, match="is not there, but another tree"),
+        pytest.raises(CommitConflict, match="is missing, but its other tree"),
     ):
         publish.recover(str(root), T0)
     assert contents(root) == old

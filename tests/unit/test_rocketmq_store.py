@@ -441,7 +441,7 @@ def test_a_closed_file_without_a_record_and_without_an_end_is_damage(root: Path)
     for place in (LOG, INDEX):
         emptied(root / place / SECOND)
     before = read_files(root)
-    assert problems_of(root) == ["a file that was closed, and holds no record and no end"]
+    assert problems_of(root) == ["a closed file without a record and without an end mark"]
     told = clean(root)
     assert told[0].status is Status.DAMAGED and told[2].status is Status.CLEANED
     assert {name: data for name, data in read_files(root).items() if "/ctopic/0/" in name} == {
@@ -461,7 +461,7 @@ def test_a_log_that_ends_below_its_position_is_damage(tmp_path: Path) -> None:
     assert not problems_of(root) if end > 40 else problems_of(root)
     write_store(root, [queue_of(count=5, position=40)])
     assert problems_of(root) == [
-        "its records end before queue offset 12, and rounds have compared 40"
+        "its records end before queue offset 12, but compaction has reached 40"
     ]
     assert clean(root)[0].status is Status.DAMAGED
 

@@ -99,8 +99,8 @@ def test_a_round_on_a_store_of_rocketmq(tmp_path: Path) -> None:
     found = named(root, report)
     assert found.keys() == entries_of(root) - {"compaction"}
     assert {name for name, why in found.items() if why == UNKNOWN} == {"odd", "config/odd.json"}
-    assert found["commitlog"] == "holds no address of a compaction log"
-    assert found["config/consumerOffset.json"] == "queue offsets, which a round does not change"
+    assert found["commitlog"] == "has no address of a compaction log"
+    assert found["config/consumerOffset.json"] == "queue offsets, which compaction does not change"
     (line,) = untouched_lines(report.untouched)
     assert line.endswith(f"unknown files, left unchanged: {root}/odd, {root}/config/odd.json")
 
@@ -109,7 +109,7 @@ def test_a_copy_of_a_store_of_rocketmq(tmp_path: Path) -> None:
     root, to = store(tmp_path / "store"), tmp_path / "copy"
     found = named(root, compact(root, to))
     assert found.keys() == entries_of(root) - entries_of(to)
-    assert "pass over delayed messages" in found["config/delayOffset.json"]
+    assert "skip delayed messages" in found["config/delayOffset.json"]
 
 
 @pytest.mark.parametrize("is_copy", [False, True])

@@ -173,9 +173,9 @@ def topics_of(client: RocketmqClient, address: ClusterAddress) -> list[str]:
     if known:
         return known
     raise RemoteFailed(
-        "no broker has told the name server of itself yet",
+        "no broker is registered with the name server yet",
         path=f"{SCHEME}{address}",
-        remedy="see whether a broker runs that knows this name server",
+        remedy="check that a broker runs and is configured with this name server",
     )
 
 
@@ -220,7 +220,7 @@ def _queues_of(client: RocketmqClient, address: ClusterAddress, topic: str) -> l
     brokers = sorted({queue.broker for queue in readable})
     if address.broker is None and len(brokers) > 1:
         raise InvalidConfig(
-            f"{topic} lies on {len(brokers)} brokers, which number their queues alike",
+            f"{topic} is on {len(brokers)} brokers, whose queues have the same numbers",
             path=f"{SCHEME}{address}",
             remedy=f"name one, as {SCHEME}{address}/{brokers[0]}, and for each another --to; it "
             f"has: {', '.join(brokers)}",
@@ -533,11 +533,11 @@ class _QueueWalk:
 
     def _lost(self, first: int, until: int, offset: int) -> NotContinued:
         if not self._source.is_compacted:
-            words = f"offset {offset} and maybe more up to {until} have gone: they are lost"
+            words = f"offset {offset}, and perhaps others below {until}, are no longer on the broker: they are lost"
             return fetching.no_continuation(words, self._puller.path, HoldReason.GAP, fetching.GAP)
         words = (
-            f"offsets {first} to {until - 1} were compacted, and deletes may be gone that the "
-            f"archive needs: the commit log does not have offset {offset} any more"
+            f"offsets {first} to {until - 1} were compacted, and deletes that the archive needs may "
+            f"be lost: the commit log no longer has offset {offset}"
         )
         return fetching.no_continuation(words, self._puller.path, HoldReason.DELETES, fetching.GAP)
 
@@ -561,7 +561,7 @@ def _another(puller: Puller, before: ArchivedQueue, end: int, source: BrokerQueu
         return (
             f"its compaction log ends at offset {end}, and its consume queue at {ends}: the topic "
             "was made anew or its newest messages were lost, and until offsets pass that end its "
-            "broker serves old messages for new ones"
+            "broker serves old messages instead of new ones"
         )
     if not before.end_offset:
         return None
@@ -589,7 +589,7 @@ def _last_differs(puller: Puller, before: ArchivedQueue, is_compacted: bool) -> 
         if original is not None and digest(original[1]) != pulled:
             return (
                 f"the topic was made anew: its message of queue offset {offset} is another one in "
-                "the commit log, and its broker serves old messages for new ones"
+                "the commit log, and its broker serves old messages instead of new ones"
             )
         found = pulled if offset == end - 1 else None
     if before.last_message is None:

@@ -108,7 +108,7 @@ class RocketmqFormat:
             if not framed:
                 offset = int(bad["queue_offset"])
                 raise CorruptLog(
-                    f"queue offset {offset} where the next is {lowest_offset} or more",
+                    f"queue offset {offset}, expected {lowest_offset} or more",
                     int(bad["position"]) + 20,
                     remedy=_KEEP,
                 )

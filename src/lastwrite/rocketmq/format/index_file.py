@@ -218,10 +218,10 @@ class IndexFile:
         found = []
         while number:
             if not 0 < number < self.header.count:
-                raise CorruptLog(f"slot {slot} leads to entry {number} of {self.header.count - 1}")
+                raise CorruptLog(f"slot {slot} points to entry {number} of {self.header.count - 1}")
             entry = self.entry(number)
             if entry.hash % self.slots != slot or entry.hash < 0:
-                raise CorruptLog(f"slot {slot} leads to entry {number}, which belongs elsewhere")
+                raise CorruptLog(f"slot {slot} points to entry {number}, which belongs elsewhere")
             if entry.hash == wanted:
                 found.append(entry.physical_offset)
             if not 0 <= entry.previous < number:

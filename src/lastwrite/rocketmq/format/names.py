@@ -55,9 +55,10 @@ DELETED_SUFFIX = ".delete"
 # The remedy for a file with this suffix. Until a broker's compaction has finished, the file may
 # have the only copy of some messages.
 UNFINISHED_REMEDY = (
-    f"keep it, it may be all there is of some messages; if every file marked {DELETED_SUFFIX} is still there, move the "
-    f"new files of the queue away and take the mark off, of log and index alike; else finish what the broker began, "
-    f"from {COMPACTING}"
+    "keep it, because it may have the only copy of some messages; if every file marked "
+    f"{DELETED_SUFFIX} still exists, move the queue's new files away and remove the mark from the "
+    "names of log and index files; otherwise finish the broker's work with the files in "
+    f"{COMPACTING}"
 )
 
 # The remedy for a damaged compaction log. Each replica compacts by itself, so a single file of a
@@ -152,7 +153,8 @@ def log_sizes(
     index = compaction_cq_mapped_file_size // _BATCH_UNIT_BYTES * _BATCH_UNIT_BYTES
     if index <= 0:
         raise InvalidConfig(
-            f"compactionCqMappedFileSize of {compaction_cq_mapped_file_size} holds no unit of {_BATCH_UNIT_BYTES}",
+            f"compactionCqMappedFileSize is {compaction_cq_mapped_file_size}, less than a unit of "
+            f"{_BATCH_UNIT_BYTES} bytes",
             remedy="set it to the value that the broker uses",
         )
     count, rest = divmod(compaction_mapped_file_size, index)

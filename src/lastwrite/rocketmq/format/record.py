@@ -535,7 +535,7 @@ def split_inner(
     count = _number(message, INNER_NUM)
     if count is not None and count != len(found):
         raise CorruptLog(
-            f"inner batch of {len(found)} messages that says it has {count}", message.body_at
+            f"inner batch of {len(found)} messages whose INNER_NUM is {count}", message.body_at
         )
     return found
 
@@ -612,7 +612,7 @@ def parse_message_id(text: str) -> tuple[Host, int]:
         raw = b""
     if len(raw) not in (16, 28) or len(text) != 2 * len(raw):
         raise InvalidConfig(
-            f"{text!r} is no offset message id",
+            f"{text!r} is not an offset message id",
             remedy="it has 32 hex digits, or 56 with an IPv6 address",
         )
     host = _decode_host(raw, 0, len(raw) - 8)

@@ -129,10 +129,10 @@ def decode_topic(name: str, data: bytes) -> TopicConfig:
 
 def _topic(name: str, value: Any) -> TopicConfig:
     if not isinstance(value, dict):
-        raise CorruptLog(f"settings of topic {name} that are no JSON object")
+        raise CorruptLog(f"the settings of topic {name} are not a JSON object")
     attributes = value.get("attributes") or {}
     if not isinstance(attributes, dict):
-        raise CorruptLog(f"attributes of topic {name} that are no JSON object")
+        raise CorruptLog(f"the attributes of topic {name} are not a JSON object")
     return TopicConfig(
         name=name,
         read_queues=_number(value.get("readQueueNums", 16), f"readQueueNums of topic {name}"),
@@ -158,7 +158,7 @@ def decode_consumer_offsets(data: bytes) -> dict[tuple[str, str], dict[int, int]
     for name, queues in _member(document, "offsetTable").items():
         topic, _, group = name.partition("@")
         if not isinstance(queues, dict):
-            raise CorruptLog(f"offsets of {name} that are no JSON object")
+            raise CorruptLog(f"the offsets of {name} are not a JSON object")
         found[topic, group] = {
             _number(queue, f"queue of {name}"): _number(offset, f"offset of {name}")
             for queue, offset in queues.items()
@@ -357,7 +357,7 @@ def _member(document: Any, name: str) -> dict[str, Any]:
     if table is None and isinstance(document, dict):
         return {}
     if not isinstance(table, dict):
-        raise CorruptLog(f"JSON whose member {name} is no object")
+        raise CorruptLog(f"the JSON member {name} is not an object")
     return table
 
 

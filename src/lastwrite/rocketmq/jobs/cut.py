@@ -56,7 +56,7 @@ def cut(
         raise NotALog("no RocketMQ store", path=root, remedy="give a broker's storePathRootDir")
     if (at is None) == (not undo):
         raise InvalidConfig(
-            "a cut needs a place, an undo none", remedy="give --at OFFSET or --undo"
+            "give either a place for a cut, or an undo", remedy="give --at OFFSET or --undo"
         )
     if undo and dry_run:
         raise InvalidConfig("an undo has no dry run", remedy="leave out --dry-run")

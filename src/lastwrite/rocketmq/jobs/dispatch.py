@@ -159,7 +159,9 @@ def dispatch(  # one parameter an option of the command line
         except BaseException:
             if job.installed:
                 done = ", ".join(job.installed)
-                progress.note(f"{done} of {root} are made; the same command makes the rest")
+                progress.note(
+                    f"{done} of {root} are in place; run the same command again for the rest"
+                )
             with contextlib.suppress(LogError, OSError):
                 trees.clear(root)  # remove new files; else the next dispatch does
             raise
@@ -272,9 +274,9 @@ class _Dispatch:
         self._look_at_queues()
         self._look_at_logs()
         if reading.list_queues(self.root, StoreFolder.EXTENSION):
-            wrong = "consume queue extensions: dispatch adds none for the messages that it files"
+            wrong = "dispatch adds no consume queue extensions for the messages that it dispatches"
             remedy = (
-                "nothing to do: the units hold the tags code, and filters by SQL read the "
+                "nothing to do: the units have the tags code, and filters by SQL read the "
                 "messages; a broker with enableConsumeQueueExt adds extensions for later messages"
             )
             path = os.path.join(self.root, StoreFolder.EXTENSION)
@@ -353,7 +355,7 @@ class _Dispatch:
         self.sizes.batch = batch or names.DEFAULT_BATCH_QUEUE_BYTES
         if self.sizes.batch % 46:
             raise InvalidConfig(
-                f"mapperFileSizeBatchConsumeQueue of {batch} is no multiple of 46",
+                f"mapperFileSizeBatchConsumeQueue of {batch} is not a multiple of 46",
                 remedy="set it to the value that the broker uses",
             )
 
@@ -380,7 +382,7 @@ class _Dispatch:
         self.sizes.log, self.sizes.log_index = sizes
         if self.sizes.log_index < 2 * 46:
             raise InvalidConfig(
-                f"a compaction index of {self.sizes.log_index} bytes holds no message",
+                f"a compaction index of {self.sizes.log_index} bytes has no room for a message",
                 remedy="set compactionCqMappedFileSize to the value that the broker uses",
             )
         for kind, name in self.queues:
@@ -454,11 +456,11 @@ class _Dispatch:
     def _goes_on(self, file: MappedFile, last: WalkedPiece, following: MappedFile) -> bool:
         """Whether the log continues in the next file: not after damage or a missing file."""
         if last.stop not in (0, kernels.BLANK):
-            wrong = f"{walking.WORDS[last.stop]}, and the log goes on in {following.path}"
+            wrong = f"{walking.WORDS[last.stop]}, and the log continues in {following.path}"
         elif following.start != file.end:
             is_there = any(other.start == file.end for other in self.log)
             what = "holds no record" if is_there else "is missing"
-            wrong = f"the file that begins at {file.end} {what}, and the log goes on after it"
+            wrong = f"the file that begins at {file.end} {what}, and the log continues after it"
         else:
             return True
         self.bad = file, last.end, wrong
@@ -492,13 +494,11 @@ class _Dispatch:
     def _note_bad_light_queues(self, count: int, address: int) -> None:
         file = self._file_of(address)
         wrong = (
-            f"the record names a light queue that takes no unit, or an offset there that is no "
-            f"number, as {count} records of this piece of the log do; a broker's dispatch fails at "
-            "such a record again and again"
+            f"the record names a light queue that takes no units, or an invalid offset in it, like "
+            f"{count} records of this piece of the log; a broker's dispatch fails at such a record "
+            "again and again"
         )
-        remedy = (
-            "that light queue and those after it in the record were left out, all else was built"
-        )
+        remedy = "that light queue and the later ones of the record were left out; everything else was built"
         problem = Problem(ProblemKind.UNSUPPORTED, wrong, file.path, address - file.start, remedy)
         self.report.problems.append(problem)
 
@@ -608,7 +608,7 @@ class _Dispatch:
             wrong = (
                 f"records name the light queue {raw!r}, queue {queue}: no folder has such a name"
             )
-            remedy = "that queue was left out, all else was built"
+            remedy = "that queue was left out; everything else was built"
             problem = Problem(
                 ProblemKind.UNSUPPORTED, wrong, file.path, address - file.start, remedy
             )
@@ -697,7 +697,7 @@ class _Dispatch:
         gaps = [one for one in built if one.gap_at >= 0]
         if gaps:
             worst = min(gaps, key=lambda one: one.gap_at)
-            wrong = f"the log leaves records out: it has {worst.gap}"
+            wrong = f"the log lacks records: it has {worst.gap}"
             self.bad = self._file_of(worst.gap_at), worst.gap_at, wrong
             self.until = self.report.log_end = min(self.until, worst.gap_at)
             units, built = self._build_again()
@@ -736,15 +736,17 @@ class _Dispatch:
         checkpoint = dispatched.read_checkpoint(self.root)
         reached = max(checkpoint.confirm_offset, checkpoint.consume_queue_offset)
         if reached > self.until:
-            proofs.append(f"by the checkpoint it had reached {reached}")
+            proofs.append(f"the checkpoint has physical offset {reached}")
         if not proofs:
             return True
         place, position = self._commit_log, None
         if self.log and self.until >= self.log[-1].start:
             place, position = self.log[-1].path, self.until - self.log[-1].start
-        message = f"the log ends at physical offset {self.until}, and had more: {'; '.join(proofs)}"
+        message = (
+            f"the log ends at physical offset {self.until}, but it had more: {'; '.join(proofs)}"
+        )
         if self.goes_on:
-            remedy = "given up by --unclean, as a broker's start gives it up"
+            remedy = "--unclean gives up these records, as a broker's start does"
             self.report.problems.append(recovered(message, place, position, remedy))
             return True
         damage = LogDamage(
@@ -816,7 +818,9 @@ class _Dispatch:
         self._tell(message, damage, is_changed=not ahead, what_else=give_up)
 
     def _tell(self, message: str, damage: LogDamage, *, is_changed: bool, what_else: str) -> None:
-        done = "what is before this place was dispatched" if is_changed else "nothing was changed"
+        done = (
+            "everything before this place was dispatched" if is_changed else "nothing was changed"
+        )
         save = (
             "copy the store before a broker starts on it, because that start may cut the log here "
             "and remove the rest"

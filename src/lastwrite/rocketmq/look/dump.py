@@ -98,7 +98,7 @@ class StoreDumpRequest:
         if self.index and self.last is not None:
             raise InvalidConfig("--last picks messages, not index entries")
         if self.offset is not None and self.time_ms is not None:
-            raise InvalidConfig("--offset and --time exclude each other: both say where to begin")
+            raise InvalidConfig("--offset and --time exclude each other: both set the start")
 
     @property
     def is_found(self) -> bool:

@@ -379,7 +379,7 @@ class StoreFinder:
                 name.partition,
             ):
                 raise _Contradiction(
-                    f"it leads to offset {message.queue_offset} of {message.topic}-{message.queue_id}"
+                    f"it points to offset {message.queue_offset} of {message.topic}-{message.queue_id}"
                 )
         return message
 
@@ -494,7 +494,7 @@ class StoreFinder:
             rest = list(self._scan_key(key, topic, is_unique))
             if rest:
                 self.say(
-                    f"no index file leads to the key {key!r}: the index was rebuilt in memory from the commit log"
+                    f"no index file has the key {key!r}: the index was rebuilt in memory from the commit log"
                 )
         if self._root is not None and list_queues(self._root, StoreFolder.BATCH_QUEUE):
             # A broker indexes an inner batch but not the messages in it.
@@ -577,7 +577,7 @@ class StoreFinder:
             keys.append(f"T#{message.tags}")  # entered by 5.5.0 in addition
         if not any(one and index_hash(message.topic, one) == wanted for one in keys):
             raise _Contradiction(
-                f"it leads from {part!r} to {address}, where a record has no such key"
+                f"it points from {part!r} to {address}, whose record does not have that key"
             )
         return message.topic == topic and has_key(message, key, is_unique)
 
@@ -757,7 +757,7 @@ class StoreFinder:
             offset = int(table["base"][n])
             where = f"unit {n} (offset {offset}) is wrong"
             if not file.start <= address <= file.end - size:
-                raise _Contradiction(f"{where}: its record would lie in another file")
+                raise _Contradiction(f"{where}: its record would be in another file")
             if offset < first:
                 raise _Contradiction(f"{where}: {first} or more should follow")
             data = reader.read(address, size)
@@ -767,7 +767,7 @@ class StoreFinder:
                 raise _Contradiction(f"{where}: {error.problem}") from error
             if message.queue_offset != offset or message.size != size:
                 raise _Contradiction(
-                    f"{where}: it leads to offset {message.queue_offset} of {message.size} bytes"
+                    f"{where}: it points to offset {message.queue_offset} of {message.size} bytes"
                 )
             first = offset + 1
             yield MessageMatch(message, file.path, address - file.start, BY_COMPACTION_INDEX, False)

@@ -154,8 +154,8 @@ class QueueProof:
             file = None if self._is_batch else self._files.find(at)
             self._note(
                 damaged(
-                    f"the unit of offset {offset} leads to {int(addresses[row])}, its record lies at "
-                    f"{int(table['physical_offset'][row])}",
+                    f"the unit of offset {offset} points to {int(addresses[row])}, but its record is "
+                    f"at {int(table['physical_offset'][row])}",
                     self._files.files[0].path if file is None else file.path,
                     None if file is None else at - file.start,
                     MAKE_ANEW,
@@ -182,8 +182,8 @@ class QueueProof:
         if self._tag is not None:
             offset, code, wanted = self._tag
             wrong = (
-                f"{self._strange_tags} units with another tags code than their message, the first "
-                f"of offset {offset}: {code}, not {wanted}; who subscribes by tag misses them"
+                f"{self._strange_tags} units have a wrong tags code, the first at offset {offset}: "
+                f"{code}, not {wanted}; consumers that filter by tag miss these messages"
             )
             self._note(damaged(wrong, self._files.files[0].path, None, MAKE_ANEW))
         found, lacking = self._found, self._lacking
@@ -197,7 +197,7 @@ class QueueProof:
         if not self._files.files:
             if lacking:
                 wrong = (
-                    f"no file of the consume queue of {self._name}, and the commit log has "
+                    f"the consume queue of {self._name} has no file, but the commit log has "
                     f"{lacking} of its messages"
                 )
                 self._note(
@@ -210,15 +210,16 @@ class QueueProof:
         if lacking:
             wrong = f"{lacking} messages of the commit log have no unit"
             remedy = (
-                "lastwrite dispatch STORE --whole-log adds them; a broker does where it was killed"
+                "lastwrite dispatch STORE --whole-log adds them; a broker that was killed adds them "
+                "at its next start"
             )
             self._note(recovered(wrong, path, None, remedy))
         dangling = found.units - found.expired - self._matched - self._wrong
         if dangling > 0 and is_whole:
             remedy = (
-                "lastwrite dispatch --whole-log shows what is lost; a broker's start cuts them off"
+                "lastwrite dispatch --whole-log shows what is lost; a broker's start removes them"
             )
-            self._note(damaged(f"{dangling} units lead to no record", path, None, remedy))
+            self._note(damaged(f"{dangling} units have no record", path, None, remedy))
 
 
 class KeyProof:
@@ -334,23 +335,21 @@ class KeyProof:
             return
         path = self._files[-1][0].path
         if self._late and not self._is_open:
-            wrong = f"it ends at {self._last}: {self._late} keys of later messages lack"
-            remedy = "a broker's start dispatches them where it was killed"
+            wrong = f"it ends at {self._last}: {self._late} keys of later messages are missing"
+            remedy = "a broker that was killed adds them at its next start"
             self._note(recovered(wrong, path, None, remedy))
         if self._lacking:
             wrong = f"{self._lacking} keys of messages are not in the index files"
             self._note(damaged(wrong, path, None, INDEX_ANEW))
         if self._place is not None:
             file, at, address = self._place
-            wrong = (
-                f"{self._wrong} entries lead to messages without such a key, the first to {address}"
-            )
+            wrong = f"{self._wrong} entries point to messages without their key, the first one to {address}"
             self._note(damaged(wrong, file, at, INDEX_ANEW))
         for file, at, wrong in self._headers:
             self._note(damaged(wrong, file, at, INDEX_ANEW))
         if self._time is not None and not self._headers:  # seconds count from the header's time
             file, at, wrong = self._time
-            wrong = f"{self._untimely} entries whose time is not their message's; {wrong}"
+            wrong = f"{self._untimely} entries have another time than their message; {wrong}"
             self._note(damaged(wrong, file, at, INDEX_ANEW))
 
 
@@ -383,7 +382,10 @@ class PairProof:
                 last_offset=int(entries["base"][count - 1]) if count else None,
             )
             if not count and not is_last:
-                remedy = "a broker answers nothing from such a queue; compact sees to the pair if it is empty"
+                remedy = (
+                    "a broker serves nothing from such a queue; lastwrite compact removes the pair "
+                    "if it has no record"
+                )
                 note(damaged("a pair of files without a unit", pair.path, None, remedy))
 
     @property
@@ -420,8 +422,9 @@ class PairProof:
             self._is_noted = True
             n = int(np.argmax(wrong))
             said = (
-                f"the unit of offset {int(mine['base'][n])} leads to {int(mine['physical_offset'][n])}; "
-                f"offset {int(table['queue_offset'][n])} lies at {int(addresses[n])}"
+                f"the unit of offset {int(mine['base'][n])} points to "
+                f"{int(mine['physical_offset'][n])}, but the record of offset "
+                f"{int(table['queue_offset'][n])} is at {int(addresses[n])}"
             )
             at = (self._next + n) * units.BATCH_UNIT.size
             self._note(damaged(said, self.file.file, at, names.RESTORE_QUEUE))
@@ -429,15 +432,15 @@ class PairProof:
         elsewhere = table["physical_offset"][:rows] != addresses
         if elsewhere.any():
             position = chunk.position(int(np.argmax(elsewhere)))
-            remedy = "they are served all the same; a broker's next run puts it right"
-            said = "records that have another address"
+            remedy = "they are served; the next compaction of a broker corrects the address"
+            said = "records state another address than their own"
             self._note(recovered(said, self._log.path, position, remedy))
         return np.arange(rows, dtype=np.int64)
 
     def end(self) -> None:
         """Note problems after the last record."""
         if self._units is not None and self._next < len(self._units):
-            wrong = f"{len(self._units) - self._next} units lead to no record"
+            wrong = f"{len(self._units) - self._next} units have no record"
             at = self._next * units.BATCH_UNIT.size
             self._note(damaged(wrong, self.file.file, at, names.RESTORE_QUEUE))
 
@@ -462,7 +465,7 @@ def bad_slot(index: IndexFile, *, is_growing: bool = False) -> tuple[int, str] |
         wrong &= slots < index.header.count
     if wrong.any():
         n = int(np.argmax(wrong))
-        said = f"slot {n} leads to entry {int(slots[n])}, the newest one of it is {int(newest[n])}"
+        said = f"slot {n} points to entry {int(slots[n])}, but its newest entry is {int(newest[n])}"
         return INDEX_HEADER.size + 4 * n, said
     used, counted = int(np.count_nonzero(newest)), index.header.used_slots
     if not used <= counted <= len(entries) + is_growing:  # old brokers count a slot for each entry

@@ -273,7 +273,7 @@ class _StoreInspection:
             if not self.report.stopped_in_order:
                 wrong = "the broker was killed, or runs where its lock cannot be seen"
                 self._note(
-                    recovered(wrong, abort, None, "its next start goes over the log's end again")
+                    recovered(wrong, abort, None, "its next start checks the end of the log again")
                 )
         for side in _SIDE_PATHS:
             path = os.path.join(root, side)
@@ -536,7 +536,7 @@ class _StoreInspection:
         count = _CompactionCount(found, note)
         for file in log.files:
             if log.file_size and file.start % log.file_size:
-                wrong = f"named {file.start}, no multiple of its {log.file_size} bytes"
+                wrong = f"named {file.start}, which is not a multiple of its {log.file_size} bytes"
                 remedy = f"start no broker on it, it would destroy the queue; {names.RESTORE_QUEUE}"
                 note(damaged(wrong, file.path, None, remedy))
             count.add_file(

@@ -63,7 +63,7 @@ class RocketmqProof(LogProof):
     damage_remedy = names.RESTORE_QUEUE
     has_start = False  # a queue begins at 0, even if its first record has a higher offset
     words = {
-        Finding.LOST_TAIL: "a record is missing that lies above the position up to which rounds have compared",
+        Finding.LOST_TAIL: "a record is missing above the position up to which the log was compacted",
         Finding.LOST_DELETE: "a delete is missing before its store time and delete.retention.ms have passed, and it "
         "was the last record of its key",
     }

@@ -53,12 +53,9 @@ from lastwrite.verification.units import ContentsUnit, PieceContents
 
 INDEX_REMEDY = (
     f"{names.RESTORE_QUEUE}; or, where the commit log still has all of it, move both folders of "
-    "the queue out of the store, keep them, and let lastwrite dispatch make the queue anew"
+    "the queue out of the store, keep them, and let lastwrite dispatch rebuild the queue"
 )
-_UNDECODABLE = (
-    f"{names.RESTORE_QUEUE}; if it may stay as it is, say so with --config "
-    "undecodable.messages=keep"
-)
+_UNDECODABLE = f"{names.RESTORE_QUEUE}; to keep it as it is, use --config undecodable.messages=keep"
 _MOST_PROBLEMS = 20  # listed for a piece
 _UNITS_AT_ONCE = 4096
 _ROW = struct.Struct("<5Q")
@@ -220,8 +217,8 @@ class _PieceProof:
         self.note(problem)
 
     def note_unindexed(self, position: int) -> None:
-        wrong = "records that no unit of the index leads to"
-        remedy = "nobody reads them; a broker's start cuts them off"
+        wrong = "records without a unit in the index"
+        remedy = "no reader gets them; a broker's start removes them"
         self.note(recovered(wrong, self.piece.path, position, remedy))
 
     def _damaged(self, message: str, position: int) -> None:
@@ -236,14 +233,14 @@ class _PieceProof:
             place = f"{message.topic} queue {message.queue_id}"
             self._damaged(f"a record of {place} in the log of {self._name}", position)
         if offset < self._lowest:
-            wrong = f"queue offset {offset} where the next is {self._lowest} or more"
+            wrong = f"queue offset {offset}, expected {self._lowest} or more"
             self._damaged(wrong, position + 20)
         elif offset >= self.piece.end_offset:
-            wrong = f"queue offset {offset} lies beyond the file's end, {self.piece.end_offset}"
+            wrong = f"queue offset {offset} is not below the file's end, {self.piece.end_offset}"
             self._damaged(wrong, position + 20)
         if message.physical_offset != self._start + position:
-            wrong = f"the record says that it lies at {message.physical_offset}"
-            remedy = "it is served all the same; the next round puts it right"
+            wrong = f"the record states the address {message.physical_offset}"
+            remedy = "it is served; the next compaction corrects the address"
             self.note(recovered(wrong, self.piece.path, position + PHYSICAL_OFFSET_AT, remedy))
         found = self.found
         found.batches += 1
@@ -257,7 +254,7 @@ class _PieceProof:
         while self._unit is not None and self._unit[0] < address:
             self._without_record()
         if self._unit is None or self._unit[0] > address:
-            self._damaged(f"no unit of {self._index} leads to the record", position)
+            self._damaged(f"the record has no unit in {self._index}", position)
             return
         expected = (
             address,
@@ -280,7 +277,9 @@ class _PieceProof:
     def _without_record(self) -> None:
         assert self._unit is not None
         position = self._unit[0] - self._start
-        self._damaged(f"no record lies where unit {self._row} of {self._index} leads", position)
+        self._damaged(
+            f"unit {self._row} of {self._index} points to a place without a record", position
+        )
         self._next_unit()
 
     def _next_unit(self) -> None:

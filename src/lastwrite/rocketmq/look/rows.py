@@ -253,7 +253,7 @@ def key_rows(file: MappedFile) -> Iterator[Row]:
 
 
 POSITIONS_REMEDY = (
-    "move it out of the store and keep it: the next round compares all closed files again"
+    "move it out of the store and keep it: the next compaction reads all closed files again"
 )
 
 
@@ -263,8 +263,8 @@ def remedy_of(kind: RocketmqFileKind) -> str:
         return POSITIONS_REMEDY
     if kind is RocketmqFileKind.CHECKPOINT:
         return (
-            "move it out of the store and keep it: the broker's next start makes one, and goes "
-            "over more of the commit log"
+            "move it out of the store and keep it: the broker's next start creates one, and reads "
+            "more of the commit log"
         )
     return "put its .bak in its place, or restore it from a replica or a backup"
 

@@ -302,7 +302,7 @@ class LogWalk:
         if code == kernels.BLANK:
             self.endings[file.path] = Ending(position, True)
             if wanted != room:
-                wrong = f"a blank record that states {wanted} bytes are left, where {room} are"
+                wrong = f"a blank record states that {wanted} bytes are left, but there are {room}"
                 self._note(damaged(wrong, file.path, position, self._remedy))
             return None
         if code == kernels.END and is_last:

@@ -170,7 +170,7 @@ class RocketmqClient:
             raise RemoteFailed(
                 f"no topic {topic}",
                 path=self._name_servers[0].address,
-                remedy="give one that the name server knows; brokers register after their start",
+                remedy="name a registered topic; brokers register their topics after their start",
             )
         return route
 
@@ -410,9 +410,9 @@ class RocketmqClient:
                     return route
             if time.monotonic() > deadline:
                 raise RemoteFailed(
-                    f"the name server does not hear of the topic {topic}",
+                    f"the name server does not have the topic {topic}",
                     path=self._name_servers[0].address,
-                    remedy="see whether a broker runs that knows this name server",
+                    remedy="check that a broker runs and is configured with this name server",
                 )
             time.sleep(0.1)
 

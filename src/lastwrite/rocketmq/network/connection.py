@@ -138,7 +138,9 @@ class RocketmqConnection:
             part = self._connected(deadline).recv(_READ_BYTES)
             if not part:
                 raise ConnectionBroken(
-                    "it hung up", path=self.address, remedy="see its log for why"
+                    "the server closed the connection",
+                    path=self.address,
+                    remedy="see the server's log for the reason",
                 )
             self._received += part
 

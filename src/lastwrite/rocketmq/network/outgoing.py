@@ -66,7 +66,7 @@ class OutgoingMessage:
         if self.key is not None:
             if is_blank(self.key):
                 raise InvalidConfig(
-                    f"the key {self.key!r} is blank", remedy="brokers take that for no key"
+                    f"the key {self.key!r} is blank", remedy="brokers treat such a key as missing"
                 )
             given[names.KEYS] = self.key
         if self.tag is not None:
@@ -82,7 +82,7 @@ class OutgoingMessage:
             flat = names.build(given)
         except ValueError as error:
             raise InvalidConfig(
-                f"{error}: neither may be empty or hold the characters 1 and 2"
+                f"{error}: neither may be empty or contain the characters 1 and 2"
             ) from error
         if len(flat) > _MOST_PROPERTY_BYTES:
             raise InvalidConfig(

@@ -130,7 +130,7 @@ class Puller:
             elif below is not None and 0 < pulled.max_offset < below:
                 raise self._strange(
                     offset,
-                    f"ends at {pulled.max_offset}, before the {below} that is wanted: it lags",
+                    f"ends at {pulled.max_offset}, before the requested {below}: it lags behind",
                 )
             else:
                 return

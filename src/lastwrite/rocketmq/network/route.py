@@ -149,7 +149,7 @@ def _listed(known: Mapping[str, Any], name: str) -> object:
 
 def _objects(value: object) -> list[dict[str, Any]]:
     if not isinstance(value, list):
-        raise CorruptLog("a list in a name server's answer is none")
+        raise CorruptLog("a value in a name server's answer is not a list")
     return [_object(item, "an item") for item in value]
 
 

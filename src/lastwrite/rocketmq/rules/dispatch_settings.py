@@ -98,7 +98,8 @@ class DispatchConfig(SettingsTable):
         for text in (self.delay_levels or DEFAULT_DELAY_LEVELS).split():
             if text[-1:] not in _DELAY_UNITS or not text[:-1].isdigit():
                 raise InvalidConfig(
-                    f"messageDelayLevel holds {text!r}", remedy="times such as 10s 5m 2h, by blanks"
+                    f"messageDelayLevel contains {text!r}, which is not a time",
+                    remedy="give times such as 10s 5m 2h, separated by blanks",
                 )
             levels.append(int(text[:-1]) * _DELAY_UNITS[text[-1]])
         return tuple(levels)

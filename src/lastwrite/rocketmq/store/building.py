@@ -207,7 +207,7 @@ def _build_queue(unit: QueueUnit) -> StagedIndexFiles:
             built.gap_at = int(rows[place, rules.ADDRESS])
             expected = max(int(state[rules.NEXT]), 0)
             offset = int(rows[place, rules.OFFSET])
-            built.gap = f"queue offset {offset} of {unit.name}, where {expected} would come next"
+            built.gap = f"queue offset {offset} of {unit.name}, where {expected} is expected"
             out.close()
             out.drop()
             return built

@@ -166,7 +166,7 @@ class CompactedQueue:
             raise CommitConflict(
                 "the queue's files keep changing",
                 path=self._folder(StoreFolder.COMPACTION_LOG),
-                remedy="stop whatever writes there, or read a copy",
+                remedy="stop the program that writes there, or read a copy",
             )
         self._ranges, self._rebuilt, self._counts = {}, {}, {}
         self._seen = self._look()
@@ -355,7 +355,7 @@ class CompactedQueue:
         self._note(recovered(made, path, None, remedy_at(path, _RESTORE_INDEX)))
         if stop.code in _CODES_OF_DAMAGE:
             unknown = (
-                "without an index nothing tells whether what follows is damaged or left by another "
+                "without an index it is unknown whether later bytes are damaged or left from another "
                 f"run: {kernels.CODES[stop.code]}"
             )
             self._note(recovered(unknown, pair.log.path, stop.position))
@@ -382,7 +382,7 @@ class CompactedQueue:
             if not is_right:
                 self._take(number, walked)
                 made = (
-                    "the index names records that do not lie there: it was made anew in memory from "
+                    "the index points to missing records: it was rebuilt in memory from "
                     f"the log's {len(walked.bases)} records"
                 )
                 path = pair.index.path if pair.index else pair.log.path

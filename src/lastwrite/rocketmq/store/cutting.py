@@ -155,7 +155,7 @@ def plan(root: str, at: int) -> Cut:
     lock.reject_stopped_cut(root)
     if _is_done(root):
         raise LogHeld(
-            "an earlier cut keeps what it removed",
+            "the store still has the old files of an earlier cut",
             path=trees.live_tree(root, names.COMMIT_LOG) + _ASIDE,
             remedy="undo it with --undo, or move that copy out of the store, with all "
             f"files and folders that end with {_ASIDE}, and the note {NOTE}",
@@ -194,7 +194,7 @@ def _check_place(found: list[MappedFile], at: int) -> MappedFile:
     if file is None:
         raise InvalidConfig(
             f"physical offset {at} is not in the commit log",
-            remedy=f"its files hold {found[0].start} to {found[-1].end - 1}",
+            remedy=f"its files have the offsets {found[0].start} to {found[-1].end - 1}",
         )
     places = sorted(_borders(file)[0])
     if at not in places and not (at == file.start and file.start > found[0].start):
@@ -743,7 +743,7 @@ def _reject_gone_on(root: str, at: int) -> None:
             for low, high in reading.written_stretches(file):
                 if data[max(low, start) : high].any():
                     raise LogHeld(
-                        f"the log has gone on since the cut at {at}: an undo would lose what was written",
+                        f"the log has new records since the cut at {at}: an undo would lose them",
                         path=file.path,
                         remedy=f"keep this log, and read the old one from its place: lastwrite dump "
                         f"{trees.live_tree(root, names.COMMIT_LOG)}{_ASIDE}",
@@ -781,7 +781,7 @@ def _back(root: str) -> list[str]:
         if is_ours or _is_same(live, old):
             files.rename(old, live)
         else:
-            notes.append(f"{live} was written by a broker since, and stays as it is")
+            notes.append(f"a broker has written {live} since the cut, so it was left unchanged")
             files.unlink(old)
         files.fsync_dir(os.path.dirname(live))
     for tree in note["trees"]:

@@ -153,7 +153,7 @@ def read_log_state(root: str, name: TopicPartition) -> tuple[LogState, int | Non
     if logs.starts != indexes.starts:
         odd = min(set(logs.starts) ^ set(indexes.starts))
         raise CorruptLog(
-            f"of the pair {names.file_name(odd)} the log or its index is missing",
+            f"the log or the index of the pair {names.file_name(odd)} is missing",
             None,
             reading.queue_folder(os.path.join(root, StoreFolder.COMPACTION_LOG), name),
             f"a broker does not start on this; {MAKE_LOG_ANEW}",
@@ -236,7 +236,7 @@ def _slots(data: ByteArray, file: MappedFile, slots: int | None, entries: int | 
     found = index_file.find_slots(data)
     if found is None or (slots is not None and slots != found):
         raise InvalidConfig(
-            f"an index file of {file.size_bytes} bytes, and the settings make others",
+            f"the settings do not match the existing index file of {file.size_bytes} bytes",
             path=file.path,
             remedy="give --config maxHashSlotNum=… and maxIndexNum=… as the broker has them",
         )

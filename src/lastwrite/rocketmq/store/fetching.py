@@ -54,10 +54,10 @@ from lastwrite.rocketmq.store.archived import ArchivedQueue, StoredFile
 from lastwrite.rocketmq.store.archived_file import ArchivedFile
 from lastwrite.rocketmq.store.ordinary import CommitLogMessages
 
-ELSEWHERE = "bring it into an archive of its own: give another --to"
+ELSEWHERE = "fetch it into an archive of its own: give another --to"
 GAP = (
-    "accept that they are lost, which the archive's manifest notes and commands name: "
-    "--accept-gap; or bring it into an archive of its own: give another --to"
+    "accept the loss with --accept-gap, which notes the gap in the archive's manifest; or fetch it "
+    "into an archive of its own: give another --to"
 )
 _LIMIT_BYTES = 64 << 20  # of a body
 
@@ -107,8 +107,8 @@ def fetch(
         if gap is not None and not accepts_gap:
             raise no_continuation(
                 f"{folder} cannot be continued: the log begins at queue offset {log.log_start}, "
-                f"the archive ends at {before.end_offset}, and no round has compared what lay "
-                "between: it is lost",
+                f"the archive ends at {before.end_offset}, and the messages in between were never "
+                "compacted: they are lost",
                 log.folder,
                 HoldReason.GAP,
                 GAP,
@@ -117,10 +117,9 @@ def fetch(
             dropped, lost = _dropped(log, before, end, source, accepts_gap)
             if lost is not None and not accepts_gap:
                 raise no_continuation(
-                    f"{folder} cannot be continued: a round has compacted the log up to queue "
-                    f"offset {min(log.checkpoint or 0, end)}, and deletes may be gone that the "
-                    f"archive needs: offset {lost[0]} is neither in the compaction log nor in the "
-                    "commit log",
+                    f"{folder} cannot be continued: the log is compacted up to queue offset "
+                    f"{min(log.checkpoint or 0, end)}, and deletes that the archive needs may be "
+                    f"lost: offset {lost[0]} is neither in the compaction log nor in the commit log",
                     log.folder,
                     HoldReason.DELETES,
                     GAP,
@@ -407,7 +406,7 @@ class IncomingMessages:
             found = self._messages.find(offset)
             if found is None:
                 raise LogError(
-                    f"the message of queue offset {offset} has gone from the commit log meanwhile",
+                    f"the message of queue offset {offset} disappeared from the commit log during the fetch",
                     path=self.log.folder,
                     remedy=ELSEWHERE,
                 )

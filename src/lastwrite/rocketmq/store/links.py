@@ -73,7 +73,7 @@ def reject_others(root: str) -> None:
     others = others_of(root)
     if others:
         raise InvalidConfig(
-            f"a link leads from here into another store, {others[0]}, whose broker does not see this one's lock",
+            f"a link leads from here into another store, {others[0]}, whose broker ignores this store's lock",
             path=root,
             remedy=f"work on {others[0]}, or put the folder itself here",
         )

@@ -134,7 +134,7 @@ def reject_stopped_cut(root: str) -> None:
     """
     if has_stopped_cut(root):
         raise LogHeld(
-            "a cut of the commit log was stopped half way",
+            "a cut of the commit log was interrupted",
             path=os.path.join(root, COMMIT_LOG, CUT_GUARD),
             remedy="run lastwrite cut STORE --undo: it puts everything back",
         )
@@ -159,8 +159,8 @@ def reject_unclean(root: str, *, goes_on: bool) -> None:
     raise LogHeld(
         f"the store's broker{process} was killed, or runs where its lock cannot be seen",
         path=path,
-        remedy="start it and stop it in order, or go on all the same with --unclean; a start cuts a damaged commit "
-        "log: copy it before",
+        remedy="copy the store, because a start may cut a damaged commit log; then start the broker "
+        "and stop it cleanly, or continue without that with --unclean",
     )
 
 

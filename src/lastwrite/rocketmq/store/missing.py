@@ -46,7 +46,7 @@ def missing_files(root: str | None, log: MappedLog, place: str) -> Iterator[Prob
         yield damaged(wrong, path, None, _ELSEWHERE)
     positions = None if log.files else _lone_positions(root)
     if positions is not None:
-        wrong = f"consumer groups have read messages, and {end} ({place}), nor any queue"
+        wrong = f"consumer groups have offsets, but {end} ({place}), and there is no queue"
         yield damaged(wrong, positions, None, _ELSEWHERE)
 
 
@@ -57,14 +57,14 @@ def _references(root: str) -> Iterator[tuple[str, int, str]]:
             queue = reading.read_queue(root, part, name)
             last = live_files.last_unit(queue, part)
             if last is not None:
-                yield queue.files[-1].path, last[0], f"the last unit of {name} leads to"
+                yield queue.files[-1].path, last[0], f"the last unit of {name} points to"
     for file in reading.read_index_files(root).files:
         try:
             header = decode_index_header(reading.map_whole(file))
         except LogError:
             continue  # reported where the index is read
         if header.count > 1:
-            yield file.path, header.last_physical_offset, "its last entry leads to"
+            yield file.path, header.last_physical_offset, "its last entry points to"
     reached = dispatched.read_checkpoint(root).consume_queue_offset
     if reached > 0:
         yield os.path.join(root, names.CHECKPOINT), reached - 1, "consume queues have reached"

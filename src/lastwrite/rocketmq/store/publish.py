@@ -61,8 +61,8 @@ from lastwrite.storage.reading import AGAIN, check_segments
 _NEXT = ".lastwrite"
 _ASIDE = ".lastwrite-aside"
 _KINDS = (COMPACTION_LOGS, COMPACTION_QUEUES)
-_UNSURE = "the new state is in place, and stays unless the power fails now; see to the disk"
-_TIDY = "the new state is in place; the next run removes what is left of the old one, and a broker does not mind it"
+_UNSURE = "the new state is in place, but may be lost if the power fails now; check the disk"
+_TIDY = "the new state is in place; the next command removes the rest of the old one, which a broker ignores"
 
 # Trees known to be exchangeable, by path: device, inode and change time, since a later tree may get
 # the same inode.
@@ -289,9 +289,9 @@ def _clear(root: str) -> None:
         return
     if not os.path.isdir(live):
         raise CommitConflict(
-            "the folder is not there, but another tree of it is",
+            "the folder is missing, but its other tree exists",
             path=live,
-            remedy=f"if it is what is left of your messages, rename {os.path.basename(live)}{_NEXT} to this; "
+            remedy=f"if it has your messages, rename {os.path.basename(live)}{_NEXT} to this; "
             "otherwise move it out of the store, and keep it",
         )
     # An exchange before a kill may not be on disk yet: after a power failure this tree would count.
@@ -565,7 +565,7 @@ class _StoredFolder:
         missing = {*change.gone} - self.sizes.keys()
         if missing:
             path = os.path.join(self.folder, min(missing))
-            raise CommitConflict("the file vanished while we worked", path=path, remedy=AGAIN)
+            raise CommitConflict("the file was deleted during compaction", path=path, remedy=AGAIN)
         file_bytes = self.file_bytes(change)
         for pair in change.pairs:
             path = pair.paths[self.number]

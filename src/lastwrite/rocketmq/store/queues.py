@@ -52,15 +52,15 @@ _BLOCK_UNITS = 1 << 13
 _LAST_OFFSET = (1 << 63) - 2  # the next offset still fits a long
 NAMES_OF_PARTS = ("compacted topic", "queue")
 _WRONG = {
-    chunk_kernels.GAP: "its record would not come after the one before",
+    chunk_kernels.GAP: "its record does not follow the one before",
     chunk_kernels.BEHIND: "its record would end after its file",
-    chunk_kernels.ORDER: "its queue offset is not above those before it",
+    chunk_kernels.ORDER: "its queue offset is not above the ones before",
     chunk_kernels.NUMBER: "it counts more than one record",
-    chunk_kernels.PLACE: "it has not the address of its record",
-    chunk_kernels.SIZE: "it has not the size of its record",
-    chunk_kernels.OFFSET: "it has not the queue offset of its record",
-    chunk_kernels.TIME: "it has not the store time of its record",
-    chunk_kernels.NONE: "a record has none",
+    chunk_kernels.PLACE: "its address is not its record's",
+    chunk_kernels.SIZE: "its size is not its record's",
+    chunk_kernels.OFFSET: "its queue offset is not its record's",
+    chunk_kernels.TIME: "its store time is not its record's",
+    chunk_kernels.NONE: "it is missing",
 }
 
 # ---------------------------------------------------------------------- finding queues
@@ -376,7 +376,9 @@ class _QueueListing:
                 wrong = "a log file without its index: a broker does not start"
                 self._damaged(wrong, file.path, None, _REBUILD)
             elif logs.file_size and file.start % logs.file_size:
-                wrong = f"begins at {file.start}, no multiple of its {logs.file_size} bytes"
+                wrong = (
+                    f"begins at {file.start}, which is not a multiple of its {logs.file_size} bytes"
+                )
                 remedy = f"start no broker on it, it would destroy the queue; {_RESTORE}"
                 self._damaged(wrong, file.path, None, remedy)
         for file in indexes.files:
@@ -389,9 +391,9 @@ class _QueueListing:
         for (before, after), segment in zip(pairwise(logs.files), segments, strict=False):
             is_new = segment.size_bytes > 0 and segment.base_offset > position
             if is_new and after.start > before.end:
-                wrong = f"the file is missing, and the log goes on at {after.start}"
+                wrong = f"the file is missing, and the log continues at {after.start}"
                 path = os.path.join(os.path.dirname(before.path), names.file_name(before.end))
-                self._damaged(f"{wrong}: no round has compared its records", path, None, _REBUILD)
+                self._damaged(f"{wrong}: its records were not compacted", path, None, _REBUILD)
 
     def _segment(self, file: MappedFile, logs: MappedLog) -> Segment:
         """A segment for one file, from its index."""
@@ -445,7 +447,7 @@ class _QueueListing:
                 continue
             if not is_closed and not segment.size_bytes:
                 self._damaged(
-                    "a file that was closed, and holds no record and no end", segment.path, 0
+                    "a closed file without a record and without an end mark", segment.path, 0
                 )
                 continue
             missing = ordinary.keyed_between(
@@ -458,7 +460,7 @@ class _QueueListing:
         next_offset = ordinary.next_offset(self._root, self._name)
         # If offsets are assigned again, the topic was created again.
         if position >= self._end_offset and not 0 <= next_offset <= position:
-            message = f"its records end before queue offset {self._end_offset}, and rounds have compared {position}"
+            message = f"its records end before queue offset {self._end_offset}, but compaction has reached {position}"
             self._damaged(message, segments[-1].path, segments[-1].size_bytes)
             return
         if not ordinary.is_compacted(self._root, self._name.topic):
@@ -484,9 +486,7 @@ class _QueueListing:
             reader.read_into(head, size)
         announced, magic = (int(number) for number in head.view(">i4"))
         if announced > 0 and magic in (MAGIC_V1, MAGIC_V2):
-            self._damaged(
-                "a record begins after the end that the index gives", file.path, size, _REBUILD
-            )
+            self._damaged("a record follows the end of the index", file.path, size, _REBUILD)
 
 
 def _wrong_unit(code: int, row: int, path: str) -> CorruptLog:

@@ -170,8 +170,8 @@ class MappedLog:
         """
         return tuple(
             damaged(
-                f"the file is missing, and the log goes on at {after.start}: "
-                f"{after.start - before.end} bytes are gone",
+                f"the file is missing, and the log continues at {after.start}: "
+                f"{after.start - before.end} bytes are missing",
                 os.path.join(os.path.dirname(before.path), names.file_name(before.end)),
             )
             for before, after in pairwise(self.files)
@@ -330,8 +330,8 @@ def without_stopped_roll(root: str, logs: MappedLog, indexes: MappedLog) -> Mapp
         units.batch_units(_begins_with(indexes.files[-1], 46))
     ):
         return logs
-    wrong = "a log file whose index the broker had not made when it was killed"
-    remedy = "it holds no record; the broker's next start removes it"
+    wrong = "a log file without an index, because the broker was killed"
+    remedy = "it has no record; the broker's next start removes it"
     problems = (*logs.problems, recovered(wrong, last.path, None, remedy))
     return replace(logs, files=logs.files[:-1], starts=logs.starts[:-1], problems=problems)
 
@@ -399,7 +399,7 @@ def read_files(*folders: str, is_index: bool = False, is_copy: bool = False) -> 
         if os.path.isdir(path):
             if name in WORK_FOLDERS:
                 wrong = "left by a compaction run or a rebuild that did not end"
-                remedy = "nothing in it is served; a broker's next run writes over it"
+                remedy = "nothing in it is served; a broker's next run overwrites it"
                 problems.append(recovered(wrong, path, None, remedy))
         elif start is not None:
             found.append(MappedFile(path, start, seen.st_size, seen.st_mtime_ns, seen.st_ino))
@@ -423,8 +423,8 @@ def read_files(*folders: str, is_index: bool = False, is_copy: bool = False) -> 
             remedy = "a broker does not load it: restore it from a replica or a backup"
             problems.append(damaged(wrong, file.path, None, remedy))
         if n and not is_index and file.start < kept[n - 1].end:
-            wrong = f"begins at {file.start}, before the file ahead ends at {kept[n - 1].end}"
-            remedy = "names say where a file's bytes belong: rename it"
+            wrong = f"begins at {file.start}, but the file before it ends at {kept[n - 1].end}"
+            remedy = "a file's name is the address of its first byte: rename it"
             problems.append(damaged(wrong, file.path, None, remedy))
     return MappedLog(tuple(kept), tuple(problems), size, tuple(file.start for file in kept))
 
@@ -433,13 +433,13 @@ def _wrong_name(path: str) -> Problem:
     """The problem of a file in a log's folder whose name is not an address."""
     name = os.path.basename(path)
     wrong = "no file of the log has such a name"
-    remedy = "a broker does not load a log that holds it: move it out of the store, and keep it"
+    remedy = "a broker does not load a log with this file: move it out of the store, and keep it"
     if name.endswith(names.DELETED_SUFFIX):
         wrong = "a file that a compaction run has replaced, or was about to: no broker starts"
         remedy = names.UNFINISHED_REMEDY
     elif name in (names.CUT_GUARD, names.DISPATCH_GUARD):
         command = "cut STORE --undo" if name == names.CUT_GUARD else "dispatch STORE again"
-        wrong = "it keeps brokers from starting on what was stopped half way"
+        wrong = "it keeps brokers from starting after an interrupted command"
         remedy = f"leave it there, and run lastwrite {command}"
     return damaged(wrong, path, None, remedy)
 

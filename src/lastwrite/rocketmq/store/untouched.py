@@ -16,26 +16,26 @@ from lastwrite.rocketmq.store.topic_copies import OF_OTHER_QUEUES
 from lastwrite.storage import files
 
 _SETTINGS: Final = "settings, without addresses and offsets"
-_COUNTS: Final = "counts for display; a broker goes on with them"
+_COUNTS: Final = "counts for display; a broker continues them"
 _ROCKSDB: Final = (
     "RocksDB files, which Lastwrite does not change; if the broker keeps consume queues, index, "
     "timers or half messages there, they may be ahead of the commit log"
 )
-_WITHIN: Final = "nothing in it leads beyond the cut"
+_WITHIN: Final = "it has no reference beyond the cut"
 
 # By path below the store.
 _ALWAYS: Final = {
-    names.LOCK: "held by Lastwrite meanwhile",
-    names.ABORT: "says that the broker was killed",
+    names.LOCK: "held by Lastwrite during the command",
+    names.ABORT: "shows that the broker was killed",
     f"{names.CONFIG}/topics.json": _SETTINGS,
     f"{names.CONFIG}/subscriptionGroup.json": _SETTINGS,
     f"{names.CONFIG}/topicQueueMapping.json": "queue offsets of static topics; check them",
     f"{names.CONFIG}/consumerFilter.json": _SETTINGS,
     f"{names.CONFIG}/messageRequestMode.json": _SETTINGS,
-    f"{names.CONFIG}/consumerOrderInfo.json": "what ordered pop consumers hold, for a while",
+    f"{names.CONFIG}/consumerOrderInfo.json": "messages that ordered pop consumers hold for a while",
     f"{names.CONFIG}/timermetrics": _COUNTS,
     f"{names.CONFIG}/transactionMetrics": _COUNTS,
-    f"{names.CONFIG}/tieredStoreMetadata.json": "what lies in the tiered store, which Lastwrite "
+    f"{names.CONFIG}/tieredStoreMetadata.json": "references to the tiered store, which Lastwrite "
     "does not change; it may be ahead of the commit log",
     "rocksdbstore": _ROCKSDB,
     "consumequeue_rocksdb": _ROCKSDB,
@@ -60,28 +60,28 @@ BY_CUT: Final = {
     names.CONSUME_QUEUE_EXTENSIONS: "a broker's start ends it where the consume queues end",
 }
 BY_DISPATCH: Final = {
-    names.COMMIT_LOG: "what is dispatched; a dispatch only reads it",
+    names.COMMIT_LOG: "a dispatch only reads it",
     **dict.fromkeys(_TREES, "it has everything already"),
-    names.CONSUME_QUEUE_EXTENSIONS: "dispatch adds no extensions; the units hold the tags code",
+    names.CONSUME_QUEUE_EXTENSIONS: "dispatch adds no extensions; the units have the tags code",
     **dict.fromkeys(_TIMER, "the broker's timer fills it from its consume queue"),
-    names.CHECKPOINT: "a broker writes it anew",
+    names.CHECKPOINT: "a broker rewrites it",
     **dict.fromkeys(_POSITIONS, "queue offsets, which a dispatch does not change"),
 }
 BY_ROUND: Final = {
     **dict.fromkeys(
         (names.COMMIT_LOG, *_TREES, *_TIMER, names.CHECKPOINT, names.CONSUME_QUEUE_EXTENSIONS),
-        "holds no address of a compaction log",
+        "has no address of a compaction log",
     ),
-    **dict.fromkeys(_POSITIONS, "queue offsets, which a round does not change"),
+    **dict.fromkeys(_POSITIONS, "queue offsets, which compaction does not change"),
 }
 _BY_COPY: Final = {
     **dict.fromkeys(
         (names.COMMIT_LOG, *_TREES, *_TIMER, names.CHECKPOINT, names.CONSUME_QUEUE_EXTENSIONS),
-        "the copy has compaction logs and settings alone",
+        "the copy has only compaction logs and settings",
     ),
     **dict.fromkeys(
         (f"{names.CONFIG}/{name}" for name in OF_OTHER_QUEUES),
-        "counts of other queues; a broker on the copy would pass over delayed messages",
+        "counts of other queues; a broker on the copy would skip delayed messages",
     ),
 }
 

@@ -40,8 +40,8 @@ _ENTRY_COLUMNS = 3  # hash, address, store time
 
 WORDS = {
     **kernels.CODES,
-    OUT_OF_PLACE: "a record does not lie where it says that it lies, or counts its messages by what is no number",
-    CUT: "a record is larger than what is left of its file",
+    OUT_OF_PLACE: "a record does not state its own address, or its INNER_NUM or INNER_BASE is not a number",
+    CUT: "a record is larger than the rest of its file",
 }
 
 
