@@ -114,9 +114,9 @@ def check_checkpoints(first: Path, second: Path, to: Path) -> None:
     with lastwrite.table(first) as table:
         shutil.rmtree(first)
         shutil.copytree(second, first)
-        with pytest.raises(CommitConflict, match="make the table anew"):
+        with pytest.raises(CommitConflict, match="rebuild the table"):
             list(table.follow(poll_s=None))
-    with pytest.raises(CommitConflict, match="make the table anew"):
+    with pytest.raises(CommitConflict, match="rebuild the table"):
         lastwrite.table_to(str(first), to=str(to), format="parquet")
     reader = opened()
     with pytest.raises(CommitConflict, match="failOnDataLoss=false"):

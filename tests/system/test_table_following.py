@@ -25,7 +25,7 @@ pytest.importorskip("pyarrow", reason="pip install 'lastwrite[frames]'")
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 __all__ = ["broker"]  # the fixture
 
-ANEW = "make the table anew"
+ANEW = "rebuild the table"
 
 
 class Follower:

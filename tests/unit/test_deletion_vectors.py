@@ -152,7 +152,7 @@ def test_a_vacuum_of_others_leaves_vectors(topic: Topic) -> None:
 
 
 def test_vectors_of_others_are_refused(topic: Topic) -> None:
-    with pytest.raises(UnsupportedFormat, match="a deletion vector of kind .*--anew"):
+    with pytest.raises(UnsupportedFormat, match="deletion vectors of kind .*--anew"):
         vector_path("/t", {"storageType": "i", "pathOrInlineDv": "x" * 30})
     with pytest.raises(InvalidConfig, match="leave --vectors out"):
         lastwrite.table_to(str(topic.root), "t", to=str(topic.to), format="parquet", vectors=True)

@@ -144,7 +144,7 @@ def test_one_catalog_keeps_two_topics_apart_by_name_but_not_in_one_place(
     other.append([(b"x", b"y", T)])
     with pytest.raises(InvalidConfig, match="topic t "):
         made(other, place, catalog=catalog)
-    with pytest.raises(InvalidConfig, match=f"lies at {place}.*--to {place}"):
+    with pytest.raises(InvalidConfig, match=f"is at {place}.*--to {place}"):
         made(log, tmp_path / "elsewhere", catalog=catalog)
     with pytest.raises(InvalidConfig, match="shared.db.*--catalog"):
         made(log, place)
@@ -158,7 +158,7 @@ def test_a_copy_of_an_iceberg_table_is_no_table(log: GrowingLog, tmp_path: Path)
     shutil.copytree(to, copy)
     before = files_of(to)
     log.append([(b"a", b"9", T)])
-    with pytest.raises(InvalidConfig, match=f"lies at {to}"):
+    with pytest.raises(InvalidConfig, match=f"is at {to}"):
         made(log, copy)
     assert files_of(to) == before
 

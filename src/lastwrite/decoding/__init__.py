@@ -1,5 +1,5 @@
-"""Keys and values as typed columns of Arrow: UTF-8, JSON, Avro, Protobuf, Confluent's frame.
+"""Keys and values as typed Arrow columns: UTF-8, JSON, Avro, Protobuf, Confluent's frame.
 
-A schema becomes a tree of *shapes*; the tree a row of *slots*, each a column in one arena; and a
-kernel fills the slots from the bytes of many values at once, with no Python statement a value.
+A schema becomes a tree of *shapes*, and the tree a row of *slots*, each a column in one arena. A
+kernel then fills the slots from the bytes of many values, without a Python statement per value.
 """

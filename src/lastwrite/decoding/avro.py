@@ -1,9 +1,9 @@
 """Avro values to columns: the writer's schema, resolved against the reader's, becomes a program
 for the kernel.
 
-What the reader does not have is passed over in place; what the writer does not have has the
-reader's default; numbers are promoted, names have aliases. A branch or symbol that the reader
-lacks makes the value bad, not the schema.
+Fields that the reader's schema lacks are skipped in place. Fields that the writer's schema lacks
+get the reader's default. Numbers are promoted, and names may have aliases. A branch or symbol that
+the reader's schema lacks makes the value bad, not the schema.
 
 Source: Avro 1.12 specification, "Schema Resolution", "Binary Encoding".
 """
@@ -45,13 +45,13 @@ _NAMED = ("record", "enum", "fixed")
 
 
 class AvroProgram(Program):
-    """Decodes values that ``writer`` describes into columns of ``shape``.
+    """Decodes values of the schema ``writer`` into columns of ``shape``.
 
     Args:
-        shape: ``shape_of`` the reader's type, or part of it: fields that it lacks are not decoded.
+        shape: the ``shape_of`` the reader's type, or part of it. Fields outside are not decoded.
 
     Raises:
-        InvalidConfig: the reader cannot read what the writer writes.
+        InvalidConfig: the reader's schema cannot read values of the writer's.
     """
 
     def __init__(self, writer: AvroType, reader: AvroType, shape: Shape) -> None:
@@ -91,7 +91,7 @@ class AvroProgram(Program):
 
 
 class _DecodingFailed(Exception):
-    """A writer's type that the reader's does not take."""
+    """A type of the writer's that the reader's type cannot read."""
 
 
 class _Compiler:
@@ -104,7 +104,7 @@ class _Compiler:
         self._read: set[int] = set()
 
     def emit(self, op: int, slot: int = -1, a: int = 0, b: int = 0, c: int = 0, d: int = 1) -> int:
-        """Append an instruction; returns its number."""
+        """Append an instruction. Returns its number."""
         step = [op, slot, a, b, c, d, 0, 0]
         step += [0] * (ops.WORDS - len(step))
         self.steps.append([each - (1 << 64) if each >= 1 << 63 else each for each in step])
@@ -173,7 +173,9 @@ class _Compiler:
             self.steps[end][2] = len(self.steps)
         new = self.constants.keys() - before.keys()
         if new & self._read or (new and written > 1):
-            raise InvalidConfig(f"{where}: a default in one branch of a union, a value in another")
+            raise InvalidConfig(
+                f"{where}: one branch of a union needs a default where another has a value"
+            )
 
     # ------------------------------------------------------------------ one type
 
@@ -185,7 +187,7 @@ class _Compiler:
         where: str,
         merged: AvroType | None = None,
     ) -> None:
-        """``merged``: what the reader's union makes of this branch and others."""
+        """Read one type. ``merged``: the type to which the reader's union merges this branch."""
         if not _matches(writer, reader):
             raise _DecodingFailed
         self._read.add(slot.number)
@@ -284,14 +286,14 @@ class _Compiler:
             if missing.default is NO_DEFAULT:
                 raise InvalidConfig(
                     f"{where}.{missing.name}: the values' schema does not have it, and the "
-                    "reader's no default",
+                    "reader's schema has no default for it",
                     remedy="give it one there, or leave it out of columns",
                 )
             place = places[missing.name]
             self.constants[place.number] = default_of(missing.type, missing.default, where)
 
     def _skip(self, writer: AvroType) -> None:
-        """Pass over a value that is not asked for."""
+        """Skip a value that is not requested."""
         kind = writer.type
         if kind == "record":
             for each in writer.fields:
@@ -332,7 +334,7 @@ def _field_named(name: str, reader: AvroType) -> AvroField | None:
 
 
 def _matches(writer: AvroType, reader: AvroType) -> bool:
-    """Whether a value of the one can be read as the other, as far as their outermost types say."""
+    """Whether a value of one type can be read as the other, by their outermost types."""
     if writer.type in _NAMED or reader.type in _NAMED:
         is_same = writer.type == reader.type and writer.size == reader.size
         return is_same and (writer.name == reader.name or writer.name in reader.aliases)
@@ -340,7 +342,7 @@ def _matches(writer: AvroType, reader: AvroType) -> bool:
 
 
 def _chosen(writer: AvroType, branches: list[AvroType]) -> AvroType:
-    """The branch that a value of this type is read as: its own, else the first that it fits."""
+    """The branch to read a value of this type as: its own type, otherwise the first that fits."""
     fitting = [each for each in branches if _matches(writer, each)]
     own = [each for each in fitting if each.type == writer.type]
     if not fitting:
@@ -361,13 +363,13 @@ def _said(type: AvroType) -> str:
 
 
 def default_of(type: AvroType, given: Any, where: str) -> Any:
-    """A default as Arrow takes it; ``given`` as JSON has it.
+    """The default for Arrow; ``given`` is its JSON value.
 
     Raises:
         InvalidConfig: it is of another type.
     """
     if type.type == "union":
-        for branch in type.inner:  # the first, by the book; any since 1.12
+        for branch in type.inner:  # the specification requires the first; since 1.12 any may match
             if _is_default_of(branch, given):
                 merged = merged_branch(type)
                 if branch.type == "null" or merged is not None:

@@ -35,22 +35,22 @@ from lastwrite.encoding.kernel import njit
 WORDS = 8
 (
     DONE,
-    NUMBER,  # a: AS_*; b, c: the least and the most; d: its factor
+    NUMBER,  # a: AS_*; b, c: the least and the greatest value; d: its factor
     FLOAT,  # a: AS_FLOAT or AS_DOUBLE
     DOUBLE,
     BOOLEAN,
     BYTES,  # a: 1 for text
     FIXED,  # a: size
-    ENUM,  # a: where in the numbers its symbols begin, b: how many
-    DECIMAL_BYTES,  # a: size, -1: a length comes first; b, c: the low and high word of the limit
+    ENUM,  # a: index of its symbols in the numbers, b: how many
+    DECIMAL_BYTES,  # a: size, or -1 if a length precedes; b, c: low and high word of the limit
     SKIP_NUMBER,
     SKIP,  # a: size
     SKIP_BYTES,
-    UNION,  # a: where in the numbers its branches' instructions stand, b: how many
-    JUMP,  # a: to
+    UNION,  # a: index of its branches' instructions in the numbers, b: how many
+    JUMP,  # a: target
     NULLS,  # slot up to a
     PRESENT,
-    ITEMS,  # slot or -1, a: its depth, b: the instruction behind the last
+    ITEMS,  # slot or -1, a: its depth, b: the instruction after the last
     NEXT,  # a: depth, b: the ITEMS
 ) = range(18)
 AS_NARROW, AS_WIDE, AS_FLOAT, AS_DOUBLE = range(4)
@@ -59,7 +59,7 @@ MOST_NUMBER = 10  # bytes
 
 @njit(cache=True, nogil=True)
 def read_number(data, at, end):
-    """A zig-zag number, and where it ends; a negative end is an error."""
+    """A zig-zag number, and its end. A negative end is an error code."""
     if at < end:
         one = load8(data, at)
         if one < 0x80:
@@ -91,13 +91,13 @@ def words_of(data, at, size):
             return low, high, False
         high = (high << np.uint64(8)) | (low >> np.uint64(56))
         low = (low << np.uint64(8)) | one
-    # of more than 16 bytes, those that went were all sign: so is the first that stays
+    # bytes shifted out of 16 bytes were all sign; then the first byte kept must be sign, too
     return low, high, size <= 16 or (high >> np.uint64(63) != 0) == negative
 
 
 @njit(cache=True, nogil=True)
 def is_below(low, high, limit_low, limit_high):
-    """Whether the amount of a 128-bit number is below the limit."""
+    """Whether the absolute value of a 128-bit number is below the limit."""
     if np.int64(high) < 0:
         low = ~low + np.uint64(1)
         high = ~high + (np.uint64(1) if low == 0 else np.uint64(0))
@@ -108,11 +108,13 @@ def is_below(low, high, limit_low, limit_high):
 def run(
     data, starts, present, rows, program, numbers, top_end, slots, counts, arena, stack, faults
 ):
-    """Decode ``rows`` values: ``starts`` are int32 positions in ``data``, one more than values;
-    ``present`` a byte a value, 0 where it is null. What is bad becomes null; ``faults`` has two
-    int64 a value, its error and where it was met.
+    """Decode ``rows`` values. Bad values become null.
 
-    All but ``rows`` and ``top_end`` are addresses; the arena has room for ``Slots.table``.
+    ``starts`` are int32 positions in ``data``, one more than values. ``present`` has a byte for
+    each value, 0 for null. ``faults`` has two int64 for each value: its error code and position.
+
+    All arguments but ``rows``, ``top_end``, ``stack`` and ``faults`` are addresses. The arena has
+    the size that ``Slots.table`` returns.
     """
     for row in range(rows):
         code, where = OK, 0
@@ -132,7 +134,7 @@ def run(
 
 @njit(cache=True, nogil=True)
 def one_value(data, at, end, program, numbers, slots, counts, arena, stack):
-    """Run the program over one value; the error, and the position where it was met."""
+    """Run the program over one value. Returns the error code, and its position."""
     pc = 0
     while True:
         step = program + pc * (8 * WORDS)

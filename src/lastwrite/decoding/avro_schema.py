@@ -1,4 +1,4 @@
-"""Avro's schemas as values: names are resolved, and what no column can hold is refused.
+"""Avro schemas as values: names are resolved, and types that no column can represent are refused.
 
 Source: Avro 1.12 specification, "Schema Declaration", "Logical Types".
 """
@@ -42,7 +42,7 @@ class AvroField:
     name: str
     type: AvroType
     aliases: tuple[str, ...]
-    default: Any = NO_DEFAULT  # as JSON has it
+    default: Any = NO_DEFAULT  # its JSON value
 
 
 @dataclass(slots=True)
@@ -64,28 +64,30 @@ class AvroType:
 
     @property
     def branch_names(self) -> tuple[str, ...]:
-        """The names that a union's branch of this type has, or had: the first is today's."""
+        """The present and former names of a union's branch of this type, the present one first."""
         return self.full_names or (self.logical or self.type,)
 
     @property
     def branches(self) -> list[AvroType]:
-        """Of a union those that are not null."""
+        """The branches of a union, without null."""
         return [each for each in self.inner if each.type != "null"]
 
     @property
     def least_bytes(self) -> int:
-        """How many bytes a value takes at least."""
+        """The least number of bytes that a value takes."""
         if self.type == "record":
             return sum(each.type.least_bytes for each in self.fields)
         return {"null": 0, "fixed": self.size, "float": 4, "double": 8}.get(self.type, 1)
 
 
 def parse_avro(text: str, references: Iterator[str] | tuple[str, ...] = ()) -> AvroType:
-    """The type that a schema describes; ``references`` are schemas of names that it uses, those
-    first that others need.
+    """The type that a schema describes.
+
+    ``references`` are the schemas of names that it uses, each after the ones that it needs itself.
 
     Raises:
-        InvalidConfig: it is no schema of Avro, or has what no column can hold; names the field.
+        InvalidConfig: it is no Avro schema, or has a type that no column can represent. The error
+            names the field.
     """
     parser = _Parser()
     for reference in references:
@@ -99,7 +101,7 @@ def _json(text: str) -> Any:
     except (ValueError, RecursionError) as error:
         if text.strip() in PRIMITIVES:
             return text.strip()
-        raise InvalidConfig(f"the schema is no JSON: {error}", remedy="give an .avsc") from None
+        raise InvalidConfig(f"the schema is not JSON: {error}", remedy="give an .avsc") from None
 
 
 @dataclass(slots=True)
@@ -111,7 +113,7 @@ class _Parser:
     def parse(self, given: Any, where: str, namespace: str) -> AvroType:
         self._depth += 1
         if self._depth > MOST_DEPTH:
-            raise InvalidConfig(f"{where}: more than {MOST_DEPTH} types within each other")
+            raise InvalidConfig(f"{where}: types are nested more than {MOST_DEPTH} deep")
         try:
             return self._parsed(given, where, namespace)
         finally:
@@ -151,9 +153,9 @@ class _Parser:
         full = full if full in self._named or full in self._open else name
         if full in self._open:
             raise InvalidConfig(
-                f"{where}: {name} holds itself, which no column can",
-                remedy="read it raw, or by a reader's schema without that field where it is absent "
-                "from the writer's, too",
+                f"{where}: {name} contains itself, which no column can represent",
+                remedy="read it raw, or with a reader's schema without that field, if the writer's "
+                "schema does not have it either",
             )
         if full not in self._named:
             raise InvalidConfig(f"{where}: there is no type {name}")
@@ -203,7 +205,7 @@ class _Parser:
         return AvroField(given["name"], type, aliases, given.get("default", NO_DEFAULT))
 
     def _with_logical(self, found: AvroType, given: Mapping[str, Any], where: str) -> AvroType:
-        """With its logical type; one that is unknown, or whose numbers make no sense, is none."""
+        """Set the logical type. An unknown or invalid logical type is ignored, as Avro requires."""
         logical = given.get("logicalType")
         if (found.type, logical) in _LOGICAL:
             found.logical = str(logical)
@@ -214,7 +216,9 @@ class _Parser:
             if 0 < precision <= _MOST_PRECISION and 0 <= scale <= precision:
                 found.logical, found.precision, found.scale = "decimal", precision, scale
             elif precision > _MOST_PRECISION:
-                raise InvalidConfig(f"{where}: decimals of more than {_MOST_PRECISION} digits")
+                raise InvalidConfig(
+                    f"{where}: decimals of more than {_MOST_PRECISION} digits are not supported"
+                )
         return found
 
 
@@ -225,13 +229,14 @@ def _texts(given: Any, where: str) -> tuple[str, ...]:
 
 
 def shape_of(type: AvroType, where: str = "schema") -> Shape:
-    """The column that values of this type make.
+    """The shape of a column of this type.
 
-    A union of null and one type is that type; of int and long it is long, of float and double
-    double; any other is a record with a field a branch, ``member0`` and so on, as Spark reads it.
+    A union of null and one type has the shape of that type. A union of int and long is a long, one
+    of float and double a double. Any other union is a record with a field for each branch,
+    ``member0`` and so on, as in Spark.
 
     Raises:
-        InvalidConfig: there is none.
+        InvalidConfig: no column can represent it.
     """
     if type.type == "record":
         fields = [shape_of(each.type, f"{where}.{each.name}") for each in type.fields]
@@ -259,12 +264,12 @@ def shape_of(type: AvroType, where: str = "schema") -> Shape:
     if type.logical == "decimal":
         return Shape(ShapeKind.DECIMAL, precision=type.precision, scale=type.scale)
     if type.type == "null":
-        raise InvalidConfig(f"{where}: null alone makes no column")
+        raise InvalidConfig(f"{where}: a type of null alone has no column")
     return Shape(_LOGICAL.get((type.type, type.logical), _PLAIN.get(type.type, ShapeKind.BYTES)))
 
 
 def aliases_of(type: AvroType, where: str) -> dict[str, tuple[str, ...]]:
-    """The aliases of fields that have some, by the path of the field's column below ``where``."""
+    """The aliases of fields, by the path of the field's column below ``where``."""
     found = {}
     for path, inner in _inner(type, where):
         if isinstance(inner, AvroField):
@@ -288,7 +293,7 @@ def unions_of(type: AvroType, where: str) -> dict[str, list[tuple[str, ...]]]:
 
 
 def _inner(type: AvroType, where: str) -> Iterator[tuple[str, AvroField | AvroType]]:
-    """What is right inside a type, with the path of its column."""
+    """The types directly inside a type, with the paths of their columns."""
     if type.type == "record":
         yield from ((f"{where}.{each.name}", each) for each in type.fields)
     elif type.type in ("array", "map"):
@@ -302,7 +307,7 @@ def _inner(type: AvroType, where: str) -> Iterator[tuple[str, AvroField | AvroTy
 
 
 def merged_branch(union: AvroType) -> AvroType | None:
-    """The one type that holds all branches of a union; None: there is none."""
+    """The one type that can represent all branches of a union, or None."""
     branches = union.branches
     if len(branches) == 1:
         return branches[0]

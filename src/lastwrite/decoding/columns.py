@@ -1,7 +1,7 @@
-"""A program: what turns a column of bytes into a typed column, whatever the format is.
+"""A program: converts a column of bytes of any format to a typed column.
 
-Values go through its kernel some thousands at a time, into one arena that is used again; what comes
-out owns its memory. Nothing is allocated by a size that a value claims.
+Some thousand values at a time pass through its kernel into one arena, which is reused. The results
+own their memory. No allocation has a size that a value claims.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ BYTES_AT_ONCE = 1 << 20
 
 
 class DecodedColumn(NamedTuple):
-    """A typed column, and the rows that are bad, ascending, each with the reason: they are null."""
+    """A typed column, and its bad rows, ascending, with reasons. Bad rows are null."""
 
     column: pa.Array
     bad: dict[int, str]
 
 
 class Program(ABC):
-    """Decodes values of one schema. Not for several threads at once.
+    """Decodes values of one schema. Must not be used by several threads at once.
 
     Args:
-        constants: what slots have in every value; ``defaults``: where theirs would be null.
+        constants: slot to the value that it has in every row.
+        defaults: slot to the value that replaces its nulls.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Program(ABC):
         self._arena: ByteArray = np.empty(0, np.uint8)
 
     def decode(self, values: pa.Array) -> DecodedColumn:
-        """The values, which are binary; null stays null."""
+        """Decode values, which are binary. Null stays null."""
         values = values.cast(pa.binary()) if values.type != pa.binary() else values
         columns, bad, at = [], {}, 0
         for part in _parts(values):
@@ -65,7 +66,7 @@ class Program(ABC):
         if size > len(self._arena):
             self._arena = np.empty(size, np.uint8)
         counts = np.zeros(len(self.slots.all), np.int64)
-        for base in table[:, 1].tolist():  # where a list or text begins, the first ends
+        for base in table[:, 1].tolist():  # the first list or text begins at 0
             self._arena[base : base + 4] = 0
         faults = self._run(data, starts, present, table, counts)
         filled = FilledColumns(self._arena, table, counts, self._constants, self._defaults)
@@ -80,11 +81,11 @@ class Program(ABC):
         table: Int64Array,
         counts: Int64Array,
     ) -> Int64Array:
-        """Fill the slots; the faults, two int64 a value."""
+        """Fill the slots. Returns the faults, two int64 for each value."""
 
 
 def _parts(values: pa.Array) -> Iterator[pa.Array]:
-    """The column in stretches of bounded size; a larger value is one by itself."""
+    """Slices of bounded size; a larger value is a slice of its own."""
     at = 0
     if not len(values):
         return
@@ -97,7 +98,7 @@ def _parts(values: pa.Array) -> Iterator[pa.Array]:
 
 
 def _buffers(values: pa.Array) -> tuple[ByteArray, Any, ByteArray]:
-    """The bytes, the int32 positions of the values in them, and a byte a value: 0 where null."""
+    """The bytes, the int32 positions of values in them, and a byte for each value: 0 for null."""
     _, ends, data = values.buffers()
     starts = np.frombuffer(ends, np.int32)[values.offset :][: len(values) + 1]
     first, last = int(starts[0]), int(starts[-1])

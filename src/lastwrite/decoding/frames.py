@@ -1,10 +1,10 @@
-"""Confluent's frame: what says by which schema a key or a value was written.
+"""Confluent's frame: the prefix that names the schema of a key or a value.
 
-    00 | id, 4 bytes, big-endian        | message indexes, of Protobuf alone
+    00 | id, 4 bytes, big-endian        | message indexes, for Protobuf only
     01 | GUID, 16 bytes                 | the same
 
-It stands before the value, or by itself in the header ``__key_schema_id`` or ``__value_schema_id``.
-Message indexes are zig-zag numbers, how many come first; 00 alone means the first message.
+It precedes the value, or is alone in the header ``__key_schema_id`` or ``__value_schema_id``.
+Message indexes are zig-zag numbers preceded by their count; 00 alone means the first message.
 
 Source: Confluent Platform 8.1, "Wire format"; confluent-kafka-python 2.16 ``SchemaId``.
 """
@@ -22,14 +22,12 @@ from lastwrite.encoding.kernel import njit
 from lastwrite.model.columns import ByteArray, Int64Array
 
 HEADERS: Final = {"key": "__key_schema_id", "value": "__value_schema_id"}
-_LARGEST = 17 + 2 * 32  # bytes: messages are hardly ever so deep within each other
+_LARGEST = 17 + 2 * 32  # bytes: messages are rarely nested that deep
 _BY_ID, _BY_GUID = 5, 17
 
 
 class Frame(NamedTuple):
-    """``schema``: an id or a GUID, as a registry's paths have it; ``indexes``: of messages within
-    messages.
-    """
+    """``schema``: an id or a GUID, as in a registry's paths. ``indexes``: of nested messages."""
 
     schema: str
     indexes: tuple[int, ...]
@@ -37,7 +35,7 @@ class Frame(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def frame_lengths(data, starts, ends, has_indexes, lengths):  # type: ignore[no-untyped-def]
-    """How many bytes the frame of each value takes; 0: it has none."""
+    """The number of bytes of each value's frame, or 0 if it has none."""
     for i in range(len(starts)):
         at, end = starts[i], ends[i]
         lengths[i] = 0
@@ -62,8 +60,8 @@ def frame_lengths(data, starts, ends, has_indexes, lengths):  # type: ignore[no-
 def frames_of(
     data: ByteArray, starts: Int64Array, ends: Int64Array, has_indexes: bool
 ) -> tuple[Int64Array, Int64Array, list[Frame]]:
-    """The frames of values: of each how many bytes it takes, 0 where it has none; of each that has
-    one its place in the frames; and these.
+    """The frames of values: the length of each frame in bytes, 0 if there is none; the index of
+    each frame in the distinct frames; and the distinct frames.
     """
     lengths = np.empty(len(starts), np.int64)
     frame_lengths(data, starts, ends, has_indexes, lengths)
@@ -90,7 +88,7 @@ def frames_of(
 
 
 def decode_frame(head: bytes) -> Frame:
-    """A frame whose length ``frame_lengths`` has found."""
+    """Decode a frame that ``frame_lengths`` has measured."""
     if head[0] == 0:
         schema, rest = str(int.from_bytes(head[1:_BY_ID], "big")), head[_BY_ID:]
     else:

@@ -1,6 +1,6 @@
-"""The kernel that reads JSON texts into slots: a value is one text, taken whole or not at all.
+"""The kernel that reads JSON texts into slots. A value is one text, decoded whole or not.
 
-The grammar is RFC 8259's, in what is passed over too. Of a name that comes twice the later counts.
+The grammar is RFC 8259's, also in skipped parts. If a name occurs twice, the later value counts.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, assignment"
 
@@ -43,14 +43,14 @@ from lastwrite.encoding.intrinsics import (
 )
 from lastwrite.encoding.kernel import njit
 
-MOST_DEPTH = 512  # of values within values, those that are passed over included
-# What the kernel needs of a slot: see ``json_values``.
+MOST_DEPTH = 512  # of nested values, including skipped ones
+# The traits of a slot that the kernel needs: see ``json_values``.
 IS_DOUBLE, FIELDS, FIELD_COUNT, SLOT_END, IS_MAP = range(5)
 TRAITS = 5
-# A field: its name in the names, how long that is, its slot, and 1 where no letter of the name is
-# ever escaped.
+# A field: the offset of its name in the names, the name's length, its slot, and 1 if no character
+# of the name needs an escape.
 NAME_AT, NAME_BYTES, FIELD_SLOT, IS_PLAIN = range(4)
-# What a value within others is.
+# The kind of an open value.
 _OBJECT, _ARRAY, _MAP = range(3)
 _HIGH = np.uint64(0x8080808080808080)
 _LOW = np.uint64(0x0101010101010101)
@@ -78,16 +78,16 @@ def run(
     long_numbers,
     faults,
 ):
-    """Read ``rows`` texts; arguments as those of ``avro_kernels.run``, and
+    """Read ``rows`` texts. Arguments as in ``avro_kernels.run``, and
 
     Args:
-        stack: int64, 4 a value that is open.
-        scratch: an address, room for a name.
-        long_numbers: int64, four for each: numbers that are not exact by plain arithmetic, slot,
-            entry, position, length.
+        stack: int64, 4 for each open value.
+        scratch: the address of a buffer for a name.
+        long_numbers: int64, four for each number that plain arithmetic cannot convert exactly:
+            slot, entry, position, length.
 
     Returns:
-        How many of ``long_numbers`` there are.
+        The number of ``long_numbers``.
     """
     many = 0
     top_end = traits[0, SLOT_END]
@@ -150,7 +150,7 @@ def one_text(
     long_numbers,
     many,
 ):
-    """Read one text; the error, where it was met, and how many long numbers there are."""
+    """Read one text. Returns the error code, its position, and the number of long numbers."""
     depth, slot = 0, 0
     while True:
         # a value of ``slot``, or of no slot (-1)
@@ -216,7 +216,7 @@ def one_text(
                     return CUT, at, many
             elif one != (0x5D if kind == _ARRAY else 0x7D):
                 return SYNTAX, at, many
-        # here ``at`` is at a closing bracket (is_done), or at the next name or item
+        # here ``at`` is at a closing bracket if ``is_done``, otherwise at the next name or item
         while is_done:
             depth -= 1
             slot = stack[4 * depth + 1]
@@ -285,8 +285,8 @@ def one_text(
 
 @njit(cache=True, nogil=True)
 def field(data, at, end, traits, fields, names, slots, counts, arena, stack, depth, scratch):
-    """A name, begun behind its quote: the error, where it ends, and the slot of its value, whose
-    last entry is null; -1: there is no such field.
+    """Read a name from after its opening quote. Returns the error code, the end, and the slot of
+    its value, whose last entry is null, or -1 if there is no such field.
     """
     inside = stack[4 * (depth - 1) + 1]
     expected = stack[4 * (depth - 1) + 2]
@@ -294,7 +294,7 @@ def field(data, at, end, traits, fields, names, slots, counts, arena, stack, dep
     where, length, then = np.int64(0), np.int64(-1), at
     if (
         expected < count and fields[first + expected, IS_PLAIN]
-    ):  # as a rule names come in the same order
+    ):  # names usually have the same order in all values
         length = fields[first + expected, NAME_BYTES]
         if at + length < end and load8(data, at + length) == 0x22:
             if is_same(data, at, names, fields[first + expected, NAME_AT], length):
@@ -306,7 +306,7 @@ def field(data, at, end, traits, fields, names, slots, counts, arena, stack, dep
     source, where, length = data, at, then - 1 - at
     for i in range(length):
         if load8(data, at + i) == 0x5C:
-            # names with escapes are rare: a longer one than the longest is none of ours
+            # names with escapes are rare; one that is longer than all fields' names matches none
             if length > 12 * np.int64(load64(scratch, 0)):
                 return OK, then, np.int64(-1)
             _, _, length = unescaped(data, at, end, scratch + 8, 0)
@@ -341,8 +341,8 @@ def is_same(data, at, other, other_at, length):
 
 @njit(cache=True, nogil=True)
 def text(data, at, end, slots, counts, arena, slot, scratch):
-    """A string, begun behind its quote, into the last entry of ``slot``; -1: into none. The error,
-    and where the string ends, behind its quote.
+    """Read a string from after its opening quote into the last entry of ``slot``, or skip it if
+    ``slot`` is -1. Returns the error code, and the position after the closing quote.
     """
     to = room_for_bytes(slots, counts, arena, slot) if slot >= 0 else np.int64(0)
     seen, i, start = np.uint64(0), 0, at
@@ -404,7 +404,7 @@ def text(data, at, end, slots, counts, arena, slot, scratch):
 
 @njit(cache=True, nogil=True)
 def digits(data, at, end):
-    """Four hexadecimal digits; -1: there are none."""
+    """The number of four hexadecimal digits, or -1 if there are none."""
     if at + 4 > end:
         return np.int64(-1)
     value = np.int64(0)
@@ -424,8 +424,10 @@ def digits(data, at, end):
 
 @njit(cache=True, nogil=True)
 def unescaped(data, at, end, out, to):
-    """What is left of a string, its escapes resolved, to ``out`` (0: to nowhere): the error, where
-    it ends, behind its quote, and how many bytes were written: no more than were read.
+    """Write the rest of a string, with escapes resolved, to ``out``; 0 means it is not written.
+
+    Returns the error code, the position after the closing quote, and the number of bytes written,
+    which is at most the number of bytes read.
     """
     begin = to
     while True:
@@ -477,7 +479,7 @@ def unescaped(data, at, end, out, to):
 
 @njit(cache=True, nogil=True)
 def put_point(out, to, point):
-    """A character as UTF-8; returns where the next goes."""
+    """Write a character as UTF-8. Returns the position of the next."""
     size = 1 if point < 0x80 else 2 if point < 0x800 else 3 if point < 0x10000 else 4
     if out != 0:
         if size == 1:
@@ -492,7 +494,7 @@ def put_point(out, to, point):
 
 @njit(cache=True, nogil=True)
 def word(data, at, end, slots, counts, arena, slot, stored):
-    """true, false or null: the error, and where it ends."""
+    """Read true, false or null. Returns the error code, and the end."""
     one, length = load8(data, at), 4
     if one == 0x66:
         length = 5
@@ -513,7 +515,7 @@ def word(data, at, end, slots, counts, arena, slot, stored):
 
 @njit(cache=True, nogil=True)
 def number(data, at, end, traits, slots, counts, arena, slot, long_numbers, many):
-    """A number into the last entry of ``slot``: the error, where it ends, how many are long."""
+    """Read a number into the last entry of ``slot``. Returns error code, end, and long numbers."""
     start = at
     is_negative = load8(data, at) == 0x2D
     at += 1 if is_negative else 0

@@ -1,9 +1,9 @@
 """JSON Schema as the shape of a column.
 
-What says which types there are is read: ``type``, ``properties``, ``items``,
-``additionalProperties``, ``$ref`` within the document, ``oneOf`` and ``anyOf`` of null and one
-other, ``enum`` and ``const`` of text.
-Nothing is checked that is not a type: ``required``, ``minimum``, ``pattern`` have no effect.
+Only keywords about types are used: ``type``, ``properties``, ``items``, ``additionalProperties``,
+``$ref`` within the document, ``oneOf`` and ``anyOf`` of null and one other type, ``enum`` and
+``const`` of text. Keywords that are not about types, such as ``required``, ``minimum`` and
+``pattern``, have no effect.
 
 Source: JSON Schema, draft 4 to 2020-12.
 """
@@ -26,16 +26,17 @@ _PLAIN = {
 
 
 def parse_json_schema(text: str) -> Shape:
-    """The column that values of this schema make.
+    """The shape of a column of values of this schema.
 
     Raises:
-        InvalidConfig: it is no schema, or has what no column can hold; names the field.
+        InvalidConfig: it is no schema, or has a type that no column can represent. The error names
+            the field.
     """
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidConfig(
-            f"the schema is no JSON: {error}", remedy="give a JSON Schema"
+            f"the schema is not JSON: {error}", remedy="give a JSON Schema"
         ) from None
     return _shape(whole, whole, "schema", 0)
 
@@ -43,11 +44,11 @@ def parse_json_schema(text: str) -> Shape:
 def _shape(given: Any, whole: Any, where: str, depth: int) -> Shape:
     if depth > MOST_DEPTH:
         raise InvalidConfig(
-            f"{where[:80]}: it holds itself, or is nested too deep, which no column can be",
-            remedy="take that field out of the schema: what it does not name is passed over",
+            f"{where[:80]}: it contains itself, or is nested too deep, which no column can represent",
+            remedy="remove that field from the schema: fields that it does not name are skipped",
         )
     if not isinstance(given, Mapping):
-        raise InvalidConfig(f"{where}: {json.dumps(given)[:80]} says no type")
+        raise InvalidConfig(f"{where}: {json.dumps(given)[:80]} has no type")
     if "$ref" in given:
         return _shape(_referenced(given["$ref"], whole, where), whole, where, depth + 1)
     for word in ("oneOf", "anyOf"):
@@ -80,12 +81,12 @@ def _shape(given: Any, whole: Any, where: str, depth: int) -> Shape:
     if kinds == "array":
         items = given.get("items")
         if items is None:
-            raise InvalidConfig(f"{where}: an array whose items are of no type")
+            raise InvalidConfig(f"{where}: an array whose items have no type")
         return list_of(_shape(items, whole, f"{where}[]", depth + 1))
     if not isinstance(kinds, str) or kinds not in _PLAIN:
         raise InvalidConfig(
-            f"{where}: {json.dumps(given)[:80]} is of no one type",
-            remedy="give it one, or take it out of the schema: it is passed over then",
+            f"{where}: {json.dumps(given)[:80]} has not exactly one type",
+            remedy="give it one, or remove it from the schema: then it is skipped",
         )
     return Shape(_PLAIN[kinds])
 
@@ -108,7 +109,7 @@ def _object(given: Mapping[str, Any], whole: Any, where: str, depth: int) -> Sha
 def _referenced(name: Any, whole: Any, where: str) -> Any:
     found = whole
     if not isinstance(name, str) or not name.startswith("#"):
-        raise InvalidConfig(f"{where}: $ref {name!r} leads out of the schema")
+        raise InvalidConfig(f"{where}: $ref {name!r} refers to another document")
     for part in name[1:].split("/")[1:]:
         part = part.replace("~1", "/").replace("~0", "~")
         if not isinstance(found, Mapping) or part not in found:

@@ -1,6 +1,4 @@
-"""JSON texts to columns, by a shape: what it does not name is passed over, what is absent is
-null.
-"""
+"""JSON texts to columns, by a shape: other fields are skipped, missing ones are null."""
 
 from __future__ import annotations
 
@@ -80,11 +78,11 @@ class JsonProgram(Program):
         return faults
 
     def _set_long(self, data: ByteArray, table: Int64Array, numbers: Int64Array) -> None:
-        """Numbers that need more than one multiplication to be the nearest double."""
+        """Set the numbers that need more than one multiplication to get the nearest double."""
         texts = [data[at : at + length].tobytes() for at, length in numbers[:, 2:].tolist()]
         try:
             values = np.asarray(pa.array(texts, pa.binary()).cast(pa.string()).cast(pa.float64()))
-        except pa.ArrowInvalid:  # beyond the largest double: infinite, as Python reads it
+        except pa.ArrowInvalid:  # beyond the largest double: infinite, as in Python
             values = np.array([float(text) for text in texts])
         places = table[numbers[:, 0], BASE] // 8 + numbers[:, 1]
         words = self._arena[: len(self._arena) // 8 * 8].view(np.float64)

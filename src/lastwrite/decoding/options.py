@@ -1,5 +1,7 @@
-"""What is to become of keys and values: the same options, under the same names, wherever records
-are read. On the command line ``key_format`` is ``--key-format``, in Spark ``keyFormat``.
+"""The options for decoding keys and values, with the same names for all commands and APIs.
+
+Only the spelling differs: ``key_format`` is ``--key-format`` on the command line, and
+``keyFormat`` in Spark.
 """
 
 from __future__ import annotations
@@ -39,16 +41,16 @@ class DecodingConfig(SettingsTable):
     """The options, checked.
 
     Attributes:
-        key_format, value_format: what they hold: ``raw`` bytes as they are, ``utf8``, ``json``,
-            ``avro``, ``protobuf``, or ``confluent``: a magic byte and the id of a schema come
-            first, or stand in a header.
+        key_format, value_format: ``raw`` for bytes as they are, ``utf8``, ``json``, ``avro``,
+            ``protobuf``, or ``confluent``: a magic byte and the id of a schema precede the value,
+            or are in a header.
         key_schema, value_schema: a file: ``.avsc``, a JSON Schema as ``.json``, ``.proto``, or a
-            set of descriptors as ``.desc``. Of ``confluent`` the schema to read by; else it is that
-            of the subject ``TOPIC-key``, ``TOPIC-value``.
-        key_message, value_message: of Protobuf, the message's name; else it is the only one of the
-            schema, and of ``confluent`` the first.
-        schema_registry: of ``confluent``: a registry's URL, or a folder of schemas.
-        on_bad: a key or value that its schema does not describe: ``fail``, ``null`` with the
+            set of descriptors as ``.desc``. For ``confluent`` it is the schema to read by. The
+            default is that of the subject ``TOPIC-key`` or ``TOPIC-value``.
+        key_message, value_message: for Protobuf, the message's name. The default is the only
+            message of the schema, or for ``confluent`` the first.
+        schema_registry: for ``confluent``: a registry's URL, or a folder of schemas.
+        on_bad: for a key or value that does not match its schema: ``fail``, ``null`` with the
             reason in a column ``_error``, or ``aside``: the record goes to a file in ``bad_to``.
     """
 
@@ -69,9 +71,10 @@ class DecodingConfig(SettingsTable):
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> DecodingConfig:
-        """
+        """Check the options, of which None means not given.
+
         Raises:
-            InvalidConfig: one is unknown, or does not go with another.
+            InvalidConfig: an option is unknown, or contradicts another.
         """
         found = cls.from_names({name: value for name, value in given.items() if value is not None})
         for which in ("key", "value"):
@@ -88,7 +91,7 @@ class DecodingConfig(SettingsTable):
                 )
             if getattr(found, f"{which}_message") and format not in _WITH_MESSAGES:
                 raise InvalidConfig(
-                    f"{which}_message is of Protobuf, and {which}_format is {format}",
+                    f"{which}_message is for Protobuf, and {which}_format is {format}",
                     remedy=f"give {which}_format, one of: {', '.join(_WITH_MESSAGES)}",
                 )
         is_framed = "confluent" in (found.key_format, found.value_format)
@@ -102,7 +105,7 @@ class DecodingConfig(SettingsTable):
         return found
 
 
-# The names as Spark has them, keyFormat, and as the command line has them.
+# The names in Spark, such as keyFormat, and on the command line.
 SPARK_NAMES: Final = {
     each.name: (head := each.name.partition("_"))[0] + head[2].capitalize()
     for each in fields(DecodingConfig)
@@ -111,8 +114,8 @@ COMMAND_NAMES: Final = {each: "--" + each.replace("_", "-") for each in SPARK_NA
 
 
 def in_words_of(error: ErrorT, names: Mapping[str, str]) -> ErrorT:
-    """The same error, with the options under the ``names`` that its reader knows: of a command
-    ``--on-bad null`` in the place of ``on_bad=null``.
+    """The same error with the options under the ``names`` of its reader: for a command it has
+    ``--on-bad null`` instead of ``on_bad=null``.
     """
 
     def said(text: str) -> str:

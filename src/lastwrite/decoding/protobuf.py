@@ -1,8 +1,8 @@
-"""Protobuf's values to columns: the reader's message becomes tables for the kernel.
+"""Protobuf values to columns: the reader's message becomes tables for the kernel.
 
-Fields go by number, whatever the writer's schema calls them; what the reader lacks is passed over.
-A field without presence that is absent is 0, false or empty, a list or a map is empty; one with
-presence is null, or the default that its schema declares.
+Fields are matched by number, whatever their names in the writer's schema. Fields that the reader's
+schema lacks are skipped. An absent field without presence is 0, false or empty; a list or a map is
+empty. An absent field with presence is null, or the default that its schema declares.
 
 Source: Protocol Buffers, "Encoding", "Field Presence".
 """
@@ -48,7 +48,7 @@ class ProtobufProgram(Program):
 
     Args:
         message: the reader's descriptor.
-        shape: ``shape_of`` it, or part of it: fields that it lacks are not decoded.
+        shape: its ``shape_of``, or part of it. Fields outside are not decoded.
     """
 
     def __init__(self, message: Any, shape: Shape) -> None:
@@ -97,7 +97,7 @@ class _Tables:
         self.depth = 0
 
     def add(self, message: Any, slot: Slot, depth: int = 0) -> int:
-        """A message whose fields are those of the slot; returns its place."""
+        """Add a message with the fields of a slot. Returns the message's index."""
         self.depth = max(self.depth, depth)
         place = len(self.messages)
         self.messages.append([])
@@ -131,7 +131,7 @@ class _Tables:
             if is_entry or field.is_repeated or not field.has_presence
         ]
         if is_entry and slot.fields[1].shape.kind is ShapeKind.RECORD:
-            # an entry without a value has an empty message
+            # in an entry without a value, the value is an empty message
             inner = self.messages[rows[1][kernels.INNER]]
             at = inner[kernels.SET_AT]
             full += self.numbers[at : at + inner[kernels.SET_COUNT]]
@@ -148,7 +148,7 @@ class _Tables:
         return place
 
     def _fill(self, row: list[int], field: Any, own: Slot, action: int, depth: int) -> None:
-        """What a field that is asked for does."""
+        """Set the columns of a requested field."""
         slot = own
         if field.is_repeated:
             row[kernels.LIST], slot = own.number, own.fields[0]
@@ -175,7 +175,7 @@ class _Tables:
 
 
 def _default_of(field: Any) -> Any:
-    """A field's default as Arrow takes it."""
+    """A field's default for Arrow."""
     given = field.default_value
     if field.type == schema.ENUM:
         return schema.symbols_of(field.enum_type)[given]

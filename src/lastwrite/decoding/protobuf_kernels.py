@@ -1,7 +1,7 @@
-"""The kernel that walks Protobuf's fields, by the tables of ``protobuf``, and fills slots.
+"""The kernel that reads Protobuf's fields by the tables of ``protobuf``, and fills slots.
 
-A field that the schema lacks, or has of another wire type, is passed over, as Protobuf's own
-libraries do.
+A field that the schema lacks, or that has another wire type in it, is skipped, as in Protobuf's
+own libraries.
 
 Source: Protocol Buffers, "Encoding"; upb, ``wire/decode.c``.
 """
@@ -40,7 +40,7 @@ from lastwrite.decoding.slot_kernels import (
 from lastwrite.encoding.intrinsics import load8, load32, load64, store8, store64
 from lastwrite.encoding.kernel import njit
 
-# What becomes of a field's bytes.
+# The actions for a field's bytes.
 (
     INT32,
     INT64,
@@ -58,17 +58,17 @@ from lastwrite.encoding.kernel import njit
     TEXT,
     MESSAGE,
     TIMESTAMP,
-    MERGED,  # a message's bytes: one behind another is the message merged
-    PASSED_OVER,  # a member of a oneof that nobody asked for: it clears the others
+    MERGED,  # a message's bytes: concatenated bytes are the merged message
+    PASSED_OVER,  # a member of a oneof that is not requested: it clears the other members
 ) = range(18)
 
-# A message: where in the fields its own begin, and how many; where in the numbers the slots begin
-# that are not null where the field is absent, and how many; the same of those that are required.
+# A message: the index of its first field, and how many it has; the index in the numbers of the
+# slots that are not null if the field is absent, and how many; the same for required fields.
 FIELDS_AT, FIELD_COUNT, SET_AT, SET_COUNT, REQUIRED_AT, REQUIRED_COUNT = range(6)
 MESSAGE_WORDS = 6
-# A field, those of a message by number. ``LIST``: -1, or the list that ``SLOT`` is the item of;
-# ``OTHERS_AT``: where in the numbers the first and end slots of other members of its oneof begin;
-# ``SYMBOLS_AT``: where in the numbers an enum's numbers begin, ascending, then their symbols.
+# A field; a message's fields are sorted by number. ``LIST``: -1, or the list whose item ``SLOT``
+# is. ``OTHERS_AT``: index in the numbers of the first and end slots of its oneof's other members.
+# ``SYMBOLS_AT``: index in the numbers of an enum's numbers, ascending, then their symbols.
 (
     NUMBER,
     WIRE_TYPE,
@@ -84,20 +84,20 @@ MESSAGE_WORDS = 6
 ) = range(11)
 FIELD_WORDS = 11
 VARINT, FIXED64, DELIMITED, GROUP, GROUP_END, FIXED32 = range(6)
-# A message that is open: its number, its end, the group's number or 0, the field expected next.
+# An open message: its index, its end, the group's number or 0, the field expected next.
 FRAME_WORDS = 4
-MOST_GROUPS = 100  # within each other, of those that are passed over
+MOST_GROUPS = 100  # nested, in skipped fields
 
 _MOST_TAG = np.uint64(0xFFFFFFFF)
 _FOUR = np.uint64(0xFFFFFFFF)
-_UNKNOWN = 0xFFFFFFFF  # in the slot of an enum: a number without a symbol
+_UNKNOWN = 0xFFFFFFFF  # the entry of an enum's slot for a number without a symbol
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799  # years 1 to 9999
 _MICROS = 1_000_000
 
 
 @njit(cache=True, nogil=True)
 def read_varint(data, at, end):
-    """A number of up to 64 bits, and where it ends; a negative end is an error."""
+    """A number of up to 64 bits, and its end. A negative end is an error code."""
     if at < end:
         one = load8(data, at)
         if one < 0x80:
@@ -117,7 +117,7 @@ def read_varint(data, at, end):
 
 @njit(cache=True, nogil=True)
 def read_tag(data, at, end):
-    """A field's number and wire type in one, and where it ends; a negative end is an error."""
+    """A field's number and wire type in one, and its end. A negative end is an error code."""
     tag, then = read_varint(data, at, end)
     if then < 0:
         return tag, then
@@ -128,13 +128,13 @@ def read_tag(data, at, end):
 
 @njit(cache=True, nogil=True)
 def unfolded(value):
-    """A zig-zag number's own."""
+    """The value of a zig-zag number."""
     return (value >> np.uint64(1)) ^ (~(value & np.uint64(1)) + np.uint64(1))
 
 
 @njit(cache=True, nogil=True)
 def past_field(data, at, end, tag):
-    """Where the value of a field ends that is passed over; a negative end is an error."""
+    """The end of a skipped field's value. A negative end is an error code."""
     wire = np.int64(tag & np.uint64(7))
     if wire == VARINT:
         _, at = read_varint(data, at, end)
@@ -152,7 +152,7 @@ def past_field(data, at, end, tag):
 
 @njit(cache=True, nogil=True)
 def past_group(data, at, end, tag):
-    """As ``past_field``, of a group, which other groups may be in."""
+    """As ``past_field``, for a group, which may contain other groups."""
     numbers = np.empty(MOST_GROUPS, np.uint64)
     numbers[0], depth = tag >> np.uint64(3), 1
     while depth > 0:
@@ -199,9 +199,8 @@ def run(
     stack,
     faults,
 ):
-    """Decode ``rows`` values; arguments as those of ``avro_kernels.run``, and the addresses of the
-    tables of messages, of fields and of numbers, int64 all; ``stack`` has room for
-    ``FRAME_WORDS`` a message within messages.
+    """Decode ``rows`` values. Arguments as in ``avro_kernels.run``, and the addresses of the int64
+    tables of messages, fields and numbers. ``stack`` has ``FRAME_WORDS`` for each nested message.
     """
     for row in range(rows):
         put_nulls(slots, counts, arena, 0, top_end)
@@ -228,7 +227,7 @@ def word(table, row, words, column):
 
 @njit(cache=True, nogil=True)
 def begin(messages, message, numbers, slots, counts, arena, slot):
-    """The last entry of a message's slot, all null, is a message without a field."""
+    """Make the last, null entry of a message's slot a message without a field."""
     set_present(slots, counts, arena, slot)
     first = word(messages, message, MESSAGE_WORDS, SET_AT)
     for i in range(word(messages, message, MESSAGE_WORDS, SET_COUNT)):
@@ -243,7 +242,7 @@ def is_present(slots, counts, arena, s):
 
 @njit(cache=True, nogil=True)
 def lacks_required(messages, message, numbers, slots, counts, arena):
-    """Whether the message that ends lacks a field that it must have."""
+    """Whether the finished message lacks a required field."""
     first = word(messages, message, MESSAGE_WORDS, REQUIRED_AT)
     for i in range(word(messages, message, MESSAGE_WORDS, REQUIRED_COUNT)):
         if not is_present(slots, counts, arena, np.int64(load64(numbers, 8 * (first + i)))):
@@ -253,7 +252,7 @@ def lacks_required(messages, message, numbers, slots, counts, arena):
 
 @njit(cache=True, nogil=True)
 def field_numbered(fields, first, count, number, expected):
-    """The place of a field among its message's, as a rule the one that is expected; -1: none."""
+    """The index of a field in its message, usually the expected one, or -1 if there is none."""
     if expected < count and word(fields, first + expected, FIELD_WORDS, NUMBER) == number:
         return expected
     low, high = 0, count
@@ -271,10 +270,10 @@ def field_numbered(fields, first, count, number, expected):
 
 @njit(cache=True, nogil=True)
 def one_message(data, at, end, messages, fields, numbers, slots, counts, arena, stack):
-    """Read one value; the error, and the position where it was met.
+    """Read one value. Returns the error code, and its position.
 
-    An unknown number of an enum is an error unless a later field replaces it: its slot, the entry
-    there and its position are noted until the end.
+    An unknown number of an enum is an error unless a later field replaces it. Its slot, entry and
+    position are stored until the end.
     """
     depth, message, group, expected = 0, 0, np.int64(0), 0
     unknown, unknown_entry, unknown_at = np.int64(-1), np.int64(0), np.int64(0)
@@ -407,7 +406,7 @@ def one_message(data, at, end, messages, fields, numbers, slots, counts, arena, 
 
 @njit(cache=True, nogil=True)
 def is_unknown(slots, counts, arena, slot, entry):
-    """Whether an entry of an enum's slot still has a number that is unknown."""
+    """Whether an entry of an enum's slot still has an unknown number."""
     if (
         count_of(counts, slot) <= entry
         or load8(arena, field_of(slots, slot, OF_VALID) + entry) == 0
@@ -418,7 +417,7 @@ def is_unknown(slots, counts, arena, slot, entry):
 
 @njit(cache=True, nogil=True)
 def keep(frame, message, end, group, expected):
-    """Remember a message that another is within."""
+    """Store the state of a message before a nested one is read."""
     store64(frame, 0, np.uint64(message))
     store64(frame, 8, np.uint64(end))
     store64(frame, 16, np.uint64(group))
@@ -427,7 +426,7 @@ def keep(frame, message, end, group, expected):
 
 @njit(cache=True, nogil=True)
 def scalar(data, at, end, fields, row, numbers, slots, counts, arena, action, slot):
-    """Read a number into the last entry of a slot: the error, and where it ends."""
+    """Read a number into the last entry of a slot. Returns the error code, and the end."""
     if action >= NARROW32:
         size = 4 if action == NARROW32 or action == WIDE32 else 8
         if size > end - at:
@@ -477,9 +476,11 @@ def scalar(data, at, end, fields, row, numbers, slots, counts, arena, action, sl
 
 @njit(cache=True, nogil=True)
 def timestamp(data, at, end, slots, counts, arena, slot):
-    """Read a ``google.protobuf.Timestamp`` as microseconds into the last entry of a slot, over what
-    it has; the error. Of one in pieces each has to be in range: what a piece had beyond
-    microseconds is not there for the next. ``nanos`` are 0 to 999,999,999 (timestamp.proto).
+    """Read a ``google.protobuf.Timestamp`` as microseconds into the last entry of a slot, merging
+    it with the present value. Returns the error code.
+
+    If a timestamp is split, each part must be in range, because digits below microseconds are not
+    stored for the next part. ``nanos`` are 0 to 999,999,999 (timestamp.proto).
     """
     micros = np.int64(0)
     if is_present(slots, counts, arena, slot):
@@ -513,7 +514,7 @@ def timestamp(data, at, end, slots, counts, arena, slot):
 
 @njit(cache=True, nogil=True)
 def append_bytes(slots, counts, arena, slot, data, at, length):
-    """The last entry has these bytes, too."""
+    """Append bytes to the last entry."""
     to = room_for_bytes(slots, counts, arena, slot)
     place = field_of(slots, slot, OF_BASE) + 4 * count_of(counts, slot)
     held = np.int64(load32(arena, place)) - np.int64(load32(arena, place - 4))

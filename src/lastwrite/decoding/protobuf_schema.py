@@ -1,5 +1,5 @@
-"""Protobuf's messages, from a set of file descriptors, as shapes; names are resolved by Protobuf's
-own library.
+"""Protobuf messages from a set of file descriptors, as shapes. Protobuf's own library resolves
+names.
 
 Source: Protocol Buffers, ``descriptor.proto``, "Field Presence", "Well-Known Types".
 """
@@ -51,11 +51,11 @@ REMEDY: Final = "pip install 'lastwrite[protobuf]'"
 
 
 class ProtobufFile:
-    """The last file of a set of descriptors, as ``protoc --include_imports`` writes it.
+    """The last file of a set of descriptors as written by ``protoc --include_imports``.
 
     Raises:
         EnvironmentUnfit: Protobuf's library is missing.
-        InvalidConfig: it is no such set, or lacks a file that another imports.
+        InvalidConfig: it is no such set, or lacks an imported file.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -63,12 +63,14 @@ class ProtobufFile:
             from google.protobuf import descriptor_pb2, descriptor_pool
             from google.protobuf.message import DecodeError
         except ImportError as error:
-            raise EnvironmentUnfit(f"Protobuf is not there: {error}", remedy=REMEDY) from error
+            raise EnvironmentUnfit(
+                f"Protobuf's library is missing: {error}", remedy=REMEDY
+            ) from error
         try:
             found = descriptor_pb2.FileDescriptorSet.FromString(data)
         except DecodeError as error:
             raise InvalidConfig(
-                f"the schema is no set of descriptors: {error}",
+                f"the schema is not a set of descriptors: {error}",
                 remedy="protoc --include_imports --descriptor_set_out=order.desc order.proto",
             ) from error
         if not found.file:
@@ -85,17 +87,17 @@ class ProtobufFile:
             self._file = pool.FindFileByName(found.file[-1].name)
         except (TypeError, KeyError) as error:
             raise InvalidConfig(
-                f"the set of descriptors is not whole: {error}",
+                f"the set of descriptors is not complete: {error}",
                 remedy="protoc --include_imports --descriptor_set_out=order.desc order.proto",
             ) from error
         self._pool = pool
 
     def message(self, name: str) -> Any:
-        """The descriptor of a message by its full name, or, of this file, by its own; ``""``: the
-        only one of the file.
+        """The descriptor of a message by its full name, or by its own name in this file. ``""``
+        means the only message of the file.
 
         Raises:
-            InvalidConfig: there is none, or more than one.
+            InvalidConfig: there is none, or there are several.
         """
         own = self._file.message_types_by_name
         if not name and len(own) == 1:
@@ -114,7 +116,7 @@ class ProtobufFile:
         )
 
     def message_at(self, places: list[int]) -> Any | None:
-        """The message that a list of Confluent's names, a place a depth; None: there is none."""
+        """The message with these Confluent indexes, one for each level of nesting, or None."""
         found: Any = None
         inner = list(self._file.message_types_by_name.values())
         for place in places:
@@ -132,12 +134,12 @@ def is_map(field: Any) -> bool:
 
 
 def shape_of(message: Any) -> Shape:
-    """The column that values of a message make.
+    """The shape of a column of this message.
 
-    Of a message that holds itself, what it holds of itself stays bytes.
+    If a message contains itself, the inner message stays bytes.
 
     Raises:
-        InvalidConfig: there is none.
+        InvalidConfig: no column can represent it.
     """
     return _Shapes().of(message)
 
@@ -154,7 +156,7 @@ class _Shapes:
         if name in self._open:
             return Shape(ShapeKind.BYTES)
         if len(self._open) == MOST_DEPTH:
-            raise InvalidConfig(f"{name}: more than {MOST_DEPTH} messages within each other")
+            raise InvalidConfig(f"{name}: messages are nested more than {MOST_DEPTH} deep")
         self._open.append(name)
         fields = [self._field(each).named(each.name) for each in message.fields]
         self._open.pop()
@@ -170,7 +172,7 @@ class _Shapes:
         if field.type in (MESSAGE, GROUP):
             found = self.of(field.message_type)
             if found.kind is ShapeKind.BYTES and field.type == GROUP:
-                raise InvalidConfig(f"{field.full_name}: a group that holds itself")
+                raise InvalidConfig(f"{field.full_name}: a group that contains itself")
         elif field.type == ENUM:
             found = Shape(ShapeKind.ENUM, symbols=tuple(symbols_of(field.enum_type).values()))
         else:
@@ -179,7 +181,7 @@ class _Shapes:
 
 
 def symbols_of(enum: Any) -> dict[int, str]:
-    """An enum's symbols by number, in its order; of several for one number the first."""
+    """An enum's symbols by number, in its order. The first of several for one number counts."""
     found: dict[int, str] = {}
     for each in enum.values:
         found.setdefault(each.number, each.name)

@@ -1,7 +1,7 @@
-"""The type of a decoded column, as a tree, and its words in Arrow and Spark.
+"""The type of a decoded column, as a tree, and its names in Arrow and Spark.
 
-All is nullable, as in the schema of Spark's Kafka source. Types that Spark lacks stay the numbers
-that they are.
+All types are nullable, as in the schema of Spark's Kafka source. Types that Spark lacks stay plain
+numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_DEPTH = 64  # of a schema: shapes within shapes
 
 
 class ShapeKind(Enum):
-    """What a shape holds."""
+    """The kind of a shape."""
 
     BOOLEAN = "boolean"
     INT = "int"  # 32 bits
@@ -41,8 +41,8 @@ class ShapeKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A type. ``fields``: of a record its fields, of a list its item, of a map the record of key
-    and value.
+    """A type. ``fields``: the fields of a record, the item of a list, or for a map the record of
+    key and value.
     """
 
     kind: ShapeKind
@@ -53,7 +53,7 @@ class Shape:
     scale: int = 0
 
     def named(self, name: str) -> Shape:
-        """The same as a field of this name."""
+        """The shape as a field of this name."""
         return replace(self, name=name)
 
 
@@ -62,7 +62,7 @@ def list_of(item: Shape) -> Shape:
 
 
 def map_of(value: Shape, key: Shape | None = None) -> Shape:
-    """Of text, if no key is given."""
+    """A map, of text keys unless ``key`` is given."""
     key = Shape(ShapeKind.STRING) if key is None else key
     entry = Shape(ShapeKind.RECORD, fields=(key.named("key"), value.named("value")))
     return Shape(ShapeKind.MAP, fields=(entry,))
@@ -73,7 +73,7 @@ def record_of(fields: Sequence[Shape]) -> Shape:
 
 
 def narrowed(shape: Shape, paths: Sequence[str], where: str) -> Shape:
-    """Only the fields that ``paths`` name, as ``name`` or ``address.city``, in the schema's order.
+    """The shape with only the fields in ``paths``, as ``name`` or ``address.city``, in its order.
 
     Raises:
         InvalidConfig: there is no such field.
@@ -99,7 +99,7 @@ def narrowed(shape: Shape, paths: Sequence[str], where: str) -> Shape:
 
 
 def arrow_type(shape: Shape) -> pa.DataType:
-    """The type of its column."""
+    """The Arrow type of its column."""
     import pyarrow as pa
 
     if shape.kind is ShapeKind.RECORD:
@@ -142,7 +142,7 @@ _OF_SPARK = {
 
 
 def spark_type(shape: Shape) -> str:
-    """The type as Spark writes it."""
+    """The type in Spark's notation."""
     if shape.kind is ShapeKind.RECORD:
         fields = (f"{quoted(each.name)}: {spark_type(each)}" for each in shape.fields)
         return f"STRUCT<{', '.join(fields)}>"
@@ -156,5 +156,5 @@ def spark_type(shape: Shape) -> str:
 
 
 def quoted(name: str) -> str:
-    """A column's name in Spark's SQL, whatever its letters are."""
+    """A column's name quoted for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"

@@ -1,8 +1,8 @@
-"""What the decoders' kernels share: entries of slots, appended, overwritten and taken back; UTF-8.
+"""Shared kernels of the decoders: appending, setting and removing entries of slots; UTF-8.
 
-Slots, counts and the arena are given as addresses (see ``encoding.intrinsics``). A slot's last
-entry is the one that is written: ``put_nulls`` appends it, ``set_*`` give it a value, as often as
-they are called; text behind it is only of entries that were taken back.
+Slots, counts and the arena are addresses (see ``encoding.intrinsics``). A slot's last entry is the
+one that is written: ``put_nulls`` appends it, and ``set_*`` give it a value, repeatedly if needed.
+Text after the last entry belongs to removed entries only.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -40,7 +40,7 @@ ROW = 8 * COLUMNS  # bytes of a slot in the table
 OF_STORED, OF_BASE, OF_VALID, OF_HEAP = 8 * STORED, 8 * BASE, 8 * VALID, 8 * HEAP
 OF_OWNER, OF_ITEMS, OF_ITEMS_END = 8 * OWNER, 8 * ITEMS, 8 * ITEMS_END
 
-# Why a value is bad.
+# The codes for bad values.
 OK = 0
 CUT = 1
 LEFT_OVER = 2
@@ -83,7 +83,7 @@ REASONS = {
 
 @njit(cache=True, nogil=True)
 def field_of(slots, s, column):
-    """What the table has of slot ``s``; ``column`` in bytes."""
+    """A field of slot ``s`` in the table; ``column`` is in bytes."""
     return np.int64(load64(slots, s * ROW + column))
 
 
@@ -94,7 +94,7 @@ def count_of(counts, s):
 
 @njit(cache=True, nogil=True)
 def put_nulls(slots, counts, arena, first, end):
-    """Append a null to each slot of the stretch."""
+    """Append a null to each slot of a range."""
     for s in range(first, end):
         n = count_of(counts, s)
         store64(counts, s * 8, np.uint64(n + 1))
@@ -115,12 +115,12 @@ def put_nulls(slots, counts, arena, first, end):
 
 @njit(cache=True, nogil=True)
 def take_back(slots, counts, arena, first, end, count):
-    """Leave each slot of the stretch ``count`` entries, and what they hold."""
+    """Cut each slot of a range, and the lists' items, to ``count`` entries."""
     for s in range(first, end):
         store64(counts, s * 8, np.uint64(count))
     for s in range(first, end):
         if field_of(slots, s, OF_STORED) == LIST:
-            # an owner's number is below those of what it holds
+            # an owner's number is below those of its items
             for held in range(field_of(slots, s, OF_ITEMS), field_of(slots, s, OF_ITEMS_END)):
                 owner = field_of(slots, held, OF_OWNER)
                 base, n = field_of(slots, owner, OF_BASE), count_of(counts, owner)
@@ -129,7 +129,7 @@ def take_back(slots, counts, arena, first, end, count):
 
 @njit(cache=True, nogil=True)
 def set_present(slots, counts, arena, s):
-    """The last entry is not null; returns its number."""
+    """Make the last entry not null. Returns its number."""
     n = count_of(counts, s) - 1
     store8(arena, field_of(slots, s, OF_VALID) + n, np.uint64(1))
     return n
@@ -162,7 +162,7 @@ def set_decimal(slots, counts, arena, s, low, high):
 
 @njit(cache=True, nogil=True)
 def room_for_bytes(slots, counts, arena, s):
-    """Where in the arena the bytes of the last entry begin."""
+    """The position in the arena of the last entry's bytes."""
     n = count_of(counts, s) - 1
     return field_of(slots, s, OF_HEAP) + np.int64(
         load32(arena, field_of(slots, s, OF_BASE) + 4 * n)
@@ -171,7 +171,7 @@ def room_for_bytes(slots, counts, arena, s):
 
 @njit(cache=True, nogil=True)
 def set_length(slots, counts, arena, s, length):
-    """The last entry has the ``length`` bytes that were written behind ``room_for_bytes``."""
+    """Make the last entry the ``length`` bytes that were written at ``room_for_bytes``."""
     n = set_present(slots, counts, arena, s)
     base = field_of(slots, s, OF_BASE)
     store32(arena, base + 4 * n + 4, load32(arena, base + 4 * n) + np.uint64(length))
@@ -179,7 +179,7 @@ def set_length(slots, counts, arena, s, length):
 
 @njit(cache=True, nogil=True)
 def set_bytes(slots, counts, arena, s, data, at, length, is_text):
-    """The last entry is these bytes; False: they are to be UTF-8, and are not."""
+    """Make the last entry these bytes. Returns False if they are text but not UTF-8."""
     to = room_for_bytes(slots, counts, arena, s)
     seen, i = np.uint64(0), 0
     while i + 8 <= length:
@@ -198,7 +198,7 @@ def set_bytes(slots, counts, arena, s, data, at, length, is_text):
 
 @njit(cache=True, nogil=True)
 def set_items(slots, counts, arena, s):
-    """The last entry of a list has all items that were appended."""
+    """Give the last entry of a list all appended items."""
     n = set_present(slots, counts, arena, s)
     items = load64(counts, field_of(slots, s, OF_ITEMS) * 8)
     store32(arena, field_of(slots, s, OF_BASE) + 4 * n + 4, items)
@@ -206,7 +206,7 @@ def set_items(slots, counts, arena, s):
 
 @njit(cache=True, nogil=True)
 def is_utf8(data, at, length):
-    """Whether the bytes are UTF-8: the shortest form, no surrogates, up to U+10FFFF."""
+    """Whether the bytes are UTF-8: shortest form, no surrogates, up to U+10FFFF."""
     end = at + length
     while at < end:
         one = np.int64(load8(data, at))

@@ -1,9 +1,9 @@
 """Slots: the columns of a shape in one arena, which kernels fill and Arrow takes over.
 
-A shape's tree is numbered so that what has one entry a row comes first (a record, then its fields,
-in order), and what lists hold follows list by list. A record and all that has as many entries is
-one stretch of numbers, and so is all that a list holds, however deep: an entry is appended, or
-taken back, by a loop over a stretch.
+A shape's tree is numbered level by level. Slots with one entry per row are first (a record, then
+its fields, in order), then the items of each list in turn. Slots with the same number of entries
+form one range of numbers, and so do all slots inside a list, however deep. So a loop over a range
+appends or removes an entry.
 
     {id, tags: [text], at: {x, y}}   0 record, 1 id, 2 tags, 3 at, 4 x, 5 y, 6 text of tags
 """
@@ -49,13 +49,13 @@ _WIDTH = {RECORD: 0, BYTE: 1, NARROW: 4, WIDE: 8, DECIMAL: 16, VAR: 4, LIST: 4}
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A shape's place. ``end``: behind the last slot with as many entries below it; of a list
-    ``fields`` is its item, and ``items_end`` behind all that it holds.
+    """A node of a shape. ``end``: after the last slot below it with the same number of entries.
+    For a list, ``fields`` is its item, and ``items_end`` is after all slots inside it.
     """
 
     shape: Shape
     number: int
-    owner: int  # the list that holds it; -1: it has an entry a row
+    owner: int  # the list that contains it; -1 means it has an entry per row
     fields: list[Slot] = field(default_factory=list)
     end: int = 0
     items_end: int = 0
@@ -87,8 +87,10 @@ class Slots:
         return slot
 
     def table(self, rows: int, data_bytes: int) -> tuple[Int64Array, int]:
-        """The table that kernels read, and how many bytes the arena takes: of what lists hold no
-        more entries than the data have bytes, of text and bytes no more than all of them.
+        """The table for kernels, and the size of the arena in bytes.
+
+        Slots inside lists have at most as many entries as the data have bytes. Text and bytes take
+        at most the size of the data.
         """
         table = np.zeros((len(self.all), COLUMNS), np.int64)
         at = 0
@@ -106,7 +108,7 @@ class Slots:
 
 
 class FilledColumns:
-    """What a kernel has filled: columns of Arrow, which own their memory."""
+    """The slots that a kernel has filled, as Arrow columns that own their memory."""
 
     def __init__(
         self,
@@ -123,7 +125,7 @@ class FilledColumns:
         self._defaults = defaults
 
     def column(self, slot: Slot) -> pa.Array:
-        """The slot's entries."""
+        """The column of a slot's entries."""
         return self._column(slot, int(self._counts[slot.number]))
 
     def _column(self, slot: Slot, count: int) -> pa.Array:
@@ -170,7 +172,7 @@ class FilledColumns:
 
 
 def _with_last_entries(ends: Any, entries: pa.Array) -> tuple[Any, pa.Array]:
-    """Maps with the last entry of each key alone; ``ends`` as Arrow has the offsets of lists."""
+    """Maps with only the last entry of each key; ``ends`` are the offsets of an Arrow list."""
     if len(entries) < 2:
         return ends, entries
     keys = entries.field(0).dictionary_encode()

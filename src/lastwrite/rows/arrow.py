@@ -1,7 +1,7 @@
-"""Records as batches of Arrow, in the schema of Spark's Kafka source.
+"""Records as Arrow batches, in the schema of Spark's Kafka source.
 
-``key, value, topic, partition, offset, timestamp, timestampType``, and ``headers`` on request: the
-names, types and order are a contract, so that a job moves by changing ``format``.
+``key, value, topic, partition, offset, timestamp, timestampType``, and ``headers`` on request.
+Names, types and order are a contract, so a job moves here by changing ``format`` only.
 
 Source: Spark 4.1 ``KafkaRecordToRowConverter``.
 """
@@ -20,7 +20,7 @@ from lastwrite.errors import InvalidConfig
 from lastwrite.model.columns import Int64Array, RecordColumns, Slices
 from lastwrite.model.log import TopicPartition
 
-ROWS_AT_ONCE = 8192  # of a batch: less and more were slower on their way into the JVM
+ROWS_AT_ONCE = 8192  # of a batch: smaller and larger batches reached the JVM more slowly
 BYTES_AT_ONCE = 1 << 20
 HEADERS = "headers"
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # years 1 to 9999, UTC
@@ -51,10 +51,11 @@ USUAL_COLUMNS = COLUMNS[:-1]
 
 
 def chosen_columns(columns: Sequence[str] | None, headers: bool = False) -> tuple[str, ...]:
-    """The columns in the order in which they were asked for; None: all, ``headers`` if wished.
+    """The requested columns, in the order requested. None means all, without ``headers`` unless it
+    is true.
 
     Raises:
-        InvalidConfig: there is no such column, or one twice.
+        InvalidConfig: there is no such column, or one is named twice.
     """
     if columns is None:
         return COLUMNS if headers else USUAL_COLUMNS
@@ -67,7 +68,7 @@ def chosen_columns(columns: Sequence[str] | None, headers: bool = False) -> tupl
 
 
 def spark_schema(columns: Sequence[str]) -> str:
-    """The schema as Spark writes it."""
+    """The schema in Spark's notation."""
     return ", ".join(f"`{name}` {_OF_SPARK[name]}" for name in columns)
 
 
@@ -79,7 +80,7 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 def batches_of(
     records: RecordColumns, name: TopicPartition, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The records as batches of ``columns``, each of some thousand rows; they own their memory."""
+    """The records as batches of ``columns`` of some thousand rows, which own their memory."""
     whole = batch_of(records, name, columns)
     parts = max(1, round(max(len(whole) / ROWS_AT_ONCE, whole.nbytes / BYTES_AT_ONCE)))
     rows = max(1, -(-len(whole) // parts))
@@ -106,7 +107,7 @@ def bytes_column(data: np.ndarray, found: Slices) -> pa.Array:
 
 
 def headers_column(records: RecordColumns) -> pa.Array:
-    """Null where a record has none, as the Kafka source has it."""
+    """The headers of records; null if a record has none, as in the Kafka source."""
     assert records.header_names is not None and records.header_values is not None
     names = text_column(records.data, records.header_names)
     values = bytes_column(records.data, records.header_values)
@@ -121,7 +122,7 @@ def headers_column(records: RecordColumns) -> pa.Array:
 def text_column(
     data: np.ndarray, found: Slices, decode: Callable[[bytes], str] | None = None
 ) -> pa.Array:
-    """Slices as one column of text; ``decode`` says what becomes of broken UTF-8: else it is
+    """Slices as one column of text. ``decode`` converts broken UTF-8. Without it, bad bytes are
     replaced.
     """
     column = bytes_column(data, found)
@@ -138,14 +139,14 @@ def _replaced(text: bytes) -> str:
 
 
 def odd_times(times_ms: Int64Array) -> npt.NDArray[np.bool_] | None:
-    """Which times no column can hold: before the year 1 or after 9999. None: no such time."""
+    """Whether a time is before the year 1 or after 9999. Returns None if there is no such time."""
     if not len(times_ms) or FIRST_MS <= times_ms.min() <= times_ms.max() <= LAST_MS:
         return None
     return (times_ms < FIRST_MS) | (times_ms > LAST_MS)
 
 
 def _timestamps(records: RecordColumns) -> pa.Array:
-    """In microseconds; null outside of the years 1 to 9999, the limits of SQL's and Python's
+    """Times in microseconds; null outside of the years 1 to 9999, the limits of SQL's and Python's
     timestamps.
     """
     odd = odd_times(records.times_ms)

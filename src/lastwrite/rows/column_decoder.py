@@ -1,4 +1,4 @@
-"""A column of keys or values, decoded by one of the formats."""
+"""A column of keys or values, decoded by one format."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from lastwrite.rows.schemas import AVRO, PROTOBUF, Schema, SchemaSource
 
 
 class ColumnRequest(NamedTuple):
-    """What a column is to be read by.
+    """The format of a column and the schema to read it by.
 
     Attributes:
         which: ``key`` or ``value``.
-        format: one of ``decoding.options.FORMATS``, but ``raw``.
-        schema: to read by; None of ``utf8``.
-        source: of ``confluent``, where the schemas of values are.
-        message: of Protobuf, its name; ``""``: the only one.
-        paths: the fields that are decoded; none: all of them.
+        format: one of ``decoding.options.FORMATS`` except ``raw``.
+        schema: to read by. None for ``utf8``.
+        source: for ``confluent``: the source of the schemas that values name.
+        message: for Protobuf: its name. ``""`` means the only one.
+        paths: the fields to decode. Empty means all of them.
     """
 
     which: str
@@ -50,13 +50,13 @@ class ColumnRequest(NamedTuple):
 
 
 class ColumnDecoder:
-    """Decodes one column. Safe to pickle: programs are made where they are needed.
+    """Decodes one column. Safe to pickle: programs are compiled in the process that uses them.
 
     Attributes:
-        aliases, unions: of the schema to read by, see ``avro_schema.aliases_of``, ``unions_of``.
+        aliases, unions: of the schema to read by; see ``avro_schema.aliases_of``, ``unions_of``.
 
     Raises:
-        InvalidConfig: the schema has what no column can hold, or lacks a field.
+        InvalidConfig: the schema has a type that no column can represent, or lacks a field.
     """
 
     def __init__(self, wanted: ColumnRequest) -> None:
@@ -88,7 +88,7 @@ class ColumnDecoder:
 
     @property
     def header(self) -> str | None:
-        """The header that may name a record's schema."""
+        """The header that may name a record's schema, or None."""
         return HEADERS[self._wanted.which] if self._wanted.format == "confluent" else None
 
     @property
@@ -100,10 +100,10 @@ class ColumnDecoder:
         return spark_type(self.shape)
 
     def decode(self, values: pa.Array, headers: pa.Array | None = None) -> DecodedColumn:
-        """The values, and which are bad; ``headers`` of the same records, where ``header`` is asked
-        for.
+        """The decoded values, and the bad ones with reasons.
 
-        Values whose schema is unknown, or cannot be read by ours, are bad.
+        ``headers`` of the same records are needed if ``header`` is not None. A value is bad if its
+        schema is unknown or incompatible with the schema to read by.
 
         Raises:
             RemoteFailed: the registry does not answer, or refuses.
@@ -117,7 +117,7 @@ class ColumnDecoder:
         return program.decode(values)
 
     def _read_by(self) -> Any:
-        """The message that values are read by."""
+        """The message type to read values by."""
         if self._message is None:
             assert self._wanted.schema is not None
             file, name = ProtobufFile(self._wanted.schema.descriptors), self._wanted.message
@@ -128,7 +128,7 @@ class ColumnDecoder:
         return self._message
 
     def _program(self, frame: Frame | None) -> Program | str:
-        """Of values with this frame, or of all; or why they are bad."""
+        """The program for values with this frame, or for all values; or why they are bad."""
         found = self._programs.get(frame)
         if found is None:
             try:
@@ -136,7 +136,7 @@ class ColumnDecoder:
             except InvalidConfig as error:
                 if frame is None:
                     raise
-                # Not remembered: the schema may be registered later.
+                # Not cached: the schema may be registered later.
                 return error.problem + (f" in {error.path}" if error.path else "")
             self._programs[frame] = found
         return found
@@ -156,7 +156,7 @@ class ColumnDecoder:
             return AvroProgram(_parsed(writer), _parsed(schema), self.shape)
         if writer.kind != PROTOBUF:
             return JsonProgram(self.shape)
-        from lastwrite.decoding.protobuf import ProtobufProgram  # its kernels are for who has some
+        from lastwrite.decoding.protobuf import ProtobufProgram  # loads kernels, so only if needed
 
         message = self._read_by()
         if frame is not None:
@@ -168,7 +168,7 @@ class ColumnDecoder:
         return ProtobufProgram(message, self.shape)
 
     def _framed(self, values: pa.Array, headers: pa.Array | None) -> DecodedColumn:
-        """Values that name their schema: schema by schema."""
+        """Decode values that name their schema, one schema at a time."""
         _, ends, buffer = values.cast(pa.binary()).buffers()
         cuts = np.frombuffer(ends, np.int32)[values.offset :][: len(values) + 1].astype(np.int64)
         data = np.empty(0, np.uint8) if buffer is None else np.frombuffer(buffer, np.uint8)
@@ -219,7 +219,7 @@ class ColumnDecoder:
 
 
 def _first_named(headers: pa.Array, name: str) -> tuple[Any, pa.Array]:
-    """The rows with a header of this name, and its bytes; of several the first counts."""
+    """The rows with a header of this name, and the header's bytes. The first of several counts."""
     flat = headers.flatten()
     places = np.flatnonzero(np.asarray(pc.equal(flat.field("key"), name).fill_null(False)))
     if not len(places):

@@ -1,7 +1,7 @@
-"""Batches of records with keys and values decoded, and what becomes of bad ones.
+"""Batches of records with keys and values decoded, and the handling of bad ones.
 
-Records are elected before they are decoded: one that is bad was its key's last write, and no older
-one takes its place.
+Records are elected before they are decoded. So a bad record was its key's last write, and no older
+record takes its place.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ REMEDY = (
     "on_bad=null gives null and the reason, on_bad=aside puts such records into a folder; raw "
     "gives the bytes"
 )
-REMEDY_OF_VALUES = "on_bad=null gives null; raw gives the bytes"  # where nothing goes aside
+REMEDY_OF_VALUES = "on_bad=null gives null; raw gives the bytes"  # if nothing can go aside
 
 
 class DecodedRows:
-    """What is made of records: which columns, and of what types. Safe to pickle.
+    """The decoding of records to columns. Safe to pickle.
 
     Attributes:
-        raw_columns: what is to be read of records for it.
+        raw_columns: the columns of records that it needs.
 
     Args:
-        columns: as ``chosen_columns`` takes them, and ``value.name``: of the value only this field;
-            None: all.
-        topic: whose values they are; of ``confluent`` without a schema to read by it is needed.
+        columns: as for ``chosen_columns``, and ``value.name`` for one field of the value. None
+            means all.
+        topic: of the values. ``confluent`` needs it if there is no schema to read by.
 
     Raises:
         InvalidConfig: there is no such column, or a schema cannot be used.
@@ -94,7 +94,7 @@ class DecodedRows:
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:
-        """The schema of each batch."""
+        """The schema of each decoded batch."""
         fields = [
             pa.field(each.name, self._decoders[each.name].type)
             if each.name in self._decoders
@@ -105,7 +105,7 @@ class DecodedRows:
 
     @property
     def spark_schema(self) -> str:
-        """The same as Spark writes it."""
+        """The schema in Spark's notation."""
         words = [
             f"{quoted(name)} {self._decoders[name].spark_type}"
             if name in self._decoders
@@ -116,7 +116,7 @@ class DecodedRows:
 
     @property
     def decoders(self) -> Mapping[str, ColumnDecoder]:
-        """What decodes, by column."""
+        """The decoders by column."""
         return self._decoders
 
     @property
@@ -126,11 +126,11 @@ class DecodedRows:
     def of(
         self, batches: Iterable[pa.RecordBatch], *, as_changes: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """The batches, which have ``raw_columns``, decoded.
+        """Decode batches that have ``raw_columns``.
 
-        ``as_changes`` adds the column ``deleted``. A record with a bad value that goes aside leaves
-        its key as deleted. A delete with a bad key is left out unless ``on_bad`` is ``null``: no
-        write with this key was delivered.
+        ``as_changes`` adds the column ``deleted``. If a record with a bad value goes aside, its
+        key is reported as deleted. A delete with a bad key is left out unless ``on_bad`` is
+        ``null``, because no write with this key was delivered.
 
         Raises:
             BadValue: a key or value is bad, and ``on_bad`` is ``fail``.
@@ -179,15 +179,16 @@ class DecodedRows:
 
     @property
     def has_headers(self) -> bool:
-        """Whether headers may say how a record is to be decoded."""
+        """Whether a record's headers may name its schema."""
         return any(each.header for each in self._decoders.values())
 
     def value(self, key: bytes | None, value: bytes, topic: str, record: RecordColumns) -> Any:
-        """One value, in Python's types; None: it is bad, and ``on_bad`` is ``null``. ``record``:
-        all of its record, with headers if ``has_headers``.
+        """One value, in Python's types. None means it is bad, and ``on_bad`` is ``null``.
+
+        ``record`` is its record, with headers if ``has_headers``.
 
         Raises:
-            BadValue: it is bad, and ``on_bad`` is another.
+            BadValue: it is bad, and ``on_bad`` is not ``null``.
         """
         decoder = self._decoders.get("value")
         if decoder is None:
@@ -207,13 +208,13 @@ def _with_deleted(batch: pa.RecordBatch, is_deleted: pa.Array | None = None) -> 
 
 
 def put_aside(batch: pa.RecordBatch, bad: Mapping[int, str], folder: str) -> None:
-    """Write the bad records of a batch, as they are, to a file in ``folder`` that is named by the
-    first of them: who reads the same again writes the same again.
+    """Write the bad records of a batch unchanged to a file in ``folder``. The file's name contains
+    their place and a hash, so a repeated run overwrites it with the same content.
     """
     import pyarrow.parquet as pq
 
     rows = batch.take(pa.array(sorted(bad), pa.int64()))
-    if rows.column("offset").null_count:  # deletes that nobody saw are no records
+    if rows.column("offset").null_count:  # unseen deletes have no record
         return
     columns = [name for name in _ASIDE if name in rows.schema.names]
     rows = rows.select(columns).append_column("error", pa.array([bad[n] for n in sorted(bad)]))
@@ -230,7 +231,7 @@ def put_aside(batch: pa.RecordBatch, bad: Mapping[int, str], folder: str) -> Non
 
 
 def _split(columns: Sequence[str] | None) -> tuple[list[str] | None, dict[str, list[str]]]:
-    """Names of columns, each once, and of each the fields that are asked for; none: all."""
+    """The names of columns, each once, and the requested fields of each. Empty means all."""
     if columns is None:
         return None, {}
     paths: dict[str, list[str]] = {}
@@ -247,8 +248,8 @@ def decoder_of(
     topic: str | Callable[[], str] | None,
     paths: tuple[str, ...],
 ) -> ColumnDecoder:
-    """What decodes keys or values of a topic; errors as ``DecodedRows``."""
-    # kernels are for who decodes
+    """The decoder of a topic's keys or values. Raises as ``DecodedRows``."""
+    # imported here because they load kernels
     from lastwrite.rows.column_decoder import ColumnDecoder, ColumnRequest
     from lastwrite.rows.schemas import SchemaSource, read_schema
 
@@ -259,6 +260,6 @@ def decoder_of(
         name = (topic() if callable(topic) else topic) or ""
         schema = source.latest(
             f"{name.rpartition('/')[2]}-{which}"
-        )  # of Pulsar's name the last part
+        )  # the last part of a name of Pulsar
     message = getattr(config, f"{which}_message")
     return ColumnDecoder(ColumnRequest(which, format, schema, source, message, paths))

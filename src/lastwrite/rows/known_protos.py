@@ -1,7 +1,7 @@
-"""What a ``.proto`` may import though no registry holds it: Confluent's own messages, and Google's
-common types. Those of ``google/protobuf`` come with the compiler.
+"""Protobuf files that a ``.proto`` may import but that no registry contains: Confluent's own
+messages, and Google's common types. The compiler itself includes ``google/protobuf``.
 
-Of each file that by which values are read: names, numbers and types.
+Each file is reduced to what decoding needs: names, numbers and types.
 
 Source: Confluent Schema Registry 8, ``ProtobufSchema.KNOWN_DEPENDENCIES``; googleapis,
 ``google/type``.
@@ -106,7 +106,7 @@ _MESSAGES = {
         }
     """,
 }
-# Each file's text by its name.
+# The text of each file by its name.
 KNOWN_PROTOS: Final = {
     f"{name}.proto": f'syntax = "proto3"; package {package};{body}'
     for name, body in _MESSAGES.items()

@@ -1,10 +1,12 @@
-"""The last writes of one topic: an index of places over its partitions' logs, looked into, gone
-through, and brought up to date as the logs change.
+"""The last writes of one topic: an index of places over its partitions' logs.
 
-A log changes in three ways. It *grows*: what is new is scanned. A round *replaces* segments: places
-in them are forgotten, and the new segments are scanned for what lies below the old end; a key that
-is gone then was deleted, and the delete cleaned away before anybody saw it. Or it *moves* (its start
-passes what was not read yet, it was made anew): that is an error, since changes may be missing.
+Keys can be looked up, all last writes iterated, and the index updated as the logs change.
+
+A log changes in three ways. It *grows*: the new part is scanned. A round *replaces* segments:
+places in the old ones are dropped, and the new ones are scanned below the old end. A key that is
+gone then was deleted, and a round removed the delete before it was read here. Or it *moves* (its
+start passes the part not yet read, or it is another log of the same name). That is an error, since
+changes may be missing.
 """
 
 from __future__ import annotations
@@ -37,15 +39,15 @@ from lastwrite.storage.file_state import FileState, checksum_of_ends, state_of
 from lastwrite.storage.machine import core_count
 from lastwrite.storage.objects.address import is_address
 
-_CHUNK_SHARE = 16  # of the memory, one part for a thread's chunk and what it decompresses to
+_CHUNK_SHARE = 16  # the part of memory for the threads' chunks, decompressed
 _USUAL = ("key", "value")
-_ANEW = "make the table anew"
+_ANEW = "rebuild the table"
 _Name: TypeAlias = tuple[int, str, int, str]  # partition, path, position, etag
 _States: TypeAlias = list[tuple[PartitionLog, list[FileState | None]]]
 
 
 class MissedDelete(NamedTuple):
-    """A key that was deleted, and whose delete was cleaned away before it was seen."""
+    """A key that was deleted, and whose delete was removed before it was read."""
 
     partition: int
     key: bytes
@@ -60,7 +62,7 @@ class _ListedSegment(NamedTuple):
     log: PartitionLog
     segment: Segment
     reader: SegmentRecordReader
-    state: FileState | None  # None: of an object, or of a missing file
+    state: FileState | None  # None for an object, or a missing file
     checksum: int | None
 
     def is_same(self, later: Segment, state: FileState | None) -> bool:
@@ -82,14 +84,16 @@ class _ListedSegment(NamedTuple):
 
 
 class LastWrites:
-    """``ends``: partition to the first offset that was not looked at; ``scanned_bytes`` and
-    ``scanned_records``: of the log, when it was looked at last.
+    """The index of last writes of one topic.
+
+    ``ends``: partition to the first offset that was not read. ``scanned_bytes`` and
+    ``scanned_records``: of the log, at the last scan.
 
     Args:
-        since: partition to the offset from which on it is looked at; None: all of it.
-        progress: is told of looks; what it raises ends one.
-        has_index: whether keys are looked for, and what is written later is caught up with; else it
-            can be gone through alone.
+        since: partition to the first offset to read. None means all of it.
+        progress: receives the progress of scans; an exception that it raises ends a scan.
+        has_index: whether keys are looked up and later changes are read. Without an index, the
+            last writes can only be iterated.
     """
 
     def __init__(
@@ -152,7 +156,7 @@ class LastWrites:
         return [(log, [_state_of(segment) for segment in log.segments]) for log in logs]
 
     def _list(self, states: _States, known: Mapping[_Name, int]) -> None:
-        """Number the segments of logs; those that are ``known`` keep their numbers."""
+        """Number the segments of logs. Segments in ``known`` keep their numbers."""
         listed: dict[int, _ListedSegment] = {}
         places: dict[int, tuple[int, int]] = {}
         for log, of_segments in states:
@@ -174,7 +178,7 @@ class LastWrites:
                 listed[number] = _ListedSegment(log, segment, reader, state, checksum)
                 places[number] = log.name.partition, rank
         self.logs, self._segments = tuple(log for log, _ in states), listed
-        # A segment that is gone is still of its partition.
+        # A removed segment still belongs to its partition.
         was = self._sources.partitions.tolist()
         of = [
             places.get(number, (was[number] if number < len(was) else -1, -1))
@@ -185,8 +189,8 @@ class LastWrites:
     def _units(
         self, columns: Sequence[str], wanted: Sequence[tuple[int, int, int | None]]
     ) -> Iterator[tuple[RowUnit, int]]:
-        """The pieces of segments, in order, and each one's segment; of a segment the records of
-        offsets from the second number on, below the third.
+        """The pieces of segments, in order, each with its segment. ``wanted`` has the number of a
+        segment, the first offset and the exclusive end.
         """
         by_place = {}
         for number, first, end in wanted:
@@ -229,8 +233,8 @@ class LastWrites:
     def _scanned(
         self, wanted: Sequence[tuple[int, int, int | None]], kept: PlaceIndex | None = None
     ) -> PlaceIndex:
-        """An index of what lies in these stretches of segments, and of what ``kept`` knows of
-        segments that are still there.
+        """An index of these ranges of segments, and of the places in ``kept`` whose segments still
+        exist.
         """
         builder = PlaceIndexBuilder(self._sources, self._memory // 4)
         try:
@@ -247,7 +251,7 @@ class LastWrites:
             raise
 
     def _in_order(self, wanted: Sequence[tuple[int, int, int | None]]) -> PlacesInOrder:
-        """What lies in these stretches, for who goes through it."""
+        """The last writes in these ranges, for iteration without lookups."""
         builder = PlaceIndexBuilder(self._sources, self._memory // 4)
         try:
             self._scan(builder, wanted)
@@ -257,31 +261,31 @@ class LastWrites:
             builder.abandon()
             raise
 
-    # ------------------------------------------------------------------ looks
+    # ------------------------------------------------------------------ lookups
 
     @property
     def has_moved_keys(self) -> bool:
-        """Whether a key was met in several partitions."""
+        """Whether a key occurred in several partitions."""
         return self._writes.has_moved_keys
 
     def last_deletes(self) -> dict[int, int]:
-        """Partition to the latest timestamp, in ms, of a delete that is its key's last write there;
-        partitions without one are left out.
+        """Partition to the latest timestamp, in ms, of a delete that is its key's last write there.
+        Partitions without one are left out.
         """
         return self._writes.last_deletes()
 
     def value(self, key: bytes) -> bytes | None:
-        """The last write of a key; None: there is none, or it is deleted; errors as ``record``."""
+        """The last write of a key, or None if it is unknown or deleted. Raises as ``record``."""
         found = self.record(key)
         return None if found is None else found[0]
 
     def record(
         self, key: bytes, *, has_headers: bool = False
     ) -> tuple[bytes, RecordColumns] | None:
-        """The same, and the record as columns, with headers if wished.
+        """The value of a key's last write, and the record as columns, with headers if requested.
 
         Raises:
-            CommitConflict: the record is not where it was.
+            CommitConflict: the record is not at its place any more.
         """
         place = self._place_of(key)
         if place is None:
@@ -300,18 +304,19 @@ class LastWrites:
         return self._index.find(*self._lanes_of(key))
 
     def _lanes_of(self, key: bytes) -> tuple[int, int]:
-        """The two numbers by which an index finds a key."""
+        """The two numbers by which the index finds a key."""
         one, two = fingerprint(np.frombuffer(key, np.uint8), 0, len(key), self._secret)
         return int(one), int(two) >> 32
 
     def units(self, columns: Sequence[str]) -> Iterator[RowUnit]:
-        """The pieces that have last writes, in order, each with which records these are: what
-        another process needs to read them.
+        """The pieces that contain last writes, in order, each with the orders of these records.
+
+        They contain all that another process needs to read them.
         """
         return self._wanting(columns, dict.fromkeys(self.ends, 0), has_deletes=False)
 
     def changes(self, columns: Sequence[str], since: Mapping[int, int]) -> Iterator[RowUnit]:
-        """The same of the writes and deletes that count, of offsets from ``since`` on."""
+        """The same for winning writes and deletes from the offsets ``since`` on."""
         return self._wanting(columns, since, has_deletes=True)
 
     def _wanting(
@@ -328,19 +333,18 @@ class LastWrites:
             if len(orders):
                 yield unit.wanting(orders)
 
-    # ------------------------------------------------------------------ later
+    # ------------------------------------------------------------------ updates
 
     def hold_open(self) -> None:
-        """Open the files of all segments, as far as a process may.
+        """Open the files of all segments, up to the process's limit of open files.
 
-        Records of a file that a round deletes can be read while it is open, and no new file gets
-        its inode.
+        A file that a round deletes can be read while it is open, and no new file gets its inode.
         """
         for _, segment, reader, *_ in self._segments.values():
             if segment.size_bytes and not is_address(segment.path):
                 try:
                     reader.open(segment)
-                except CommitConflict:  # what came in its place is listed next
+                except CommitConflict:  # its replacement is listed next
                     continue
                 except OSError as error:
                     if error.errno not in (errno.EMFILE, errno.ENFILE):
@@ -348,12 +352,13 @@ class LastWrites:
                     return
 
     def catch_up(self, logs: Sequence[PartitionLog]) -> None:
-        """Take in what the logs, listed anew, have become. It is as it was where that fails, so it
-        can be tried with the next list.
+        """Update the index to the logs' new listing.
+
+        If that fails, the index is unchanged, so the next listing can be tried.
 
         Raises:
-            CommitConflict: changes are missing, or it is another topic; or a segment was replaced
-                while it was looked at.
+            CommitConflict: changes are missing, it is another topic, or a segment was replaced
+                while it was read.
         """
         was = self.logs, self._segments, self._sources, self.ends, self._identities
         try:
@@ -366,13 +371,13 @@ class LastWrites:
             raise
 
     def check_missed_deletes(self) -> list[MissedDelete] | None:
-        """The keys that were found to be deleted unseen since this was asked last; None: nothing
-        has changed since.
+        """The keys whose unseen deletes were found since the last call. Returns None if nothing
+        has changed since then.
         """
         found, self._unseen = self._unseen, None
         if found is None:
             return None
-        return [each for each in found if self._place_of(each.key) is None]  # nor written since
+        return [each for each in found if self._place_of(each.key) is None]  # not written since
 
     def _catch_up(self, logs: Sequence[PartitionLog]) -> None:
         before = self._segments
@@ -457,18 +462,18 @@ class LastWrites:
             reader.close()
 
     def close(self) -> None:
-        """Close its files, and remove those of its index."""
+        """Close the segments' files, and remove the index's."""
         self._close_readers(self._segments)
         self._writes.close()
 
 
 def _name_of(log: PartitionLog, segment: Segment) -> _Name:
-    """What two listings of one segment have in common; of an object it tells its contents."""
+    """The identity of a segment across listings; for an object it identifies the contents."""
     return log.name.partition, segment.path, segment.position, segment.etag
 
 
 def _state_of(segment: Segment) -> FileState | None:
-    """The state of the segment's file; None where its name, with its etag, tells its contents."""
+    """The state of the segment's file. Returns None if its name and etag identify the contents."""
     return None if segment.etag or is_address(segment.path) else state_of(segment.path)
 
 
@@ -480,7 +485,7 @@ def _unseen(
     sources: SegmentPartitions,
     lanes_of: Callable[[bytes], tuple[int, int]],
 ) -> Iterator[MissedDelete]:
-    """The keys of live writes in segments that are gone, of which nothing is left.
+    """The keys of live writes in removed segments that have no place in the new index.
 
     Raises:
         CommitConflict: such a key cannot be read any more, or another file has the segment's name.
@@ -492,7 +497,7 @@ def _unseen(
         for row in range(lost.rows):
             position, order = int(lost.positions[row]), int(lost.orders[row])
             lost_delete = CommitConflict(
-                "a key was deleted, and the delete was cleaned away before it was seen",
+                "a key was deleted, and compaction removed the delete before it was read",
                 position,
                 segment.path,
                 _ANEW,

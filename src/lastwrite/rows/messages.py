@@ -1,5 +1,5 @@
-"""Messages as dictionaries, as ``dump`` and ``read`` give them, with keys and values decoded: what
-they mean is in a field ``decoded``.
+"""Messages as dictionaries, as returned by ``dump`` and ``read``, with a field ``decoded`` for the
+decoded key and value.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ _ROWS_AT_ONCE = 512
 
 
 class MessageDecoder:
-    """Decodes rows of one system or another, topic by topic.
+    """Decodes rows of any system, topic by topic.
 
     Raises:
-        InvalidConfig: bad messages are to go aside; there are no columns of them here.
+        InvalidConfig: ``on_bad`` is ``aside``, which needs columns.
     """
 
     def __init__(self, config: DecodingConfig) -> None:
         if config.on_bad == ASIDE:
             raise InvalidConfig(
-                "on_bad=aside is for tables and DataFrames", remedy="give null: it says the reason"
+                "on_bad=aside is for tables and DataFrames",
+                remedy="use on_bad=null, which reports the reason",
             )
         self._config = config
         self._decoders: dict[tuple[str, str], Any] = {}
 
     def rows(self, rows: Iterator[Row]) -> Iterator[Row]:
-        """The rows, some hundred of which are read ahead; an error comes after what came before."""
+        """The decoded rows. Reads 512 ahead; an error is raised after the rows before it."""
         held: list[Row] = []
         failed: LogError | None = None
         while failed is None:
@@ -55,9 +56,10 @@ class MessageDecoder:
             raise failed
 
     def decoded(self, rows: list[Row]) -> Iterator[Row]:
-        """
+        """Decode rows.
+
         Raises:
-            BadValue: one is bad, and ``on_bad`` is ``fail``; those before it came.
+            BadValue: one is bad, and ``on_bad`` is ``fail``; the rows before it were yielded.
         """
         found: list[Row | None] = [None if _is_none(row) else {"problem": None} for row in rows]
         for which in ("key", "value"):
@@ -94,7 +96,7 @@ class MessageDecoder:
 
 
 class DecodedReading(Iterator[Row]):
-    """A reading whose messages are decoded; how it ends is as it was."""
+    """A reading with decoded messages. Other attributes are those of the reading."""
 
     def __init__(self, reading: Any, config: DecodingConfig) -> None:
         self._reading = reading
@@ -108,7 +110,7 @@ class DecodedReading(Iterator[Row]):
 
 
 def _is_none(row: Row) -> bool:
-    """Whether it is no message of a producer's."""
+    """Whether the row is not a producer's message, such as a control record."""
     return (
         row.get("control") is not None
         or row.get("marker") is not None
@@ -127,12 +129,12 @@ def _bytes_of(row: Row, which: str) -> bytes | None:
         return None if coded is None else base64.b64decode(coded)
     if key is None:
         return None
-    is_text = "body" in row or "message_id" in row  # but of Kafka
+    is_text = "body" in row or "message_id" in row  # RocketMQ or Pulsar
     return key.encode("utf-8", "surrogateescape") if is_text else base64.b64decode(key)
 
 
 def _headers_of(rows: list[Row]) -> pa.Array | None:
-    """Their headers, as columns have them; None where they are not Kafka's, or there are none."""
+    """The rows' headers as a column. Returns None if there are none, or they are not Kafka's."""
     if not any(row.get("headers") for row in rows):
         return None
     found = [
@@ -154,7 +156,7 @@ def _place(row: Row) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it: times and decimals as text, bytes as base64."""
+    """A value as JSON: times and decimals as text, bytes as base64."""
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -171,8 +173,9 @@ def _plain(value: Any) -> Any:
 def decoded_values(
     values: Mapping[Any, bytes], config: DecodingConfig, topic: str, headers: pa.ChunkedArray | None
 ) -> dict[Any, Any]:
-    """A table's values, decoded: where ``on_bad`` is null, bad ones are None. ``headers`` of the
-    same records, where they are asked for.
+    """A table's decoded values. If ``on_bad`` is ``null``, bad ones are None.
+
+    ``headers`` of the same records are needed if a header may name the schema.
 
     Raises:
         BadValue: one is bad, and ``on_bad`` is ``fail``.

@@ -30,7 +30,7 @@ def put(
     times,
     filled,
 ):
-    """A place for each record that has a key; returns how many are filled then."""
+    """Write a place for each record that has a key. Returns the number of filled places."""
     source = address(data)
     for n in range(len(key_at)):
         if key_lengths[n] < 0:
@@ -49,8 +49,8 @@ def put(
 
 @njit(cache=True, nogil=True)
 def reduce(lanes, other_lanes, segments, positions, orders, times, partitions, ranks, order):
-    """Take out of ``order``, by which fingerprints rise, what a later write of the same partition
-    supersedes; returns how many are left.
+    """Remove from ``order``, which sorts fingerprints, the rows that a later write in the same
+    partition supersedes. Returns how many are left.
     """
     filled = start = 0
     while start < len(order):
@@ -79,7 +79,7 @@ def reduce(lanes, other_lanes, segments, positions, orders, times, partitions, r
 
 @njit(cache=True, nogil=True)
 def pick(orders, positions, start, end, has_deletes, found, filled):
-    """Put the orders of what lies in ``[start, end)`` into ``found``; returns how many it has."""
+    """Write the orders of places in ``[start, end)`` to ``found``. Returns their new count."""
     for n in range(len(orders)):
         position = positions[n]
         if position < 0:
@@ -94,8 +94,8 @@ def pick(orders, positions, start, end, has_deletes, found, filled):
 
 @njit(cache=True, nogil=True)
 def flush(lanes, other_lanes, segments, positions, times, partitions, wins):
-    """Of what ``reduce`` left, clear ``wins`` of what a later write of another partition
-    supersedes; returns how many winners are no deletes.
+    """After ``reduce``, clear ``wins`` of rows that a later write in another partition supersedes.
+    Returns how many winners are no deletes.
     """
     live = 0
     for i in range(len(lanes)):
@@ -113,8 +113,8 @@ def flush(lanes, other_lanes, segments, positions, times, partitions, wins):
 
 @njit(cache=True, nogil=True)
 def rows_of(lanes, other_lanes, asked, other_asked, out):
-    """The rows of all fingerprints that are asked for, each once, as many as ``out`` has room for;
-    returns how many there are. What is asked for is sorted.
+    """Write the rows of all requested fingerprints, each once, as far as ``out`` has room. Returns
+    their number. The requested fingerprints are sorted.
     """
     filled = 0
     for n in range(len(asked)):
@@ -137,7 +137,7 @@ def rows_of(lanes, other_lanes, asked, other_asked, out):
 def find(lanes, other_lanes, lane, other_lane):
     """The first row of a fingerprint, or -1."""
     low, high = 0, len(lanes)
-    # Fingerprints are spread evenly, so the place is nearly known.
+    # Fingerprints are spread evenly, so interpolation comes close.
     while high - low > 8:
         bottom, top = lanes[low], lanes[high - 1]
         if lane < bottom or lane > top:
@@ -147,13 +147,13 @@ def find(lanes, other_lanes, lane, other_lane):
         span = max(8, np.int64(np.sqrt(np.float64(high - low))))
         left, right = max(low, guess - span), min(high, guess + span)
         if lanes[left] >= lane:
-            high = left + 1  # the first of several may lie before it
+            high = left + 1  # the first of several equal lanes may be before it
         elif lanes[right - 1] < lane:
             low = right
         else:
             low, high = left, right
             break
-    # and by halves from there on
+    # binary search for the rest
     while low < high:
         middle = (low + high) >> 1
         if lanes[middle] < lane:
@@ -169,7 +169,7 @@ def find(lanes, other_lanes, lane, other_lane):
 
 @njit(cache=True, nogil=True)
 def know(lanes, other_lanes, segments, asked, other_asked, asked_segments, partitions, is_known):
-    """Set ``is_known`` of the fingerprints that have a row of the same partition."""
+    """Set ``is_known`` for the fingerprints that have a row of the same partition."""
     for n in range(len(asked)):
         row = find(lanes, other_lanes, asked[n], other_asked[n])
         while row >= 0 and row < len(lanes) and lanes[row] == asked[n]:

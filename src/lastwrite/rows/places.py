@@ -1,16 +1,16 @@
-"""Where the last write of each key lies: an index of fingerprints, in bounded memory.
+"""The place of each key's last write: an index of fingerprints, in bounded memory.
 
-Blocks of places come in any order, and are laid into buckets of fingerprints; beyond a limit such
-*runs* go to a scratch folder, of each partition's writes of a key the last one. At the end the runs
-meet, a bucket at a time. What is left is sorted by fingerprint, so that a key is found by about
-three looks.
+Blocks of places arrive in any order, and are divided into buckets by fingerprint. Beyond a memory
+limit such *runs* are written to a scratch folder, with only the last write of each key and
+partition. At the end the runs are merged, one bucket at a time. The result is sorted by
+fingerprint, so a lookup takes about three probes.
 
     a=1@0 b=2@1   a=3@2   delete b@3   ──►   a: segment 0, batch at byte 68, order 2
                                              b: a delete, order 3
 
-Of a key that was written to several partitions the last write of each stays, and one of them
-*wins*; so do deletes. Therefore the index can be brought up to date: what comes later is held
-beside the rest, with all that is known of its keys, until it is an eighth of it.
+If a key was written to several partitions, the last write of each stays, and one of them *wins*.
+Deletes stay and win likewise. Therefore the index can be updated: later places are kept beside the
+rest, with everything known about their keys, until they are an eighth of it.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ PLACE_BYTES = 40
 _BUCKETS = 256  # by the first byte of a fingerprint, each sorted by itself
 _ROWS_AT_ONCE = 1 << 18
 _STRETCH_BITS = 25  # 32 MiB
-_FEW = 1 << 16  # places that are no matter to sort
+_FEW = 1 << 16  # so few places are sorted at once
 
 
 class SegmentPartitions(NamedTuple):
-    """Of each segment, by its number: the partition, and which of its segments is the later one.
+    """The partition of each segment, by the segment's number, and its rank within the partition.
 
-    Within a partition the write of the later segment is the later one, and in a segment that of the
-    larger order; between partitions that of the later time, and of equal ones of the larger
-    partition.
+    Within a partition, the write in the segment of the higher rank is the later one; within a
+    segment, the one of the larger order. Between partitions the later time decides, and of equal
+    times the larger partition.
     """
 
     partitions: Int64Array
@@ -48,15 +48,13 @@ class SegmentPartitions(NamedTuple):
 
     @classmethod
     def of(cls, partitions: Sequence[int], ranks: Sequence[int] | None = None) -> SegmentPartitions:
-        """Sources whose segments follow each other as they are numbered, unless ``ranks`` say
-        otherwise.
-        """
+        """Sources whose segments are numbered in their order, unless ``ranks`` gives another."""
         given = range(len(partitions)) if ranks is None else ranks
         return cls(np.array(partitions, np.int64), np.array(given, np.int64))
 
 
 class SegmentSlice(NamedTuple):
-    """Bytes of a segment; the second is exclusive."""
+    """A range of bytes in a segment; ``end`` is exclusive."""
 
     segment: int
     start: int
@@ -64,7 +62,7 @@ class SegmentSlice(NamedTuple):
 
 
 class RecordPointer(NamedTuple):
-    """Where one last write lies."""
+    """The place of one last write."""
 
     segment: int
     position: int
@@ -72,7 +70,7 @@ class RecordPointer(NamedTuple):
 
 
 class _SortedPlaces:
-    """Places by fingerprint, and which of them win."""
+    """Places sorted by fingerprint, and whether each wins."""
 
     def __init__(self, places: Places, sources: SegmentPartitions) -> None:
         self.places = places
@@ -99,7 +97,7 @@ class _SortedPlaces:
         )
 
     def winner(self, row: int) -> RecordPointer | None:
-        """The winner of the key whose first row this is; None: a delete."""
+        """The winner among the rows of a key, from its first row. Returns None for a delete."""
         places = self.places
         other = places.other_lanes[row]
         while places.other_lanes[row] != other or not self.wins[row]:
@@ -110,7 +108,7 @@ class _SortedPlaces:
         return RecordPointer(int(places.segments[row]), position, int(places.orders[row]))
 
     def rows_of(self, asked: Places) -> Int64Array:
-        """The rows of the keys of ``asked``, which is sorted; each once."""
+        """The rows of the keys of ``asked``, which is sorted. Each row occurs once."""
         given = self.places.lanes, self.places.other_lanes, asked.lanes, asked.other_lanes
         rows = np.empty(0, dtype=np.int64)
         count = int(place_kernels.rows_of(*given, rows))
@@ -119,7 +117,7 @@ class _SortedPlaces:
         return rows
 
     def in_segment(self, segment: int, has_deletes: bool) -> Places:
-        """The winners that lie in this segment."""
+        """The winners in this segment."""
         rows = np.flatnonzero(self.places.segments == segment)
         wins = self.wins[rows]
         if not has_deletes:
@@ -128,12 +126,12 @@ class _SortedPlaces:
 
 
 class PlaceIndex:
-    """The last writes. Closing it removes its scratch folder, if it has one."""
+    """An index of last writes. Closing it removes its scratch folder, if it has one."""
 
     def __init__(self, places: Places, sources: SegmentPartitions, folder: Path | None) -> None:
         self._sources = sources
         self._rest = _SortedPlaces(places, sources)
-        self._recent = _SortedPlaces(Places.room(0), sources)  # all that is known of its keys
+        self._recent = _SortedPlaces(Places.room(0), sources)  # all that is known about its keys
         self._folder = folder
         self._seen: tuple[tuple[int, bool], Places] = (-1, False), Places.room(0)
 
@@ -150,7 +148,7 @@ class PlaceIndex:
         return self._rest, self._recent
 
     def find(self, lane: int, other_lane: int) -> RecordPointer | None:
-        """Where the last write of the key with this fingerprint lies; None: there is none."""
+        """The last write of the key with this fingerprint. Returns None if there is none."""
         for part in (self._recent, self._rest):
             row = part.first(lane, other_lane)
             if row >= 0:
@@ -158,16 +156,12 @@ class PlaceIndex:
         return None
 
     def in_segment(self, segment: int, *, has_deletes: bool = False) -> Places:
-        """The last writes that lie in this segment, by their order, and deletes if they are asked
-        for.
-        """
+        """The last writes in this segment, sorted by order, with deletes if requested."""
         found = _joined([part.in_segment(segment, has_deletes) for part in self._parts])
         return found.take(np.argsort(found.orders))
 
     def orders_in(self, stretch: SegmentSlice, *, has_deletes: bool) -> Int64Array:
-        """The orders of the last writes in a stretch, ascending, and of deletes if they are asked
-        for.
-        """
+        """The orders of the last writes in a stretch, ascending, with deletes if requested."""
         asked = stretch.segment, has_deletes
         if self._seen[0] != asked:
             self._seen = asked, self.in_segment(stretch.segment, has_deletes=has_deletes)
@@ -177,8 +171,8 @@ class PlaceIndex:
         return places.orders[first:end]
 
     def last_deletes(self) -> dict[int, int]:
-        """Partition to the latest timestamp, in ms, of a delete that is its key's last write there;
-        partitions without one are left out.
+        """Partition to the latest timestamp, in ms, of a delete that is its key's last write there.
+        Partitions without one are left out.
         """
         found: dict[int, int] = {}
         for block in self.blocks():
@@ -186,7 +180,7 @@ class PlaceIndex:
         return found
 
     def unknown(self, asked: Places, sources: SegmentPartitions) -> npt.NDArray[np.int64]:
-        """The rows of ``asked`` of whose keys nothing is known in the same partition."""
+        """The rows of ``asked`` whose keys have no place in the same partition."""
         is_known = np.zeros(asked.rows, dtype=np.bool_)
         for part in self._parts:
             places = part.places
@@ -203,21 +197,21 @@ class PlaceIndex:
         return np.flatnonzero(~is_known)
 
     def blocks(self) -> Iterator[Places]:
-        """All places that it holds, some at a time."""
+        """All places, in blocks."""
         for part in self._parts:
             for start in range(0, part.places.rows, _ROWS_AT_ONCE):
                 yield part.places.take(slice(start, start + _ROWS_AT_ONCE))
 
     def take_in(self, later: Places, sources: SegmentPartitions) -> bool:
-        """Bring it up to date with places that have become known; False: there are too many of
-        them, and a new one is to be made of all.
+        """Add later places. Returns False if there are too many of them: then a new index must be
+        built from all places.
         """
         later = _reduced(later, sources)
         if self._recent.places.rows + later.rows > max(_FEW, self._rest.places.rows // 8):
             return False
         rest = self._rest
         rows = rest.rows_of(later)
-        fresh = rows[rest.wins[rows]]  # of keys that only the rest knew
+        fresh = rows[rest.wins[rows]]  # of keys that are not in ``_recent``
         rest.live -= int(np.count_nonzero(rest.places.positions[fresh] >= 0))
         rest.wins[rows] = False
         known = [self._recent.places, later, rest.places.take(rows)]
@@ -226,26 +220,26 @@ class PlaceIndex:
         return True
 
     def close(self) -> None:
-        """Remove its files; nothing can be looked up any more."""
+        """Remove the index's files. It must not be used any more."""
         folder, self._folder = self._folder, None
         if folder is not None:
             remove_folder(folder)
 
 
 class _SliceOrder(NamedTuple):
-    """Orders and positions by stretch."""
+    """Orders and positions, sorted by stretch."""
 
-    places: tuple[Int64Array, Int64Array] | int  # or where in the file they lie
+    places: tuple[Int64Array, Int64Array] | int  # or their position in the file
     names: Int64Array  # of the stretches that have some
-    bounds: Int64Array  # where those of each begin, and the last ones end
+    bounds: Int64Array  # the start of each stretch, and the end of the last
 
 
 class PlacesInOrder:
-    """The last writes as they lie in their segments: for who goes through all of them, and looks
-    for no key. Closing it removes its scratch folder, if it has one.
+    """The last writes in the order of their segments, for iteration without lookups. Closing it
+    removes its scratch folder, if it has one.
 
-    Each block is of some fingerprints, and in it rows are by stretch: ``segment << 32 | position /
-    32 MiB``. So what lies somewhere is found without a pass over all of them.
+    Each block has a range of fingerprints. Its rows are sorted by stretch: ``segment << 32 |
+    position / 32 MiB``. So the rows of a range of bytes are found without a pass over all.
     """
 
     def __init__(self, sources: SegmentPartitions, folder: Path | None) -> None:
@@ -261,7 +255,7 @@ class PlacesInOrder:
         return self._live
 
     def append(self, some: Places) -> None:
-        """Take all places of some fingerprints, by these."""
+        """Add all places of some fingerprints, sorted by fingerprint."""
         found = _SortedPlaces(some, self._sources)
         self._live += found.live
         _note_deletes(some, self._sources, self._deletes)
@@ -319,7 +313,7 @@ class PlacesInOrder:
         return self._deletes
 
     def close(self) -> None:
-        """Remove its files, and let its memory go; there is nothing to be found any more."""
+        """Remove the files and free the memory. It must not be used any more."""
         for file in (self._writer, self._reader):
             if file is not None:
                 file.close()
@@ -331,11 +325,11 @@ class PlacesInOrder:
 
 
 class PlaceIndexBuilder:
-    """Takes blocks of places, from any thread; ``finish`` makes the index of them.
+    """Collects blocks of places, from any thread; ``finish`` builds the index.
 
     Args:
-        sources: of the segments that places name.
-        memory_bytes: what runs may take before they go to a scratch folder.
+        sources: of the segments in the places.
+        memory_bytes: the memory for runs; beyond it they go to a scratch folder.
     """
 
     def __init__(self, sources: SegmentPartitions, memory_bytes: int) -> None:
@@ -349,7 +343,7 @@ class PlaceIndexBuilder:
         self._turn = threading.Lock()
 
     def add(self, block: Places) -> None:
-        """Take a block, whose columns the caller may fill anew afterwards."""
+        """Add a block. Its columns are copied, so the caller may reuse them."""
         run = _SortedRun.of(block)
         with self._turn:
             self.rows += block.rows
@@ -359,7 +353,7 @@ class PlaceIndexBuilder:
                 self._spill()
 
     def _spill(self) -> None:
-        """Let what is held lie in one file, bucket by bucket."""
+        """Write the runs in memory to one file, bucket by bucket."""
         if self._folder is None:
             self._folder = make_folder()
         path, rows = "", []
@@ -380,7 +374,7 @@ class PlaceIndexBuilder:
         return PlaceIndex(out.finish(), self._sources, folder)
 
     def finish_in_order(self) -> PlacesInOrder:
-        """The same for who looks for no key."""
+        """As ``finish``, for iteration without lookups."""
         found = PlacesInOrder(self._sources, self._out_folder())
         try:
             for some in self._met():
@@ -396,8 +390,9 @@ class PlaceIndexBuilder:
         return make_folder() if self._spilt else None
 
     def _met(self) -> Iterator[Places]:
-        """All that was added, a bucket at a time; then it is not held any more. What is few comes
-        at once: most of the time of 256 small buckets goes for calls.
+        """All places, one bucket at a time, after which they are freed.
+
+        Few places are merged at once: with 256 small buckets most of the time would go into calls.
         """
         if not self._spilt and sum(run.places.rows for run in self._held) <= _FEW:
             yield _reduced(_joined([run.places for run in self._held]), self._sources)
@@ -412,14 +407,14 @@ class PlaceIndexBuilder:
         self.abandon()
 
     def abandon(self) -> None:
-        """Remove what was written aside."""
+        """Remove the scratch files."""
         folder, self._folder = self._folder, None
         if folder is not None:
             remove_folder(folder)
 
 
 class _SortedRun(NamedTuple):
-    """Places by bucket of fingerprints, and where each bucket begins, and the last one ends."""
+    """Places sorted by bucket, and the start of each bucket, with the end of the last."""
 
     places: Places
     cuts: Int64Array
@@ -435,7 +430,7 @@ class _SortedRun(NamedTuple):
 
 
 class _SpilledRuns:
-    """Runs in a scratch file: of each bucket the six columns, one behind another."""
+    """Runs in a scratch file: for each bucket the six columns, one after the other."""
 
     def __init__(self, path: str, rows: Sequence[int]) -> None:
         self._reader = ScratchReader(path)
@@ -455,7 +450,7 @@ class _SpilledRuns:
 
 
 class _IndexWriter:
-    """The index, as it comes: in memory, or in files of ``folder``, one a column."""
+    """The index under construction: in memory, or in files of ``folder``, one per column."""
 
     def __init__(self, folder: Path | None, rows: int) -> None:
         self._places = Places.room(rows if folder is None else 0)
@@ -504,6 +499,6 @@ def _joined(runs: Sequence[Places]) -> Places:
 
 
 def _reduced(block: Places, sources: SegmentPartitions) -> Places:
-    """The block by fingerprint, without what a later write of the same partition supersedes."""
+    """The block sorted by fingerprint, without writes superseded in the same partition."""
     order = np.argsort(block.lanes)
     return block.take(order[: int(place_kernels.reduce(*block, *sources, order))])

@@ -1,5 +1,5 @@
-"""Records as columns, piece by piece, and one by one: what a consumer gets of them, with no Python
-statement a record.
+"""Records as columns, by piece or one by one, as a consumer would receive them. No Python statement
+runs per record.
 """
 
 from __future__ import annotations
@@ -39,41 +39,41 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PIECE_BYTES = 32 << 20
-_GUESS_BYTES = 16 << 10  # that hold most batches
+_GUESS_BYTES = 16 << 10  # enough for most batches
 _GUESS_OF_BUCKET = 64 << 10  # a second request costs more than bytes
-_MOST_OPEN = 256  # files of single records
+_MOST_OPEN = 256  # files for reading single records
 _EVERYTHING = -(1 << 62), 1 << 62
 
 
 class RowUnit(NamedTuple):
-    """A stretch of a segment, and what of its records is asked for."""
+    """A range of a segment, and the requested records and columns."""
 
     system: str
     name: TopicPartition
     piece: ScanRange
-    span: tuple[int, int]  # of offsets; the second exclusive
-    aborted: Int64Array  # see ``aborted_table``; of no effect unless ``is_committed``
+    span: tuple[int, int]  # of offsets; the end is exclusive
+    aborted: Int64Array  # see ``aborted_table``; without effect unless ``is_committed``
     is_committed: bool
     columns: tuple[str, ...]
     stores: StoreSettings
     extra: Any = None  # see ``RowSystem.extra_of``
-    raw_keys: bool = False  # Pulsar: keys as they were sent, where they are Base64 of bytes
-    # the orders of the records that are wanted, ascending, less ``lowest``; None: all in ``span``
+    raw_keys: bool = False  # Pulsar: keys as they were sent, if they are Base64 of bytes
+    # the orders of the requested records, ascending, minus ``lowest``; None means all in ``span``
     wanted: npt.NDArray[Any] | None = None
     lowest: int = 0
-    keys: frozenset[bytes] | None = None  # no others are wanted; None: all are
-    # Kafka's batches without a record of then or later are not wanted
+    keys: frozenset[bytes] | None = None  # the requested keys; None means all
+    # skip Kafka's batches whose records are all older than this
     least_ms: int | None = None
 
     def wanting(self, orders: Int64Array) -> RowUnit:
-        """The same of these records alone; their orders are ascending, and there are some."""
+        """The unit limited to these records; their orders are ascending, and there is one."""
         lowest = int(orders[0])
         relative = orders - lowest
         kind = np.uint32 if relative[-1] < 1 << 32 else np.int64
         return self._replace(wanted=relative.astype(kind), lowest=lowest)
 
     def reader(self, limits: Limits) -> RowReader:
-        """What reads it."""
+        """The reader for the unit's system."""
         system = rows_of(self.system)
         return system.reader(limits.plain_bytes, self.extra, raw_keys=self.raw_keys)
 
@@ -88,8 +88,8 @@ def row_units(
     end: int | None = None,
     piece_bytes: int = PIECE_BYTES,
 ) -> list[RowUnit]:
-    """The work of reading a log's records from offset ``first`` on, below ``end``, and never beyond
-    what readers get.
+    """Units that cover a log's records from offset ``first`` on, below ``end``, and never beyond
+    the offsets that consumers receive.
     """
     bound = system.end_of(log, is_committed)
     span = max(first, log.log_start), bound if end is None else min(end, bound)
@@ -127,7 +127,7 @@ def row_units(
 
 
 def read_rows(unit: RowUnit, limits: Limits | None = None) -> Iterator[pa.RecordBatch]:
-    """The records of ``read_records`` as batches of Arrow, which own their memory."""
+    """The records of ``read_records`` as Arrow batches, which own their memory."""
     from lastwrite.rows.arrow import batches_of
 
     for records in read_records(unit, limits or Limits()):
@@ -135,12 +135,12 @@ def read_rows(unit: RowUnit, limits: Limits | None = None) -> Iterator[pa.Record
 
 
 def read_records(unit: RowUnit, limits: Limits) -> Iterator[RecordColumns]:
-    """The unit's records, in order. What comes is valid until the next is asked for.
+    """The unit's records, in order. Each result is valid until the next is requested.
 
     Raises:
-        CorruptLog, UnsupportedFormat: a batch, or a record, contradicts the format, or is of one
-            that nobody can look into.
-        CommitConflict: it is not the file that was listed.
+        CorruptLog: a batch or a record contradicts the format.
+        UnsupportedFormat: a batch or a record has a format that cannot be decoded.
+        CommitConflict: the file is not the one that was listed.
         OutOfMemoryBudget: a batch is larger than ``limits`` allow.
     """
     reader = unit.reader(limits)
@@ -174,8 +174,8 @@ def add_places_of(
     limits: Limits,
     add: Callable[[Places], None],
 ) -> None:
-    """Hand on where the unit's records with keys lie, in blocks that are valid until ``add``
-    returns. ``segment``: its number in the caller's list.
+    """Pass the places of the unit's records with keys to ``add``, in blocks that are valid until
+    ``add`` returns. ``segment`` is the segment's number in the caller's list.
 
     Raises:
         CorruptLog, UnsupportedFormat, CommitConflict, OutOfMemoryBudget: as ``read_records``.
@@ -200,7 +200,7 @@ def put_places(
     places: Places,
     filled: int,
 ) -> int:
-    """Write a place for each record that has a key; returns how many ``places`` has then.
+    """Write a place for each record that has a key. Returns the number of filled ``places``.
 
     ``shortest``: the length of the shortest value that does not delete its key.
     """
@@ -224,7 +224,7 @@ def put_places(
 def _found(
     unit: RowUnit, reader: RowReader, limits: Limits
 ) -> Iterator[tuple[BatchWindow, RecordColumns]]:
-    """All records in the unit's span, and the chunk of each block of them."""
+    """All records in the unit's span, in blocks, each with its chunk."""
     address.use(unit.stores)
     for chunk in BatchWindows(limits).of(reader.format, unit.piece):
         if len(unit.aborted):
@@ -239,17 +239,17 @@ def _found(
 
 
 def _wanted(unit: RowUnit, table: BatchTable) -> ByteArray | None:
-    """A byte a batch, not 0 where records of it are asked for; None: of all of them."""
+    """A byte for each batch, 1 if its records are requested. Returns None if all are."""
     passed = IS_CONTROL | (IS_ABORTED if unit.is_committed else 0)
     wanted = (table["next_offset"] > unit.span[0]) & (table["base_offset"] < unit.span[1])
     wanted &= table["flags"] & passed == 0
-    if unit.least_ms is not None:  # what is old tells it only inside
+    if unit.least_ms is not None:  # batches of old formats have no such time in the header
         wanted &= (table["max_timestamp"] >= unit.least_ms) | (table["flags"] & IS_OLD != 0)
     return None if wanted.all() else wanted.astype(np.uint8)
 
 
 def _are_in(some: Int64Array, orders: Int64Array) -> Int64Array:
-    """The places in ``orders`` of those that are in ``some``, which is ascending, too."""
+    """The indexes in ``orders`` of the values that are in ``some``. Both are ascending."""
     if not len(some):
         return np.empty(0, np.int64)
     near = np.minimum(np.searchsorted(some, orders), len(some) - 1)
@@ -257,19 +257,19 @@ def _are_in(some: Int64Array, orders: Int64Array) -> Int64Array:
 
 
 def _have_keys(records: RecordColumns, keys: Iterable[bytes]) -> Int64Array:
-    """The rows of these few keys, ascending."""
+    """The rows with one of these few keys, ascending."""
     starts, lengths = records.keys
     found = [np.empty(0, np.int64)]
     for key in keys:
         rows = np.flatnonzero(lengths == len(key))
-        for at in reversed(range(len(key))):  # their ends differ more than their begins
+        for at in reversed(range(len(key))):  # keys differ more often at their ends
             rows = rows[records.data[starts[rows] + at] == key[at]]
         found.append(rows)
     return np.sort(np.concatenate(found))
 
 
 class SegmentRecordReader:
-    """Reads single records of segments; holds their files open."""
+    """Reads single records of segments, and keeps their files open."""
 
     def __init__(self, reader: RowReader, plain_bytes: int) -> None:
         self._reader = reader
@@ -279,13 +279,13 @@ class SegmentRecordReader:
     def record(
         self, segment: Segment, position: int, order: int, *, has_headers: bool = False
     ) -> tuple[bytes | None, bytes | None, RecordColumns] | None:
-        """Key and value of a record in the batch at byte ``position``, and it as columns, with
-        headers if wished; None: it is not there.
+        """Key, value and columns of a record in the batch at byte ``position``, with headers if
+        requested. Returns None if the batch has no such record.
 
         Raises:
             CorruptLog, UnsupportedFormat: the batch cannot be read.
-            CommitConflict: it is not the file that was listed.
-            OutOfMemoryBudget: it is larger than the limit.
+            CommitConflict: the file is not the one that was listed.
+            OutOfMemoryBudget: the batch is larger than the limit.
         """
         with located(segment.path, position):
             chunk = self._batch(segment, position)
@@ -298,16 +298,16 @@ class SegmentRecordReader:
         return None
 
     def open(self, segment: Segment) -> None:
-        """Open the segment's file, if too many are not open already.
+        """Open the segment's file, unless too many are open already.
 
         Raises:
-            CommitConflict: it is not the file that was listed.
+            CommitConflict: the file is not the one that was listed.
         """
         if len(self._files) < _MOST_OPEN:
             self._file(segment)
 
     def _batch(self, segment: Segment, position: int) -> BatchWindow:
-        """The batch that begins there, alone in its table."""
+        """The batch that begins at byte ``position``, alone in its table."""
         file, format = self._file(segment), self._reader.format
         left = segment.position + segment.size_bytes - position
         buffer: ByteArray = np.empty(0, np.uint8)

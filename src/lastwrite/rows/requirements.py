@@ -1,4 +1,4 @@
-"""Packages that rows of columns need, and that ``pip install lastwrite`` alone does not bring."""
+"""Packages for rows of columns that ``pip install lastwrite`` alone does not install."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from lastwrite.errors import EnvironmentUnfit
 
 
 def require_arrow() -> None:
-    """Check for pyarrow before a module that imports it is imported.
+    """Check for pyarrow before the import of a module that needs it.
 
     Raises:
-        EnvironmentUnfit: it is missing.
+        EnvironmentUnfit: pyarrow is missing.
     """
     if find_spec("pyarrow") is None:
         raise EnvironmentUnfit(
-            "columns of Arrow and decoded values need pyarrow",
+            "Arrow columns and decoded values need pyarrow",
             remedy="pip install 'lastwrite[frames]'",
         )

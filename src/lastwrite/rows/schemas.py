@@ -1,9 +1,10 @@
-"""Where schemas come from: a file, a folder, or a registry with Confluent's REST API.
+"""Sources of schemas: a file, a folder, or a registry with Confluent's REST API.
 
-A folder has ``<id>.avsc``, ``.json``, ``.proto`` or ``.desc``, the same with a GUID for an id, and
-``<subject>.avsc`` and so on for the schema to read by. Of a registry each id is asked for once by
-each reader. Who asks is in the environment, as
-``SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO=user:password``; ``SSL_CERT_FILE`` names other authorities.
+A folder contains ``<id>.avsc``, ``.json``, ``.proto`` or ``.desc``, the same with a GUID for an id,
+and ``<subject>.avsc`` and so on for the schema to read by. Each reader requests an id from a
+registry once. The user for the registry is in the environment variable
+``SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO=user:password``; ``SSL_CERT_FILE`` names other certificate
+authorities.
 
 Source: Confluent Schema Registry 7 and 8, "API Reference".
 """
@@ -34,12 +35,12 @@ _OF_FILES = {".avsc": AVRO, ".json": JSON, ".proto": PROTOBUF, ".desc": PROTOBUF
 _LARGEST = 16 << 20  # bytes of a schema
 _TIMEOUT = 30  # seconds of a request
 _USER = "SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO"
-_OWN = "schema.proto"  # of a registry's schema, which has no name
+_OWN = "schema.proto"  # the name for a registry's schema, which has none
 
 
 class Schema(NamedTuple):
     """A schema's text, its kind (``AVRO``, ``JSON``, ``PROTOBUF``), and the texts that it refers
-    to; of Protobuf instead a set of descriptors, its own file last.
+    to. For Protobuf it has a set of descriptors instead, with its own file last.
     """
 
     kind: str
@@ -49,21 +50,22 @@ class Schema(NamedTuple):
 
 
 def read_schema(path: str) -> Schema:
-    """
+    """The schema in a file.
+
     Raises:
-        InvalidConfig: it cannot be read, or its name tells no kind.
-        EnvironmentUnfit: a ``.proto``, and no compiler of it.
+        InvalidConfig: the file cannot be read, or its name has an unknown suffix.
+        EnvironmentUnfit: it is a ``.proto``, and its compiler is missing.
     """
     kind = _OF_FILES.get(Path(path).suffix)
     if kind is None:
         raise InvalidConfig(
-            "what kind of schema it is cannot be told from its name",
+            "the file's name does not show the kind of its schema",
             path=path,
-            remedy=f"its name ends with one of: {', '.join(_OF_FILES)}",
+            remedy=f"rename it so that it ends with one of: {', '.join(_OF_FILES)}",
         )
     try:
         if Path(path).stat().st_size > _LARGEST:
-            raise InvalidConfig(f"a schema of more than {_LARGEST} bytes", path=path)
+            raise InvalidConfig(f"the schema is larger than {_LARGEST} bytes", path=path)
         content = Path(path).read_bytes()
         if Path(path).suffix == ".desc":
             return Schema(kind, "", descriptors=content)
@@ -77,10 +79,10 @@ def read_schema(path: str) -> Schema:
 
 
 def _compiled(folder: str, name: str) -> bytes:
-    """The descriptors of a ``.proto`` in ``folder``, and of what it imports, its own last.
+    """The descriptors of a ``.proto`` in ``folder`` and of its imports, its own last.
 
     Raises:
-        InvalidConfig: it is none, or imports what is not there.
+        InvalidConfig: it does not compile, or an import is missing.
         EnvironmentUnfit: the compiler is missing.
     """
     tools = find_spec("grpc_tools")
@@ -114,18 +116,18 @@ def _lay_out(folder: Path, texts: Mapping[str, str]) -> None:
 
 
 class SchemaSource:
-    """Schemas by id, and by subject. Safe to pickle; what it knows stays in its process."""
+    """Schemas by id and by subject. Safe to pickle; the cache is not pickled."""
 
     def __init__(self, place: str) -> None:
         self.place = place.rstrip("/")
         self._is_remote = place.startswith(("http://", "https://"))
         if not self._is_remote and not Path(place).is_dir():
             raise InvalidConfig(
-                "there is no folder of schemas", path=place, remedy="a folder, or a URL"
+                "there is no folder of schemas", path=place, remedy="give a folder or a URL"
             )
         if "@" in urlsplit(place).netloc and self._is_remote:
             raise InvalidConfig(
-                "schema_registry holds a name or a password",
+                "schema_registry contains a user name or a password",
                 remedy=f"give them in the environment, as {_USER}=user:password",
             )
         self._known: dict[str, Schema] = {}
@@ -134,7 +136,7 @@ class SchemaSource:
         return self.__dict__ | {"_known": {}}
 
     def by_id(self, name: str) -> Schema:
-        """By its number, or by its GUID.
+        """The schema of a number or a GUID.
 
         Raises:
             InvalidConfig: there is none.
@@ -144,7 +146,7 @@ class SchemaSource:
         return self._found(name, path, f"schema {name}")
 
     def latest(self, subject: str) -> Schema:
-        """The newest schema of a subject; errors as ``by_id``."""
+        """The newest schema of a subject. Raises as ``by_id``."""
         path = f"/subjects/{quote(subject, safe='')}/versions/latest"
         return self._found(subject, path, f"subject {subject}")
 
@@ -180,7 +182,7 @@ class SchemaSource:
         return Schema(kind, text, tuple(dict.fromkeys(inner.values())))
 
     def _references(self, answer: Mapping[str, Any]) -> dict[str, str]:
-        """The texts that a schema refers to, by name, those first that others need."""
+        """The texts that a schema refers to, by name; each after the texts that it needs itself."""
         found: dict[str, str] = {}
         for each in answer.get("references") or ():
             subject, version = quote(str(each["subject"]), safe=""), each["version"]
@@ -196,7 +198,9 @@ class SchemaSource:
             for name in texts:
                 path = Path(folder, name)
                 if ".." in path.parts or not path.is_relative_to(folder):
-                    raise InvalidConfig(f"a reference to {name}", path=self.place)
+                    raise InvalidConfig(
+                        f"the schema refers to {name}, which is no valid name", path=self.place
+                    )
             _lay_out(Path(folder), texts)
             try:
                 return _compiled(folder, _OWN)
@@ -218,14 +222,16 @@ class SchemaSource:
             if error.code == 404:
                 raise InvalidConfig(f"{what} is not there", path=self.place) from error
             raise RemoteFailed(
-                f"the registry refuses to give {what}: {error.code} {error.reason}",
+                f"the registry refuses to return {what}: {error.code} {error.reason}",
                 path=self.place,
-                remedy=f"see to {_USER}" if error.code in (401, 403) else "ask again",
+                remedy=f"check {_USER}" if error.code in (401, 403) else "run again later",
             ) from error
         except (OSError, ValueError) as error:
             raise RemoteFailed(
-                f"the registry does not answer: {error}", path=self.place, remedy="ask again"
+                f"the registry does not answer: {error}",
+                path=self.place,
+                remedy="run again later",
             ) from error
         if not isinstance(found, dict):
-            raise RemoteFailed("the registry's answer is none of Confluent's", path=self.place)
+            raise RemoteFailed("the registry's answer has not Confluent's form", path=self.place)
         return found

@@ -1,7 +1,7 @@
-"""What a system owes so that its records become columns: its logs, where they may be cut, and a
+"""The interface of a system for reading rows: its logs, the places where they may be cut, and a
 reader of whole batches.
 
-A system's ``look/columns.py`` has it under the name ``ROWS``.
+Each system's ``look/columns.py`` provides it under the name ``ROWS``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Wants: TypeAlias = Callable[[TopicPartition], bool]
 
 
 class RowReader(Protocol):
-    """Finds the records of chunks; one instance a worker."""
+    """Decodes the records of chunks. Each worker has its own instance."""
 
     @property
     def format(self) -> Format: ...
@@ -36,25 +36,25 @@ class RowReader(Protocol):
         *,
         is_committed: bool,
     ) -> Iterator[RecordColumns]:
-        """The records whose offsets lie in ``span``, of the batches with a non-zero byte in
-        ``wanted``; without those of aborted transactions where ``is_committed``. What comes is
-        valid until the next is asked for.
+        """The records with offsets in ``span`` in the batches whose byte in ``wanted`` is not 0.
+        If ``is_committed``, records of aborted transactions are left out. Each result is valid
+        until the next is requested.
 
         Raises:
             CorruptLog, UnsupportedFormat, OutOfMemoryBudget: a record cannot be read.
         """
 
     def with_headers(self, records: RecordColumns) -> RecordColumns:
-        """The same records, with what their headers are."""
+        """The same records with their headers."""
 
 
 class RowSystem(ABC):
-    """One system's share in reading rows."""
+    """A system's part in reading rows."""
 
     name: str
-    is_offset_unique: bool = True  # no two records of a partition share one
-    is_empty_delete: bool = False  # a value of no bytes deletes its key, as a null one does
-    rounds_move_start: bool = False  # a log begins at the first record that a round left
+    is_offset_unique: bool = True  # no two records of a partition have the same offset
+    is_empty_delete: bool = False  # an empty value deletes its key, as a null value does
+    rounds_move_start: bool = False  # a log begins at the first record that a round kept
 
     @abstractmethod
     def logs_of(
@@ -66,55 +66,56 @@ class RowSystem(ABC):
         wants: Wants | None = None,
         is_compacted: bool = False,
     ) -> list[PartitionLog]:
-        """The partitions at ``path``, each whole as far as listing tells; those that are not wanted
-        are not looked at.
+        """The partitions at ``path``, checked as far as a listing allows. Partitions that are not
+        requested are not read.
 
-        ``is_compacted``: only last writes are asked for, so that what was compacted away need not
-        be there.
+        ``is_compacted``: only last writes are requested, so records that were compacted away may
+        be missing.
 
         Raises:
-            NotALog, InvalidConfig, LogHeld, CorruptLog: one is not.
+            NotALog, InvalidConfig, LogHeld, CorruptLog: a partition cannot be used.
         """
 
     @abstractmethod
     def count_partitions(self, log: PartitionLog) -> int:
-        """How many partitions of its topic lie beside it, itself included."""
+        """The number of partitions of its topic at the same place, itself included."""
 
     def cuts(
         self, log: PartitionLog, segment: int, span: tuple[int, int], piece_bytes: int
     ) -> list[int]:
-        """Where a segment is cut into pieces that hold at least what lies in ``span`` of offsets,
-        the second exclusive.
+        """The byte positions that cut a segment into pieces. The pieces contain at least the
+        offsets in ``span``, whose end is exclusive.
         """
         return system_named(self.name).cut(log, segment, piece_bytes)
 
     @abstractmethod
     def reader(self, plain_bytes: int, extra: Any, *, raw_keys: bool) -> RowReader:
-        """``extra``: that of ``extra_of``."""
+        """The reader; ``extra`` is a result of ``extra_of``."""
 
     def extra_of(self, log: PartitionLog) -> Any:
-        """What a reader has to know of the log beyond a piece of it; travels by pickle."""
+        """What a reader needs of the log beyond a piece of it. It must be picklable."""
         return None
 
     def end_of(self, log: PartitionLog, is_committed: bool) -> int:
-        """The first offset that no reader gets."""
+        """The first offset that consumers do not receive."""
         return log.last_stable_offset if is_committed else log.high_watermark
 
     def lost_after(self, log: PartitionLog, offset: int) -> bool:
-        """Whether records from ``offset`` on are gone from the log's begin, and no round took them."""
+        """Whether records from ``offset`` on are missing at the log's start without a round."""
         if log.log_start <= offset:
             return False
         cleaned = log.checkpoint if self.rounds_move_start else None
         if cleaned is None or offset > cleaned:
             return True
-        return self.is_offset_unique and log.log_start > cleaned  # else a gap may be none
+        return self.is_offset_unique and log.log_start > cleaned  # otherwise no gap is visible
 
     def numbers(self, records: RecordColumns) -> Int64Array:
-        """A number for each record, by which it is known for ever, and which rises through the
-        partition; by default its offset.
+        """A number for each record, which identifies it permanently and rises in the partition.
+
+        By default it is the offset.
 
         Raises:
-            UnsupportedFormat: there are not that many.
+            UnsupportedFormat: the number does not fit.
         """
         return records.offsets
 
@@ -122,7 +123,7 @@ class RowSystem(ABC):
         """The least number that a record of this offset or a later one can have.
 
         Raises:
-            UnsupportedFormat: see above.
+            UnsupportedFormat: as ``numbers``.
         """
         return offset
 
@@ -131,7 +132,7 @@ class RowSystem(ABC):
         return number
 
     def with_deletes(self, records: RecordColumns) -> RecordColumns:
-        """The same records, with null for a value that deletes its key."""
+        """The same records, with a null value for each delete."""
         if not self.is_empty_delete:
             return records
         starts, lengths = records.values
@@ -160,6 +161,6 @@ class RowSystem(ABC):
 
 
 def rows_of(system: str) -> RowSystem:
-    """The share of a system that is known to exist; loaded when it is first asked for."""
+    """A system's part in reading rows, loaded at the first call. The system must exist."""
     found: RowSystem = import_module(f"lastwrite.{system}.look.columns").ROWS
     return found

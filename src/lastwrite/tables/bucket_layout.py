@@ -1,4 +1,4 @@
-"""Rows on their way to their buckets: in memory, and beyond a limit in scratch files."""
+"""Rows distributed over buckets: in memory, and beyond a limit in scratch files."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lastwrite.storage.run_folder import make_folder, remove_folder
 from lastwrite.tables.buckets import buckets_of, by_bucket
 from lastwrite.tables.columns import as_bytes
 
-_FEW = 1 << 10  # rows of a bucket that are no part by themselves
+_FEW = 1 << 10  # a bucket's batches with fewer rows on average are merged
 
 
 class BucketedRows:
-    """Batches of rows, of one schema, laid into buckets by the column ``identity``.
+    """Batches of rows of one schema, distributed over buckets by the column ``identity``.
 
     Attributes:
         counts: bucket to the number of its rows.
@@ -36,7 +36,7 @@ class BucketedRows:
         self._folder: Path | None = None
 
     def add(self, rows: pa.RecordBatch, buckets: int) -> None:
-        """Lay rows into so many buckets."""
+        """Distribute rows over this number of buckets."""
         laid = _BucketLayout.of(rows, self._identity, buckets)
         for bucket, (first, end) in laid.places.items():
             self.counts[bucket] = self.counts.get(bucket, 0) + end - first
@@ -47,7 +47,7 @@ class BucketedRows:
             self._spill()
 
     def settle(self) -> None:
-        """Nothing more is added: buckets are about to take their memory."""
+        """End the adding. If there are scratch files, frees memory for the buckets' processing."""
         if self._spilt:
             self._spill()
 
@@ -63,7 +63,7 @@ class BucketedRows:
         return found + [part for each in self._held for part in each.of_bucket(bucket)]
 
     def close(self) -> None:
-        """Remove its files."""
+        """Remove the scratch files."""
         folder, self._folder = self._folder, None
         if folder is not None:
             remove_folder(folder)
@@ -76,7 +76,7 @@ class BucketedRows:
 
 
 class _BucketLayout(NamedTuple):
-    """Rows by bucket, and where those of each one begin and end."""
+    """Rows sorted by bucket, and the range of each bucket."""
 
     rows: pa.RecordBatch
     places: Mapping[int, tuple[int, int]]
@@ -98,7 +98,7 @@ class _BucketLayout(NamedTuple):
 
 
 class _SpilledRows:
-    """Rows in a file of Arrow's, bucket by bucket."""
+    """Rows in an Arrow file, sorted by bucket."""
 
     def __init__(self, path: str, numbers: Mapping[int, range]) -> None:
         self._path, self._numbers = path, numbers
@@ -119,7 +119,7 @@ class _SpilledRows:
         return cls(path, numbers)
 
     def of_bucket(self, bucket: int) -> list[pa.RecordBatch]:
-        """They are of the file's own pages."""
+        """The rows of a bucket, which are views of the mapped file."""
         numbers = self._numbers.get(bucket)
         if numbers is None:
             return []

@@ -1,10 +1,10 @@
 """Buckets and checksums of rows, by the bytes of their keys.
 
-A bucket is Iceberg's: ``(murmur3_x86_32(key) & 0x7fffffff) % buckets``, so that engines that know
-the transform look into one bucket for a key. The checksum of a table is a sum over its rows, which
-is brought up to date by the rows that come and go. Of a row it takes the key and where in the log
-the row is from: a record of a log never changes, so that tells its value; ``verify`` looks at the
-values themselves.
+A bucket is Iceberg's: ``(murmur3_x86_32(key) & 0x7fffffff) % buckets``, so engines that support
+that transform read one bucket to find a key. The checksum of a table is a sum over its rows. A
+round adds the new rows and subtracts the removed ones. Of each row the checksum covers the key and
+its place in the log. That determines the value, because a record of a log never changes.
+``verify`` compares the values themselves.
 
 Source: Iceberg's table format, Appendix B, 32-bit hash requirements.
 """
@@ -28,13 +28,13 @@ _WRAP = 1 << 128
 
 
 def bucket_count(table_bytes: int, bucket_bytes: int = BUCKET_BYTES) -> int:
-    """How many buckets a table of this size gets: a power of two."""
+    """The number of buckets for a table of this size: a power of two."""
     wanted = -(-max(table_bytes, 1) // bucket_bytes)
     return int(min(_MOST, 1 << (wanted - 1).bit_length()))
 
 
 def buckets_of(keys: pa.Array, buckets: int) -> npt.NDArray[np.int32]:
-    """The bucket of each key; ``keys`` are binary, none is null; ``buckets`` is a power of two."""
+    """The bucket of each key. ``keys`` are binary without nulls; ``buckets`` is a power of two."""
     data, starts = _parts(keys)
     return buckets_at(data, starts[:-1].astype(np.int64), np.diff(starts).astype(np.int64), buckets)
 
@@ -42,14 +42,14 @@ def buckets_of(keys: pa.Array, buckets: int) -> npt.NDArray[np.int32]:
 def buckets_at(
     data: ByteArray, starts: Int64Array, lengths: Int64Array, buckets: int
 ) -> npt.NDArray[np.int32]:
-    """The same of keys that are slices of ``data``."""
+    """The bucket of each key, where the keys are slices of ``data``."""
     found = np.empty(len(starts), np.int32)
     kernels.buckets_of(data, starts, lengths, np.int32(buckets - 1), found)
     return found
 
 
 def by_bucket(found: npt.NDArray[np.int32], buckets: int) -> Int64Array | None:
-    """The rows by bucket, as they came within one; None: they lie so."""
+    """The order of rows by bucket, stable within a bucket. Returns None if they are in order."""
     if (found[1:] >= found[:-1]).all():
         return None
     # numpy sorts the shortest numbers by counting
@@ -57,7 +57,10 @@ def by_bucket(found: npt.NDArray[np.int32], buckets: int) -> Int64Array | None:
 
 
 def order_of(keys: pa.Array) -> Int64Array | None:
-    """The rows by key, byte by byte; None: they lie so. ``keys`` are binary, none is null."""
+    """The order of rows by key, byte by byte. Returns None if they are in order.
+
+    ``keys`` are binary without nulls.
+    """
     data, starts = _parts(keys)
     words = np.empty(len(keys), np.uint64)
     if kernels.words_of(data, starts, words):
@@ -69,7 +72,7 @@ def order_of(keys: pa.Array) -> Int64Array | None:
 
 
 def checksum_of(keys: pa.Array, partitions: pa.Array, offsets: pa.Array) -> int:
-    """The share of these rows in their table's checksum."""
+    """These rows' part of their table's checksum."""
     data, starts = _parts(keys)
     longest = int(np.diff(starts).max()) if len(keys) else 0
     room: ByteArray = np.empty(longest + 12, np.uint8)
@@ -80,17 +83,21 @@ def checksum_of(keys: pa.Array, partitions: pa.Array, offsets: pa.Array) -> int:
 
 
 def summed(checksum: str, plus: int, minus: int = 0) -> str:
-    """A checksum, as a state has it, with rows more and rows less."""
+    """A checksum, as stored in a table's state, after rows were added and removed."""
     return f"{(int(checksum or '0', 16) + plus - minus) % _WRAP:032x}"
 
 
 def _secret() -> UInt64Array:
-    """The same for all tables: whoever wants to may make another table of the same sum."""
+    """The hash secret, equal for all tables.
+
+    So the checksum protects against damage, not against an attacker: a table with other rows and
+    the same checksum can be constructed.
+    """
     return secret_from(hashlib.shake_256(b"lastwrite table").digest(8 * SECRET_WORDS))
 
 
 def _parts(keys: pa.Array) -> tuple[ByteArray, npt.NDArray[np.int32]]:
-    """All bytes, and where each key begins in them, and the last ends."""
+    """The bytes of all keys, and the start of each key in them, with the end of the last."""
     if not len(keys):
         return np.empty(0, np.uint8), np.zeros(1, np.int32)
     _, ends, data = keys.buffers()

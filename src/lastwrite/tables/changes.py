@@ -1,16 +1,16 @@
-"""What a log says of a table's rows: the last write, or the delete, of each key, bucket by bucket.
+"""Changes of a table's rows in a log: the last write, or the delete, of each key, by bucket.
 
-Either of what was written since the table's offsets, or, ``whole``, of all that the log has: then
-what the table has beyond that is deleted. Changes are held by bucket, and beyond a limit lie in
-scratch files, so that each bucket can be looked at by itself.
+A ``Changes`` covers the part of the log after the table's offsets, or, if ``whole``, all of the
+log. After a pass over the whole log, all rows of the table without a change are deleted. Changes
+beyond a memory limit are in scratch files, so each bucket can be processed by itself.
 
-What was written since is enough where three things hold; else all of the log is looked at:
+The part after the offsets is enough if three conditions hold. Otherwise the whole log is read:
 
-- The part since then was not compacted: a delete may have gone from it before it was seen.
-- No key was met in several partitions, neither before nor now. Of such a key the write of the
-  later timestamp counts, as in ``latest``, and the table does not have the others.
-- A write is later than every delete that was met in another partition, or it might be a key that
-  is deleted there, later than it was written here.
+- That part was not compacted. A compaction could have removed a delete before it was read.
+- No key occurs in several partitions, neither before nor now. Of such a key the write with the
+  later timestamp counts, as in ``latest``, and the table does not contain the other writes.
+- Each write is later than all earlier deletes in other partitions. Otherwise its key might have
+  been deleted there, later than it was written here.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ from lastwrite.tables.buckets import buckets_at, by_bucket
 from lastwrite.tables.columns import PARTITION, TIMESTAMP
 from lastwrite.tables.rows import IS_DELETE, Rows
 
-_CHUNK_BYTES = 4 << 20  # of the log, whose rows are laid into buckets together
+_CHUNK_BYTES = 4 << 20  # of the log, whose rows are put into buckets together
 
 
 class NeedsFullScan(Exception):
-    """What was written since does not tell what the table is: see the module's words."""
+    """The part of the log after the table's offsets is not enough; see the module's docstring."""
 
 
 class Changes:
-    """Changes by bucket; closing them removes their scratch files.
+    """Changes by bucket. Closing them removes their scratch files.
 
     Attributes:
-        whole: whether they are of all of the log.
-        ends: partition to the first offset that was not looked at.
-        moved, deletes_ms: as ``TableState``.
+        whole: whether they cover the whole log.
+        ends: partition to the first offset that was not read.
+        moved, deletes_ms: as in ``TableState``.
         counts: bucket to the number of its changes.
-        odd_times: the number of writes whose time no column can hold.
-        first_odd_time: the first of them; None: there is none.
+        odd_times: the number of writes whose time no column can represent.
+        first_odd_time: the first of them. None means there is none.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Changes:
         self._laid = BucketedRows(rows.identity, memory_bytes)
 
     def gather(self, buckets: int, progress: Progress) -> None:
-        """Read them, and lay them into so many buckets.
+        """Read the changes and distribute them over this number of buckets.
 
         Raises:
             CorruptLog, UnsupportedFormat, CommitConflict, OutOfMemoryBudget: as ``read_records``.
@@ -97,7 +97,7 @@ class Changes:
                 records = self._last.system.with_deletes(records)
                 self._count_odd_times(records, unit.name.partition)
                 if not self._rows.decodes and records.header_names is None:
-                    # Rows that come in order need not be moved again; a bad one is named first.
+                    # Rows that arrive in order are not moved again. A bad row is reported first.
                     found = buckets_at(records.data, *records.keys, buckets)
                     order = by_bucket(found, buckets)
                     records = records if order is None else records.take(order)
@@ -108,7 +108,7 @@ class Changes:
         self._laid.settle()
 
     def rewrite_buckets(self, buckets: int) -> None:
-        """Lay what was read into so many buckets, at least as many as before."""
+        """Distribute the changes over more buckets, at least as many as before."""
         if buckets == self._buckets:
             return
         before, self._laid = self._laid, BucketedRows(self._rows.identity, self._limit)
@@ -136,24 +136,24 @@ class Changes:
 
     @property
     def bytes(self) -> int:
-        """Of all changes, in memory."""
+        """The size of all changes in memory."""
         return self._laid.bytes
 
     def of(self, bucket: int) -> pa.Table:
-        """The changes of one bucket, of ``Rows.change_schema``, each key once, in any order."""
+        """The changes of one bucket in ``Rows.change_schema``, one for each key, in any order."""
         return pa.Table.from_batches(self._laid.of(bucket), self._rows.change_schema)
 
     def check_times(self, changes: pa.Table, deletes_ms: Mapping[int, int]) -> None:
-        """Compare writes of one bucket with the deletes that were met before this part of the log.
+        """Compare the writes of one bucket with the deletes before this part of the log.
 
         Raises:
-            Doubt: one is not later than all of other partitions.
+            Doubt: a write is not later than all deletes in other partitions.
         """
         if self.whole or len(self.ends) < 2 or not deletes_ms or not len(changes):
             return
         writes = changes.filter(pc.invert(changes.column(IS_DELETE)))
         partitions = np.asarray(writes.column(PARTITION))
-        if writes.column(TIMESTAMP).null_count:  # its real time is not known any more
+        if writes.column(TIMESTAMP).null_count:  # a time that the column could not represent
             raise NeedsFullScan
         times = np.asarray(writes.column(TIMESTAMP).cast(pa.int64())) // 1000
         for partition in np.unique(partitions).tolist():
@@ -162,7 +162,7 @@ class Changes:
                 raise NeedsFullScan
 
     def close(self) -> None:
-        """Remove its files."""
+        """Remove the scratch files."""
         self._laid.close()
 
     def __enter__(self) -> Self:
@@ -175,10 +175,10 @@ class Changes:
 def was_compacted_since(
     system: RowSystem, logs: Sequence[PartitionLog], since: Mapping[int, int]
 ) -> bool:
-    """Whether something may have been compacted away of what was written since these offsets.
+    """Whether a compaction may have removed records that were written since these offsets.
 
-    Where offsets follow each other one of them is missing then; else the log says up to where it
-    was compacted.
+    If offsets are consecutive, a removed record leaves a gap. Otherwise the log's checkpoint
+    decides.
     """
     for log in logs:
         first = since.get(log.name.partition, 0)
@@ -193,8 +193,8 @@ def was_compacted_since(
 
 
 def _present(system: RowSystem, log: PartitionLog, first: int, end: int) -> int:
-    """How many records, markers included, there are in a range of offsets, of batches that lie in
-    it whole.
+    """The number of records, markers included, in the batches completely inside the offsets
+    [``first``, ``end``).
     """
     limits, present = Limits(), 0
     for unit in row_units(system, log, ("offset",), is_committed=True, first=first, end=end):
@@ -208,5 +208,5 @@ def _present(system: RowSystem, log: PartitionLog, first: int, end: int) -> int:
 
 
 def bytes_of(last: LastWrites, rows: int) -> int:
-    """About how many bytes of log so many rows are, by the records that were looked at."""
+    """About how many bytes of log this number of rows takes, by the records that were read."""
     return rows * last.scanned_bytes // max(1, last.scanned_records)

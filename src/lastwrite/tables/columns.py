@@ -1,8 +1,8 @@
-"""The columns of a table: the key, the value, and where in the log the row is from.
+"""The columns of a table: the key, the value, and the row's place in the log.
 
-``_log_partition``, ``_offset``, ``_timestamp``: an Iceberg table may not have a column
-``_partition``, which Spark keeps for itself. Where keys are decoded into anything but text, the
-bytes that tell them apart are a column of their own, ``_key``.
+The names are ``_log_partition``, ``_offset`` and ``_timestamp``, because Spark reserves
+``_partition`` in Iceberg tables. If keys are decoded into anything but text, the column ``_key``
+contains the bytes that identify them.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ NAMES: Final = {
     "timestamp": TIMESTAMP,
     HEADERS: TABLE_HEADERS,
 }
-PLACE: Final = (PARTITION, OFFSET)  # what tells a row of the log, beside its key
+PLACE: Final = (PARTITION, OFFSET)  # identifies a row's record in the log
 
 
 def identity_of(schema: pa.Schema) -> str:
-    """The column whose bytes tell keys apart, by which rows are in buckets and sorted."""
+    """The column with the bytes that identify a key; rows are bucketed and sorted by it."""
     return RAW_KEY if RAW_KEY in schema.names else KEY
 
 
 def as_bytes(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Keys, which may be text, as one array of bytes."""
+    """Keys, binary or text, as one array of bytes."""
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(whole, pa.ChunkedArray):  # of no rows
+    if isinstance(whole, pa.ChunkedArray):  # if there are no rows
         whole = pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.array([], whole.type)
     return whole if whole.type == pa.binary() else whole.cast(pa.binary())

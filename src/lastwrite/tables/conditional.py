@@ -1,6 +1,4 @@
-"""A small object that is written on a condition, whatever the store answers: the step by which a
-table without a catalog gets a new head.
-"""
+"""Conditional writes of a small object: how a table without a catalog gets a new head."""
 
 from __future__ import annotations
 
@@ -13,16 +11,16 @@ from lastwrite.storage.objects.store import ObjectStore, Version
 
 
 def was_put(store: ObjectStore, key: str, content: bytes, seen: Version | None) -> bool:
-    """Write an object in the place of the version that was seen; None: where there is none.
+    """Write an object in place of the version that was seen. None means there was no object.
 
-    ``content`` is like no other that anybody writes, so that it is known again: a store may say no
-    to a write that it has made, or say nothing.
+    ``content`` must be unique to this write. A store may answer with an error although it has
+    written the object, and the content shows whether it has.
 
     Returns:
-        Whether it lies there; no: another does, or lay there on top of it.
+        Whether the object was written. False means another writer's object is there, or was.
 
     Raises:
-        RemoteFailed: the store refuses, or nobody can say whether it was written.
+        RemoteFailed: the store refuses, or it is not known whether the object was written.
     """
     for wait_s in _waits():
         refused: RemoteFailed | None = None
@@ -48,22 +46,22 @@ def was_put(store: ObjectStore, key: str, content: bytes, seen: Version | None) 
                 raise refused
         time.sleep(wait_s)
     raise RemoteFailed(
-        "nobody can say whether the new head of the table was written",
+        "it is not known whether the new head of the table was written",
         path=f"{store.address}/{key}",
-        remedy="run again when the store answers: it begins with what lies there",
+        remedy="run again when the store answers: the run continues from the head that is there",
     )
 
 
 def lost(path: str, seen: str) -> TableConflict:
-    """The error of a writer who was not the first."""
+    """The error for a writer that another writer overtook."""
     return TableConflict(
-        f"somebody else has written the table since {seen} was read",
+        f"another program has written the table since {seen} was read",
         path=path,
         remedy="nothing was changed: let one writer keep the table, and run again",
     )
 
 
 def _waits() -> Iterator[float]:
-    """How long to wait before each next try: half a minute in all at most, never in step."""
+    """The waits before each next try: at most 31 s in all, with jitter."""
     for wait_s in (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, *[5.0] * 5):
         yield wait_s * random.uniform(0.5, 1.0)

@@ -1,14 +1,15 @@
-"""A Delta table: its log is read by deltalake, and each commit of ours is one file of it.
+"""A Delta table: deltalake reads its log, and each commit by lastwrite adds one file to it.
 
     _bucket=3/5e91….parquet             rows of one bucket; ``_bucket`` is a partition column
-    _vectors/deletion_vector_….bin      which rows of files are deleted, where that is switched on
-    _delta_log/00000000000000000007.json what the commit did: put there, if nobody else's is
+    _vectors/deletion_vector_….bin      the deleted rows of files, if deletion vectors are on
+    _delta_log/00000000000000000007.json the commit: created only if no other file has this number
 
-A commit has the whole state as a table property (``lastwrite.state``), so that it is of the very
-version whose files it describes, also where somebody sets the table back; and one ``txn`` a
-partition, the next offset, for those who look for it where Delta has it. deltalake could commit,
-too: but it tries again by itself where another was faster, and syncs nothing to a disk. Our files
-are of one head, and a commit that was reported is durable (docs/decisions/delta-commits.md).
+A commit stores the whole state as a table property (``lastwrite.state``). So the state always
+belongs to the version whose files it describes, also after the table was restored to an earlier
+version. A commit also has one ``txn`` for each partition with the next offset, for programs that
+look for it there. deltalake could commit, too, but it retries by itself against a newer version,
+and does not sync files. Our files fit one head only, and a reported commit must be durable
+(docs/decisions/delta-commits.md).
 """
 
 from __future__ import annotations
@@ -61,21 +62,21 @@ if TYPE_CHECKING:
 
 LOG = "_delta_log"
 BUCKET = "_bucket"
-CHECKPOINT_EVERY = 10  # commits: so many files a reader goes through beside a checkpoint
+CHECKPOINT_EVERY = 10  # commits: the most files that a reader reads beside a checkpoint
 _READER_FEATURES = {"timestampNtz", FEATURE}
-_OLD_FEATURES = {"appendOnly", "invariants"}  # that a writer of version 2 has without their names
+_OLD_FEATURES = {"appendOnly", "invariants"}  # implied for a writer of version 2
 _WRITER_FEATURES = _OLD_FEATURES | _READER_FEATURES
-_ODD_NAMES = set(" ,;{}()\n\t=")  # that Delta allows in no column's name
-_LONGEST_TEXT = 64  # that is a bound of a column's values
+_ODD_NAMES = set(" ,;{}()\n\t=")  # characters that Delta allows in no column's name
+_LONGEST_TEXT = 64  # characters of a column's bound
 _RESTORE = "restore _delta_log from a copy, or make a table in another folder with --to"
 
 
 class DeltaTable:
-    """The table in the folder, or below the address in a bucket.
+    """The table in a folder, or below an address in a bucket.
 
     Args:
-        vectors: whether rows are deleted by vectors from the next commit on; a table that has
-            them keeps them.
+        vectors: whether rows are deleted by deletion vectors from the next commit on. A table
+            that has vectors keeps them.
     """
 
     name = "delta"
@@ -86,7 +87,7 @@ class DeltaTable:
         self.address = self.location = self._place.address
         self._wants_vectors = vectors
         self._last: tuple[str, Mapping[str, LastAction]] = ("", {})
-        self._names: Mapping[str, str] = {}  # of files by full path, as the log writes them
+        self._names: Mapping[str, str] = {}  # full path of a file to its name in the log
 
     # ------------------------------------------------------------------ reading
 
@@ -174,10 +175,10 @@ class DeltaTable:
         return found
 
     def _last_of(self, token: str, path: str) -> LastAction:
-        """What the log of this version says last of a file that is there.
+        """The last action of a file of this version.
 
         Raises:
-            CorruptLog: nothing.
+            CorruptLog: the log has no action for the file.
         """
         known, last = self._last
         if known != token:
@@ -185,14 +186,14 @@ class DeltaTable:
             self._last = token, last
         if path not in last:
             raise CorruptLog(
-                "the table's log does not say how the file came",
+                "the table's log has no entry that added the file",
                 path=path,
                 remedy=_RESTORE,
             )
         return last[path]
 
     def _last_actions(self, version: int) -> Mapping[str, LastAction]:
-        """By the files' full paths."""
+        """The last actions, by the files' full paths."""
         commits, checkpoints = self._log()
         whole = (each for each, keys in checkpoints.items() if _is_whole(keys) and each <= version)
         first = max(whole, default=-1)
@@ -284,7 +285,10 @@ class DeltaTable:
     def _deletes(
         self, head: Head | None, deletes: Mapping[str, Int64Array]
     ) -> Iterator[dict[str, Any]]:
-        """Files that stay, with their new vectors; the bounds of columns are those of all rows."""
+        """Actions for files that stay, with their new vectors.
+
+        The bounds of columns remain those of all rows, deleted ones included.
+        """
         vectors = write_vectors(self.address, deletes)
         for file in () if head is None else head.files:
             if head is not None and file.path in vectors:
@@ -302,11 +306,11 @@ class DeltaTable:
                     }
                 }
 
-    # ------------------------------------------------------------------ what was
+    # ------------------------------------------------------------------ older versions
 
     def expire(self, older_than_ms: int) -> int:
-        """See ``TableFormat``; a checkpoint is made first where one is due, for Delta can only
-        forget what lies before one.
+        """See ``TableFormat``. Makes a checkpoint first if one is due, because Delta can only drop
+        the versions before a checkpoint.
         """
         commits, checkpoints = self._log()
         if not commits:
@@ -318,7 +322,7 @@ class DeltaTable:
         ended = [each for each in checkpoints if commits.get(each, older_than_ms) < older_than_ms]
         first = max(ended, default=0)
         old = sorted(each for each in commits if each < first)
-        # The oldest first: what is left are the last ones at any time.
+        # Remove the oldest first, so that the latest versions are left after a crash.
         for version in old:
             self._place.store.remove([self._place.key(f"{LOG}/{version:020}.json")])
         stale = [key for each in sorted(checkpoints) if each < first for key in checkpoints[each]]
@@ -348,7 +352,7 @@ class DeltaTable:
             if FEATURE in set(head.protocol().reader_features or ()):
                 vectors = (last.vector for last in self._last_actions(head.version()).values())
                 found.update(vector_path(self.address, each) for each in vectors if each)
-        # What an earlier version names was removed since, or is there still.
+        # A file of an earlier version was removed by a later commit, or is still there.
         commits, _ = self._log()
         for version in commits:
             content = self._place.store.get(self._place.key(f"{LOG}/{version:020}.json"))
@@ -358,7 +362,7 @@ class DeltaTable:
                 if of_file:
                     found.add(self._place.path(unquote(of_file["path"])))
                     vector = of_file.get("deletionVector")
-                    if vector and vector["storageType"] == "u":  # others have no file of ours
+                    if vector and vector["storageType"] == "u":  # others have no file of their own
                         found.add(vector_path(self.address, vector))
         return found
 
@@ -368,7 +372,7 @@ class DeltaTable:
         return (found.key for found in self._place.store.list(self._place.key(f"{LOG}/")))
 
     def _log(self) -> tuple[dict[int, int], dict[int, list[str]]]:
-        """The versions with a commit, and when; and those with a checkpoint, and its keys."""
+        """The versions with a commit, and its time; and those with a checkpoint, and its keys."""
         commits: dict[int, int] = {}
         checkpoints: dict[int, list[str]] = {}
         for found in self._place.store.list(self._place.key(f"{LOG}/")):
@@ -397,7 +401,7 @@ class DeltaTable:
 
 
 def _is_whole(keys: Sequence[str]) -> bool:
-    """Whether these are all files of a checkpoint: ``<version>.checkpoint.<n>.<of>.parquet``."""
+    """Whether these are all files of a checkpoint (``<version>.checkpoint.<n>.<of>.parquet``)."""
     parts = keys[0].rpartition("/")[2].split(".")
     return len(keys) == (int(parts[3]) if len(parts) > 4 else 1)
 
@@ -416,7 +420,7 @@ def _made_of(
     address: str,
     wants_vectors: bool,
 ) -> Iterator[dict[str, Any]]:
-    """What the table is, and whom it asks what of."""
+    """The protocol and metadata actions of a commit."""
     text = _schema_text(change.schema, address)
     has = set() if was is None else set(was.protocol().reader_features or ())
     wanted = has | ({"timestampNtz"} if '"timestamp_ntz"' in text else set())
@@ -463,10 +467,10 @@ def _transactions(state: TableState, now_ms: int) -> Iterator[dict[str, Any]]:
 
 
 def _schema_text(schema: pa.Schema, address: str) -> str:
-    """The rows' schema as Delta's log has it, with the column of the partition.
+    """The rows' schema in the form of Delta's log, with the partition column.
 
     Raises:
-        InvalidConfig: Delta has no such type, or no such name.
+        InvalidConfig: Delta has no such type, or does not allow a column's name.
     """
     for field in schema:
         odd = sorted(_ODD_NAMES & set(field.name))
@@ -488,7 +492,7 @@ def _schema_text(schema: pa.Schema, address: str) -> str:
 
 
 def _statistics(file: DataFile) -> dict[str, Any]:
-    """What the log says of a new file's rows: how many, and what lies between which bounds."""
+    """The statistics of a new file: the number of rows, and bounds of columns."""
     assert file.footer is not None, "a new file has its footer"
     found: dict[str, Any] = {"numRecords": file.rows}
     lows: dict[str, Any] = {}
@@ -502,7 +506,7 @@ def _statistics(file: DataFile) -> dict[str, Any]:
 
 
 def _bounds(footer: pq.FileMetaData, column: int) -> tuple[int, int] | tuple[str, str] | None:
-    """The least and the largest value of whole numbers and short texts; None: not known."""
+    """The least and the largest value of a column of integers or short texts, or None."""
     lows: list[Any] = []
     highs: list[Any] = []
     for group in range(footer.num_row_groups):
@@ -525,7 +529,7 @@ def _bounds(footer: pq.FileMetaData, column: int) -> tuple[int, int] | tuple[str
 
 @contextmanager
 def _read(address: str) -> Iterator[None]:
-    """Errors of deltalake as ours; that there is no table stays what it is."""
+    """Convert errors of deltalake, except that there is no table."""
     try:
         yield
     except exceptions.TableNotFoundError:
@@ -546,12 +550,12 @@ def _read(address: str) -> Iterator[None]:
         raise RemoteFailed(
             f"the table's log cannot be read: {error}",
             path=address,
-            remedy="see to the store and who may read it, and run again",
+            remedy="check the store and the permission to read it, and run again",
         ) from error
 
 
 def _options(address: str) -> dict[str, str] | None:
-    """How deltalake reaches a bucket: as ``storage.*`` says; who we are it finds itself."""
+    """deltalake's options for a bucket, from ``storage.*``. It finds credentials by itself."""
     if not is_address(address):
         return None
     settings = used()
@@ -569,7 +573,7 @@ def _options(address: str) -> dict[str, str] | None:
 def _check_known(loaded: deltalake.DeltaTable, address: str) -> None:
     """
     Raises:
-        UnsupportedFormat: the table asks of its writers what we do not do.
+        UnsupportedFormat: the table requires features from its writers that lastwrite lacks.
     """
     protocol = loaded.protocol()
     odd = set(protocol.reader_features or ()) - _READER_FEATURES
@@ -577,7 +581,7 @@ def _check_known(loaded: deltalake.DeltaTable, address: str) -> None:
     if odd or (protocol.min_writer_version > 2 and not protocol.writer_features):
         wanted = ", ".join(sorted(odd)) or f"writers of version {protocol.min_writer_version}"
         raise UnsupportedFormat(
-            f"another program upgraded the table: it asks for {wanted}, which is not supported",
+            f"another program upgraded the table: it requires {wanted}, which is not supported",
             path=address,
             remedy="make a table in another folder with --to",
         )

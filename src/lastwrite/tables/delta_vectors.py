@@ -1,13 +1,13 @@
-"""Deletion vectors of a Delta table: where they lie, and which files have one.
+"""Deletion vectors of a Delta table: their files, and the last actions that refer to them.
 
     _vectors/deletion_vector_<uuid>.bin   1 byte, the version, 1; then vectors, see ``vectors``
 
-All vectors of a commit lie in one file. Its folder is hidden, by its underscore, from those who
-remove what no version names: delta-rs' full vacuum takes vectors for such.
+All vectors of a commit are in one file. The underscore hides its folder from programs that remove
+unreferenced files: delta-rs' full vacuum does not see references to vectors.
 
-What a vector's action says (its descriptor) is told neither by ``get_add_actions`` nor otherwise by
-deltalake, and an action that replaces or removes the file must repeat it. So the last action of
-each file is looked for in the log: in the commits since the last checkpoint, and in that.
+deltalake does not return a vector's descriptor, neither from ``get_add_actions`` nor otherwise, and
+an action that replaces or removes the file must repeat it. So the last action of each file is read
+from the log: from the commits since the last checkpoint, and from that checkpoint.
 
 Source: Delta's protocol, Deletion Vectors.
 """
@@ -43,7 +43,7 @@ _READ = "path", "modificationTime", "stats", "deletionVector"
 
 
 class LastAction(NamedTuple):
-    """What the log says last of a file that is there."""
+    """The last action of a file that is there."""
 
     stats: Mapping[str, Any]
     modified_ms: int
@@ -51,10 +51,10 @@ class LastAction(NamedTuple):
 
 
 def vector_path(address: str, descriptor: Mapping[str, Any]) -> str:
-    """The file that a vector lies in.
+    """The file that contains a vector.
 
     Raises:
-        UnsupportedFormat: it lies in no file below the table.
+        UnsupportedFormat: the vector is not in a file below the table.
     """
     text = descriptor["pathOrInlineDv"]
     prefix, name = text[:-_UUID_CHARACTERS], text[-_UUID_CHARACTERS:]
@@ -64,7 +64,8 @@ def vector_path(address: str, descriptor: Mapping[str, Any]) -> str:
         id_ = uuid.UUID(bytes=base64.b85decode(name.encode().translate(_FROM_Z85)))
     except ValueError as error:
         raise UnsupportedFormat(
-            f"a deletion vector of kind {descriptor['storageType']!r}, {text[:40]!r}",
+            f"deletion vectors of kind {descriptor['storageType']!r}, {text[:40]!r}, "
+            "are not supported",
             path=address,
             remedy=ANEW,
         ) from error
@@ -74,7 +75,7 @@ def vector_path(address: str, descriptor: Mapping[str, Any]) -> str:
 def write_vectors(
     address: str, deletes: Mapping[str, Int64Array]
 ) -> Mapping[str, Mapping[str, Any]]:
-    """Write the vectors of files, by their paths, into one new file; their descriptors."""
+    """Write the vectors of files into one new file. Returns the descriptors by the files' paths."""
     if not deletes:
         return {}
     id_ = uuid.uuid4()
@@ -99,10 +100,10 @@ def write_vectors(
 
 
 def read_vector(address: str, descriptor: Mapping[str, Any]) -> Int64Array:
-    """The positions, ascending.
+    """The positions in a vector, ascending.
 
     Raises:
-        CorruptLog: the vector is not there, damaged, or another.
+        CorruptLog: the vector is missing, damaged, or has another number of positions.
         UnsupportedFormat: as ``vector_path``.
     """
     return read(
@@ -114,15 +115,15 @@ def read_vector(address: str, descriptor: Mapping[str, Any]) -> Int64Array:
 
 
 def last_actions(commits: Sequence[bytes], checkpoint: Sequence[bytes]) -> Mapping[str, LastAction]:
-    """What the log says last of each path of it; also of some that were removed since.
+    """The last action of each path in the log, including some files that were removed since.
 
     Args:
-        commits: the content of those since the checkpoint, the newest first.
-        checkpoint: the content of its files; none: there is no checkpoint.
+        commits: the contents of the commits since the checkpoint, the newest first.
+        checkpoint: the contents of its files. Empty means there is no checkpoint.
     """
     found: dict[str, LastAction] = {}
     for content in commits:
-        # of a file that one commit removes and adds, the new vector counts
+        # if one commit removes and adds a file, the new vector counts
         for action in map(json.loads, content.splitlines()):
             if added := action.get("add"):
                 found.setdefault(added["path"], _last(added))

@@ -1,7 +1,7 @@
-"""Files of rows: Parquet, sorted by key, in a folder or a bucket.
+"""Parquet files of rows, sorted by key, in a folder or a bucket.
 
-Row groups are small and have statistics of the key, so that a look for one key reads one of them.
-Pages have checksums: damage is an error that names the file, and never a wrong row.
+Row groups are small and have statistics of the key, so a lookup of one key reads one of them.
+Pages have checksums: damage causes an error that names the file, and never a wrong row.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _REMEDY = f"restore the file from a copy, or {ANEW}"
 
 
 class WrittenFile(NamedTuple):
-    """A file that was written."""
+    """The result of writing a file."""
 
     size_bytes: int
     footer: pq.FileMetaData
 
 
 def place_of(path: str) -> tuple[ObjectStore, str]:
-    """The store that a file lies in, and its key there."""
+    """The store that contains a file, and the file's key there."""
     if is_address(path):
         return store_at(path)
     folder, name = os.path.split(path)
@@ -43,7 +43,7 @@ def place_of(path: str) -> tuple[ObjectStore, str]:
 
 
 class _Sink(io.RawIOBase):
-    """What pyarrow writes to: an object on its way."""
+    """The stream that pyarrow writes to: an object that is not yet complete."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -62,7 +62,7 @@ class _Sink(io.RawIOBase):
 
 
 class _Source(io.RawIOBase):
-    """What pyarrow reads from: an object that lies there."""
+    """The stream that pyarrow reads from: an existing object."""
 
     def __init__(self, path: str, size_bytes: int) -> None:
         self._store, self._key = place_of(path)
@@ -93,10 +93,10 @@ class _Source(io.RawIOBase):
 
 
 def write_file(path: str, rows: pa.Table) -> WrittenFile:
-    """Write a file of sorted rows in their own schema; it is whole when it has its name.
+    """Write a file of sorted rows in their own schema. It gets its name when it is complete.
 
     Raises:
-        LogError, RemoteFailed: the place refuses it.
+        LogError, RemoteFailed: the folder or the store refuses the file.
     """
     store, key = place_of(path)
     names = rows.schema.names
@@ -128,10 +128,10 @@ def _is_flat(kind: pa.DataType) -> bool:
 
 
 def read_file(path: str, size_bytes: int, columns: Sequence[str] | None = None) -> pa.Table:
-    """Some columns of a file, or all, in the order of its rows.
+    """Some columns of a file, or all of them, in the order of its rows.
 
     Raises:
-        CorruptLog: the file is not there, or is damaged.
+        CorruptLog: the file is missing or damaged.
     """
     with _whole(path):
         source = pa.PythonFile(_Source(path, size_bytes), "r")
@@ -140,10 +140,10 @@ def read_file(path: str, size_bytes: int, columns: Sequence[str] | None = None) 
 
 
 def batches_of(path: str, size_bytes: int) -> Iterator[pa.RecordBatch]:
-    """A file's rows, in order, a row group or less at a time.
+    """A file's rows in order, at most a row group at a time.
 
     Raises:
-        CorruptLog: the file is not there, or is damaged.
+        CorruptLog: the file is missing or damaged.
     """
     with _whole(path):
         source = pa.PythonFile(_Source(path, size_bytes), "r")
@@ -152,14 +152,14 @@ def batches_of(path: str, size_bytes: int) -> Iterator[pa.RecordBatch]:
 
 
 def remove_files(paths: Iterable[str]) -> None:
-    """Remove files; one that is not there is no error."""
+    """Remove files. A missing file is no error."""
     for path in paths:
         store, key = place_of(path)
         store.remove([key])
 
 
 def read_keys(path: str, size_bytes: int, schema: pa.Schema) -> pa.Table:
-    """The key's column, and where in the log the rows are from."""
+    """The key's column and the rows' places in the log."""
     return read_file(path, size_bytes, [identity_of(schema), PARTITION, OFFSET])
 
 
@@ -174,6 +174,6 @@ def _whole(path: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, CommitConflict):  # the file of a head that is there was taken away
-        return "it is not there, or is another one"
+    if isinstance(error, CommitConflict):  # the head names the file, but it was removed
+        return "it is missing, or another file has its name"
     return str(error)

@@ -1,12 +1,11 @@
-"""What a format of tables owes: its head, a place for files of data, and a commit that replaces the
-head in one step or not at all.
+"""The interface of a table format: its head, paths for data files, and an atomic commit.
 
-    head ──► the core finds what has changed since head.state.offsets, writes files of data under
-             names of its own, and counts ──► commit(head, change) ──► the new head
+    head ──► the core finds the changes since head.state.offsets, writes data files under names
+             of its own, and counts ──► commit(head, change) ──► the new head
 
-A table lies in *buckets*: a row is in that of its key, ``hash(key) % buckets``, and no file has
-rows of two. The core alone reads and writes files of data; a format names them, and says which
-rows of them are deleted. Whatever is to be known of the table later lies in its own commit.
+A table is divided into *buckets*: a row is in bucket ``hash(key) % buckets``, and a file contains
+rows of one bucket only. Only the core reads and writes data files. A format names them, and records
+which of their rows are deleted. A commit stores everything that later rounds need.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-PROPERTY: Final = "lastwrite.state"  # under which a commit has it, where the format has names
-ANEW: Final = "make the table anew (--anew)"
+PROPERTY: Final = "lastwrite.state"  # the name of the state in a commit, if the format has names
+ANEW: Final = "rebuild the table (--anew)"
 _VERSION = 1
 
 
 def not_ours(where: str) -> InvalidConfig:
-    """The error of a place with a table that another program made."""
+    """The error for a place with a table that another program made."""
     return InvalidConfig(
         "lastwrite did not make the table that is there, or another program has replaced it; "
         "nothing was changed",
@@ -43,11 +42,11 @@ class DataFile:
     """A file of rows of one bucket, sorted by key.
 
     Attributes:
-        path: its full path or address, as ``data_path`` gave it.
+        path: its full path or address, as ``data_path`` returned it.
         rows, size_bytes: of the file, deleted rows included.
-        deleted: how many of its rows are deleted by their positions; where only the number of all
-            files of the bucket is known, the first of them has it.
-        footer: of a file that is new; None: it was there.
+        deleted: the number of its rows that are deleted by position. If only the bucket's number
+            is known, the first file of the bucket has it.
+        footer: of a new file. None means the file was there before.
     """
 
     path: str
@@ -60,23 +59,23 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
-    """What a table is of; JSON in its commit.
+    """The source and the contents of a table, stored as JSON in each commit.
 
     Attributes:
-        system, topic: of whose log.
-        identity: partition to ``RowSystem.identity`` at its offset; partitions without one are left
-            out.
+        system, topic: of the log.
+        identity: partition to ``RowSystem.identity`` at its offset. Partitions without an identity
+            are left out.
         offsets: partition to the first offset that is not in the table.
-        settings: how it was made, by the options' names: what is decoded, ``headers``.
-        buckets: how many, a power of two.
-        rows: that the table has.
-        checksum: of all rows, 32 hexadecimal digits; see ``checksum``.
-        moved: whether a key was met in several partitions.
-        deletes_ms: partition to the latest timestamp of a delete that was met there.
+        settings: the options of the decoding, by their names, and ``headers``.
+        buckets: their number, a power of two.
+        rows: the number of rows.
+        checksum: of all rows, 32 hexadecimal digits; see ``buckets``.
+        moved: whether a key occurred in several partitions.
+        deletes_ms: partition to the latest timestamp of a delete in it.
         credit_bytes: what later rounds may rewrite beyond their own share; see ``update``.
-        unions: the names of the branches of Avro's unions, by the path of the union's column; None:
-            not known.
-        plain_bytes: about how many bytes of memory all rows take; 0: not known.
+        unions: path of a column of an Avro union to the names of the union's branches. None means
+            they are not known.
+        plain_bytes: about how many bytes of memory all rows take. 0 means it is not known.
     """
 
     system: str
@@ -94,15 +93,15 @@ class TableState:
     unions: Mapping[str, list[str]] | None = None
 
     def to_json(self) -> str:
-        """As a line of JSON."""
+        """The state as a line of JSON."""
         return json.dumps({"version": _VERSION, **asdict(self)}, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str, where: str) -> TableState:
-        """``where``: of the table, for the error.
+        """Decode a state; ``where`` is the table's place, for the error.
 
         Raises:
-            UnsupportedFormat: it is of another version of ours.
+            UnsupportedFormat: another version of lastwrite wrote it.
         """
         try:
             found = json.loads(text)
@@ -113,14 +112,14 @@ class TableState:
             return cls(**found)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UnsupportedFormat(
-                "what the table says of its topic is of another version of lastwrite",
+                "another version of lastwrite wrote the table's state",
                 path=where,
                 remedy=f"use that version, or {ANEW}",
             ) from error
 
     @classmethod
     def if_readable(cls, text: str | None, where: str) -> TableState | None:
-        """``from_json``; None: there is no text, or it is of another version of lastwrite."""
+        """``from_json``, or None if there is no text or another version of lastwrite wrote it."""
         try:
             return None if text is None else cls.from_json(text, where)
         except UnsupportedFormat:
@@ -129,15 +128,15 @@ class TableState:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The table as a reader gets it now.
+    """The current version of a table.
 
     Attributes:
-        token: what tells this head from any other, as a person would name it: a snapshot's id, a
-            version.
-        state: None: nothing was ever written to it, or it is to be replaced and cannot be read.
+        token: identifies this head, and is shown to users: a snapshot's id, a version.
+        state: None means that nothing was ever written to the table, or that it is to be replaced
+            and its state cannot be read.
         schema: of its rows, without a column that only places files (``_bucket``).
-        files: all that have rows.
-        by_positions: whether the next commit deletes rows by their positions; else it replaces
+        files: all files that have rows.
+        by_positions: whether the next commit deletes rows by position. Otherwise it replaces
             files.
     """
 
@@ -148,7 +147,7 @@ class Head:
     by_positions: bool = False
 
     def in_bucket(self) -> dict[int, list[DataFile]]:
-        """The files of each bucket that has some."""
+        """The files by bucket, without empty buckets."""
         found: dict[int, list[DataFile]] = {}
         for file in self.files:
             found.setdefault(file.bucket, []).append(file)
@@ -157,17 +156,17 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """What a commit does, all of it or nothing.
+    """The content of a commit, which is applied completely or not at all.
 
     Attributes:
-        added: files that lie there already, with their footers.
+        added: new files, already written, with their footers.
         removed: paths of files of the head.
-        deletes: path of a file of the head that stays, to the positions of *all* rows of it that
-            are deleted then, ascending: those that were, and those that are new.
-        state: what holds afterwards.
-        schema: of the rows afterwards: that of the head, and perhaps columns more; unless all files
-            of the head are removed, then it may be any.
-        replaces_all: whether nothing of the head stays, known or not.
+        deletes: path of a file of the head that stays, to the positions of *all* its deleted rows,
+            ascending: those deleted before and those that this commit deletes.
+        state: of the table after the commit.
+        schema: of the rows after the commit: the head's, perhaps with more columns. If all files
+            of the head are removed, it may be any schema.
+        replaces_all: whether nothing of the head stays, including files that were not listed.
     """
 
     added: Sequence[DataFile]
@@ -179,42 +178,40 @@ class TableChange:
 
 
 class TableFormat(Protocol):
-    """One table, at one place. Nothing is kept between calls: others may change it."""
+    """One table at one place. Nothing is cached between calls, as other programs may change it."""
 
     name: str
-    address: str  # of the table, for people: a folder, or an address in a bucket
-    location: str  # below which its files lie
-    can_rename: bool  # whether columns can have other names: see ``rename``
+    address: str  # of the table, for users: a folder, or an address in a bucket
+    location: str  # the folder or address that contains its files
+    can_rename: bool  # whether columns can get other names: see ``rename``
 
     def head(self, *, anew: bool = False) -> Head | None:
-        """The table now; None: there is none.
+        """The table's current head. Returns None if there is no table.
 
         Args:
-            anew: all of the table is about to be replaced. Changes by other programs are no error
-                then, and ``state`` is None where it cannot be read.
+            anew: whether the whole table is about to be replaced. Then changes by other programs
+                are no error, and ``state`` is None if it cannot be read.
 
         Raises:
-            InvalidConfig: lastwrite did not make it, or it cannot be told from another.
-            UnsupportedFormat: there is one that we cannot go on with.
-            CorruptLog, RemoteFailed: it cannot be read.
+            InvalidConfig: lastwrite did not make the table, or cannot identify it.
+            UnsupportedFormat: lastwrite cannot update this table.
+            CorruptLog, RemoteFailed: the table cannot be read.
         """
         ...
 
     def data_path(self, bucket: int, name: str) -> str:
-        """Where a new file of this name is to lie, as a path or an address; ``name`` is drawn, and
-        ends in ``.parquet``.
-        """
+        """The path or address for a new file. ``name`` is random and ends in ``.parquet``."""
         ...
 
     def file_schema(self, head: Head | None, schema: pa.Schema) -> pa.Schema:
-        """The schema as a new file has it: the same columns, perhaps with the format's numbers of
-        them as metadata. Called once before files are written, with that of ``TableChange``.
+        """The schema of a new file: the same columns, perhaps with the format's column ids as
+        metadata. Called once before files are written, with the schema of ``TableChange``.
         """
         ...
 
     def rename(self, head: Head, renamed: Mapping[str, str]) -> Head:
-        """Give columns other names, in a commit of its own: from the new path of each to its old
-        name. Files keep the columns as they are, by the numbers that ``file_schema`` gave them.
+        """Rename columns in a commit of its own: ``renamed`` is new path to old name. Files keep
+        their columns, which are found by the ids that ``file_schema`` gave them.
 
         Raises:
             LogHeld, RemoteFailed: as ``commit``.
@@ -222,27 +219,29 @@ class TableFormat(Protocol):
         ...
 
     def deleted(self, head: Head, bucket: int) -> Mapping[str, Int64Array]:
-        """Positions of rows that are deleted, ascending, by the path of each file of this bucket
-        that has some. From any thread.
+        """Positions of deleted rows, ascending, by the path of each file of this bucket that has
+        some. Safe to call from any thread.
         """
         ...
 
     def commit(self, head: Head | None, change: TableChange) -> Head:
-        """Replace ``head`` by what it becomes; None: make the table. It is tried once:
-        the change is of this head alone.
+        """Replace ``head`` by the changed table. None means the table is created.
+
+        There is no retry, because the change fits this head only.
 
         Raises:
-            LogHeld: the head is not the table's any more, or a table has come: nothing was changed.
-            RemoteFailed: it is not known whether it was committed; whoever asks for the head sees.
+            LogHeld: the table has another head, or was created meanwhile. Nothing was changed.
+            RemoteFailed: it is not known whether the change was committed. ``head`` returns the
+                new head if it was.
         """
         ...
 
     def expire(self, older_than_ms: int) -> int:
-        """Forget heads that others replaced before this time; how many. The last stays always."""
+        """Drop heads that were replaced before this time. Returns their number; the last stays."""
         ...
 
     def named(self) -> set[str]:
-        """Paths of all files, of data and the format's own, that the head or one before it that is
-        not forgotten names: no others are removed as left over.
+        """Paths of all files, data and metadata, that the head or an earlier head still available
+        refers to. Other files may be removed as left over.
         """
         ...

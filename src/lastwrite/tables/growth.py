@@ -1,5 +1,5 @@
-"""Schemas of tables that change between runs: columns come, get wider or get other names, and what
-would mix two things in one column is refused.
+"""Schemas of tables that change between runs: columns are added, widened or renamed. A change that
+would put two kinds of values into one column is refused.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _WIDER = {(pa.int32(), pa.int64()), (pa.float32(), pa.float64())}
 
 
 def grown(has: pa.Schema, wanted: pa.Schema) -> pa.Schema:
-    """The schema of a table, with what a later one has more. Columns are told apart by their names.
+    """The schema of a table, extended by the columns of a later one. Columns match by name.
 
     Raises:
-        InvalidConfig: a column has become another.
+        InvalidConfig: a column has an incompatible type.
     """
     return pa.schema(_grown_fields(list(has), list(wanted), ""))
 
@@ -60,8 +60,8 @@ def _grown_type(has: pa.DataType, wanted: pa.DataType, where: str) -> pa.DataTyp
 def renames(
     has: pa.Schema, wanted: pa.Schema, aliases: Mapping[str, Sequence[str]]
 ) -> dict[str, str]:
-    """The columns of a table that a later schema names otherwise: the new path of each, and its
-    old name. ``aliases``: other names of columns, by their paths.
+    """The columns that a later schema renames: new path to old name. ``aliases`` are other names
+    of columns, by their paths.
     """
     return {} if not aliases else _renames(list(has), list(wanted), aliases, "")
 
@@ -110,15 +110,15 @@ def check_unions(
     renamed: Mapping[str, str],
     where: str,
 ) -> None:
-    """Check that each branch of Avro's unions keeps its column, which is known by its place.
+    """Check that each branch of an Avro union keeps its column, which its number identifies.
 
     Args:
-        was: the names of branches when the table was written; None: not known.
+        was: the names of branches when the table was written. None means they are not known.
         has: the table's schema.
-        renamed: as ``renames`` has it.
+        renamed: as returned by ``renames``.
 
     Raises:
-        InvalidConfig: a column would have values of two branches, or of a union and another type.
+        InvalidConfig: a column would get values of two branches, or of a union and another type.
     """
     for path, branches in rows.unions.items():
         old_path = _old_path(path, renamed)
@@ -127,7 +127,7 @@ def check_unions(
             continue
         before = None if was is None else was.get(old_path)
         if before is None:
-            # a version of lastwrite that stored no names wrote the union
+            # written by a version of lastwrite that stored no names of branches
             is_union = was is None and pa.types.is_struct(column) and "member0" in _names(column)
             if not is_union:
                 raise _mixed(path, f"{path} was no union of several types and is one", where)
@@ -146,7 +146,7 @@ def check_unions(
 
 
 def unions_after(was: Mapping[str, Sequence[str]] | None, rows: Rows) -> dict[str, list[str]]:
-    """The names of branches as a commit stores them."""
+    """The names of branches for the state of the next commit."""
     found = {path: list(names) for path, names in (was or {}).items()}
     for path, branches in rows.unions.items():
         now = [names[0] for names in branches]
@@ -156,20 +156,20 @@ def unions_after(was: Mapping[str, Sequence[str]] | None, rows: Rows) -> dict[st
 
 def _mixed(path: str, problem: str, where: str) -> InvalidConfig:
     return InvalidConfig(
-        f"{problem}: its column would have values of both; nothing was changed",
+        f"{problem}: its column would get values of both; nothing was changed",
         path=where,
         remedy=f"add new branches at the end of the union in the reader's schema, or {ANEW}",
     )
 
 
 def _old_path(path: str, renamed: Mapping[str, str]) -> str:
-    """The path that a column had before."""
+    """The path of a column before the renaming."""
     parts = path.split(".")
     return ".".join(renamed.get(".".join(parts[: n + 1]), part) for n, part in enumerate(parts))
 
 
 def _type_at(schema: pa.Schema, path: str) -> pa.DataType | None:
-    """The type of a column; None: there is none."""
+    """The type of a column. Returns None if there is none."""
     kind: pa.DataType = pa.struct(list(schema))
     for name in path.split("."):
         if pa.types.is_list(kind):

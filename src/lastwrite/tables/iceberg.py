@@ -1,23 +1,24 @@
-"""Iceberg's format of tables: rows are deleted by their positions, and a round is one snapshot.
+"""The Iceberg table format: rows are deleted by position, and a round is one snapshot.
 
     data files ──┐
-    positions ───┤► manifests ──► manifest list ──► snapshot, state ──► the catalog's pointer moves,
-                 └─ version 2: a file a bucket, of all that            if the head is what it was
-                    are deleted there; version 3: a vector for each
-                    file of rows, all of a commit in one file
+    positions ───┤► manifests ──► manifest list ──► snapshot, state ──► catalog's pointer moves,
+                 └─ version 2: a file for each bucket, with all        if the head is unchanged
+                    its deleted rows; version 3: a vector for each
+                    data file, all vectors of a commit in one file
 
-The catalog is SQLite in the table's folder, unless another is named; any that pyiceberg knows will
-do. The state lies in the snapshot's summary. Snapshots of others that replace files and change no
-row (``rewrite_data_files``) are passed over when it is looked for; after any other we stop.
+The catalog is SQLite in the table's folder, unless another is named, which may be any catalog of
+pyiceberg. The state is in the snapshot's summary. Snapshots by other programs that replace files and
+change no row (``rewrite_data_files``) are skipped when it is looked up. After any other snapshot by
+another program the update stops with an error.
 
-pyiceberg tries commits again by itself, against another head: our positions are of one head alone.
-So the catalog is asked once, for all updates together.
+pyiceberg retries commits by itself against a newer head, but our positions fit one head only. So
+all updates are sent to the catalog in one request.
 
 Source: Iceberg's table format, sections Manifests, Snapshots, Position Delete Files.
 """
 
 # mypy: disable-error-code="call-arg"
-# pydantic takes fields by their names and by their aliases; mypy knows the aliases alone.
+# pydantic accepts fields by name and by alias; mypy accepts the aliases only.
 
 from __future__ import annotations
 
@@ -108,7 +109,7 @@ HINT = "version-hint.text"
 NAMESPACE = "lastwrite"
 _IO = {"py-io-impl": "lastwrite.tables.iceberg_io.StoreIO"}
 _BUCKET_FIELD = "key_bucket"
-CATALOG: Final = "lastwrite.catalog"  # the table's property: which catalog has it
+CATALOG: Final = "lastwrite.catalog"  # a property of the table: the catalog that contains it
 _PROPERTIES = {
     "write.delete.mode": "merge-on-read",
     "write.update.mode": "merge-on-read",
@@ -119,16 +120,16 @@ _PROPERTIES = {
 
 
 class IcebergFormat:
-    """One table. See ``TableFormat``.
+    """One Iceberg table. See ``TableFormat``.
 
     Args:
         to: the table's folder or address; or, with a catalog, ``namespace.table``.
-        topic: by which the table is named in the catalog, where ``to`` is a place; empty: it is
-            there, and found by its place.
-        catalog: the URI of a catalog, or the name of one that pyiceberg is configured for; None:
+        topic: gives the table its name in the catalog if ``to`` is a place. Empty means the table
+            exists, and is found by its place.
+        catalog: the URI of a catalog, or the name of one in pyiceberg's configuration. None means
             SQLite in the table's folder.
-        vectors: whether the table is of version 3 from the next commit on, where rows are deleted
-            by vectors; one that is stays so.
+        vectors: whether the table has version 3 from the next commit on, in which rows are deleted
+            by vectors. A table of version 3 stays so.
 
     Raises:
         InvalidConfig, RemoteFailed: the catalog cannot be used.
@@ -150,7 +151,7 @@ class IcebergFormat:
             self._identifier = tuple(to.split("."))
         self._wants_vectors = vectors
         self._deletes = Deletes("", {}, {})
-        self._place = ""  # of a table that a catalog names, when it is known
+        self._place = ""  # of a named table, once the catalog has returned it
 
     # ------------------------------------------------------------------ catalog
 
@@ -185,16 +186,16 @@ class IcebergFormat:
             raise RemoteFailed(
                 f"the table cannot be loaded: {error}",
                 path=self.address,
-                remedy="see to the catalog, and run again",
+                remedy="check the catalog, and run again",
             ) from error
 
     def _lying_here(self) -> Identifier:
-        """The name of the table at the address, of which nobody said the topic."""
+        """The name of the table at the address, for callers without a topic."""
         catalog = self._catalog()
         for name in catalog.list_tables(NAMESPACE):
             if path_of(catalog.load_table(name).location()) == self.address:
                 return name
-        raise NoSuchTableError(f"no table of {NAMESPACE} lies there")
+        raise NoSuchTableError(f"the catalog has no table in {NAMESPACE} at this address")
 
     # ------------------------------------------------------------------ head
 
@@ -234,7 +235,7 @@ class IcebergFormat:
         return Head(token, state, plain_schema(table.schema()), files_, by_positions=True)
 
     def _state(self, table: Table, snapshot: Snapshot) -> TableState | None:
-        """What the last snapshot of ours says."""
+        """The state in the last snapshot by lastwrite."""
         at: Snapshot | None = snapshot
         while at is not None:
             summary = at.summary
@@ -252,7 +253,7 @@ class IcebergFormat:
                 )
             parent = at.parent_snapshot_id
             at = None if parent is None else table.metadata.snapshot_by_id(parent)
-        text = table.properties.get(PROPERTY)  # the snapshots between were expired
+        text = table.properties.get(PROPERTY)  # the snapshots in between have expired
         return None if text is None else TableState.from_json(text, self.address)
 
     def _check(self, metadata: TableMetadata, manifest: ManifestFile, state: TableState) -> None:
@@ -268,8 +269,8 @@ class IcebergFormat:
             )
 
     def _check_metadata(self) -> None:
-        """Check that the place of a table that the catalog does not have is free, or that a run
-        for the same table died there.
+        """Check that a place unknown to the catalog is free, or that a run for the same table
+        died there.
 
         Raises:
             InvalidConfig: it contains a table of another topic or catalog.
@@ -292,10 +293,10 @@ class IcebergFormat:
                     path=self.address,
                     remedy="give a folder for each topic with --to",
                 )
-            # of a name, the catalog itself says the place, whatever address it is reached by
+            # the catalog itself returns the place of a name, by whatever address it is reached
             if not self._is_named and properties.get(CATALOG) != self._catalog_name:
                 raise InvalidConfig(
-                    f"a table is there of which this catalog does not know; its own is "
+                    f"a table is there that this catalog does not contain; its own catalog is "
                     f"{properties.get(CATALOG) or 'another'}; nothing was changed",
                     path=self.address,
                     remedy="give its catalog with --catalog, or another place with --to",
@@ -311,16 +312,15 @@ class IcebergFormat:
     def _check_place(self, table: Table) -> None:
         """
         Raises:
-            InvalidConfig: the catalog's table lies elsewhere, or shares its folder with another.
+            InvalidConfig: the catalog's table is elsewhere, or shares its folder with another.
         """
         there = path_of(table.location()).rstrip("/")
         if not self._is_named and real_path(there) != real_path(self.address):
             raise InvalidConfig(
-                f"the catalog's table {'.'.join(table.name())} lies at {there}; nothing was "
-                "changed",
+                f"the catalog's table {'.'.join(table.name())} is at {there}; nothing was changed",
                 path=self.address,
                 remedy=f"give --to {there}; an Iceberg table that was moved or copied does not "
-                "work: make it anew in an empty folder",
+                "work: make it again in an empty folder",
             )
         names = self._catalog().list_tables(NAMESPACE) if self._uri is None else ()
         if len(names) > 1:
@@ -355,7 +355,7 @@ class IcebergFormat:
         return path_of(self._place)
 
     def _new_place(self) -> str:
-        """Where the catalog would have a table of this name."""
+        """The place that the catalog would give to a table of this name."""
         catalog: Any = self._catalog()
         try:
             if hasattr(catalog, "_resolve_table_location"):
@@ -380,11 +380,11 @@ class IcebergFormat:
         return RemoteFailed(
             f"the catalog cannot be used: {error}",
             path=self.address,
-            remedy="see to the catalog and who may write there, and run again",
+            remedy="check the catalog and the permission to write there, and run again",
         )
 
     def file_schema(self, head: Head | None, schema: pa.Schema) -> pa.Schema:
-        assert self.location  # asked for before threads do
+        assert self.location  # looked up before threads need it
         return numbered(schema, next_schema(self._table(), schema))
 
     # ------------------------------------------------------------------ commit
@@ -439,14 +439,16 @@ class IcebergFormat:
 
     def _moved(self) -> TableConflict:
         return TableConflict(
-            "the table has another head now", path=self.address, remedy="run again when it rests"
+            "the table has another head now",
+            path=self.address,
+            remedy="run again when no other program writes the table",
         )
 
     def _prepared(
         self, table: Table | None, change: TableChange
     ) -> tuple[Table, tuple[TableUpdate, ...], TableMetadata, bool]:
-        """The table to ask for, the updates before the snapshot, what it is with them, and whether
-        no file of before can stay.
+        """The table to commit to, the updates before the snapshot, the metadata after them, and
+        whether no file of the head can stay.
         """
         wants = self._wants_vectors
         schema = next_schema(table, change.schema)
@@ -525,10 +527,10 @@ class IcebergFormat:
             raise RemoteFailed(
                 f"it is not known whether the table was committed: {error}",
                 path=self.address,
-                remedy="run again: where it was, it goes on from there",
+                remedy="run again: the run continues from the head that is there",
             ) from error
         files.faults.reach("committed the table", self.address)
-        if self._uri is None:  # for readers that know folders, and no catalog
+        if self._uri is None:  # for readers that open folders without a catalog
             name = answer.metadata_location.rpartition("/")[2].removesuffix(".metadata.json")
             files.replace(join(self.address, "metadata", HINT), name.encode())
 
@@ -540,7 +542,7 @@ class IcebergFormat:
             return 0
         stays = {each.snapshot_id for each in table.metadata.refs.values()}
         at = table.current_snapshot()
-        while at is not None and not _has_state(at):  # the head's state must be found again
+        while at is not None and not _has_state(at):  # the head's state must stay readable
             stays.add(at.snapshot_id)
             at = table.metadata.snapshot_by_id(at.parent_snapshot_id or -1)
         if at is not None:

@@ -1,12 +1,11 @@
-"""Which rows of an Iceberg table are deleted, and the files that say so from the next commit on.
+"""The deleted rows of an Iceberg table, and the delete files of the next commit.
 
-    version 2: a file of positions a bucket, of all rows that are deleted there; a commit that
+    version 2: a file of positions for each bucket, with all its deleted rows; a commit that
                touches the bucket replaces it
-    version 3: a vector for each file of rows; a commit writes those that it changes, as one file
+    version 3: a vector for each data file; a commit writes the changed ones, as one file
 
-A table of version 2 that becomes one of version 3 has all its positions as vectors in that commit:
-to a table of version 3 no files of positions may be added, and readers pass them over where a file
-of rows has a vector.
+An upgrade from version 2 to version 3 converts all positions to vectors in that commit. No files of
+positions may be added to a table of version 3, and readers ignore them if a data file has a vector.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ from lastwrite.tables.vectors import read
 
 
 class Deletes(NamedTuple):
-    """Of one head.
+    """The delete files of one head.
 
     Attributes:
         token: of the head.
-        in_bucket: the files of deletes.
-        locations: what manifests call each file of rows, by its path.
+        in_bucket: the delete files.
+        locations: path of a data file to its location in manifests.
     """
 
     token: str
@@ -46,8 +45,8 @@ class Deletes(NamedTuple):
     locations: Mapping[str, str]
 
     def counted(self, found: Iterable[DataFile]) -> tuple[DataFile, ...]:
-        """The files with how many rows are deleted: each with those of its vector, and the first
-        of each bucket with those of files of positions.
+        """The files with their numbers of deleted rows: those of a file's vector, and in the first
+        file of each bucket also those of the bucket's files of positions.
         """
         of_bucket: dict[int, int] = {}
         of_file: dict[str, int] = {}
@@ -65,8 +64,8 @@ class Deletes(NamedTuple):
     def as_positions(
         self, head: Head, change: TableChange, folder: str
     ) -> tuple[list[IcebergFile], list[IcebergFile]]:
-        """New files of positions, one for each bucket in which some come or a file goes, and those
-        that they replace.
+        """New files of positions, one for each bucket with new deletes or a removed file, and the
+        files that they replace.
         """
         removed = set(change.removed)
         touched = {
@@ -95,7 +94,7 @@ class Deletes(NamedTuple):
     def as_vectors(
         self, head: Head, change: TableChange, folder: str
     ) -> tuple[list[IcebergFile], list[IcebergFile]]:
-        """New vectors, and what they replace: also all files of positions."""
+        """New vectors, and the files that they replace, including all files of positions."""
         known = [file for some in self.in_bucket.values() for file in some]
         removed = set(change.removed)
         bucket_of = {file.path: file.bucket for file in head.files if file.path not in removed}
@@ -115,11 +114,11 @@ class Deletes(NamedTuple):
 
 
 def positions_of(some: Iterable[IcebergFile], where: str) -> dict[str, Int64Array]:
-    """What files of deletes say, by the paths of files of rows. ``where``: the table, for errors.
+    """The deleted positions by the paths of data files. ``where``: the table, for errors.
 
     Raises:
-        CorruptLog: one is gone, or damaged.
-        UnsupportedFormat: there are deletes by values.
+        CorruptLog: a delete file is missing or damaged.
+        UnsupportedFormat: there are equality deletes.
     """
     found: dict[str, list[Int64Array]] = {}
     for file in some:

@@ -1,6 +1,4 @@
-"""pyiceberg's way to its metadata, by our stores: the same settings, errors and fault points as all
-that lastwrite writes.
-"""
+"""File access for pyiceberg through our stores, with the same settings, errors and fault points."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from lastwrite.tables.files import place_of
 
 
 def path_of(location: str) -> str:
-    """A location as we name it: without ``file:``, and ``s3:`` for what Hadoop calls otherwise."""
+    """A location in our form: without ``file:``, and with ``s3:`` for Hadoop's other schemes."""
     if location.startswith("file:"):
         return unquote(urlparse(location).path)
     for other in ("s3a://", "s3n://"):
@@ -76,7 +74,7 @@ class _Object(InputFile, OutputFile):
 
 
 class _Created(io.BytesIO):
-    """An object on its way; it has its name when it is closed, unless that comes by an error."""
+    """An object that is being written. Closing it without an error writes it under its name."""
 
     def __init__(self, written: Callable[[bytes], None]) -> None:
         super().__init__()

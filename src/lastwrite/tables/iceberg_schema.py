@@ -1,9 +1,7 @@
-"""Schemas of Iceberg beside Arrow's: columns keep their numbers, and new ones get numbers that none
-had before.
-"""
+"""Iceberg schemas for Arrow schemas: columns keep their ids, and new ones get unused ids."""
 
 # mypy: disable-error-code="call-arg"
-# pydantic takes fields by their names and by their aliases; mypy knows the aliases alone.
+# pydantic accepts fields by name and by alias; mypy accepts the aliases only.
 
 from __future__ import annotations
 
@@ -24,8 +22,8 @@ _FIELD_ID = b"PARQUET:field_id"  # as in ``written``
 
 
 def next_schema(table: Table | None, schema: pa.Schema) -> Schema:
-    """That of the table, with columns more; or, where that is another, one with numbers that no
-    column had before.
+    """The table's schema, extended by columns. If it cannot be extended to ``schema``, a new one
+    whose column ids were never used before.
     """
     if table is not None and plain_schema(table.schema()) == schema:
         return table.schema()
@@ -47,7 +45,7 @@ def next_schema(table: Table | None, schema: pa.Schema) -> Schema:
 def _check_names(schema: pa.Schema) -> None:
     """
     Raises:
-        InvalidConfig: two columns have one name in Iceberg, which names inner ones by their path.
+        InvalidConfig: two columns have one name in Iceberg, which joins inner names with dots.
     """
     seen: set[str] = set()
     for path in _paths(schema, ""):
@@ -74,13 +72,13 @@ def _paths(fields: Iterable[pa.Field], above: str) -> Iterator[str]:
 
 
 def plain_schema(schema: Schema) -> pa.Schema:
-    """The schema in the types that we write."""
+    """The schema in the types that lastwrite writes."""
     found = schema_to_pyarrow(schema, include_field_ids=False)
     return pa.schema([pa.field(each.name, _plain(each.type)) for each in found])
 
 
 def numbered(schema: pa.Schema, known: Schema) -> pa.Schema:
-    """The columns with Iceberg's numbers of them, as a Parquet file has them."""
+    """The columns with Iceberg's ids of them, as stored in a Parquet file."""
     fields = known.as_struct().fields
     return pa.schema([_numbered_field(schema.field(each.name), each) for each in fields])
 
@@ -100,7 +98,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def _united(known: IcebergType, wanted: IcebergType, count: Iterator[int]) -> IcebergType:
-    """A type with what the wanted one has more; what is new has numbers from ``count``."""
+    """A type, extended by the fields of the wanted one, which get ids from ``count``."""
     if isinstance(known, StructType) and isinstance(wanted, StructType):
         later = {each.name: each for each in wanted.fields}
         fields = []
@@ -127,7 +125,7 @@ def _united(known: IcebergType, wanted: IcebergType, count: Iterator[int]) -> Ic
 
 
 def renamed_schema(schema: Schema, renamed: Mapping[str, str]) -> Schema:
-    """The schema with other names: from the new path of each column to its old name."""
+    """The schema with renamed columns: ``renamed`` is new path to old name."""
     names: dict[tuple[str, str], str] = {}
     for path, old in renamed.items():
         above, _, new = path.rpartition(".")

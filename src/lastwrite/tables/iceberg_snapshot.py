@@ -1,12 +1,11 @@
-"""A snapshot of an Iceberg table, from the one before: manifests written anew where entries go, and
-one more of what comes.
+"""A snapshot of an Iceberg table, made from its parent: manifests with removed entries are
+rewritten, and one more contains the new entries.
 
-pyiceberg's own producers have no way to add files of deletes; these are its classes, put together
-by another hand.
+pyiceberg's own producers cannot add delete files, so this module combines its classes differently.
 """
 
 # mypy: disable-error-code="call-arg"
-# pydantic takes fields by their names and by their aliases; mypy knows the aliases alone.
+# pydantic accepts fields by name and by alias; mypy accepts the aliases only.
 
 from __future__ import annotations
 
@@ -55,8 +54,8 @@ from lastwrite.tables.iceberg_v3 import (
 )
 
 _DELETED = ManifestEntryStatus.DELETED
-_MANY_MANIFESTS = 16  # of a kind: then they become one
-_PATH, _POSITION = 2147483546, 2147483545  # numbers that the format gives the columns
+_MANY_MANIFESTS = 16  # of a kind: then they are merged into one
+_PATH, _POSITION = 2147483546, 2147483545  # column ids that the format prescribes
 _POSITIONS = pa.schema(
     [
         pa.field("file_path", pa.string(), False, {"PARQUET:field_id": str(_PATH)}),
@@ -66,7 +65,7 @@ _POSITIONS = pa.schema(
 
 
 def data_file_of(file: DataFile, metadata: TableMetadata) -> IcebergFile:
-    """A new file of rows, with its statistics."""
+    """The entry of a new data file, with its statistics."""
     schema = metadata.schema()
     statistics = data_file_statistics_from_parquet_metadata(
         parquet_metadata=file.footer,
@@ -89,7 +88,7 @@ def data_file_of(file: DataFile, metadata: TableMetadata) -> IcebergFile:
 
 
 def positions_file(path: str, bucket: int, deleted: Mapping[str, Int64Array]) -> IcebergFile:
-    """Write a file of positions, all of one bucket."""
+    """Write a file of positions for one bucket."""
     names = sorted(deleted)
     counts = [len(deleted[name]) for name in names]
     paths = np.repeat(np.arange(len(names), dtype=np.int32), counts)
@@ -111,7 +110,7 @@ def positions_file(path: str, bucket: int, deleted: Mapping[str, Int64Array]) ->
         value_counts={_PATH: len(rows), _POSITION: len(rows)},
         null_value_counts={_PATH: 0, _POSITION: 0},
         nan_value_counts=None,
-        # whole, so that whoever compares a file's path by them finds it
+        # not truncated, so that readers can compare a file's path with them
         lower_bounds={_PATH: names[0].encode(), _POSITION: _long(positions.min())},
         upper_bounds={_PATH: names[-1].encode(), _POSITION: _long(positions.max())},
         key_metadata=None,
@@ -129,9 +128,9 @@ class SnapshotWriter:
     """Writes the manifests of one snapshot.
 
     Args:
-        metadata: of the table as it will be but for the snapshot: its schema and partitioning.
-        parent: None: there is none, or nothing of it stays.
-        metadata_path: where an object of the table's metadata lies, by its name.
+        metadata: of the table with everything but the snapshot: its new schema and partitioning.
+        parent: None means there is none, or nothing of it stays.
+        metadata_path: name of a metadata object to its path.
     """
 
     def __init__(
@@ -154,8 +153,10 @@ class SnapshotWriter:
         *,
         is_fresh: bool,
     ) -> Snapshot:
-        """The snapshot of the parent's files less those of these keys, and ``added``, both of
-        rows and of deletes. ``is_fresh``: none of the parent's stay, nor are they told of.
+        """Write the parent's files without those of these keys, and with ``added``. Both contain
+        data files and delete files.
+
+        ``is_fresh``: none of the parent's files stay, and none are listed as removed.
         """
         manifests, gone = [], []
         known = [] if is_fresh or self._parent is None else manifests_of(self._parent, self._io)
@@ -197,7 +198,7 @@ class SnapshotWriter:
         added: Sequence[IcebergFile],
         removed: set[tuple[str, int | None]],
     ) -> tuple[list[ManifestFile], list[IcebergFile]]:
-        """Manifests of files of rows, or of deletes, and the files that went."""
+        """The manifests of data files or of delete files, and the removed files."""
         kept: list[ManifestFile] = []
         gone: list[IcebergFile] = []
         moved: list[ManifestEntry] = []  # into the new manifest
@@ -242,7 +243,7 @@ class SnapshotWriter:
         with ManifestWriter(
             metadata.format_version, content, spec, metadata.schema(), output, self._id, "deflate"
         ) as writer:
-            # what goes comes last: it has no share in the numbers of rows
+            # removed files come last: they do not take part in row ids
             for entry in sorted(entries, key=lambda each: each.status is _DELETED):
                 writer.add_entry(entry)
         return writer.to_manifest_file()

@@ -1,16 +1,16 @@
-"""What version 3 of Iceberg's format has beyond version 2, and pyiceberg 0.12 does not write:
-manifests and lists of them with the numbers of rows, files of deletion vectors, and metadata.
+"""The parts of Iceberg's version 3 that pyiceberg 0.12 does not write: manifests and manifest lists
+with row ids, files of deletion vectors, and metadata.
 
-A row's number is ``first_row_id`` of its file and its place there. A new file has none: it gets it
+A row's id is its file's ``first_row_id`` plus its position there. A new file has none: it gets it
 from its manifest, and that from the list, where the snapshot's numbers begin:
 
     table: next-row-id 50
-    snapshot: first-row-id 50      list: m1, has 0            its files keep what they have
+    snapshot: first-row-id 50      list: m1, has 0            its files keep their ids
                                          m2, new: 50          a (10 rows): 50, b (5 rows): 60
     table: next-row-id 65
 
-An entry that is written again has its number in it. Files of version 2 get theirs in the first
-commit of version 3, as new ones do.
+An entry that is rewritten contains its id. Files of version 2 get their ids in the first commit of
+version 3, as new files do.
 
 Source: Iceberg's table format, sections Row Lineage, Manifests, Manifest Lists, Deletion Vectors.
 """
@@ -47,18 +47,18 @@ from lastwrite.model.columns import Int64Array
 from lastwrite.tables.iceberg_io import path_of
 from lastwrite.tables.puffin import encode_puffin
 
-# fields for which pyiceberg has no names: of a manifest, and of a file
+# field positions that have no names in pyiceberg: of a manifest, and of a file
 _FIRST_OF_MANIFEST: Final = 15
 _FIRST_ROW_ID, _REFERENCED, _OFFSET, _LENGTH = 16, 17, 18, 19
 
 
 def is_vector(file: IcebergFile) -> bool:
-    """Whether it is one blob of a file of vectors."""
+    """Whether the delete file is a vector: one blob of a Puffin file."""
     return file.file_format is FileFormat.PUFFIN
 
 
 def referenced(vector: IcebergFile) -> str:
-    """The path of the file of rows that a vector is of."""
+    """The path of the data file to which a vector belongs."""
     return path_of(vector[_REFERENCED])
 
 
@@ -68,12 +68,12 @@ def blob_of(vector: IcebergFile) -> tuple[int, int]:
 
 
 def key_of(file: IcebergFile) -> tuple[str, int | None]:
-    """What tells a file from others: its path, and of a vector its offset."""
+    """The identity of a file: its path, and for a vector its offset."""
     return path_of(file.file_path), file[_OFFSET] if is_vector(file) else None
 
 
 def sized(file: IcebergFile) -> IcebergFile:
-    """The same with the size that is its own, where many share a file."""
+    """The entry with the size of the vector itself instead of its shared file."""
     if not is_vector(file):
         return file
     alike = IcebergFile(*file._data)
@@ -85,7 +85,7 @@ def sized(file: IcebergFile) -> IcebergFile:
 def vector_files(
     path: str, io: FileIO, deleted: Mapping[str, Int64Array], bucket_of: Mapping[str, int]
 ) -> list[IcebergFile]:
-    """Write the vectors of files of rows, by their locations, as one file."""
+    """Write the vectors of data files, by their locations, as one file."""
     content, places = encode_puffin(deleted)
     with io.new_output(path).create() as file:
         file.write(content)
@@ -110,7 +110,7 @@ def vector_files(
 
 
 def manifests_of(snapshot: Snapshot, io: FileIO) -> list[ManifestFile]:
-    """The snapshot's manifests, with their numbers of rows."""
+    """The snapshot's manifests, with their first row ids."""
     with AvroFile[ManifestFile](
         io.new_input(snapshot.manifest_list),
         MANIFEST_LIST_FILE_SCHEMAS[3],
@@ -121,7 +121,7 @@ def manifests_of(snapshot: Snapshot, io: FileIO) -> list[ManifestFile]:
 
 
 def entries_of(manifest: ManifestFile, io: FileIO) -> list[ManifestEntry]:
-    """Those of files that are there, with what they take from the manifest."""
+    """The entries of existing files, with the fields that they inherit from the manifest."""
     with AvroFile[ManifestEntry](
         io.new_input(manifest.manifest_path),
         MANIFEST_ENTRY_SCHEMAS[3],
@@ -142,7 +142,7 @@ def entries_of(manifest: ManifestFile, io: FileIO) -> list[ManifestEntry]:
 
 
 class ManifestWriter(ManifestWriterV2):
-    """Of a manifest of version 2 or 3, whose files are of rows or of deletes."""
+    """Writes a manifest of version 2 or 3, of data files or of delete files."""
 
     def __init__(self, version: TableVersion, content: ManifestContent, *given: Any) -> None:
         super().__init__(*given)
@@ -173,7 +173,7 @@ class ManifestWriter(ManifestWriterV2):
 
 
 class ListWriter(ManifestListWriterV2):
-    """Of a list of version 3: manifests of rows that have no number get the next one."""
+    """Writes a list of version 3. Manifests of data files without a row id get the next one."""
 
     def __init__(
         self, output: OutputFile, snapshot: int, parent: int | None, sequence: int, first: int
@@ -201,7 +201,7 @@ class ListWriter(ManifestListWriterV2):
 
 
 class Upgrade(UpgradeFormatVersionUpdate):
-    """To version 3, which pyiceberg's own refuses."""
+    """The upgrade to version 3, which pyiceberg's own class refuses."""
 
 
 @_apply_table_update.register(Upgrade)
@@ -214,13 +214,13 @@ def _(update: Upgrade, base_metadata: TableMetadata, context: Any) -> TableMetad
 
 
 class _Written(TableMetadataV3):
-    """Metadata as pyiceberg would write it, if it did."""
+    """Version 3 metadata that can be dumped to JSON, which pyiceberg's class refuses."""
 
     model_dump_json = IcebergBaseModel.model_dump_json
 
 
 def write_metadata(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
-    """In the place of pyiceberg's function of that name, for catalogs whose clients write it."""
+    """Replaces pyiceberg's function of that name, for catalogs whose clients write metadata."""
     if isinstance(metadata, TableMetadataV3):
         metadata = _Written.model_construct(**dict(metadata))
     ToOutputFile.table_metadata(metadata, io.new_output(metadata_path))

@@ -12,7 +12,7 @@ from lastwrite.encoding.kernel import njit
 
 @njit(cache=True, nogil=True)
 def buckets_of(data, starts, lengths, mask, found):
-    """Of each key ``data[starts[n]:][:lengths[n]]``: murmur3_x86_32 with seed 0, and ``mask``."""
+    """The bucket of each key ``data[starts[n]:][:lengths[n]]``: murmur3_x86_32, seed 0, & mask."""
     low = np.uint32(0xFFFFFFFF)
     for n in range(len(found)):
         at, length = np.int64(starts[n]), np.int64(lengths[n])
@@ -53,8 +53,9 @@ def _mixed(k):
 
 @njit(cache=True, nogil=True)
 def words_of(data, starts, words):
-    """Of each key the eight bytes, as a number, behind those that all keys begin with; returns
-    whether the keys rise.
+    """Write the eight bytes of each key after the common prefix of all keys, as a number.
+
+    Returns whether the keys are already ascending; then no words are written.
     """
     rows = len(words)
     if not rows:
@@ -85,7 +86,7 @@ def words_of(data, starts, words):
 
 @njit(cache=True, nogil=True)
 def settle_order(data, starts, words, order):
-    """Bring keys of the same word into order, by which words rise; False: there are too many."""
+    """Sort keys of the same word; ``order`` sorts the words. Returns False if one has over 64."""
     start = 0
     while start < len(order):
         end = start + 1
@@ -104,7 +105,7 @@ def settle_order(data, starts, words, order):
 
 @njit(cache=True, nogil=True)
 def _compared(data, starts, one, other):
-    """Below 0: key ``one`` comes first; 0: they are equal."""
+    """Compare two keys: below 0 if key ``one`` is first, 0 if they are equal."""
     a, b = np.int64(starts[one]), np.int64(starts[other])
     a_end, b_end = np.int64(starts[one + 1]), np.int64(starts[other + 1])
     while a < a_end and b < b_end:
@@ -117,10 +118,10 @@ def _compared(data, starts, one, other):
 
 @njit(cache=True, nogil=True)
 def checksum_of(data, starts, partitions, offsets, secret, room):
-    """The sum, mod 2^128, of the rows' 128 bits: two words, the high one first.
+    """The sum of the rows' 128-bit hashes, mod 2^128, as two words, the high one first.
 
-    Of a row: the fingerprint of its key, the partition in 4 bytes and the offset in 8, both little
-    endian. ``room``: for the longest key, and these 12 bytes.
+    A row's hash is the fingerprint of its key, the partition in 4 bytes and the offset in 8, both
+    little endian. ``room`` is a buffer for the longest key and these 12 bytes.
     """
     high, low = np.uint64(0), np.uint64(0)
     source = address(room)

@@ -1,4 +1,4 @@
-"""Which tables a place already contains: one place has one table, of one format."""
+"""The tables that a place already contains: one place has one table, of one format."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lastwrite.storage.objects.store import ObjectInfo
 from lastwrite.tables.place import TablePlace
 from lastwrite.tables.upkeep import OURS
 
-CATALOG_FILE: Final = "catalog.db"  # of an Iceberg table whose catalog lies in its folder
-# of each format: a prefix of names below the table, and what such a name is like
+CATALOG_FILE: Final = "catalog.db"  # of an Iceberg table whose catalog is in its folder
+# for each format: a prefix of file names below the table, and a pattern for such names
 _MARKS = {
     "delta": ("_delta_log/", re.compile(r"_delta_log/[0-9._a-z-]+(?:json|parquet)$")),
     "parquet": ("_lastwrite/current", re.compile(r"_lastwrite/current$")),
@@ -27,25 +27,25 @@ _OF_FORMAT = {
     "parquet": "_lastwrite",
     "iceberg": f"metadata and {CATALOG_FILE}",
 }
-# of a run that died before its first commit, or no file of data
+# files of a run that died before its first commit, and files that are no data
 _HARMLESS = re.compile(
     rf"{CATALOG_FILE}(?:-\w+)?$|_lastwrite-probe-|metadata/version-hint\.text$|(?:.*/)?\.[^/]*$|lost\+found/"
 )
 
 
 def is_table_name(to: str) -> bool:
-    """Whether it may be a table's name in a catalog: ``namespace.table``."""
+    """Whether ``to`` may be a table's name in a catalog: ``namespace.table``."""
     return re.fullmatch(r"[\w-]+(\.[\w-]+)+", to) is not None
 
 
 def metadata_files(place: TablePlace) -> list[str]:
-    """The names of the files of Iceberg's metadata below a place."""
+    """The names of Iceberg's metadata files below a place."""
     mark, is_like = _MARKS["iceberg"]
     return [name for name in _names(place, mark) if is_like.match(name)]
 
 
 def formats_at(address: str) -> list[str]:
-    """The formats whose tables are at the address, by name. Reads one listing a format."""
+    """The formats whose tables are at the address, sorted. Lists the place once per format."""
     place = TablePlace(address)
     return sorted(
         format
@@ -58,8 +58,8 @@ def format_there(address: str, format: str | None) -> str:
     """The format of the table at the address; if there is none, ``format`` or ``iceberg``.
 
     Raises:
-        InvalidConfig: a table of another format is there, or tables of two formats are, or no
-            folder that can be written.
+        InvalidConfig: a table of another format is there, or tables of two formats are, or the
+            place is no folder and none can be made there.
     """
     if not is_address(address):
         _check_folder(address)
@@ -82,10 +82,10 @@ def format_there(address: str, format: str | None) -> str:
 
 
 def check_free(address: str) -> None:
-    """Check, before a table is made, that the place contains nothing but left-overs of lastwrite.
+    """Check, before a table is made, that the place contains only left-overs of lastwrite.
 
     Raises:
-        InvalidConfig: it contains other files, or lies inside another table.
+        InvalidConfig: it contains other files, or is inside another table.
     """
     place = TablePlace(address)
     for found in place.store.list(place.key("")):
@@ -98,11 +98,11 @@ def check_free(address: str) -> None:
             )
     for above in _above(address):
         there: list[str] = []
-        with suppress(LogError):  # who writes here may not be allowed to look there
+        with suppress(LogError):  # the user may not be allowed to read there
             there = formats_at(above)
         if there:
             raise InvalidConfig(
-                f"the place lies inside the {there[0]} table {above}, whose maintenance removes "
+                f"the place is inside the {there[0]} table {above}, whose maintenance removes "
                 "files that it does not name; nothing was changed",
                 path=address,
                 remedy="give a place outside of it with --to",
@@ -112,7 +112,7 @@ def check_free(address: str) -> None:
 def _check_folder(path: str) -> None:
     """
     Raises:
-        InvalidConfig: there is no folder, nor can be one.
+        InvalidConfig: there is no folder, and none can be made.
     """
     at = os.path.abspath(path)
     while not os.path.lexists(at):
@@ -123,11 +123,11 @@ def _check_folder(path: str) -> None:
 
 
 def check_writable(path: str) -> None:
-    """Check that files can be written to a folder, which may not be there yet, or below an address,
+    """Check that files can be written to a folder, which may not exist yet, or below an address,
     where a small object is written and removed.
 
     Raises:
-        InvalidConfig, RemoteFailed: they cannot.
+        InvalidConfig, RemoteFailed: they cannot be written.
     """
     if is_address(path):
         place = TablePlace(path)
@@ -153,7 +153,7 @@ def _names(place: TablePlace, prefix: str) -> Iterator[str]:
 
 
 def _above(address: str) -> Iterator[str]:
-    """The folders above, the nearest first; of a bucket no more than the bucket itself."""
+    """The folders above, the nearest first. For an address the bucket itself is the last."""
     if is_address(address):
         scheme, _, rest = address.rstrip("/").partition("://")
         names = rest.split("/")

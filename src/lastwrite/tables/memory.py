@@ -1,4 +1,4 @@
-"""Memory between the steps of a run, each of which is to have what the one before had."""
+"""Release of memory between the steps of a run, so that each step can use its whole share."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pyarrow as pa
 
 
 def release_memory() -> None:
-    """Let the system have what is free in Arrow's pool and in the heap, which keep it otherwise: of
-    50 M keys an update had 280 MiB of its own in place of 225.
+    """Return free memory of Arrow's pool and of the heap to the system; both keep it otherwise.
+
+    An update of a table of 50 M keys needed 225 MiB of its own with it, and 280 without.
     """
     pa.default_memory_pool().release_unused()
-    with suppress(OSError, AttributeError):  # glibc's alone
+    with suppress(OSError, AttributeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)

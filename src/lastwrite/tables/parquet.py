@@ -1,12 +1,12 @@
-"""A table of plain files of Parquet, and manifests that say which of them are the table.
+"""A table of plain Parquet files, and manifests that name the files of each commit.
 
     _bucket=3/5e91….parquet          rows of one bucket; written once
-    _lastwrite/manifest-7-91c2….json the table as one commit left it: written once
-    _lastwrite/current               the name of the last manifest: replaced by who has seen it
+    _lastwrite/manifest-7-91c2….json the table after one commit; written once
+    _lastwrite/current               the name of the last manifest; replaced by compare-and-swap
 
-Whoever reads by the manifest has one commit, whole. A glob has more: files that were replaced stay
-as long as a manifest that is not forgotten names them, and files that no manifest names yet, or
-ever, lie among them.
+A reader that uses the manifest sees exactly one commit. A glob returns more: replaced files stay
+as long as a manifest that has not expired names them, and there are files that no manifest names
+yet, or that none will ever name.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int = _VERSION
     number: int  # of the commit, from 1
-    before: str  # the manifest that it replaced; empty: none
+    before: str  # the manifest that it replaced; empty if there is none
     written_ms: int
     state: msgspec.Raw  # see ``TableState``
     schema: str  # Arrow's, as base64 of its own form
@@ -53,7 +53,7 @@ class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParquetTable:
-    """The table in the folder, or below the address in a bucket."""
+    """The table in a folder, or below an address in a bucket."""
 
     name = "parquet"
     can_rename = False
@@ -74,13 +74,13 @@ class ParquetTable:
                 made = self._manifest(name) if _number(name) else None
             except CorruptLog:
                 made = None
-            if made is None:  # files that nothing names go when they are old
+            if made is None:  # files without a manifest are removed once they are old
                 return Head(name, None, pa.schema([]), ())
             return self._head(name, made, anew=True)
         made = self._manifest(name)
         if made is None:
             raise CorruptLog(
-                "the manifest of the table is not there",
+                "the manifest of the table is missing",
                 path=self._place.path(name),
                 remedy=f"restore it from a copy, or {ANEW}",
             )
@@ -136,12 +136,12 @@ class ParquetTable:
             raise lost(self.address, name)
         seen = None if found is None else found[1].version
         if not was_put(self._place.store, self._place.key(CURRENT), name.encode(), seen):
-            # It may have been written, and others have built on it since.
+            # The store may have written it, and others may have committed after it since.
             if not any(each == name for each, _ in self._chain()):
                 raise lost(self.address, "nothing" if head is None else head.token)
         return self._head(name, made)
 
-    # ------------------------------------------------------------------ what was
+    # ------------------------------------------------------------------ older manifests
 
     def expire(self, older_than_ms: int) -> int:
         times_ms = {
@@ -150,8 +150,8 @@ class ParquetTable:
         }
         chain = [name for name, _ in self._chain()]
         ended = (n for n, name in enumerate(chain) if times_ms.get(name, 0) < older_than_ms)
-        old = chain[next(ended, len(chain)) + 1 :]  # what a manifest that old has replaced
-        # The oldest first: what is left is a chain at any time.
+        old = chain[next(ended, len(chain)) + 1 :]  # replaced by a manifest that is that old
+        # Remove the oldest first, so that the rest is a chain after a crash.
         for name in reversed(old):
             self._place.store.remove([self._place.key(name)])
         return len(old)
@@ -164,7 +164,7 @@ class ParquetTable:
         return names
 
     def _chain(self) -> Iterator[tuple[str, _Manifest]]:
-        """The manifests, the last first, as far as they are there."""
+        """The manifests that are still there, the last first."""
         found = self._current()
         name = "" if found is None else found[0]
         while name and (made := self._manifest(name)) is not None:
@@ -174,7 +174,7 @@ class ParquetTable:
     # ------------------------------------------------------------------ objects
 
     def _next_number(self, before: str) -> int:
-        """The number of the next commit; after a damaged name, the next that no manifest has."""
+        """The next commit's number. After a damaged name, the lowest above all manifests."""
         numbers = [_number(before)]
         if not numbers[0]:
             listed = self._place.store.list(self._place.key(_MANIFESTS))
@@ -188,7 +188,7 @@ class ParquetTable:
         name = found[0].decode("utf-8", "replace")
         if is_checked and not _number(name):
             raise CorruptLog(
-                f"{name[:80]!r} is no manifest's name",
+                f"{name[:80]!r} is not the name of a manifest",
                 0,
                 self._place.path(CURRENT),
                 f"write the name of the last manifest there, or {ANEW}",
@@ -204,22 +204,22 @@ class ParquetTable:
             made = decode_struct(found[0], _Manifest)
         except msgspec.MsgspecError as error:
             raise CorruptLog(
-                f"no manifest of a table: {error}",
+                f"not a valid manifest: {error}",
                 0,
                 where,
                 f"restore it from a copy, or {ANEW}",
             ) from error
         if made.version != _VERSION:
             raise UnsupportedFormat(
-                f"a manifest of version {made.version}",
+                f"the manifest has version {made.version}",
                 path=where,
-                remedy="it is of a later version of lastwrite: use that one",
+                remedy="a later version of lastwrite wrote it: use that version",
             )
         return made
 
 
 def _number(name: str) -> int:
-    """The number of a manifest's name; 0: it is none."""
+    """The number in a manifest's name. Returns 0 if it is not such a name."""
     if not name.startswith(_MANIFESTS):
         return 0
     text = name.removeprefix(_MANIFESTS).partition("-")[0]

@@ -1,18 +1,18 @@
-"""Deletion vectors of an Iceberg table: a Puffin file a commit, a blob for each file of rows.
+"""Deletion vectors of an Iceberg table: a Puffin file per commit, with a blob for each data file.
 
     ======  ============  =========================================================
     at      type
     ======  ============  =========================================================
     0       4 bytes       magic, ``PFA1``
-    4                     blobs, one behind the other: see ``vectors``
+    4                     blobs, one after the other: see ``vectors``
             4 bytes       magic
-                          JSON: of each blob type, offset, length, properties
+                          JSON: type, offset, length and properties of each blob
     end-12  i32, little   bytes of the JSON
     end-8   4 bytes       flags: none is set, the JSON is not compressed
     end-4   4 bytes       magic
     ======  ============  =========================================================
 
-A manifest says where its file's blob lies, so readers of a table need no footer; pyiceberg reads it.
+Manifests contain the places of blobs, so readers of a table need no footer; pyiceberg reads it.
 
 Source: Iceberg's Puffin, ``deletion-vector-v1``; its table format, Deletion Vectors.
 """
@@ -28,11 +28,11 @@ from lastwrite.tables.vectors import encode
 
 MAGIC: Final = b"PFA1"
 _BLOB: Final = "deletion-vector-v1"
-_POSITION: Final = 2147483645  # the number of the column that a vector is of, ``_pos``
+_POSITION: Final = 2147483645  # the id of the column ``_pos``, to which a vector applies
 
 
 def encode_puffin(deleted: Mapping[str, Int64Array]) -> tuple[bytes, dict[str, tuple[int, int]]]:
-    """A file of the vectors of files of rows, by their names; and offset and length of each."""
+    """A Puffin file of the vectors of data files, and the offset and length of each, by name."""
     parts, at, places, blobs = [MAGIC], len(MAGIC), {}, []
     for name, positions in deleted.items():
         vector = encode(positions)
@@ -41,7 +41,7 @@ def encode_puffin(deleted: Mapping[str, Int64Array]) -> tuple[bytes, dict[str, t
             {
                 "type": _BLOB,
                 "fields": [_POSITION],
-                "snapshot-id": -1,  # both are the commit's, and not known here
+                "snapshot-id": -1,  # the commit sets both; they are not known here
                 "sequence-number": -1,
                 "offset": at,
                 "length": len(vector),

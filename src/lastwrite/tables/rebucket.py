@@ -1,10 +1,10 @@
-"""A table that has outgrown its buckets: its rows move to more of them, in a commit of their own.
+"""Move the rows of a table that has outgrown its buckets to more of them, in a commit of its own.
 
-A bucket is held in memory where it is written, so there must be more of them as a table grows. The
-number at least quadruples, so all that a table ever moves so is a third of what it has at the end.
-One bucket after the other is read, batch by batch, and laid into those that take its place; rows,
-offsets and checksum stay as they are. A run that dies before the commit leaves the old table, and
-one that dies after it the same rows in more buckets.
+A bucket is held in memory while it is written, so a growing table needs more of them. The number
+at least quadruples each time, so all moves together copy a third of the table's final size. Each
+bucket is read batch by batch and distributed over the new buckets. Rows, offsets and checksum stay
+the same. A run that dies before the commit leaves the old table; one that dies after it leaves the
+same rows in more buckets.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from lastwrite.tables.format import DataFile, Head, TableChange, TableFormat
 from lastwrite.tables.memory import release_memory
 from lastwrite.tables.written import fitted, write_bucket
 
-_OUTGROWN = 4  # times the buckets that a table has is what it would get today
+_OUTGROWN = 4  # the ratio of the number for the current size to the present number
 
 
 def buckets_after(buckets: int, table_bytes: int, bucket_bytes: int) -> int:
-    """How many buckets a table of this size is to have that has so many."""
+    """The number of buckets that a table of this size and with ``buckets`` should get."""
     wanted = bucket_count(table_bytes, bucket_bytes)
     return (
         bucket_count(table_bytes, bucket_bytes // 2) if wanted >= _OUTGROWN * buckets else buckets
@@ -41,12 +41,12 @@ def buckets_after(buckets: int, table_bytes: int, bucket_bytes: int) -> int:
 def rebucket(
     format: TableFormat, base: Head, buckets: int, memory_bytes: int, progress: Progress
 ) -> Head:
-    """Let the rows of a table lie in so many ``buckets``; the head that says so.
+    """Distribute the rows of a table over this number of ``buckets``. Returns the new head.
 
     Raises:
         LogHeld: another run has changed the table meanwhile.
         CorruptLog: a file of the table cannot be read.
-        LogError, RemoteFailed: the place refuses the files.
+        LogError, RemoteFailed: the folder or the store refuses the files.
     """
     assert base.state is not None
     run, written = secrets.token_hex(8), list[str]()

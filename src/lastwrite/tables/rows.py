@@ -1,4 +1,4 @@
-"""How records become rows of a table: keys and values decoded, deletes marked."""
+"""Conversion of records to rows of a table: keys and values are decoded, deletes are marked."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from lastwrite.rows.arrow import HEADERS
 from lastwrite.rows.decoded import ERROR, REMEDY, DecodedRows, decoder_of, put_aside
 from lastwrite.tables.columns import KEY, NAMES, RAW_KEY, identity_of
 
-IS_DELETE = "_is_delete"  # of a change; no column of a table
+IS_DELETE = "_is_delete"  # a column of changes, not of tables
 _READ = ("key", "value", "partition", "offset", "timestamp")
 _NO_COLUMN = (
-    "--anew (anew=True) writes the table again with a column _key, which has the bytes of keys; "
+    "--anew (anew=True) rebuilds the table with a column _key, which has the bytes of keys; "
     "on_bad=aside puts such records into a folder"
 )
 
 
 class Rows:
-    """Makes changes of a table of last writes and deletes.
+    """Makes changes of a table from last writes and deletes.
 
     Attributes:
-        read_columns: what is to be read of records for it.
+        read_columns: the columns of records that it needs.
         schema: of the table.
-        identity: the column whose bytes tell keys apart.
+        identity: the column whose bytes identify a key.
         decodes: whether keys or values may be bad.
         aliases, unions: of Avro, by a column's path: see ``ColumnDecoder``.
 
     Args:
-        has_raw_key: whether a table with keys of text has a column of their bytes, too; None: where
-            ``on_bad`` is ``null``, since a key that is no text has a row then.
+        has_raw_key: whether a table with keys of text has a column of their bytes, too. None means
+            it has if ``on_bad`` is ``null``, since a key that is not text has a row then.
 
     Raises:
         InvalidConfig, RemoteFailed: as ``DecodedRows``.
@@ -49,7 +49,7 @@ class Rows:
         has_raw_key: bool | None = None,
     ) -> None:
         self._config, self._topic, self._has_headers = config, topic, has_headers
-        # A bad value that goes aside takes its key's row with it: the older value is not current.
+        # If a bad value goes aside, its key's row is removed, as the older value is not current.
         on_bad = NULL if config.on_bad == ASIDE else config.on_bad
         values = replace(config, key_format="raw", key_schema="", on_bad=on_bad, bad_to="")
         self._values = DecodedRows(values, [*_READ, *[HEADERS] * has_headers], topic)
@@ -58,7 +58,7 @@ class Rows:
             self._keys = decoder_of(config, "key", topic, ())
         self.read_columns = self._values.raw_columns
         if self._keys is not None and "topic" not in self.read_columns:
-            self.read_columns += ("topic",)  # of a record that goes aside
+            self.read_columns += ("topic",)  # for a record that goes aside
         decoders = [*self._values.decoders.values(), *([self._keys] if self._keys else ())]
         self.aliases = {path: names for each in decoders for path, names in each.aliases.items()}
         self.unions = {path: names for each in decoders for path, names in each.unions.items()}
@@ -72,7 +72,7 @@ class Rows:
             fields.append(pa.field(ERROR, pa.string()))
         if self._keys is not None:
             fields[0] = pa.field(KEY, self._keys.type)
-            # Text tells keys apart, unless a key that is no text has a row.
+            # Text identifies keys, unless a key that is not text has a row.
             if has_raw_key is None or config.key_format != "utf8":
                 has_raw_key = config.key_format != "utf8" or config.on_bad == NULL
             if has_raw_key:
@@ -82,21 +82,21 @@ class Rows:
         self.change_schema = self.schema.append(pa.field(IS_DELETE, pa.bool_()))
 
     def fitted_to(self, schema: pa.Schema) -> Rows:
-        """The same rows for a table of this schema, which may tell keys apart by another column."""
+        """The same rows for a table of this schema, which may identify keys by another column."""
         has_raw_key = RAW_KEY in schema.names
         if self._config.key_format != "utf8" or has_raw_key == (RAW_KEY in self.schema.names):
             return self
         return Rows(self._config, self._topic, self._has_headers, has_raw_key)
 
     def changes(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Last writes and deletes, which have ``read_columns``, as rows of ``change_schema``; of a
-        delete all is null but the key and its place. Their order is another.
+        """Convert last writes and deletes, which have ``read_columns``, to ``change_schema``.
 
-        A delete needs the key's bytes alone, so a bad key in it is no error.
+        In a delete all columns are null except the key and its place. The order may change. A
+        delete needs the key's bytes only, so a bad key in it is no error.
 
         Raises:
-            BadValue: a key or a value of a write is bad, and ``on_bad`` is ``fail``; or a key, and
-                the table has no column for its bytes.
+            BadValue: a key or a value of a write is bad, and ``on_bad`` is ``fail``; or a key is
+                bad and the table has no column for its bytes.
         """
         writes, deletes = batch, []
         if batch.column("value").null_count:
@@ -121,7 +121,7 @@ class Rows:
         return made[0] if len(made) == 1 else pa.concat_batches(made)
 
     def _bad_of(self, rows: pa.RecordBatch) -> dict[int, str]:
-        """Which rows are bad, and why: their keys, and their values as far as they are decoded."""
+        """The bad rows with reasons: keys, and values as far as they are decoded."""
         bad: dict[int, str] = {}
         if ERROR in rows.schema.names:
             whys = rows.column(ERROR)
@@ -145,7 +145,7 @@ class Rows:
         if self._keys is not None:
             keys, bad = self._keys.decode(given[KEY])
             given = {**given, KEY: keys, RAW_KEY: given[KEY]}
-            if bad and self.identity == KEY:  # no row has such a key
+            if bad and self.identity == KEY:  # no row can have such a key
                 stays = pa.array([row not in bad for row in range(len(keys))])
                 given = {name: column.filter(stays) for name, column in given.items()}
         rows = len(given[KEY])

@@ -1,12 +1,12 @@
 """A round of a table: from the log's changes to a commit.
 
-Of each bucket that has changes the keys of its files are read, the changed ones are found, and the
-rows there are deleted: by their positions, or, where the format has none, with their file. New
-rows are one more file. So a round costs what has changed, and a pass over keys.
+For each bucket with changes, the keys of its files are read and compared with the changes. Replaced
+rows are deleted: by position, or, if the format has no positions, by rewriting their file. The new
+rows become one more file. So a round costs the changes and a pass over keys.
 
-What deletes and small files cost readers is kept within bounds in the same commit: a bucket with
-many changes, many deleted rows or many files is written anew, worst first. For that a round may
-write four times what it adds; what it leaves of that, later rounds have beside their own.
+The same commit limits the cost of deleted rows and small files for readers: it rewrites buckets
+with many changes, many deleted rows or many files, the worst first. For that a round may write four
+times the bytes that it adds. Later rounds may use the unspent part in addition.
 """
 
 from __future__ import annotations
@@ -55,18 +55,17 @@ from lastwrite.tables.written import fitted, write_bucket
 FIXED = ("key_format", "value_format", "headers")  # settings that only --anew changes
 MANY = 0.2  # of a bucket's rows: changed, or deleted
 MANY_FILES = 8
-_SHARE = 4  # of what a round adds, that it may write anew
-_SMALL_BYTES = 4 << 20  # of buckets that are written anew in any round
+_SHARE = 4  # a round may rewrite this multiple of the bytes that it adds
+_SMALL_BYTES = 4 << 20  # of buckets that any round may rewrite
 
 
 class TableRequest(NamedTuple):
-    """What a table is to be.
+    """The requested table.
 
     Attributes:
-        settings: as ``TableState`` keeps them. Those of ``FIXED`` are the table's, unless it is
-            made anew.
-        buckets: None: by the log's size, or as the table has them.
-        anew: whether all rows are written again, whatever the table says.
+        settings: as in ``TableState``. Those in ``FIXED`` equal the table's, unless it is rebuilt.
+        buckets: None means a number by the log's size, or the table's present number.
+        anew: whether all rows are written again, whatever state the table has.
     """
 
     rows: Rows
@@ -84,16 +83,16 @@ def sync_table(
     wish: TableRequest,
     progress: Progress,
 ) -> TableRound:
-    """Make the table, or bring it up to the end of the logs, which are of one topic. ``head``: as
-    ``format`` has just read it.
+    """Make the table, or update it to the end of the logs, which are of one topic.
 
-    Where somebody rewrote the table's files meanwhile, and no rows, it is done again.
+    ``head`` is the head that ``format`` has just returned. If another program replaced the table's
+    files meanwhile without changing rows, the round is repeated.
 
     Raises:
         CommitConflict: changes are missing: the log begins above the table's offsets, ends below
             them, or is of another topic.
-        InvalidConfig: the table is another one.
-        LogHeld: another run has changed it meanwhile.
+        InvalidConfig: the table has another topic or other settings.
+        LogHeld: another run has changed the table meanwhile.
     """
     if head is None:
         check_free(format.location)
@@ -109,7 +108,7 @@ def sync_table(
 
 
 def _same_rows(one: TableState | None, other: TableState | None) -> bool:
-    """Whether two states are of the same rows, be it in more buckets."""
+    """Whether two states have the same rows, perhaps in different numbers of buckets."""
     if one is None or other is None:
         return one is other
     return replace(one, buckets=other.buckets) == other
@@ -146,13 +145,13 @@ def _brought_up(task: _Task) -> TableRound:
         with suppress(NeedsFullScan):
             return _round(task, state.offsets)
         now = format.head()
-        if now is not None and _same_rows(now.state, state):  # they may have moved
+        if now is not None and _same_rows(now.state, state):  # rows may have moved to more buckets
             task = task._replace(head=now, base=now)
     return _round(task, None)
 
 
 class _Task(NamedTuple):
-    """``base``: the head, unless nothing of it stays."""
+    """One round. ``base`` is the head, or None if nothing of it stays."""
 
     format: TableFormat
     system: RowSystem
@@ -165,7 +164,7 @@ class _Task(NamedTuple):
 
 def _round(task: _Task, since: Mapping[int, int] | None) -> TableRound:
     wish = task.wish
-    if task.base is None or not is_address(task.format.location):  # else two requests a round
+    if task.base is None or not is_address(task.format.location):  # costs two requests per round
         check_writable(task.format.location)
     last = LastWrites(
         task.system,
@@ -194,7 +193,7 @@ def _round(task: _Task, since: Mapping[int, int] | None) -> TableRound:
                 task = _moved(task, buckets)
         with Changes(last, wish.rows, since, wish.memory_bytes // 8) as changes:
             changes.gather(buckets, task.progress)
-            if state is None and not wish.buckets:  # compressed batches tell little of their rows
+            if state is None and not wish.buckets:  # compressed sizes predict rows' sizes badly
                 buckets = max(buckets, bucket_count(changes.bytes, _plain_bytes(wish)))
                 changes.rewrite_buckets(buckets)
             last.close()
@@ -205,7 +204,7 @@ def _round(task: _Task, since: Mapping[int, int] | None) -> TableRound:
 
 
 def _moved(task: _Task, buckets: int) -> _Task:
-    """The task, once the rows that the table has lie in more buckets."""
+    """The task after the table's rows were moved to more buckets."""
     assert task.base is not None and task.base.state is not None
     was = task.base.state.buckets
     task.progress.note(f"the table has outgrown its {was} buckets: its rows move to {buckets}")
@@ -214,18 +213,18 @@ def _moved(task: _Task, buckets: int) -> _Task:
 
 
 def _bucket_bytes(wish: TableRequest) -> int:
-    """A bucket is held in memory where it is written, up to four times over."""
+    """The target size of a bucket, of which up to four copies are in memory while it is written."""
     return max(1 << 20, min(BUCKET_BYTES, wish.memory_bytes // 12))
 
 
 def _plain_bytes(wish: TableRequest) -> int:
-    """How many bytes of rows, as they are in memory, a new table's bucket may have."""
+    """The most bytes of rows, as they are in memory, in a bucket of a new table."""
     return max(2 * _bucket_bytes(wish), wish.memory_bytes // (6 * _threads(wish)))
 
 
 def _threads(wish: TableRequest, plain_bytes: int = 0) -> int:
-    """How many buckets are worked on side by side: two, or more where memory allows it; fewer
-    where a bucket has more than its share of ``plain_bytes`` of rows.
+    """The number of buckets processed in parallel: as many as fit in memory. Buckets whose share of
+    ``plain_bytes`` is large reduce it.
     """
     bucket_bytes = max(_bucket_bytes(wish), plain_bytes // 2)
     return max(1, min(core_count(), wish.memory_bytes // (6 * bucket_bytes)))
@@ -233,13 +232,13 @@ def _threads(wish: TableRequest, plain_bytes: int = 0) -> int:
 
 @dataclass
 class _BucketChanges:
-    """What a look at a bucket has found."""
+    """The result of processing a bucket."""
 
     bucket: int
     added: pa.Table  # rows, in any order
-    came: int  # how many they are
+    came: int  # their number
     gone: dict[str, Int64Array]  # path to positions of rows that are not current any more
-    minus: int  # their share in the checksum
+    minus: int  # their part of the checksum
     plus: int
     files: list[DataFile] = field(default_factory=list)  # new ones
     removed: list[str] = field(default_factory=list)
@@ -252,7 +251,7 @@ class _BucketChanges:
 
 
 class _Round:
-    """One try."""
+    """One attempt of a round."""
 
     def __init__(self, task: _Task, changes: Changes, buckets: int) -> None:
         self._task, self._format, self._changes = task, task.format, changes
@@ -285,7 +284,7 @@ class _Round:
             raise
 
     def _told(self, each: Iterator[_BucketChanges], buckets: Sequence[int]) -> list[_BucketChanges]:
-        """What was found, and how far it is: by what is read of a bucket and comes to it."""
+        """Collect the results and report progress in bytes that are read and added."""
         counts, progress = self._changes.counts, self._task.progress
         a_change = self._changes.bytes / max(1, sum(counts.values()))
         sizes = [
@@ -301,7 +300,7 @@ class _Round:
         return found
 
     def _chosen(self) -> tuple[set[int], int]:
-        """The buckets that are written anew, and the bytes that later rounds may add to theirs."""
+        """The buckets to rewrite, and the bytes that later rounds may rewrite in addition."""
         counts = self._changes.counts
         if self._base is None or self._state is None:
             return set(), 0
@@ -314,7 +313,7 @@ class _Round:
             rows = sum(file.rows for file in files)
             deleted = sum(file.deleted for file in files)
             size = sum(file.size_bytes for file in files)
-            # after a look at all of the log most changes are rows that are there
+            # after a pass over the whole log most changes are rows that are already there
             changed = 0 if self._changes.whole else counts.get(bucket, 0)
             score = max(changed / rows / MANY, deleted / rows / MANY, len(files) / MANY_FILES)
             if score >= 1:
@@ -353,7 +352,7 @@ class _Round:
             self._write(found, [*parts, found.added])
         else:
             self._write(found, [found.added])
-        found.added = found.added.schema.empty_table()  # a slice would keep the rows
+        found.added = found.added.schema.empty_table()  # a slice would keep the rows in memory
         return found
 
     def _deleted(self, bucket: int) -> Mapping[str, Int64Array]:
@@ -363,7 +362,7 @@ class _Round:
     def _looked_up(
         self, bucket: int, files: Sequence[DataFile], deleted: Mapping[str, Int64Array]
     ) -> _BucketChanges:
-        """Which rows go, and which come."""
+        """Find the rows that are removed and those that are added."""
         changes = self._changes.of(bucket)
         known = self._state.deletes_ms if self._state is not None else {}
         self._changes.check_times(changes, known)
@@ -411,7 +410,7 @@ class _Round:
     def _left(
         self, file: DataFile, deleted: Mapping[str, Int64Array], gone: Mapping[str, Int64Array]
     ) -> pa.Table:
-        """The rows of a file that are current."""
+        """The current rows of a file."""
         rows = read_file(file.path, file.size_bytes)
         stays = np.ones(len(rows), np.bool_)
         for which in (deleted, gone):
@@ -419,7 +418,7 @@ class _Round:
         return rows if stays.all() else rows.filter(pa.array(stays))
 
     def _write(self, found: _BucketChanges, parts: Iterable[pa.Table]) -> None:
-        """Write rows, sorted, as one new file; none where there are no rows."""
+        """Write rows, sorted, as one new file. Writes nothing if there are no rows."""
         some = [fitted(part, self._file_schema) for part in parts if len(part)]
         if some:
             path = self._format.data_path(found.bucket, f"{found.bucket:05d}-{self._run}.parquet")
@@ -524,7 +523,7 @@ def _check_topic(
 ) -> None:
     """
     Raises:
-        InvalidConfig: the table is of another topic, which ``anew`` does not replace either.
+        InvalidConfig: the table has another topic; ``anew`` does not replace it either.
     """
     topics = {log.name.topic for log in logs}
     if state.system != system.name or (topics and topics != {state.topic}):
@@ -540,7 +539,7 @@ def _same(format: TableFormat, head: Head, wish: TableRequest) -> TableState:
 
     Raises:
         InvalidConfig: the table was made with other settings.
-        UnsupportedFormat: another program took a column away.
+        UnsupportedFormat: another program removed a column.
     """
     state, where = head.state, format.address
     if state is None:
@@ -555,7 +554,7 @@ def _same(format: TableFormat, head: Head, wish: TableRequest) -> TableState:
     for name, value in wanted.items():
         if has.get(name) != value:
             raise InvalidConfig(
-                f"the table was made with {option_of(name, str(has.get(name)))}, and "
+                f"{option_of(name, str(has.get(name)))} was used to make the table, and "
                 f"{option_of(name, value)} is asked for; nothing was changed",
                 path=where,
                 remedy=f"give {option_of(name, str(has.get(name)))}, or {ANEW}",
@@ -572,7 +571,7 @@ def _same(format: TableFormat, head: Head, wish: TableRequest) -> TableState:
 
 
 def option_of(name: str, value: str) -> str:
-    """A setting as the command line has it."""
+    """A setting as an option of the command line."""
     option = "--" + name.replace("_", "-")
     if name == "headers":
         return option if value == "true" else "--no-headers"

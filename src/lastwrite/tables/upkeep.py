@@ -1,8 +1,8 @@
-"""What a table keeps of its past, and for how long: no job has to see to it.
+"""Retention of a table's past: each run drops old heads and removes files left over.
 
-A head that another replaced can be read for five days, as Iceberg has it. Files that no head names
-that can still be read are of runs that died, or of heads that were forgotten: they go when they are
-a day old, and only those with names as we draw them.
+A replaced head can be read for five days, as in Iceberg. A file that no readable head names belongs
+to a run that died or to a dropped head. It is removed when it is a day old, and only if its name
+has the form that lastwrite generates.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lastwrite.tables.format import TableFormat
 _DAY_MS: Final = 86_400_000
 PAST_MS: Final = 5 * _DAY_MS
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-OURS: Final = re.compile(  # names of files below a table, as lastwrite draws them
+OURS: Final = re.compile(  # names of files below a table that lastwrite generates
     r"(?:(?:data|_bucket=\d+)/\d{5,}-[0-9a-f]{16}(?:-deletes)?\.parquet"
     r"|data/vectors-[0-9a-f]{16}\.puffin"
     r"|_lastwrite/manifest-\d+-[0-9a-f]{32}\.json"
@@ -27,11 +27,12 @@ OURS: Final = re.compile(  # names of files below a table, as lastwrite draws th
 
 
 def tidy(format: TableFormat, now_ms: int, past_ms: int = PAST_MS) -> int:
-    """Forget heads that others replaced ``past_ms`` ago, and remove what no other names;
-    returns how many files went.
+    """Drop heads that were replaced ``past_ms`` ago, and remove files that no other head names.
+
+    Returns the number of removed files.
 
     Raises:
-        LogHeld, RemoteFailed: the table could not be looked at; what went was of no use.
+        LogHeld, RemoteFailed: the table could not be read. No needed file was removed.
     """
     format.expire(now_ms - past_ms)
     address = format.location

@@ -1,12 +1,12 @@
-"""Deletion vectors: the positions of a file's deleted rows as one bitmap. Delta's files of vectors
-and Iceberg's Puffin blobs have the same bytes:
+"""Deletion vectors: the positions of a file's deleted rows as one bitmap. Delta's vector files and
+Iceberg's Puffin blobs have the same bytes:
 
     ======  ============  =========================================================
     at      type
     ======  ============  =========================================================
     0       u32, big      bytes of magic and bitmap together
     4       u32, little   magic, 1681511377
-    8       u64, little   count of bitmaps; of each, by rising key:
+    8       u64, little   count of bitmaps; then for each, by ascending key:
               u32, little   key: the upper half of its positions
               Roaring       the lower halves, Roaring's portable form
     end-4   u32, big      CRC-32 of magic and bitmap
@@ -32,12 +32,12 @@ from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.tables.files import place_of
 
 MAGIC: Final = (1681511377).to_bytes(4, "little")
-AROUND: Final = 8  # bytes of a vector before and after those that its length counts
-_REMEDY = "make the table anew (--anew), or bring the file back from a copy"
+AROUND: Final = 8  # bytes of a vector that its stored length does not include
+_REMEDY = "rebuild the table (--anew), or restore the file from a copy"
 
 
 def encode(positions: Int64Array) -> bytes:
-    """The vector of these positions, which are at least one."""
+    """The vector of these positions, of which there is at least one."""
     bitmap = BitMap64(array("Q", positions.astype("<u8").tobytes()))
     counted = MAGIC + bitmap.serialize()
     return b"".join(
@@ -46,16 +46,16 @@ def encode(positions: Int64Array) -> bytes:
 
 
 def decode(vector: bytes, where: str, at: int = 0) -> Int64Array:
-    """The positions, ascending. ``where`` and ``at``: the file and its byte, for the error.
+    """The positions, ascending. ``where`` and ``at`` are the file and its byte, for the error.
 
     Raises:
         CorruptLog: it is no vector, or a damaged one.
     """
     counted = vector[4:-4]
     if int.from_bytes(vector[:4], "big") != len(counted) or counted[:4] != MAGIC:
-        raise CorruptLog("no deletion vector lies there", at, where, _REMEDY)
+        raise CorruptLog("there is no deletion vector at this position", at, where, _REMEDY)
     if int.from_bytes(vector[-4:], "big") != zlib.crc32(counted):
-        raise CorruptLog("the crc of a deletion vector is wrong", at, where, _REMEDY)
+        raise CorruptLog("a deletion vector has a wrong CRC", at, where, _REMEDY)
     try:
         bitmap = BitMap64.deserialize(counted[4:])
     except (ValueError, IndexError) as error:
@@ -64,21 +64,21 @@ def decode(vector: bytes, where: str, at: int = 0) -> Int64Array:
 
 
 def read(path: str, at: int, size_bytes: int, count: int) -> Int64Array:
-    """The positions of the vector that lies there, ascending.
+    """The positions of the vector at byte ``at``, ascending.
 
     Raises:
-        CorruptLog: it is not there, damaged, or not of so many positions.
+        CorruptLog: it is missing, damaged, or has another number of positions than ``count``.
     """
     store, key = place_of(path)
     target: ByteArray = np.empty(size_bytes, np.uint8)
     try:
         store.read_into(key, target, at)
     except CommitConflict as error:
-        raise CorruptLog("a deletion vector is gone", at, path, _REMEDY) from error
+        raise CorruptLog("the file of a deletion vector is missing", at, path, _REMEDY) from error
     positions = decode(target.tobytes(), path, at)
     if len(positions) != count:
         raise CorruptLog(
-            f"a deletion vector of {len(positions)} rows, and the table says {count}",
+            f"a deletion vector has {len(positions)} rows, but the table's metadata has {count}",
             at,
             path,
             _REMEDY,

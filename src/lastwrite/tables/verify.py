@@ -1,16 +1,16 @@
-"""Proof that a table is its topic up to the offsets that it says, by another way than the one that
-made it: no fingerprint, no election, no index of places.
+"""Proof that a table equals its topic up to the table's offsets, by another method than the one
+that made it: no fingerprint, no election, no index of places.
 
 Every record of the log and every row of the table becomes an entry of hashes (MD5 of the key; MD5
-of key, place and value). Entries are dealt out by the hash of their key, in scratch files where
-they are many; of each part those of the log are sorted, the last of each key is taken, and beside
-it must be a row of the same hashes, or, where it is a delete, none::
+of key, place and value). Entries are divided into parts by the hash of their key, in scratch files
+if there are many. In each part the log's entries are sorted and the last of each key is taken. A
+write must have a row with the same hashes, and a delete must have no row::
 
     log     a@1  b@2  a@3        sorted   a@1 a@3 │ b@2
     table   a@3  b@2             sorted       a@3 │ b@2        proven
 
-A key that was written again beyond those offsets may have lost its older records to a round. Its
-row can neither be proven nor refuted from this log: it is counted apart.
+If a key was written again beyond the table's offsets, a round may have removed its older records.
+Its row can neither be proven nor refuted from this log, and is counted separately.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from lastwrite.tables.files import read_file
 from lastwrite.tables.format import Head, TableFormat, TableState
 
 _PARTS = 64
-_FEW_BYTES = 4 << 20  # so many are compared at once
+_FEW_BYTES = 4 << 20  # of entries that are compared at once
 _COLUMNS = ("key", "value", "offset", "timestamp")
 _ENTRY = np.dtype(
     [
@@ -69,13 +69,13 @@ def verify(
     limit: int = 20,
     progress: Progress | None = None,
 ) -> TableProof:
-    """Hold the table against the log. Names the first ``limit`` keys that differ.
+    """Compare the table with the log. Names the first ``limit`` keys that differ.
 
-    Values are compared where the table has them as they were written; where it has them decoded,
-    the place in the log that each row is from.
+    Values are compared if the table has them as they were written. If it has them decoded, the
+    rows' places in the log are compared.
 
     Raises:
-        CommitConflict: the log has not all that the table is of.
+        CommitConflict: the log does not contain all offsets of the table.
         CorruptLog, UnsupportedFormat: a record or a file cannot be read.
     """
     state = head.state
@@ -139,10 +139,10 @@ def _check_there(system: RowSystem, logs: Sequence[PartitionLog], state: TableSt
         log = found.get(partition)
         if log is None or system.end_of(log, True) < offset or system.lost_after(log, offset):
             raise CommitConflict(
-                f"of partition {partition} the log does not have what the table has, up to "
+                f"the log lacks records of partition {partition} that the table has, up to offset "
                 f"{offset}",
                 path=state.topic if log is None else log.folder,
-                remedy="name the log that the table was made from; or make the table anew (--anew)",
+                remedy="name the log that the table was made from, or rebuild the table (--anew)",
             )
 
 
@@ -152,7 +152,7 @@ def _check_there(system: RowSystem, logs: Sequence[PartitionLog], state: TableSt
 def _records(
     system: RowSystem, logs: Sequence[PartitionLog], limits: Limits, progress: Progress
 ) -> Iterator[tuple[RecordColumns, int]]:
-    """All records that readers get, and each block's partition."""
+    """All committed records, in blocks with their partition."""
     ordered = sorted(logs, key=lambda log: log.name.partition)
     units = [
         unit for log in ordered for unit in row_units(system, log, _COLUMNS, is_committed=True)
@@ -171,7 +171,7 @@ def _of_records(
     system: RowSystem,
     has_values: bool,
 ) -> np.ndarray:
-    """Entries of those that have keys."""
+    """The entries of the records that have keys."""
     records = records.take(np.flatnonzero(records.keys[1] >= 0))
     keys = bytes_of(records.data, *records.keys)
     lengths = records.values[1]
@@ -188,7 +188,7 @@ def _of_records(
 def _rows(
     format: TableFormat, head: Head, has_values: bool, progress: Progress
 ) -> Iterator[pa.Table]:
-    """The rows of each file that are not deleted."""
+    """The rows of each file, without the deleted ones."""
     identity = identity_of(head.schema)
     columns = [identity, PARTITION, OFFSET, *[VALUE] * has_values]
     for bucket, files in head.in_bucket().items():
@@ -217,7 +217,7 @@ def _of_rows(table: pa.Table, has_values: bool) -> np.ndarray:
 def _hashed(
     made: np.ndarray, keys: Sequence[bytes], values: Sequence[bytes | None] | None
 ) -> np.ndarray:
-    """Fill in the hashes; of a record it takes where it lies, and, where given, its value."""
+    """Fill in the hashes. The row's hash covers the key, its place, and the value if given."""
     made["one"], made["two"] = _words([md5(key).digest() for key in keys])
     places = np.empty(len(made), np.dtype([("partition", "<i4"), ("offset", "<i8")]))
     places["partition"], places["offset"] = made["partition"], made["offset"]
@@ -241,8 +241,9 @@ def _key_hash(entry: np.void) -> bytes:
 
 
 class _Parts:
-    """Entries by the first bits of their keys' hashes, each part in the order in which it came; in
-    memory, and beyond a limit in scratch files.
+    """Entries divided by the first bits of their keys' hashes, each part in the order of arrival.
+
+    Entries are in memory, and beyond a limit in scratch files.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -305,7 +306,7 @@ def _read(block: tuple[str, int, int]) -> np.ndarray:
 
 
 class _ComparedRows(NamedTuple):
-    """``differences``: by kind, of each the row and the record; one of them may be the other."""
+    """``differences``: by kind, pairs of row and record; if one is missing, both are the other."""
 
     proven: int
     unproven: int
@@ -317,7 +318,7 @@ def _compared(part: np.ndarray, has_values: bool) -> _ComparedRows:
     last = _last_writes(part[(kinds == _WRITE) | (kinds == _DELETE)])
     live = last[last["kind"] == _WRITE]
     rows = part[kinds == _ROW]
-    # By key: the last write, the row, and whether there is more beyond the offsets.
+    # By key: the last write, the row, and whether there are records beyond the offsets.
     whole = np.concatenate([live, rows, part[kinds == _LATER]])
     order = np.lexsort((whole["two"], whole["one"]))
     is_new = _is_new(whole[order], "one", "two")
@@ -337,7 +338,7 @@ def _compared(part: np.ndarray, has_values: bool) -> _ComparedRows:
     both = has_row & has_record
     is_there = (row["partition"] == record["partition"]) & (row["offset"] == record["offset"])
     is_same = (row["row_one"] == record["row_one"]) & (row["row_two"] == record["row_two"])
-    # A round may have taken the record of a row from the log, if a later one has the key.
+    # A round may have removed the record of a row from the log if a later one has the key.
     may_be = is_later & has_row & (~has_record | (both & (row["offset"] > record["offset"])))
     found = {
         "twice": is_twice,
@@ -361,11 +362,11 @@ def _compared(part: np.ndarray, has_values: bool) -> _ComparedRows:
 
 
 def _last_writes(entries: np.ndarray) -> np.ndarray:
-    """Of each key: in a partition the last, between partitions the one of the later time, and of
-    equally late ones that of the larger partition.
+    """The last write of each key: within a partition the last, between partitions the one with the
+    later time, and of equal times the one of the larger partition.
     """
     order = np.lexsort((entries["partition"], entries["two"], entries["one"]))
-    entries = entries[order]  # as stable as the log
+    entries = entries[order]  # lexsort is stable, so the log's order remains
     entries = entries[np.roll(_is_new(entries, "one", "two", "partition"), -1)]
     order = np.lexsort((entries["partition"], entries["time"], entries["two"], entries["one"]))
     entries = entries[order]
@@ -374,7 +375,7 @@ def _last_writes(entries: np.ndarray) -> np.ndarray:
 
 
 def _is_new(entries: np.ndarray, *names: str) -> np.ndarray:
-    """Where another begins; the first is one."""
+    """Whether an entry differs from the one before. The first entry does."""
     is_new = np.zeros(len(entries), np.bool_)
     is_new[:1] = True
     for name in names:
@@ -393,7 +394,7 @@ def _names(
     limits: Limits,
     wanted: set[bytes],
 ) -> dict[bytes, bytes]:
-    """The keys that have these hashes: one more pass, until all are found."""
+    """The keys that have these hashes, found by one more pass."""
     found: dict[bytes, bytes] = {}
 
     def keys_of_rows() -> Iterator[list[bytes]]:

@@ -1,4 +1,4 @@
-"""A bucket's new file."""
+"""Write a bucket's new file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def write_bucket(path: str, bucket: int, rows: pa.Table, identity: str) -> DataF
     """Write rows, sorted by the column ``identity``, as one file.
 
     Raises:
-        LogError, RemoteFailed: the place refuses it.
+        LogError, RemoteFailed: the folder or the store refuses it.
     """
     order = order_of(as_bytes(rows.column(identity)))
     if order is not None:  # rows of one chunk move faster
@@ -29,8 +29,9 @@ def write_bucket(path: str, bucket: int, rows: pa.Table, identity: str) -> DataF
 
 
 def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows in a schema that has all their columns, and perhaps more. Where both have Iceberg's
-    numbers of columns, these tell which is which, and names may be others.
+    """The rows in a schema that has all their columns, and perhaps more.
+
+    If both have Iceberg's column ids, columns match by id, and names may differ.
     """
     columns = []
     for each in schema:
@@ -39,7 +40,7 @@ def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
             columns.append(pa.nulls(len(rows), each.type))
             continue
         column, kind = rows.column(has.name), _with_names(has.type, each.type)
-        if kind != column.type:  # names are no part of how it lies in memory
+        if kind != column.type:  # names do not change the layout in memory
             chunks = [chunk.view(kind) for chunk in column.chunks]
             column = pa.chunked_array(chunks, kind)
         columns.append(column.cast(each.type))
@@ -59,7 +60,7 @@ def _number(field: pa.Field) -> bytes | None:
 
 
 def _with_names(has: pa.DataType, wanted: pa.DataType) -> pa.DataType:
-    """A type with the names of the fields that the wanted one has by the same numbers."""
+    """A type with the wanted type's names for fields of the same ids."""
     if pa.types.is_struct(has) and pa.types.is_struct(wanted):
         fields, theirs = list(has), {_same_field(each, list(has)): each for each in wanted}
         return pa.struct([_field_with_names(each, theirs.get(each)) for each in fields])
