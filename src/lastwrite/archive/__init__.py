@@ -1,1 +1,1 @@
-"""What an archive is, whatever system its logs are of: manifests, rounds on them, and waste."""
+"""Archives, independent of the system: manifests, rounds on partitions, and waste."""

@@ -1,10 +1,10 @@
-"""What a system gives so that an archive follows its live cluster, and knows nothing of who asks.
+"""The interface through which an archive follows a live cluster of any system.
 
     for each source     open(wanted) -> Followed, once
-    for each turn       bring() -> a FollowedLog a partition, in the thread of whoever follows
+    for each turn       bring() -> a FollowedLog per partition, in the caller's thread
     at the end          stop(), from any thread; then close()
 
-A system adds one function, ``FollowRequest`` in and ``FollowResult`` out, to ``commands.following``.
+A system adds one function from ``FollowRequest`` to ``FollowResult`` to ``commands.following``.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from lastwrite.storage.choice import Topics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowRequest:
-    """What is to be followed.
+    """The topics to follow, and how.
 
-    ``config``: gives the settings as they are at each turn. ``progress`` is told of bytes as they
-    come, and of what is worth a note.
+    ``config`` returns the settings of each turn. ``progress`` receives fetched bytes and notes.
     """
 
     sources: Sequence[str]  # of one scheme
@@ -36,30 +35,33 @@ class FollowRequest:
     overrides: Sequence[Override]
     limits: Limits
     progress: Progress
-    sets_aside: bool = False  # what cannot be continued: see ``lastwrite fetch --set-aside``
+    sets_aside: bool = False  # logs that cannot be continued: ``lastwrite fetch --set-aside``
     accepts_gap: bool = False  # see ``lastwrite fetch --accept-gap``
-    is_once: bool = False  # there is one turn: topics that are not there are an error
+    is_once: bool = False  # there is one turn, and missing topics are an error
 
 
 class FollowResult(Protocol):
-    """The topics of a live cluster that an archive follows. Neither ``fetch_batches`` nor ``close`` is
-    called by two threads at once.
+    """The topics of a live cluster that an archive follows.
+
+    ``fetch_batches`` and ``close`` must not be called by two threads at once.
     """
 
     def fetch(self) -> Sequence[FollowedLog]:
-        """One turn: what is new of every partition that is wanted, topics that have come since the
-        last turn included, each committed by itself. What keeps one back is in its report, and
-        keeps no other back.
+        """One turn: fetch the new records of every selected partition, also of new topics.
+
+        Each partition is committed on its own. The report of a partition that cannot be fetched
+        has the reason; the other partitions are fetched.
 
         Raises:
-            RemoteFailed: the cluster does not answer at all. The next turn asks again.
-            LogError: it was stopped, or can never be done.
+            RemoteFailed: the cluster does not respond. The next turn tries again.
+            LogError: it was stopped, or cannot succeed at all.
         """
 
     def stop(self) -> None:
-        """Let ``fetch_batches`` come to its end soon: what has come since the last commit goes. May be
-        called from any thread, and before ``fetch_batches``.
+        """Make ``fetch_batches`` end soon. Data fetched since the last commit is discarded.
+
+        May be called from any thread, and before ``fetch_batches``.
         """
 
     def close(self) -> None:
-        """Give conversations back."""
+        """Close the connections."""

@@ -1,5 +1,6 @@
-"""Gaps of an archive: records that were lost between two fetches, and that ``--accept-gap`` has
-accepted as lost. The manifest of a partition notes them, and each command that reads it names them.
+"""Gaps of an archive: records lost between two fetches, and accepted as lost by ``--accept-gap``.
+
+The manifest of a partition records them, and each command that reads it reports them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from lastwrite.model.log import PartitionLog, Problem, ProblemKind
 
 
 def words_of(what: str) -> str:
-    """A sentence about a gap; ``what``: the records, in the plural."""
+    """A sentence about a gap. ``what`` names the records, in the plural."""
     return (
         f"{what} were lost before they were fetched: keys that were written or deleted there have "
         "the value from before"
@@ -24,11 +25,11 @@ def gap_at(path: str, words: str) -> Problem:
 
 
 class RecordsLost(UserWarning):
-    """An archive lacks records that were lost before they were fetched."""
+    """Records of an archive were lost before they were fetched."""
 
 
 def warn_of(gaps: Iterable[Problem], named: set[str]) -> None:
-    """Warn of each gap that is not in ``named`` yet, which then has it."""
+    """Warn of each gap that is not in ``named`` yet, and add it there."""
     for gap in gaps:
         if str(gap) not in named:
             named.add(str(gap))

@@ -1,4 +1,4 @@
-"""Logs on their way into an archive, several at once: what each system's ``fetch`` does alike."""
+"""Fetch several logs into an archive in parallel: the part of ``fetch`` that all systems share."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from lastwrite.model.progress import Progress
 from lastwrite.reports.fetching import FetchedLog, HoldReason, LogsFetched
 from lastwrite.storage.machine import core_count
 
-Advance = Callable[[int], None]  # is told of bytes that were written
-_MOST_AT_ONCE = 4  # kernels and requests run beside each other, Python does not
+Advance = Callable[[int], None]  # is called with the number of bytes written
+_MOST_AT_ONCE = 4  # kernels and requests run in parallel, Python code does not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestResult:
-    """What came into a partition of the archive."""
+    """The data that was added to a partition of the archive."""
 
     first_offset: int
     end_offset: int
     segments: int
     bytes: int
-    is_new: bool  # the partition was not in the archive
-    foreign_bytes: int = 0  # of what it names where it lies
-    gap: str | None = None  # what was accepted as lost before it
+    is_new: bool  # the partition is new in the archive
+    foreign_bytes: int = 0  # of objects that it references without copying them
+    gap: str | None = None  # the records before it that were accepted as lost
 
     def of(self, found: FetchedLog) -> FetchedLog:
-        """The partition's report with it."""
+        """The partition's report with these values."""
         return structs.replace(
             found,
             first_offset=self.first_offset,
@@ -54,14 +54,14 @@ class IngestResult:
 
 
 def max_parallel() -> int:
-    """How many partitions are brought at the same time."""
+    """The number of partitions fetched in parallel."""
     return min(_MOST_AT_ONCE, core_count())
 
 
 def fetch_all(
     folders: Sequence[str], to: str, bring: Callable[[str, Advance], FetchedLog], progress: Progress
 ) -> LogsFetched:
-    """Bring each of the ``folders`` into the archive ``to``."""
+    """Fetch each of the ``folders`` into the archive ``to``."""
     turn = Lock()
 
     def advance(done_bytes: int) -> None:
@@ -74,8 +74,10 @@ def fetch_all(
 
 
 def fetch_with_retry(found: FetchedLog, bring: Callable[[], FetchedLog]) -> FetchedLog:
-    """The report of one partition that ``fetch_batches`` brings; it is repeated, see ``Attempts``, where
-    the partition or the archive changed meanwhile. ``found``: the report if nothing comes.
+    """The report of fetching one partition with ``fetch_batches``.
+
+    ``fetch_batches`` is retried, see ``Attempts``, if the partition or the archive changed meanwhile.
+    ``found`` is the report if nothing is fetched.
     """
     attempts = Attempts()
     try:
@@ -91,7 +93,7 @@ def fetch_with_retry(found: FetchedLog, bring: Callable[[], FetchedLog]) -> Fetc
 
 
 def hold_reason_of(error: Exception) -> HoldReason:
-    """Why an error keeps a partition back, in a word."""
+    """The reason why an error prevents fetching a partition, as one value."""
     if isinstance(error, NotContinued):
         return HoldReason(error.held)
     if isinstance(error, CorruptLog):
@@ -101,9 +103,7 @@ def hold_reason_of(error: Exception) -> HoldReason:
 
 
 def rejected_report(found: FetchedLog, log: PartitionLog) -> FetchedLog | None:
-    """The report of a log in which something is wrong, and of which nothing is brought; None:
-    nothing is.
-    """
+    """The report of a log that is not fetched because of a problem. None if there is no problem."""
     damage = next((problem for problem in log.problems if not problem.is_note), None)
     if damage is None:
         return None

@@ -1,10 +1,10 @@
-"""Where partitions lie in an archive, and what of it an address names.
+"""The folders of an archive, and the part of it that an address selects.
 
     ARCHIVE/kafka/TOPIC/N/manifest.json
     ARCHIVE/rocketmq/TOPIC/N/manifest.json
     ARCHIVE/pulsar/TENANT/NAMESPACE/persistent/TOPIC/manifest.json
 
-An address may be that of the archive, of a partition, or of any folder between.
+An address may be that of the archive, of a partition, or of any folder in between.
 """
 
 from __future__ import annotations
@@ -20,30 +20,34 @@ from lastwrite.storage.objects.address import is_address, store_at
 from lastwrite.storage.objects.bucket import AT_ONCE
 from lastwrite.storage.objects.store import ObjectInfo, ObjectStore
 
-_AT_ONCE = 16  # requests that wait for the store at the same time
-_SOME = 16  # folders that are opened to see whether something is an archive: all of one are alike
-_LEVELS = {"kafka": 2, "rocketmq": 2, "pulsar": 4}  # of folders between a system's and a partition
+_AT_ONCE = 16  # parallel requests to the store
+_SOME = 16  # folders checked to see whether a path is an archive: one archive has one layout
+_LEVELS = {
+    "kafka": 2,
+    "rocketmq": 2,
+    "pulsar": 4,
+}  # folder levels between a system's folder and a partition
 
 
 def partition_address(archive: str, system: str, *names: str | int) -> str:
-    """The address of a partition, by the names of the folders that it lies in."""
+    """The address of a partition, by the names of the folders that contain it."""
     return "/".join([archive.rstrip("/"), system, *(quote(str(name), safe="") for name in names)])
 
 
 def systems_at(path: str) -> list[str]:
-    """The systems of which partitions lie in the archive at ``path``; none: it is no archive.
+    """The systems with partitions in the archive at ``path``. Empty if it is not an archive.
 
     Raises:
-        RemoteFailed: the store does not answer.
+        RemoteFailed: the store does not respond.
     """
     return sorted({system for system, _ in _partitions(path, is_partition, first_only=True)})
 
 
 def first_partition_at(path: str, system: str) -> str | None:
-    """The address of one of the system's partitions at ``path``; None: there is none.
+    """The address of one of the system's partitions at ``path``. None if there is none.
 
     Raises:
-        RemoteFailed: the store does not answer.
+        RemoteFailed: the store does not respond.
     """
     found = _partitions(path, is_partition, first_only=True)
     return next((folder for its, folder in found if its == system), None)
@@ -53,18 +57,19 @@ def partitions_at(path: str, system: str | None = None) -> list[str]:
     """The addresses of the partitions at ``path``, of all systems or of one.
 
     Raises:
-        RemoteFailed: the store does not answer.
+        RemoteFailed: the store does not respond.
     """
     found = _partitions(path, is_partition)
     return [folder for name, folder in found if system in (None, name)]
 
 
 def manifests_at(path: str, system: str) -> list[tuple[str, ObjectInfo]]:
-    """The addresses of the system's partitions at ``path``, each with its manifest's object, which
-    is not read.
+    """The addresses of the system's partitions at ``path``, each with its manifest's object.
+
+    The manifests are not read.
 
     Raises:
-        RemoteFailed: the store does not answer.
+        RemoteFailed: the store does not respond.
     """
     manifests: dict[str, ObjectInfo] = {}
 
@@ -82,8 +87,10 @@ def manifests_at(path: str, system: str) -> list[tuple[str, ObjectInfo]]:
 def _partitions(
     path: str, is_there: Callable[[str], bool], first_only: bool = False
 ) -> Iterator[tuple[str, str]]:
-    """System and address of each partition, as ``is_there`` says of an address; ``first_only``: of
-    the first of each system.
+    """The system and address of each partition.
+
+    ``is_there`` returns whether an address has a partition. With ``first_only`` only the first of
+    each system is returned.
     """
     base = path.rstrip("/") if is_address(path) else os.path.abspath(path)
     if not is_address(path) and not os.path.isdir(base):
@@ -91,7 +98,7 @@ def _partitions(
     store, prefix = store_at(base)
     steps = base.split("/")
     is_found = False
-    # An archive, too, or a topic of it may be called as a system is.
+    # an archive, or a topic in it, may have a system's name
     for system, depth in _depths(steps):
         for found in _of_system(store, prefix, (system, base, depth), is_there, first_only):
             is_found = True
@@ -133,8 +140,9 @@ def _of_system(
 def _named_by_one_page(
     store: ObjectStore, prefix: str, place: tuple[str, str, int]
 ) -> list[str] | None:
-    """The addresses that have a manifest, of an archive so small that one request lists all of its
-    objects; None if it is larger. To list the folders instead is a request for each topic.
+    """The addresses with a manifest, if the archive is so small that one request lists all objects.
+
+    None if it is larger. Listing the folders instead takes one request per topic.
     """
     system, address, depth = place
     listed = list(itertools.islice(store.list(_inside(prefix)), AT_ONCE))
@@ -155,9 +163,7 @@ def _inside(prefix: str) -> str:
 
 
 def _depths(steps: list[str]) -> Iterator[tuple[str, int]]:
-    """The systems in a folder of which the path may lie, each with how many levels of folders are
-    between it and partitions then.
-    """
+    """For each system whose folder may contain the path, the levels from there to a partition."""
     for system, levels in _LEVELS.items():
         for below in range(levels + 1):
             if len(steps) <= below or steps[-1 - below] != system:
@@ -168,7 +174,7 @@ def _depths(steps: list[str]) -> Iterator[tuple[str, int]]:
 
 
 def _fits(system: str, depth: int, name: str) -> bool:
-    """Whether a folder may be called so, ``depth`` levels above what is in a partition's."""
+    """Whether a folder ``depth`` levels above a partition's files may have this name."""
     if system == "pulsar":
         return depth != 2 or name == "persistent"
     return depth != 1 or name.isdigit()
@@ -181,7 +187,7 @@ def _below(
     is_there: Callable[[str], bool],
     most: int | None,
 ) -> Iterator[str]:
-    """The partitions as many folders below; of each folder only the first ``most`` are opened."""
+    """The partitions ``depth`` levels below. Of each folder only the first ``most`` are opened."""
     system, address, depth = place
     if depth == 0:
         if is_there(address):
@@ -196,5 +202,5 @@ def _below(
     if most is not None or len(names) < 2:
         yield from itertools.chain.from_iterable(map(below, names[:most]))
         return
-    with ThreadPoolExecutor(_AT_ONCE, "list") as pool:  # a request is mostly waiting
+    with ThreadPoolExecutor(_AT_ONCE, "list") as pool:  # requests spend most of their time waiting
         yield from itertools.chain.from_iterable(pool.map(lambda name: list(below(name)), names))

@@ -1,27 +1,27 @@
-"""The manifest: which objects of an archive's partition count. The only one that is ever replaced.
+"""The manifest: the list of a partition's current objects. Only manifests are ever replaced.
 
 ====================== =====================================================================
 field                  meaning
 ====================== =====================================================================
 ``version``            2; 1 is Pulsar's ``compacted.json``
-``system``             whose log it is: ``kafka``, ``rocketmq``, ``pulsar``
+``system``             the log's system: ``kafka``, ``rocketmq``, ``pulsar``
 ``topic, partition``   its name
-``generation``         1, and one more by each commit
-``nonce``              drawn for each commit: two manifests are never the same bytes
-``former``             the nonces of the 64 generations before, newest first
-``round``              the id of the round that committed it; its journal may still be there
-``written_ms``         by the writer's clock; for people
-``writer``             ``lastwrite VERSION HOST:PID``; for people
-``objects``            every object that the log is made of: ``key`` (below the partition; of a
-                       foreign one the whole address), ``bytes``, ``etag``, ``foreign``
-``unused``             objects that earlier generations had and nobody has removed yet: ``key``,
-                       ``bytes``, ``since_ms`` by the store's clock, ``generation`` that no
-                       longer has them
-``log``                what the system says of its log, in its own words
+``generation``         1, increased by one with each commit
+``nonce``              random for each commit, so that no two manifests are equal
+``former``             the nonces of the previous 64 generations, newest first
+``round``              the id of the round that committed it; its journal may still exist
+``written_ms``         by the writer's clock; informative
+``writer``             ``lastwrite VERSION HOST:PID``; informative
+``objects``            every object of the log: ``key`` (relative to the partition; the whole
+                       address of a foreign one), ``bytes``, ``etag``, ``foreign``
+``unused``             objects of earlier generations that are not deleted yet: ``key``,
+                       ``bytes``, ``since_ms`` by the store's clock, and the ``generation``
+                       from which on they are unused
+``log``                the log's metadata in the system's own format
 ``checksum``           CRC-32C of the text before it, 8 hex digits
 ====================== =====================================================================
 
-Why so: docs/decisions/archives.md.
+Reasons: docs/decisions/archives.md.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ FORMER = 64
 LIMIT_BYTES = 64 << 20
 _END = b',"checksum":"'
 _REMEDY = (
-    "bring the manifest back from the bucket's versions or a copy of the archive; "
+    "restore the manifest from the bucket's versions or a copy of the archive; "
     "no object was touched"
 )
 
 
 class DataObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An object that a log is made of."""
+    """An object that a log consists of."""
 
     key: str
     bytes: int
     etag: str = ""
-    is_foreign: bool = msgspec.field(default=False, name="foreign")  # another writer's: only read
+    is_foreign: bool = msgspec.field(default=False, name="foreign")  # another writer's; read only
 
 
 class Unused(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that was replaced, for readers of the generation before."""
+    """A replaced object, kept for readers of earlier generations."""
 
     key: str
     bytes: int
@@ -61,7 +61,7 @@ class Unused(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """See the module."""
+    """The fields of the module's table."""
 
     version: int = VERSION
     system: str
@@ -78,12 +78,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     log: msgspec.Raw = msgspec.Raw(b"null")
 
     def has_made(self, nonce: str) -> bool:
-        """Whether the commit with this nonce counts: this generation, or one before it."""
+        """Whether the commit with this nonce succeeded: it is this generation or an earlier one."""
         return nonce == self.nonce or nonce in self.former
 
     @property
     def own_keys(self) -> frozenset[str]:
-        """Keys of the objects that are the archive's own."""
+        """The keys of the objects that belong to the archive."""
         return frozenset(each.key for each in self.objects if not each.is_foreign)
 
 
@@ -92,30 +92,32 @@ class _Version(msgspec.Struct):
 
 
 def encode(manifest: Manifest) -> bytes:
-    """The manifest's bytes, the checksum last.
+    """Encode a manifest, its checksum last.
 
     Raises:
-        LogError: they are more than is ever read.
+        LogError: it is larger than the size that is ever read.
     """
     text = msgspec.json.encode(manifest)[:-1]
     if len(text) > LIMIT_BYTES - 64:
         raise LogError(
             f"the manifest would have {len(text)} bytes, more than {LIMIT_BYTES}",
-            remedy="let the archive's segments be larger, or the topic have more partitions",
+            remedy="use larger segments in the archive, or more partitions",
         )
     return text + _END + b'%08x"}' % google_crc32c.value(text)
 
 
 def decode(data: bytes, address: str) -> Manifest:
-    """A manifest of its bytes; ``address`` is for errors.
+    """Decode a manifest. ``address`` is for error messages.
 
     Raises:
-        CorruptLog: they are cut, changed, or no manifest.
-        UnsupportedFormat: a newer version wrote them.
+        CorruptLog: it is truncated, changed, or not a manifest.
+        UnsupportedFormat: a newer version wrote it.
     """
     text, end, said = data.rpartition(_END)
     if not end:
-        raise CorruptLog("the manifest is cut short, or none", len(data), address, _REMEDY)
+        raise CorruptLog(
+            "the manifest is truncated, or not a manifest", len(data), address, _REMEDY
+        )
     if said != b'%08x"}' % google_crc32c.value(text):
         raise CorruptLog("the manifest's checksum does not match", len(text), address, _REMEDY)
     try:
@@ -128,8 +130,8 @@ def decode(data: bytes, address: str) -> Manifest:
             )
         manifest = decode_struct(text + b"}", Manifest)
     except msgspec.MsgspecError as error:
-        raise CorruptLog(f"no manifest: {error}", 0, address, _REMEDY) from error
-    # By these keys objects are removed.
+        raise CorruptLog(f"not a manifest: {error}", 0, address, _REMEDY) from error
+    # objects are deleted by these keys
     for key in (*manifest.own_keys, *(each.key for each in manifest.unused)):
         if not key.startswith("data/") or any(part in ("", ".", "..") for part in key.split("/")):
             raise CorruptLog(f"{key!r} is not below data/", 0, address, _REMEDY)

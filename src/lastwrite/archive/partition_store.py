@@ -1,15 +1,16 @@
-"""A partition's place in an archive: its manifest, the journals of rounds, and what is waste.
+"""A partition of an archive: its manifest, the journals of rounds, and waste.
 
-    manifest.json               replaced by whoever has seen what it replaces
-    data/<round>-<attempt>/…    written once, under names that nobody else draws
-    rounds/<round>.json         the journal: there from before the first object until the commit
+    manifest.json               replaced only by a writer that has read the present one
+    data/<round>-<attempt>/…    written once, under unique names
+    rounds/<round>.json         a journal, which exists from before the first object to the commit
 
-No lease and no lock: two rounds may run; one wins the manifest, the other's objects are waste that
-its journal names. A round can only replace the very manifest that it read when it began; so what it
-wrote can be named later only while that one counts, and a sweep sees to it that it does not before
-it removes anything. Clocks, which are the store's, only decide how long others are spared.
+There is no lease and no lock. Two rounds may run: one commits the manifest, and the other's objects
+are waste, found by its journal. A round can replace only the manifest that it read at its start, so
+its objects can become referenced only while that manifest is current. A sweep makes sure that it is
+not before it deletes anything. The clock is the store's, and only decides how long others' objects
+are spared.
 
-Why so: docs/decisions/archives.md.
+Reasons: docs/decisions/archives.md.
 """
 
 from __future__ import annotations
@@ -52,18 +53,20 @@ from lastwrite.storage.objects.store import ObjectInfo, ObjectStore, Version
 
 MANIFEST = "manifest.json"
 DATA, ROUNDS = "data/", "rounds/"
-RENEW_MS = 600_000  # a journal that is younger is of a round that may still run
-BUSY_MS = 2 * RENEW_MS  # younger still: who would begin another one waits
-ABANDONED_MS = 86_400_000  # one that is older, of a round that does not
-GRACE_MS = 3_600_000  # for which readers of a replaced manifest find its objects
-PINNED_MS = 2 * GRACE_MS  # a pin that is older is of a reader that has died
+RENEW_MS = 600_000  # the round of a younger journal may still run
+BUSY_MS = 2 * RENEW_MS  # while a journal is younger, other rounds wait
+ABANDONED_MS = 86_400_000  # the round of an older journal is dead
+GRACE_MS = 3_600_000  # time for which readers of a replaced manifest find its objects
+PINNED_MS = 2 * GRACE_MS  # the reader of an older pin is dead
 _PIN, _CLOCK = "pin-", "clock-"
-_JUST_S, _JUST_READ, _JUST_BYTES = 60.0, 4096, 16 << 10  # for so long, so many, each up to
+# the cache of manifests: seconds, number, largest
+_JUST_S, _JUST_READ, _JUST_BYTES = 60.0, 4096, 16 << 10
 
 
 class VersionedManifest(NamedTuple):
-    """A manifest, and the object that it was read from. Of one that was just written nobody knows
-    yet when, by the store's clock: ``modified_ms`` is 0.
+    """A manifest, and the object that it was read from.
+
+    ``modified_ms`` is 0 right after a write, because the store's time is not known.
     """
 
     manifest: Manifest
@@ -71,50 +74,48 @@ class VersionedManifest(NamedTuple):
 
 
 class Journal(msgspec.Struct, frozen=True, kw_only=True):
-    """What a round says before it writes."""
+    """The journal that a round writes before its first object."""
 
     round: str
-    generation: int  # that it read
-    seen: str = ""  # the version of that manifest, which alone it can replace
+    generation: int  # of the manifest that it read
+    seen: str = ""  # the version of that manifest, the only one that it can replace
     writer: str
     written_ms: int
 
 
 @dataclass(slots=True)
 class WriteTransaction:
-    """A round that was begun: all its objects' keys begin with ``data/<id>-``."""
+    """A round in progress. The keys of its objects begin with ``data/<id>-``."""
 
     id: str
-    seen: (
-        VersionedManifest | None
-    )  # what it replaces, and nothing else; None: there was no manifest
+    seen: VersionedManifest | None  # the manifest that it replaces; None if there was none
     version: Version | None = None  # of its journal
     renewed_s: float = 0.0
-    cleared: frozenset[str] = frozenset()  # what was unused for long, and is gone now
+    cleared: frozenset[str] = frozenset()  # keys of unused objects that it has deleted
 
     @property
     def generation(self) -> int:
-        """That it read; 0: there was none."""
+        """The generation that it read. 0 if there was none."""
         return 0 if self.seen is None else self.seen.manifest.generation
 
     @property
     def prefix(self) -> str:
-        """What the keys of its objects begin with, below the partition."""
+        """The prefix of its objects' keys, relative to the partition."""
         return f"{DATA}{self.id}-"
 
 
 class SweepResult(msgspec.Struct, kw_only=True):
-    """What was removed, or would be."""
+    """Counts of what a sweep deleted, or would delete."""
 
     journals: int = 0
     objects: int = 0
     bytes: int = 0
-    is_waiting: bool = False  # for a round that runs: something as old was left
-    attempts: int = 1  # more than one where another writer committed first
+    is_waiting: bool = False  # some waste was kept because a round may still run
+    attempts: int = 1  # more than one if another writer committed first
 
 
 class PartitionStore:
-    """One partition in one store. ``prefix``: what its keys begin with, without a ``/`` behind."""
+    """One partition in a store. ``prefix`` is that of its keys, without a trailing ``/``."""
 
     def __init__(self, store: ObjectStore, prefix: str) -> None:
         self.store = store
@@ -122,19 +123,19 @@ class PartitionStore:
 
     @property
     def address(self) -> str:
-        """Of the manifest, for errors."""
+        """The address of the manifest, for error messages."""
         return f"{self.store.address}/{self._prefix}{MANIFEST}"
 
     def key(self, name: str) -> str:
-        """The store's key of what the partition calls so."""
+        """The store's key of the partition's object ``name``."""
         return self._prefix + name
 
     def read(self) -> VersionedManifest | None:
-        """The manifest; None: there is none.
+        """The manifest. None if there is none.
 
         Raises:
-            CorruptLog, UnsupportedFormat: it cannot be understood.
-            RemoteFailed: the store does not answer.
+            CorruptLog, UnsupportedFormat: it cannot be decoded.
+            RemoteFailed: the store does not respond.
         """
         found = self.store.get(self.key(MANIFEST))
         if found is None:
@@ -145,7 +146,7 @@ class PartitionStore:
         return VersionedManifest(decode(bytes(content), self.address), place)
 
     def put(self, name: str, content: bytes) -> ObjectInfo:
-        """Write a small object under a name that nobody else draws."""
+        """Write a small object under a unique name."""
         writer = self.store.writer(self.key(name))
         writer.write(content)
         return writer.close()
@@ -155,9 +156,10 @@ class PartitionStore:
     def begin(
         self, seen: VersionedManifest | None, grace_ms: int | None = None
     ) -> WriteTransaction:
-        """Draw a round's id and write its journal, before any object of it is there; remove what
-        was replaced longer ago than ``grace_ms`` (None: than ``storage.keepReplacedMs`` says), for
-        which readers of old manifests need it.
+        """Start a round: choose its id and write its journal, before any of its objects exists.
+
+        Also deletes the objects that were replaced longer than ``grace_ms`` ago and that readers of
+        old manifests no longer need. None means ``storage.keepReplacedMs``.
         """
         begun = WriteTransaction(uuid.uuid4().hex, seen)
         _running.add(begun.id)
@@ -165,7 +167,7 @@ class PartitionStore:
         for wait in _waits():
             begun.version = self.store.create(key, _journal_of(begun))
             found = None if begun.version else self.store.head(key)
-            if found is not None:  # nobody else draws this name: what is there is ours
+            if found is not None:  # the name is unique, so an existing object is this journal
                 begun.version = found.version
             if begun.version is not None:
                 break
@@ -182,40 +184,42 @@ class PartitionStore:
         return begun
 
     def note_round(self, id: str) -> None:
-        """Write the journal of a round that several processes write objects for, and that never
-        commits here itself; it may be there.
+        """Write the journal of a round whose objects several processes write.
+
+        It never commits here itself. The journal may exist already.
         """
         self.store.create(self.journal(id), _journal_of(WriteTransaction(id, None)))
 
     def renew(self, begun: WriteTransaction) -> None:
-        """Say that the round still runs, where it has not said so for a while.
+        """Renew the round's journal if the last renewal is long ago.
 
         Raises:
-            CommitConflict: a sweep took it for one that had died, and it can no longer win.
+            CommitConflict: a sweep considered the round dead, so it can no longer commit.
         """
         if begun.version is None or time.monotonic() - begun.renewed_s < RENEW_MS / 1000:
             return
         key = self.journal(begun.id)
-        with contextlib.suppress(RemoteFailed):  # there is a day for it
+        with contextlib.suppress(RemoteFailed):  # a journal stays valid for a day
             version = self.store.replace(key, _journal_of(begun), begun.version)
             found = None if version else self.store.head(key)
             if version is None and found is None:
                 raise CommitConflict(
-                    "a sweep took the round for one that had died",
+                    "a sweep considered this round dead",
                     path=self.address,
-                    remedy="run again: it begins with what counts; nothing is lost",
+                    remedy="run again: it starts from the present state; nothing is lost",
                 )
             begun.version = version or (found and found.version)
             begun.renewed_s = time.monotonic()
 
     def newer_writer(self, begun: WriteTransaction) -> str | None:
-        """Who had begun a round before this one, and has not been silent for ``BUSY_MS``; None:
-        nobody. It spares work that would be lost, and is no lock.
+        """The writer of an earlier round with a journal younger than ``BUSY_MS``, or None.
+
+        This avoids work that would be lost. It is not a lock.
         """
         notes = {each.key: each for each in self.store.list(self.key(ROUNDS)) if _round_of(each)}
         own = notes.pop(self.journal(begun.id), None)
         if own is None:
-            return None  # the commit will say so
+            return None  # the commit reports it
         since_ms = own.modified_ms - BUSY_MS
         for each in notes.values():
             if since_ms < each.modified_ms and _order(each) < _order(own):
@@ -225,15 +229,15 @@ class PartitionStore:
         return None
 
     def yield_to_other(self, begun: WriteTransaction) -> None:
-        """Remove the journal of a round that has written nothing else."""
+        """Delete the journal of a round that has written nothing else."""
         _running.discard(begun.id)
         self.store.remove([self.journal(begun.id)])
 
     def begin_after_others(self, seen: VersionedManifest) -> WriteTransaction:
-        """``begin``, where nobody else has a round under way.
+        """``begin``, unless another round is in progress.
 
         Raises:
-            LogHeld: somebody has.
+            LogHeld: another round is in progress.
         """
         begun = self.begin(seen)
         rival = self.newer_writer(begun)
@@ -241,9 +245,9 @@ class PartitionStore:
             return begun
         self.yield_to_other(begun)
         raise LogHeld(
-            f"{rival} has begun a round there",
+            f"{rival} has a round in progress there",
             path=self.address.removesuffix(f"/{MANIFEST}"),
-            remedy="it is waited for: the next turn brings what is new",
+            remedy="the next turn fetches what is new",
         )
 
     def journal(self, id: str) -> str:
@@ -251,9 +255,9 @@ class PartitionStore:
         return self.key(f"{ROUNDS}{id}.json")
 
     def _clear(self, seen: VersionedManifest, just_written: str, grace_ms: int) -> frozenset[str]:
-        """Remove what no reader of an old manifest needs any more; which objects that were.
+        """Delete the objects that no reader of an old manifest needs. Returns their keys.
 
-        The store's clock, as it dates ``just_written``, is asked, and not ours.
+        The time is that of the store, which dated ``just_written``.
         """
         found = self.store.head(just_written)
         if found is None:
@@ -273,7 +277,7 @@ class PartitionStore:
         return [each for each in old if pinned is None or each.generation <= pinned]
 
     def _pinned(self, now_ms: int) -> int | None:
-        """The oldest generation that a reader has asked to keep; None: no reader has."""
+        """The oldest generation that is pinned by a reader. None if none is."""
         pins = [
             int(each.key.rpartition("/")[2].split("-")[1])
             for each in self.store.list(self.key(f"{ROUNDS}{_PIN}"))
@@ -283,8 +287,9 @@ class PartitionStore:
 
     @contextlib.contextmanager
     def pin(self, seen: VersionedManifest) -> Iterator[Callable[[], None]]:
-        """Keep every object of what was seen as long as the context lasts; it gives what is to be
-        called at least once in a ``RENEW_MS``.
+        """Keep every object of a manifest while the context lasts.
+
+        Yields a function that has to be called at least once per ``RENEW_MS``.
         """
         key = self.key(f"{ROUNDS}{_PIN}{seen.manifest.generation}-{uuid.uuid4().hex}.json")
         self.store.create(key, b"{}")
@@ -304,18 +309,20 @@ class PartitionStore:
     def commit(
         self, begun: WriteTransaction, made: Manifest, *, keeps_journal: bool = False
     ) -> VersionedManifest:
-        """Let ``made`` count in the place of what the round has seen; generation, nonces and what
-        is unused are set here. ``keeps_journal``: the caller removes it, with those of others.
+        """Replace the manifest that the round has read by ``made``.
 
-        Any error but ``CommitConflict`` leaves open whether ``made`` counts: then nothing may be
-        removed, neither old objects nor new ones. A sweep finds out.
+        Sets the generation, the nonces and the unused objects. With ``keeps_journal`` the caller
+        deletes the journal, together with others.
+
+        After any error but ``CommitConflict`` it is unknown whether ``made`` was committed. Then
+        neither old nor new objects may be deleted; a sweep decides later.
 
         Returns:
-            What counts now: ``made``, or what others have built on it since.
+            The current manifest: ``made``, or a later one that other rounds based on it.
 
         Raises:
-            CommitConflict: another round has committed since; what this one wrote is removed.
-            RemoteFailed: the store does not say whether it was written, or refuses.
+            CommitConflict: another round has committed since; this round's objects are deleted.
+            RemoteFailed: the store does not confirm the write, or refuses it.
         """
         try:
             return self._commit(begun, made, keeps_journal)
@@ -340,7 +347,7 @@ class PartitionStore:
             if won is not None:
                 now = VersionedManifest(made, ObjectInfo(key, len(content), won, 0))
                 break
-            # Perhaps it was written, and the answer was lost.
+            # it may have been written although the response was lost
             with contextlib.suppress(RemoteFailed):
                 now = self.read()
                 if now is not None and now.manifest.has_made(made.nonce):
@@ -350,16 +357,16 @@ class PartitionStore:
                     raise CommitConflict(
                         f"another round has committed since generation {begun.generation} was read",
                         path=self.address,
-                        remedy="run again: it begins with what that round left; nothing is lost",
+                        remedy="run again: it starts from that round; nothing is lost",
                     )
             if refused is not None:
                 raise refused
             time.sleep(wait)
         else:
             raise RemoteFailed(
-                "nobody can say whether the new manifest was written",
+                "it is unknown whether the new manifest was written",
                 path=self.address,
-                remedy="look again when the store answers (lastwrite inspect); nothing was removed",
+                remedy="run lastwrite inspect when the store responds; nothing was deleted",
             )
         if not keeps_journal:
             with contextlib.suppress(LogError):  # the next sweep finds it
@@ -368,8 +375,10 @@ class PartitionStore:
         return now
 
     def abandon(self, begun: WriteTransaction) -> None:
-        """Remove what a round has written that has lost, or that nobody will commit; what cannot
-        be removed, a sweep will. Never after a commit whose end is unknown.
+        """Delete the objects of a round that has lost or will not commit.
+
+        A sweep deletes what cannot be deleted now. Never call it after a commit with unknown
+        result.
         """
         _running.discard(begun.id)
         with contextlib.suppress(LogError):
@@ -378,7 +387,7 @@ class PartitionStore:
 
     @contextlib.contextmanager
     def abort_on_error(self, begun: WriteTransaction) -> Iterator[None]:
-        """Before a commit was tried: let nothing stay of what an error, or Ctrl-C, breaks off."""
+        """Delete the round's objects on an error or Ctrl-C before it has tried to commit."""
         try:
             yield
         except BaseException:
@@ -391,8 +400,8 @@ class PartitionStore:
         seen = begun.seen
         known = frozenset[str]() if seen is None else seen.manifest.own_keys
         for key in sorted(made.own_keys - known):
-            if not key.startswith(begun.prefix):  # it may be removed at any time
-                raise LogError(f"{key} is no object of this round", path=self.address)
+            if not key.startswith(begun.prefix):  # it may be deleted at any time
+                raise LogError(f"{key} is not an object of this round", path=self.address)
         if seen is not None:
             last, named = seen.manifest, made.own_keys
             former = (last.nonce, *last.former)[:FORMER]
@@ -429,20 +438,20 @@ class PartitionStore:
         everything: bool = False,
         dry_run: bool = False,
     ) -> SweepResult:
-        """Remove what rounds left that have not won, and what was replaced longer ago than
-        ``grace_ms``.
+        """Delete the objects of rounds that did not commit, and those replaced before ``grace_ms``.
 
-        A round that read another manifest than the last cannot win any more. One that read the last
-        may still run: where its journal is older than ``older_than_ms``, a new generation with the
-        same log is committed first, and whoever wakes then has lost; but not while a round with a
-        younger journal runs, which would lose as well. ``everything`` goes through all objects,
-        also those of which no journal is left. Where another writer commits before that
-        generation, the sweep is repeated: see ``Attempts``.
+        A round that read an earlier manifest than the present one cannot commit any more. A round
+        that read the present one may still run. If its journal is older than ``older_than_ms``, a
+        new generation with the same log is committed first, so that the round fails if it resumes.
+        This is not done while a round with a younger journal runs, because that would fail, too.
+
+        ``everything`` checks all objects, also those whose journal is gone. If another writer
+        commits before that generation, the sweep is retried: see ``Attempts``.
 
         Raises:
-            NotALog: there is no manifest, so nobody knows what is waste.
+            NotALog: there is no manifest, so waste cannot be identified.
             CommitConflict: other writers committed first, in each attempt.
-            CorruptLog, RemoteFailed: nothing that a manifest names was removed.
+            CorruptLog, RemoteFailed: no object of a manifest was deleted.
         """
         attempts, cleared = Attempts(), dict[str, Unused]()
         swept = attempts.run(
@@ -461,14 +470,14 @@ class PartitionStore:
         dry_run: bool,
         cleared: dict[str, Unused],
     ) -> SweepResult:
-        """One attempt. ``cleared``: the unused objects that are removed so far, by key."""
-        # In this order: an object that is seen has a journal that is seen, unless its round has
-        # ended; then the manifest tells.
+        """One attempt. ``cleared`` are the unused objects deleted so far, by key."""
+        # The order matters: a listed object either has a listed journal, or its round has ended and
+        # the manifest shows the result.
         data = list(self.store.list(self.key(DATA))) if everything else []
         notes = list(self.store.list(self.key(ROUNDS)))
         seen = self.read()
         if seen is None:
-            raise NotALog("there is no manifest, so nobody knows what is waste", path=self.address)
+            raise NotALog("without a manifest waste cannot be identified", path=self.address)
         if not dry_run:
             self.store.remove_unfinished(self._prefix, older_than_ms)
         swept = SweepResult()
@@ -516,33 +525,33 @@ class PartitionStore:
         return swept
 
     def _store_ms(self) -> int:
-        """What time it is by the store's clock, which dates what is written now."""
+        """The present time by the store's clock, from the date of a new object."""
         key = self.key(f"{ROUNDS}{_CLOCK}{uuid.uuid4().hex}.json")
         self.store.create(key, b"{}")
         found = self.store.head(key)
         self.store.remove([key])
         if found is None:
             raise RemoteFailed(
-                "an object that was just written is not there",
+                "an object that was just written is missing",
                 path=f"{self.store.address}/{key}",
-                remedy="let nothing else remove objects there, and run again",
+                remedy="make sure that nothing else deletes objects there, and run again",
             )
         return found.modified_ms
 
     def _may_win(self, key: str, seen: VersionedManifest) -> bool:
-        """Whether the journal is of a round that read this very manifest, or of one unknown."""
+        """Whether the round of a journal read this very manifest, or an unknown one."""
         journal = self._read_journal(key)
         return journal is None or journal.seen in ("", _token(seen))
 
     def _unnamed(
         self, found: Iterable[ObjectInfo], seen: VersionedManifest
     ) -> Iterator[ObjectInfo]:
-        """What the manifest neither names nor lists as unused."""
+        """The objects that are neither in the manifest nor in its list of unused ones."""
         kept = seen.manifest.own_keys | {each.key for each in seen.manifest.unused}
         return (each for each in found if each.key.removeprefix(self._prefix) not in kept)
 
     def _writer_of(self, found: ObjectInfo) -> str:
-        """The round that wrote an object."""
+        """The id of the round that wrote an object."""
         return found.key.removeprefix(self._prefix + DATA).partition("/")[0].partition("-")[0]
 
     def _read_journal(self, key: str) -> Journal | None:
@@ -554,7 +563,7 @@ class PartitionStore:
 
 
 def place_at(folder: str, stores: StoreSettings | None = None) -> PartitionStore:
-    """The place of the partition at that address; ``stores``: as ``store_at``."""
+    """The partition at that address. ``stores`` is as for ``store_at``."""
     return PartitionStore(*store_at(folder, stores))
 
 
@@ -563,16 +572,18 @@ _running: set[str] = set()  # rounds of this process that may still commit
 
 
 def is_partition(folder: str) -> bool:
-    """Whether a partition lies at that address. What is read to find out is kept for a moment for
-    ``read_versioned_manifest``: whoever looks for partitions reads them next, and each is one request then.
+    """Whether there is a partition at that address.
+
+    The manifest read for this is kept for a moment for ``read_versioned_manifest``, because callers that search
+    partitions read them next. This saves a request per partition.
 
     Raises:
-        RemoteFailed: the store does not answer.
+        RemoteFailed: the store does not respond.
     """
     _just_read.pop(folder, None)
     try:
         seen = place_at(folder).read()
-    except (CorruptLog, UnsupportedFormat):  # whoever reads it learns why
+    except (CorruptLog, UnsupportedFormat):  # reading it reports the error
         return True
     now_s = time.monotonic()
     if len(_just_read) >= _JUST_READ and now_s - next(iter(_just_read.values()))[0] > _JUST_S:
@@ -583,8 +594,9 @@ def is_partition(folder: str) -> bool:
 
 
 def read_versioned_manifest(folder: str) -> VersionedManifest:
-    """The manifest of the partition at that address, and the version by which it can be replaced;
-    as it was a moment ago, where it was searched for then.
+    """The manifest of the partition at that address, and the version by which it can be replaced.
+
+    It may be a moment old if ``is_partition`` has just read it.
 
     Raises:
         NotALog: there is none.
@@ -607,7 +619,7 @@ def _is_old(found: ObjectInfo, now_ms: int, older_than_ms: int) -> bool:
 
 
 def _round_of(note: ObjectInfo) -> str:
-    """Whose journal it is; empty: a pin, or what the time was asked by."""
+    """The round of a journal. Empty for a pin or a clock object."""
     name = note.key.rpartition("/")[2].removesuffix(".json")
     return "" if name.startswith((_PIN, _CLOCK)) else name
 
@@ -617,9 +629,7 @@ def _order(note: ObjectInfo) -> tuple[int, str]:
 
 
 def _has_died(journal: Journal) -> bool:
-    """Whether a round was of a process of this machine that is there no more, or of this one, and
-    has ended, though its journal could not be removed.
-    """
+    """Whether a round's process on this machine is gone, or is this one and has ended the round."""
     if journal.writer == _writer():
         return journal.round not in _running
     host, _, pid = journal.writer.rpartition(" ")[2].rpartition(":")
@@ -629,7 +639,7 @@ def _has_died(journal: Journal) -> bool:
         os.kill(int(pid), 0)
     except ProcessLookupError:
         return True
-    except OSError:  # it is another user's
+    except OSError:  # the process belongs to another user
         return False
     return False
 
@@ -640,8 +650,9 @@ def _token(seen: VersionedManifest) -> str:
 
 
 def _since_ms(unused: Unused, seen: VersionedManifest) -> int:
-    """Since when an object is unused, by the store's clock: of the newest ones since the manifest
-    was written that says so. 0: the store was not asked.
+    """The store's time since when an object is unused. 0 if it is not known.
+
+    For the newest ones it is the time when the manifest was written.
     """
     return unused.since_ms or seen.found.modified_ms
 
@@ -658,7 +669,7 @@ def _journal_of(begun: WriteTransaction) -> bytes:
 
 
 def _writer() -> str:
-    from importlib.metadata import version  # 13 ms that who only looks never needs
+    from importlib.metadata import version  # takes 13 ms, and readers do not need it
 
     return f"lastwrite {version('lastwrite')} {socket.gethostname()}:{os.getpid()}"
 
@@ -668,6 +679,6 @@ def _now_ms() -> int:
 
 
 def _waits() -> Iterator[float]:
-    """How long to wait before each next try: two minutes in all at most, never in step."""
+    """Seconds to wait before each retry, at most two minutes in total, with random jitter."""
     for wait in (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, *[5.0] * 23):
         yield wait * random.uniform(0.5, 1.0)

@@ -1,8 +1,8 @@
-"""The rounds of one command on partitions of an archive, as the driver sees them: manifests read,
-journals begun and renewed, new manifests committed. A system adds what it makes of a manifest.
+"""The rounds of one command on partitions of an archive, on the driver's side.
 
-What a round read of a manifest is what it replaces: whoever committed in between has won, and the
-round's objects are waste that its journal names.
+Reads manifests, writes and renews journals, and commits new manifests. A system adds the contents
+of the new manifest. A round replaces the manifest that it has read. If another writer has committed
+in between, the round fails, and its objects are waste, found by its journal.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, LogError
 from lastwrite.model.log import PartitionLog, ProblemKind, Segment
 from lastwrite.storage.objects.store import ObjectStore
 
-_AT_ONCE = 16  # requests wait for the store, not for us
-_MOST_SEEN = 8192  # manifests that are held, two waves of partitions
-RENEW_EVERY_S = 60.0  # is looked whether a journal is to be renewed
+_AT_ONCE = 16  # requests mostly wait for the store
+_MOST_SEEN = 8192  # manifests kept in memory, two waves of partitions
+RENEW_EVERY_S = 60.0  # between checks whether journals have to be renewed
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -37,22 +37,23 @@ Outcome = LogError | OSError | None
 
 
 def partition_and_round(folder: str) -> tuple[str, str] | None:
-    """The partition's address, and what its round's keys begin with, of a folder that
-    ``ArchiveRounds.begin`` gave; None: it is another.
+    """The partition's address and the prefix of its round's keys.
+
+    ``folder`` is one that ``ArchiveRounds.begin`` returned. None if it is another.
     """
     above, slash, name = folder.rpartition("/data/")
     return (above, f"data/{name}") if slash and name.endswith("-") else None
 
 
 def partition_of(folder: str) -> str:
-    """The partition's address, of a folder that ``ArchiveRounds.begin`` gave."""
+    """The partition's address, from a folder that ``ArchiveRounds.begin`` returned."""
     found = partition_and_round(folder)
     assert found is not None
     return found[0]
 
 
 class _ReadAhead:
-    """Reads manifests before they are asked for: a request takes some time, whoever waits."""
+    """Reads manifests ahead in parallel, to hide the latency of requests."""
 
     def __init__(self, folders: Sequence[str]) -> None:
         self._left = iter(folders if len(folders) > 1 else ())
@@ -60,7 +61,7 @@ class _ReadAhead:
         self._pool: ThreadPoolExecutor | None = None
 
     def read(self, folder: str) -> VersionedManifest:
-        """The manifest; each is read once ahead, and then when it is asked for."""
+        """The manifest. Each one is read ahead once; later calls read it again."""
         for expected in islice(self._left, 2 * _AT_ONCE - len(self._coming)):
             self._pool = self._pool or ThreadPoolExecutor(_AT_ONCE, "manifests")
             self._coming[expected] = self._pool.submit(read_versioned_manifest, expected)
@@ -69,7 +70,7 @@ class _ReadAhead:
 
 
 class ArchiveRounds:
-    """What a command has read of partitions of an archive, and the rounds that it has begun.
+    """The manifests that a command has read, and its rounds.
 
     ``folder`` is a partition's address everywhere.
     """
@@ -77,18 +78,20 @@ class ArchiveRounds:
     def __init__(self) -> None:
         self._seen: dict[str, VersionedManifest] = {}
         self._ahead = _ReadAhead(())
-        self._worked_on: set[str] = set()  # whose log somebody has
-        self._rounds: dict[str, tuple[object, WriteTransaction]] = {}  # that may still commit
+        self._worked_on: set[str] = set()  # partitions that ``now`` was called for
+        self._rounds: dict[
+            str, tuple[object, WriteTransaction]
+        ] = {}  # rounds that may still commit
         self._journals: list[tuple[ObjectStore, str]] = []  # of rounds that have committed
         self._turn = Lock()
         self._renewing: Thread | None = None
 
     def expect(self, folders: Sequence[str]) -> None:
-        """Say which partitions will be asked for, in this order: some are read ahead."""
+        """Announce the partitions that will be read, in this order, so that some are read ahead."""
         self._ahead = _ReadAhead(folders)
 
     def seen(self, folder: str) -> VersionedManifest:
-        """The manifest that was read last."""
+        """The manifest as last read."""
         if folder not in self._seen:
             if len(self._seen) >= _MOST_SEEN:
                 self._forget()
@@ -96,16 +99,14 @@ class ArchiveRounds:
         return self._seen[folder]
 
     def _forget(self) -> None:
-        """Let go of the manifests that were read first, but for those that a round has seen."""
+        """Drop the oldest half of the manifests, except those of rounds in progress."""
         for folder in list(islice(self._seen, _MOST_SEEN // 2)):
             if folder not in self._rounds:
                 del self._seen[folder]
                 self._worked_on.discard(folder)
 
     def now(self, folder: str) -> VersionedManifest:
-        """The manifest as it is now, or was when the partition's settings were asked for a moment
-        ago.
-        """
+        """The present manifest, or the one read a moment ago for the partition's settings."""
         if folder in self._worked_on:
             self._seen.pop(folder, None)
         self._worked_on.add(folder)
@@ -116,18 +117,18 @@ class ArchiveRounds:
         raise NotImplementedError
 
     def output_folder(self, log: PartitionLog, to: str | None) -> str:
-        """Where the round's tasks write, in the log's own partition or in that of the archive
-        ``to``.
+        """The folder where the round's tasks write, in the log's partition or in that of ``to``.
 
         Raises:
-            InvalidConfig: ``to`` has the partition already.
+            InvalidConfig: the archive ``to`` has the partition already.
         """
         folder = log.folder if to is None else self.address_in(to, log)
         return self.begin(folder, log.segments, is_new=to is not None)
 
     def begin_all(self, logs: Sequence[PartitionLog], to: str | None) -> None:
-        """Write the journals of these partitions' rounds, many at once. Where that fails the next
-        call of ``output_folder`` says so.
+        """Write the journals of these partitions' rounds in parallel.
+
+        If one fails, the next call of ``output_folder`` raises its error.
         """
 
         def begin(log: PartitionLog) -> None:
@@ -136,16 +137,16 @@ class ArchiveRounds:
         map_concurrently(begin, logs)
 
     def begin(self, folder: str, of: object, *, is_new: bool = False) -> str:
-        """Where the round's tasks write; its journal is there before the first of them does.
+        """Start a round, and return the folder where its tasks write. Its journal is written first.
 
         Args:
             folder: the partition.
-            of: what the round has read of the log. A round of something else has failed, and what
-                it wrote is removed.
-            is_new: the partition must not be there yet.
+            of: the round's input from the log. A previous round with another input has failed, and
+                its objects are deleted.
+            is_new: the partition must not exist yet.
 
         Raises:
-            InvalidConfig: it is.
+            InvalidConfig: it exists.
         """
         last = self._rounds.get(folder)
         if last is None or last[0] != of:
@@ -167,15 +168,18 @@ class ArchiveRounds:
     def try_lock(
         self, folders: Mapping[NameT, str], of: Callable[[str], object]
     ) -> Iterator[set[NameT]]:
-        """Begin rounds of those partitions of which nobody else has begun one of late; the context
-        gives which. At its end what has not tried to commit is removed.
+        """Start rounds of the partitions that no other writer has started a round of recently.
+
+        Yields the names of these partitions. At the end, rounds that have not tried to commit are
+        abandoned.
 
         Args:
-            folders: the partitions, by whatever they are called.
-            of: reads a partition's log by ``now``, and says what ``begin`` is to be told of it.
+            folders: the partitions, by any kind of name.
+            of: reads a partition's log by ``now``, and returns the argument of that name of
+                ``begin``.
 
         Raises:
-            RemoteFailed: the store does not answer.
+            RemoteFailed: the store does not respond.
         """
         free: set[NameT] = set()
 
@@ -183,11 +187,11 @@ class ArchiveRounds:
             folder = folders[name]
             try:
                 told = of(folder)
-                self._worked_on.discard(folder)  # the round gets what was read just now
+                self._worked_on.discard(folder)  # the round uses the manifest that was just read
                 self.begin(folder, told)
             except RemoteFailed:
                 raise
-            except LogError:  # the round will say so
+            except LogError:  # the round will report it
                 free.add(name)
                 return
             begun = self._rounds[folder][1]
@@ -212,7 +216,7 @@ class ArchiveRounds:
             map_concurrently(let_go, [*folders.values()])
 
     def _keep_renewing(self) -> None:
-        """Say of rounds that last long that they still run, as long as there is one."""
+        """Start the thread that renews the journals of long rounds, unless it runs."""
         with self._turn:
             if self._renewing is None or not self._renewing.is_alive():
                 self._renewing = Thread(target=self._renew, name="journals", daemon=True)
@@ -222,27 +226,28 @@ class ArchiveRounds:
         while self._rounds:
             time.sleep(RENEW_EVERY_S)
             for folder, (_, begun) in list(self._rounds.items()):
-                with contextlib.suppress(LogError):  # the commit will say so
+                with contextlib.suppress(LogError):  # the commit reports it
                     place_at(folder).renew(begun)
 
     def base(self, folder: str) -> VersionedManifest:
-        """What the partition's next commit replaces: what its round has seen, if one was begun."""
+        """The manifest that the partition's next commit replaces: the one that its round read."""
         last = self._rounds.get(folder)
         return self.seen(folder) if last is None or last[1].seen is None else last[1].seen
 
     def is_open(self, folder: str) -> bool:
-        """Whether a round was begun that has not tried to commit."""
+        """Whether there is a round that has not tried to commit."""
         return folder in self._rounds
 
     def take(self, folder: str) -> WriteTransaction | None:
-        """The partition's round, which is not open from here on: whether its objects count, only
-        the store knows.
+        """Remove and return the partition's round.
+
+        From here on only the store can tell whether its objects are committed.
         """
         last = self._rounds.pop(folder, None)
         return None if last is None else last[1]
 
     def commit(self, folder: str, made: Manifest) -> None:
-        """Let ``made`` count; the journal goes with ``remove_journals``.
+        """Commit ``made``. ``remove_journals`` deletes the journal.
 
         Raises:
             CommitConflict, RemoteFailed: as ``Place.commit``.
@@ -253,13 +258,13 @@ class ArchiveRounds:
         self._journals.append((place.store, place.journal(begun.id)))
 
     def commit_each(self, commit: Callable[[T], None], wave: Sequence[T]) -> list[Outcome]:
-        """Commit for each of the wave; one for one why it failed. Their journals go together."""
+        """Commit the wave, then delete its journals together. Returns an error or None for each."""
         outcomes = map_concurrently(commit, wave)
         self.remove_journals()
         return outcomes
 
     def remove_journals(self) -> None:
-        """Remove those of the rounds that have committed, many by one request."""
+        """Delete the journals of committed rounds, many per request."""
         journals, self._journals = self._journals, []
         by_store: dict[str, tuple[ObjectStore, list[str]]] = {}
         for store, key in journals:
@@ -269,8 +274,9 @@ class ArchiveRounds:
                 store.remove(keys)
 
     def discard(self, folder: str, keys: Sequence[str]) -> None:
-        """Remove objects that nobody will name: of a round that has not tried to commit. After a
-        try its objects may count; those of one that lost are gone already.
+        """Delete objects of a round that has not tried to commit, which will not be referenced.
+
+        After a failed commit nothing is done: the objects may be committed, or are deleted already.
         """
         last = self._rounds.get(folder)
         if last is not None:
@@ -279,21 +285,21 @@ class ArchiveRounds:
 
 
 def conflict(folder: str, what: str = "log") -> CommitConflict:
-    """What a round has come to that finds other segments than those it has read."""
+    """The error of a round that finds other segments than it has read."""
     return CommitConflict(
         f"another round has committed since the {what} was read",
         path=folder,
-        remedy="run again: it begins with what that round left; nothing is lost",
+        remedy="run again: it starts from that round; nothing is lost",
     )
 
 
 def delete_replaced_objects(
     stored: dict[int, S], sources: Iterable[Segment], path_of: Callable[[S], str], folder: str
 ) -> None:
-    """Take the segments that a round replaces out of those that the manifest has, by base offset.
+    """Remove the segments that a round replaces from ``stored``, those of the manifest.
 
     Raises:
-        CommitConflict: it has others.
+        CommitConflict: the manifest has other segments there.
     """
     for source in sources:
         there = stored.pop(source.base_offset, None)
@@ -304,7 +310,7 @@ def delete_replaced_objects(
 def reject_damaged(log: PartitionLog, to: str) -> None:
     """
     Raises:
-        CorruptLog: the log is damaged, so it is left out of the archive ``to``.
+        CorruptLog: the log is damaged, so it is omitted from the archive ``to``.
         LogError: the log has a format that is not supported.
     """
     problem = next((problem for problem in log.problems if not problem.is_note), None)
@@ -314,7 +320,7 @@ def reject_damaged(log: PartitionLog, to: str) -> None:
 
 
 def map_concurrently(work: Callable[[T], None], wave: Sequence[T]) -> list[Outcome]:
-    """Do the work for all, many at once; one for one why it failed."""
+    """Run ``work`` for all in parallel. Returns an error or None for each."""
 
     def tried(one: T) -> Outcome:
         try:

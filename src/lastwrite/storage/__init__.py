@@ -1,1 +1,1 @@
-"""Files: every operation that changes one, locks, scratch, throttle, quarantine."""
+"""File operations, locks, scratch files, throttling, and the list of quarantined partitions."""

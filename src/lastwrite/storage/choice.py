@@ -1,6 +1,4 @@
-"""Which of the partitions that lie at a path are asked for: by topic, named or by a shell pattern,
-and by number.
-"""
+"""Selection of partitions by topic, as a name or a shell pattern, and by number."""
 
 from __future__ import annotations
 
@@ -12,24 +10,24 @@ from typing import TypeAlias
 from lastwrite.errors import InvalidConfig, NotALog
 from lastwrite.model.log import TopicPartition
 
-Topics: TypeAlias = str | Sequence[str] | None  # names and shell patterns; None: every topic
+Topics: TypeAlias = str | Sequence[str] | None  # names and shell patterns; None means every topic
 NamesOf: TypeAlias = Callable[[TopicPartition], Sequence[str]]
 
 _MOST_NAMES = 5
 
 
 def topic_of(name: TopicPartition) -> tuple[str, ...]:
-    """The one name that a topic has in most systems."""
+    """The only name of a topic in most systems."""
     return (name.topic,)
 
 
 def is_asked(topic: Topics, names: Sequence[str]) -> bool:
-    """Whether a topic of these names is named or matched; without a question every topic is."""
+    """Whether a topic with these names is selected by name or pattern. None selects every topic."""
     return topic is None or any(_matches(text, names) for text in _texts(topic))
 
 
 def is_named(topic: Topics, names: Sequence[str]) -> bool:
-    """Whether one of the names was given: a topic that only a pattern matches was not named."""
+    """Whether the topic was selected by one of its names, not by a pattern only."""
     return topic is not None and any(text in names for text in _texts(topic))
 
 
@@ -42,14 +40,14 @@ def choose(
     kind: str = "topic",
     unit: str = "partition",
 ) -> list[str]:
-    """The folders of what is asked for, in the order of ``found``.
+    """The folders of the selected partitions, in the order of ``found``.
 
-    ``kind`` and ``unit``: what the system calls a topic and a partition, for errors.
+    ``kind`` and ``unit`` are the system's words for a topic and a partition, for error messages.
 
     Raises:
-        InvalidConfig: an empty list of topics.
-        NotALog: a name or a pattern meets no topic, or none that it meets has the partition. Says
-            what there is.
+        InvalidConfig: the list of topics is empty.
+        NotALog: a name or pattern matches no topic, or no matching topic has the partition. The
+            message lists the existing ones.
     """
     listed = list(found)
     known = {name: names_of(name) for name, _ in listed}
@@ -69,10 +67,10 @@ def choose(
 
 
 def check_there(text: str, known: Iterable[Sequence[str]], path: str, kind: str = "topic") -> None:
-    """See that a name or a pattern meets one of the topics, each of which has the names ``known``.
+    """Check that a name or pattern matches one of the topics, whose names are ``known``.
 
     Raises:
-        NotALog: it meets none. Says which one may have been meant, else which there are.
+        NotALog: it matches none. The message has the most similar name, or the existing ones.
     """
     there = list(dict.fromkeys(map(tuple, known)))
     if any(_matches(text, names) for names in there):
@@ -91,7 +89,7 @@ def check_there(text: str, known: Iterable[Sequence[str]], path: str, kind: str 
 def _texts(topic: str | Sequence[str]) -> Sequence[str]:
     """
     Raises:
-        InvalidConfig: an empty list, which a caller may have come by: it does not mean every topic.
+        InvalidConfig: an empty list. It may be a caller's mistake, so it does not mean all topics.
     """
     texts = (topic,) if isinstance(topic, str) else topic
     if not texts:
@@ -102,7 +100,7 @@ def _texts(topic: str | Sequence[str]) -> Sequence[str]:
 
 
 def _matches(text: str, names: Sequence[str]) -> bool:
-    # ``*`` stands for no slash: it does not reach from a tenant into a topic's name.
+    # ``*`` does not match a slash, so it does not extend from a tenant into a topic's name
     return any(
         text == name or (text.count("/") == name.count("/") and fnmatchcase(name, text))
         for name in names
@@ -124,7 +122,7 @@ def _no_number(numbers: dict[str, list[int]], wanted: int, path: str, unit: str)
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """``0-3, 7``: so that a topic of a thousand partitions takes one line."""
+    """Number ranges such as ``0-3, 7``, so that a thousand partitions fit on a line."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and number <= parts[-1][1] + 1:
@@ -135,7 +133,7 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def _some(texts: Iterable[str]) -> str:
-    """The first few, and how many more."""
+    """The first few texts, and the number of the others."""
     every = list(texts)
     more = f" and {len(every) - _MOST_NAMES:,} more" if len(every) > _MOST_NAMES else ""
     return ", ".join(every[:_MOST_NAMES]) + more

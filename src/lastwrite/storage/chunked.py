@@ -1,8 +1,8 @@
-"""A segment that was cut into chunks before it was stored, read as if it were whole.
+"""A segment that was stored in chunks, read as if it were whole.
 
-As Aiven's tiered-storage-for-apache-kafka writes one: the chunks lie one behind another in
-``STEM.log``, each compressed by itself or not, and then encrypted (``encryption``) or not, and
-``STEM.rsm-manifest``, which is written last, says how long each is there::
+This is the format of Aiven's tiered-storage-for-apache-kafka. ``STEM.log`` has the chunks one after
+another, each optionally compressed and then optionally encrypted (``encryption``).
+``STEM.rsm-manifest``, written last, has the size of each::
 
     {"version": "1",
      "chunkIndex": {"type": "variable", "originalChunkSize": 4194304, "originalFileSize": 9000000,
@@ -11,7 +11,7 @@ As Aiven's tiered-storage-for-apache-kafka writes one: the chunks lie one behind
      "compression": true, "encryption": {…}, "remoteLogSegmentMetadata": {…}}
 
 Source: commit 8fb15816 of the plugin (2026-05-04): ``SegmentManifestV1``, ``FixedSizeChunkIndex``,
-``ChunkSizesBinaryCodec``; what its classes wrote in tests/corpus.
+``ChunkSizesBinaryCodec``; files that its classes wrote in tests/corpus.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from lastwrite.storage.encryption import Encryption, SegmentCipher
 MANIFEST, LOG, INDEXES = ".rsm-manifest", ".log", ".indexes"
 _VERSION = "1"
 _MOST_CHUNK_BYTES = 256 << 20
-_MOST_CHUNKS = 1 << 22  # of 2 GiB, more than a segment has, in 512 bytes
+_MOST_CHUNKS = 1 << 22  # a segment of 2 GiB in chunks of 512 bytes has fewer
 _MOST_SIZES_BYTES = 64 << 20
 
 
 class ChunkIndex(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How a segment was cut; ``type`` says which of the last three are there."""
+    """The sizes of a segment's chunks. ``type`` decides which of the last three fields exist."""
 
     type: str
     original_chunk_size: int
@@ -46,11 +46,11 @@ class ChunkIndex(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     transformed_chunks: str | None = None
 
     def sizes(self) -> list[int]:
-        """How long each chunk is as it was stored.
+        """The stored size of each chunk.
 
         Raises:
             CorruptLog: the fields contradict each other.
-            OutOfMemoryBudget: chunks larger than anybody makes them.
+            OutOfMemoryBudget: the chunks are larger or more than any writer makes them.
         """
         if self.original_chunk_size > _MOST_CHUNK_BYTES:
             raise OutOfMemoryBudget(f"chunks of {self.original_chunk_size} bytes")
@@ -74,14 +74,14 @@ class ChunkIndex(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class IndexSlice(msgspec.Struct, frozen=True, kw_only=True):
-    """Where something lies in ``STEM.indexes``."""
+    """The position of an index in ``STEM.indexes``."""
 
     position: int
     size: int
 
 
 class IndexSlices(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What is in there."""
+    """The indexes in ``STEM.indexes``."""
 
     offset: IndexSlice
     timestamp: IndexSlice
@@ -91,7 +91,7 @@ class IndexSlices(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ChunkManifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """See the module."""
+    """The fields that are read; see the module."""
 
     version: str
     chunk_index: ChunkIndex
@@ -101,11 +101,11 @@ class ChunkManifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def decode_manifest(data: bytes, path: str) -> ChunkManifest:
-    """A manifest of its bytes; ``path`` is for errors.
+    """Decode a manifest. ``path`` is for error messages.
 
     Raises:
-        CorruptLog: they are none.
-        UnsupportedFormat: of another version.
+        CorruptLog: it is not a manifest.
+        UnsupportedFormat: it has another version.
     """
     try:
         found = decode_struct(data, ChunkManifest)
@@ -117,9 +117,7 @@ def decode_manifest(data: bytes, path: str) -> ChunkManifest:
 
 
 class SegmentChunks:
-    """The chunks of one segment: which lies where, and what it is when it is opened; by ``cipher``
-    where they are encrypted.
-    """
+    """The positions of one segment's chunks, and their decoding. ``cipher`` decrypts them."""
 
     def __init__(self, manifest: ChunkManifest, cipher: SegmentCipher | None) -> None:
         index = manifest.chunk_index
@@ -130,26 +128,26 @@ class SegmentChunks:
 
     @property
     def stored_bytes(self) -> int:
-        """Of all of them, as they lie there."""
+        """The stored size of all chunks together."""
         return self._ends[-1]
 
     def at(self, position: int) -> int:
-        """The chunk that has this byte of the segment."""
+        """The number of the chunk that contains this byte of the segment."""
         return position // self._each
 
     def start(self, number: int) -> int:
-        """Where a chunk begins in the segment."""
+        """The position of a chunk's first byte in the segment."""
         return number * self._each
 
     def place(self, number: int) -> tuple[int, int]:
-        """Where it lies in the object, from and to."""
+        """The start and end of a chunk in the object."""
         return self._ends[number], self._ends[number + 1]
 
     def opened(self, number: int, stored: bytes) -> bytes | memoryview:
-        """The bytes of the segment in a chunk.
+        """Decrypt and decompress a chunk.
 
         Raises:
-            CorruptLog: they are not as long as they should be, or neither decrypt nor decompress.
+            CorruptLog: it has a wrong length, or fails to decrypt or decompress.
         """
         wanted = min(self._each, self.size_bytes - self.start(number))
         if self._cipher is not None:
@@ -172,8 +170,10 @@ class SegmentChunks:
 
 
 def _sizes(text: str) -> list[int]:
-    """Sizes of chunks: how many, the least, how many bytes each takes beyond that, those, and the
-    last one in full; of one alone only that.
+    """Decode the sizes of chunks.
+
+    Fields: the count, the least size, the width of the differences to it, the differences, and the
+    last size in full. With a single chunk only the count and the last size.
     """
     try:
         packed = base64.b64decode(text, validate=True)
@@ -191,4 +191,4 @@ def _sizes(text: str) -> list[int]:
         others = wide.view(">i4")[:, 0].astype(np.int64) + least
         return [*map(int, others), *struct.unpack_from(">i", data, len(data) - 4)]
     except (ValueError, struct.error) as error:
-        raise CorruptLog(f"sizes of chunks that are none: {error}", 0) from error
+        raise CorruptLog(f"the sizes of chunks do not decode: {error}", 0) from error

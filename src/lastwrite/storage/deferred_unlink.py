@@ -1,12 +1,12 @@
-"""Giving back the room of files that were removed, beside the work instead of in its way.
+"""Free the space of deleted files in the background.
 
-A system frees a file's blocks and cached pages when nobody holds it any more, and whoever lets go
-last waits: a fifth of a second a GiB, and a millisecond a file, however small, where the disk is
-told what is free. So a file is held open while its name goes, and a thread lets go of it. A process
-that ends does the same at once.
+A system frees a file's blocks and cached pages when the last handle is closed, and that close
+waits: 0.2 s per GiB, and 1 ms per file of any size if free blocks are discarded on the disk. So a
+file is held open while it is unlinked, and a thread closes it. When a process ends, the effect is
+the same.
 
-Where the disk is told what is free, a sync beside that waits until it knows: two seconds for 1.8
-GB. So whoever has syncs to come lets go when they are done (``after_syncs``).
+With discards, a sync at the same time waits for them: 2 s for 1.8 GB. So handles are closed only
+after pending syncs (``after_syncs``).
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-_MOST_HELD = 256  # files: a process may not have many more open
+_MOST_HELD = 256  # files, to stay far below the limit of open files
 
 _held: queue.Queue[int] = queue.Queue(_MOST_HELD)
 _starting = threading.Lock()
-_syncing: set[object] = set()  # who has syncs to come
+_syncing: set[object] = set()  # callers with syncs to come
 _may_free = threading.Condition()
 _thread: threading.Thread | None = None
 
 
 def hold(path: str) -> int | None:
-    """A handle that keeps a file's room while its name goes; None: it has none, or it goes at once,
-    since as many are held as may be.
+    """Open a file so that unlinking it does not free its blocks yet.
+
+    None if it has no blocks, or if too many handles are open.
     """
     if _held.full():
         return None
@@ -41,7 +42,7 @@ def hold(path: str) -> int | None:
 
 
 def release(handle: int | None) -> None:
-    """Close the handle, in the background where there is room for one more."""
+    """Close the handle, in the background if the queue is not full."""
     global _thread
     if handle is None:
         return
@@ -59,7 +60,7 @@ def release(handle: int | None) -> None:
 
 @contextmanager
 def after_syncs() -> Iterator[None]:
-    """Until this ends, nothing is freed that the queue has room for."""
+    """Delay the background closing until this context ends."""
     who = object()
     with _may_free:
         _syncing.add(who)
@@ -72,7 +73,7 @@ def after_syncs() -> Iterator[None]:
 
 
 def wait() -> None:
-    """Wait until all that was let go of is free."""
+    """Wait until all queued handles are closed."""
     _held.join()
 
 
@@ -86,7 +87,7 @@ def _close_all(held: queue.Queue[int]) -> None:
 
 
 def _forget() -> None:
-    """In a fork: it has no threads, and who has syncs to come is in the parent."""
+    """After a fork: the child has no such thread, and the pending syncs are the parent's."""
     global _held, _starting, _thread, _may_free
     _held, _starting, _thread = queue.Queue(_MOST_HELD), threading.Lock(), None
     _syncing.clear()

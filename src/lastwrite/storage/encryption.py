@@ -1,16 +1,17 @@
-"""Chunks and side files that were encrypted before they were stored, opened again.
+"""Decryption of encrypted chunks and side files.
 
-As Aiven's tiered-storage-for-apache-kafka does it: each segment has a data key of its own, AES of
-256 bits, which lies in its manifest, encrypted with an RSA key by OAEP with SHA3-512 (for MGF1,
-too), behind the id of the pair in the broker's key ring::
+This is the format of Aiven's tiered-storage-for-apache-kafka. Each segment has its own data key,
+AES of 256 bits. The manifest has it after the id of a key pair of the broker's key ring, encrypted
+with the RSA key by OAEP with SHA3-512 (for MGF1, too)::
 
     "encryption": {"dataKey": "ID:base64", "aad": "base64"}
 
-Each chunk, compressed before that or not, and each index is 12 bytes of IV, what AES in Galois
-counter mode made, and 16 bytes of tag; the tag also holds ``aad``.
+Each chunk, after optional compression, and each index is stored as 12 bytes of IV, the ciphertext
+of AES in Galois counter mode, and 16 bytes of tag. The tag covers ``aad``, too.
 
 Source: commit 8fb15816 of the plugin (2026-05-04): ``RsaEncryptionProvider``,
-``AesEncryptionProvider``, ``EncryptionChunkEnumeration``; what its classes wrote in tests/corpus.
+``AesEncryptionProvider``, ``EncryptionChunkEnumeration``; files that its classes wrote in
+tests/corpus.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ _MOST_PEM_BYTES = 1 << 16
 
 
 class Encryption(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a manifest says of it."""
+    """The encryption fields of a manifest."""
 
     data_key: str
     aad: bytes
 
     def wrapped(self) -> tuple[str, bytes]:
-        """The id of the key pair, and the data key as that encrypted it.
+        """The id of the key pair, and the data key encrypted with it.
 
         Raises:
-            CorruptLog: it is neither.
+            CorruptLog: the field does not have this form.
         """
         name, _, text = self.data_key.partition(":")
         try:
@@ -52,11 +53,11 @@ class Encryption(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class SegmentCipher:
-    """Opens what was encrypted of one segment; by the private keys that the settings name.
+    """Decrypts the chunks and indexes of one segment with the private keys of the settings.
 
     Raises:
-        InvalidConfig: its key pair is not among them, or does not open its data key.
-        CorruptLog: what its manifest says of it cannot be.
+        InvalidConfig: the private key is not given, or does not decrypt the data key.
+        CorruptLog: the manifest's encryption fields are invalid.
         EnvironmentUnfit: pycryptodome is not installed.
     """
 
@@ -73,10 +74,10 @@ class SegmentCipher:
         self._key, self._aad = _data_key(wrapped, name, file), encryption.aad
 
     def opened(self, stored: bytes) -> bytes:
-        """A chunk or an index as it was before.
+        """Decrypt a chunk or an index.
 
         Raises:
-            CorruptLog: it is not what was written.
+            CorruptLog: it is not the data that was written.
         """
         from Crypto.Cipher import AES
 
@@ -97,10 +98,10 @@ class SegmentCipher:
 
 
 def check_key(file: str) -> None:
-    """Whether this machine can open segments with the private key in ``file``.
+    """Check that the private key in ``file`` can be used on this machine.
 
     Raises:
-        InvalidConfig: it is not there, or no such key.
+        InvalidConfig: the file is missing, or not such a key.
         EnvironmentUnfit: pycryptodome is not installed.
     """
     _private_key(file, _modified_ns(file))
@@ -114,14 +115,14 @@ def _data_key(wrapped: bytes, name: str, file: str) -> bytes:
 
     try:
         data_key: bytes = PKCS1_OAEP.new(key, SHA3_512).decrypt(wrapped)
-    except (ValueError, TypeError):  # of another pair; or a public key
+    except (ValueError, TypeError):  # the key of another pair, or a public key
         data_key = b""
     if len(data_key) != _KEY_BYTES:
         raise InvalidConfig(
             f"the private key in {file} does not open the data key, which was encrypted with the "
             f"key pair {name!r}",
             remedy=f"give the private key of that pair by storage.encryptionKeys={name}:FILE; if "
-            "it is, the manifest was changed: bring it back from the bucket's versions",
+            "it is, the manifest was changed: restore it from the bucket's versions",
         )
     return data_key
 
@@ -162,5 +163,5 @@ def _unreadable(file: str, error: OSError) -> InvalidConfig:
     return InvalidConfig(
         f"the private key cannot be read: {error.strerror}",
         path=file,
-        remedy="on each machine that reads, it has to lie where storage.encryptionKeys says",
+        remedy="each machine that reads needs the file at the path in storage.encryptionKeys",
     )

@@ -1,4 +1,4 @@
-"""Folders for what is written elsewhere than it was read: apart from that, whole or not at all."""
+"""Target folders, separate from the folders that are read, and written completely or not at all."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from lastwrite.storage.objects.address import real_path
 
 
 def reject_inside(to: str, sources: Iterable[str]) -> None:
-    """Refuse a target that is one of the folders that are read, or lies in one; symbolic links are
-    followed.
+    """Refuse a target that is inside one of the ``sources``. Symbolic links are followed.
 
     Raises:
-        InvalidConfig: nothing was done.
+        InvalidConfig: the target is inside a source. Nothing was done.
     """
     target = real_path(to)
     for source in sources:
@@ -34,10 +33,10 @@ def reject_inside(to: str, sources: Iterable[str]) -> None:
 
 
 def reject_around(to: str, sources: Iterable[str]) -> None:
-    """Refuse a target that one of the folders that are read lies in: copies would come among them.
+    """Refuse a target that contains one of the ``sources``, because copies would mix with it.
 
     Raises:
-        InvalidConfig: nothing was done.
+        InvalidConfig: the target contains a source. Nothing was done.
     """
     target = real_path(to)
     for source in sources:
@@ -53,10 +52,11 @@ def _lies_in(path: str, folder: str) -> bool:
 
 @contextlib.contextmanager
 def naming_what_stays(to: str, progress: Progress, what: str) -> Iterator[Callable[[], None]]:
-    """Note what stays in the folder ``to`` where the work inside is broken off: what is whole of it
-    is of use, so nothing is deleted. ``what`` is a part of which there; the function that is given
-    says so where the work failed without an error. A refusal would be repeated by the same command,
-    so the note does not recommend that then.
+    """Note that the folder ``to`` is incomplete if the work inside fails.
+
+    Complete files in it can be used, so nothing is deleted. ``what`` names the whole. The yielded
+    function reports a failure without an exception. After an ``InvalidConfig`` the note does not
+    recommend the same command, which would fail again.
     """
     was_empty = _is_empty(to)
 
@@ -72,7 +72,7 @@ def naming_what_stays(to: str, progress: Progress, what: str) -> Iterator[Callab
     try:
         yield tell
     except BaseException as error:
-        # An error may be a refusal for what was there before.
+        # with previous contents, the error may be a refusal because of them
         if was_empty or isinstance(error, KeyboardInterrupt):
             tell(error)
         raise
@@ -84,16 +84,18 @@ def _is_empty(folder: str) -> bool:
 
 @contextlib.contextmanager
 def new_folder(target: str) -> Iterator[str]:
-    """A folder to write into, which becomes ``target`` when the context ends well, and else goes.
+    """A folder to write into. At the end it becomes ``target``, or is deleted after an error.
 
     Raises:
-        InvalidConfig: ``target`` is there and not empty.
+        InvalidConfig: ``target`` exists and is not empty.
         LogError: it cannot be written.
     """
     target = os.path.abspath(target)
     if os.path.lexists(target) and not (os.path.isdir(target) and not os.listdir(target)):
         raise InvalidConfig(
-            "there is something already", path=target, remedy="give a folder that is not there yet"
+            "something exists here already",
+            path=target,
+            remedy="give a folder that does not exist yet",
         )
     staged = f"{target}.lastwrite-{uuid.uuid4().hex[:12]}"
     files.make_folder(staged)

@@ -1,4 +1,4 @@
-"""The state of a file, by which a later look recognises it.
+"""The state of a file, by which a later check recognises it.
 
 A path names any file, a file system gives the inode of a deleted file to a new one, and programs
 set modification times. Change times cannot be set, so they are part of the state.
@@ -14,7 +14,7 @@ _END_BYTES = 16 << 10
 
 
 class FileState(NamedTuple):
-    """What changes when a file changes, or when another file gets its name."""
+    """Values that change when a file changes, or when another file gets its name."""
 
     device: int
     inode: int
@@ -24,7 +24,7 @@ class FileState(NamedTuple):
 
     @classmethod
     def of(cls, seen: os.stat_result) -> FileState:
-        """The state in the answer of ``os.stat``."""
+        """The state in the result of ``os.stat``."""
         return cls(seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
 
     def is_same_file(self, other: FileState) -> bool:
@@ -33,7 +33,7 @@ class FileState(NamedTuple):
 
 
 def state_of(path: str) -> FileState | None:
-    """The state of the file at ``path``; None means that it cannot be looked at."""
+    """The state of the file at ``path``; None if it is not accessible."""
     try:
         return FileState.of(os.stat(path))
     except OSError:

@@ -1,18 +1,18 @@
-"""Every operation that changes a log's files, one function each, and nothing else does.
+"""All operations that change a log's files, one function each.
 
 Each passes a *fault point* before it acts, so that a test can stop the process between any two of
 them::
 
     LASTWRITE_FAULT_POINT=7      before the seventh operation the process kills itself
-    LASTWRITE_FAULT_ERROR=28     instead, that operation and all after it fail with this errno (28:
-                                 disk full)
-    LASTWRITE_FAULT_LOG=FILE     the operations are appended to FILE, a line each
+    LASTWRITE_FAULT_ERROR=28     instead, that operation and all later ones fail with this errno
+                                 (28: disk full)
+    LASTWRITE_FAULT_LOG=FILE     the operations are appended to FILE, one per line
 
-A file of some bytes is written in two halves with a fault point in between: so a torn write is a
-state too.
+File contents are written in two halves with a fault point in between, so that torn writes are
+tested, too.
 
-What the system refuses becomes a ``LogError`` that names the file and says what to do: a full disk,
-a read-only folder, a file that vanished under us (``CommitConflict``).
+Errors of the system become a ``LogError`` with the file and a remedy: a full disk, a read-only
+folder, a file that vanished meanwhile (``CommitConflict``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lastwrite.errors import CommitConflict, LogError
 from lastwrite.storage import deferred_unlink, ownership
 from lastwrite.storage.ownership import Ownership
 
-# asked of the system at once; it copies without passing the bytes through us
+# per system call; the kernel copies without passing the bytes through this process
 _COPY_BYTES = 64 << 20
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV, errno.ENOSYS}
 _NO_FAST_COPY = {
@@ -51,8 +51,8 @@ _NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 class FaultPoints:
     """Counts the changing operations of this process, and stops at one of them.
 
-    ``point`` 0: never. ``error`` 0: stop means SIGKILL, else that operation fails with it, and so
-    do all later ones unless ``once``.
+    With ``point`` 0 it never stops. With ``error`` 0 stopping means SIGKILL. Otherwise that
+    operation fails with this errno, and so do all later ones unless ``once``.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class FaultPoints:
         )
 
     def reach(self, operation: str, path: str) -> None:
-        """Say that ``operation`` comes next."""
+        """Announce that ``operation`` comes next."""
         if not self.is_armed:
             return
         self.passed += 1
@@ -86,16 +86,14 @@ class FaultPoints:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def synced(self, handle: int) -> None:
-        """Say that the file or folder behind ``handle`` is on the disk now; for a model of a disk
-        that loses power.
-        """
+        """Announce that the file or folder of ``handle`` is on disk, for a model of power loss."""
 
 
 faults = FaultPoints.from_environment(os.environ)
 
 
 def to_log_error(error: OSError, path: str, doing: str) -> LogError:
-    """What the system refused, as an error with a remedy; ``doing`` continues "could not"."""
+    """An error of the system as a ``LogError`` with a remedy. ``doing`` continues "could not"."""
     reason = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return LogError(
@@ -134,14 +132,12 @@ def to_log_error(error: OSError, path: str, doing: str) -> LogError:
             remedy="stop whatever changes the log and run again",
         )
     return LogError(
-        f"could not {doing}: {reason}", path=path, remedy="see to the disk, then run again"
+        f"could not {doing}: {reason}", path=path, remedy="check the disk, then run again"
     )
 
 
 class changing:
-    """A fault point before, and a clear error for what the system refuses; ``doing`` continues
-    "could not".
-    """
+    """A fault point before, and ``to_log_error`` for errors. ``doing`` continues "could not"."""
 
     __slots__ = ("_doing", "_operation", "_path")
 
@@ -160,11 +156,12 @@ class changing:
 
 
 def create(path: str, like: Ownership | None) -> FileIO:
-    """A new file, open for reading and writing, that has its owner and rights before its first
-    byte; the caller passes the fault point.
+    """Create a file for reading and writing, with its owner and rights set before its first byte.
+
+    The caller passes the fault point.
 
     Raises:
-        OSError: it is there already, or the system refuses.
+        OSError: it exists already, or the system refuses.
     """
     return open(ownership.make(path, like), "r+b", buffering=0)
 
@@ -172,10 +169,10 @@ def create(path: str, like: Ownership | None) -> FileIO:
 def write(
     path: str, content: bytes, *, is_synced: bool = True, like: Ownership | None = None
 ) -> None:
-    """Create the file with ``content`` and sync it, unless that comes later; whatever was there is
-    lost.
+    """Write ``content`` to a new file, or overwrite the existing one.
 
-    ``like``: whose it is from its first byte on; None: the caller's.
+    It is synced unless ``is_synced`` is false. ``like`` is its owner from its first byte on; None
+    means the caller.
     """
     with (
         changing("write", path, "write the file"),
@@ -191,9 +188,10 @@ def write(
 
 
 def append(path: str, content: bytes, at: int) -> None:
-    """Write ``content`` at the end of a file that has ``at`` bytes, or make the file; the caller
-    alone writes it. What was written of it where that fails is cut off again. Nothing is synced:
-    the bytes are the kernel's, who survives us.
+    """Append ``content`` to a file of ``at`` bytes, or create the file.
+
+    The caller is the only writer. If it fails, the written part is truncated. Nothing is synced:
+    the bytes are in the kernel, and survive a crash of the process.
     """
     with (
         changing("append", path, "append to the file"),
@@ -218,8 +216,9 @@ def replace(
     is_synced: bool = True,
     like: Ownership | None = None,
 ) -> None:
-    """``write`` under the name with ``suffix``, then ``rename``: what fails in between leaves the
-    former file, and nothing beside it. The folder is synced by the caller.
+    """Write a file under the name with ``suffix``, then rename it.
+
+    After a failure the previous file is left, and no other. The caller syncs the folder.
     """
     staged = path + suffix
     with removed_on_failure(staged):
@@ -229,7 +228,7 @@ def replace(
 
 @contextlib.contextmanager
 def removed_on_failure(path: str) -> Iterator[None]:
-    """Remove the file where what runs inside fails, or Ctrl-C ends it."""
+    """Delete the file if the context ends with an error or Ctrl-C."""
     try:
         yield
     except BaseException:
@@ -245,7 +244,7 @@ def _write_all(handle: int, content: bytes) -> None:
 
 
 def _sync(handle: int) -> None:
-    # macOS answers a plain fsync before the disk has the bytes.
+    # on macOS, fsync returns before the bytes are on disk
     full = getattr(fcntl, "F_FULLFSYNC", None)
     if full is not None:
         try:
@@ -269,14 +268,14 @@ def _early_writeback() -> Callable[[int, int, int], None]:
 
 
 start_writeback = _early_writeback()
-"""(file handle, position, size): let the disk begin with these bytes, and do not wait for it.
+"""(file handle, position, size): start writing these bytes to disk, without waiting for it.
 
-A hint: it makes nothing durable, and where the system has no such call nothing happens; but a sync that comes later
-finds most of its work done."""
+A hint that makes nothing durable; on systems without the call it does nothing. It leaves less work
+to a later sync."""
 
 
 def fsync_file(path: str) -> None:
-    """Let the file's content reach the disk."""
+    """Sync the file's content to disk."""
     with changing("fsync", path, "sync the file"):
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -286,13 +285,13 @@ def fsync_file(path: str) -> None:
 
 
 def fsync_dir(folder: str) -> None:
-    """Let the folder's names reach the disk."""
+    """Sync the folder's names to disk."""
     with changing("fsync folder", folder, "sync the folder"):
         handle = os.open(folder, os.O_RDONLY)
         try:
             _sync(handle)
         except OSError as error:
-            # Some network file systems know no sync of a folder; their renames are durable at once.
+            # some network file systems cannot sync a folder; their renames are durable at once
             if error.errno not in (errno.EINVAL, errno.ENOTSUP):
                 raise
         finally:
@@ -300,15 +299,13 @@ def fsync_dir(folder: str) -> None:
 
 
 def rename(source: str, target: str) -> None:
-    """Give a file its new name, whatever had that name before."""
+    """Rename a file, replacing an existing target."""
     with changing("rename", target, f"rename {source.rpartition('/')[2]} to this"):
         os.rename(source, target)
 
 
 def unlink(path: str) -> None:
-    """Remove a file that is there. Its room is given back a moment later: see
-    ``deferred_unlink``.
-    """
+    """Delete a file. Its space is freed a moment later: see ``deferred_unlink``."""
     with changing("unlink", path, "remove the file"):
         handle = deferred_unlink.hold(path)
         try:
@@ -318,22 +315,21 @@ def unlink(path: str) -> None:
 
 
 def truncate(path: str, size_bytes: int) -> None:
-    """Cut a file to its first ``size_bytes``."""
+    """Truncate a file to its first ``size_bytes``."""
     with changing("truncate", path, "cut the file"):
         os.truncate(path, size_bytes)
 
 
 def set_mtime(path: str, mtime_ns: int) -> None:
-    """Set when the file was modified."""
+    """Set a file's modification time."""
     with changing("utime", path, "set the file's time"):
         os.utime(path, ns=(mtime_ns, mtime_ns))
 
 
 def make_folder(path: str, like: Ownership | None = None, *, is_synced: bool = True) -> None:
-    """Make a folder and those above it, and sync the names of those that are made, unless that
-    comes later or nothing rests on it; one that is there is left as it is.
+    """Create a folder and its missing parents, and sync their names unless ``is_synced`` is false.
 
-    ``like``: whose those are that are made; None: the caller's.
+    ``like`` is the owner of the new folders; None means the caller. Existing folders are unchanged.
     """
     missing, path = [], os.path.abspath(path)
     while not os.path.isdir(path):
@@ -344,7 +340,7 @@ def make_folder(path: str, like: Ownership | None = None, *, is_synced: bool = T
             try:
                 os.mkdir(folder, 0o777 if like is None else 0o700)
             except FileExistsError:
-                if not os.path.isdir(folder):  # somebody else has made it meanwhile
+                if not os.path.isdir(folder):  # created by another process meanwhile
                     raise
             else:
                 if like is not None:
@@ -371,8 +367,7 @@ def _exchange_call() -> Callable[[bytes, bytes], int]:
                 ctypes.c_uint,
             )
             return lambda one, other: call(here, one, here, other, swap)
-        # A C library that does not know of it; the number of the system call depends on the
-        # machine.
+        # a C library without the function; the number of the system call depends on the machine
         number = {"x86_64": 316, "aarch64": 276, "riscv64": 276}[platform.machine()]
         library.syscall.argtypes = (
             ctypes.c_long,
@@ -391,11 +386,11 @@ _swap_names = _exchange_call()
 
 
 def exchange(one: str, other: str) -> None:
-    """Let two folders, or files, take each other's names in one step: a crash leaves them so or so.
+    """Exchange the names of two folders or files atomically.
 
     Raises:
-        LogError: the system or the file system knows no such step, or the two lie on different
-            ones.
+        LogError: the system or the file system does not support this, or they are on different file
+            systems.
     """
     with changing("exchange", other, f"exchange {os.path.basename(one)} with this"):
         ctypes.set_errno(errno.ENOSYS)
@@ -417,15 +412,14 @@ def exchange(one: str, other: str) -> None:
 
 
 def give(path: str, like: Ownership, *, is_synced: bool = False) -> None:
-    """Let a file or folder that we made have this owner and these rights; ``is_synced``: durably,
-    where it had not.
-    """
+    """Set the owner and rights of a file or folder. With ``is_synced``, sync it if they changed."""
     with changing("give", path, "give it to the log's owner"):
         _give(path, like, is_synced=is_synced)
 
 
 def _give(path: str, like: Ownership, *, is_synced: bool = False) -> None:
-    # By a handle: whoever may write in the folder could put a link in the place of a name.
+    # through a handle, because a user with write access to the folder could replace the name by a
+    # link
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         if ownership.give(handle, like) and is_synced:
@@ -435,10 +429,10 @@ def _give(path: str, like: Ownership, *, is_synced: bool = False) -> None:
 
 
 def owner_of(path: str, siblings: Iterable[str] = ()) -> Ownership:
-    """``ownership.of_replaced``: what a file that takes the place of ``path`` has to have.
+    """The ownership for a file that replaces ``path``: see ``ownership.of_replaced``.
 
     Raises:
-        LogError: it cannot be looked at.
+        LogError: it is not accessible.
     """
     try:
         return ownership.of_replaced(path, siblings)
@@ -447,23 +441,19 @@ def owner_of(path: str, siblings: Iterable[str] = ()) -> Ownership:
 
 
 def make_new_folder(path: str) -> None:
-    """``make_folder`` of one that replaces nothing: it belongs to whom the nearest one above
-    belongs.
-    """
+    """Create a folder that replaces nothing, with the owner of its nearest existing parent."""
     if not os.path.isdir(path):
         make_folder(path, ownership.of_new_folder(path))
 
 
 def copy_symlink(source: str, target: str) -> None:
-    """A symbolic link that says the same."""
+    """Create a symbolic link with the same target."""
     with changing("symlink", target, "make the symbolic link"):
         os.symlink(os.readlink(source), target)
 
 
 def remove_tree(path: str) -> None:
-    """Remove a folder with all that is in it; where a symbolic link leads to stays. Nothing there:
-    nothing is done.
-    """
+    """Delete a folder with its contents, if it exists. Symbolic links are not followed."""
     try:
         with os.scandir(path) as found:
             entries = sorted(found, key=lambda entry: entry.name)
@@ -481,7 +471,7 @@ def remove_tree(path: str) -> None:
 
 
 def link(source: str, target: str) -> None:
-    """A second name of the same file; a copy where the file system knows no links."""
+    """Create a hard link to a file, or a copy if the file system does not support links."""
     with changing("link", target, f"link {os.path.basename(source)} to this"):
         try:
             os.link(source, target)
@@ -492,11 +482,12 @@ def link(source: str, target: str) -> None:
 
 
 def name_new(source: str, target: str) -> bool:
-    """Give a file its name in one step, unless something has it: then nothing is done; returns
-    whether it has it now. The name that it had is for the caller to remove.
+    """Give a file a second name atomically, unless that name exists. Returns whether it succeeded.
+
+    The caller deletes the first name.
 
     Raises:
-        LogError: the file system knows no links.
+        LogError: the file system does not support hard links.
     """
     with changing("name", target, f"give {os.path.basename(source)} this name"):
         try:
@@ -507,7 +498,7 @@ def name_new(source: str, target: str) -> bool:
             if error.errno not in _NO_LINKS:
                 raise
             raise LogError(
-                "the file system knows no links, and so no file that appears whole or not at all",
+                "the file system has no hard links, so a file cannot be created atomically",
                 path=target,
                 remedy="use a folder of another file system, or a bucket",
             ) from error
@@ -515,19 +506,16 @@ def name_new(source: str, target: str) -> bool:
 
 
 def copy(source: str, target: str) -> None:
-    """Copy a file with its modification time, and its owner and rights as far as the caller may;
-    sync the copy.
-    """
+    """Copy a file with its time, and owner and rights as far as permitted, and sync it."""
     with changing("copy", target, f"copy {os.path.basename(source)} to this"):
         _copy(source, target, ownership.of(source).as_far_as_may())
 
 
 def append_file(source: str, writer: int) -> int:
-    """Write the file's bytes at the open file ``writer``'s place; returns how many. Nothing is
-    synced.
+    """Write the file's bytes to the open file ``writer`` and return their number, without a sync.
 
     Raises:
-        OSError: what the system refused.
+        OSError: the system refuses.
     """
     with open(source, "rb", buffering=0) as reader:
         size = os.fstat(reader.fileno()).st_size
@@ -566,6 +554,6 @@ def _copy_in_kernel(reader: int, writer: int, size_bytes: int) -> None:
     left = size_bytes
     while left:
         copied = os.copy_file_range(reader, writer, min(left, _COPY_BYTES))
-        if copied == 0:  # shorter than it was: whoever checks the source's identity will say so
+        if copied == 0:  # shorter than before: checking the source's identity reports it
             return
         left -= copied

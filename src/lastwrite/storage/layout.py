@@ -1,4 +1,4 @@
-"""Where the partitions of a system lie, and who works on them: each system's ``system.py`` says."""
+"""The interface to the partitions of a system; each system's ``system.py`` implements it."""
 
 from __future__ import annotations
 
@@ -13,36 +13,37 @@ from lastwrite.storage.choice import Topics, choose, topic_of
 
 
 class PartitionSnapshot(NamedTuple):
-    """A partition's folder at one look. While ``state`` is the same, and not None, no file has come
-    or gone.
+    """A quick check of a partition's folder.
+
+    While ``state`` is equal, and not None, no file was added or deleted.
     """
 
     name: TopicPartition
     folder: str
     state: Hashable | None
-    rests: bool  # for some seconds no file has come or gone: nobody is writing it just now
+    rests: bool  # no file was added or deleted for some seconds, so no process is writing it
 
 
 class PartitionLocator(ABC):
-    """Where a system's partitions lie, and who works on them."""
+    """The partitions of a system, their folders and their locks."""
 
-    names_of_parts = ("topic", "partition")  # for errors: what is asked for by name, and by number
+    names_of_parts = ("topic", "partition")  # for error messages: selected by name, and by number
 
     @abstractmethod
     def find(self, path: str, topic: Topics, partition: int | None, /) -> list[str]:
-        """The partition folders at ``path`` that are asked for (see ``choice``), sorted."""
+        """The folders of the selected partitions at ``path`` (see ``choice``), sorted."""
 
     @abstractmethod
     def name_of(self, folder: str, /) -> TopicPartition: ...
 
     def topic_names(self, name: TopicPartition, /) -> Sequence[str]:
-        """What a person may call the partition's topic."""
+        """The names that users may give the partition's topic."""
         return topic_of(name)
 
     def choose(
         self, folders: Sequence[str], topic: Topics, partition: int | None, path: str, /
     ) -> list[str]:
-        """Of partition folders that ``find`` found, at ``path`` in words, those that are asked for.
+        """Select from partition folders that ``find`` returned. ``path`` is for error messages.
 
         Raises:
             NotALog, InvalidConfig: as ``choice.choose``.
@@ -52,11 +53,12 @@ class PartitionLocator(ABC):
 
     @abstractmethod
     def root_of(self, folder: str, /) -> str:
-        """The folder that a broker's lock and checkpoints of this partition lie in."""
+        """The folder with the broker's lock and checkpoints of this partition."""
 
     def scan_root(self, root: str, /) -> list[PartitionSnapshot]:
-        """For the daemon: every partition folder at ``root``, and cheaply whether it has changed;
-        by default nobody knows.
+        """For the daemon: every partition folder at ``root``, with a cheap check for changes.
+
+        By default changes are not detected.
 
         Raises:
             LogError: the root cannot be listed.
@@ -68,39 +70,36 @@ class PartitionLocator(ABC):
 
     @abstractmethod
     def hold(self, root: str, names: Collection[TopicPartition], /) -> AbstractContextManager[None]:
-        """Keep everybody else away from these partitions of the root."""
+        """Lock these partitions of the root."""
 
     @abstractmethod
     def try_lock(
         self, root: str, names: Collection[TopicPartition], /
     ) -> AbstractContextManager[set[TopicPartition]]:
-        """Keep everybody else away from those of the partitions that are free; the context gives
-        which.
-        """
+        """Lock those of the partitions that are free. Yields their names."""
 
     @abstractmethod
     def refuse_if_held(self, root: str, names: Collection[TopicPartition], /) -> None: ...
 
     def broker_of(self, root: str, /) -> LogHeld | None:
-        """What to tell of the broker that runs on the root; by default no broker opens it."""
+        """The error that names the broker running on the root. None if there is no broker."""
         return None
 
     def merge_tiers(self, folders: Sequence[str], /) -> list[str]:
-        """Of the folders of partitions that were named together, those that are read; by default
-        each is, by itself.
-        """
+        """The folders to read of those named together. By default each is read separately."""
         return list(folders)
 
     def refuse_read_only(self, root: str, /) -> None:
-        """Say no before a round in place where logs are only read; by default none are.
+        """Refuse a round in place if logs are only read here. By default they may be changed.
 
         Raises:
-            InvalidConfig: it says what to do instead.
+            InvalidConfig: logs are only read. The remedy has the alternative.
         """
         return None
 
     def refuse_unclean(self, root: str, config: Mapping[str, object], /) -> None:
-        """Say no to a root whose broker did not stop in order, where that matters and ``config``
-        does not allow it; by default it never matters.
+        """Refuse a root whose broker was not shut down cleanly, unless ``config`` allows it.
+
+        By default it does not matter.
         """
         return None

@@ -1,24 +1,23 @@
-"""Who works on what in a log root: byte-range locks on the broker's own lock file.
+"""Locks on partitions of a log root: byte-range locks on the broker's own lock file.
 
-A broker keeps an exclusive POSIX record lock on that file as long as it runs. We lock single bytes
-of it, one for each log that a run works on. Of Kafka, whose broker locks the whole of
+A broker holds an exclusive POSIX record lock on that file while it runs. Lastwrite locks single
+bytes of it, one for each log that a run changes. In Kafka, whose broker locks all of
 ``<root>/.lock``::
 
-    0                           the root's turn: for the moment in which a file of the root itself
-                                is rewritten
+    0                           the root's turn, held while a file of the root itself is rewritten
     1 + 62 bits of a hash       the partition <topic>-<partition>
 
-Of RocketMQ, whose broker locks the first byte of ``STORE/lock`` and no more::
+In RocketMQ, whose broker locks only the first byte of ``STORE/lock``::
 
     0                           the broker's; runs share it
     1                           the turn
     2 + 62 bits of a hash       the queue
 
-So runs on different logs share a root, a run keeps a broker from starting as long as it holds a
-single byte, a broker keeps every run out, and whoever crashes has let go. Such locks belong to a
-process, which makes three things surprising: ``flock`` does not see them; a second run in the same
-process would get them too, hence the registry here; and closing *any* handle of the file drops them
-all, hence the one handle a root.
+So runs on different logs can share a root; a run prevents a broker from starting while it holds a
+single byte; a broker excludes every run; and a crash releases the locks. Record locks belong to a
+process, with three consequences. ``flock`` does not see them. A second run in the same process
+would get them, too, so there is a registry here. Closing *any* handle of the file drops all of
+them, so there is one handle per root.
 
 Source: Kafka 4.4 ``FileLock`` (``FileChannel.tryLock``: from 0, without end); RocketMQ 5.5.0
 ``DefaultMessageStore.start`` (``tryLock(0, 1, false)``).
@@ -45,37 +44,37 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.storage import ownership
 from lastwrite.storage.files import to_log_error
 
-_HASH_BITS = 62  # with what precedes it less than the 63 that an offset in a file has
+_HASH_BITS = 62  # with the preceding bytes still below the 63 bits of a file offset
 _LONGEST_PAUSE_S = 0.02
-_OPEN_S = 2.0  # who only looks has the file open for less
+_OPEN_S = 2.0  # a process that only checks locks has the file open for less
 _GONE = -1
 STOP_OR_WAIT = "stop it first, or wait until it is done"
 
 
 @dataclass(frozen=True, slots=True)
 class LockPlace:
-    """Where brokers of a system lock a root, and where we lock beside them."""
+    """The positions at which a system's brokers, and Lastwrite, lock a root."""
 
     file: str
-    what: str  # the root, as people call it
-    turn: int  # the byte of the root's turn; those below are a broker's, and runs share them
-    turn_s: float  # whoever keeps the turn for longer has been stopped
-    # the broker's own files in the root: a new one there has the first one's rights
+    what: str  # the root, in users' words
+    turn: int  # byte of the root's turn; lower bytes are a broker's, and runs share them
+    turn_s: float  # a process that holds the turn for longer is considered stopped
+    # the broker's own files in the root: a new file gets the rights of the first one
     siblings: tuple[str, ...] = ()
 
     def byte_of(self, name: TopicPartition) -> int:
-        """The byte that stands for a log."""
+        """The byte of a log."""
         digest = hashlib.blake2b(str(name).encode(errors="surrogateescape"), digest_size=8).digest()
         return self.turn + 1 + (int.from_bytes(digest, "big") >> (64 - _HASH_BITS))
 
     def is_brokers(self, kind: int, start: int, length: int) -> bool:
-        """Whether such a lock is a broker's; ``length`` 0: without end."""
+        """Whether such a lock is a broker's. ``length`` 0 means without end."""
         return kind == fcntl.F_WRLCK and start == 0 and (self.turn > 0 or length != 1)
 
 
 @dataclass(slots=True)
 class _Root:
-    """The one handle of a root's lock file in this process, and what is locked by it."""
+    """The only handle of a root's lock file in this process, and its locks."""
 
     place: LockPlace
     key: str  # the file's real path
@@ -88,9 +87,9 @@ class _Root:
 
 @dataclass(frozen=True, slots=True)
 class _Blocker:
-    """Who holds a byte that we asked for."""
+    """The holder of a requested byte."""
 
-    pid: int  # 0 or less: of another machine or container
+    pid: int  # 0 or negative: on another machine or in another container
     is_broker: bool
 
     def __str__(self) -> str:
@@ -107,7 +106,7 @@ _registry = threading.RLock()
 
 
 def _forget() -> None:
-    """A forked child inherits the registry, but not one lock."""
+    """After a fork: the child inherits the registry, but no lock."""
     global _registry
     _registry = threading.RLock()
     for entry in _roots.values():
@@ -124,15 +123,14 @@ os.register_at_fork(after_in_child=_forget)
 
 @contextlib.contextmanager
 def hold(root: str, names: Iterable[TopicPartition], place: LockPlace) -> Iterator[None]:
-    """Keep brokers and other runs away from the partitions ``names`` of ``root`` for as long as the
-    context lasts.
+    """Lock the partitions ``names`` of ``root`` against brokers and other runs, all or none.
 
-    All of them or none. The lock file is made where it is missing, and left there as a broker
-    leaves it: it belongs to the root's owner.
+    The lock file is created if missing, with the root's owner, and left there as a broker leaves
+    it.
 
     Raises:
-        LogHeld: a broker, another process or another run in this process has one of them; it says
-            which and who. Or nobody can tell that no broker has it.
+        LogHeld: a broker, another process or another run in this process holds one of them. The
+            message names both. Or it cannot be determined that no broker holds it.
         LogError: the root cannot be written.
     """
     wanted = {place.byte_of(name): name for name in names}
@@ -155,7 +153,7 @@ def hold(root: str, names: Iterable[TopicPartition], place: LockPlace) -> Iterat
 def try_lock(
     root: str, names: Iterable[TopicPartition], place: LockPlace
 ) -> AbstractContextManager[set[TopicPartition]]:
-    """As ``hold``, of those that are free now: the context gives which.
+    """As ``hold``, for those that are free now. Yields their names.
 
     Raises:
         LogError: the root cannot be written.
@@ -168,7 +166,7 @@ def try_each(
     names: Iterable[TopicPartition],
     hold_one: Callable[[TopicPartition], AbstractContextManager[None]],
 ) -> Iterator[set[TopicPartition]]:
-    """Hold those that ``hold_one`` does not refuse; the context gives which."""
+    """Hold those that ``hold_one`` does not refuse. Yields their names."""
     with contextlib.ExitStack() as stack:
         got = set()
         for name in names:
@@ -179,11 +177,12 @@ def try_each(
 
 
 def _reject_removed(entry: _Root) -> None:
-    """Kafka's broker removes its lock file when it stops: whoever had opened it before has locked
-    what nobody sees.
+    """Check that the locked file still exists under its name.
+
+    Kafka's broker deletes its lock file when it stops. A lock on the deleted file excludes nothing.
 
     Raises:
-        LogHeld: that happened.
+        LogHeld: the file was deleted.
     """
     try:
         here, there = os.fstat(entry.handle), os.stat(entry.path)
@@ -212,24 +211,22 @@ def _take(entry: _Root, byte: int, name: TopicPartition) -> None:
 
 
 def holds(root: str, name: TopicPartition, place: LockPlace) -> bool:
-    """Whether this very process holds the partition."""
+    """Whether this process holds the partition."""
     with _registry:
         entry = _roots.get(_key(root, place))
         return entry is not None and place.byte_of(name) in entry.held
 
 
 def is_held(root: str, names: Collection[TopicPartition] | None, place: LockPlace) -> bool:
-    """Whether a broker or a run, this process's included, holds one of the partitions (None: any)
-    now.
-    """
+    """Whether a broker or a run, also of this process, holds one of the partitions. None: any."""
     return _holder(root, names, place) is not None
 
 
 def reject_if_held(root: str, names: Collection[TopicPartition] | None, place: LockPlace) -> None:
-    """For work that only reads ``names`` (None: whatever lies in the root).
+    """Refuse to read ``names``, or everything in the root if None, while they are locked.
 
     Raises:
-        LogHeld: somebody may change them while they are read.
+        LogHeld: they may change while they are read.
     """
     found = _holder(root, names, place)
     if found is not None:
@@ -237,7 +234,7 @@ def reject_if_held(root: str, names: Collection[TopicPartition] | None, place: L
 
 
 def broker_of(root: str, place: LockPlace) -> LogHeld | None:
-    """What to tell of the broker that has the whole of ``root``; None: there is none."""
+    """The error that names the broker holding the whole of ``root``. None if there is no broker."""
     blocker = _broker(root, place)
     if blocker is None:
         return None
@@ -245,8 +242,9 @@ def broker_of(root: str, place: LockPlace) -> LogHeld | None:
 
 
 def broker_pid(root: str, place: LockPlace) -> int | None:
-    """The process of the broker that has the whole of ``root``, 0 or less: of another machine or
-    container; None: there is none.
+    """The process of the broker that holds the whole of ``root``. None if there is no broker.
+
+    0 or a negative number means another machine or container.
     """
     blocker = _broker(root, place)
     return None if blocker is None else blocker.pid
@@ -263,7 +261,7 @@ def _broker(root: str, place: LockPlace) -> _Blocker | None:
 def _holder(
     root: str, names: Collection[TopicPartition] | None, place: LockPlace
 ) -> tuple[_Blocker, TopicPartition | None] | None:
-    """Somebody who holds one of ``names``, and which."""
+    """The holder of one of ``names``, and that name. None if all are free."""
     asked: list[TopicPartition | None] = [None] if names is None else list(names)
     with _looking(root, place) as (handle, entry):
         if handle is None:
@@ -290,9 +288,7 @@ def _holder(
 
 @contextlib.contextmanager
 def _looking(root: str, place: LockPlace) -> Iterator[tuple[int | None, _Root | None]]:
-    """A handle of the lock file to ask by, and what this process has locked; None: there is no such
-    file.
-    """
+    """A handle of the lock file for queries, None without a file, and this process's locks."""
     path = os.path.join(root, place.file)
     with _registry:
         entry = _roots.get(_key(root, place))
@@ -311,7 +307,7 @@ def _looking(root: str, place: LockPlace) -> Iterator[tuple[int | None, _Root | 
 def _held_elsewhere(
     place: LockPlace, path: str, blocker: _Blocker | None, name: TopicPartition | None
 ) -> LogHeld:
-    if blocker is None:  # it let go in the meantime
+    if blocker is None:  # it was released meanwhile
         return LogHeld(f"another run worked on {name} a moment ago", path=path, remedy="try again")
     what = (
         place.what
@@ -329,12 +325,10 @@ def _held_elsewhere(
 
 @contextlib.contextmanager
 def root_turn(root: str, place: LockPlace) -> Iterator[None]:
-    """Be alone in reading and rewriting a file of the root itself, such as a checkpoint; waits for
-    others' turns.
+    """Wait for and hold the exclusive right to rewrite a file of the root, such as a checkpoint.
 
     Raises:
-        LogHeld: a broker holds the root, or somebody keeps the turn for longer than ``place``
-            allows.
+        LogHeld: a broker holds the root, or the turn is held for longer than ``place`` allows.
         LogError: the root cannot be written.
     """
     entry = _enter(root, place)
@@ -351,8 +345,7 @@ def root_turn(root: str, place: LockPlace) -> Iterator[None]:
 
 
 def _wait_for_turn(entry: _Root) -> None:
-    # Asking again and again, because a wait in the system has no end and cannot tell a broker from
-    # a turn.
+    # polling, because a blocking wait has no timeout and cannot distinguish a broker from a turn
     place = entry.place
     deadline = time.monotonic() + place.turn_s
     pause = 0.0005
@@ -366,16 +359,14 @@ def _wait_for_turn(entry: _Root) -> None:
 
 @contextlib.contextmanager
 def unopened(root: str, place: LockPlace) -> Iterator[None]:
-    """For a moment, inside ``root_turn``: nobody else has the lock file open, and who opens it
-    waits.
+    """Inside ``root_turn``: ensure that no other process has the lock file open, or can open it.
 
-    A RocketMQ broker opens the file when it is made and locks it only when it has read the whole
-    store: what it has begun to read must not be exchanged. Linux tells, to the file's owner, by a
-    lease. Where nobody tells, or another
-    run has the file open as well, the context does nothing.
+    A RocketMQ broker opens the file first, and locks it only after it has read the whole store.
+    Files that it has started to read must not be exchanged. On Linux, a lease shows this to the
+    file's owner. Without leases, or if another run has the file open, the context does nothing.
 
     Raises:
-        LogHeld: somebody has it open.
+        LogHeld: another process has the file open.
     """
     with _registry:
         entry = _roots[_key(root, place)]
@@ -402,13 +393,14 @@ def unopened(root: str, place: LockPlace) -> Iterator[None]:
 
 
 def _lease(entry: _Root) -> bool | None:
-    """Whether nobody else has the file open: True, and who opens it waits; None: somebody has;
-    False: not known.
+    """Take a lease. True: no other process has the file open, and opening it waits.
+
+    None means that another process has it open. False means that leases are not available.
     """
     if not hasattr(fcntl, "F_SETLEASE"):
         return False
     try:
-        # Who opens it makes the system send a signal, by default one that ends the process.
+        # opening it makes the system send a signal, whose default is to end the process
         fcntl.fcntl(entry.handle, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(entry.handle, fcntl.F_SETLEASE, fcntl.F_WRLCK)
     except OSError as error:
@@ -441,14 +433,12 @@ def _enter(root: str, place: LockPlace) -> _Root:
 
 
 def siblings(root: str, place: LockPlace) -> list[str]:
-    """The files of ``root`` whose rights a new one there takes, the first that is there."""
+    """The files of ``root`` whose rights a new file takes. The first existing one counts."""
     return [os.path.join(root, name) for name in place.siblings]
 
 
 def _open(root: str, place: LockPlace) -> int:
-    """The lock file, open; where it is missing it is made so that the broker's user can open it, in
-    one step.
-    """
+    """Open the lock file, or create it atomically, so that the broker's user can open it."""
     path = os.path.join(root, place.file)
     try:
         handle = os.open(path, os.O_RDWR)
@@ -456,7 +446,7 @@ def _open(root: str, place: LockPlace) -> int:
         return _make(path, root, place)
     seen = os.fstat(handle)
     if seen.st_uid == os.geteuid() != os.stat(root).st_uid and not os.path.islink(path):
-        # Earlier releases left one of root's beside a broker of another user.
+        # earlier releases left a file of root's beside a broker of another user
         with contextlib.suppress(OSError):
             ownership.give(handle, ownership.of_new(root, siblings(root, place)).as_far_as_may())
     return handle
@@ -467,14 +457,14 @@ def _make(path: str, root: str, place: LockPlace) -> int:
     made = f"{path}.{os.getpid()}"
     handle = ownership.make(made, like, is_new=False)
     try:
-        # never over a lock file that came in the meantime, which a broker may hold
+        # must not replace a lock file created meanwhile, which a broker may hold
         os.link(made, path)
         return handle
     except OSError as error:
         os.close(handle)
         if error.errno == errno.EEXIST:
             return os.open(path, os.O_RDWR)
-        # A file system without links.
+        # a file system without links
         try:
             return ownership.make(path, like)
         except FileExistsError:
@@ -484,7 +474,7 @@ def _make(path: str, root: str, place: LockPlace) -> int:
 
 
 def _share(entry: _Root) -> None:
-    """Keep brokers away whose lock would not cover our bytes."""
+    """Take a shared lock, which excludes brokers whose lock does not cover the runs' bytes."""
     try:
         if not _lock(entry, 0, entry.place.turn, is_shared=True):
             raise _held_elsewhere(
@@ -504,7 +494,7 @@ def _leave(entry: _Root) -> None:
 
 
 def _lock(entry: _Root, byte: int, length: int = 1, *, is_shared: bool = False) -> bool:
-    """Whether the bytes are ours now."""
+    """Lock the bytes. Returns whether it succeeded."""
     try:
         fcntl.lockf(
             entry.handle,
@@ -556,7 +546,7 @@ _FLOCK = _DarwinFlock() if sys.platform == "darwin" else _LinuxFlock()
 
 
 def _blocker(handle: int, place: LockPlace, start: int, length: int = 1) -> _Blocker | None:
-    """Which other process has a lock on the bytes; None: nobody has."""
+    """The other process with a lock on the bytes. None if there is none."""
     answer = fcntl.fcntl(handle, fcntl.F_GETLK, _FLOCK.question(start, length))
     kind, first, covered, pid = _FLOCK.answer(answer)
     if kind == fcntl.F_UNLCK:

@@ -1,4 +1,4 @@
-"""How much of the machine is ours: memory, cores and room on disk, containers' limits included."""
+"""The memory, cores and disk space available to this process, with container limits."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
 _PROC = Path("/proc")
-MORE_LIKELY_TO_GO = 250  # of the driver, in thousandths of the memory: choom(1)
+# added to the driver's oom_score_adj, in thousandths of the memory: choom(1)
+MORE_LIKELY_TO_GO = 250
 LESS_MEMORY = (
     "nothing was swapped; raise that limit, or run with less: --memory SIZE, --master local[1]"
 )
 
 
 def memory_bytes() -> int:
-    """The memory that this process and its children may use: the machine's, or its container's
-    limit if lower.
-    """
+    """The memory that this process and its children may use: the machine's or its container's."""
     return _lowest_limit()[0]
 
 
 def _lowest_limit() -> tuple[int, Path | None]:
-    """The memory, and the file that limits it; None: the machine does."""
+    """The memory, and the file that limits it. None means the machine's memory."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits: list[tuple[int, Path | None]] = [(total, None)]
     for file in _limit_files("memory.max", "memory/memory.limit_in_bytes"):
@@ -36,8 +35,9 @@ def _lowest_limit() -> tuple[int, Path | None]:
 
 
 def memory_kills() -> dict[Path, int]:
-    """How many processes the system has killed for memory, by the file that counts them; empty
-    where none does.
+    """The number of processes killed for lack of memory, by the file that counts them.
+
+    Empty if the system does not count them.
 
     Source: Linux, Documentation/admin-guide/cgroup-v2.rst (``memory.events``), cgroup-v1/memory.rst
     (``memory.oom_control``), mm/oom_kill.c (``oom_kill`` in ``/proc/vmstat``, of the whole
@@ -53,8 +53,9 @@ def memory_kills() -> dict[Path, int]:
 
 
 def memory_kill_since(before: Mapping[Path, int]) -> str | None:
-    """In words, the limit that was met where more processes were killed for memory than ``before``;
-    None: none was.
+    """A description of the exceeded limit, if processes were killed for memory since ``before``.
+
+    None if none was killed.
     """
     if all(count <= before.get(file, 0) for file, count in memory_kills().items()):
         return None
@@ -64,11 +65,10 @@ def memory_kill_since(before: Mapping[Path, int]) -> str | None:
 
 
 def go_first_for_memory() -> None:
-    """Let the system kill this process and its children before the driver, where it has to kill one
-    for memory.
+    """Make the system kill this process and its children before the driver when memory runs out.
 
-    Of a worker the task is tried again, and of the JVM the driver can say what happened; of the
-    driver nobody could.
+    A killed worker's task is retried, and after the JVM's death the driver can report the cause.
+    The driver's own death could not be reported.
     """
     file = _PROC / "self/oom_score_adj"
     adjust = _read(file)
@@ -78,14 +78,14 @@ def go_first_for_memory() -> None:
 
 
 def available_bytes() -> int:
-    """The memory that nobody uses now, at most ``memory_bytes``."""
+    """The free memory now, at most ``memory_bytes``."""
     import psutil
 
     return min(int(psutil.virtual_memory().available), memory_bytes())
 
 
 def core_count() -> int:
-    """The cores that this process may run on, at least one."""
+    """The number of cores that this process may use, at least one."""
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS
@@ -98,13 +98,13 @@ def core_count() -> int:
 
 
 def spill_folders() -> list[str]:
-    """Where Spark puts what does not fit into memory."""
+    """The folders where Spark spills data that does not fit into memory."""
     told = os.environ.get("SPARK_LOCAL_DIRS")
     return [folder for folder in told.split(",") if folder] if told else [tempfile.gettempdir()]
 
 
 def mount_of(path: str) -> str:
-    """Where the file system is mounted that a path lies on."""
+    """The mount point of the file system that contains a path."""
     path = os.path.realpath(path)
     while not os.path.ismount(path):
         path = os.path.dirname(path)
@@ -112,7 +112,7 @@ def mount_of(path: str) -> str:
 
 
 def free_bytes(folder: str) -> int | None:
-    """The room left for us on the file system of ``folder``; None where it does not exist."""
+    """The free space on the file system of ``folder``. None if the folder does not exist."""
     try:
         return shutil.disk_usage(folder).free
     except OSError:
@@ -120,10 +120,9 @@ def free_bytes(folder: str) -> int | None:
 
 
 def _limit_files(name: str, old_name: str | None = None) -> list[Path]:
-    """Files of this process's control group and of all above it: of cgroup v2 ``name``, of v1
-    ``old_name``.
+    """Files of this process's control group and of its parents: ``name`` in v2, ``old_name`` in v1.
 
-    A container may see its own group as the uppermost, whatever its path says.
+    Inside a container, its own group may appear as the root, whatever its path is.
     """
     files = []
     controller, _, old_file = (old_name or "").partition("/")

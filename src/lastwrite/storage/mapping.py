@@ -1,4 +1,4 @@
-"""A file's bytes without a copy, for as long as a context lasts."""
+"""A file's bytes without copying, while a context lasts."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from lastwrite.storage.files import to_log_error
 
 @contextmanager
 def mapped(path: str, size_bytes: int | None = None) -> Iterator[ByteArray]:
-    """The file's bytes, to be read. Whoever keeps a view of them longer keeps the mapping.
+    """The file's bytes, read-only. A view that is kept longer keeps the mapping.
 
     Raises:
-        CommitConflict: it vanished, or is not as large as it was said to be.
+        CommitConflict: the file vanished, or does not have ``size_bytes``.
         LogError: it cannot be read.
     """
     try:
@@ -49,7 +49,7 @@ def mapped(path: str, size_bytes: int | None = None) -> Iterator[ByteArray]:
 
 @contextmanager
 def mapped_for_writing(path: str) -> Iterator[ByteArray]:
-    """The file's bytes, to be changed in place; the file has its size."""
+    """The file's bytes, to be changed in place without changing its size."""
     handle = os.open(path, os.O_RDWR)
     try:
         view = mmap.mmap(handle, 0)

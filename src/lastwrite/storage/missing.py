@@ -1,4 +1,4 @@
-"""The error for a file or an object that was listed and is not there any more."""
+"""The error for a file or object that was listed and is missing now."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ _MANIFEST = "manifest.json"
 
 
 def missing_error(path: str, what: str, remedy: str) -> LogError:
-    """Damage where the archive's manifest still names the object; else a conflict with whoever
-    removed it. ``what`` and ``remedy`` are the words of the conflict.
+    """Damage if the archive's manifest still has the object, otherwise a conflict.
+
+    ``what`` and ``remedy`` are for the message of the conflict.
     """
     if is_of_archive(path):
         manifest, key = _manifest_of(path)
@@ -27,7 +28,7 @@ def missing_error(path: str, what: str, remedy: str) -> LogError:
 
 
 def _held_in(manifest: bytes, key: str) -> str:
-    """What the manifest states about the contents of an object, as ``: offsets 20 to 29``."""
+    """The contents of an object according to the manifest, as ``: offsets 20 to 29``."""
     try:
         log = msgspec.json.decode(manifest)["log"]
         parts = [*(log.get("segments") or ()), *(log.get("files") or ())]
@@ -40,17 +41,17 @@ def _held_in(manifest: bytes, key: str) -> str:
             if key.startswith(part["key"]):
                 return f": ledger {part['ledger']}, entries 0 to {part['entries'] - 1}"
     except (msgspec.MsgspecError, AttributeError, KeyError, TypeError):
-        pass  # a manifest of another release: the object is named all the same
+        pass  # a manifest of another release: the object is missing all the same
     return ""
 
 
 def _base(part: Mapping[str, int]) -> str:
-    """How the name of the object begins; RocketMQ's is its address."""
+    """The beginning of the object's name. In RocketMQ it is the address."""
     return f"/{part.get('address', part['base_offset']):020d}"
 
 
 def _manifest_of(path: str) -> tuple[bytes, str]:
-    """The manifest beside the folder ``data``, empty if it cannot be read, and the object's key."""
+    """The manifest beside the folder ``data``, or nothing if unreadable, and the object's key."""
     folder, _, key = path.rpartition(_DATA)
     manifest = f"{folder}/{_MANIFEST}"
     try:

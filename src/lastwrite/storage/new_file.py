@@ -1,16 +1,15 @@
-"""A new file that is written from its begin to its end, and that nobody reads soon.
+"""A new file that is written sequentially and not read soon.
 
-What a round writes would push out of the page cache what consumers read, and each cached page costs
-a processor more than the disk needs for its bytes: up to a second and a half a GiB on a virtual
-machine, whose host has to give the page first. So all but the first bytes of a large file go past
-the page cache (``O_DIRECT``), from some of four buffers while another is filled::
+Written pages would evict pages that consumers read from the page cache, and each cached page costs
+more processor time than the disk needs for its bytes: up to 1.5 s per GiB on a virtual machine,
+whose host has to provide the page first. So all but the first bytes of a large file bypass the page
+cache (``O_DIRECT``), from one of four buffers while another is filled::
 
     0             4 MiB                           n · 4096       end
-    │ page cache    │ past it, 1 MiB after another   │ page cache │
+    │ page cache    │ direct, 1 MiB after another    │ page cache │
 
-Where the system or the file system knows no such way, and where a file is smaller, everything goes
-through the page cache, and the disk is told to begin every 8 MiB and when the file is closed, so
-that the sync of many files finds most of its work done.
+Smaller files, and all files on systems without ``O_DIRECT``, use the page cache. Their writeback is
+started every 8 MiB and when the file is closed, so that a sync of many files has little left to do.
 
 Source: Linux man-pages open(2), ``O_DIRECT``. Figures: docs/decisions/where-the-time-goes.md.
 """
@@ -29,25 +28,25 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from lastwrite.storage import files
 from lastwrite.storage.ownership import Ownership
 
-DIRECT_FROM_BYTES = 4 << 20  # of less the sync has to wait for the disk either way
+DIRECT_FROM_BYTES = 4 << 20  # the sync of a smaller file waits for the disk either way
 BUFFER_BYTES = 1 << 20
-_BUFFERS = 4  # about what is left of a chunk, so that the next is worked at while they are written
+_BUFFERS = 4  # about the output of a chunk: the next is processed while they are written
 _WRITEBACK_BYTES = 8 << 20
-_WRITEBACK_AT_END_BYTES = 256 << 10  # of a smaller file the sync does it
-_ALIGNMENT = 4096  # of place and size: no disk wants more
+_WRITEBACK_AT_END_BYTES = 256 << 10  # a smaller rest is left to the sync
+_ALIGNMENT = 4096  # of position and size: no disk requires more
 _DIRECT = getattr(os, "O_DIRECT", 0)  # macOS has none
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 _NO_DIRECT = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 class NewFile:
-    """A file of ``files.create``, and where its next byte goes.
+    """A file of ``files.create``, and the position of its next byte.
 
-    ``is_read_soon``: all of it goes through the page cache. ``continues``: it was closed, and is
-    written on at its end. Nothing is synced. The caller passes the fault points.
+    With ``is_read_soon`` all of it uses the page cache. With ``continues`` it exists and is
+    appended to. Nothing is synced. The caller passes the fault points.
 
     Raises (every method):
-        OSError: what the system refused, perhaps of bytes that were given before.
+        OSError: the system refuses, possibly for bytes of an earlier call.
     """
 
     def __init__(
@@ -64,12 +63,12 @@ class NewFile:
         else:
             self._file = files.create(path, like)
             self._size = 0
-        self._begun = self._size  # up to here the disk was told to write
+        self._begun = self._size  # writeback was started up to here
         self._may_be_direct = bool(_DIRECT) and not is_read_soon
         self._direct: _DirectWriter | None = None
 
     def append(self, data: memoryview) -> None:
-        """Write at the end; ``data``, of bytes, are the caller's again when it returns."""
+        """Write ``data`` (bytes) at the end. The caller may reuse the memory afterwards."""
         self._size += len(data)
         if self._may_be_direct and self._direct is None and self._size > DIRECT_FROM_BYTES:
             data = self._begin_direct(data)
@@ -81,7 +80,7 @@ class NewFile:
             self._start_writeback(self._size)
 
     def close(self) -> None:
-        """Write what is left, and close the file."""
+        """Write the rest, and close the file."""
         try:
             if self._direct is not None:
                 self._direct.close()
@@ -91,7 +90,7 @@ class NewFile:
             self._file.close()
 
     def abandon(self) -> None:
-        """Close the file, whatever has become of its bytes."""
+        """Close the file, ignoring errors."""
         with contextlib.suppress(OSError):
             self.close()
 
@@ -104,8 +103,9 @@ class NewFile:
         self._begun = end
 
     def _begin_direct(self, data: memoryview) -> memoryview:
-        """Go past the page cache from the next place on where one may; what of ``data`` lies behind
-        it. Nothing is done where another file of this process has the buffers.
+        """Switch to direct writes at the next aligned position, and return the data after it.
+
+        Nothing is changed while another file of this process uses the buffers.
         """
         place = self._size - len(data)
         first = -place % _ALIGNMENT
@@ -126,15 +126,15 @@ class NewFile:
 
 
 class _DirectWriter:
-    """Writes a file's bytes from ``place`` on past the page cache, a buffer at a time."""
+    """Writes a file's bytes from ``place`` on without the page cache, one buffer at a time."""
 
     def __init__(self, handle: int, place: int, buffers: list[mmap.mmap]) -> None:
-        # The thread's own: it closes it behind the last write, however the caller ends.
+        # for the thread, which closes it after the last write, however the caller ends
         self._handle = os.dup(handle)
-        self._place = place  # of the first byte of the buffer that is filled
+        self._place = place  # of the first byte of the buffer being filled
         self._filled = 0
-        self._buffers = buffers  # the one that is filled, then those that are written, in order
-        self._going: deque[Future[None]] = deque()  # the writes of these
+        self._buffers = buffers  # the one being filled, then those being written, in order
+        self._going: deque[Future[None]] = deque()  # their pending writes
         self._end = weakref.finalize(self, _end_later, self._handle, buffers)
         self._end.atexit = False
 
@@ -156,7 +156,7 @@ class _DirectWriter:
                     self._wait()
 
     def close(self) -> None:
-        """Write what is left, through the page cache."""
+        """Write the rest, through the page cache."""
         try:
             while self._going:
                 self._wait()
@@ -166,8 +166,8 @@ class _DirectWriter:
             self._end()
 
     def _wait(self) -> None:
-        """Until the next write has ended."""
-        wait([self._going[0]])  # Ctrl-C may end it: then the write still goes on
+        """Wait for the next write."""
+        wait([self._going[0]])  # after Ctrl-C the write continues
         self._going.popleft().result()
 
 
@@ -181,8 +181,9 @@ def _is_direct(handle: int) -> bool:
 
 
 def _write_at(handle: int, buffer: mmap.mmap, size: int, place: int) -> None:
-    """Write the first ``size`` bytes of a buffer, through the page cache where the file system does
-    it no other way, or has stopped amid a block.
+    """Write the first ``size`` bytes of a buffer.
+
+    Uses the page cache if direct writes fail, as after a short write that ends inside a block.
     """
     with memoryview(buffer) as content:
         done = 0
@@ -195,7 +196,7 @@ def _write_at(handle: int, buffer: mmap.mmap, size: int, place: int) -> None:
                 _set_direct(handle, False)
 
 
-# Of this process: buffers for one file, since a task writes one large file at a time; and a thread.
+# Per process: the buffers of one file, since a task writes one large file at a time; and a thread.
 _spare: list[list[mmap.mmap]] | None = None
 _pool: ThreadPoolExecutor | None = None
 
@@ -203,7 +204,7 @@ _pool: ThreadPoolExecutor | None = None
 def _take_buffers() -> list[mmap.mmap] | None:
     global _spare
     if _spare is None:
-        # private: by the default a fork would write into its parent's
+        # private: shared memory, the default, would be written by forks, too
         _spare = [[mmap.mmap(-1, BUFFER_BYTES, flags=_PRIVATE) for _ in range(_BUFFERS)]]
     with contextlib.suppress(IndexError):
         return _spare.pop()
@@ -223,7 +224,7 @@ def _thread() -> ThreadPoolExecutor:
 
 
 def _end_later(handle: int, buffers: list[mmap.mmap]) -> None:
-    """Close the handle and give the buffers back, behind the last write of theirs."""
+    """Close the handle and return the buffers, after their last write."""
     _thread().submit(_end, handle, buffers)
 
 
@@ -233,7 +234,7 @@ def _end(handle: int, buffers: list[mmap.mmap]) -> None:
 
 
 def _forget() -> None:
-    """In a fork no such thread runs, and a file that was being written is the parent's."""
+    """After a fork: the child has no such thread, and the file is the parent's."""
     global _spare, _pool
     _spare = _pool = None
 

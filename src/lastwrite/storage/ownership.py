@@ -1,23 +1,21 @@
-"""Whose a new file is: it takes owner, group, rights, access list and attributes of what it
-replaces.
+"""Ownership of new files: owner, group, rights, access list and attributes of replaced files.
 
-A round that root runs beside a broker of user ``kafka`` would else leave files that the broker
-cannot open, and let everybody read what was ``0600``. Take ``0.log`` of ``kafka:kafka 0640``::
+Otherwise a round that root runs on logs of user ``kafka`` would leave files that the broker cannot
+open, and would make files of mode ``0600`` readable. For ``0.log`` of ``kafka:kafka 0640``::
 
-    0.log.5e….cleaned      made with 0600, given to kafka:kafka, then 0640, and only then the first
+    0.log.5e….cleaned      created with 0600, chowned to kafka:kafka, then 0640; only then the first
                            byte is written
 
-So at no moment does a file that a recovery may adopt belong to somebody else, nor can anybody read
-aside what he could not read before. A file that replaces nothing takes owner and group of its
-folder and the rights of a sibling.
+So a file that a recovery may adopt never has another owner, and its data is never readable by more
+users than before. A file that replaces nothing gets owner and group of its folder and the rights of
+a sibling.
 
-Of extended attributes those are taken along that say who may do what, or are somebody's own: the
-POSIX access list, SELinux's label and ``user.*``. Others (hashes that ``security.ima`` keeps,
-capabilities) belong to the bytes.
+Extended attributes are copied if they control access or belong to users: the POSIX access list,
+SELinux's label and ``user.*``. Others (hashes of ``security.ima``, capabilities) describe the
+bytes.
 
 Source: Linux man-pages chown(2), acl(5), xattr(7); the layout of ``system.posix_acl_access`` from
-the kernel's
-``include/uapi/linux/posix_acl_xattr.h``.
+the kernel's ``include/uapi/linux/posix_acl_xattr.h``.
 """
 
 from __future__ import annotations
@@ -59,43 +57,42 @@ _OF_GROUP = 0x04  # the tag of the file's own group
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """What a file has from the one that it replaces. ``is_required``: not as far as the caller may,
-    but wholly.
+    """The ownership that a file gets from the one that it replaces.
 
-    ``attributes`` None: those that its folder hands down.
+    If ``is_required`` is false, the caller sets as much as permitted. If ``attributes`` is None,
+    the file keeps those that its folder passes on.
     """
 
     uid: int
     gid: int
-    mode: int  # rights, without the kind of file
+    mode: int  # permission bits, without the file type
     attributes: tuple[tuple[str, bytes], ...] | None = ()
     is_required: bool = True
 
     def as_far_as_may(self) -> Ownership:
-        """The same for a copy elsewhere, which is the caller's own if he may not give it away."""
+        """The same for a copy elsewhere, which stays the caller's if it may not be given away."""
         return replace(self, is_required=False)
 
 
 def of(path: str) -> Ownership:
-    """What a successor of the file or folder has to have.
+    """The ownership of a file or folder.
 
     Raises:
-        OSError: it is not there, or cannot be looked at.
+        OSError: it does not exist or is not accessible.
     """
     seen = os.stat(path)
     return Ownership(seen.st_uid, seen.st_gid, stat.S_IMODE(seen.st_mode), _attributes(path))
 
 
 def of_new(folder: str, siblings: Iterable[str] = ()) -> Ownership:
-    """For a file in ``folder`` that replaces nothing: the folder's owner and group, the rights of
-    the first of the files ``siblings`` that is there.
+    """The ownership for a new file in ``folder``.
 
-    A folder of root's says little, for a broker may be let in by its group: then the sibling's
-    owner is taken too. Without a sibling the rights are those that the folder gives, as far as the
-    umask allows.
+    It has the folder's owner and group, and the rights of the first existing file of ``siblings``.
+    A folder of root may be open to a broker by its group, so then the sibling's owner is used, too.
+    Without a sibling the rights are the folder's, limited by the umask.
 
     Raises:
-        OSError: the folder cannot be looked at.
+        OSError: the folder is not accessible.
     """
     above = os.stat(folder)
     for sibling in siblings:
@@ -114,11 +111,12 @@ def of_new(folder: str, siblings: Iterable[str] = ()) -> Ownership:
 
 
 def of_new_folder(path: str) -> Ownership | None:
-    """For the folder ``path``, which is not there yet: owner and group of the nearest one above
-    that is, and the rights that the umask leaves. None: that one is everybody's, or the caller's.
+    """The ownership for the new folder ``path``: the nearest parent's owner, the umask's rights.
+
+    None if that parent is shared by all users, or belongs to the caller.
 
     Raises:
-        OSError: nothing above can be looked at.
+        OSError: no parent is accessible.
     """
     above = os.path.dirname(os.path.abspath(path))
     while not os.path.isdir(above):
@@ -136,10 +134,10 @@ def of_new_folder(path: str) -> Ownership | None:
 
 
 def of_replaced(path: str, siblings: Iterable[str] = ()) -> Ownership:
-    """``of`` the file ``path`` where it is there, else ``of_new`` in its folder.
+    """``of`` the file ``path`` if it exists, otherwise ``of_new`` in its folder.
 
     Raises:
-        OSError: neither can be looked at.
+        OSError: neither is accessible.
     """
     try:
         return of(path)
@@ -148,26 +146,24 @@ def of_replaced(path: str, siblings: Iterable[str] = ()) -> Ownership:
 
 
 def private() -> Ownership:
-    """The caller's own, for nobody else: for a part of what is put together later."""
+    """The caller's own ownership without rights for others, for parts that are combined later."""
     return Ownership(os.geteuid(), os.getegid(), _PRIVATE, None, is_required=False)
 
 
 def make(path: str, ownership: Ownership | None, *, is_new: bool = True) -> int:
-    """A handle of a new file for reading and writing, which has its ownership before its first
-    byte.
+    """Create a file for reading and writing, with its ownership set before its first byte.
 
-    None: it is the caller's own, with the rights that the umask leaves. ``is_new``: a file that is
-    there is an error;
-    else it becomes empty, and a link in its place goes: nobody who has put one there gets what is
-    written.
+    With ``ownership`` None it belongs to the caller, with the umask's rights. If ``is_new`` is
+    false, an existing file is truncated, and a link is deleted, so that data never goes to a file
+    that another user has linked there.
 
     Raises:
-        OSError: it cannot be made, or not be given away where that is required; then there is none.
+        OSError: it cannot be created, or cannot get a required owner. Then no file is left.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     mode = 0o666 if ownership is None else _PRIVATE
     if ownership is not None and ownership.uid == os.geteuid():
-        # nothing is to be given away: one call less for each of many small files
+        # no chown needed: saves a call for each of many small files
         mode = ownership.mode & 0o777
     try:
         handle = os.open(path, flags, mode)
@@ -188,7 +184,7 @@ def make(path: str, ownership: Ownership | None, *, is_new: bool = True) -> int:
 
 
 def _emptied(path: str) -> int | None:
-    """A handle of the file that is there, without its bytes; a link is removed."""
+    """Truncate an existing file and return its handle. A link is deleted, and None returned."""
     seen = os.lstat(path)
     if stat.S_ISREG(seen.st_mode) and seen.st_nlink == 1:
         handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -199,11 +195,10 @@ def _emptied(path: str) -> int | None:
 
 
 def give(file: int | str, ownership: Ownership) -> bool:
-    """Let a file or folder have the ownership; returns whether anything had to be changed.
+    """Set the ownership of a file or folder. Returns whether it changed anything.
 
     Raises:
-        OSError: what the system refuses of owner, group, rights or access list, where they are
-            required.
+        OSError: the system refuses a required owner, group, right or access list.
     """
     seen = os.stat(file)
     changed = _give_owner(file, seen, ownership)
@@ -243,7 +238,7 @@ def _attributes(path: str) -> tuple[tuple[str, bytes], ...]:
         raise
     found = []
     for name in sorted(filter(_is_kept, names)):
-        with contextlib.suppress(OSError):  # it went in between, or only the kernel may read it
+        with contextlib.suppress(OSError):  # deleted meanwhile, or only the kernel may read it
             found.append((name, os.getxattr(path, name)))
     return tuple(found)
 
@@ -255,7 +250,7 @@ def _is_kept(name: str) -> bool:
 def _give_attributes(
     file: int | str, attributes: tuple[tuple[str, bytes], ...], ownership: Ownership
 ) -> tuple[bool, int]:
-    """Whether any was set or taken away, and the rights that are right then."""
+    """Set the attributes. Returns whether any changed, and the resulting mode."""
     wanted = dict(attributes)
     try:
         there = os.listxattr(file)
@@ -265,7 +260,7 @@ def _give_attributes(
         there = []
     changed = False
     mode = ownership.mode
-    if ACCESS_LIST in there and ACCESS_LIST not in wanted:  # what the folder hands down
+    if ACCESS_LIST in there and ACCESS_LIST not in wanted:  # inherited from the folder
         os.removexattr(file, ACCESS_LIST)
         changed = True
     for name, value in wanted.items():
@@ -278,7 +273,7 @@ def _give_attributes(
             if name == ACCESS_LIST:
                 if ownership.is_required or error.errno not in _NOT_KNOWN:
                     raise
-                # Without the list its mask would be the group's rights.
+                # without the list, its mask would become the group's rights
                 mode &= ~0o070 | _rights_of_group(value) << 3
             elif error.errno not in (*_NOT_KNOWN, errno.ENOSPC, errno.E2BIG, errno.EDQUOT):
                 raise
@@ -286,7 +281,7 @@ def _give_attributes(
 
 
 def _rights_of_group(access_list: bytes) -> int:
-    """What the file's own group may by a POSIX access list."""
+    """The rights of the file's own group in a POSIX access list."""
     body = access_list[_ACCESS_HEAD.size :]
     for tag, rights, _ in _ACCESS_ENTRY.iter_unpack(
         body[: len(body) // _ACCESS_ENTRY.size * _ACCESS_ENTRY.size]
@@ -297,7 +292,7 @@ def _rights_of_group(access_list: bytes) -> int:
 
 
 def _umask() -> int:
-    """The caller's, without changing it where the system tells."""
+    """The caller's umask, read without changing it if the system supports that."""
     with contextlib.suppress(OSError, ValueError), open("/proc/self/status") as file:
         for line in file:
             if line.startswith("Umask:"):
@@ -305,18 +300,17 @@ def _umask() -> int:
     return 0o022
 
 
-# ---------------------------------------------------------------------- who may
+# ---------------------------------------------------------------------- permission
 
 
 def reject_foreign(paths: Iterable[str]) -> None:
-    """Say no before anything is written where the caller could not give new files to whom the old
-    ones belong.
+    """Refuse, before anything is written, if the caller cannot give new files to the old owner.
 
-    ``paths``: folders; what is not there is passed over, and so is what root has: others may be let
-    in by its group, and whose the files are in there tells.
+    ``paths`` are folders. Missing ones are skipped, and so are root's: they may be open to others
+    by their group, and their files show the owner.
 
     Raises:
-        LogError: one belongs to a user, or a group, that the caller may give nothing to.
+        LogError: a folder belongs to a user or group that the caller cannot give files to.
     """
     for path in paths:
         with contextlib.suppress(OSError):
@@ -326,11 +320,10 @@ def reject_foreign(paths: Iterable[str]) -> None:
 
 
 def reject_owner(path: str, uid: int, gid: int, folder: os.stat_result | None = None) -> None:
-    """``reject_foreign`` of a path that was looked at; ``folder``: where a new file would be made,
-    if that is known.
+    """``reject_foreign`` for the owner of a path. ``folder`` is that of the new file, if known.
 
     Raises:
-        LogError: the caller may give nothing to that user and group.
+        LogError: the caller cannot give files to that user and group.
     """
     caller, group = os.geteuid(), group_of_new(folder)
     if (uid, gid) == (caller, group) or may_give(
@@ -354,18 +347,14 @@ def reject_owner(path: str, uid: int, gid: int, folder: os.stat_result | None = 
 
 
 def group_of_new(folder: os.stat_result | None) -> int:
-    """The group that a file has which the caller makes in a folder; None: in one that hands nothing
-    down.
-    """
+    """The group of the caller's new files in a folder. None means a folder without setgid."""
     if folder is not None and (folder.st_mode & stat.S_ISGID or sys.platform == "darwin"):
         return folder.st_gid
     return os.getegid()
 
 
 def may_give(uid: int, gid: int) -> bool:
-    """Whether the caller may give a file to them; -1: it stays as it is. Tried on a file without a
-    name.
-    """
+    """Whether the caller may give a file to them, tested on a nameless file. -1 means unchanged."""
     return _may_give(uid, gid, os.geteuid())
 
 
@@ -393,7 +382,7 @@ def _nameless() -> Iterator[int]:
 
 
 def user_name(uid: int) -> str:
-    """The user's name, or his number where he has none."""
+    """The user's name, or the number as ``#1000`` if there is no name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

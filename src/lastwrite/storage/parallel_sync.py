@@ -1,17 +1,17 @@
-"""Many small pieces of work that wait for the disk, so that they wait together.
+"""Run many small disk operations so that their waiting times overlap.
 
-A sync takes a small partition longer than all its bytes, a removal too where the disk is told what
-is free, and a disk ends twenty of them in little more than the time of one. So work on a partition
-is written as *steps*: a generator that yields what waits for the disk, and goes on when all of it
-is done. Many go side by side::
+A sync takes longer than writing all bytes of a small partition, and so does a removal if the disk
+discards free blocks. But a disk completes twenty of them in little more time than one. So work on a
+partition is written as *steps*: a generator that yields disk operations, and is resumed when all of
+them are done. Many generators run side by side::
 
     a: rename rename ─┐ sync ┌─ rename ─┐ sync ┌─ rename
     b: rename rename ─┤ sync ├─ rename ─┤ sync ├─ rename
     c: rename rename ─┘ sync └─ rename ─┘ sync └─ rename
 
-All of them take a step before one takes the next. In between one thread does all; only what waits
-has threads, for whatever else Python does in threads costs more than it gains. Where fault points
-are armed everything goes in order, so that a test knows the operation it stops at.
+All of them take a step before one takes the next. One thread runs the generators; only the disk
+operations use more, because other Python code in threads costs more than it gains. With fault
+points everything runs in order, so that a test knows the operation at which it stops.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ R = TypeVar("R")
 
 DiskWork: TypeAlias = Callable[[], None]  # a sync of a file or folder, or a removal
 Steps: TypeAlias = Generator[Sequence[DiskWork], None, None]
-Outcome: TypeAlias = LogError | OSError | None  # the error that ended something; None: it went well
+Outcome: TypeAlias = LogError | OSError | None  # the error of some work; None if it succeeded
 
 
 def together(works: Sequence[DiskWork]) -> list[Outcome]:
-    """Do all of them in threads; one for one what it raised."""
+    """Run all of them in threads. Returns an error or None for each."""
     threads = 1 if files.faults.is_armed else min(_THREADS, len(works) // _LEAST_A_THREAD)
     if threads < 2:
         return [outcome(work) for work in works]
@@ -44,7 +44,7 @@ def together(works: Sequence[DiskWork]) -> list[Outcome]:
     try:
         parts = [each.result() for each in begun]
     finally:
-        wait(begun)  # Ctrl-C ends none of them
+        wait(begun)  # also after Ctrl-C, which stops none of them
     return [parts[n % threads][n // threads] for n in range(len(works))]
 
 
@@ -53,14 +53,14 @@ def _outcomes(works: Sequence[DiskWork]) -> list[Outcome]:
 
 
 def all_or_raise(works: Sequence[DiskWork]) -> None:
-    """Do all of them in threads; the first error is raised when all have ended."""
+    """Run all of them in threads, and raise the first error when all have ended."""
     for error in together(works):
         if error is not None:
             raise error
 
 
 def outcome(work: Callable[[], None]) -> Outcome:
-    """Do it; what it raised."""
+    """Run ``work``, and return its error."""
     try:
         work()
     except (LogError, OSError) as error:
@@ -69,9 +69,9 @@ def outcome(work: Callable[[], None]) -> Outcome:
 
 
 def side_by_side(works: Iterable[Steps]) -> list[Outcome]:
-    """Take the steps of all of them together; work for work the error that ended it.
+    """Run the steps of all works together. Returns for each the error that ended it, or None.
 
-    What was to be done on disk raises inside the work that waited for it.
+    An error of a disk operation is raised inside the work that yielded it.
     """
     going: list[tuple[int, Steps, Outcome]] = [
         (place, work, None) for place, work in enumerate(works)
@@ -100,7 +100,7 @@ def side_by_side(works: Iterable[Steps]) -> list[Outcome]:
     return outcomes
 
 
-_pool: ThreadPoolExecutor | None = None  # of this process: to begin a thread costs half a sync
+_pool: ThreadPoolExecutor | None = None  # per process: starting a thread costs half a sync
 
 
 def _threads() -> ThreadPoolExecutor:
@@ -111,7 +111,7 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def _forget() -> None:
-    """In a fork no such thread runs."""
+    """After a fork: the child has no such threads."""
     global _pool
     _pool = None
 
@@ -120,10 +120,10 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def run_steps_serially(work: Steps) -> None:
-    """Take the steps of one work.
+    """Run the steps of one work.
 
     Raises:
-        LogError, OSError: what ended it.
+        LogError, OSError: the error that ended it.
     """
     (error,) = side_by_side([work])
     if error is not None:
@@ -131,9 +131,9 @@ def run_steps_serially(work: Steps) -> None:
 
 
 def overlapped(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """The results of ``work``, item for item, in threads: for what reads and writes much.
+    """The results of ``work`` for each item, in threads: for work that mostly reads and writes.
 
-    What one raises is raised here, and what has not begun never does.
+    An error is raised here, and items that were not started are cancelled.
     """
     if len(items) < 2 or files.faults.is_armed:
         yield from map(work, items)

@@ -1,10 +1,9 @@
-"""What would stop a swap in the middle is found before anything is written: a few system calls a
-log, no file opened.
+"""Find reasons that would stop a swap halfway before anything is written.
 
-A file may be immutable or append-only (``chattr +i``, ``+a``), its folder not be ours to write in,
-on a file system that is mounted read-only, or be shared and sticky; then a rename or a removal
-fails, and of a swap that was decided old files would be left in the way. Or the new files could not
-be given to whom the old ones belong (see ``ownership``).
+This takes a few system calls per log and opens no file. A file may be immutable or append-only
+(``chattr +i``, ``+a``). Its folder may be not writable, on a read-only file system, or shared and
+sticky. Then a rename or a removal fails, and a swap would leave old files behind. Or the caller may
+be unable to give new files to the old owner (see ``ownership``).
 
 Source: Linux man-pages statx(2), ioctl_iflags(2), access(2), inode(7) for the sticky bit.
 """
@@ -26,7 +25,7 @@ from lastwrite.storage.files import to_log_error
 _COPY = "or write a cleaned copy elsewhere with --to; nothing was changed"
 _NO_FOLLOW, _TYPE_MODE_UID_GID = 0x100, 0x1 | 0x2 | 0x8 | 0x10
 _IMMUTABLE, _APPEND_ONLY = 0x10, 0x20
-_STATX = struct.Struct("=IIQIIIHHQQQQ")  # up to stx_attributes_mask; the whole has 256 bytes
+_STATX = struct.Struct("=IIQIIIHHQQQQ")  # up to stx_attributes_mask; the structure has 256 bytes
 _STATX_BYTES = 256
 
 
@@ -34,7 +33,7 @@ class _FileAttributes(NamedTuple):
     mode: int
     uid: int
     gid: int
-    flags: int  # _IMMUTABLE, _APPEND_ONLY; 0 where the system does not tell
+    flags: int  # _IMMUTABLE, _APPEND_ONLY; 0 if the system does not report them
 
 
 def _statx_call() -> Callable[[str], _FileAttributes]:
@@ -68,11 +67,12 @@ _look = _statx_call()
 
 
 def reject_unwritable(folder: str, names: Iterable[str]) -> None:
-    """Say no where files could not be made in ``folder``, or those called ``names`` not be replaced
-    there by others of the same owner. Names that are not there are passed over.
+    """Refuse a folder in which files cannot be created, or ``names`` cannot be replaced.
+
+    Names that do not exist are skipped. New files have to get the owner of the old ones.
 
     Raises:
-        LogError: what stops it, by name.
+        LogError: the obstacle, with its path.
     """
     try:
         above = os.stat(folder)
@@ -108,13 +108,13 @@ def _reject_flags(path: str, flags: int, what: str) -> None:
         raise LogError(
             f"{what} is immutable",
             path=path,
-            remedy=f"take that off (chattr -i) if it may change, {_COPY}",
+            remedy=f"remove the attribute (chattr -i) if it may change, {_COPY}",
         )
     if flags & _APPEND_ONLY:
         raise LogError(
             f"{what} is append-only: no file can be replaced",
             path=path,
-            remedy=f"take that off (chattr -a) if it may change, {_COPY}",
+            remedy=f"remove the attribute (chattr -a) if it may change, {_COPY}",
         )
 
 

@@ -1,4 +1,4 @@
-"""Reading on past damage: a window over a file that may be damaged, and errors as values."""
+"""Reading past damage: a window on a file that may be damaged, and errors as values."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from lastwrite.storage.reading import SegmentReader
 
 RowT = TypeVar("RowT")
 CHUNK_BYTES = 4 << 20
-BATCH_LIMIT_BYTES = 256 << 20  # of one batch, as it lies on disk and decompressed
+BATCH_LIMIT_BYTES = 256 << 20  # of one batch, stored and decompressed
 DAMAGE_REMEDY = "restore this file from a replica or a backup"
 
 
 class Window:
-    """A view of a growing part of a file, never more than a chunk or one batch of it."""
+    """A moving view of a file, which holds at most a chunk or one batch."""
 
     def __init__(
         self, reader: SegmentReader, size_bytes: int, limit_bytes: int = BATCH_LIMIT_BYTES
@@ -37,7 +37,7 @@ class Window:
         self._begin = self._end = 0
 
     def at(self, position: int, least: int) -> ByteArray:
-        """The bytes from ``position`` on: ``least`` of them or more, fewer only at the file's end.
+        """The bytes from ``position`` on: at least ``least``, or fewer only at the file's end.
 
         Valid until the next call.
 
@@ -61,10 +61,12 @@ class Window:
 def problem_of(
     error: LogError, path: str, shift: int = 0, remedy: str | None = DAMAGE_REMEDY
 ) -> Problem:
-    """An error as a value, its position moved by ``shift``; ``remedy``: of damage that names none.
+    """An error as a value, its position moved by ``shift``.
+
+    ``remedy`` is for damage whose error has none.
 
     Raises:
-        RemoteFailed: it is the error: a store that does not answer tells nothing of what it has.
+        RemoteFailed: ``error`` itself, because it says nothing about the data.
     """
     if isinstance(error, RemoteFailed):
         raise error
@@ -77,19 +79,19 @@ def problem_of(
 def damaged(
     message: str, path: str, position: int | None = None, remedy: str | None = DAMAGE_REMEDY
 ) -> Problem:
-    """Bytes that contradict their format, or files that do not go together."""
+    """Damage: bytes that contradict their format, or files that do not match each other."""
     return Problem(ProblemKind.DAMAGED, message, path, position, remedy)
 
 
 def recovered(
     message: str, path: str, position: int | None = None, remedy: str | None = None
 ) -> Problem:
-    """What a crash left, which is no damage."""
+    """Traces of a crash, which are not damage."""
     return Problem(ProblemKind.RECOVERED, message, path, position, remedy)
 
 
 def error_of(problems: Sequence[Problem]) -> LogError | None:
-    """The first damage among the problems, else the first of them, as an error; None: of none."""
+    """The first damage, or else the first problem, as an error. None if there are no problems."""
     if not problems:
         return None
     damage = [problem for problem in problems if problem.kind is ProblemKind.DAMAGED]
@@ -100,9 +102,7 @@ def error_of(problems: Sequence[Problem]) -> LogError | None:
 
 
 def limited(rows: Iterator[RowT], limit: int | None, problems: Sequence[Problem]) -> Iterator[RowT]:
-    """At most ``limit`` rows; at their end the first of the ``problems`` that were met meanwhile,
-    raised.
-    """
+    """At most ``limit`` rows. At the end, raises the first of the ``problems`` found meanwhile."""
     count = 0
     if limit is None or limit > 0:
         for row in rows:

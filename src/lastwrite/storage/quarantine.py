@@ -1,15 +1,14 @@
-"""Partitions that the cleaner has set aside, remembered in ``<root>/lastwrite-uncleanable.json``.
+"""Partitions that the cleaner has quarantined, listed in ``<root>/lastwrite-uncleanable.json``.
 
-Kafka remembers them in memory, until the broker restarts, and never tries again. Here the list
-outlives the process, anybody can read it, and each partition is tried again after a minute, then
-two, four, up to a day::
+Kafka keeps this list in memory until the broker restarts, and never retries. This list is a file,
+and each partition is retried after one minute, then two, four, up to a day::
 
     {"version": 1, "partitions": {"orders-0": {"reason": "…", "since_ms": …, "tries": 2,
     "next_try_ms": …}}}
 
-A broker that starts on the root passes plain files by. How a system names its partitions there,
-``QuarantineFile`` says. An archive has the same text as an object, ``ARCHIVE/_lastwrite/
-uncleanable-<system>.json``, which nobody locks: who writes it replaces what he has seen.
+A broker that starts on the root ignores plain files. ``QuarantineFile`` has a system's names of
+partitions. An archive has the same text as an object, ``ARCHIVE/_lastwrite/
+uncleanable-<system>.json``. It is not locked: a writer replaces only the version that it has read.
 """
 
 from __future__ import annotations
@@ -34,44 +33,44 @@ FILE = "lastwrite-uncleanable.json"
 _VERSION = 1
 _FIRST_PAUSE_MS = 60_000
 _LONGEST_PAUSE_MS = 86_400_000
-_TRIES, _WAIT_S = 20, 0.1  # to replace an object that others replace
+_TRIES, _WAIT_S = 20, 0.1  # attempts to replace an object that others replace, too
 
 
 @dataclass(frozen=True, slots=True)
 class QuarantineFile:
-    """How partitions of a system are noted."""
+    """How a system's partitions are named in the list, and where the list is."""
 
     place: lock.LockPlace
     text_of: Callable[[TopicPartition], str]
-    name_of: Callable[[str], TopicPartition | None]  # None: no partition's
-    folder_of: Callable[[str, TopicPartition], str]  # by root
-    system: str = ""  # empty: of one that notes nothing in archives
+    name_of: Callable[[str], TopicPartition | None]  # None if the text is not a partition's name
+    folder_of: Callable[[str, TopicPartition], str]  # of a partition, by root
+    system: str = ""  # empty if the system has no archives
     # whether partitions of a root are of an archive
     is_archive: Callable[[str, Collection[TopicPartition]], bool] = lambda root, names: False
 
     def object_of(self, root: str) -> tuple[ObjectStore, str]:
-        """Where the note lies of an archive's root, which is the folder of a system's topics."""
+        """The object with the list of an archive's root, the folder of a system's topics."""
         store, prefix = store_at(os.path.dirname(root))
         return store, f"{prefix}/_lastwrite/uncleanable-{self.system}.json".lstrip("/")
 
 
 def name_of(text: str) -> TopicPartition | None:
-    """The partition that ``str`` of its name gave; None: no partition's."""
+    """The partition whose name ``text`` is. None if it is not a partition's name."""
     topic, _, number = text.rpartition("-")
     is_one = topic and number.isascii() and number.isdigit() and number == str(int(number))
     return TopicPartition(topic, int(number)) if is_one else None
 
 
 def pause_ms(tries: int) -> int:
-    """How long after so many failed tries the next one comes."""
+    """The pause after this many failed tries."""
     return min(_FIRST_PAUSE_MS << min(tries - 1, 32), _LONGEST_PAUSE_MS)
 
 
 def read_quarantine(root: str, notes: QuarantineFile) -> dict[TopicPartition, Quarantined]:
-    """The partitions of ``root`` that are set aside; none where there is no file, nor an object.
+    """The quarantined partitions of ``root``. Empty if there is no list.
 
     Raises:
-        CorruptLog: that is not what we wrote.
+        CorruptLog: the list is not one that Lastwrite wrote.
         LogError: it cannot be read.
     """
     path = os.path.join(root, FILE)
@@ -81,7 +80,7 @@ def read_quarantine(root: str, notes: QuarantineFile) -> dict[TopicPartition, Qu
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise files.to_log_error(error, path, "read what is set aside") from error
+        raise files.to_log_error(error, path, "read the list of partitions set aside") from error
     if not notes.system:
         return {}
     store, key = notes.object_of(root)
@@ -140,7 +139,7 @@ def _known(notes: QuarantineFile, text: str) -> TopicPartition:
 def set_aside(
     root: str, reasons: dict[TopicPartition, str], now_ms: int, notes: QuarantineFile
 ) -> None:
-    """Note that a round of these partitions failed at ``now_ms``.
+    """Record that a round of these partitions failed at ``now_ms``.
 
     Raises:
         LogHeld: a broker holds the root.
@@ -166,7 +165,7 @@ def set_aside(
 def release(
     root: str, names: Iterable[TopicPartition], notes: QuarantineFile
 ) -> dict[TopicPartition, Quarantined]:
-    """Forget that these partitions failed, and say of which of them it was known.
+    """Remove these partitions from the list, and return the removed entries.
 
     Raises:
         LogHeld: a broker holds the root.
@@ -190,7 +189,7 @@ def _change(
     notes: QuarantineFile,
     change: Callable[[dict[TopicPartition, Quarantined]], None],
 ) -> None:
-    """Let ``change`` have what is noted of the root, which has these partitions, and write it."""
+    """Apply ``change`` to the list of the root that has these partitions, and write it."""
     if notes.is_archive(root, names):
         _change_object(*notes.object_of(root), notes, change)
         return
@@ -209,7 +208,7 @@ def _change_object(
     path, written = f"{store.address}/{key}", b""
     for _ in range(_TRIES):
         found = store.get(key)
-        if found is not None and found[0] == written:  # the answer was lost
+        if found is not None and found[0] == written:  # written, and the response was lost
             return
         try:
             entries = {} if found is None else _decode(found[0], notes, path)
@@ -225,23 +224,25 @@ def _change_object(
             return
         time.sleep(_WAIT_S)
     raise RemoteFailed(
-        "what is set aside could not be noted", path=path, remedy="see to the store; run again"
+        "the list of partitions set aside was not written",
+        path=path,
+        remedy="check the store, and run again",
     )
 
 
 def _readable(root: str, notes: QuarantineFile) -> dict[TopicPartition, Quarantined]:
-    """What is on disk now; nothing where it cannot be understood."""
+    """The list on disk. Empty if it cannot be decoded."""
     path = os.path.join(root, FILE)
     try:
         return _read(path, notes)
     except (FileNotFoundError, CorruptLog):
         return {}
     except OSError as error:
-        raise files.to_log_error(error, path, "read what is set aside") from error
+        raise files.to_log_error(error, path, "read the list of partitions set aside") from error
 
 
 def _write(root: str, entries: dict[TopicPartition, Quarantined], notes: QuarantineFile) -> None:
-    """Write the entries of all partitions that are still there; without any there is no file."""
+    """Write the entries of all partitions that still exist. Without any the file is deleted."""
     path = os.path.join(root, FILE)
     kept = {
         name: entry for name, entry in entries.items() if os.path.isdir(notes.folder_of(root, name))

@@ -1,4 +1,4 @@
-"""Reading of segments, files or objects, with proof that each is still the one that was planned."""
+"""Readers of segments, as files or objects, that check for changes since the plan."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from lastwrite.storage.files import to_log_error
 from lastwrite.storage.missing import missing_error
 from lastwrite.storage.objects.address import is_address, store_at, used
 
-# A folder that changed so shortly before the look may change again without its time telling.
+# A folder that changed so shortly before may change again without a new modification time.
 SETTLED_NS = 50_000_000
 RESTS_NS = 2_000_000_000
 
 AGAIN = "nothing was changed; stop whatever writes here and run again"
 
-TRIES = 3  # to read beside a broker, which exchanges files and deletes them
+TRIES = 3  # attempts to read beside a broker, which replaces and deletes files
 TRY_AGAIN = "run again when its cleaner rests; or read a copy, or stop the broker"
 
-_LEAST_BYTES = 64 << 10  # asked for of an object: less costs no less time
+_LEAST_BYTES = 64 << 10  # per request of an object: smaller ones take no less time
 
-SMALL_LIMIT_BYTES = 256 << 20  # no side file of a log comes near
+SMALL_LIMIT_BYTES = 256 << 20  # far above the size of any side file
 
 _STRETCH = re.compile(r"([0-9]+)\+([0-9]+)")
 
@@ -53,7 +53,8 @@ _AGAIN = "nothing was changed; stop whatever writes here and start again"
 class SegmentReader:
     """One segment file, read by position into the caller's buffer.
 
-    ``size_bytes`` and ``mtime_ns`` are what the plan saw; ``growing``, ``etag``: as of ``Segment``.
+    ``size_bytes`` and ``mtime_ns`` are those of the plan; ``growing`` and ``etag`` as in
+    ``Segment``.
 
     Raises:
         CommitConflict: the file vanished or changed since.
@@ -75,14 +76,14 @@ class SegmentReader:
             raise
 
     def _check(self, seen: os.stat_result, inode: int | None = None) -> None:
-        """``inode``: of the file that has the name now, where it is known."""
+        """``inode`` is that of the file that has the name now, if known."""
         if not _is_as_seen(seen, *self._identity) or inode not in (None, seen.st_ino):
             raise CommitConflict(
                 "the segment changed while we worked", path=self._path, remedy=_AGAIN
             )
 
     def check_unchanged(self) -> None:
-        """Compare the open file and the path with what was planned."""
+        """Compare the open file and the path with the plan."""
         seen = os.fstat(self._handle)
         try:
             named = os.stat(self._path)
@@ -104,7 +105,7 @@ class SegmentReader:
 
     @property
     def handle(self) -> int:
-        """Of the open file; closed with this reader."""
+        """The open file's handle, closed with this reader."""
         return self._handle
 
     def close(self) -> None:
@@ -125,17 +126,16 @@ class SegmentReader:
 class ObjectReader(SegmentReader):
     """One object, read by position into the caller's buffer.
 
-    What is read in order is asked for in ranges of ``ahead_bytes``, of which one is on its way
-    while the caller has another; elsewhere little more is asked for than is wanted. Each request
-    says which object is meant, so that no look before or after has to. An object of an archive is
-    never changed under its name, but has another etag in a copy of the archive: where it has its
-    size it is read by that etag, and its batches' checksums prove it.
+    Sequential reads fetch ranges of ``ahead_bytes``, one in advance. Other reads fetch little more
+    than is needed. Each request names the object's version, so no separate check is needed. Objects
+    of an archive never change, but have other etags in a copy of the archive. If such an object has
+    the planned size, it is read by its present etag, and its batches' checksums prove it.
 
-    ``etag`` empty: of the object that is there now, if it has the size. ``start``: from there the
-    caller reads in order; below 0: nobody knows. Nothing is read ahead from ``end`` on.
+    With an empty ``etag`` the present object is read if it has the size. ``start`` is the position
+    of a sequential read; negative means unknown. Nothing is read ahead from ``end`` on.
 
     Raises:
-        CommitConflict: the object is gone, or another one.
+        CommitConflict: the object is gone or was replaced.
     """
 
     def __init__(
@@ -152,9 +152,9 @@ class ObjectReader(SegmentReader):
         self._path = address
         self._store, self._key = store_at(address, limits.stores)
         self._ahead_bytes = limits.ahead_bytes
-        self._next = start  # where the last read ended
+        self._next = start  # end of the last read
         self._end = size_bytes if end is None else end
-        self._ranges: deque[_Range] = deque()  # in order; the first is being read
+        self._ranges: deque[_Range] = deque()  # in order; the first is the current one
         self._threads: ThreadPoolExecutor | None = None
         self._size_bytes, self._turn = size_bytes, threading.Lock()
         self._planned = self._etag = etag or self._etag_now()
@@ -170,8 +170,9 @@ class ObjectReader(SegmentReader):
         return found.version.etag
 
     def _is_of_copy(self, asked: str) -> bool:
-        """After a conflict: whether the object has another etag than was planned, and no more than
-        that. It keeps this one from then on.
+        """Whether, after a conflict, only the etag differs from the plan, as in a copied archive.
+
+        If so, the present etag is used from then on.
         """
         if asked != self._planned or not is_of_archive(self._path):
             return False
@@ -181,7 +182,7 @@ class ObjectReader(SegmentReader):
             return self._etag != self._planned
 
     def check_unchanged(self) -> None:
-        """Nothing is left to do: each answer was of the object that was planned."""
+        """Does nothing, because each response was checked to be of the planned object."""
 
     def read_into(self, target: ByteArray, position: int) -> None:
         """Fill ``target`` with the bytes from ``position`` on."""
@@ -232,12 +233,12 @@ class ObjectReader(SegmentReader):
 
 
 class ChunkedReader(SegmentReader):
-    """A segment that lies in chunks, see ``chunked``, read by position in the segment.
+    """A segment stored in chunks (see ``chunked``), read by position in the segment.
 
     Raises:
-        CommitConflict: it is gone, or another one.
-        CorruptLog, UnsupportedFormat, OutOfMemoryBudget: its manifest.
-        InvalidConfig, EnvironmentUnfit: it is encrypted, and ``cipher_of`` cannot open it.
+        CommitConflict: it is gone or was replaced.
+        CorruptLog, UnsupportedFormat, OutOfMemoryBudget: of its manifest.
+        InvalidConfig, EnvironmentUnfit: it is encrypted, and ``cipher_of`` cannot decrypt it.
     """
 
     def __init__(self, path: str, size_bytes: int, limits: Limits | None = None) -> None:
@@ -258,10 +259,10 @@ class ChunkedReader(SegmentReader):
             self._stored: SegmentReader = ObjectReader(log, stored, "", limits=limits)
         else:
             self._stored = SegmentReader(log, stored, 0, etag="-")
-        self._held: dict[int, ByteArray] = {}  # the last chunks that were opened
+        self._held: dict[int, ByteArray] = {}  # the chunks opened last
 
     def check_unchanged(self) -> None:
-        """Nothing is left to do: nobody changes what has a manifest."""
+        """Does nothing, because a segment with a manifest does not change."""
 
     def read_into(self, target: ByteArray, position: int) -> None:
         """Fill ``target`` with the bytes from ``position`` on."""
@@ -318,8 +319,9 @@ def reader_at(
     end: int | None = None,
     limits: Limits | None = None,
 ) -> SegmentReader:
-    """A reader of an object of an archive, in a bucket or a folder; ``start``, ``end``: as of
-    ``ObjectReader``.
+    """A reader of an object of an archive, in a bucket or a folder.
+
+    ``start`` and ``end`` are as in ``ObjectReader``.
     """
     if is_address(path):
         return ObjectReader(path, size_bytes, etag, start=start, end=end, limits=limits)
@@ -327,9 +329,7 @@ def reader_at(
 
 
 def reader_of_piece(piece: ScanRange, limits: Limits | None = None) -> SegmentReader:
-    """As ``reader_of``, of what a piece lies in, who reads it from its begin to its end; by the
-    ``limits`` of a worker.
-    """
+    """As ``reader_of``, for sequential reading of a piece by a worker with ``limits``."""
     if piece.path.endswith(chunked.MANIFEST):
         return ChunkedReader(piece.path, piece.size_bytes, limits)
     if is_address(piece.path):
@@ -349,7 +349,7 @@ def _identity(of: Segment | ScanRange) -> tuple[int, int, str]:
 
 
 def exists(path: str) -> bool:
-    """Whether a file, or an object, is there."""
+    """Whether a file or an object exists."""
     if not is_address(path):
         return os.path.exists(path)
     store, key = store_at(path)
@@ -359,7 +359,7 @@ def exists(path: str) -> bool:
 def _is_as_seen(
     seen: os.stat_result, size_bytes: int, mtime_ns: int, growing: int, etag: str
 ) -> bool:
-    if etag:  # its name is never given again, and its time is that of a copy
+    if etag:  # the name is never reused, and a copy has another time
         return seen.st_size == size_bytes
     if growing:
         return seen.st_ino == growing and seen.st_size >= size_bytes
@@ -367,7 +367,7 @@ def _is_as_seen(
 
 
 def read_small(path: str) -> bytes:
-    """The bytes of a side file, or of an object; of ``PATH#POSITION+SIZE`` those there.
+    """The bytes of a side file or an object, or with ``PATH#POSITION+SIZE`` those in that range.
 
     Raises:
         LogError: it cannot be read.
@@ -396,8 +396,9 @@ def read_small(path: str) -> bytes:
 def cipher_of(
     manifest: chunked.ChunkManifest, path: str, stores: StoreSettings | None = None
 ) -> SegmentCipher | None:
-    """What opens the segment of this manifest, which lies at ``path``; None: it is not encrypted.
-    ``stores``: as the driver told a worker; None: as ``use`` said.
+    """The cipher for the segment with this manifest at ``path``. None if it is not encrypted.
+
+    ``stores`` are a worker's settings. None means those of ``use``.
 
     Raises:
         InvalidConfig, CorruptLog, EnvironmentUnfit: as ``SegmentCipher``.
@@ -426,11 +427,12 @@ def _read_object(address: str) -> bytes:
 
 @contextmanager
 def one_try(number: int, *, is_open: bool) -> Iterator[None]:
-    """Read in this context: a conflict ends it, and is passed over where a broker has open what was
-    read and ``number``, which counts from 1, is not the last try.
+    """One attempt to read. A conflict is ignored in an open log, unless it is the last attempt.
+
+    ``is_open`` means that a broker has the log open. ``number`` counts from 1.
 
     Raises:
-        CommitConflict: of a log that nobody has open, or of the last try.
+        CommitConflict: the log is not open in a broker, or this is the last attempt.
     """
     try:
         yield
@@ -447,14 +449,14 @@ def one_try(number: int, *, is_open: bool) -> Iterator[None]:
 
 
 def check_segments(log: PartitionLog) -> None:
-    """Hold the segments against what was read of them.
+    """Compare the segments' files with the listing.
 
     Raises:
         CommitConflict: one changed or vanished.
     """
     for segment in log.segments:
         is_object = is_address(segment.path) or segment.path.endswith(chunked.MANIFEST)
-        if is_object:  # nobody changes an object, and every answer named it
+        if is_object:  # objects do not change, and every response was checked
             continue
         try:
             seen = os.stat(segment.path)

@@ -1,8 +1,8 @@
-"""A folder of a run's own, which goes with the run.
+"""A run's own folder, which is deleted with the run.
 
-What a killed run left behind goes with the next run that finds nobody in it: its process is gone,
-and no other has its lock file open. A JVM of the run has, so what it still writes to stays; and so
-has a run in another container, whose process this one does not see.
+A killed run's folder is deleted by the next run once it is unused: its process is gone, and no
+other process has its lock file open. The run's JVM keeps the file open, so its output stays while
+it runs. So does that of a run in another container, whose process is not visible here.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from lastwrite.storage import deferred_unlink
 _PREFIX = "lastwrite-scratch-"
 _LOCK = "in-use"
 _MEMORY_HOME = Path("/dev/shm")
-_held: dict[Path, int] = {}  # the lock files of this process' folders
+_held: dict[Path, int] = {}  # lock files of this process's folders
 _process = 0
 
 
 def make_folder(parent: str | None = None) -> Path:
-    """A new folder for a run, below ``parent`` or the system's temporary folder; sweeps dead runs'
-    folders.
+    """Create a run's folder below ``parent`` or the temporary folder. Deletes unused ones first.
 
     Raises:
-        LogError: nothing can be made there.
+        LogError: no folder can be created there.
     """
     global _process
     if _process != os.getpid():
@@ -49,7 +48,7 @@ def make_folder(parent: str | None = None) -> Path:
             path=str(home),
             remedy="make the folder, or name another by TMPDIR or --conf spark.lastwrite.scratch=DIR",
         ) from error
-    with suppress(OSError):  # a file system without locks: then the process' number alone tells
+    with suppress(OSError):  # without file locks, only the process number shows that it is used
         handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         _held[folder] = handle
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -57,16 +56,14 @@ def make_folder(parent: str | None = None) -> Path:
 
 
 def _remove_all(process: int) -> None:
-    """At this process' end: an interrupt may have come before anybody could promise to remove a
-    folder.
-    """
+    """Delete this process's folders at its end, because an interrupt may have prevented it."""
     if process == os.getpid():
         for folder in list(_held):
             remove_folder(folder)
 
 
 def unwritten(error: OSError, path: str) -> LogError:
-    """A file of a run could not be written."""
+    """The error for a run's file that could not be written."""
     return LogError(
         f"could not write a scratch file: {error.strerror}",
         path=path,
@@ -75,9 +72,7 @@ def unwritten(error: OSError, path: str) -> LogError:
 
 
 def hold_of(folder: Path) -> int | None:
-    """The open file that says that somebody is in ``folder``, to be handed on to a process that
-    outlives this one.
-    """
+    """The lock file's handle, to pass on to a process that outlives this one."""
     return _held.get(folder)
 
 
@@ -87,7 +82,7 @@ def _is_in_use(folder: Path) -> bool:
         return True
     try:
         handle = os.open(folder / _LOCK, os.O_RDWR)
-    except FileNotFoundError:  # made by an earlier version
+    except FileNotFoundError:  # created by an earlier version
         return False
     except OSError:
         return True
@@ -103,9 +98,7 @@ def _is_in_use(folder: Path) -> bool:
 
 
 def memory_home() -> tuple[Path, int] | None:
-    """Where files are memory, and how many bytes may still lie there; None: this system has no such
-    place.
-    """
+    """A folder in memory and its free bytes. None if the system has none."""
     if sys.platform != "linux" or not os.access(_MEMORY_HOME, os.W_OK):
         return None
     seen = os.statvfs(_MEMORY_HOME)
@@ -123,9 +116,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a run's folder with all that is in it; the room of large files comes back a moment
-    later.
-    """
+    """Delete a run's folder. The space of large files is freed a moment later."""
     held = [deferred_unlink.hold(str(file)) for file in folder.glob("*")]
     shutil.rmtree(folder, ignore_errors=True)
     for handle in held:

@@ -1,7 +1,7 @@
-"""Scratch files of one run: entries and record states on their way between stages.
+"""Scratch files of one run: entries and record states between stages.
 
-They live in a folder that every worker of the machine sees, and as far as memory was set aside for
-them in one that is memory; are named by attempt, and only those that a finished task named count.
+They are in a folder that all workers of the machine see, and in a memory folder up to a limit.
+Names contain the attempt, and only files that a finished task reported are used.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from lastwrite.storage.run_folder import unwritten
 
 PAGE_BYTES = mmap.PAGESIZE
 _BLOCKS = ".blocks"
-_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, of Linux since 5.14
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14
 
 A = TypeVar("A", bound="np.ndarray[Any, Any]")
 
 
 class ScratchShare(NamedTuple):
-    """What a task may use of a run's scratch folders: see ``ScratchFolders.within``."""
+    """A task's share of a run's scratch folders: see ``ScratchFolders.within``."""
 
     folder: str
     memory: str
@@ -41,9 +41,7 @@ class ScratchShare(NamedTuple):
 
 
 class ScratchFolders:
-    """Where a run's scratch files lie: a folder, and as far as ``memory_bytes`` allow one that is
-    memory.
-    """
+    """The scratch folders of a run: one on disk, and with ``memory_bytes`` one in memory."""
 
     def __init__(self, parent: str | None = None, memory_bytes: int = 0) -> None:
         home = memory_home() if memory_bytes > 0 else None
@@ -53,7 +51,7 @@ class ScratchFolders:
 
     @classmethod
     def within(cls, share: ScratchShare) -> Self:
-        """A task's own, inside of its run's: they go when the task ends, or with the run."""
+        """A task's own folders inside its run's, deleted with the task or the run."""
         folders = cls(share.folder)
         if share.memory and share.memory_bytes > 0:
             folders._memory = make_folder(share.memory)
@@ -66,7 +64,7 @@ class ScratchFolders:
 
     @property
     def memory(self) -> str:
-        """Empty: there is none."""
+        """The memory folder. Empty if there is none."""
         return str(self._memory or "")
 
     @property
@@ -74,8 +72,10 @@ class ScratchFolders:
         return ScratchShare(self.folder, self.memory, self.memory_bytes)
 
     def clear(self) -> None:
-        """Remove the files of ``ScratchWriter``: those in memory at once, since others take their
-        room, those of the folder as soon as the disk frees them.
+        """Delete the files of ``ScratchWriter``.
+
+        Those in memory are freed at once, because other files need the space. Those on disk are
+        freed in the background.
         """
         for file in self._folder.glob(f"*{_BLOCKS}"):
             handle = deferred_unlink.hold(str(file))
@@ -85,19 +85,17 @@ class ScratchFolders:
             file.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Remove both."""
+        """Delete both folders."""
         remove_folder(self._folder)
         if self._memory is not None:
             remove_folder(self._memory)
 
 
 class ScratchWriter:
-    """Appends blocks to one file of a folder; the name is drawn, so that no attempt meets
-    another's.
+    """Appends blocks to one file of a folder. The name is random, so attempts do not collide.
 
-    Where it may (``allow``) it appends to a file in memory first, and goes on in the folder when
-    that is used up, or when the system has less of it than was said. A file is made when its first
-    block comes.
+    After ``allow`` it first appends to a file in memory, and continues on disk when the allowance
+    is used up or memory runs out. Files are created with their first block.
     """
 
     def __init__(self, folder: str, label: str) -> None:
@@ -107,15 +105,13 @@ class ScratchWriter:
         self._allowed = 0
 
     def allow(self, memory_folder: str, size_bytes: int) -> None:
-        """So many bytes more may be in ``memory_folder``."""
+        """Allow ``size_bytes`` more in ``memory_folder``."""
         if size_bytes > 0:
             self._in_memory = self._in_memory or _ScratchFile(memory_folder, self._label)
             self._allowed += size_bytes
 
     def append(self, *parts: np.ndarray) -> tuple[str, int]:
-        """Write the arrays one behind the other; returns the file, and the position of the first
-        byte in it.
-        """
+        """Write the arrays one after another. Returns the file and the first byte's position."""
         memory = self._in_memory
         if memory is not None and memory.size + sum(part.nbytes for part in parts) <= self._allowed:
             try:
@@ -167,7 +163,7 @@ class _ScratchFile:
 
 
 class ScratchReader:
-    """Reads stretches of one scratch file."""
+    """Reads ranges of one scratch file."""
 
     def __init__(self, path: str) -> None:
         self._handle = os.open(path, os.O_RDONLY)
@@ -187,8 +183,9 @@ class ScratchReader:
 
 
 class ScratchMap:
-    """A scratch file, mapped from ``address`` on and shared between processes; pages are taken as
-    they are touched.
+    """A memory-mapped scratch file at ``address``, shared between processes.
+
+    Pages are allocated when they are touched.
     """
 
     def __init__(self, path: str, writable: bool = False) -> None:
@@ -203,17 +200,15 @@ class ScratchMap:
         self.address = int(self.bytes.ctypes.data)
 
     def populate(self, position: int, size: int) -> None:
-        """Take pages that are to be written at once: one by one, each costs a fault."""
+        """Allocate pages to be written in one call, instead of one fault per page."""
         if sys.platform != "linux":
             return
         start = position - position % PAGE_BYTES
-        with contextlib.suppress(OSError):  # an older one
+        with contextlib.suppress(OSError):  # an older Linux
             self._map.madvise(_POPULATE_WRITE, start, position + size - start)
 
     def release(self) -> None:
-        """Give the touched pages back; they are fetched again when they are touched again, and no
-        change is lost.
-        """
+        """Release the touched pages. Later accesses read them again, and no change is lost."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
 
@@ -228,7 +223,7 @@ def read_states(path: str, position: int, records: int) -> ByteArray:
 
 
 def filled(array: A, path: str, position: int) -> A:
-    """``array``, read from a scratch file; for an empty one none is opened."""
+    """Fill ``array`` from a scratch file. For an empty array no file is opened."""
     if array.size:
         reader = ScratchReader(path)
         try:

@@ -1,4 +1,4 @@
-"""What staged files of every system have in common: fault points, syncs, removal."""
+"""Operations on staged files that all systems share: fault points, syncs, removal."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from lastwrite.storage.parallel_sync import together
 
 
 def changing(operation: str, path: str) -> files.changing:
-    """As ``files.changing``, of a new segment."""
+    """As ``files.changing``, for a new segment."""
     return files.changing(operation, path, f"{operation} a new segment")
 
 
 def sync_staged(made: Sequence[SegmentOutput]) -> None:
-    """Let new segments and those behind them reach the disk. One that does not gets the error, the
-    others go on.
-    """
+    """Sync new segments and their further files to disk. An error is stored in its segment."""
     waiting = [
         (result, path) for result in made for new in (result, *result.further) for path in new.paths
     ]
@@ -30,9 +28,7 @@ def sync_staged(made: Sequence[SegmentOutput]) -> None:
 
 
 def remove_staged(paths: Iterable[str]) -> None:
-    """Remove what was written aside and is not wanted; empty names and missing files are passed
-    over.
-    """
+    """Delete staged files that are not needed. Empty names and missing files are skipped."""
     for path in paths:
         if path and os.path.exists(path):
             os.unlink(path)

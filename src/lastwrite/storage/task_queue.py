@@ -1,13 +1,13 @@
-"""A folder where a driver and its tasks meet, on one machine and without the network:
+"""A folder through which a driver and its tasks on one machine exchange work and results.
 
-    00000002-001.work    laid out by the driver
-    00000002-001.1       the same, since task 1 has taken it
-    00000002-001.done    what came of it
-    closed               none takes more
-    to-tasks, to-driver  pipes: a byte says that there is something new
+    00000002-001.work    published by the driver
+    00000002-001.1       the same, taken by task 1
+    00000002-001.done    the result
+    closed               tasks take no more work
+    to-tasks, to-driver  pipes: a byte means that something has changed
 
-A file is written under another name and then renamed, so it is there whole or not at all, and what
-several tasks reach for is taken by one.
+Files are written under another name and renamed, so each is complete. If several tasks try to take
+the same work, the rename succeeds for one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TO_TASKS, _TO_DRIVER = "to-tasks", "to-driver"
 
 
 class _Notifier:
-    """A pipe that all sides hold open: who waits sleeps until somebody rings."""
+    """A pipe that all sides keep open. Waiting processes sleep until a byte is written."""
 
     def __init__(self, path: Path) -> None:
         self._handle = os.open(path, os.O_RDWR | os.O_NONBLOCK)
@@ -34,13 +34,13 @@ class _Notifier:
         self._poll.register(self._handle, select.POLLIN)
 
     def ring(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # it is full: nobody will oversleep
+        with contextlib.suppress(BlockingIOError):  # full: all waiting processes wake up anyway
             os.write(self._handle, b".")
 
     def wait(self, seconds: float) -> None:
-        """Until it rings, ``seconds`` at most. One who waits is woken, sometimes for nothing."""
+        """Wait for a byte, at most ``seconds``. Spurious wake-ups are possible."""
         if self._poll.poll(1000 * seconds):
-            with contextlib.suppress(BlockingIOError):  # another was quicker
+            with contextlib.suppress(BlockingIOError):  # another process has read the byte
                 os.read(self._handle, 1)
 
     def close(self) -> None:
@@ -48,10 +48,10 @@ class _Notifier:
 
 
 class Tasks:
-    """The side of task ``number``; ``folder``: where they meet.
+    """The side of task ``number`` of the exchange in ``folder``.
 
     Raises:
-        FileNotFoundError: the driver has gone.
+        FileNotFoundError: the driver is gone.
     """
 
     def __init__(self, folder: str, number: int) -> None:
@@ -63,26 +63,26 @@ class Tasks:
         )
 
     def look(self) -> list[str] | None:
-        """What lies there, the first to be taken first; None: the driver has gone."""
+        """The names in the folder, in the order of work. None if the driver is gone."""
         try:
             return sorted(os.listdir(self._folder))
         except FileNotFoundError:
             return None
 
     def own(self, names: list[str]) -> list[str]:
-        """Those of ``names`` that this task, or one before it with its number, has taken."""
+        """Those of ``names`` that this task, or a previous one with its number, has taken."""
         return [name for name in names if name.endswith(f".{self._number}")]
 
     def take(self, names: list[str]) -> str | None:
-        """Take the first of ``names`` that is to be had; returns what it is called since."""
+        """Take the first available work among ``names``, and return its new name."""
         there = [name.removesuffix(_WORK) for name in names if name.endswith(_WORK)]
         for n, stem in enumerate(there, 1):
             taken = f"{stem}.{self._number}"
-            with contextlib.suppress(FileNotFoundError):  # another task was quicker
+            with contextlib.suppress(FileNotFoundError):  # another task was faster
                 os.rename(self._folder / f"{stem}{_WORK}", self._folder / taken)
                 if n < len(there):
-                    # Who was called for these may have looked before they were there, and one who
-                    # was called for what is taken now has heard their call.
+                    # wake another task: one woken for the rest may have looked too early, and the
+                    # byte that was written for it may have been read by this task
                     self._bell.ring()
                 return taken
         return None
@@ -91,7 +91,7 @@ class Tasks:
         return (self._folder / taken).read_bytes()
 
     def finish(self, taken: str, answer: bytes) -> None:
-        """Hand over the answer, unless the driver has gone."""
+        """Publish the result, unless the driver is gone."""
         try:
             _write(self._folder / f"{taken.rpartition('.')[0]}.done", answer)
             os.unlink(self._folder / taken)
@@ -101,11 +101,11 @@ class Tasks:
         self._drivers.ring()
 
     def wait(self, seconds: float) -> None:
-        """Until there may be something new, ``seconds`` at most."""
+        """Wait until something may have changed, at most ``seconds``."""
         self._bell.wait(seconds)
 
     def shut(self) -> None:
-        """Let no task take more."""
+        """Prevent all tasks from taking more work."""
         with contextlib.suppress(FileNotFoundError):
             _write(self._folder / _CLOSED, b"")
 
@@ -115,17 +115,17 @@ class Tasks:
 
 
 def is_shut(names: list[str]) -> bool:
-    """Whether what ``look`` gave says that no task takes more."""
+    """Whether ``names``, of ``look``, mean that tasks take no more work."""
     return _CLOSED in names
 
 
 def is_any_taken(names: list[str]) -> bool:
-    """Whether a task is at work."""
+    """Whether a task is working."""
     return any(name.rpartition(".")[2].isdigit() for name in names)
 
 
 class TaskQueue:
-    """The driver's side; the folder is made in ``parent``, or as a run's own."""
+    """The driver's side. The folder is created in ``parent``, or as a run's own folder."""
 
     def __init__(self, parent: Path | None = None) -> None:
         self._parent = make_folder() if parent is None else Path(tempfile.mkdtemp(dir=parent))
@@ -143,17 +143,17 @@ class TaskQueue:
         return str(self._folder)
 
     def open(self) -> None:
-        """Let tasks take what is laid out.
+        """Allow tasks to take work.
 
         Raises:
-            LogError: the folder has gone.
+            LogError: the folder was deleted.
         """
         (self._folder / _CLOSED).unlink(missing_ok=True)
         if not self._folder.exists():
-            raise LogError("the folder of this run has gone", path=self.folder)
+            raise LogError("the folder of this run was deleted", path=self.folder)
 
     def submit(self, name: str, content: bytes) -> None:
-        """Let a task take this.
+        """Publish work for a task.
 
         Raises:
             LogError: it cannot be written.
@@ -165,7 +165,7 @@ class TaskQueue:
         self._tasks.ring()
 
     def answer(self, name: str) -> bytes | None:
-        """What came of it; None: nothing yet."""
+        """The result. None if there is none yet."""
         done = self._folder / f"{name}.done"
         if not done.exists():
             return None
@@ -174,12 +174,12 @@ class TaskQueue:
         return answer
 
     def wait(self, seconds: float) -> None:
-        """Until there may be an answer, ``seconds`` at most."""
+        """Wait until there may be a result, at most ``seconds``."""
         self._bell.wait(seconds)
 
     def end(self, tasks: int) -> None:
-        """Remove the folder, so that the tasks go; there are so many."""
-        # at once: a file that a task writes meanwhile would keep it
+        """Delete the folder, so that the given number of tasks exit."""
+        # rename first: a file that a task writes meanwhile would block the removal
         with contextlib.suppress(OSError):
             self._folder.rename(self._parent / "over")
         for _ in range(tasks):

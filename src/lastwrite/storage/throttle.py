@@ -1,19 +1,19 @@
-"""So many bytes a second, read and written, over all workers together; and a word to stop.
+"""A limit of bytes read and written per second for all workers together, and a stop signal.
 
-The workers of a machine share a small file in the scratch folder. It says at which pace bytes fall
-due, from an anchor on: at 100 bytes a second, anchored at second 7, the 50th byte is due at 7.5.
-Who has read or written some adds them to the common count and sleeps until its last one is due::
+The workers of a machine share a small file in the scratch folder. It has a rate and an anchor: at
+100 bytes a second, anchored at second 7, the 50th byte is due at 7.5. A worker that has read or
+written bytes adds them to the common count, and sleeps until its last byte is due::
 
     offset  type
-    0       f64   bytes a second; infinity: as fast as it goes
+    0       f64   bytes per second; infinity means no limit
     8       f64   the anchor, in seconds of the machine's monotonic clock
     16      f64   the count at the anchor
     24      f64   the count now
     32      u8    1: stop
 
-A change of the rate moves the anchor, and sleepers look again, so it acts at once. Time in which
-nobody had anything to do is not saved up, but for as much as Kafka looks back, 300 ms. On a
-cluster, where no file is shared, each worker keeps its own count, with its part of the rate.
+Changing the rate moves the anchor, and sleeping workers check the file, so it takes effect at once.
+Idle time is saved up for at most 300 ms, as in Kafka. On a cluster, without a shared file, each
+worker counts on its own, with its part of the rate.
 
 Source: Kafka 4.4 ``Throttler``: reading and writing, at most every 300 ms;
 docs/formats/kafka-cleaning.md, "Throttle and buffers".
@@ -38,19 +38,19 @@ from typing import TypeAlias
 from lastwrite.errors import LogError
 from lastwrite.model.work import Limits, Rates, Throttle
 
-# to be told of bytes; waits, and raises LogError where the work shall stop
+# called with a number of bytes; waits, and raises LogError to stop the work
 Spend: TypeAlias = Callable[[int], None]
 
 _PACE = struct.Struct("=dddd")
 _STOP = _PACE.size
 _SIZE = _STOP + 1
 _SAVED_S = 0.3
-_LOOK_S = 0.1  # so often a sleeper looks whether rate or orders have changed
+_LOOK_S = 0.1  # between a sleeper's checks for a new rate or a stop
 _LEAST_SLEEP_S = 0.01
 
 
 class Pacer:
-    """One throttle, as a process that reads and writes sees it; threads may share it."""
+    """One throttle in a process that reads and writes. Threads may share it."""
 
     def __init__(self, throttle: Throttle) -> None:
         self._lock = threading.Lock()
@@ -63,16 +63,16 @@ class Pacer:
             self._pace = bytearray(_SIZE)
             self._write(throttle.bytes_per_second, time.monotonic(), 0.0, 0.0)
 
-    # bound: the interpreter may be ending
+    # ``close`` is bound as a default, because the interpreter may be shutting down
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if self._file is not None:
             close(self._file)
 
     def spend(self, size_bytes: int) -> None:
-        """Say that so many bytes were read or written, and wait as long as the rate asks for.
+        """Count bytes that were read or written, and wait as the rate requires.
 
         Raises:
-            LogError: the work is to stop now.
+            LogError: the work has to stop now.
         """
         self._check()
         if not math.isfinite(self.bytes_per_second):
@@ -99,9 +99,7 @@ class Pacer:
         return rate
 
     def set_rate(self, bytes_per_second: float) -> None:
-        """Let all who share it go on at another pace. What was read too early by the old one is
-        waited for.
-        """
+        """Change the rate for all who share it. Bytes beyond the old rate are still waited for."""
         with self._turn():
             rate, anchor, base, count = self._read()
             now = time.monotonic()
@@ -110,7 +108,7 @@ class Pacer:
                 self._write(bytes_per_second, now, min(due, count), count)
 
     def stop(self) -> None:
-        """Let the next ``spend`` of anybody fail."""
+        """Make the next ``spend`` of every worker fail."""
         self._pace[_STOP] = 1
 
     @property
@@ -120,7 +118,7 @@ class Pacer:
     def _check(self) -> None:
         if self.is_stopped:
             raise LogError(
-                "the work was stopped", remedy="the log is as it was; start again when you like"
+                "the work was stopped", remedy="the log is unchanged; run the command again"
             )
 
     def _read(self) -> tuple[float, float, float, float]:
@@ -131,7 +129,7 @@ class Pacer:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        with self._lock:  # record locks are a process's, not a thread's
+        with self._lock:  # record locks are per process, not per thread
             if self._file is not None:
                 fcntl.lockf(self._file, fcntl.LOCK_EX)
             try:
@@ -142,37 +140,33 @@ class Pacer:
 
 
 class Throttles:
-    """The throttles of a run: on what is read and written together, on what is read, and on what is
-    written.
-    """
+    """The throttles of a run: for reading and writing together, for reading, and for writing."""
 
     def __init__(self, scratch: str, rates: Rates, workers: int) -> None:
-        """``scratch``, ``workers``: as for ``make_throttle``."""
+        """``scratch`` and ``workers`` are as for ``make_throttle``."""
         self._both, self._reading, self._writing = (
             make_throttle(scratch, rate, workers, what) for what, rate in rates._asdict().items()
         )
 
     def on(self, limits: Limits) -> Limits:
-        """``limits``, and these throttles."""
+        """``limits`` with these throttles added."""
         return replace(
             limits, reading=(self._both, self._reading), writing=(self._both, self._writing)
         )
 
     def set_rates(self, rates: Rates) -> None:
-        """Let all who share them go on at another pace: see ``Pacer.set_rate``."""
+        """Change the rates for all who share the throttles: see ``Pacer.set_rate``."""
         for throttle, rate in zip((self._both, self._reading, self._writing), rates, strict=True):
             pacer_of(throttle).set_rate(rate)
 
     def stop(self) -> None:
-        """Let whoever reads or writes next fail, sleepers too."""
+        """Make the next read or write of every worker fail, also of sleeping ones."""
         for throttle in (self._both, self._reading, self._writing):
             pacer_of(throttle).stop()
 
 
 def make_throttle(scratch: str, bytes_per_second: float, workers: int, what: str = "") -> Throttle:
-    """A throttle for all ``workers``: a file in the folder ``scratch``, or without one a part of
-    the rate for each.
-    """
+    """A throttle for all ``workers``: a file in the folder ``scratch``, or else a part for each."""
     if not scratch:
         return Throttle("", bytes_per_second / workers, what)
     path = os.path.join(scratch, f"throttle-{uuid.uuid4().hex[:12]}")
@@ -182,9 +176,7 @@ def make_throttle(scratch: str, bytes_per_second: float, workers: int, what: str
 
 
 def spender(throttles: Sequence[Throttle]) -> Spend:
-    """What to call with each number of bytes: ``Pacer.spend`` of all of them. Without a throttle
-    nobody waits.
-    """
+    """A function to call with each number of bytes: ``Pacer.spend`` of all throttles."""
     pacers = [pacer_of(throttle) for throttle in throttles]
 
     def spend(size_bytes: int) -> None:
@@ -194,8 +186,8 @@ def spender(throttles: Sequence[Throttle]) -> Spend:
     return spend
 
 
-# One a throttle: record locks go with the first handle that is closed.
+# One per throttle: record locks are released when any handle of the file is closed.
 @lru_cache(maxsize=24)
 def pacer_of(throttle: Throttle) -> Pacer:
-    """This process's share in a throttle."""
+    """This process's ``Pacer`` of a throttle."""
     return Pacer(throttle)

@@ -1,1 +1,1 @@
-"""Places of named objects: a folder, or a bucket. What an archive is made of."""
+"""Object stores, as folders or buckets, in which archives are stored."""

@@ -1,4 +1,4 @@
-"""Addresses of archives and of what is in them: a folder's path, or ``s3://bucket/key``."""
+"""Addresses of archives and their contents: a folder's path, or ``s3://bucket/key``."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ _lock = threading.Lock()
 
 
 def use(settings: StoreSettings) -> None:
-    """Reach buckets so from now on, in this process."""
+    """Set this process's settings for buckets."""
     global _settings
     _settings = settings
 
 
 def used() -> StoreSettings:
-    """How this process reaches buckets."""
+    """This process's settings for buckets."""
     return _settings
 
 
 def is_address(path: str) -> bool:
-    """Whether it is a bucket's or an object's, not a file's."""
+    """Whether it is the address of a bucket or object, and not a path."""
     scheme, colon, _ = path.partition("://")
     return bool(colon) and scheme in SCHEMES
 
 
 def real_path(path: str) -> str:
-    """A path without symbolic links; an address as it is, without a ``/`` behind."""
+    """A path without symbolic links. An address is returned without a trailing ``/``."""
     return path.rstrip("/") if is_address(path) else os.path.realpath(path)
 
 
 def store_at(address: str, settings: StoreSettings | None = None) -> tuple[ObjectStore, str]:
-    """The store that an address lies in, and what is left as the key.
+    """The store of an address, and the key in it.
 
-    ``s3://bucket/a/b`` gives the bucket and ``a/b``, a folder itself and nothing. Of a bucket
-    there is one store in a process, so that its connections serve all. ``settings``: as the driver
-    told a worker; None: as ``use`` said.
+    For ``s3://bucket/a/b`` these are the bucket and ``a/b``; for a folder, the folder and an empty
+    key. A process has one store per bucket, whose connections are shared. ``settings`` are a
+    worker's; None means those of ``use``.
 
     Raises:
-        InvalidConfig: it names no bucket.
-        EnvironmentUnfit: the client of buckets is not installed.
+        InvalidConfig: the address has no bucket.
+        EnvironmentUnfit: the client for buckets is not installed.
     """
     if not is_address(address):
         return FolderStore(address), ""
@@ -81,7 +81,7 @@ def _bucket(address: str, settings: StoreSettings) -> ObjectStore:
 
 
 def asked() -> Requests:
-    """What this process has asked of buckets so far, or in a dry run would have."""
+    """The requests that this process has sent to buckets, or would send in a dry run."""
     with _lock:
         stores: tuple[ObjectStore, ...] = (*_stores.values(), *_dry.values())
         return sum((store.requests for store in stores), Requests())
@@ -89,9 +89,7 @@ def asked() -> Requests:
 
 @contextlib.contextmanager
 def dry() -> Iterator[None]:
-    """Let what would be written in this context only be counted, here and by what is told of
-    ``used``.
-    """
+    """Only count writes in this context, here and in workers that get ``used``."""
     before = _settings
     for store in _dry.values():
         store.forget()
@@ -103,7 +101,7 @@ def dry() -> Iterator[None]:
 
 
 def join(address: str, *names: str) -> str:
-    """What lies below an address, or below a folder."""
+    """The address or path of a name below an address or folder."""
     if is_address(address):
         return "/".join((address.rstrip("/"), *names))
     return os.path.join(address, *names)

@@ -1,10 +1,10 @@
-"""A bucket as a store, by obstore: S3 and what speaks like it, Google's and Azure's.
+"""A bucket as a store, by obstore: S3 and compatible stores, Google's and Azure's.
 
-Four habits of the client shape this file. A conditional write whose answer was lost is tried
-again by itself, meets its own object, and is told "there already": so None is a question (see
-``Store``). A body that breaks off is resumed, but for small ones and listings: those are read
-again. A call hears of no Ctrl-C: the main thread leaves it to another. And a process that is forked
-after the first request hangs for ever in its own: it is refused.
+Four properties of the client shape this module. It retries a conditional write whose response was
+lost, finds its own object, and reports that it exists; so None is ambiguous (see ``Store``). It
+resumes a body that breaks off, except for small objects and listings, which are read again here. A
+call cannot be interrupted by Ctrl-C, so the main thread leaves calls to another thread. In a
+process forked after the first request its calls hang, so they are refused.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lastwrite.storage.objects.store import ObjectInfo, Requests, Version, check
 T = TypeVar("T")
 
 INSTALL = "pip install 'lastwrite[objects]'"
-RANGE_BYTES = 8 << 20  # asked for at once: a slow line, too, takes it within a request's time
+RANGE_BYTES = 8 << 20  # per request, so that even a slow connection completes it within the timeout
 _ENDPOINTS = (
     "AWS_ENDPOINT_URL",
     "AWS_ENDPOINT",
@@ -41,16 +41,16 @@ _ENDPOINTS = (
     "GOOGLE_BASE_URL",
     "AZURE_ENDPOINT",
     "AZURE_STORAGE_ENDPOINT",
-)  # by which an environment names another store
+)  # environment variables that select another store
 LEAST_PART_BYTES = 5 << 20  # S3 refuses smaller ones
-AT_ONCE = 1000  # objects listed, or removed, by one request
+AT_ONCE = 1000  # objects listed or deleted by one request
 _CONNECT = timedelta(seconds=3)
 _ALL_TRIES = timedelta(minutes=3)
 _AGAIN = "nothing was changed; stop whatever writes to the bucket and run again"
 
-_TRIES = 3  # of what is read, where the answer breaks off
+_TRIES = 3  # attempts to read if the response breaks off
 
-_asked_in: int | None = None  # the process that has made the first request
+_asked_in: int | None = None  # the process that sent the first request
 
 
 class BucketStore:
@@ -58,7 +58,7 @@ class BucketStore:
 
     Raises:
         EnvironmentUnfit: the client is not installed.
-        RemoteFailed: the settings say what no client can do.
+        RemoteFailed: the settings are not usable.
     """
 
     def __init__(self, address: str, settings: StoreSettings | None = None) -> None:
@@ -68,14 +68,14 @@ class BucketStore:
         self.requests = Requests()
         self._scheme, _, bucket = address.partition("://")
         self._lock = threading.Lock()
-        self._is_there = False  # an answer has shown that the bucket is
+        self._is_there = False  # a response has shown that the bucket exists
         self._client = _client(address)
         self._errors = (OSError, ValueError, self._client.exceptions.BaseError)
         try:
             self._store = _open(self._scheme, bucket, settings or StoreSettings())
         except LogError:
             raise
-        except Exception as error:  # nothing was asked: the environment names no account, no key
+        except Exception as error:  # no request was sent: the environment has no account or key
             raise replace(Refusal.of(error), is_nobody=True).error(address, "get") from None
 
     def head(self, key: str) -> ObjectInfo | None:
@@ -143,13 +143,13 @@ class BucketStore:
         answer = self._ask(lambda: self._client.put(self._store, key, content, mode=mode), tries=1)
         if not isinstance(answer, Refusal):
             return self._version(answer)
-        # Where nothing has ever answered there is nobody to ask.
+        # if the store has never responded, there is no point in checking
         if answer.is_condition or (answer.is_passing and was_there):
             return None
         raise answer.error(self._place(key), "put")
 
     def _put_new(self, key: str, content: bytes) -> ObjectInfo:
-        """Write a small object under a key that nobody else uses; the client tries again."""
+        """Write a small object under a unique key. The client may retry."""
         self._count(key, puts=1, bytes_written=len(content))
         answer = self._ask(lambda: self._client.put(self._store, key, content))
         if isinstance(answer, Refusal):
@@ -164,7 +164,7 @@ class BucketStore:
         waiting = iter(keys)
         while batch := list(islice(waiting, AT_ONCE)):
             if not self._remove(batch) and len(batch) > 1:
-                # Of Google's and Azure's one that is not there is an error that ends the others.
+                # in Google's and Azure's stores, a missing object is an error that stops the others
                 for key in batch:
                     self._remove([key])
 
@@ -182,7 +182,7 @@ class BucketStore:
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         above, slash, name = prefix.rpartition("/")
-        # The client lists folders: what begins with a part of a name is found from before it on.
+        # the client lists folders: a partial name needs a start before it
         after = prefix[:-1] if name else ""
         pages, seen, tries = self._pages(above + slash, after), 0, _TRIES
         while True:
@@ -227,14 +227,14 @@ class BucketStore:
         return sorted(found)
 
     def _ask(self, do: Callable[[], T], tries: int = _TRIES) -> T | Refusal:
-        """What the client answers, or what was refused; a change is tried but once by us."""
+        """The client's response or refusal. Reads are retried; changes are tried once."""
         _reject_forked()
         while True:
             try:
                 answer = _interruptibly(do)
             except self._errors as error:
                 refusal = Refusal.of(error)
-                # An answer about one object, of which only a bucket can know.
+                # a response about a single object means that the bucket exists
                 self._is_there |= refusal.is_condition
                 tries -= 1
                 if not (tries and refusal.is_broken):
@@ -244,11 +244,11 @@ class BucketStore:
                 return answer
 
     def _check_absent(self, refusal: Refusal, key: str, action: str = "get") -> None:
-        """Nothing is there; unless the bucket is not, or the answer is another one: then raise."""
+        """Return if the object does not exist. Raise for a missing bucket and other errors."""
         if not refusal.is_absent:
             raise refusal.error(self._place(key), action)
         if not self._is_there:
-            # The answer to a HEAD does not say whether the object is missing or the bucket.
+            # the response to a HEAD does not tell a missing object from a missing bucket
             self._count(lists=1)
             listed = self._ask(
                 lambda: next(self._client.list(self._store, "_lastwrite/none/", chunk_size=1), None)
@@ -260,7 +260,7 @@ class BucketStore:
         return f"{self.address}/{key}"
 
     def _version(self, meta: Mapping[str, Any]) -> Version:
-        # S3 and Azure tell versions of buckets that keep them, which nothing is compared with.
+        # S3 and Azure report versions of versioned buckets, which conditions do not use
         generation = meta["version"] if self._scheme == "gs" else None
         return Version(meta["e_tag"] or "", generation)
 
@@ -269,7 +269,7 @@ class BucketStore:
         return ObjectInfo(meta["path"], meta["size"], self._version(meta), modified_ms)
 
     def _count(self, key: str | None = None, **asked: int) -> None:
-        """Count what is asked for, by the thread that reads ahead, too; ``key``: refuse a bad one."""
+        """Count requests, in any thread. With ``key``, refuse an invalid key."""
         if key is not None:
             check_key(key, self.address)
         with self._lock:
@@ -278,20 +278,21 @@ class BucketStore:
 
 
 class BucketWriter:
-    """An upload: one part on its way while the next fills, and no object before all are there. What
-    fits into one part is one request.
+    """An upload: one part is sent while the next is filled. The object exists only when complete.
+
+    Data that fits into one part takes one request.
     """
 
     def __init__(self, store: BucketStore, key: str, part_bytes: int) -> None:
         self._store, self._key, self._part_bytes = store, key, part_bytes
         self._written = 0
-        self._small: list[bytes] = []  # all that was written, as long as it fits into a part
+        self._small: list[bytes] = []  # all data, while it fits into one part
         self._file: Any = None
         _reject_forked()
 
     def write(self, data: bytes | ByteArray) -> None:
         files.faults.reach("write", self._store._place(self._key))
-        kept = data if isinstance(data, bytes) else bytes(data)  # it is sent later
+        kept = data if isinstance(data, bytes) else bytes(data)  # a copy, because it is sent later
         self._written += len(kept)
         if self._file is None and self._written <= self._part_bytes:
             self._small.append(kept)
@@ -316,22 +317,22 @@ class BucketWriter:
             return self._store._put_new(self._key, b"".join(self._small))
         answer = self._store._ask(self._file.close, tries=1)
         if isinstance(answer, Refusal):
-            # The answer may be lost, or the second try's, whose upload was done; the object tells,
-            # for nobody else uses its key.
+            # The response may be lost, or be that of a retry after a completed upload. The object
+            # shows it, because its key is unique.
             may_be = answer.is_passing or answer.code == "NoSuchUpload"
             made = self._store.head(self._key) if may_be else None
             if made is None or made.size_bytes != self._written:
                 self._fail(answer)
         parts = math.ceil(self._written / self._part_bytes)
-        # Several parts have a request before them, and one after.
+        # several parts need one request before and one after them
         puts = parts + 2 if parts > 1 else 1
         self._store._count(puts=puts, bytes_written=self._written)
         found = self._store.head(self._key)
         if found is None or found.size_bytes != self._written:
             raise RemoteFailed(
-                f"of {self._written} bytes written {found.size_bytes if found else 0} are there",
+                f"the store has {found.size_bytes if found else 0} of {self._written} written bytes",
                 path=self._store._place(self._key),
-                remedy="the store does not keep what it says it has: use another one",
+                remedy="the store loses data that it has confirmed: use another one",
             )
         return found
 
@@ -339,7 +340,7 @@ class BucketWriter:
         self._small = []
         if self._file is None:
             return
-        # As if an error had left a with-block: the client aborts the upload.
+        # as after an error in a with-block: the client aborts the upload
         error = KeyboardInterrupt()
         self._store._ask(lambda: self._file.__exit__(type(error), error, None), tries=1)
 
@@ -349,7 +350,7 @@ class BucketWriter:
 
 
 class _Helper:
-    """A thread that the main one leaves its calls to."""
+    """A thread that makes calls for the main thread."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
@@ -367,7 +368,7 @@ class _Helper:
                 answer.set_result(do())
             except BaseException as error:
                 answer.set_exception(error)
-            del do, answer  # what was read is the caller's alone
+            del do, answer  # the result must be referenced by the caller only
 
 
 _helpers: list[_Helper] = []
@@ -375,13 +376,13 @@ _helpers: list[_Helper] = []
 
 def _interruptibly(do: Callable[[], T]) -> T:
     if threading.current_thread() is not threading.main_thread():
-        return do()  # no Ctrl-C comes here
+        return do()  # Ctrl-C interrupts only the main thread
     helper = _helpers.pop() if _helpers else _Helper()
     answer = helper.begin(do)
     try:
         return answer.result()
     finally:
-        if answer.done():  # else it is left alone with its call
+        if answer.done():  # otherwise the helper is left with its call
             _helpers.append(helper)
 
 
@@ -396,8 +397,8 @@ def _client(address: str) -> ModuleType:
 
 def _open(scheme: str, bucket: str, settings: StoreSettings) -> Any:
     empty = next((name for name in _ENDPOINTS if os.environ.get(name) == ""), None)
-    if empty is not None:  # the client takes it for an address
-        raise InvalidConfig(f"{empty} is set to nothing", remedy=f"unset {empty}")
+    if empty is not None:  # the client would use it as an address
+        raise InvalidConfig(f"{empty} is set to an empty value", remedy=f"unset {empty}")
     stores = importlib.import_module("obstore.store")
     timeout = timedelta(milliseconds=settings.timeout_ms)
     given: dict[str, Any] = {
@@ -430,7 +431,7 @@ def _is_told(*names: str) -> bool:
 
 
 def _profile() -> Any:
-    """Who ``~/.aws`` says that we are: boto3 reads it, the client does not. None: as it finds it."""
+    """A provider of the credentials in ``~/.aws``, by boto3. None if it is not available."""
     folder = os.path.expanduser("~/.aws")
     has_profile = "AWS_PROFILE" in os.environ or any(
         os.path.exists(os.path.join(folder, name)) for name in ("credentials", "config")
@@ -446,7 +447,7 @@ def _profile() -> Any:
     except Exception as error:
         raise RemoteFailed(
             f"boto3 finds no credentials in ~/.aws: {type(error).__name__}",
-            remedy="see to AWS_PROFILE, and to the profile that it names",
+            remedy="check AWS_PROFILE and the profile that it names",
         ) from None
     return importlib.import_module("obstore.auth.boto3").Boto3CredentialProvider(session)
 
@@ -454,13 +455,13 @@ def _profile() -> Any:
 def _reject_forked() -> None:
     """
     Raises:
-        LogError: a process above this one has asked a store, and then forked it.
+        LogError: this process was forked from one that has used a store.
     """
     global _asked_in
     if _asked_in is None:
         _asked_in = os.getpid()
     elif _asked_in != os.getpid():
         raise LogError(
-            "this process was forked after another had asked a store, and would wait for ever",
-            remedy="please report this; of a program of yours: start processes anew (spawn)",
+            "this process was forked after its parent had used an object store, and would hang",
+            remedy="please report this; in your own program, start processes with spawn",
         )

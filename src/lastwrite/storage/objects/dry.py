@@ -1,6 +1,6 @@
-"""A bucket as a dry run sees it: what is read is read, what would change is only counted.
+"""A bucket in a dry run: reads are real, changes are only counted.
 
-So ``plan`` takes every step of a round, and says to the request what the round will ask.
+So ``plan`` takes every step of a round, and predicts its requests exactly.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from lastwrite.model.columns import ByteArray
 from lastwrite.storage.objects.bucket import AT_ONCE, LEAST_PART_BYTES, RANGE_BYTES, BucketStore
 from lastwrite.storage.objects.store import ObjectInfo, Requests, Version, check_key
 
-_HELD_BYTES = 4096  # larger objects nobody reads who has just written them
+_HELD_BYTES = 4096  # larger objects are not read by the process that has just written them
 
 
 class DryStore:
-    """``real`` is asked for what this one was not told to write."""
+    """Reads from ``real`` all objects that were not written here."""
 
     def __init__(self, real: BucketStore) -> None:
         self._real = real
         self.address = real.address
         self.is_providers = real.is_providers
-        self.requests = Requests()  # beside those of ``real``
+        self.requests = Requests()  # in addition to those of ``real``
         self._lock = threading.Lock()
         self._written: dict[str, tuple[bytes, ObjectInfo]] = {}
 
     def forget(self) -> None:
-        """Begin anew, with nothing written."""
+        """Forget all written objects."""
         self._written.clear()
 
     def head(self, key: str) -> ObjectInfo | None:
@@ -85,7 +85,7 @@ class DryStore:
 
 
 class DryWriter:
-    """Counts what ``BucketWriter`` would ask."""
+    """Counts the requests that ``BucketWriter`` would send."""
 
     def __init__(self, store: DryStore, key: str, part_bytes: int) -> None:
         self._store, self._key, self._part_bytes = store, key, part_bytes
@@ -105,6 +105,6 @@ class DryWriter:
 
 
 def _made(key: str, size_bytes: int, parts: int = 1) -> ObjectInfo:
-    """As stores word it: a manifest with it has the size of the round's."""
+    """An object with an etag as stores form it, so that the manifest has its real size."""
     etag = f'"{uuid.uuid4().hex}-{parts}"' if parts > 1 else f'"{uuid.uuid4().hex}"'
     return ObjectInfo(key, size_bytes, Version(etag), time.time_ns() // 1_000_000)

@@ -1,14 +1,14 @@
-"""A folder as a store: what disks promise, by the same calls as a bucket.
+"""A folder as a store, with the interface of a bucket.
 
-An object is a file of the key's name. It is written aside, synced, and gets its name in one step,
-which fails where the name is taken::
+An object is a file of the key's name. It is written under another name, synced, and renamed
+atomically, which fails if the name exists::
 
-    data/5e.log.91c2….aside     a writer's, or what a crash left; only a sweep sees it
-    data/5e.log                 whole, and durable with its folder's names
-    manifest.json.lock          whoever replaces manifest.json holds it (flock)
+    data/5e.log.91c2….aside     being written, or left by a crash; only a sweep sees it
+    data/5e.log                 complete, and durable together with its folder's names
+    manifest.json.lock          locked (flock) by a process that replaces manifest.json
 
 The version of a file is its inode, time and size. A file that replaces another gets a later time,
-were it by a nanosecond: so a version never comes back.
+by a nanosecond if necessary, so no version occurs twice.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _AGAIN = "nothing was changed; stop whatever writes here and run again"
 
 
 class FolderStore:
-    """The folder ``root``, which need not be there before the first object is."""
+    """The folder ``root``, created with its first object."""
 
     is_providers = True
 
@@ -134,7 +134,7 @@ class FolderStore:
         if above:
             check_key(above, self.address)
         found = [entry.name for entry in self._entries(above) if entry.is_dir()]
-        # What a removal has emptied is no folder in a bucket.
+        # a bucket has no empty folders
         return sorted(
             name
             for name in found
@@ -145,7 +145,7 @@ class FolderStore:
         before_ns = time.time_ns() - older_than_ms * 1_000_000
         for folder, _, names in os.walk(os.path.join(self.address, prefix)):
             for path in (os.path.join(folder, name) for name in names if name.endswith(_ASIDE)):
-                with contextlib.suppress(FileNotFoundError):  # it just got its name
+                with contextlib.suppress(FileNotFoundError):  # it was just renamed
                     if os.stat(path).st_mtime_ns <= before_ns:
                         files.unlink(path)
 
@@ -153,9 +153,9 @@ class FolderStore:
         check_key(key, self.address)
         if key.endswith((_ASIDE, _LOCK)):
             raise LogError(
-                f"{key!r} would look as if it were being written",
+                f"{key!r} is a name for temporary files",
                 path=self.address,
-                remedy=f"no object's name ends in {_ASIDE} or {_LOCK}",
+                remedy=f"the name of an object must not end in {_ASIDE} or {_LOCK}",
             )
         return os.path.join(self.address, key)
 
@@ -199,12 +199,12 @@ class FolderStore:
             if is_folder and (key.startswith(prefix) or prefix.startswith(key)):
                 yield from self._below(key[:-1], prefix)
             elif not is_folder and key.startswith(prefix) and not key.endswith((_ASIDE, _LOCK)):
-                with contextlib.suppress(FileNotFoundError):  # it went while we looked
+                with contextlib.suppress(FileNotFoundError):  # it was deleted meanwhile
                     yield _found(key, entry.stat())
 
 
 class FolderWriter:
-    """A file on its way to its name."""
+    """A file being written before it gets its name."""
 
     def __init__(self, store: FolderStore, key: str, path: str) -> None:
         self._store, self._key, self._path = store, key, path
@@ -242,7 +242,7 @@ def _aside(path: str) -> str:
 
 
 def _name(aside: str, path: str) -> bool:
-    """Give what was written aside its name, durably, unless something has it."""
+    """Rename a temporary file durably, unless the name exists."""
     try:
         is_new = files.name_new(aside, path)
     finally:
@@ -253,7 +253,7 @@ def _name(aside: str, path: str) -> bool:
 
 
 def _remove(path: str) -> None:
-    with contextlib.suppress(CommitConflict):  # somebody else has removed it
+    with contextlib.suppress(CommitConflict):  # another process has deleted it
         if os.path.lexists(path + _LOCK):
             with _locked(path):
                 files.unlink(path)
@@ -263,7 +263,7 @@ def _remove(path: str) -> None:
 
 
 def _be_later(path: str, than_ns: int) -> None:
-    # A file system may know no times finer than two seconds.
+    # some file systems have a time resolution of two seconds
     for step_ns in (1, 2_000_000_000):
         if os.stat(path).st_mtime_ns > than_ns:
             return
@@ -280,11 +280,11 @@ def _found(key: str, seen: os.stat_result) -> ObjectInfo:
 
 @contextlib.contextmanager
 def _locked(path: str) -> Iterator[None]:
-    """Hold the file's lock, which goes with the file."""
+    """Hold the file's lock, which is deleted with the file."""
     lock = path + _LOCK
     handle = _lock(lock, path)
     try:
-        while not _is_still(lock, handle):  # it was removed while we waited
+        while not _is_still(lock, handle):  # it was deleted while waiting
             os.close(handle)
             handle = _lock(lock, path)
         yield
@@ -309,7 +309,7 @@ def _lock(lock: str, path: str) -> int:
         if error.errno not in _NO_FLOCK:
             raise files.to_log_error(error, lock, "lock the object") from error
         raise LogError(
-            f"the file system at {mount_of(path)} knows no locks (flock)",
+            f"the file system at {mount_of(path)} does not support locks (flock)",
             path=path,
             remedy="mount it with locks, or use a folder of another one, or a bucket",
         ) from error

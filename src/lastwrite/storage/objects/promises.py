@@ -1,8 +1,8 @@
-"""Whether a store keeps the promises that a round rests on: asked, not believed.
+"""Test whether a store has the guarantees that rounds depend on.
 
-A store that does not know ``If-Match`` answers as one that does: it says yes to both of two who
-replace the same version, and one of them has lost what he wrote. So it is tried, with three small
-objects below ``_lastwrite/probe/``, which are removed again.
+A store that ignores ``If-Match`` responds as one that supports it: two writers that replace the
+same version both succeed, and the data of one is lost. So this is tested with three small objects
+below ``_lastwrite/probe/``, which are deleted afterwards.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from lastwrite.storage.objects.store import ObjectStore, Version
 
 FOLDER = "_lastwrite/probe/"
 _NOTE = "_lastwrite/promises-kept.json"
-# Of s3proxy 4.1.0 over a folder two win in every second turn, of less bytes in every fourth.
+# s3proxy 4.1.0 on a folder lets two writers win in every second turn, with less data in every
+# fourth.
 _AT_ONCE, _TURNS, _PADDING = 8, 10, b" " * (64 << 10)
-_CLOCK_MS = 60_000  # by so much clocks may differ, and what is old is still told from what is new
+_CLOCK_MS = 60_000  # clocks may differ by this much without confusing old and new objects
 _READ_ONLY = (
     "read from it, or write a cleaned copy elsewhere with --to: a round in place could lose data"
 )
@@ -32,7 +33,7 @@ Clock = Callable[[], int]  # the time now, in milliseconds
 
 
 class PromiseResult(NamedTuple):
-    """What came of one question. ``is_kept`` None: it is worth knowing, and nothing is lost by it."""
+    """The result of one test. If ``is_kept`` is None, it is informative only."""
 
     promise: str
     is_kept: bool | None
@@ -44,20 +45,21 @@ _known: dict[tuple[str, str], tuple[PromiseResult, ...]] = {}
 
 
 def ask(store: ObjectStore, prefix: str, clock: Clock) -> tuple[PromiseResult, ...]:
-    """What a store keeps of its promises below ``prefix`` (a key without ``/`` at its end, or
-    empty). Asked once in a process; a store that refuses has one finding, which says why.
+    """Test the guarantees of a store below ``prefix``, a key without a trailing ``/``, or empty.
+
+    Tested once per process. If the store refuses requests, the only finding has the reason.
     """
     known = (store.address, prefix)
     if known not in _known:
         found = list(_Questions(store, prefix, clock).run())
-        if found[-1].promise == "store":  # it may answer the next time
+        if found[-1].promise == "store":  # it may succeed the next time
             return tuple(found)
         _known[known] = tuple(found)
     return _known[known]
 
 
 def are_kept(findings: tuple[PromiseResult, ...]) -> bool:
-    """Whether a round may be run in place."""
+    """Whether rounds in place are safe."""
     return all(finding.is_kept is not False for finding in findings)
 
 
@@ -66,14 +68,14 @@ def _now_ms() -> int:
 
 
 def reject_if_broken(address: str, clock: Clock = _now_ms) -> None:
-    """Say no to a round in place, or a fetch, in a bucket that keeps not every promise.
+    """Refuse a round in place, or a fetch, in a bucket that breaks a guarantee.
 
-    Folders, Amazon's, Google's and Azure's own stores are not asked; of another it is remembered in
-    the bucket that it keeps them, beside ``address``.
+    Folders and the stores of Amazon, Google and Azure are not tested. For other stores, the
+    success is recorded in the bucket, beside ``address``.
 
     Raises:
-        LogError: it names the promise that is broken.
-        RemoteFailed: the store does not answer.
+        LogError: a guarantee is broken. The message names it.
+        RemoteFailed: the store does not respond.
     """
     if not is_address(address):
         return
@@ -151,7 +153,7 @@ class _Questions:
         )
 
     def _put(self, key: str, content: bytes, seen: Version | None) -> Version | None:
-        """Write, and see whether it is there; None: it is not, whatever was answered."""
+        """Write an object, and check it. None if it is missing, whatever the response was."""
         for _ in range(3):
             if seen is None:
                 self._store.create(key, content)
@@ -211,7 +213,7 @@ class _Questions:
                 )
             if now is None or (winners and now[0] != winners[0]):
                 return _broken("at once", "what the winner wrote does not stand")
-            won += now[0] in contents  # its answer may be lost
+            won += now[0] in contents  # the winner's response may be lost
             version = now[1].version
         if not won:
             return _broken("at once", f"of {_AT_ONCE} who replace the same version none wins")
@@ -226,7 +228,7 @@ class _Questions:
         after_ms = self._clock()
         found = self._store.head(key)
         modified_ms = after_ms if found is None else found.modified_ms
-        # A store tells whole seconds.
+        # stores report whole seconds
         apart_ms = max(0, before_ms - modified_ms - 1000, modified_ms - after_ms)
         if apart_ms <= _CLOCK_MS:
             return PromiseResult("clock", True, "the store's and this machine's are the same")
@@ -253,7 +255,7 @@ def _broken(promise: str, found: str) -> PromiseResult:
 def _together(
     store: ObjectStore, key: str, contents: list[bytes], version: Version
 ) -> list[Version | None]:
-    """What each of them is answered who replace one version at the same time."""
+    """The responses to simultaneous replacements of one version."""
     answers: list[Version | None] = [None] * len(contents)
     errors: list[LogError] = []
     barrier = threading.Barrier(len(contents))

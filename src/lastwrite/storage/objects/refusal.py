@@ -1,7 +1,7 @@
-"""What a store has refused, read from the client's error: its kind, never its text.
+"""A refused request, classified by the client's error. The error's text is never shown.
 
-The text names URLs, which may carry a signature, and what was signed; so an error of ours says the
-object's address, the action in the provider's word, and a status with the provider's code for it.
+The text has URLs, which may contain a signature, and signed values. So error messages have the
+object's address, the action in the provider's terms, the status and the provider's error code.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lastwrite.errors import RemoteFailed
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 _TRY_AGAIN = {408, 425, 429}
-# Of a HEAD there is none. versitygw says 404 to credentials, too, that it does not know.
+# A HEAD has no code. versitygw responds with 404 to unknown credentials, too.
 _ABSENT_OBJECT = {"", "NoSuchKey", "BlobNotFound"}
 _ABSENT_BUCKET = {"NoSuchBucket", "ContainerNotFound", "InvalidBucketName"}
 _FOLDER_CODES = {"ExistingObjectIsDirectory", "ObjectParentIsFile"}
@@ -27,7 +27,7 @@ _WHO_CODES = {
     "AuthenticationFailed",
     "XAdminUserNotFound",
 }
-# where clients ask a cloud's machine who it is, when nobody has told
+# where clients on a cloud's machine request credentials if none are configured
 _WHO_PLACES = ("169.254.169.254", "169.254.170.2", "metadata.google.internal", "login.microsoft")
 _BROKEN = "the answer broke off"
 _CONDITIONS = {"AlreadyExistsError", "PreconditionError", "NotModifiedError"}
@@ -56,15 +56,15 @@ _CREDENTIALS = {
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An answer that is no success, or none at all."""
+    """A response that is not a success, or a missing response."""
 
-    kind: str  # the client's class of error
-    status: int | None  # None: no whole answer came
+    kind: str  # the client's class of errors
+    status: int | None  # None if no complete response arrived
     code: str  # the provider's
-    is_builder: bool  # the client would not even send it
-    is_nobody: bool  # nobody said who asks
+    is_builder: bool  # the client refused to send it
+    is_nobody: bool  # no credentials were found
     is_redirect: bool
-    cause: str  # of a request without an answer, in words
+    cause: str  # in words, if there was no response
 
     @classmethod
     def of(cls, error: BaseException) -> Refusal:
@@ -85,7 +85,7 @@ class Refusal:
 
     @property
     def is_condition(self) -> bool:
-        """Another object is there, or none, or another request was at work on it."""
+        """Whether another object exists, or none, or another request was changing it."""
         if self.code in _FOLDER_CODES or (self.status == 404 and self.code not in _ABSENT_OBJECT):
             return False
         return self.kind in _CONDITIONS or self.status in (409, 412)
@@ -96,7 +96,7 @@ class Refusal:
 
     @property
     def is_passing(self) -> bool:
-        """It may go otherwise the next time; and a change may have been made all the same."""
+        """Whether a retry may succeed. A change may have been made nevertheless."""
         if self.is_builder or self.is_nobody or self.is_redirect or self.is_condition:
             return False
         if self.status is None:
@@ -105,11 +105,11 @@ class Refusal:
 
     @property
     def is_broken(self) -> bool:
-        """The answer came, and ended before its end; the client tries that again but sometimes."""
+        """Whether the response broke off. The client retries this only sometimes."""
         return self.status is None and self.cause == _BROKEN
 
     def error(self, address: str, action: str) -> RemoteFailed:
-        """The same for people. ``address``: the object's; ``action``: get, put, list, delete."""
+        """The error for users. ``action`` is one of get, put, list and delete."""
         scheme = address.partition("://")[0]
         bucket = "/".join(address.split("/")[:3])
         named = _ACTIONS[scheme][action]
@@ -124,9 +124,9 @@ class Refusal:
             )
         if self.is_redirect or self.code in _REGION_CODES:
             return RemoteFailed(
-                f"the bucket is of another region ({said or 'a redirect'})",
+                f"the bucket is in another region ({said or 'a redirect'})",
                 path=address,
-                remedy="say which: --config storage.region=NAME, or AWS_REGION",
+                remedy="name it: --config storage.region=NAME, or AWS_REGION",
             )
         if self.code == "RequestTimeTooSkewed":
             return RemoteFailed(
@@ -136,7 +136,7 @@ class Refusal:
             )
         if self.is_builder:
             return RemoteFailed(
-                "the endpoint is no https:// address",
+                "the endpoint is not an https:// address",
                 path=address,
                 remedy="correct storage.endpoint; plain http:// needs --config storage.allowHttp=true",
             )
@@ -153,8 +153,8 @@ class Refusal:
             return RemoteFailed(
                 f"{named} got no answer: {self.cause}",
                 path=address,
-                remedy="see to the network and to storage.endpoint, then run again;"
-                " for a slow line raise storage.timeoutMs",
+                remedy="check the network and storage.endpoint, then run again;"
+                " for a slow connection raise storage.timeoutMs",
             )
         if self.is_passing:
             return RemoteFailed(
@@ -165,7 +165,7 @@ class Refusal:
         return RemoteFailed(
             f"{named} was refused: {said}",
             path=address,
-            remedy="see to storage.endpoint, and what the store's own log says of it",
+            remedy="check storage.endpoint and the store's own log",
         )
 
     def _forbidden(self, address: str, named: str, said: str) -> RemoteFailed:
@@ -173,7 +173,7 @@ class Refusal:
         if self.code in _WHO_CODES or self.status == 401:
             remedy = f"the credentials are wrong or have expired: {_CREDENTIALS[scheme]}"
         else:
-            remedy = f"let these credentials do {named} there"
+            remedy = f"allow these credentials {named} there"
             if named == "s3:GetObject":
                 remedy += ", and s3:ListBucket, without which S3 refuses what is not there, too"
         return RemoteFailed(f"{named} is forbidden ({said})", path=address, remedy=remedy)
@@ -183,16 +183,16 @@ def no_bucket(address: str) -> RemoteFailed:
     return RemoteFailed(
         "there is no such bucket",
         path=address,
-        remedy="make it, or correct the address, or storage.endpoint",
+        remedy="create it, or correct the address or storage.endpoint",
     )
 
 
 def _cause(text: str) -> str:
     for said, words in (
-        ("Connection refused", "nobody listens there"),
+        ("Connection refused", "the connection was refused"),
         ("dns error", "the host's name is not known"),
-        ("TimedOut", "it took too long"),
-        ("timed out", "it took too long"),
+        ("TimedOut", "it timed out"),
+        ("timed out", "it timed out"),
         ("certificate", "its certificate is not trusted"),
         ("kind: Connect", "no connection"),
         ("ody", _BROKEN),

@@ -1,8 +1,8 @@
-"""What an archive needs of the place that it lies in, be it a folder or a bucket.
+"""The interface of stores for archives: a folder or a bucket.
 
-An object is whole when it has a name, and is never changed: only a manifest is ever replaced, by
-one who has seen what it replaces. A key is a path with ``/``, relative to the store; none is
-another's folder, and none ends in ``.aside`` or ``.lock``.
+An object is complete when it has a name, and never changes. Only a manifest is ever replaced, by a
+writer that has read the present one. A key is a path with ``/``, relative to the store. No key is a
+folder of another, and none ends in ``.aside`` or ``.lock``.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from lastwrite.model.columns import ByteArray
 
 
 class Version(NamedTuple):
-    """What tells an object from any other that had, or will have, its key."""
+    """Identifies an object among all that ever have the same key."""
 
     etag: str
-    generation: str | None = None  # Google's stores compare this, others the etag
+    generation: str | None = None  # compared by Google's stores; others compare the etag
 
 
 class ObjectInfo(NamedTuple):
-    """An object as it was found."""
+    """An object's metadata."""
 
     key: str
     size_bytes: int
     version: Version
-    modified_ms: int  # by the store's clock; 0: of one just written, which nobody has asked
+    modified_ms: int  # by the store's clock; 0 right after a write, when it is not known
 
 
 @dataclass(slots=True)
 class Requests:
-    """What was asked of a store, by kind, as a bill counts it."""
+    """Counts of requests to a store, by kind, as they are billed."""
 
-    gets: int = 0  # heads are gets
-    puts: int = 0  # a part of an upload is one
+    gets: int = 0  # HEAD requests included
+    puts: int = 0  # parts of uploads included
     lists: int = 0
     deletes: int = 0
     bytes_read: int = 0
@@ -51,96 +51,93 @@ class Requests:
 
 
 class Writer(Protocol):
-    """An object on its way: it has no name before ``close``."""
+    """An object being written, which does not exist before ``close``."""
 
     def write(self, data: bytes | ByteArray) -> None:
-        """Take the next bytes; the caller may change them afterwards."""
+        """Append bytes. The caller may change them afterwards."""
         ...
 
     def close(self) -> ObjectInfo:
-        """Give it its name; what it is then."""
+        """Complete the object, and return its metadata."""
         ...
 
     def abandon(self) -> None:
-        """Let nothing of it stay."""
+        """Discard everything written."""
         ...
 
 
 class ObjectStore(Protocol):
-    """One bucket, or one folder.
+    """One bucket or one folder.
 
-    Every call raises ``RemoteFailed`` (or, of a folder, ``LogError``) where the store does not
-    answer, refuses, or is not there: with the object's address, the action and a remedy.
+    Every call raises ``RemoteFailed`` (for a folder ``LogError``) if the store does not respond,
+    refuses, or does not exist. The error has the object's address, the action and a remedy.
     """
 
-    address: str  # ``s3://bucket``; of a folder its absolute path
-    is_providers: bool  # whose promises are known: Amazon's, Google's or Azure's own, or a folder
+    address: str  # ``s3://bucket``, or a folder's absolute path
+    is_providers: bool  # its guarantees are known: Amazon's, Google's or Azure's own, or a folder
     requests: Requests
 
     def head(self, key: str) -> ObjectInfo | None:
-        """What lies there; None: nothing does."""
+        """The object's metadata. None if it does not exist."""
         ...
 
     def get(self, key: str) -> tuple[bytes, ObjectInfo] | None:
-        """A small object, whole; None: there is none."""
+        """A small object. None if it does not exist."""
         ...
 
     def read_into(self, key: str, target: ByteArray, position: int, etag: str = "") -> None:
         """Fill ``target`` with the object's bytes from ``position`` on.
 
         Raises:
-            CommitConflict: it is gone, shorter, or not the object that has this etag.
+            CommitConflict: the object is gone, too short, or has another etag.
         """
         ...
 
     def create(self, key: str, content: bytes) -> Version | None:
-        """Write an object that is not there yet; None: it is there, or may be.
+        """Write an object that does not exist yet. None if it exists, or may exist.
 
-        None is a question, not an answer: a store that was slow to say yes says this too. Whoever
-        gets it reads the object and looks whether it is the one that was written.
+        None is ambiguous: a write whose response was lost results in it, too. The caller has to
+        read the object, and compare it with what was written.
         """
         ...
 
     def replace(self, key: str, content: bytes, seen: Version) -> Version | None:
-        """Write in the place of the version that was seen; None, as of ``create``: another is
-        there, or none.
-        """
+        """Replace the version that was read. None, as in ``create``, if it is not current."""
         ...
 
     def writer(self, key: str, part_bytes: int = 8 << 20) -> Writer:
-        """A new object under a key that nobody else uses; it takes about two parts of memory."""
+        """A new object under a unique key. It takes the memory of about two parts."""
         ...
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Remove objects; one that is not there is no error."""
+        """Delete objects. Missing ones are ignored."""
         ...
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """All objects whose keys begin so, by key."""
+        """All objects whose keys begin with ``prefix``, by key."""
         ...
 
     def remove_unfinished(self, prefix: str, older_than_ms: int) -> None:
-        """Remove what writers who died left of objects whose keys begin so and that never got a
-        name, if they wrote last that long ago. Of a bucket nothing: its own rule ends uploads.
+        """Delete unfinished objects below ``prefix`` that were last written that long ago.
+
+        In a bucket this does nothing: a rule of the bucket aborts uploads.
         """
         ...
 
     def folders(self, prefix: str) -> Sequence[str]:
-        """The names of what would be folders directly below ``prefix`` (which ends in ``/``, or is
-        empty), sorted.
-        """
+        """The names of the folders directly in ``prefix`` (empty, or ending in ``/``), sorted."""
         ...
 
 
 def check_key(key: str, address: str) -> None:
-    """Refuse what would lead out of the store, or would be another place in each kind of store.
+    """Refuse a key that leads out of the store, or is not the same in each kind of store.
 
     Raises:
         LogError: the key is absolute, empty, or has a part that is empty, ``.`` or ``..``.
     """
     if not key or "\0" in key or any(part in ("", ".", "..") for part in key.split("/")):
         raise LogError(
-            f"{key!r} is no name of an object",
+            f"{key!r} is not a valid object key",
             path=address,
-            remedy="somebody has changed the archive's manifest: do not trust it",
+            remedy="the archive's manifest may have been changed by another program: do not use it",
         )
