@@ -218,14 +218,14 @@ def test_what_is_refused(broker: Broker, keys: Path, tmp_path: Path) -> None:
         "user .* is refused": (SASL, sasl("SCRAM-SHA-256", USER, "guess")),
         "user bob is refused": (SASL, sasl("PLAIN", "bob", "guess")),
         "certificate is refused": (TLS, tls(keys, ca="stranger")),
-        "no TLS|hung up|reset": (TLS, tls(keys, name="stranger")),
-        "speaks TLS": (TLS, {}),
+        "no TLS|closed|reset": (TLS, tls(keys, name="stranger")),
+        "uses TLS": (TLS, {}),
         "no TLS: ": (int(broker.address.rpartition(":")[2]), tls(keys)),
         "needs a user": (SASL, {"security.protocol": "SASL_PLAINTEXT"}),
         "knows PLAIN": (SASL, sasl("GSSAPI", "a", "guess")),
         "cannot be read": (TLS, tls(keys, ca="missing")),
         "has no username": (SASL, {"sasl.jaas.config": "guess"}),
-        "hung up|reset": (SASL, {}),
+        "closed|reset": (SASL, {}),
     }
     for words, (port, config) in wrong.items():
         with pytest.raises(LogError, match=words) as caught:

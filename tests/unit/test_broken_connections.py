@@ -73,7 +73,7 @@ def test_what_came_is_kept_where_a_batch_does_not_come_whole(tmp_path: Path) -> 
     one, other = found.partitions
     assert (one.first_offset, one.end_offset, one.held) == (0, 20, HoldReason.WAITING)
     assert one.reason is not None and "no record came from offset 20 on for" in one.reason
-    assert "connections break before the batch there has come whole" in one.reason
+    assert "connections break before the batch there has arrived whole" in one.reason
     assert other.reason is not None and other.end_offset is None
     assert found.exit_status == 1
     assert stored(archive, "t-0") == written[: len(stored(archive, "t-0"))] != b""

@@ -197,7 +197,7 @@ def test_true_transaction_indexes() -> None:
         ([], 0, "missing for producer 7"),
         (RIGHT[:1], 1, "missing for producer 8"),
         (RIGHT[1:], 0, "missing for producer 7"),
-        ([(7, 13, 25, 20), RIGHT[1]], 0, "begins behind data of its transaction, at offset 12"),
+        ([(7, 13, 25, 20), RIGHT[1]], 0, "begins after data of its transaction, at offset 12"),
         (
             [(7, 9, 25, 20), RIGHT[1]],
             0,
@@ -206,7 +206,7 @@ def test_true_transaction_indexes() -> None:
         ([(8, 12, 25, 20), RIGHT[1]], 0, "names a marker that is not there"),
         ([(7, 0, 10, 11), *RIGHT], 0, "names a marker that is not there"),  # it was committed
         ([(7, 12, 26, 20), RIGHT[1]], 0, "names a marker that is not there"),
-        ([*RIGHT, (8, 31, 99, 32)], 2, "lies behind its segment"),
+        ([*RIGHT, (8, 31, 99, 32)], 2, "is beyond its segment"),
         ([(7, 12, 25, 21), RIGHT[1]], 0, "calls 21 stable, but that is 20"),
         ([RIGHT[0], (8, 20, 30, 32)], 1, "calls 32 stable, but that is 31"),
     ],

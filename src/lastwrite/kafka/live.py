@@ -110,7 +110,7 @@ class PartitionSyncState:
 
     end_offset: int
     asked_ms: int  # when the log's bounds were fetched; the archive has everything up to then
-    brought_ms: int  # as the manifest has it
+    brought_ms: int  # from the manifest
     told: tuple[object, ...]
 
 

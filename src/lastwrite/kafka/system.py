@@ -98,8 +98,8 @@ class KafkaSystem(System):
     notes = watching.NOTES
     governs_keyless = f"{keyless.OPTION} ({keyless.RATIO})"
     policy_remedy = (
-        "name the log root that has the cluster's metadata too, show it by --metadata, or give --config "
-        "cleanup.policy=compact if all of them are compacted"
+        "also name the log root with the cluster's metadata, give it with --metadata, or give "
+        "--config cleanup.policy=compact if all of them are compacted"
     )
     damage_remedy = RESTORE
 
@@ -241,7 +241,7 @@ class KafkaSystem(System):
         topic = self.name_of(folder).topic
         if archived.is_archived(folder):
             return Unmanaged(
-                f"nothing was known of topic {topic} when it was brought: it is left alone",
+                f"nothing was known of topic {topic} when it was fetched: it is left alone",
                 f"state its policy by --topic-config {topic}:cleanup.policy=compact, or that of "
                 "all such topics by --config cleanup.policy=compact",
             )
@@ -544,11 +544,11 @@ class KafkaSystem(System):
         return side_by_side(works)
 
     def record(self, root: str, first_dirty: Mapping[TopicPartition, int]) -> None:
-        if not archived.is_root(root, first_dirty):  # there a manifest says it
+        if not archived.is_root(root, first_dirty):  # an archive's manifest contains it
             committing.record(root, first_dirty)
 
     def delete_replaced(self, logs: Sequence[PartitionLog]) -> list[LogError | OSError | None]:
-        if logs and archived.is_archived(logs[0].folder):  # the next round removes what was
+        if logs and archived.is_archived(logs[0].folder):  # the next compaction removes old objects
             return [None] * len(logs)
         return side_by_side(committing.delete_replaced(log.folder) for log in logs)
 

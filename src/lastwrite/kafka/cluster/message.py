@@ -223,9 +223,7 @@ class _Decoder:
         if length is None:
             return None
         found = []
-        for _ in range(
-            length
-        ):  # a count that lies ends with the bytes: every element takes at least one
+        for _ in range(length):  # a wrong count ends with the bytes: every element has at least one
             found.append(self.value(kind.of))
         return found
 

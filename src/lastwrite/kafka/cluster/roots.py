@@ -109,7 +109,7 @@ class MetadataLookup:
                     raise InvalidConfig(
                         f"the metadata in {self._stated} is of cluster {theirs}, this log root of {ours}",
                         path=root,
-                        remedy="state the metadata of the log root's own cluster",
+                        remedy="give the metadata of the log root's own cluster with --metadata",
                     )
 
     def metadata_for(self, root: str) -> MetadataSource:

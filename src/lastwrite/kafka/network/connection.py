@@ -325,7 +325,7 @@ class KafkaConnection:
 
     def _send(self, request: bytes) -> None:
         if self._socket is None:
-            raise ConnectionAbortedError("it hung up")
+            raise ConnectionAbortedError("the connection is closed")
         self._socket.settimeout(self._timeout)
         self._socket.sendall(_SIZE.pack(len(request)) + request)
 
@@ -362,13 +362,13 @@ class KafkaConnection:
     def _fill(self, view: memoryview, deadline: float) -> None:
         """Receive as many bytes as ``view`` has."""
         if self._socket is None:
-            raise ConnectionAbortedError("it hung up")
+            raise ConnectionAbortedError("the connection is closed")
         self._filled = 0
         while self._filled < len(view):
             self._socket.settimeout(_left(deadline))
             received = self._socket.recv_into(view[self._filled :])
             if not received:
-                raise ConnectionResetError("it hung up")
+                raise ConnectionResetError("the broker closed the connection")
             self._filled += received
 
     @contextlib.contextmanager
@@ -386,19 +386,21 @@ class KafkaConnection:
             raise
 
     def _failed(self, error: LogError | OSError, doing: str) -> RemoteFailed:
-        remedy = "see whether it runs there, and whether this machine may reach it"
+        remedy = "check that it runs there, and that this machine can reach it"
         kind = RetriableError
         if isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError):
             kind = ConnectionBroken
         if isinstance(error, ssl.SSLError):  # also where the broker refuses our certificate
             wrong = f"no TLS: {(error.reason or str(error)).lower().replace('_', ' ')}"
-            remedy = "see whether the listener speaks TLS, and asks for a certificate of ours"
+            remedy = (
+                "check whether the listener uses TLS, and whether it requires a client certificate"
+            )
         elif isinstance(error, TimeoutError):
-            wrong, remedy = f"no answer within {self._timeout:g} s", "see whether it is alive"
+            wrong, remedy = f"no answer within {self._timeout:g} s", "check that it is running"
         elif isinstance(error, OSError):
             wrong = (error.strerror or str(error)).lower()
         else:
-            wrong, remedy = error.problem, "see whether a Kafka broker listens there"
+            wrong, remedy = error.problem, "check that a Kafka broker listens there"
         return kind(f"{doing}: {wrong}", path=self.address, remedy=remedy)
 
 

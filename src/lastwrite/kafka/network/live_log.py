@@ -224,9 +224,9 @@ class LiveLog:
             self._max_bytes = min(2 * self._max_bytes, _MOST_BYTES)
         elif time.monotonic() - heard > self._config.api_timeout_ms / 1000:
             raise RemoteFailed(
-                f"the broker sends nothing from offset {at} on, though the log goes further",
+                f"the broker sends nothing from offset {at} on, though its log continues",
                 path=self.path,
-                remedy="see its log; of a topic with tiers, whether they can be read",
+                remedy="check the broker's log, and for a tiered topic that its tier can be read",
             )
 
     def _wait_after_cut(self, at: int, received: int, heard: float, cuts: int) -> None:
@@ -236,8 +236,8 @@ class LiveLog:
         until = heard + self._cluster.patience_s
         if time.monotonic() >= until:
             why = (
-                f"connections break before the batch there has come whole; {received} bytes of it "
-                "came last"
+                f"connections break before the batch there has arrived whole; {received} bytes of "
+                "it arrived last"
             )
             raise self._stalled(at, heard, why)
         self._cluster.wait(until, cuts)
@@ -247,8 +247,8 @@ class LiveLog:
         return RetriableError(
             f"no record came from offset {at} on for {time.monotonic() - heard:.0f} s: {why}",
             path=self.path,
-            remedy="see to the network and the broker, and run the same command again, which goes "
-            "on where this one stopped; default.api.timeout.ms is how long it waits",
+            remedy="check the network and the broker, and run the same command again, which "
+            "continues where this one stopped; default.api.timeout.ms sets how long it waits",
         )
 
     def _read(self, at: int, heard: float) -> FetchedPartition:

@@ -113,7 +113,7 @@ class _SizeWalk:
             return
         count = self._length(flexible, I32)
         if count < 0 and not kind.may_miss:
-            raise CorruptLog("no list, where there has to be one", self._reader.position)
+            raise CorruptLog("null where a list is required", self._reader.position)
         self._elements += max(count, 0)
         if count > self._end - self._reader.position or self._elements > self._most:
             raise CorruptLog(f"a list of {count} elements", self._reader.position)
@@ -131,9 +131,7 @@ class _SizeWalk:
         elif kind.lengths:
             length = self._length(flexible, I16 if kind.lengths == "string" else I32)
             if length < 0 and not may_miss:
-                raise CorruptLog(
-                    f"no {kind.lengths}, where there have to be", self._reader.position
-                )
+                raise CorruptLog(f"null where {kind.lengths} is required", self._reader.position)
             self._reader.take(max(length, 0))
         else:
             self._reader.take(kind.size)

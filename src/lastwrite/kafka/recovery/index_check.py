@@ -108,7 +108,7 @@ def false_offset_entry(
         )
     return BadIndexEntry(
         row,
-        f"the entry leads readers of offset {int(offsets[row])} to byte {int(positions[row])}, after it: "
+        f"the entry leads readers of offset {int(offsets[row])} to byte {int(positions[row])}, beyond it: "
         f"offset {int(base_offsets[batch[n]])} begins there",
     )
 
@@ -149,7 +149,7 @@ def false_time_entry(
     time, right = int(times[row]), int(max_timestamps[batch[n]])
     return BadIndexEntry(
         row,
-        f"the entry says that the batch up to offset {int(offsets[row])} is at {time}; it is at {right}",
+        f"the entry gives the batch up to offset {int(offsets[row])} time {time} instead of {right}",
     )
 
 
@@ -168,7 +168,7 @@ def hidden_from_time_entry(
 def _time_lie(row: int, times: Int64s, offsets: Int64s, found: int) -> BadIndexEntry:
     return BadIndexEntry(
         row,
-        f"the entry says that no record up to offset {int(offsets[row])} is later than {int(times[row])}, "
+        f"the entry promises that no record up to offset {int(offsets[row])} is later than {int(times[row])}, "
         f"but one is at {found}",
     )
 
@@ -183,7 +183,7 @@ def entry_beyond(
     row = int(beyond[0])
     return BadIndexEntry(
         row,
-        f"the entry (offset {int(offsets[row])}, byte {int(positions[row])}) lies behind the segment's end, "
+        f"the entry (offset {int(offsets[row])}, byte {int(positions[row])}) is beyond the segment's end, "
         f"offset {next_offset} and byte {size_bytes}",
     )
 
@@ -202,12 +202,12 @@ def wrong_last_time(
     if int(offsets[row]) >= next_offset:
         return BadIndexEntry(
             row,
-            f"the entry's offset {int(offsets[row])} lies behind the segment's last, {next_offset - 1}",
+            f"the entry's offset {int(offsets[row])} is beyond the segment's last, {next_offset - 1}",
         )
     if int(times[row]) != largest:
         return BadIndexEntry(
             row,
-            f"the last entry says that the segment ends at time {int(times[row])}; it does at {largest}",
+            f"the last entry has time {int(times[row])}, but the segment's largest is {largest}",
         )
     return None
 
@@ -288,7 +288,7 @@ class TransactionIndexCheck:
         self, producer: int, first: int, last: int, stable: int, end_offset: int
     ) -> str | None:
         if last >= end_offset:
-            return f"lies behind its segment, which ends before offset {end_offset}"
+            return f"is beyond its segment, which ends before offset {end_offset}"
         at = int(np.searchsorted(self._markers, last))
         found = self._transactions[at] if at < len(self._transactions) else None
         if found is None or tuple(found[[MARKER, OWNER, VERDICT]]) != (
@@ -298,7 +298,7 @@ class TransactionIndexCheck:
         ):
             return "names a marker that is not there"
         if found[LEFT] and found[FIRST_LEFT] < first:
-            return f"begins behind data of its transaction, at offset {int(found[FIRST_LEFT])}"
+            return f"begins after data of its transaction, at offset {int(found[FIRST_LEFT])}"
         low = int(np.searchsorted(self._committed[:, OWNER], producer))
         high = int(np.searchsorted(self._committed[:, OWNER], producer, side="right"))
         before = low + int(np.searchsorted(self._committed[low:high, MARKER], last)) - 1

@@ -190,7 +190,7 @@ class RecoveryProblems:
         ]
         for name in orphans:
             if int(name[:20]) not in lost:
-                self.recovered("an index without its segment, which does not count", name)
+                self.recovered("an index without its segment is ignored", name)
         for base in lost:
             after, named = self._after(base), self._gone[base]
             known = "nothing comes after it"
