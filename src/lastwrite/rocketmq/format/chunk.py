@@ -74,8 +74,10 @@ class RocketmqFormat:
 
     @property
     def messages(self) -> kernels.MessageTable:
-        """The MESSAGE row of each record of the last table, in its order; further rows are
-        unused."""
+        """The MESSAGE rows of the last table's records, in its order.
+
+        Further rows are unused.
+        """
         return self._messages
 
     def split(
@@ -89,9 +91,9 @@ class RocketmqFormat:
     ) -> tuple[BatchTable, int, int, ByteArray]:
         """Cut ``buffer[start:end]`` into whole records and check each body's CRC-32.
 
-        Returns the table, which is valid until the next call; the position after the last whole
-        record; the bytes that a record cut short there needs (0 if unknown, -1 if no record is cut
-        short); and ``buffer``.
+        Returns four values: the table, which is valid until the next call; the position after the
+        last whole record; the bytes that a partial record there needs; and ``buffer``. The bytes
+        are 0 if unknown, and -1 if no partial record follows.
 
         Raises:
             CorruptLog: size, magic, lengths or a checksum contradict the format, or queue offsets
@@ -169,8 +171,10 @@ class RocketmqFormat:
                 )
 
     def kept(self) -> list[tuple[int, str]]:
-        """Position in the buffer and reason for each undecodable record kept since the last
-        call."""
+        """The undecodable records kept since the last call.
+
+        Each has its position in the buffer and the reason.
+        """
         kept, self._kept = self._kept, []
         return kept
 
@@ -185,8 +189,7 @@ class RocketmqFormat:
         filled: int,
         keys: Int64Array | None = None,
     ) -> int:
-        """Write a byte of ``states`` for each record of the run, and a row of ``entries`` for each
-        key.
+        """Write a byte of ``states`` for each record, and a row of ``entries`` for each key.
 
         Returns the number of rows of ``entries`` in use. ``keys`` gets (position in ``run.plain``,
         length) for each row of ``entries``.
@@ -239,8 +242,9 @@ class RocketmqFormat:
         out: ByteArray,
         rows: Int64Array,
     ) -> tuple[ByteArray, int, int]:
-        """Copy the records that are not dropped to the start of ``out``, and write a row for each
-        to ``rows``.
+        """Copy the records that are not dropped to the start of ``out``.
+
+        Writes a row for each to ``rows``.
 
         The sixth number of a row is the tags code. Returns (``out``, bytes written, rows filled).
 

@@ -119,8 +119,9 @@ def walk(data, messages, first, last, deletes, secret, ordinal, states, entries,
 
 @njit(cache=True, nogil=True)
 def rebuild(data, messages, count, actions, out, rows):
-    """Copy those of the first ``count`` records that are not DROP to ``out``, with a row of
-    ``rows`` each (see ROW_COLUMNS).
+    """Copy the records among the first ``count`` that are not DROP to ``out``.
+
+    Writes a row for each to ``rows`` (see ROW_COLUMNS).
 
     Returns (bytes written, rows filled, records done). If fewer than ``count`` records are done,
     the body of the next one does not match its checksum.
@@ -158,8 +159,10 @@ def rebuild(data, messages, count, actions, out, rows):
 
 @njit(cache=True, nogil=True)
 def place(data, rows, first, last, start, units, units_at):
-    """Set the addresses of the records ``rows[first:last]`` in ``data``, beginning with ``start``,
-    and write their units of 46 bytes to ``units`` from ``units_at`` on.
+    """Set the addresses of the records ``rows[first:last]`` in ``data``, and write their units.
+
+    The first address is ``start``. The units of 46 bytes are written to ``units`` from ``units_at``
+    on.
 
     Source: docs/formats/rocketmq-compaction.md, "Into the compaction log".
     """
@@ -211,8 +214,7 @@ def _is_valid(data, at):
 
 @njit(cache=True, nogil=True)
 def count_units(data, is_valid):
-    """The number of units of 46 bytes at the start of ``data`` whose validity equals
-    ``is_valid``."""
+    """The number of units at the start of ``data`` whose validity equals ``is_valid``."""
     source = address(data)
     slots = len(data) // _UNIT_BYTES
     for i in range(slots):
@@ -223,8 +225,10 @@ def count_units(data, is_valid):
 
 @njit(cache=True, nogil=True)
 def follow_units(data, start, file_end, floor):
-    """Check that the valid units in ``data`` are contiguous, like their records, from address
-    ``start`` to ``file_end`` at most, with queue offsets from ``floor`` up.
+    """Check that the valid units in ``data`` are contiguous, like their records.
+
+    Addresses must be from ``start`` to ``file_end`` at most, and queue offsets must rise from
+    ``floor``.
 
     Returns (defect, its unit, address after the last record, largest store time).
     """

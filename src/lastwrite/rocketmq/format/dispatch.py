@@ -417,8 +417,7 @@ def take(
     light_queues,
     light_bad,
 ):
-    """Turn the rows ``first`` to ``count`` of a MESSAGE table of ``data`` into rows, from ``row``
-    on.
+    """Turn the messages ``first`` to ``count`` of a MESSAGE table into rows, from ``row`` on.
 
     ``slots``, ``queues`` and ``topics`` belong to a ``QueueNumbers``. ``row_queues`` gets the queue
     number of each row. Records below the address ``queued_from``, and records that get no unit,
@@ -526,8 +525,9 @@ STATE_WORDS: Final = 6
 
 @njit(cache=True, nogil=True)
 def fill_queue(rows, until, state, out):
-    """Write the units of 20 bytes of one queue's ``rows`` below the address ``until`` to ``out``,
-    after the ``FILLED`` ones.
+    """Write the units of 20 bytes of one queue's ``rows`` to ``out``, after the ``FILLED`` ones.
+
+    Only rows below the address ``until`` count.
 
     Returns (rows done, code).
     """
@@ -568,8 +568,9 @@ def fill_queue(rows, until, state, out):
 
 @njit(cache=True, nogil=True)
 def fill_batch_queue(rows, until, state, out):
-    """Write the units of 46 bytes of one batch consume queue's ``rows`` below the address ``until``
-    to ``out``, after the ``FILLED`` ones.
+    """Write the units of 46 bytes of one batch consume queue's ``rows`` to ``out``.
+
+    They follow the ``FILLED`` ones. Only rows below the address ``until`` count.
 
     Returns (rows done, code).
     """
@@ -619,8 +620,9 @@ LOG_STATE_WORDS: Final = 7
 
 @njit(cache=True, nogil=True)
 def place_records(rows, until, log_bytes, index_bytes, state, pairs, positions):
-    """Decide where a broker appends one queue's ``rows`` in its compaction log
-    (docs/formats/rocketmq-compaction.md, "Into the compaction log").
+    """Decide where a broker appends one queue's ``rows`` in its compaction log.
+
+    See docs/formats/rocketmq-compaction.md, "Into the compaction log".
 
     ``pairs`` gets for each row the pair of files that takes it, or -1 if it is left out.
     ``positions`` gets the position in that pair's log file. Every pair before the last is closed;
@@ -662,8 +664,7 @@ def place_records(rows, until, log_bytes, index_bytes, state, pairs, positions):
 def closing(
     log_wrote: int, index_wrote: int, log_bytes: int, index_bytes: int
 ) -> tuple[bytes, bool]:
-    """The bytes that a broker appends to the log of a full pair, and whether its index gets an end
-    unit.
+    """The blank record for the log of a full pair, and whether its index gets an end unit.
 
     The log gets a blank record. Neither file gets anything if one of them is full to its last byte,
     because then a broker does not try to append the next record.

@@ -120,8 +120,7 @@ class _InflatedBodies:
 def with_bodies(
     data: ByteArray, stored: Slices, bodies: Mapping[int, bytes]
 ) -> tuple[ByteArray, Slices]:
-    """The data followed by ``bodies``, and slices in which each replaces the stored body of its
-    row."""
+    """The data followed by ``bodies``, and slices with each in place of its row's stored body."""
     starts, lengths = np.array(stored[0]), np.array(stored[1])
     rows = list(bodies)
     lengths[rows] = [len(body) for body in bodies.values()]

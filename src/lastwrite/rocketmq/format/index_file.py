@@ -92,8 +92,9 @@ def decode_index_header(data: Buffer, at: int = 0) -> IndexHeader:
 
 
 def find_slots(data: Buffer) -> int | None:
-    """Derive the number of slots of an index file from its bytes. Returns None if that is
-    impossible.
+    """Derive the number of slots of an index file from its bytes.
+
+    Returns None if that is impossible.
 
     RocketMQ's default ratio of four entries per slot is tried first, then every number that the
     size allows. A number is accepted if the first and the last entry are at the positions that
@@ -156,8 +157,9 @@ class IndexFile:
 
     @classmethod
     def of(cls, data: Buffer, slots: int | None = None) -> IndexFile:
-        """Open the bytes of an index file. Without ``slots`` their number is derived from the
-        bytes.
+        """Open the bytes of an index file.
+
+        Without ``slots`` their number is derived from the bytes.
 
         Raises:
             TruncatedLog: too few bytes for the header, the slots, or the entries that the header
@@ -249,8 +251,9 @@ def build(
     times: Int64Array,
     first: int = 0,
 ) -> int:
-    """Enter the keys from ``first`` on, from ``kernels.index_keys``, into an index file until it is
-    full.
+    """Enter the keys from ``first`` on into an index file until it is full.
+
+    The keys are those that ``kernels.index_keys`` returns.
 
     Returns how many were entered. The bytes equal those that a broker writes.
 

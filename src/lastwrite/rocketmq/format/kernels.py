@@ -385,8 +385,9 @@ def is_whole(data, body_at, body_length, crc):
 
 @njit(cache=True, nogil=True)
 def split(data, start, end, table, check_crc):
-    """Cut ``data[start:end]`` into whole records, one row of ``table`` (MESSAGE) each, until the
-    table is full.
+    """Cut ``data[start:end]`` into whole records, until the table is full.
+
+    Each record fills one row of ``table`` (MESSAGE).
 
     Returns (rows, position after the last whole record, code, position that the code refers to,
     bytes that the record there needs, 0 if unknown). After NEED_MORE the bytes count from the

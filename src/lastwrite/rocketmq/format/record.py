@@ -1,5 +1,6 @@
-"""A record of a commit log or a compaction log, field by field: the readable version of
-``kernels``.
+"""A record of a commit log or a compaction log, field by field.
+
+This is the readable version of ``kernels``.
 
 The smallest case is one message: total size, magic, checksum of the body, queue, offsets, times,
 hosts, body, topic, properties. In addition:
@@ -267,8 +268,10 @@ class RocketmqMessage:
 
     @property
     def body_crc_holds(self) -> bool:
-        """Whether the stored body matches its checksum; as in a broker, an empty body always
-        does."""
+        """Whether the stored body matches its checksum.
+
+        As in a broker, an empty body always does.
+        """
         return not self.body or body_crc(self.body) == self.body_crc
 
 

@@ -198,8 +198,9 @@ _QUEUE_OFFSET = re.compile(r'("?)(?<![0-9])([0-9]{1,10})\1(\s*:\s*)([0-9]{1,19})
 def lower_consumer_offsets(
     data: bytes, ends: Mapping[tuple[str, int], int]
 ) -> tuple[bytes, list[tuple[str, str, int, int, int]]]:
-    """``config/consumerOffset.json`` or ``lmqConsumerOffset.json`` with offsets lowered to
-    ``ends``.
+    """The file of consumer offsets with offsets lowered to ``ends``.
+
+    It is ``config/consumerOffset.json`` or ``lmqConsumerOffset.json``.
 
     ``ends`` is by topic and queue. A light queue's offset is a plain number, without its queue 0.
     All other text is kept as it is. Returns the bytes, and for each lowered offset its topic,
@@ -257,8 +258,9 @@ def lower_delay_offsets(
 
 
 def decode_positions(data: bytes) -> dict[str, int]:
-    """Decode ``compaction/position-checkpoint``: the highest compacted queue offset, by
-    ``TOPIC_QUEUE``.
+    """Decode ``compaction/position-checkpoint``.
+
+    Returns the highest compacted queue offset, by ``TOPIC_QUEUE``.
 
     An empty file returns nothing. A broker then reads its ``.bak``.
 

@@ -119,8 +119,7 @@ def offsets_of(units: Units, row: int, start: int) -> tuple[int, int]:
 
 
 def lower_bound(column: npt.NDArray[Any], wanted: int, count: int) -> int:
-    """The index of the first of ``count`` ascending values that is not below ``wanted``, else
-    ``count``.
+    """The index of the first ascending value that is not below ``wanted``, else ``count``.
 
     Searches by bisection, so that only a few pages of a mapped file are read.
     """
