@@ -253,7 +253,7 @@ def test_a_marker_dropped_while_its_aborted_data_remains(with_index: bool, tmp_p
     )
     said = next(str(v) for v in report.violations if v.promise == "redecided")
     assert (
-        "a transaction of producer 1 was aborted, and readers take its data for committed now"
+        "a transaction of producer 1 was aborted, and readers now treat its data as committed"
         in said
     )
     if with_index:  # without it the log alone looks as if all had been committed

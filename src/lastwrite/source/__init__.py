@@ -1,3 +1,3 @@
-"""``spark.read.format("lastwrite")``: a data source with the schema and options of Spark's own for
-Kafka.
+"""``spark.read.format("lastwrite")``: a data source with the schema and options of Spark's Kafka
+source.
 """

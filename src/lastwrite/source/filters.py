@@ -1,9 +1,9 @@
-"""Filters of a query that spare reading: ``option("pushdown", "true")``.
+"""Filters of a query that reduce what is read: ``option("pushdown", "true")``.
 
     topic = 'a' and partition in (0, 1) and offset >= 40 and timestamp >= … and key = X'6b31'
 
-What is understood narrows what is read, and may let too much through: Spark holds every filter
-against every row once more. What is not understood changes nothing.
+A supported filter limits what is read, perhaps not exactly: Spark applies every filter to every row
+again. Other filters change nothing.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from lastwrite.rows.reading import RowUnit
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
-_MOST_KEYS = 64  # more cost more than they spare
+_MOST_KEYS = 64  # comparing more keys costs more than it saves
 _ENDS = -(1 << 62), 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """What rows must have. None: anything."""
+    """The conditions that rows must meet. None means no condition."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -36,7 +36,7 @@ class RowFilter:
     least_ms: int | None = None
 
     def span(self, name: TopicPartition, first: int, end: int) -> tuple[int, int]:
-        """What is left of a range of a partition's offsets; perhaps nothing."""
+        """The offsets within a range of a partition that meet the conditions; may be empty."""
         first = max(first, self.first)
         is_asked_for = (self.topics is None or name.topic in self.topics) and (
             self.partitions is None or name.partition in self.partitions
@@ -44,7 +44,7 @@ class RowFilter:
         return first, max(first, min(end, self.end)) if is_asked_for else first
 
     def of(self, units: Iterable[RowUnit]) -> Iterator[RowUnit]:
-        """What is left of the units, each with what is left to be asked of its records."""
+        """The units that may contain matching rows, limited to the conditions."""
         for unit in units:
             span = self.span(unit.name, *unit.span)
             if span[0] < span[1]:
@@ -52,7 +52,7 @@ class RowFilter:
                 yield unit._replace(span=span, keys=self.keys, least_ms=least_ms)
 
     def with_filter(self, name: str, column: str, value: Any) -> RowFilter:
-        """The same, and a filter of this kind (of pyspark's names) on a column."""
+        """The conditions with one more filter, of pyspark's class ``name``, on a column."""
         if name in ("EqualTo", "EqualNullSafe"):
             name, value = "In", (value,)
         if name == "In" and column in _SETS:
@@ -87,7 +87,7 @@ _SETS = {"topic": ("topics", str), "partition": ("partitions", int), "key": ("ke
 
 
 def narrowed_by(filters: Iterable[Filter]) -> RowFilter:
-    """What the filters, all of which must hold, say of rows."""
+    """The conditions of filters, all of which must hold."""
     found = RowFilter()
     for each in filters:
         path: Sequence[str] = getattr(each, "attribute", ())
@@ -98,6 +98,6 @@ def narrowed_by(filters: Iterable[Filter]) -> RowFilter:
 
 
 def _milliseconds(time: datetime) -> int:
-    """Rounded down: a record's time is whole milliseconds, but its filter need not be."""
+    """A time in milliseconds, rounded down, as a record's time has no smaller unit."""
     since = time.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400_000) + (since.seconds * 1000) + since.microseconds // 1000

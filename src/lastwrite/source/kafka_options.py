@@ -1,5 +1,6 @@
-"""Options that Spark's Kafka source refuses, refused in its words: a job that moves from one source
-to the other meets no other answer.
+"""Options that Spark's Kafka source refuses, refused with the same messages.
+
+A job that moves from one source to the other gets the same answers.
 
 Source: Spark 4.1 ``KafkaSourceProvider.validateGeneralOptions`` and ``validateStreamOptions``.
 """

@@ -1,10 +1,10 @@
-"""Offsets of a stream in the form of Spark's Kafka source, ``{"orders": {"0": 1234}}``: of each
-partition the first one that is not read yet; and how much a micro-batch takes.
+"""Offsets of a stream in the form of Spark's Kafka source, ``{"orders": {"0": 1234}}``: the first
+offset of each partition that is not read yet; and the size of a micro-batch.
 
-The identity of each log at its offset stands beside them, ``{"topic ids": {"orders-0":
-"AAECAw…"}}``: no topic has a space in its name. See ``RowSystem.identity``. Earlier checkpoints have
-no identities, and neither do topics of clusters before Kafka 2.8. Such offsets are accepted without
-a check.
+The identity of each log at its offset is stored beside them, ``{"topic ids": {"orders-0":
+"AAECAw…"}}``; no topic has a space in its name. See ``RowSystem.identity``. Earlier checkpoints
+have no identities, and neither do topics of clusters before Kafka 2.8. Such offsets are accepted
+without a check.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Shown: TypeAlias = dict[str, dict[str, Any]]
 
 _IDS = "topic ids"
 
-# Where a stream begins that was told to begin at the end. Its first micro-batch has no rows, and
-# lets the end be written down, so that what comes then is not passed over by a restart.
+# The start of a stream that begins at the end. Its first micro-batch has no rows. It only stores
+# the end, so that a restart does not skip the records that arrive after it.
 UNDECIDED: Shown = {"": {}}
 
 
@@ -31,7 +31,7 @@ def encode_offsets(
     offsets: Mapping[TopicPartition, int],
     identities: Mapping[TopicPartition, str] | None = None,
 ) -> Shown:
-    """In the order of names and numbers: Spark compares what it gets as text."""
+    """Offsets sorted by names and numbers, because Spark compares their text."""
     shown: Shown = {}
     for name in sorted(offsets):
         shown.setdefault(name.topic, {})[str(name.partition)] = offsets[name]
@@ -47,9 +47,10 @@ def decode_identities(shown: Mapping[str, Mapping[str, Any]]) -> Identities:
 
 
 def decode_offsets(shown: Mapping[str, Mapping[str, Any]]) -> Offsets:
-    """
+    """Decode the offsets in a checkpoint.
+
     Raises:
-        CorruptLog: a checkpoint holds something else.
+        CorruptLog: the checkpoint contains something else.
     """
     try:
         return {
@@ -60,20 +61,20 @@ def decode_offsets(shown: Mapping[str, Mapping[str, Any]]) -> Offsets:
         }
     except (AttributeError, TypeError, ValueError) as error:
         raise CorruptLog(
-            f"offsets of a stream: {shown!r}",
+            f"the checkpoint contains no valid offsets: {shown!r}",
             remedy="give the query a checkpoint of its own, or the one it had",
         ) from error
 
 
 def missing_rows(start: Offsets, end: Offsets, begins: Offsets) -> Offsets:
-    """How many offsets lie between; partitions that are new begin where they ``begin``."""
+    """The numbers of offsets between; new partitions start at the offset in ``begins``."""
     found = {name: until - start.get(name, begins.get(name, 0)) for name, until in end.items()}
     return {name: rows for name, rows in found.items() if rows > 0}
 
 
 def limited(start: Offsets, end: Offsets, begins: Offsets, limit: int) -> Offsets:
-    """The end of a micro-batch of about ``limit`` offsets: each partition gives in proportion to
-    what it has, and at least one.
+    """The end of a micro-batch of about ``limit`` offsets. Each partition contributes in proportion
+    to its unread offsets, and at least one.
 
     Source: Spark 4.1 ``KafkaMicroBatchStream.rateLimit``.
     """

@@ -1,8 +1,9 @@
 """The options of the source: names, defaults and errors of Spark's Kafka source, and a path.
 
-Names are case-insensitive, and come in lower case from Spark. One that is neither in the table, nor
-``storage.*``, nor the Kafka client's is an error; the client's own (``kafka.*``) are accepted, and
-of no effect but ``kafka.isolation.level``: a job moves by changing its format and adding a path.
+Names are case-insensitive; Spark passes them in lower case. A name is an error unless it is in the
+table, begins with ``storage.``, or is the Kafka client's. The client's own (``kafka.*``) are
+accepted, but only ``kafka.isolation.level`` has an effect. So a job moves by changing its format
+and adding a path.
 
 Source: Spark 4.1 ``KafkaSourceProvider``; docs/guide/spark-source.md.
 """
@@ -73,7 +74,7 @@ Offsets = Mapping[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where a range begins or ends: one number for all partitions, or one for each."""
+    """The start or the end of a range: one number for all partitions, or one for each."""
 
     everywhere: int | None = None
     each: Offsets = field(default_factory=dict)
@@ -82,7 +83,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What a query asks for."""
+    """The checked options of a query."""
 
     paths: tuple[str, ...]
     topics: tuple[str, ...] = ()  # by name
@@ -106,7 +107,7 @@ class SourceOptions:
     decoding: DecodingConfig = DecodingConfig()
 
     def wants(self, name: TopicPartition) -> bool:
-        """Whether the query is about this partition."""
+        """Whether the query reads this partition."""
         if self.assigned:
             return name in self.assigned
         if self.pattern is not None:
@@ -115,7 +116,7 @@ class SourceOptions:
 
 
 def parse(given: Mapping[str, str], *, is_stream: bool | None = False) -> SourceOptions:
-    """The options of a query over what lies there now, or over what comes; None: not known yet.
+    """The options of a batch query or a stream. ``is_stream`` is None if it is not known yet.
 
     Raises:
         InvalidConfig: one is unknown, malformed, or contradicts another.
@@ -173,7 +174,7 @@ def parse(given: Mapping[str, str], *, is_stream: bool | None = False) -> Source
 
 
 def _check_order(start: Bound, end: Bound) -> None:
-    """Refuse a range that begins above its end, as the Kafka source does."""
+    """Check that a range does not begin above its end, as the Kafka source does."""
     if start.is_time != end.is_time:
         return
     what = "timestamp" if start.is_time else "offset"
@@ -205,10 +206,11 @@ def _decoding(options: Mapping[str, str]) -> DecodingConfig:
 def _is_compacted(options: Mapping[str, str], is_stream: bool) -> bool:
     found = is_compacted(options.get("view", "log"))
     if found and is_stream:
-        raise InvalidConfig("the last writes are no stream", remedy="read them as a batch")
+        raise InvalidConfig("the last writes cannot be a stream", remedy="read them as a batch")
     if found and any(name.startswith(("starting", "ending")) for name in options):
         raise InvalidConfig(
-            "the last writes are of whole topics", remedy="leave out startingOffsets and its like"
+            "the last writes are read of whole topics",
+            remedy="leave out startingOffsets and its like",
         )
     return found
 
@@ -254,7 +256,7 @@ def _count(options: Mapping[str, str], name: str) -> int:
 
 
 def _seconds(options: Mapping[str, str], name: str, default: float) -> float:
-    """A time as Spark writes it: ``15m``, ``500ms``; a number alone is milliseconds."""
+    """A time in Spark's notation: ``15m``, ``500ms``. A number alone is milliseconds."""
     if name not in options:
         return default
     found = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", options[name].lower())
@@ -274,7 +276,7 @@ def _strategy(options: Mapping[str, str]) -> bool:
 
 
 def _json(options: Mapping[str, str], name: str, inner: type) -> dict[str, Any]:
-    """``{"topic": …}`` of an option; empty where it is not given."""
+    """An option of the form ``{"topic": …}``; empty if it is not given."""
     if name not in options:
         return {}
     try:
@@ -288,7 +290,7 @@ def _json(options: Mapping[str, str], name: str, inner: type) -> dict[str, Any]:
 
 
 def _bound(options: Mapping[str, str], side: str, default: int, is_batch: bool) -> Bound:
-    """By timestamp, else by timestamps, else by offsets: the Kafka source's order of preference."""
+    """A bound by timestamp, else by timestamps, else by offsets, as the Kafka source prefers."""
     of_time = f"{side}timestamp"
     if of_time in options:
         return Bound(_count({of_time: options[of_time]}, of_time), is_time=True)
@@ -315,7 +317,7 @@ def _bound(options: Mapping[str, str], side: str, default: int, is_batch: bool) 
 def _check(is_right: bool, name: str, text: str) -> None:
     if not is_right:
         raise InvalidConfig(
-            f"{_SHOWN[name]} is {text!r}, in a query over what lies there now",
+            f"{_SHOWN[name]} is {text!r} in a batch query",
             remedy="startingOffsets cannot be latest (-1), endingOffsets not earliest (-2)",
         )
 
@@ -332,6 +334,6 @@ def _by_partition(options: Mapping[str, str], name: str) -> dict[TopicPartition,
 
 
 def as_declared(stores: Mapping[str, str]) -> dict[str, str]:
-    """``storage.*`` by the names that are declared: Spark gives them in lower case."""
+    """``storage.*`` under their declared names, as Spark passes them in lower case."""
     declared = {name.lower(): name for name in STORE_NAMES}
     return {declared.get(name.lower(), name): value for name, value in stores.items()}

@@ -1,4 +1,4 @@
-"""What one task of Spark reads."""
+"""The input of one Spark task."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lastwrite.rows.reading import RowUnit
 
 
 class SourcePartition(InputPartition):
-    """It travels by pickle."""
+    """A unit of reading; Spark pickles it."""
 
     def __init__(self, unit: RowUnit) -> None:
         super().__init__(None)

@@ -1,4 +1,4 @@
-"""Which offsets of which partitions a query reads."""
+"""The offsets and partitions that a query reads."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from lastwrite.storage.objects import address
 
 
 def listed(options: SourceOptions) -> list[PartitionLog]:
-    """The partitions that the query is about, as they lie there now; what the options say of
-    buckets holds in this process from then on.
+    """The partitions that the query reads, as they are now.
+
+    The options for object stores apply in this process from then on.
 
     Raises:
         as ``logs_of`` and ``chosen_logs``.
@@ -42,22 +43,22 @@ def listed(options: SourceOptions) -> list[PartitionLog]:
 
 
 def use_stores(options: SourceOptions) -> None:
-    """Let what the options say of buckets hold in this process from now on."""
+    """Apply the options for object stores in this process from now on."""
     address.use(store_settings(options.stores))
 
 
 @lru_cache(maxsize=16)
 def system_at(paths: tuple[str, ...]) -> RowSystem:
-    """Whose logs lie at all these paths.
+    """The system of the logs at all these paths.
 
     Raises:
-        InvalidConfig: not all are of one system.
+        InvalidConfig: they are of several systems.
     """
     return rows_of(system_of_all(None, paths).name)
 
 
 def _called(system: RowSystem, name: TopicPartition) -> list[TopicPartition]:
-    """A partition by all names that its topic may be called."""
+    """A partition by all names of its topic."""
     return [
         TopicPartition(each, name.partition) for each in system_named(system.name).topic_names(name)
     ]
@@ -70,11 +71,11 @@ def _is_wanted(system: RowSystem, name: TopicPartition, options: SourceOptions) 
 def chosen_logs(
     system: RowSystem, logs: Iterable[PartitionLog], options: SourceOptions
 ) -> list[PartitionLog]:
-    """The partitions that the query is about.
+    """The partitions that the query reads.
 
     Raises:
-        NotALog: a topic or partition that was named is not there.
-        InvalidConfig: none was named, and there are several topics; or one lies in two places.
+        NotALog: a named topic or partition is missing.
+        InvalidConfig: none is named and there are several topics, or one is in two places.
     """
     found: dict[TopicPartition, PartitionLog] = {}
     for log in logs:
@@ -82,7 +83,7 @@ def chosen_logs(
             continue
         if log.name in found:
             raise InvalidConfig(
-                f"{log.name} lies in {found[log.name].folder} and in {log.folder}",
+                f"{log.name} is in {found[log.name].folder} and in {log.folder}",
                 remedy="name one of the paths",
             )
         found[log.name] = log
@@ -94,7 +95,7 @@ def chosen_logs(
         raise NotALog(
             f"{', '.join(missing)}: not there",
             path=options.paths[0],
-            remedy="look at it by lastwrite inspect",
+            remedy="run lastwrite inspect to see what is there",
         )
     is_named = options.topics or options.assigned or options.pattern is not None
     if not is_named and len(there) > 1:
@@ -107,11 +108,11 @@ def chosen_logs(
 
 
 def span_of(log: PartitionLog, options: SourceOptions) -> tuple[int, int]:
-    """The offsets of ``log`` that are read, the second exclusive.
+    """The offsets of ``log`` to read; the end is exclusive.
 
     Raises:
-        InvalidConfig: the options name offsets of some partitions, and not of this one.
-        CommitConflict: what is asked for is not all there any more, or not yet.
+        InvalidConfig: the options give offsets for some partitions, but not for this one.
+        CommitConflict: some of the requested offsets are gone, or not there yet.
     """
     end = end_of(log, options)
     first = _offset(log, options.start, options, log.log_start, end)
@@ -126,7 +127,7 @@ def span_of(log: PartitionLog, options: SourceOptions) -> tuple[int, int]:
 
 
 def end_of(log: PartitionLog, options: SourceOptions) -> int:
-    """Up to where a consumer of the query's isolation level gets records."""
+    """The end of the records that a consumer of the query's isolation level receives."""
     system = system_at(options.paths)
     return system.end_of(log, _is_committed(system, options))
 
@@ -136,7 +137,7 @@ def _is_committed(system: RowSystem, options: SourceOptions) -> bool:
 
 
 def start_of(log: PartitionLog, options: SourceOptions) -> int:
-    """The offset that the query begins at, which need not be there.
+    """The offset at which the query begins; the log need not contain it.
 
     Raises:
         InvalidConfig: as ``span_of``.
@@ -149,19 +150,19 @@ def _offset(log: PartitionLog, bound: Bound, options: SourceOptions, begin: int,
     if asked is None:
         raise InvalidConfig(
             f"no offset is given for {log.name}",
-            remedy="where offsets or times are given by partition, give them for all",
+            remedy="if you give offsets or times by partition, give them for all partitions",
         )
     if not bound.is_time:
         return {EARLIEST: begin, LATEST: end}.get(asked, asked)
     if system_at(options.paths).name != KAFKA:
         raise InvalidConfig(
-            "ranges by time are for Kafka", remedy="give offsets, or filter by timestamp"
+            "ranges by time are for Kafka only", remedy="give offsets, or filter by timestamp"
         )
     reading = KafkaReading(log, options.isolation, None, asked, None)
     if reading.offset >= end and bound is options.start and not options.is_latest_without_match:
         raise InvalidConfig(
             f"no record of {log.name} is of {asked} ms or later",
-            remedy="set startingOffsetsByTimestampStrategy=latest to begin at the end then",
+            remedy="set startingOffsetsByTimestampStrategy=latest to begin at the end in this case",
         )
     return reading.offset
 
@@ -169,8 +170,8 @@ def _offset(log: PartitionLog, bound: Bound, options: SourceOptions, begin: int,
 def units_of(
     spans: Sequence[tuple[PartitionLog, int, int]], columns: Sequence[str], options: SourceOptions
 ) -> list[RowUnit]:
-    """The work of reading these ranges of offsets, the last exclusive, in as many tasks as were
-    asked for.
+    """The units that read these ranges of offsets, whose ends are exclusive, for at least the
+    requested number of tasks.
     """
     size = PIECE_BYTES
     if options.min_partitions:

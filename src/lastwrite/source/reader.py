@@ -1,5 +1,5 @@
-"""The data source as PySpark wants it: one process plans, others read, and what they read travels
-by pickle.
+"""The data source in PySpark's form: one process plans, other processes read, and the plan travels
+as pickles.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class DefaultSource(DataSource):
         options = parse(dict(self.options))
         if options.takes_filters and not hasattr(DataSourceReader, "pushFilters"):
             raise InvalidConfig("pushdown needs PySpark 4.1 or newer", remedy="leave it out")
-        # Where Spark's setting is off, it refuses each query of a class that takes filters.
+        # If Spark's setting is off, it refuses all queries of a class that accepts filters.
         kind = _FilteringReader if options.takes_filters else _BatchReader
         return kind(options, _rows_of(options, schema))
 
@@ -66,7 +66,9 @@ class DefaultSource(DataSource):
         options = parse(dict(self.options), is_stream=True)
         use_stores(options)
         if system_at(options.paths).name != KAFKA:
-            raise InvalidConfig("a stream is of Kafka's topics", remedy="use table() and follow")
+            raise InvalidConfig(
+                "only Kafka's topics can be read as a stream", remedy="use table() and follow"
+            )
         return stream_reader(options, _rows_of(options, schema))
 
     @with_short_errors
@@ -82,7 +84,7 @@ class DefaultSource(DataSource):
 
 
 class _BatchReader(DataSourceReader):
-    """A query over what lies there when it is planned."""
+    """A batch query, over the records that are there when it is planned."""
 
     def __init__(self, options: SourceOptions, rows: DecodedRows) -> None:
         self._options = options
@@ -95,7 +97,7 @@ class _BatchReader(DataSourceReader):
         logs = listed(options)
         warn_of(gaps_in(logs), set())
         if options.is_compacted:
-            # Which write is the last one does not depend on what is asked for.
+            # The last writes are elected first, so filters do not change which write is the last.
             units = last_writes(system_at(options.paths), logs, columns)
         else:
             spans = [(log, *span_of(log, options)) for log in logs]
@@ -105,12 +107,12 @@ class _BatchReader(DataSourceReader):
 
     @rows_with_short_errors
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, SourcePartition):  # of no partitions Spark makes one that is none
+        if isinstance(partition, SourcePartition):  # Spark passes None if there are no partitions
             yield from self._rows.of(planned_rows(partition.unit))
 
 
 class _FilteringReader(_BatchReader):
-    """The same, narrowed by filters, all of which Spark applies once more."""
+    """A batch query that is limited by filters; Spark applies them all again."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self._narrowed = narrowed_by(filters)
@@ -118,10 +120,10 @@ class _FilteringReader(_BatchReader):
 
 
 def _rows(options: SourceOptions, columns: Sequence[str] | None) -> DecodedRows:
-    """What is made of records.
+    """The conversion of records to columns.
 
     Raises:
-        InvalidConfig: there are no such columns, or no such schemas.
+        InvalidConfig: a column or a schema does not exist.
     """
 
     def topic() -> str:
@@ -133,10 +135,10 @@ def _rows(options: SourceOptions, columns: Sequence[str] | None) -> DecodedRows:
 
 
 def _rows_of(options: SourceOptions, schema: StructType) -> DecodedRows:
-    """The columns of a schema, which may be the caller's own.
+    """The conversion to the columns of a schema, which may be the caller's.
 
     Raises:
-        InvalidConfig: it has others than the source has, or of other types.
+        InvalidConfig: it has a column that the source lacks, or of another type.
     """
     names = [name for name in schema.fieldNames() if name != ERROR]
     rows = _rows(options, options.columns)
@@ -145,16 +147,16 @@ def _rows_of(options: SourceOptions, schema: StructType) -> DecodedRows:
     if _plain(schema.simpleString()) != _plain(f"struct<{rows.spark_schema}>"):
         raise InvalidConfig(
             f"the source has other types than {schema.simpleString()}",
-            remedy=f"ask for {rows.spark_schema}",
+            remedy=f"use the schema {rows.spark_schema}",
         )
     return rows
 
 
 def _plain(types: str) -> str:
-    """A schema as Spark writes it, less what says no more."""
+    """A schema in Spark's notation without quotes, spaces and case."""
     return re.sub(r"`([^`]*)`:? ", r"\1:", types).replace(" ", "").lower()
 
 
 def register(spark: Any) -> None:
-    """Make the source known to a session that does not find it by itself."""
+    """Register the source in a session that does not find it by itself."""
     spark.dataSource.register(DefaultSource)

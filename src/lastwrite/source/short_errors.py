@@ -1,6 +1,6 @@
-"""Errors of the source without the frames of this package: Spark shows a worker's whole traceback.
+"""Errors of the source without this package's frames, because Spark prints a worker's traceback.
 
-An error of ours says where the problem is and what to do, so its frames tell the user nothing.
+Our errors contain the place of the problem and the remedy, so their frames do not help the user.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _in_its_words(error: LogError) -> LogError:
 
 
 def with_short_errors(method: Callable[P, T]) -> Callable[P, T]:
-    """The method, whose errors have no frames below it and no cause."""
+    """Wrap a method so that its errors have no frames below it and no cause."""
 
     @functools.wraps(method)
     def short(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -34,7 +34,7 @@ def with_short_errors(method: Callable[P, T]) -> Callable[P, T]:
 
 
 def rows_with_short_errors(method: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
-    """The same of a method that yields."""
+    """As ``with_short_errors``, for a generator method."""
 
     @functools.wraps(method)
     def short(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:

@@ -1,9 +1,9 @@
-"""``spark.readStream.format("lastwrite")``: one process of the driver says how far a micro-batch
-reaches, and plans it; others read.
+"""``spark.readStream.format("lastwrite")``: a process of the driver chooses the end of each
+micro-batch and plans it; other processes read.
 
-What a micro-batch reads is said by its offsets alone, which Spark writes down before it runs. So
-after a restart the same range is read again; records of it that a cleaner has taken meanwhile do
-not come then, as with Spark's Kafka source.
+Only its offsets define a micro-batch, and Spark stores them before the micro-batch runs. So after a
+restart the same range is read again. Records of it that were compacted away meanwhile are not
+returned then, as with Spark's Kafka source.
 """
 
 from __future__ import annotations
@@ -47,26 +47,26 @@ try:
         ReadMinRows,
         SupportsTriggerAvailableNow,
     )
-except ImportError:  # before 4.2 nobody asks a source for less than all
+except ImportError:  # before 4.2 Spark passes no read limits to a source
     HAS_LIMITS = False
     SupportsTriggerAvailableNow = object  # type: ignore[assignment, misc]
 else:
     HAS_LIMITS = True
 
-_PATIENCE_S = 120.0  # a broker that starts, or exchanges segments, is done by then
+_PATIENCE_S = 120.0  # enough for a broker to start, or to exchange segments
 _Logs = Mapping[TopicPartition, PartitionLog]
 
 
 class _SparkStream(DataSourceStreamReader):
-    """What all releases of PySpark ask for."""
+    """The part of the reader for all releases of PySpark."""
 
     def __init__(self, options: SourceOptions, rows: DecodedRows) -> None:
         self._options = options
         self._rows = rows
-        self._logs: _Logs | None = None  # as they were listed for the next micro-batch
-        self._ends: Offsets | None = None  # of what there was then
+        self._logs: _Logs | None = None  # as listed for the next micro-batch
+        self._ends: Offsets | None = None  # of these logs
         self._held_since_s: float | None = None
-        self._batch_s = float("-inf")  # when a micro-batch was last let go
+        self._batch_s = float("-inf")  # the time at which the last micro-batch was admitted
         self._target: Offsets | None = None  # of Trigger.AvailableNow
         self._warned: set[str] = set()
 
@@ -93,7 +93,7 @@ class _SparkStream(DataSourceStreamReader):
             log, begin = logs.get(name), first.get(name)
             if log is not None and (other := self._difference(log, until, planned)) is not None:
                 self._lose_topic(log, other)
-                continue  # the next micro-batch begins where the new topic does
+                continue  # the next micro-batch begins at the start of the new topic
             if log is not None and (other := self._difference(log, first, known)) is not None:
                 self._lose_topic(log, other)
                 begin = log.log_start
@@ -108,7 +108,7 @@ class _SparkStream(DataSourceStreamReader):
         if isinstance(partition, SourcePartition):
             yield from self._rows.of(planned_rows(partition.unit))
 
-    # ------------------------------------------------------------------ how far
+    # ------------------------------------------------------------------ the end of a micro-batch
 
     def _listed(self) -> _Logs:
         logs = listed(self._options)
@@ -119,7 +119,7 @@ class _SparkStream(DataSourceStreamReader):
         return {name: end_of(log, self._options) for name, log in logs.items()}
 
     def _identities_of(self, logs: _Logs, offsets: Offsets) -> Identities:
-        """The identities of logs that were read up to these offsets, as far as they have one."""
+        """The identities of logs at these offsets, without logs that have none."""
         found = {
             name: self._system.identity(logs[name], at)
             for name, at in offsets.items()
@@ -130,7 +130,7 @@ class _SparkStream(DataSourceStreamReader):
     def _difference(
         self, log: PartitionLog, offsets: Offsets, identities: Identities
     ) -> str | None:
-        """How the log differs from the one that the offsets are of; see ``RowSystem.difference``."""
+        """How the log differs from the one of the offsets; see ``RowSystem.difference``."""
         if log.name not in identities:
             return None
         return self._system.difference(log, offsets[log.name], identities[log.name])
@@ -140,7 +140,7 @@ class _SparkStream(DataSourceStreamReader):
         return system_at(self._options.paths)
 
     def _begins(self, logs: _Logs) -> Offsets:
-        """Where the stream begins; the end of what is there now, where that was asked for."""
+        """The first offsets of the stream: as requested, or the present ends."""
         options, found = self._options, {}
         for name, log in logs.items():
             begin = start_of(log, options)
@@ -155,7 +155,7 @@ class _SparkStream(DataSourceStreamReader):
         return found
 
     def _next(self, start: dict[str, Any], is_limited: bool) -> dict[str, Any]:
-        """The end of the next micro-batch; ``start``, where there is none yet."""
+        """The end of the next micro-batch, or ``start`` if none is due."""
         try:
             logs = self._listed()
         except (LogHeld, CommitConflict):
@@ -177,13 +177,13 @@ class _SparkStream(DataSourceStreamReader):
         again = {
             log.name for log in logs.values() if self._difference(log, first, known) is not None
         }
-        # A topic that was deleted and created again is read from its begin.
+        # A topic that was deleted and created again is read from its start.
         left = {name: at for name, at in first.items() if name not in again}
         if is_limited:
             ends = self._admitted(left, ends, {name: log.log_start for name, log in logs.items()})
         if ends is left or (ends == first and not again):
             return start
-        # What went back is left as it was: the next plan says so.
+        # Ends that moved backwards are kept: the next plan reports them.
         return encode_offsets(ends, self._identities_of(logs, ends))
 
     def _admitted(self, start: Offsets, end: Offsets, begins: Offsets) -> Offsets:
@@ -198,10 +198,10 @@ class _SparkStream(DataSourceStreamReader):
     def _span(
         self, log: PartitionLog | None, name: TopicPartition, first: int | None, until: int | None
     ) -> tuple[int, int] | None:
-        """The offsets of a partition that a micro-batch reads; None: none.
+        """The offsets of a partition that a micro-batch reads. Returns None if there are none.
 
         Raises:
-            CommitConflict: some of them are not there any more.
+            CommitConflict: some of them are gone.
         """
         if log is None or until is None:
             if first != until:
@@ -235,9 +235,9 @@ class _SparkStream(DataSourceStreamReader):
         self,
         words: str,
         log: PartitionLog | None,
-        remedy: str = "bring it back, or set failOnDataLoss=false to read what there is",
+        remedy: str = "restore the records, or set failOnDataLoss=false to read what is left",
     ) -> None:
-        """Say, or warn, that records were asked for that are gone."""
+        """Raise, or warn, that requested records are gone."""
         path = self._options.paths[0] if log is None else log.folder
         if self._options.fails_on_data_loss:
             raise CommitConflict(words, path=path, remedy=remedy)
@@ -247,7 +247,7 @@ class _SparkStream(DataSourceStreamReader):
 
 
 class StreamReader(_SparkStream, SupportsTriggerAvailableNow):
-    """Of PySpark 4.2 and newer."""
+    """The reader for PySpark 4.2 and newer."""
 
     def getDefaultReadLimit(self) -> ReadLimit:
         options = self._options
@@ -268,7 +268,7 @@ class StreamReader(_SparkStream, SupportsTriggerAvailableNow):
 
 
 class OldStreamReader(_SparkStream):
-    """Of PySpark 4.0 and 4.1, which do not say where a micro-batch begins."""
+    """The reader for PySpark 4.0 and 4.1, which do not pass the start of a micro-batch."""
 
     def __init__(self, options: SourceOptions, rows: DecodedRows) -> None:
         super().__init__(options, rows)
@@ -292,5 +292,5 @@ class OldStreamReader(_SparkStream):
 
 
 def stream_reader(options: SourceOptions, rows: DecodedRows) -> DataSourceStreamReader:
-    """As this PySpark wants it."""
+    """The reader for the installed PySpark."""
     return (StreamReader if HAS_LIMITS else OldStreamReader)(options, rows)

@@ -1,8 +1,8 @@
 """``df.write.format("lastwrite")`` and ``writeStream``: records appended to topics of an archive.
 
-Columns as of Spark's Kafka sink, ``value`` and perhaps ``key``, ``topic``, ``headers``,
-``partition``, and ``timestamp`` beside them; others are passed over, so that what was read can be
-written.
+The columns are those of Spark's Kafka sink: ``value``, and optionally ``key``, ``topic``,
+``headers`` and ``partition``; also ``timestamp``. Other columns are ignored, so a result of reading
+can be written.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ _OPTIONS = {
     "txnappid": "txnAppId",
     "txnversion": "txnVersion",
     "checkpointlocation": "checkpointLocation",
-    "includeheaders": "includeHeaders",  # of the Kafka sink: headers are written where they are
+    "includeheaders": "includeHeaders",  # of the Kafka sink; here the column decides
 }
 
 
 @dataclass(frozen=True, slots=True)
 class _WriteResult(WriterCommitMessage):
-    """What one task has laid down."""
+    """The files that one task has written."""
 
     parts: tuple[AppendedPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What is written, and where to."""
+    """The checked options: what is written, and where."""
 
     append: AppendJob
     topic: str | None
@@ -71,10 +71,10 @@ class WriteOptions:
 def parse_write(
     given: Mapping[str, str], schema: StructType, *, overwrite: bool, is_stream: bool
 ) -> WriteOptions:
-    """
+    """Check the options and columns of a write.
+
     Raises:
-        InvalidConfig: an option or a column is not as it should be; or the topic was brought from a
-            cluster.
+        InvalidConfig: an option or a column is not valid, or the topic was fetched from a cluster.
     """
     options = {name.lower(): value for name, value in given.items()}
     options = {name.removeprefix("kafka."): value for name, value in options.items()}
@@ -106,16 +106,18 @@ def parse_write(
     )
     topic = options.get("topic")
     if topic is not None:
-        append.partitions_of(topic)  # before any task finds out
+        append.partitions_of(topic)  # fails here rather than in a task
     return WriteOptions(append, topic, number, columns)
 
 
 def _columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
     types = {each.name: each.dataType.simpleString() for each in schema.fields}
     if "value" not in types:
-        raise InvalidConfig("no column value", remedy="select it: what the records hold")
+        raise InvalidConfig(
+            "there is no column value", remedy="select it: it becomes the records' values"
+        )
     if topic is None and "topic" not in types:
-        raise InvalidConfig("neither an option nor a column topic", remedy="give one of them")
+        raise InvalidConfig("there is no option topic and no column topic", remedy="give one")
     for name, allowed in _TYPES.items():
         if name in types and types[name] not in allowed:
             raise InvalidConfig(
@@ -125,13 +127,13 @@ def _columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
 
 
 def _named(options: Mapping[str, str], is_stream: bool) -> tuple[str, int]:
-    """The name of appends, by which one that is repeated is known again, and this one's number."""
+    """The name of the appends, which identifies repeated ones, and this append's number."""
     name = options.get("txnappid", "")
     if is_stream:
         name = name or options.get("checkpointlocation", "")
         if not name:
             raise InvalidConfig(
-                "a stream needs a name, by which a repeated micro-batch is known",
+                "a stream needs a name, which identifies a repeated micro-batch",
                 remedy="give txnAppId, the same after each restart, or checkpointLocation",
             )
         return name, 0
@@ -148,13 +150,13 @@ def _number(options: Mapping[str, str], name: str, default: int, least: int) -> 
 
 
 class _SourceWriter:
-    """What batch and stream do alike."""
+    """The common part of the batch writer and the stream writer."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
 
     def _laid_down(self, batches: Iterable[Mapping[str, Sequence[Any]]]) -> _WriteResult:
-        """Of batches of columns, each a list."""
+        """Write batches of columns, each a list, to files."""
         stager = Stager(self._options.append)
         try:
             for columns in batches:
@@ -180,7 +182,7 @@ class _SourceWriter:
             topic = self._options.topic or topic
             if topic is None:
                 raise InvalidConfig(
-                    "a row without a topic", remedy="fill the column, or give topic"
+                    "a row has no topic", remedy="fill the column topic, or give the option topic"
                 )
             stager.add(
                 topic,
@@ -195,7 +197,7 @@ class _SourceWriter:
         parts: list[AppendedPart] = []
         for message in messages:
             if not isinstance(message, _WriteResult):
-                raise LogError("a task has not said what it wrote", remedy="run the job again")
+                raise LogError("a task did not report its files", remedy="run the job again")
             parts += message.parts
         commit(self._options.append, parts, number)
 
@@ -252,7 +254,7 @@ class StreamWriter(_SourceWriter, _StreamBase):
 def reject_streams_without_arrow() -> None:
     """
     Raises:
-        InvalidConfig: this PySpark has no streams of Arrow batches into a sink.
+        InvalidConfig: this PySpark cannot stream Arrow batches into a sink.
     """
     if _StreamBase is object:
         raise InvalidConfig(

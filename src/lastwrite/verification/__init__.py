@@ -1,4 +1,4 @@
-"""What compaction promises, as invariants over two logs; by another method than the engine."""
+"""Invariants of compaction over two logs, checked by another method than the engine's."""
 
-# Its package drops kernels that are out of date, before any is loaded here.
+# The package's initialisation removes outdated kernels before any is loaded here.
 from lastwrite.encoding.kernel_cache import drop_stale_kernels as drop_stale_kernels

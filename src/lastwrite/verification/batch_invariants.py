@@ -1,22 +1,22 @@
-"""What compaction promises of transactions, producers and converted batches, judged from the
+"""Invariants of compaction for transactions, producers and converted batches, judged from the
 batches of a log.
 
-The smallest case: producer 7 writes ``a@0 b@1`` and aborts at 2. Whether a batch was aborted its
-own bytes do not say: the *next marker of its producer* decides. So batches are gone through from
-the log's end backwards, and of each producer the marker seen last decides. The engine goes
-forwards, by the transaction index; here the log itself speaks, and the index is held against it
+The smallest case: producer 7 writes ``a@0 b@1`` and aborts at 2. A batch does not contain whether
+it was aborted: the *next marker of its producer* decides. So batches are processed from the log's
+end backwards, and the marker last seen of each producer decides. The engine works forwards, with
+the transaction index. Here the log itself decides, and the index is compared with the result
 (``kafka.recovery.index_truth``).
 
 - A batch that was aborted before is aborted afterwards, or gone. Without its marker it would be
-  open, or fall to the producer's next marker: aborted data read as committed.
+  open, or belong to the producer's next marker: aborted data would be read as committed.
 - A marker is *spent* when no batch of its transaction is left, not even an empty one. Only then may
   it be missing.
-- A transaction without a marker is open: at and above its first batch nothing is stable, nor where
-  a marker is not replicated.
-- The last data batch of an active producer stays, empty if need be. A producer whose epoch a marker
-  began has no such batch; of it all control batches of that epoch stay.
-- A batch of an older format may come out as one v2 batch of the same codec, with first and last
-  offset drawn in to those of its records.
+- A transaction without a marker is open: from its first batch on nothing is stable. The same holds
+  if its marker is not replicated.
+- The last data batch of an active producer stays, perhaps empty. If a marker began a producer's
+  epoch, there is no such batch, and all control batches of that epoch stay.
+- A batch of an older format may become one v2 batch of the same codec, whose first and last offset
+  are those of its remaining records.
 
 Facts are rows of ``verification.rows``, in blocks, in the order of the log. Memory: a block, 56 bytes
 a marker, 16 bytes a stretch of aborted data, 24 bytes a batch of an open transaction.
@@ -68,18 +68,18 @@ _CODEC = 7
 
 
 class KnownProducer(NamedTuple):
-    """What a snapshot says of a producer."""
+    """The state of a producer in a snapshot."""
 
     producer_id: int
     epoch: int
-    last_offset: int  # of its last data batch in this epoch; -1: none
+    last_offset: int  # of its last data batch in this epoch; -1 if there is none
     base_offset: int  # of that batch
     timestamp_ms: int
-    open_from: int  # first offset of its open transaction; -1: none
+    open_from: int  # first offset of its open transaction; -1 if there is none
 
 
 class Snapshot(NamedTuple):
-    """The producers of a log as of an offset, which the facts from there on change."""
+    """The producers of a log at an offset; the facts from there on change them."""
 
     offset: int
     producers: tuple[KnownProducer, ...]
@@ -87,7 +87,7 @@ class Snapshot(NamedTuple):
 
 @dataclass(slots=True)
 class TransactionHistory:
-    """The transactions of one log, as its markers tell them."""
+    """The transactions of one log, as its markers define them."""
 
     transactions: Int64Array  # finished ones: rows of ``verification.rows``, ascending by marker
     aborted: Int64Array  # stretches (first, last offset) of aborted data, ascending
@@ -95,15 +95,15 @@ class TransactionHistory:
 
     @property
     def discardable(self) -> Int64Array:
-        """Stretches of what may go whatever its key: aborted data, and markers whose transaction
-        has no batch left.
+        """Ranges that may be removed whatever their keys: aborted data, and markers whose
+        transaction has no batch left.
         """
         spent = self.transactions[self.transactions[:, LEFT] == 0, MARKER]
         rows = np.concatenate([self.aborted, np.stack([spent, spent], axis=1)])
         return rows[np.argsort(rows[:, 0], kind="stable")]
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """What lies below is replicated, and of decided transactions."""
+        """The end of the replicated part whose transactions are all decided."""
         unreplicated = self.transactions[self.transactions[:, MARKER] >= high_watermark]
         firsts = unreplicated[unreplicated[:, LEFT] > 0, FIRST_LEFT]
         return min(int(n) for n in (high_watermark, *firsts, *self.open[:1, 0]))
@@ -113,14 +113,14 @@ class TransactionHistory:
 
     @property
     def aborted_records(self) -> int:
-        """Records of aborted transactions that are still there."""
+        """Records of aborted transactions that are still in the log."""
         return int(
             self.transactions[self.transactions[:, VERDICT] == ABORT_MARKER, LEFT_RECORDS].sum()
         )
 
     @property
     def open_transactions(self) -> list[tuple[int, int]]:
-        """(producer, first offset) of each, by first offset."""
+        """(producer, first offset) of each open transaction, by first offset."""
         producers, rows = np.unique(self.open[:, 2], return_index=True)
         return sorted(
             zip(producers.tolist(), self.open[rows, 0].tolist(), strict=True),
@@ -129,7 +129,7 @@ class TransactionHistory:
 
 
 def thinned(facts: Int64Array) -> Int64Array:
-    """``facts`` without those that later ones of a producer make meaningless; copied."""
+    """A copy of ``facts`` without those that a later fact of the same producer replaces."""
     plain = np.flatnonzero(facts[:, KIND] == IDEMPOTENT_DATA)
     _, last = np.unique(facts[plain, PRODUCER][::-1], return_index=True)
     kept = facts[:, KIND] != IDEMPOTENT_DATA
@@ -166,7 +166,7 @@ def history(blocks: Facts) -> TransactionHistory:
 
 
 def _producers(blocks: Facts) -> tuple[Int64Array, int]:
-    """The ids of all producers, ascending, and how many markers there are."""
+    """The ids of all producers, ascending, and the number of markers."""
     ids: Int64Array = np.empty(0, dtype=np.int64)
     markers = 0
     for block in blocks:
@@ -179,11 +179,12 @@ def _producers(blocks: Facts) -> tuple[Int64Array, int]:
 
 @njit(cache=True, nogil=True)
 def _decide(facts, slots, verdicts, deciding, transactions, filled, gone, left):
-    """Go through ``facts`` from the last to the first. ``verdicts`` and ``deciding`` have a row a
-    producer: the kind of the marker seen last and its row in ``transactions``, which is filled in
-    descending order. ``gone`` and ``left``
-    are filled from their ends; returns (transactions filled, where ``gone`` begins, where ``left``
-    begins).
+    """Process ``facts`` from the last to the first.
+
+    ``verdicts`` and ``deciding`` have a row for each producer: the kind of the marker last seen and
+    its row in ``transactions``, which is filled in descending order. ``gone`` and ``left`` are
+    filled from their ends. Returns the number of filled transactions, and the first used rows of
+    ``gone`` and ``left``.
     """
     g = len(gone)
     o = len(left)
@@ -226,10 +227,10 @@ def _decide(facts, slots, verdicts, deciding, transactions, filled, gone, left):
 def owed_batches(
     blocks: Facts, log_start: int, snapshot: Snapshot | None, clock_ms: int, expiration_ms: int
 ) -> Int64Array:
-    """Base offsets, ascending, of the batches that active producers need to be recognised again.
+    """Base offsets, ascending, of the batches from which active producers are recognised.
 
-    Without a snapshot the batches from the log's start on tell all. ``clock_ms``: a producer that
-    was silent for ``expiration_ms`` by then is forgotten, and its batches with it.
+    Without a snapshot the batches from the log's start are enough. A producer that was silent for
+    ``expiration_ms`` at ``clock_ms`` has expired, and none of its batches is needed.
     """
     known = () if snapshot is None else snapshot.producers
     ids = np.union1d(
@@ -263,7 +264,7 @@ def owed_batches(
 
 @njit(cache=True, nogil=True)
 def _follow(facts, slots, states):
-    """Change the producers' states as a broker does that reads these batches."""
+    """Update the producers' states as a broker does when it reads these batches."""
     for i in range(len(facts)):
         kind = facts[i, KIND]
         state = states[slots[i]]
@@ -281,10 +282,10 @@ def _follow(facts, slots, states):
 
 
 def unmarked(found: TransactionHistory, snapshot: Snapshot | None) -> Int64Array:
-    """Batches (first, last offset, producer) without a marker, of producers that have no open
+    """Batches (first, last offset, producer) without a marker, of producers without an open
     transaction.
 
-    Only a snapshot knows: of what follows it every transaction without a marker is open.
+    Only a snapshot shows them: after it, every transaction without a marker is open.
     """
     if snapshot is None:
         return found.open[:0]
@@ -298,7 +299,7 @@ def unmarked(found: TransactionHistory, snapshot: Snapshot | None) -> Int64Array
 
 
 class ChangedDecision(NamedTuple):
-    """A batch whose transaction has another outcome than before."""
+    """A batch whose transaction has a different outcome than before."""
 
     offset: int
     producer_id: int
@@ -309,14 +310,12 @@ class ChangedDecision(NamedTuple):
 def redecided(
     blocks: Facts, before: TransactionHistory, after: TransactionHistory, log_start: int
 ) -> Iterator[ChangedDecision]:
-    """The transactional batches of the log under proof that readers would take for something else
-    than before.
-    """
+    """The transactional batches of the log under proof whose outcome for readers has changed."""
     for block in blocks:
         data = block[(block[:, KIND] == TRANSACTION_DATA) & (block[:, LAST] >= log_start)]
         was, now = _inside(before.aborted, data[:, BASE]), _inside(after.aborted, data[:, BASE])
         opened = _inside(after.open, data[:, BASE])
-        # A transaction that was open then may have ended since.
+        # A transaction that was open before may have ended since.
         decided = ~_inside(before.open, data[:, BASE])
         for i in np.flatnonzero(((was != now) | opened) & decided).tolist():
             yield ChangedDecision(
@@ -325,7 +324,7 @@ def redecided(
 
 
 def _inside(stretches: Int64Array, offsets: Int64Array) -> npt.NDArray[np.bool_]:
-    """Which of ``offsets`` lie in one of the ascending ``stretches`` (first, last, …)."""
+    """Whether each of ``offsets`` is in one of the ascending ``stretches`` (first, last, …)."""
     if not len(stretches):
         return np.zeros(len(offsets), dtype=np.bool_)
     place = np.searchsorted(stretches[:, 0], offsets, side="right") - 1
@@ -334,10 +333,9 @@ def _inside(stretches: Int64Array, offsets: Int64Array) -> npt.NDArray[np.bool_]
 
 
 def wrongly_converted(before: Facts, after: Facts) -> Iterator[int]:
-    """Base offsets of batches of the log under proof that no batch of the log as it was could have
-    become.
+    """Base offsets of batches of the log under proof that cannot come from any earlier batch.
 
-    Looks at batches without producer and leader epoch only, which batches of older formats become.
+    Only batches without producer and leader epoch are checked: converted batches have neither.
     """
     source = iter(before)
     window: Int64Array = np.empty((0, 0), dtype=np.int64)

@@ -1,15 +1,14 @@
-"""The work of ``verify``: read every record of a piece, and hold two logs' contents against each
-other.
+"""The tasks of ``verify``: read every record of a piece, and compare the contents of two logs.
 
-``read_contents`` proves a piece whole (checksums, records, index entries) and, where there is
-something to compare with, writes a row for each record and batch to a scratch file, by bucket:
+``read_contents`` checks a piece completely (checksums, records, index entries). If there is
+something to compare with, it writes a row for each record and batch to a scratch file, by bucket:
 
-    uint32 a bucket: where it ends, counted in rows · 40 bytes a row, by bucket (see
+    uint32 a bucket: its end, counted in rows · 40 bytes a row, by bucket (see
     ``verification.rows``)
 
-Facts of batches, of which there are far fewer, go with them: ``settle`` judges those, and says of
-which records and batches something follows. ``compare`` takes the rows of some buckets from both
-logs and judges them with that (see ``verify.invariants``).
+It also stores facts about batches, which are far fewer. ``settle`` judges the facts, and derives
+from them conditions for records and batches. ``compare`` takes the rows of some buckets from both
+logs and judges them under these conditions (see ``verify.invariants``).
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ from lastwrite.verification.units import (
     RowBlock,
 )
 
-_EXAMPLES = 20  # of broken promises that a task names
-_MOST_FACTS = 1 << 15  # noted before they are handed on
+_EXAMPLES = 20  # of broken promises that a task reports
+_MOST_FACTS = 1 << 15  # in memory before they are written
 
 
 class ContentsDecoder(Protocol):
-    """Turns opened runs of batches into rows and facts."""
+    """Converts opened runs of batches to rows and facts."""
 
     is_old_due: bool  # deletes of older formats in this file may be missing
 
@@ -70,7 +69,7 @@ class ContentsDecoder(Protocol):
 
 
 class IndexProof(Protocol):
-    """Holds the indexes beside a segment against its batches; finds problems instead of raising."""
+    """Compares the indexes of a segment with its batches. Collects problems instead of raising."""
 
     problems: list[Problem]
 
@@ -81,7 +80,7 @@ class IndexProof(Protocol):
 
 
 def read_contents(unit: ContentsUnit) -> list[PieceContents]:
-    """Read the unit's pieces. What is wrong stands in the results; a piece at fault has no rows."""
+    """Read the unit's pieces. Problems are in the results; a damaged piece has no rows."""
     reader = log_proof_of(unit.system).reader(unit)
     try:
         return [reader.read(piece) for piece in unit.pieces]
@@ -90,10 +89,10 @@ def read_contents(unit: ContentsUnit) -> list[PieceContents]:
 
 
 class RowSink:
-    """A worker's rows on their way to a scratch file, by bucket; used again for every piece."""
+    """A worker's rows, written to a scratch file by bucket. Reused for every piece."""
 
     def __init__(self, unit: ContentsUnit) -> None:
-        # As many bytes as a scan's entries and their sorted copy.
+        # As much memory as a scan's entries and their sorted copy.
         room = 0
         if unit.seed is not None:
             room = max(1024, 2 * 16 * unit.limits.block_entries // (2 * ROW_BYTES))
@@ -110,7 +109,7 @@ class RowSink:
             self.scratch.close()
 
     def reserve(self, needed: int, found: PieceContents) -> None:
-        """Room for so many rows more; those that are there may be written down for that."""
+        """Make room for more rows; may write the present rows to the file."""
         if not self.is_wanted:
             return
         if self.filled + needed > len(self.rows):
@@ -125,7 +124,7 @@ class RowSink:
         self.filled += len(rows)
 
     def flush(self, found: PieceContents) -> None:
-        """Sort the rows by bucket and write them down."""
+        """Sort the rows by bucket and write them to the file."""
         count, self.filled = self.filled, 0
         if not count or self.scratch is None:
             return
@@ -137,7 +136,7 @@ class RowSink:
 
 
 class BatchReader:
-    """Reads pieces that the system's format splits into batches. Holds a worker's buffers."""
+    """Reads pieces that the system's format splits into batches. Owns a worker's buffers."""
 
     def __init__(
         self,
@@ -220,7 +219,7 @@ class BatchReader:
             raise error.located(piece.path, chunk.shift) from error
 
     def _flush_facts(self, found: PieceContents) -> None:
-        """Write the facts down, in the order of the log."""
+        """Write the facts to the file, in the order of the log."""
         facts, self._noted = thinned(self._facts[: self._noted]), 0
         if not len(facts):
             return
@@ -234,7 +233,7 @@ class BatchReader:
 
 
 def compare(unit: CompareUnit) -> ComparisonResult:
-    """Judge the unit's buckets, at once where they fit, else in parts from the log's end."""
+    """Judge the unit's buckets, at once if they fit in memory, else in parts from the log's end."""
     result = ComparisonResult(unit.partition, np.zeros(COUNTS, dtype=np.int64))
     discardable, owed = (None, None) if unit.lookups is None else unit.lookups.read()
     with _Buckets(unit) as buckets:
@@ -266,7 +265,7 @@ def compare(unit: CompareUnit) -> ComparisonResult:
 
 
 def _collect(rows: UInt64Array, findings: ByteArray, broken: list[tuple[int, int, bool]]) -> None:
-    """Add the broken promises of the lowest offsets, some of each kind."""
+    """Add the broken promises with the lowest offsets, some of each kind."""
     for finding in np.unique(findings[findings >= Finding.LOST]):
         found = np.flatnonzero(findings == finding)
         lowest = found[np.argsort(rows[found, 2])[:_EXAMPLES]]
@@ -277,7 +276,7 @@ def _collect(rows: UInt64Array, findings: ByteArray, broken: list[tuple[int, int
 
 
 def first_of_each_kind(broken: Sequence[tuple[int, int, bool]]) -> list[tuple[int, int, bool]]:
-    """The lowest offsets of each finding, so many of each, by finding and offset."""
+    """The first of each finding's broken promises, sorted by finding and offset."""
     kept: list[tuple[int, int, bool]] = []
     for found in sorted(broken):
         if len(kept) < _EXAMPLES or kept[-_EXAMPLES][0] != found[0]:
@@ -290,7 +289,7 @@ _HIGHEST = (1 << 63) - 1
 
 
 class _Buckets:
-    """The stretch of each block that the unit's buckets take."""
+    """The unit's buckets within each block."""
 
     def __init__(self, unit: CompareUnit) -> None:
         self._unit = unit
@@ -323,7 +322,7 @@ class _Buckets:
         return found
 
     def parts(self) -> list[tuple[int, int]]:
-        """Stretches of offsets, the last first, of about as many rows as may be held."""
+        """Ranges of offsets, the last first, each with about as many rows as fit in memory."""
         stretches = sorted(
             (stretch for side in self._sides for stretch in side),
             key=lambda s: s[0].first_offset,
@@ -333,7 +332,7 @@ class _Buckets:
         for n, (block, _, count) in enumerate(stretches):
             held += count
             following = stretches[n + 1][2] if n + 1 < len(stretches) else 0
-            if self._unit.by_version:  # what supersedes may lie in any part
+            if self._unit.by_version:  # a superseding record may be in any part
                 break
             if (
                 held + following > self._unit.most_rows
@@ -346,8 +345,8 @@ class _Buckets:
         return [(first, end) for end, first in zip(cuts, cuts[1:], strict=False)]
 
     def rows(self, first: int, end: int) -> Iterator[UInt64Array]:
-        """The rows with offsets from ``first`` to below ``end``: of the log as it was, then of the
-        one under proof.
+        """The rows with offsets from ``first`` to below ``end``: of the log before, then of the
+        log under proof.
         """
         for side in self._sides:
             for block, at, count in side:

@@ -1,8 +1,8 @@
-"""A stage of ``verify`` between reading and comparing: what the facts of two logs say.
+"""The stage of ``verify`` between reading and comparing: conclusions from the facts of two logs.
 
-Which transactions were aborted, which batches must stay and where the stable part ends follows from
-few batches, whose facts ``read_contents`` noted. One unit judges all of a partition's, by
-``verify.batch_invariants``, and writes down for ``compare`` what follows for records. Memory: see
+Few batches determine which transactions were aborted, which batches must stay and where the stable
+part ends. ``read_contents`` stored their facts. One unit judges all facts of a partition by
+``verify.batch_invariants``, and stores the consequences for records for ``compare``. Memory: see
 there.
 """
 
@@ -32,12 +32,12 @@ from lastwrite.verification.proof import LogProof, log_proof_of
 from lastwrite.verification.rows import ABORT_MARKER, BASE, COMMIT_MARKER, PRODUCER
 from lastwrite.verification.units import FactBlock, Lookups
 
-_EXAMPLES = 20  # of broken promises of a kind that are named
+_EXAMPLES = 20  # of broken promises of a kind that are reported
 
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """A log and what was noted of its batches, in the order of the log."""
+    """A log and the facts about its batches, in the order of the log."""
 
     log: PartitionLog
     blocks: tuple[FactBlock, ...]
@@ -51,19 +51,19 @@ class DecideUnit:
     system: str
     before: LogFacts | None
     after: LogFacts
-    clock_ms: int  # for what producers are active
+    clock_ms: int  # decides which producers are active
     producer_expiration_ms: int
-    grown_from: int | None  # where records were appended since; None: none were
+    grown_from: int | None  # the first offset appended since; None means nothing was appended
     scratch: str | None
 
 
 @dataclass(slots=True)
 class DecidedTransactions:
-    """What facts say of one partition."""
+    """The conclusions from the facts of one partition."""
 
     partition: int
     transactions: Transactions
-    # the last stable offset of the log as it was, or of the log under proof where there is no other
+    # the last stable offset of the log before, or of the log under proof if there is no other
     limit: int
     lookups: Lookups | None = None
     problems: list[Problem] = field(default_factory=list)
@@ -78,7 +78,7 @@ class DecidedTransactions:
 
 
 class _Blocks(Sequence[Int64Array]):
-    """Blocks that are read when they are asked for."""
+    """Blocks that are read on access."""
 
     def __init__(self, blocks: Sequence[FactBlock]) -> None:
         self._blocks = blocks
@@ -102,7 +102,7 @@ def decide_transactions(unit: DecideUnit) -> DecidedTransactions:
     if unit.before is None:
         settled.problems += contradictions
         return settled
-    # A log whose index told the truth before has been broken in between.
+    # A log whose index was right before was damaged in between.
     settled.break_promise(
         Violation("transaction_index", contradiction.message, None, contradiction.path)
         for contradiction in contradictions
@@ -127,7 +127,7 @@ def decide_transactions(unit: DecideUnit) -> DecidedTransactions:
     owed = owed_batches(
         earlier, unit.before.log.log_start, snapshot, unit.clock_ms, unit.producer_expiration_ms
     )
-    if unit.grown_from is not None:  # a producer's later batch stands in for its last one
+    if unit.grown_from is not None:  # a producer's later batch replaces its last one
         owed = owed[~np.isin(owed, _continued(earlier, blocks, unit.grown_from))]
     discardable = was.discardable
     if unit.scratch is not None and (len(discardable) or len(owed)):
@@ -154,7 +154,7 @@ def _continued(earlier: Facts, blocks: Facts, end: int) -> Int64Array:
 def _structure(
     proof: LogProof, log: PartitionLog, found: TransactionHistory, unmarked_counts: bool
 ) -> list[Problem]:
-    """What is wrong with the transactions of one log."""
+    """The problems of one log's transactions."""
     first_open = int(found.open[0, 0]) if len(found.open) else None
     problems = proof.transactions(log).problems(found.transactions, first_open)
     lost = unmarked(found, proof.snapshot(log)) if unmarked_counts else ()
@@ -162,8 +162,9 @@ def _structure(
         problems.append(
             Problem(
                 ProblemKind.DAMAGED,
-                f"producer {producer} began a transaction at offset {first} that no marker ends, and has none open: "
-                "its marker is missing, and readers take the data for open, or for what a later marker says",
+                f"producer {producer} began a transaction at offset {first} that no marker ends, "
+                "and has none open: its marker is missing, and readers treat the data as open, or "
+                "as a later marker decides",
                 log.path_of(int(first)),
                 None,
                 proof.damage_remedy,
@@ -175,7 +176,10 @@ def _structure(
 def _in_words(batch: ChangedDecision) -> str:
     was = "aborted" if batch.was_aborted else "committed"
     now = "open" if batch.is_open else "committed" if batch.was_aborted else "aborted"
-    return f"a transaction of producer {batch.producer_id} was {was}, and readers take its data for {now} now"
+    return (
+        f"a transaction of producer {batch.producer_id} was {was}, and readers now treat its data "
+        f"as {now}"
+    )
 
 
 def _figures(found: TransactionHistory) -> Transactions:

@@ -1,8 +1,7 @@
-"""``verify``: is a log what its format promises, and did a compaction keep what compaction
-promises?
+"""``verify``: checks that a log conforms to its format, and that a compaction kept its promises.
 
-One way for all systems: find the logs, pair each with what it was, refuse those that somebody holds,
-let the system's ``Proof`` check the pairs, then what lies beside them.
+The steps are the same for all systems: find the logs, pair each with its earlier state, refuse logs
+that are in use, let the system's ``Proof`` check the pairs, then the files beside them.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def verify(
     conf: Mapping[str, str],
     progress: Progress | None,
 ) -> VerifyReport:
-    """Answer ``question``; see ``commands.verify`` for what may be asked, and for the errors."""
+    """Answer ``question``; see ``commands.verify`` for the parameters and the errors."""
     begin = time.perf_counter()
     reject_elsewhere(question.config, proof.system.name, proof.governs_keyless)
     proof.check_config(question.config)
@@ -67,7 +66,7 @@ def verify(
 
 
 def pairs(proof: Proof, question: Question) -> list[Pair]:
-    """(folder, folder as it was) of each log; two single ones meet whatever they are called."""
+    """(folder, earlier folder) of each log. Two single logs are paired whatever their names are."""
     system = proof.system
     after = proof.find(question)
     if question.before is None:
@@ -83,11 +82,11 @@ def pairs(proof: Proof, question: Question) -> list[Pair]:
 
 
 def scratch_parent(runner: Runner, is_needed: bool) -> str | None:
-    """Where rows and facts go on their way between tasks; "": the system's temporary folder; None:
-    nowhere.
+    """The folder for rows and facts between tasks. ``""`` means the system's temporary folder, and
+    None that there is no such folder.
 
     Raises:
-        InvalidConfig: the workers are on other machines, and share no folder that we know of.
+        InvalidConfig: the workers are on other machines, and no shared folder is configured.
     """
     parent = shared_folder(runner)
     if parent is not None:

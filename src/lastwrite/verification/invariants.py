@@ -1,33 +1,33 @@
-"""What compaction promises, as a judgement over the contents of a log before and after it.
+"""Invariants of compaction, judged over the contents of a log before and after it.
 
-The smallest case: before ``a@1 b@2 a@3``, after ``b@2 a@3``. ``a@1`` is missing and may be: a later
-record has its key. Had ``a@3`` been missing instead, the last write of ``a`` would be lost. So for
-each key, from the whole log as it was and without a look at how the engine elects:
+The smallest case: before ``a@1 b@2 a@3``, after ``b@2 a@3``. ``a@1`` may be missing, because a
+later record has its key. If ``a@3`` were missing instead, the last write of ``a`` would be lost. So
+for each key, judged from the whole earlier log and independently of the engine's election:
 
-- what is there afterwards was there before, at the same offset, with the same content, once;
-- what is missing was superseded by a later record of its key, which lies in the replicated part of
-  the log and at or behind its start; or was a delete whose horizon had come and which was its key's
-  last record; or had no key; or lay below the log's start;
-- where the last record of a key was such a delete, nothing older of the key is left: it would be
-  read as alive;
+- a record that is there afterwards was there before, at the same offset, with the same content,
+  once;
+- a missing record was superseded by a later record of its key in the replicated part of the log, at
+  or after its start; or was an expired delete and its key's last record; or had no key; or was
+  below the log's start;
+- if the last record of a key was such a delete and is missing, no older record of the key is left,
+  because it would be read as alive;
 - at or above the last stable offset nothing is missing;
-- a record of an aborted transaction is nobody's last write, and may be missing; a transaction's
-  marker may be once no batch of the transaction is left and its horizon has come;
+- a record of an aborted transaction is never a last write, and may be missing; a transaction's
+  marker may be missing once no batch of the transaction is left and its horizon has come;
 - a batch keeps its first and last offset, leader epoch, producer fields, timestamp type, codec and,
-  once it has one, delete horizon; its largest timestamp is that of its records. The last batch of
+  once it has one, delete horizon. Its largest timestamp is that of its records. The last batch of
   an active producer stays.
 
-The engine finds losers with a set, in one pass from the log's end. This is another method on
-purpose: rows of both logs are sorted by key and offset and laid side by side. Rows are those of
-``verification.rows``; which transactions
-were aborted ``batch_promises`` has found out, and which batches must stay. A bucket too large to be
-held is judged in parts, from the log's end backwards; one carried row a key says what the later
-parts held.
+The engine finds superseded records with a set, in one pass from the log's end. This module uses
+another method on purpose: the rows of both logs are sorted by key and offset and compared. Rows are
+those of ``verification.rows``; ``batch_invariants`` has determined which transactions were aborted
+and which batches must stay. A bucket that does not fit in memory is judged in parts, from the log's
+end backwards. One carried row for each key summarises the later parts.
 
-Where a topic's last writes go by timestamp or header (``compaction.strategy``), "later" reads: of a
-greater version, or of the same and a greater offset. Then an earlier part may hold what supersedes,
-so a bucket is judged at once. A removed delete must leave nothing older of its key, wherever that
-lies; and the log's last record stays.
+If a topic's last writes are chosen by timestamp or header (``compaction.strategy``), "later" means:
+of a greater version, or of the same version and a greater offset. Then an earlier part may contain
+the superseding record, so a bucket is judged at once. A removed delete must leave nothing older of
+its key anywhere, and the log's last record stays.
 
 Source: docs/formats/kafka-cleaning.md; KIP-280.
 """
@@ -66,7 +66,7 @@ from lastwrite.verification.rows import (
 
 
 class Finding(IntEnum):
-    """What became of a record or a batch; from ``LOST`` on a promise is broken."""
+    """The judgement of a record or a batch. From ``LOST`` on a promise is broken."""
 
     KEPT = 0
     SUPERSEDED = 1  # a later record has its key
@@ -75,10 +75,10 @@ class Finding(IntEnum):
     BELOW_START = 4  # no reader could see it
     BATCH_KEPT = 5
     BATCH_GONE = 6  # with all its records
-    NOT_JUDGED = 7  # a carried row, or what was appended since
+    NOT_JUDGED = 7  # a carried row, or a record appended since
     ABORTED = 8  # of an aborted transaction
     MARKER_SPENT = 9  # of a transaction that has no batch left, past its horizon
-    BATCH_CONVERTED = 10  # of an older format before: ``batch_promises`` says whether rightly
+    BATCH_CONVERTED = 10  # from an older format; ``batch_invariants`` checks the conversion
 
     LOST = 11
     LOST_DELETE = 12
@@ -105,7 +105,7 @@ class Finding(IntEnum):
 
     @property
     def sentence(self) -> str:
-        """What it means, for a reader of the report."""
+        """The finding in words, for the report."""
         return _SENTENCES[self]
 
 
@@ -133,13 +133,13 @@ _SENTENCES = {
     Finding.BATCH_LOST: "the last batch of an active producer is missing",
     Finding.BATCH_ADDED: "a batch begins here that was not there before",
     Finding.BATCH_CHANGED: "the batch's offsets, leader epoch, producer, timestamp type or kind are not what they were",
-    Finding.BATCH_RECODED: "the batch is compressed otherwise than before",
+    Finding.BATCH_RECODED: "the batch has another compression than before",
     Finding.HORIZON_MOVED: "the batch's delete horizon is not what it was",
     Finding.BATCH_MISDATED: "the batch's largest timestamp is not that of its records",
 }
 
 FINDINGS = len(Finding)
-# As kernels take them.
+# The findings as numbers, for kernels.
 _KEPT = int(Finding.KEPT)
 _SUPERSEDED = int(Finding.SUPERSEDED)
 _EXPIRED = int(Finding.EXPIRED)
@@ -166,18 +166,18 @@ _BATCH_RECODED = int(Finding.BATCH_RECODED)
 _HORIZON_MOVED = int(Finding.HORIZON_MOVED)
 _BATCH_MISDATED = int(Finding.BATCH_MISDATED)
 
-# Of a log that has not grown: nothing lies at or above this offset.
+# For a log that has not grown: no offset reaches this.
 NOT_GROWN = ((1 << 63) - 1, (1 << 63) - 1)
 
-# Beside the findings, in the array of counts.
+# After the findings, in the array of counts.
 KEYS = 2 * FINDINGS  # distinct keys in the log as it was
 KEYS_ALIVE = 2 * FINDINGS + 1  # keys whose last record now is no delete
 COUNTS = 2 * FINDINGS + 2
 
 
 def bucket_bits(rows: int, rows_a_bucket: int) -> int:
-    """How many top bits choose the bucket, so that a bucket has about so many of ``rows``; at most
-    14.
+    """The number of top bits that choose the bucket, at most 14, so that a bucket has about
+    ``rows_a_bucket`` of ``rows``.
     """
     return min(14, max(0, rows // max(1, rows_a_bucket)).bit_length())
 
@@ -192,18 +192,18 @@ def judged(
     last_offset: int = -1,
     appended: tuple[int, int] = NOT_GROWN,
 ) -> tuple[UInt64Array, ByteArray, UInt64Array]:
-    """Judge all that is said of the keys in ``rows``.
+    """Judge all rows of the keys in ``rows``.
 
-    ``rows``: carried ones first, then those of the log as it was, then those of the log under
+    ``rows``: first the carried ones, then those of the log before, then those of the log under
     proof, each by offset. ``limit``: the last stable offset. Adds to ``counts`` the findings of the
-    log as it was, behind them those of the log under proof, then keys. Returns the rows in order of
-    key, the finding of each, and with ``carries`` a row a key for the part of the log before these
-    rows.
+    log before, then those of the log under proof, then keys. Returns the rows sorted by key, the
+    finding of each, and with ``carries`` a row for each key, for the earlier part of the log.
 
-    ``by_version``: records have versions, and ``last_offset`` is the log's last. ``appended``:
-    where the log as it was ends and the log under proof goes on, and up to where that supersedes.
+    ``by_version``: records have versions, and ``last_offset`` is the log's last. ``appended``: the
+    end of the log before, where the log under proof continues, and the end of the appended records
+    that may supersede.
     """
-    # Stable: inside a key the rows keep the order in which they came.
+    # Stable: the rows of a key keep their order.
     ordered = rows[np.argsort(rows[:, 0], kind="stable")]
     if not is_ordered(ordered):
         lane, flags = rows[:, 1] >> np.uint64(FLAG_BITS), rows[:, 1]
@@ -221,7 +221,7 @@ def judged(
 
 @njit(cache=True, nogil=True)
 def by_bucket(rows, count, bits, out, ends):
-    """Sort ``rows[:count]`` into ``out`` by bucket, keeping order inside; ``ends`` takes the
+    """Sort ``rows[:count]`` into ``out`` by bucket, stable inside a bucket. ``ends`` receives the
     buckets' ends.
     """
     shift = np.uint64(63 - bits)
@@ -250,7 +250,7 @@ def _same_key(rows, i, j):
 
 @njit(cache=True, nogil=True)
 def is_ordered(rows):
-    """Whether equal keys lie together, and in each the log as it was first, both by offset."""
+    """Whether rows are sorted by key, within a key by log, the log before first, then by offset."""
     for i in range(1, len(rows)):
         if rows[i, 0] < rows[i - 1, 0]:
             return False
@@ -274,7 +274,7 @@ def _judge(rows, log_start, limit, by_version, last_offset, appended, findings, 
     filled = 0
     begin = 0
     while begin < len(rows):
-        middle = begin  # where the log under proof begins
+        middle = begin  # the first row of the log under proof
         while (
             middle < len(rows)
             and _same_key(rows, middle, begin)
@@ -322,8 +322,8 @@ def _judge(rows, log_start, limit, by_version, last_offset, appended, findings, 
 def _judge_key(
     rows, begin, middle, end, log_start, limit, by_version, last_offset, appended, findings, counts
 ):
-    """Judge one key; (its last offset in the part that may supersede, and bits: whether that one is
-    a removed delete, whether its last record now is known, whether it has been counted)."""
+    """Judge one key. Returns its last offset in the part that may supersede, and bits: whether that
+    record is a removed delete, whether its last record now is known, whether it was counted."""
     kind = np.int64(rows[begin, 1])
     is_key = not kind & (KEYLESS | CONTROL)
     last = np.int64(-1)
@@ -334,7 +334,7 @@ def _judge_key(
         gone, seen, counted = kind & GONE != 0, kind & SEEN != 0, kind & COUNTED != 0
         findings[begin] = _NOT_JUDGED
         first = begin + 1
-    greatest = np.int64(0)  # version of the one at ``last``
+    greatest = np.int64(0)  # version of the record at ``last``
     grown_from, grown_limit = appended
     i = end - 1
     while is_key and i >= middle and np.int64(rows[i, 2]) >= grown_from:
@@ -357,7 +357,7 @@ def _judge_key(
                 last = offset
                 greatest = version
         i -= 1
-    newest = np.int64(-1)  # of the log under proof, the row of the last write
+    newest = np.int64(-1)  # the row of the last write in the log under proof
     i = end - 1
     while is_key and i >= middle and not seen and (newest < 0 or by_version):
         if not np.int64(rows[i, 1]) & DISCARDABLE:
@@ -369,7 +369,7 @@ def _judge_key(
         if not np.int64(rows[newest, 1]) & TOMBSTONE:
             counts[KEYS_ALIVE] += 1
     j = middle
-    previous = np.int64(-1)  # offset of the row of the log under proof that was seen last
+    previous = np.int64(-1)  # offset of the previous row of the log under proof
     for i in range(first, middle):
         offset = np.int64(rows[i, 2])
         flags = np.int64(rows[i, 1])
@@ -426,7 +426,7 @@ def _judge_key(
 
 @njit(cache=True, nogil=True)
 def _judge_batch(rows, begin, middle, end, log_start, appended, findings):
-    """Judge the batches of one base offset: one before, one after, where all is well."""
+    """Judge the batches of one base offset. If all is well, there is one before and one after."""
     for i in range(begin, middle):
         owed = np.int64(rows[i, 1]) & OWED and np.int64(rows[i, 2]) >= log_start
         findings[i] = _BATCH_KEPT if middle < end else _BATCH_LOST if owed else _BATCH_GONE
@@ -459,8 +459,8 @@ def _judge_batch(rows, begin, middle, end, log_start, appended, findings):
 
 
 def mark_discardable(rows: UInt64Array, intervals: Int64Array) -> None:
-    """Set DISCARDABLE on the records in ``rows`` that lie in one of ``intervals`` (rows (first,
-    last), ascending).
+    """Set DISCARDABLE on the records in ``rows`` inside one of ``intervals`` (rows (first, last),
+    ascending).
     """
     if not len(intervals):
         return
@@ -475,7 +475,7 @@ def mark_discardable(rows: UInt64Array, intervals: Int64Array) -> None:
 
 
 def mark_owed(rows: UInt64Array, bases: Int64Array) -> None:
-    """Set OWED on the batches in ``rows`` whose base offset is one of ``bases``, which ascend."""
+    """Set OWED on the batches in ``rows`` whose base offset is in ``bases``, which is ascending."""
     if not len(bases):
         return
     flags = rows[:, 1]

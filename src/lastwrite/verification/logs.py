@@ -1,19 +1,19 @@
-"""Logs compared by rows: every partition read whole, each held against what it was.
+"""Verification of logs that are compared by rows: each partition is read completely, and compared
+with its earlier state.
 
-Structure: every batch by its checksum, every record, also inside compressed batches, offsets that
-rise, every index entry against the batches that are there, side files and names.
+The structure is checked first: the checksum of every batch, every record, also inside compressed
+batches, ascending offsets, every index entry against the batches, side files and names.
+Transactions are decided by their own markers, and the transaction indexes are compared with them.
 
-Transactions are decided by their own markers, and the transaction indexes held against those.
-
-With the log as it was, each partition is held against it record by record. That proof shares
-nothing with the engine that could hide a fault of it. The engine finds a key's losers by a set of
-fingerprints in one pass from the log's end; here all records of both logs are written down as rows
-of key, offset and content, under another digest and a fresh secret, sorted, and laid side by side:
-see ``verification.invariants`` for what must then hold, and ``verification.batch_invariants`` for
+If the log before is given, the two are compared record by record. This proof shares no code with
+the engine that could hide an engine's fault. The engine finds superseded records with a set of
+fingerprints, in one pass from the log's end. Here all records of both logs become rows of key,
+offset and content, with another digest and a fresh secret. The rows are sorted and compared.
+``verification.invariants`` has the invariants, ``verification.batch_invariants`` those for
 transactions and producers.
 
-Memory is bounded as for ``compact``: pieces are read chunk by chunk, rows go to scratch files by
-bucket (40 bytes a record and a batch, of both logs), buckets are judged as many at once as fit.
+Memory is bounded as for ``compact``: pieces are read in chunks, rows go to scratch files by bucket
+(40 bytes for each record and batch, of both logs), and as many buckets are judged at once as fit.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ R = TypeVar("R")
 
 _PIECE_BYTES = 32 << 20
 _UNIT_BYTES = 16 << 20
-_WAVE_BYTES = 16 << 30  # of both logs: bounds the scratch files
+_WAVE_BYTES = 16 << 30  # of both logs: limits the scratch files
 _WAVE_PARTITIONS = 1024
 _FEW_ROWS = 1 << 18
 _MOST_TASKS = 512
-_MOST_VIOLATIONS = 100  # that a report lists; all are counted
+_MOST_VIOLATIONS = 100  # in a report; all are counted
 
 
 def check_logs(
@@ -94,7 +94,7 @@ def check_logs(
         while (moved := _moved(proof, job)) and tries < TRIES:
             (job,) = verifier.run([pair])
             tries += 1
-        if moved is not None:  # what was found says nothing
+        if moved is not None:  # the results are of no use
             name = job.found
             job.found = PartitionVerification(topic=name.topic, partition=name.partition)
             job.fail(moved)
@@ -102,7 +102,7 @@ def check_logs(
 
 
 def _moved(proof: LogProof, job: _PartitionJob) -> LogError | None:
-    """What a broker that has one of the logs open has changed since they were listed."""
+    """The error if a broker that has one of the logs open has changed it since the listing."""
     try:
         for side in job.sides.values():
             proof.system.check_unmoved(side.log)
@@ -130,7 +130,7 @@ class _ComparedLog:
 
     @property
     def is_whole(self) -> bool:
-        """Every byte was read."""
+        """Whether every byte was read."""
         return sum(part.piece.bytes for part in self.parts if part.is_whole) == self.log.size_bytes
 
     @property
@@ -140,30 +140,30 @@ class _ComparedLog:
 
 @dataclass(slots=True)
 class _PartitionJob:
-    """One partition on its way."""
+    """The state of one partition's verification."""
 
     number: int
     found: PartitionVerification
     before_folder: str | None
-    sides: dict[bool, _ComparedLog] = field(default_factory=dict)  # by: is it the log under proof
+    sides: dict[bool, _ComparedLog] = field(default_factory=dict)  # by: is the log under proof
     seed: bytes | None = None
-    rules: RemovalRules | None = None  # where there is something to compare with
+    rules: RemovalRules | None = None  # if there is something to compare with
     bits: int = 0
     counts: Int64Array = field(default_factory=lambda: np.zeros(COUNTS, dtype=np.int64))
     broken: list[tuple[int, int, bool]] = field(default_factory=list)
     settled: DecidedTransactions | None = None
-    first_keyless: int = -1  # the lowest offset of a record that is missing for want of a key
+    first_keyless: int = -1  # the lowest offset of a missing record without a key
 
     @property
     def can_settle(self) -> bool:
-        """The log under proof, and the log as it was if there is one, were read to their ends."""
+        """Whether the log under proof, and the log before if there is one, were read completely."""
         return len(self.sides) == 1 + (self.seed is not None) and all(
             side.is_whole for side in self.sides.values()
         )
 
     @property
     def has_grown(self) -> bool:
-        """Records were appended to the log since it was as before."""
+        """Whether records were appended since the log before."""
         return len(self.sides) == 2 and self.sides[True].end_offset > self.sides[False].end_offset
 
     @property
@@ -175,7 +175,7 @@ class _PartitionJob:
         )
 
     def problem(self, problem: Problem) -> None:
-        """Note a problem, once a place; damage also where there is a mere note."""
+        """Add a problem, once for each place. Damage is added beside a mere note, too."""
         is_damage = problem.kind is ProblemKind.DAMAGED
         if any(
             (known.path, known.position) == (problem.path, problem.position)
@@ -219,13 +219,13 @@ class _Verifier:
         self._clock_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         self._scratch = means.scratch
         self._progress = means.progress
-        # Rows that a task holds, with their sorted copy, their order and what is carried: three
+        # The rows that a task has in memory, with their sorted copy, order and carried rows: three
         # times their size.
         self._most_rows = max(4096, means.limits.slice_bytes // ROW_BYTES)
 
     def run(self, pairs: Sequence[Pair]) -> Iterator[_PartitionJob]:
-        """Verify the pairs of folders, in waves, so that scratch files do not grow with their
-        number.
+        """Verify the pairs of folders, in waves, so that scratch files do not grow with the number
+        of pairs.
         """
         wave: list[_PartitionJob] = []
         size = 0
@@ -247,7 +247,7 @@ class _Verifier:
                 for is_after, side in job.sides.items():
                     self._judge_structure(job, side, is_after)
             for job in wave:
-                # Whatever is to blame, it must not pass.
+                # Whatever the cause, it must not pass.
                 if not job.can_settle and job.found.status is not VerifyStatus.UNSUPPORTED:
                     job.found.worsen(VerifyStatus.FAILED, "it could not be read to its end")
             self._settle([job for job in wave if job.can_settle], folder)
@@ -282,15 +282,15 @@ class _Verifier:
         try:
             return self._system.estimate_records(log)
         except (LogError, OSError):
-            return log.size_bytes // 64  # whatever is wrong, the reading will name it
+            return log.size_bytes // 64  # the reading reports what is wrong
 
     def _open(self, job: _PartitionJob, is_after: bool, folder: str) -> None:
-        """List one log and cut it into pieces."""
+        """List one log and divide it into pieces."""
         try:
             log = self._system.read(folder)
             copy = job.sides.get(True)
             if log.open_as is not None and copy is not None:
-                # What was written since the copy was made is not in it.
+                # Records that were written after the copy are not in it.
                 log = self._system.read_below(folder, copy.log.end_offset)
         except UnsupportedFormat as error:
             job.found.worsen(VerifyStatus.UNSUPPORTED, str(error))
@@ -304,7 +304,7 @@ class _Verifier:
         for n, segment in enumerate(log.segments):
             try:
                 cuts = self._system.cut(log, n, _PIECE_BYTES)
-            except LogError:  # the reading names the index at fault
+            except LogError:  # the reading reports the damaged index
                 cuts = [0, segment.size_bytes]
             pieces += _pieces(log, n, cuts, len(pieces))
         job.sides[is_after] = _ComparedLog(log, pieces)
@@ -323,8 +323,8 @@ class _Verifier:
             for pieces in split_by_bytes(side.pieces, _UNIT_BYTES)
         ]
         self._run_reads(wave, "check", units)
-        # An index that lies cuts its segment in wrong places: read that one again, whole, to name
-        # what is at fault.
+        # A wrong index divides its segment at wrong positions. Read that segment again as a whole,
+        # to report what is damaged.
         again = []
         for job in wave:
             for is_after, side in job.sides.items():
@@ -370,7 +370,7 @@ class _Verifier:
         weights: Sequence[int],
         wave: Sequence[_PartitionJob],
     ) -> Iterator[tuple[_PartitionJob, R]]:
-        """What came of the units, each with its job; a job of which one fails has failed."""
+        """The results of the units, each with its job. If a unit fails, its job has failed."""
         if not units:
             return
         by_number = {job.number: job for job in wave}
@@ -382,7 +382,7 @@ class _Verifier:
                 yield by_number[unit.partition], answer
 
     def _judge_structure(self, job: _PartitionJob, side: _ComparedLog, is_after: bool) -> None:
-        """What the pieces tell together; counts come from the log under proof."""
+        """Judge the pieces of a log together. The counts are those of the log under proof."""
         side.parts.sort(key=lambda part: part.piece.number)
         by_segment: dict[int, list[PieceContents]] = {}
         for part in side.parts:
@@ -417,7 +417,7 @@ class _Verifier:
         side: _ComparedLog,
         by_segment: Mapping[int, Sequence[PieceContents]],
     ) -> None:
-        """Offsets that no segment has, between two that were read to their ends."""
+        """Report offsets missing between two segments that were read completely."""
         holes: list[tuple[int, int]] = []
         for n, segment in enumerate(side.log.segments[1:], 1):
             parts = by_segment.get(n - 1, [])
@@ -484,7 +484,7 @@ class _Verifier:
 
     def _compare_units(self, job: _PartitionJob) -> Iterator[CompareUnit]:
         was, now, settled = job.sides[False], job.sides[True], job.settled
-        assert settled is not None  # else it is not compared
+        assert settled is not None  # otherwise it is not compared
         blocks = {
             is_after: [b for part in side.parts for b in part.blocks]
             for is_after, side in job.sides.items()
@@ -493,7 +493,7 @@ class _Verifier:
         if not rows:
             return
         buckets = 1 << job.bits
-        # Few rows sort faster; but each task looks into every block, so their number has a bound.
+        # Few rows sort faster, but each task opens every block, so the number of tasks is limited.
         tasks = -(-rows // min(self._most_rows, max(_FEW_ROWS, rows // _MOST_TASKS)))
         if rows > _FEW_ROWS // 2:
             tasks = max(tasks, 2 * self._runner.workers)
@@ -520,7 +520,7 @@ class _Verifier:
             )
 
     def _account(self, job: _PartitionJob) -> None:
-        """The figures of the comparison, and the broken promises in words."""
+        """Fill in the figures of the comparison, and the broken promises in words."""
         comparison = job.found.comparison = _figures(job)
         violations = [
             Violation(
@@ -544,7 +544,10 @@ class _Verifier:
     def _account_keyless(self, job: _PartitionJob, comparison: Comparison) -> None:
         most = 1.0 if job.rules is None else job.rules.max_keyless_ratio
         if is_refused(comparison.keyless, comparison.records_before, most):
-            message = f"{comparison.keyless:,} records without a key are missing, and no option allows to drop them"
+            message = (
+                f"{comparison.keyless:,} records without a key are missing, and no option allowed "
+                "their removal"
+            )
             folder = job.sides[False].log.folder
             job.break_promise(
                 Violation("keyless", message, comparison.first_keyless_offset, folder)
@@ -552,12 +555,12 @@ class _Verifier:
             comparison.violation_count += comparison.keyless - 1
 
     def _account_ends(self, job: _PartitionJob) -> None:
-        """Where the log ends and starts, and its side files."""
+        """Compare the logs' ends and starts, and their side files."""
         was, now = job.sides[False], job.sides[True]
         if job.has_grown:
             job.found.advice.append(
                 f"the log has grown since: it ended at offset {was.end_offset}, and ends at "
-                f"{now.end_offset}; what was appended has nothing to be compared with"
+                f"{now.end_offset}; the appended records have nothing to be compared with"
             )
         elif now.end_offset != was.end_offset:
             message = f"the log ended at offset {was.end_offset}, and ends at {now.end_offset}"
@@ -577,7 +580,7 @@ class _Verifier:
 
 
 def _count(found: PartitionVerification, side: _ComparedLog) -> None:
-    """What the log under proof holds."""
+    """Fill in the counts of the log under proof."""
     columns = zip((0,) * TALLIES, *(part.tally for part in side.parts), strict=True)
     sums = [sum(column) for column in columns]
     found.batches = sum(part.batches for part in side.parts)
@@ -613,9 +616,9 @@ def _records(side: _ComparedLog) -> int:
 
 
 def _pieces(log: PartitionLog, n: int, cuts: Sequence[int], number: int) -> list[ScanRange]:
-    """Segment ``n`` cut at ``cuts``; the first piece gets ``number``."""
+    """Segment ``n`` divided at ``cuts``. The first piece gets ``number``."""
     segment = log.segments[n]
-    # Behind the active segment nothing follows that offsets could run into.
+    # No segment follows the active one, so its offsets have no limit.
     end_offset = log.segment_end(n) if n + 1 < len(log.segments) else (1 << 63) - 1
     return [
         ScanRange.of(

@@ -1,8 +1,8 @@
-"""What a system brings to ``verify``: the value ``PROOF`` of its module ``look.proof``.
+"""The interface of a system for ``verify``: the value ``PROOF`` of its module ``look.proof``.
 
-A ``Proof`` says where partitions lie and checks pairs of them: each as it is, and as it was.
-Systems whose logs are compared row by row (``verification.logs``) bring a ``LogProof``: who reads a
-piece of a log, and which bounds and settings decide what may be missing.
+A ``Proof`` finds partitions and checks pairs of them: the present log and its earlier state.
+Systems whose logs are compared row by row (``verification.logs``) provide a ``LogProof``, with a
+reader of pieces, and with the bounds and settings that decide what may be missing.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from lastwrite.verification.batch_invariants import Snapshot
 from lastwrite.verification.invariants import Finding
 from lastwrite.verification.units import ContentsUnit, PieceContents, RemovalRules
 
-Pair = tuple[str | None, str | None]  # folder, folder as it was; None: it is in one log only
+Pair = tuple[str | None, str | None]  # folder, earlier folder; None if it is in one log only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a caller of ``verify`` asks; see there."""
+    """The parameters of ``commands.verify``; see there."""
 
     path: str
     before: str | None = None
@@ -43,7 +43,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class ProofTools:
-    """What there is to answer it with. ``scratch``: as ``engine.scratch_parent`` gives it."""
+    """The resources of a verification. ``scratch``: as returned by ``engine.scratch_parent``."""
 
     runner: Runner
     limits: Limits
@@ -53,11 +53,11 @@ class ProofTools:
 
 
 class Proof(ABC):
-    """One system's share in ``verify``."""
+    """A system's part in ``verify``."""
 
-    noun = "partition"  # what a log is called in messages
-    needs_workers = True  # False: it reads in this process
-    keyless_option = "--drop-keyless"  # says that records without a key were to go
+    noun = "partition"  # the word for a log in messages
+    needs_workers = True  # False means that it reads in this process
+    keyless_option = "--drop-keyless"  # the option that allows to remove records without a key
 
     @property
     @abstractmethod
@@ -67,39 +67,40 @@ class Proof(ABC):
     def check(
         self, pairs: Sequence[Pair], question: Question, means: ProofTools
     ) -> Iterator[PartitionVerification]:
-        """Check each pair, in their order. Damage and broken promises do not raise."""
+        """Check each pair, in their order. Damage and broken promises are reported, not raised."""
 
     def check_config(self, config: Mapping[str, object]) -> None:
         self.system.check_config(config)
 
     @property
     def governs_keyless(self) -> str:
-        """Where it is said what becomes of records without a key."""
+        """The setting that decides about records without a key."""
         return self.system.governs_keyless
 
     def find(self, question: Question) -> list[str]:
         """The folders to check.
 
         Raises:
-            NotALog: nothing of the system lies there.
+            NotALog: there is nothing of the system.
         """
         return self.system.find(question.path, question.topic, question.partition)
 
     def is_of_one(self, path: str, folder: str) -> bool:
-        """Whether ``path`` asks for the one log in ``folder``, not for all of a root."""
+        """Whether ``path`` means the one log in ``folder``, not all logs of a root."""
         return os.path.commonpath([os.path.abspath(path), folder]) == folder
 
     def refuse_if_held(self, folder: str) -> None:
-        """
+        """Check that nothing changes the log while it is read.
+
         Raises:
-            LogHeld: a broker or a run may change the log while it is read.
+            LogHeld: a broker or a run may change it.
         """
         self.system.refuse_if_held(self.system.root_of(folder), [self.system.name_of(folder)])
 
     def check_beside(
         self, question: Question, found: list[PartitionVerification], means: ProofTools
     ) -> StoreVerification | None:
-        """Check what lies beside the logs; may add to ``found``. None: there is nothing."""
+        """Check the files beside the logs; may add to ``found``. Returns None if there are none."""
         return None
 
 
@@ -107,48 +108,48 @@ class Proof(ABC):
 
 
 class ProvenRange(NamedTuple):
-    """From where on and up to where a record may be missing only for a reason."""
+    """The range of offsets in which a record may be missing only for a reason."""
 
-    start: int  # below it no reader looks
-    end: int  # at and above it nothing may be missing, and nothing supersedes
+    start: int  # readers get nothing below it
+    end: int  # from it on nothing may be missing, and nothing supersedes
 
 
 class PieceReader(Protocol):
     """Reads pieces of one log, one after the other."""
 
     def read(self, piece: ScanRange) -> PieceContents:
-        """What is wrong stands in the result."""
+        """Read a piece. Problems are in the result."""
         ...
 
     def close(self) -> None: ...
 
 
 class TransactionProof(Protocol):
-    """Holds the transaction indexes of a log against the transactions that the log itself tells."""
+    """Compares the transaction indexes of a log with the transactions by the log's own markers."""
 
     def problems(self, transactions: Int64Array, first_open: int | None) -> list[Problem]: ...
 
 
 class NoTransactions:
-    """Of a system that has none in its logs."""
+    """For a system without transactions in its logs."""
 
     def problems(self, transactions: Int64Array, first_open: int | None) -> list[Problem]:
         return []
 
 
 class LogProof(Proof):
-    """What a system brings whose logs are compared row by row."""
+    """The part in ``verify`` of a system whose logs are compared row by row."""
 
-    damage_remedy: str  # what to do where a file of records is damaged
-    has_start = True  # a log may begin later than it did, for retention took what lay below
-    words: Mapping[Finding, str] = {}  # what a finding means, where the system has other words
+    damage_remedy: str  # for a damaged file of records
+    has_start = True  # retention may move a log's start
+    words: Mapping[Finding, str] = {}  # findings in the system's own words
 
     @abstractmethod
     def reader(self, unit: ContentsUnit) -> PieceReader: ...
 
     @abstractmethod
     def rules(self, log: PartitionLog, config: Mapping[str, object]) -> RemovalRules:
-        """For ``log`` as it was."""
+        """The rules for ``log`` in its earlier state."""
 
     @abstractmethod
     def bounds(self, before: PartitionLog, after: PartitionLog) -> ProvenRange: ...
@@ -160,22 +161,22 @@ class LogProof(Proof):
         is_closed: bool,
         config: Mapping[str, object],
     ) -> tuple[list[Problem], list[str]]:
-        """What only the whole segment tells: problems of its indexes, and advice. ``parts``: all
-        its pieces, in order, each read to its end.
+        """Problems of a segment's indexes, and advice, which need the whole segment. ``parts`` are
+        all its pieces, in order, each read completely.
         """
         return [], []
 
     def judge_holes(
         self, log: PartitionLog, holes: Sequence[tuple[int, int]], config: Mapping[str, object]
     ) -> Sequence[Problem]:
-        """Damage or notes about ranges of offsets, first and end of each, that no segment has
-        between two that were read to their ends. By default compaction leaves them.
+        """Damage or notes about ranges of offsets (first, end) that are missing between two
+        segments that were read completely. By default compaction may leave such gaps.
         """
         return ()
 
     def snapshot(self, log: PartitionLog) -> Snapshot | None:
-        """The producers as of an offset from which on the log itself tells them; None: from its
-        start.
+        """The producers at an offset from which the log's batches continue. None means the batches
+        are complete from the log's start.
         """
         return None
 
@@ -183,17 +184,17 @@ class LogProof(Proof):
         return NoTransactions()
 
     def differences(self, before: PartitionLog, after: PartitionLog) -> list[Violation]:
-        """Side files that compaction must keep and that are not what they were."""
+        """Side files that compaction must keep and that have changed."""
         return []
 
 
 def proof_of(system: str) -> Proof:
-    """The proof of the system named so."""
+    """The proof of the system with this name."""
     proof: Proof = import_module(f"lastwrite.{system}.look.proof").PROOF
     return proof
 
 
 def log_proof_of(system: str) -> LogProof:
-    """The same, of a system whose logs are compared by rows."""
+    """The proof of a system whose logs are compared by rows."""
     proof: LogProof = import_module(f"lastwrite.{system}.look.proof").PROOF
     return proof

@@ -1,25 +1,25 @@
-"""Rows of contents: how ``verify`` speaks of every record and every batch of two logs at once.
+"""Rows of contents: the form in which ``verify`` compares every record and batch of two logs.
 
-A row is five uint64, so that rows of both logs sort and travel as one array:
+A row is five uint64, so that rows of both logs are sorted and moved as one array:
 
     word  of a record                                of a batch
     0     digest of the key, first lane              digest of the base offset, first lane
-    1     48 bits of the second lane · 16 flag bits  likewise
+    1     48 bits of the second lane · 16 flag bits  as for a record
     2     offset                                     base offset
     3     digest of value, headers and timestamp     delete horizon, or NO_HORIZON
-    4     its second lane, or its version            digest of what compaction must not touch in the
-                                                     header
+    4     its second lane, or its version            digest of the header fields that compaction
+                                                     must not change
 
-The top bits of word 0 choose the bucket, so that all that is said of a key lies in one. A record
-without a key and a control record have a "key" of their own: their offset.
+The top bits of word 0 choose the bucket, so all rows of a key are in one bucket. A record without a
+key and a control record have their offset as "key".
 
-A record has a version where its topic's last writes are not chosen by offset
-(``compaction.strategy``): its timestamp, or what a header of it says.
+A record has a version if its topic's last writes are not chosen by offset
+(``compaction.strategy``): its timestamp, or the number in a header.
 
-What a record cannot tell of itself (whether its transaction was aborted, whether a producer's state
-hangs on its batch) follows from batches elsewhere in the log. Of these a *fact* is noted, nine
+Some properties of a record depend on batches elsewhere in the log: whether its transaction was
+aborted, whether a producer's state depends on its batch. Of such batches a *fact* is stored, nine
 int64, in the order of the log. Facts are judged by themselves (see ``verify.batch_invariants``),
-and what follows for records is looked up by offset.
+and their consequences for records are looked up by offset.
 """
 
 from __future__ import annotations
@@ -29,46 +29,46 @@ ROW_BYTES = 8 * ROW_WORDS
 SEED_WORDS = 8
 FLAG_BITS = 16
 
-AFTER = 1  # of the log under proof; else of the log as it was
+AFTER = 1  # in the log under proof; otherwise in the log before
 BATCH = 32  # the row is of a batch
 
-# What a version is; with offsets there is none.
+# The kinds of versions; with offsets there are none.
 BY_OFFSET, BY_TIMESTAMP, BY_HEADER = range(3)
-NO_VERSION = -(1 << 63)  # without that header
+NO_VERSION = -(1 << 63)  # of a record without that header
 
-# Of a record.
+# Flags of a record.
 KEYLESS = 2
 TOMBSTONE = 4
 CONTROL = 8
 DUE = 16  # its batch's delete horizon has come
 IN_TRANSACTION = 1 << 14
-# looked up: data of an aborted transaction; a marker of whose transaction no batch was left
+# looked up: data of an aborted transaction, or a marker whose transaction has no batch left
 DISCARDABLE = 1 << 15
 
-# Of a batch.
-SIMPLE = 2  # without producer and leader epoch: what an older format becomes
+# Flags of a batch.
+SIMPLE = 2  # without producer and leader epoch, as a converted batch is
 OLD = 4  # of an older format
 EMPTY = 64  # without records
-HONEST = 128  # the largest timestamp in the header is that of its records
+HONEST = 128  # the header's largest timestamp is that of the records
 CODEC_SHIFT = 8  # three bits: the codec
-OWED = 1 << 15  # looked up: must stay, empty if need be
+OWED = 1 << 15  # looked up: the batch must stay, perhaps empty
 
-# Rows that sum up what was said of a key in later parts of the log (see ``verify.invariants``).
+# Rows that summarise the later parts of the log for a key (see ``verify.invariants``).
 CARRIED = 1 << 11
 GONE = 1 << 12  # the key's last record was a delete, and has been removed
 SEEN = 1 << 13  # the key's last record of the log under proof has been counted
 COUNTED = 1 << 14  # the key has been counted
 
-# What a reader counts on its way, by place in an int64 array.
+# The counts of a reader, by index in an int64 array.
 RECORDS, TOMBSTONES, KEYLESS_RECORDS, CONTROL_RECORDS, EMPTY_BATCHES, OLD_BATCHES = range(6)
 TALLIES = 6
 
-# A fact, by place.
+# The fields of a fact.
 BASE = 0  # first and last offset of the batch
 LAST = 1
-PRODUCER = 2  # -1: none
+PRODUCER = 2  # -1 if there is none
 EPOCH = 3  # of the producer
-KIND = 4  # one of those below
+KIND = 4  # one of the kinds below
 HORIZON = 5  # delete horizon, or NO_HORIZON
 TIME = 6  # the largest timestamp
 PRESENT = 7  # records
@@ -80,16 +80,16 @@ IDEMPOTENT_DATA = 0
 TRANSACTION_DATA = 1
 ABORT_MARKER = 2
 COMMIT_MARKER = 3
-EMPTIED_MARKER = 4  # a control batch without records: it says no more what it was
+EMPTIED_MARKER = 4  # a control batch without records: its type is lost
 OLD_DATA = 5
 SIMPLE_DATA = 6
 
-# A finished transaction, as facts tell it: an array of rows ascending by marker, by place.
+# The fields of a finished transaction, in an array of rows that ascends by marker.
 MARKER = 0  # offset of the marker
 OWNER = 1  # the producer
 VERDICT = 2  # ABORT_MARKER or COMMIT_MARKER
 LEFT = 3  # data batches left, empty ones too
-FIRST_LEFT = 4  # base offset of the first of them; -1: none
+FIRST_LEFT = 4  # base offset of the first of them; -1 if there is none
 LAST_LEFT = 5  # last offset of the last of them
 LEFT_RECORDS = 6
 TRANSACTION_WORDS = 7

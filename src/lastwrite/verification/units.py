@@ -1,5 +1,5 @@
-"""What travels between the driver of ``verify`` and its tasks: which pieces to read and by which
-rules, what was found in them, and which buckets to compare.
+"""The data exchanged between the driver of ``verify`` and its tasks: the pieces and rules for
+reading, the contents of pieces, and the buckets to compare.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class RowBlock:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FactBlock:
-    """Facts of one piece, in a scratch file, or with it where there is none."""
+    """Facts of one piece, in a scratch file, or in ``rows`` if there is no file."""
 
     path: str
     position: int
@@ -47,8 +47,8 @@ class FactBlock:
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """What facts say of records and batches: stretches of offsets, and base offsets behind them, in
-    a scratch file.
+    """The consequences of facts for records and batches, in a scratch file: ranges of offsets, then
+    base offsets.
     """
 
     path: str
@@ -68,21 +68,21 @@ def read_numbers(path: str, position: int, rows: int, columns: int) -> Int64Arra
 
 
 class RemovalRules(NamedTuple):
-    """Settings and bounds of a log that decide what may be missing from it."""
+    """Settings and bounds of a log that decide which records may be missing."""
 
     producer_expiration_ms: int = 0
-    # a delete of an older format may go if its file was last changed by then
+    # a delete of an older format may be removed if its file was last changed by this time
     old_tombstones_until_ms: int = -1
-    order: int = BY_OFFSET  # of the writes of a key, and the header that tells it
+    order: int = BY_OFFSET  # of a key's writes; ``header`` names the header with the version
     header: str = ""
-    max_keyless_ratio: float = 1.0  # of the records, that may be missing for want of a key
-    # by the settings that were given no segment may leave for its age or the log's size
+    max_keyless_ratio: float = 1.0  # the share of records that may be missing without a key
+    # the given settings let no segment expire by age or by the log's size
     keeps_start: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ContentsUnit:
-    """Pieces of one log that one task reads. ``seed`` None: there is nothing to compare with."""
+    """Pieces of one log for one task. ``seed`` is None if there is nothing to compare with."""
 
     partition: int
     is_after: bool
@@ -91,7 +91,7 @@ class ContentsUnit:
     bits: int
     seed: bytes | None
     now_ms: int | None
-    rules: RemovalRules | None  # None: as with ``seed``
+    rules: RemovalRules | None  # None if there is nothing to compare with
     config: Mapping[str, object]
     limits: Limits
     scratch: str | None
@@ -99,14 +99,14 @@ class ContentsUnit:
 
 @dataclass(slots=True)
 class PieceContents:
-    """What one piece holds."""
+    """The contents of one piece."""
 
     partition: int
     is_after: bool
     piece: ScanRange
     batches: int = 0
     tally: tuple[int, ...] = (0,) * TALLIES
-    first_offset: int = -1  # of the first batch; -1: there is none
+    first_offset: int = -1  # of the first batch; -1 if there is none
     next_offset: int = -1
     largest_timestamp: int = _NO_TIME
     largest_batch_bytes: int = 0
@@ -131,7 +131,7 @@ class CompareUnit:
     lookups: Lookups | None
     by_version: bool
     last_offset: int  # of the log
-    appended: tuple[int, int]  # where the log under proof has grown, and up to where it supersedes
+    appended: tuple[int, int]  # first offset appended since, and the end of those that supersede
     most_rows: int  # to hold at once
 
     @property
@@ -142,11 +142,11 @@ class CompareUnit:
 
 @dataclass(slots=True)
 class ComparisonResult:
-    """Counts as ``promises`` has them, and the first broken promises: (finding, offset, in the log
-    under proof).
+    """Counts as in ``invariants``, and the first broken promises: (finding, offset, whether in the
+    log under proof).
     """
 
     partition: int
     counts: Int64Array
     broken: list[tuple[int, int, bool]] = field(default_factory=list)
-    first_keyless: int = -1  # the lowest offset of a record that is missing for want of a key
+    first_keyless: int = -1  # the lowest offset of a missing record without a key
