@@ -1,1 +1,1 @@
-"""What Kafka keeps about itself: the metadata log, whose a log root is, its own topics."""
+"""Kafka's own metadata: the metadata log, the identity of log roots, and internal topics."""

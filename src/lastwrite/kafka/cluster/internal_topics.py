@@ -442,7 +442,7 @@ def _fields(
         problems.append(f"{message.name}: {error.problem}")
         return None
     if end < len(data):
-        problems.append(f"{message.name}: {len(data) - end} bytes behind the last field")
+        problems.append(f"{message.name}: {len(data) - end} bytes after the last field")
     return found
 
 
@@ -459,7 +459,7 @@ def _decode_members(members: list[dict[str, Any]]) -> None:
             problems: list[str] = []
             if len(said) >= 2:
                 version = MessageReader(said).integer(I16)
-                # A newer version only adds fields at the end; Kafka reads the fields that it knows.
+                # A newer version only adds fields at the end; Kafka ignores the unknown rest.
                 found = _fields(message, said, min(version, message.last), problems)
                 if found is not None and (not problems or version > message.last):
                     member[name] = {"version": version, **found}

@@ -45,7 +45,7 @@ _WORDS = {
     kernels.BAD_OFFSET: "offsets do not rise, or leave the batch or its segment",
     kernels.BAD_CODEC: "the batch has a compression codec that this release cannot read",
     kernels.BAD_RECORD: "a record's lengths do not fit its batch",
-    kernels.TRAILING: "bytes are left behind the batch's last record",
+    kernels.TRAILING: "bytes follow the batch's last record",
     kernels.BAD_CONTROL: "a control record has no type",
 }
 _CODECS = tuple(Codec)

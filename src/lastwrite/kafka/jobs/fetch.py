@@ -32,7 +32,7 @@ from lastwrite.storage.objects.promises import reject_if_broken
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """What is fetched, and how."""
+    """The options of a fetch."""
 
     include_active: bool = False
     copies: bool = False  # also copy segments of a tier, else they are referenced in place

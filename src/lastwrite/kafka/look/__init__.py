@@ -1,1 +1,1 @@
-"""Looking at a Kafka log without changing it."""
+"""Read-only views of Kafka logs: inspect, dump, read, verify and serve."""

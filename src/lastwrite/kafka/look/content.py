@@ -90,7 +90,7 @@ _NO_EPOCH = np.uint64(0xFFFFFFFF)  # leader epoch -1
 _WORDS = {
     kernels.BAD_RECORD: "a record's lengths do not fit its batch",
     kernels.BAD_OFFSET: "a record's offset does not rise, or leaves its batch",
-    kernels.TRAILING: "bytes are left behind the batch's last record",
+    kernels.TRAILING: "bytes follow the batch's last record",
 }
 
 

@@ -301,7 +301,7 @@ class _Dump:
         if kind is KafkaFileKind.TRANSACTION_INDEX:
             at, end = "last_offset", len(rows) * ABORTED_TRANSACTION.size
             if end < len(data):
-                words = f"{len(data) - end} bytes behind the last entry"
+                words = f"{len(data) - end} bytes after the last entry"
                 self.note(kafka_problem_of(CorruptLog(words, end), path))
         yield from (row for row in rows if row[at] >= self._wanted.offset)
 

@@ -113,7 +113,7 @@ class KafkaReading(Iterator[Row]):
                 Problem(
                     ProblemKind.RECOVERED,
                     f"offset {self.offset} is out of range: the log starts at {log.log_start}, where a "
-                    "consumer with auto.offset.reset=earliest goes on",
+                    "consumer with auto.offset.reset=earliest continues",
                     log.folder,
                 )
             )

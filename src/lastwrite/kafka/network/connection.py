@@ -390,7 +390,7 @@ class KafkaConnection:
         kind = RetriableError
         if isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError):
             kind = ConnectionBroken
-        if isinstance(error, ssl.SSLError):  # also where the broker refuses our certificate
+        if isinstance(error, ssl.SSLError):  # also if the broker rejects the client certificate
             wrong = f"no TLS: {(error.reason or str(error)).lower().replace('_', ' ')}"
             remedy = (
                 "check whether the listener uses TLS, and whether it requires a client certificate"

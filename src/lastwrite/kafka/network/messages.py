@@ -122,7 +122,7 @@ def decode(name: str, version: int, data: Buffer) -> Any:
     try:
         return entity_reader(kind)(body, 0)[0]
     except Exception as error:  # damaged bytes make kio raise many types
-        raise CorruptLog(f"no answer to {name}: {error}", at) from error
+        raise CorruptLog(f"not a response to {name}: {error}", at) from error
 
 
 def _class_of(name: str) -> str:

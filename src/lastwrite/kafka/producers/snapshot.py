@@ -73,7 +73,7 @@ def decode_snapshot(data: Buffer) -> tuple[ProducerEntry, ...]:
     if end > len(view):
         raise TruncatedLog(f"{header.producer_count} producers in {len(view)} bytes", 6)
     if end < len(view):
-        raise CorruptLog(f"{len(view) - end} bytes behind the last producer", end)
+        raise CorruptLog(f"{len(view) - end} bytes after the last producer", end)
     crc = google_crc32c.value(bytes(view[CRC_START:]))
     if crc != header.crc:
         raise CorruptLog(
