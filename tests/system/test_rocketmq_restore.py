@@ -304,7 +304,7 @@ def test_an_interrupt_names_what_is_restored_and_the_same_command_goes_on(
     trial: Trial,
 ) -> None:
     trial.dispatch()
-    told = "restored and not compacted yet: {}; the same command goes on from there"
+    told = "restored and not compacted yet: {}; run the same command again to continue"
     both = [f"table-{queue}" for queue in sorted(trial.topic.messages)]
     with trial.live.disposable():
         command = ["restore", str(trial.lost), "--from", trial.live.name_server, "--topic", "table"]

@@ -86,8 +86,7 @@ def test_what_a_plugin_reads_is_named_once_and_passed_over(
 ) -> None:
     names, said = taken(tmp_path, ROCKETMQ_S3, capsys)
     assert said == (
-        f"lastwrite: {tmp_path}/broker.conf: names unknown here are passed over: "
-        "objectStoreRegion\n"
+        f"lastwrite: {tmp_path}/broker.conf: unknown settings are ignored: objectStoreRegion\n"
     )
     RocketmqConfig.from_names(names)
     assert names["tieredStorageLevel"] == "FORCE"

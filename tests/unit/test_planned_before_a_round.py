@@ -69,7 +69,7 @@ def test_a_folder(root: Root, plan: Callable[[Path | str], tuple[Any, Any]]) -> 
     before, again = plan(root.path), plan(root.path)
     whole = read(again)
     clean(root.path)
-    with pytest.raises(CommitConflict, match="start it anew") as caught:
+    with pytest.raises(CommitConflict, match="run the query again") as caught:
         read(before)
     assert str(caught.value.path).endswith(".log")
     assert 7 <= read(plan(root.path)) <= whole

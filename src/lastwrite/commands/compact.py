@@ -1,9 +1,10 @@
-"""``plan`` and ``compact``: a path and settings in, a report out.
+"""``plan`` and ``compact``: compact the partitions at a path, or report what this would do.
 
     lastwrite.compact("/var/lib/kafka/orders-0", config={"delete.retention.ms": 0})
 
-A Spark session is taken or started; a log that a broker or another run holds is refused, save that
-``plan`` works beside a broker, and ``compact`` with ``to`` beside one of Kafka.
+Both use a Spark session or start one. A log that a broker or another run has locked is refused.
+There are two exceptions: ``plan`` works next to a broker, and so does ``compact`` with ``to`` for
+Kafka.
 """
 
 from __future__ import annotations
@@ -82,62 +83,61 @@ def compact(
     drop_keyless: bool = False,
     drop_expired_deletes: bool = False,
 ) -> CompactionReport:
-    """Do to each partition at ``path`` what its system's cleaner would do at ``now_ms``.
+    """Compact each partition at ``path`` as the cleaner of its system would do it at ``now_ms``.
 
     Args:
-        path: a log root, a partition's folder, or one of its files; or several, as a broker's
-            ``log.dirs``; or an archive of Kafka's or RocketMQ's topics, a folder or
+        path: a log root, a partition's folder, or one of its files; or several, such as a broker's
+            ``log.dirs``; or an archive of Kafka or RocketMQ topics, a folder or
             ``s3://bucket/prefix``.
-        to: a folder for cleaned copies, or of Kafka and RocketMQ an archive in a bucket, as
-            ``s3://bucket/prefix``; of an archive the copy is one, too. ``path`` is then left as it
-            is.
-        system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.
-        topic: the name of a topic, a shell pattern, or several of either; None: every topic.
-        partition: only this partition, or queue, of each topic; None: all.
-        config: settings under upstream's names, which hold where nobody else says otherwise; the
-            rest are the system's defaults. Of Kafka's topics ``cleanup.policy`` is that of topics
-            of which nothing is known.
-        now_ms: the clock, milliseconds since 1970; None: now.
-        exact: compare whole keys, not 96-bit fingerprints alone.
-        include_active: clean the active segment too: for archives that nobody appends to.
-        memory: of all processes together, in bytes or as ``"2g"``; None: a quarter of the
-            machine's. On a cluster: of the Python of one executor; None: 384 MiB a core.
-        spark: a session to use; None: one of our own on ``master`` with the settings ``conf``,
-            which the next call takes again. It takes some 200 MB until the process ends, or ten
-            minutes after the last call.
-        master: where a session of our own runs, as Spark names it; ``local[*]`` is all cores here.
-        conf: Spark's settings for that session.
-        progress: is told of stages, bytes done and notes; None: nobody is.
+        to: a folder for cleaned copies, or for Kafka and RocketMQ an archive in a bucket,
+            ``s3://bucket/prefix``. The copy of an archive is an archive. ``path`` is not changed.
+        system: ``kafka``, ``rocketmq`` or ``pulsar``. None means: detect it from the files.
+        topic: the name of a topic, a shell pattern, or several of either. None means all topics.
+        partition: only this partition or queue of each topic. None means all.
+        config: settings by upstream's names. They apply if the topic's own value is unknown; other
+            settings have the system's defaults. For Kafka, ``cleanup.policy`` applies to topics
+            whose settings are unknown.
+        now_ms: the current time, in milliseconds since 1970. None means the clock.
+        exact: compare whole keys, not only their 96-bit fingerprints.
+        include_active: also clean the active segment. For archives without writers.
+        memory: memory of all processes, in bytes or as ``"2g"``. None means a quarter of the
+            machine's. On a cluster: memory of one executor's Python; None means 384 MiB per core.
+        spark: the session to use. None means a session that Lastwrite starts on ``master`` with
+            ``conf``, and reuses in the next call. This session takes about 200 MB until the
+            process ends, or until ten minutes after the last call.
+        master: the Spark master of that session; ``local[*]`` means all cores of this machine.
+        conf: Spark settings of that session.
+        progress: receives stages, bytes done and notes.
         like_broker: rewrite and merge every segment of the range, changed or not, as the broker
             does.
-        keep_scans: keep beside the log, about 16 bytes a record, what need not be read again as
-            long as its segment is the same; use what earlier rounds kept. Such segments' checksums
-            are not proven again in this round. Not with ``exact``; of a log directory not in a
-            copy, and not on a cluster without a shared folder.
-        archive: of a live Pulsar topic (``path`` is ``persistent://…``), where what is brought of
-            it stays.
-        drop_keyless: of a Kafka topic, records without a key may go; without it a partition that
-            holds one is skipped.
-        drop_expired_deletes: a round also where nothing is dirty, so that deletes go whose time
-            has passed: of an archive, to which nobody will write. Not of Pulsar, whose compacted
-            ledgers keep no delete.
-        topic_config: settings of single topics of Kafka, whatever anybody else says of them: a
+        keep_scans: store the scan of each segment next to the log, about 16 bytes per record, and
+            use stored scans while their segment is unchanged. Such a segment's checksums are not
+            checked again in this round. Not with ``exact``. For a log directory, not with ``to``,
+            and not on a cluster without a shared folder.
+        archive: for a live Pulsar topic (``path`` is ``persistent://…``), the folder that keeps
+            the fetched ledgers.
+        drop_keyless: Kafka: drop records without a key. Otherwise, a partition that contains one
+            is skipped.
+        drop_expired_deletes: run a round even if nothing is dirty, to drop deletes whose time has
+            passed. For archives without writers. Not for Pulsar, whose compacted ledgers contain
+            no deletes.
+        topic_config: settings of single Kafka topics, which override all other sources: a
             dictionary by name or shell pattern, or triples of topic, name and value.
-        metadata: where the metadata of Kafka's cluster lies: a log root, or the folder
-            ``__cluster_metadata-0``, or a copy of either; None: in one of the roots, or nowhere.
+        metadata: the metadata of the Kafka cluster: a log root, its ``__cluster_metadata-0``, or a
+            copy of either. None means: use the one in the roots, if there is one.
 
-    A topic of Kafka of which nothing is known, neither there nor by the caller, is skipped, unless
-    ``topic`` or ``path`` names it; a pattern names none (docs/decisions/explicit-compact.md).
+    A Kafka topic without known settings is skipped, unless ``topic`` or ``path`` names it. A
+    pattern does not name it (docs/decisions/explicit-compact.md).
 
     Raises:
-        NotALog, InvalidConfig: nothing was begun.
-        LogHeld: a broker or another run holds the log; or a broker was killed on it, where that
-            matters.
+        NotALog, InvalidConfig: nothing was done.
+        LogHeld: a broker or another run has locked the log; or a broker was killed on it, for
+            systems where this matters.
         EnvironmentUnfit: Java or Spark is missing.
 
-    Damage and failures of single partitions do not raise: they stand in the report. A partition of
-    an archive to which another writer commits first is compacted again, ``ATTEMPTS`` times at most; its
-    report has the number of ``attempts``.
+    Damage and failures of single partitions do not raise. The report contains them. If another
+    writer commits to an archive's partition first, the partition is compacted again, at most
+    ``ATTEMPTS`` times; the report contains the number of ``attempts``.
     """
     options = Options(
         config=may_drop(config, drop_keyless),
@@ -188,16 +188,10 @@ def plan(
     drop_expired_deletes: bool = False,
     keep_scans: bool = False,
 ) -> CompactionReport:
-    """What ``compact`` would do, to the byte, writing nothing.
+    """Report exactly what ``compact`` would do, without writing.
 
-    Args:
-        path, system, topic, partition, config, now_ms, exact, include_active, memory: as for
-            ``compact``.
-        spark, like_broker, master, conf, progress, archive, topic_config, metadata: as well.
-        drop_keyless, drop_expired_deletes: as well.
-        keep_scans: as well, of archives in a bucket; of others everything is read.
-
-    Raises: what ``compact`` raises.
+    Arguments and errors are those of ``compact``. ``keep_scans`` has an effect only for archives in
+    a bucket; other logs are read completely.
     """
     options = Options(
         config=may_drop(config, drop_keyless),
@@ -231,7 +225,7 @@ def _now() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CompactRequest:
-    """What one call asks for."""
+    """The arguments of one call."""
 
     paths: Sequence[str]
     system: str | None
@@ -247,7 +241,7 @@ class _CompactRequest:
 
 
 def _run_anywhere(asked: _CompactRequest, archive: str | None) -> CompactionReport:
-    """A round on what lies at some paths, or on a topic of a live cluster."""
+    """Run a round on the logs at some paths, or on a topic of a live cluster."""
     use(store_settings(asked.options.config))
     live = [path for path in asked.paths if path.startswith(SCHEME)]
     if not live:
@@ -278,7 +272,7 @@ def _run_anywhere(asked: _CompactRequest, archive: str | None) -> CompactionRepo
             path=path,
             remedy="give --archive a folder that all of them have",
         )
-    from lastwrite.pulsar.live import compact_live  # its network is for nobody else
+    from lastwrite.pulsar.live import compact_live  # imports network modules
 
     def run(folder: str, name: str, options: Options) -> CompactionReport:
         return _run(replace(asked, paths=[folder], system="pulsar", topic=name, options=options))
@@ -325,7 +319,7 @@ def _run(asked: _CompactRequest) -> CompactionReport:
             reject_foreign(folders)
         _hold(system, partitions, options, stack)
         if not options.dry_run and options.to is None:
-            # While they are held, and when Spark has ended.
+            # After Spark has ended, and before the locks are released.
             stack.push(partial(_recover, system, folders, options.config))
         where = asked.spark, asked.master, asked.memory, asked.conf
         runner, memory_plan = stack.enter_context(runner_for(*where, progress, system=system.name))
@@ -349,7 +343,7 @@ def _run(asked: _CompactRequest) -> CompactionReport:
 
 
 def _seen_by_all(system: System, folders: Sequence[str], to: str | None) -> list[str]:
-    """What each worker of a cluster must see: of each root one partition, and where copies go."""
+    """The folders that each worker of a cluster must see: one partition per root, and ``to``."""
     firsts = {system.root_of(folder): folder for folder in reversed(folders)}
     return [*firsts.values(), *([to] if to is not None and os.path.isdir(to) else [])]
 
@@ -360,8 +354,12 @@ def _hold(
     options: Options,
     stack: contextlib.ExitStack,
 ) -> None:
-    """Hold what the round changes until the ``stack`` ends; of what it only reads see that nobody
-    else holds it. ``partitions``: by root.
+    """Lock the partitions that the round changes until ``stack`` is closed.
+
+    Partitions that are only read must not be locked by another process. ``partitions`` is by root.
+
+    Raises:
+        LogHeld: another process has locked one of them.
     """
     for root, names in sorted(partitions.items()):
         system.refuse_unclean(root, options.config)
@@ -373,9 +371,10 @@ def _hold(
 
 
 def _reject_copy(system: System, root: str, options: Options) -> None:
-    """
+    """Reject a copy of a log that a broker has open, if the system does not allow it.
+
     Raises:
-        LogHeld: a broker has the log, and of this system's no copy can be made then.
+        LogHeld: a broker has the log open.
     """
     broker = None if options.to is None else system.broker_of(root)
     if broker is not None and not system.copies_beside_a_broker:
@@ -387,8 +386,9 @@ def _reject_copy(system: System, root: str, options: Options) -> None:
 
 
 def _add_figures(report: CompactionReport, before: Requests, runner: Runner) -> None:
-    """Where the time went, and what this process has asked of buckets since ``before``, and the
-    workers.
+    """Add the time of each stage, and the requests to buckets since ``before``.
+
+    The requests include those of the workers.
     """
     report.profile = {name: stage.figures() for name, stage in runner.profile.items()}
     found = asked_of_buckets() - before + runner.asked()
@@ -396,7 +396,7 @@ def _add_figures(report: CompactionReport, before: Requests, runner: Runner) -> 
 
 
 def _account(context: Context, folders: Sequence[str], report: CompactionReport) -> None:
-    """Add the files beside the logs, which the round left as they are or did not copy."""
+    """Add the files next to the logs that the round did not change or did not copy."""
     options = context.options
     if options.dry_run:
         return
@@ -408,7 +408,7 @@ def _account(context: Context, folders: Sequence[str], report: CompactionReport)
 
 
 def _state(folder: str) -> tuple[int, int] | None:
-    """When a file last came or went in the folder."""
+    """The inode and the modification time of a folder. Returns None if it cannot be read."""
     try:
         seen = os.stat(folder)
     except OSError:
@@ -471,7 +471,7 @@ def _clear_up(
     report: CompactionReport,
     tell_what_stays: Callable[[], None] | None,
 ) -> None:
-    """After partitions that failed, as on a full disk: remove what was written aside, or name it."""
+    """After failures, such as a full disk: delete unfinished files, or name them in a note."""
     failed = [
         folder
         for folder, each in zip(folders, report.partitions, strict=True)
@@ -490,18 +490,19 @@ def _recover(
     kind: type[BaseException] | None,
     *_: object,
 ) -> None:
-    """After a round that was broken off: what its tasks had written aside nobody knows any more."""
+    """After an interrupted round: delete the unfinished files of its tasks."""
     if kind is not None:
         for folder in folders:
-            with contextlib.suppress(LogError, OSError):  # then the next round does it
+            with contextlib.suppress(LogError, OSError):  # the next round retries
                 if system.why_unmanaged(folder, config) is None:
                     system.recover(folder)
 
 
 def _reject_log_root(system: System, folders: Sequence[str], to: str) -> None:
-    """
+    """Reject copying an archive into a log root: the copy is an archive, which no broker reads.
+
     Raises:
-        InvalidConfig: of an archive the copy is one, which no broker would take there.
+        InvalidConfig: ``to`` is a log root, and one of the folders is in an archive.
     """
     archives = (system.archive_of(folder) for folder in folders)
     archive = next((each for each in archives if each is not None), None)
@@ -514,11 +515,11 @@ def _reject_log_root(system: System, folders: Sequence[str], to: str) -> None:
 
 
 def _reject_one_place_for_two(system: System, folders: Sequence[str]) -> None:
-    """Copies of two partitions of one name would lie in one folder.
+    """Reject partitions whose copies would be in the same folder.
 
     Raises:
-        InvalidConfig: there are two of one name, or stores of a system whose copies share files of
-            settings.
+        InvalidConfig: two partitions have the same name; or there are several RocketMQ stores,
+            whose copies would share files of settings.
     """
     seen: dict[TopicPartition, str] = {}
     for folder in folders:
@@ -543,7 +544,7 @@ def _note_quarantine(
     in_place: bool,
     progress: Progress,
 ) -> None:
-    """Say of each partition whether the cleaner had set it aside; what was cleaned now is released."""
+    """Add to the report which partitions the cleaner had set aside; release the cleaned ones."""
     by_root: dict[str, dict[TopicPartition, PartitionReport]] = {}
     for folder, each in zip(folders, report.partitions, strict=True):
         by_root.setdefault(system.root_of(folder), {})[each.name] = each

@@ -1,4 +1,4 @@
-"""A file of settings: our own, or a broker's or client's, which is taken whole."""
+"""Settings from a file, which may also be the complete file of a broker or a client."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from lastwrite.rocketmq.rules.dispatch_settings import DispatchConfig
 from lastwrite.rocketmq.rules.settings import RocketmqConfig
 
 _TABLES = (KafkaTopicConfig, RocketmqConfig, DispatchConfig, PulsarConfig)
-_MOST = 8  # names that the note says
+_MOST = 8  # names in the note
 
 
 def known_and_passed_over(
     names: Mapping[str, object], path: str
 ) -> tuple[dict[str, object], str | None]:
-    """The settings of a file that a system of ours knows, and a sentence about the others.
+    """The known settings of a file, and a note on the unknown ones.
 
-    A broker's file may hold whatever its plugins, its version or its vendor read, so such a name
-    is no error there; where it looks like a slip, the sentence asks.
+    A broker's file may contain settings of its plugins, its version or its vendor. So an unknown
+    name is not an error. If it resembles a known name, the note suggests that name. The note is
+    None if all names are known.
     """
     with_effect = sorted(
         {*CleanerConfig.field_of(), *STORE_NAMES, *LIVE_NAMES, *CLIENT_NAMES, *SERVE_NAMES}.union(
@@ -48,4 +49,4 @@ def known_and_passed_over(
         return known, None
     said = [*sorted(slips), *sorted(others)]
     more = f" and {len(said) - _MOST:,} more" if len(said) > _MOST else ""
-    return known, (f"{path}: names unknown here are passed over: {', '.join(said[:_MOST])}{more}")
+    return known, (f"{path}: unknown settings are ignored: {', '.join(said[:_MOST])}{more}")

@@ -1,6 +1,6 @@
-"""``dump``: what lies in a log, row by row, as dictionaries ready for JSON.
+"""``dump``: the contents of a log as rows, dictionaries that can be written as JSON.
 
-Chooses the system; its ``look/dump.py`` does the rest.
+This module selects the system; its ``look/dump.py`` does the work.
 """
 
 from __future__ import annotations
@@ -46,43 +46,42 @@ def dump(
     Args:
         path: a log root, a partition's folder, or one file of either (segment, index, snapshot,
             checkpoint …).
-        system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.
-        topic, partition: only this topic, only this partition of each; None: all.
-        batches: one row a batch instead: headers, checksums verified, records not decoded.
-        index: one row an entry of the offset, time and transaction indexes instead.
-        offset: nothing below this offset.
-        last: of each partition the last so many rows of all that the others ask for.
-        start: Pulsar: from this message on, ``LEDGER:ENTRY``.
-        limit: at most so many rows.
-        time_ms: Kafka: from the first record on that is of this time or later, milliseconds since
-            1970. RocketMQ: from the first message on that was stored then or later. Pulsar:
-            messages that were published then or later.
+        system: ``kafka``, ``rocketmq`` or ``pulsar``. None means: detect it from the files.
+        topic, partition: only this topic, and this partition of each. None means all.
+        batches: one row per batch instead: header fields, with the checksum checked; the records
+            are not decoded.
+        index: one row per entry of the offset, time and transaction indexes instead.
+        offset: only records at this offset or above.
+        last: only the last rows of each partition, this many, of all that the other arguments
+            select.
+        start: Pulsar: start at this message, ``LEDGER:ENTRY``.
+        limit: at most this many rows.
+        time_ms: start at the first record of this time or later, in milliseconds since 1970.
+            RocketMQ: by store time. Pulsar: only messages published then or later.
         key: only records with exactly this key.
-        decode: say in a field ``decoded`` what the records of Kafka's own topics mean, the
-            cluster's metadata log (``topic="__cluster_metadata"``, or its folder, or a
-            ``.checkpoint`` of it) among them; of other topics, which keys and values are text.
-        spark: taken as by the other commands, and not needed: rows come in order, from this
+        decode: add a field ``decoded`` to records of Kafka's internal topics, including the
+            metadata log (``topic="__cluster_metadata"``, its folder, or a ``.checkpoint`` of it).
+            In other topics, it marks keys and values that are text.
+        spark: accepted as in other commands, and not used. Rows are read in order, in this
             process.
+        decoding: formats and schemas of keys and values, see ``DecodingConfig``. Rows get a field
+            ``decoded``, with ``problem`` if ``on_bad`` is ``null``.
 
-        decoding: what keys and values are decoded from, see ``DecodingConfig``: what they mean is
-            in a field ``decoded`` then, with ``problem`` where ``on_bad`` is ``null``.
+    For a RocketMQ store, ``partition`` is the queue, ``key`` is one of a message's keys, and
+    ``batches`` does not split inner batches. These arguments are only for RocketMQ:
 
-    Of a RocketMQ store ``partition`` is the queue, ``key`` one of a message's keys, ``batches``
-    leaves inner batches whole, and these are its own:
-
-        commit_log_offset: the message at this address in the commit log.
+        commit_log_offset: the message at this physical offset of the commit log.
         unique_key: the messages with this unique key.
-        message_id: the message that this id names.
-        compacted: what the compaction logs have, not the commit log.
-        config: ``storePathCommitLog`` and ``readOnlyCommitLogStorePaths`` where the commit log lies
-        elsewhere.
-        say: is told what was not found as a broker would have found it; None: nobody is.
+        message_id: the message with this id.
+        compacted: the compaction logs instead of the commit log.
+        config: ``storePathCommitLog`` and ``readOnlyCommitLogStorePaths``, if the commit log is in
+            another folder.
+        say: called with a note if a message was not found in the way that a broker finds it.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: before the first row.
-        CorruptLog: after the last row, the first problem that was met; nothing that is whole was
-            left out.
-        BadValue: a key or value is not what its schema says.
+        CorruptLog: the first damage, raised after the last row. All intact rows were returned.
+        BadValue: a key or value does not match its schema.
     """
     wanted = DecodingConfig.of(decoding)
     if wanted.is_raw:
@@ -91,7 +90,7 @@ def dump(
         raise InvalidConfig("formats are for records, and decode is for Kafka's own topics")
     else:
         require_arrow()
-        from lastwrite.rows.messages import MessageDecoder  # not before it is needed
+        from lastwrite.rows.messages import MessageDecoder  # only if needed
 
         made = MessageDecoder(wanted).rows
     address.use(store_settings(config))
@@ -99,7 +98,7 @@ def dump(
     if last is not None and last < 1:
         raise InvalidConfig(f"the last {last}", remedy="ask for one or more")
     found, path = system_of(str(path), system), str(path)
-    missed = None  # RocketMQ's lookups say it themselves
+    missed = None  # lookups in RocketMQ stores report this themselves
     if limit is None or limit > 0:
         missed = _missed(key=key, message_id=message_id, offset=offset, time_ms=time_ms)
     if found == PULSAR:
@@ -113,7 +112,7 @@ def dump(
             decode=decode or None,
             config=others or None,
         )
-        from lastwrite.pulsar.look.dump import (  # not before it is needed
+        from lastwrite.pulsar.look.dump import (  # only if needed
             TopicDumpRequest,
             dump_topics,
         )
@@ -135,7 +134,7 @@ def dump(
     if start is not None:
         raise InvalidConfig("start is for Pulsar", path=path, remedy="give offset")
     if found == ROCKETMQ:
-        from lastwrite.rocketmq.look.dump import (  # not before it is needed
+        from lastwrite.rocketmq.look.dump import (  # only if needed
             StoreDumpRequest,
             dump_store,
         )
@@ -166,7 +165,7 @@ def dump(
         compacted=compacted or None,
         config=others or None,
     )
-    from lastwrite.kafka.look.dump import LogDumpRequest, dump_logs  # not before it is needed
+    from lastwrite.kafka.look.dump import LogDumpRequest, dump_logs  # only if needed
 
     logs = LogDumpRequest(
         batches=batches,
@@ -182,10 +181,10 @@ def dump(
 
 
 def _refuse(system: str, path: str, remedy: str | None = None, **given: object) -> None:
-    """Refuse what is for other systems.
+    """Reject arguments for other systems.
 
     Raises:
-        InvalidConfig: it names the first that is given.
+        InvalidConfig: the first such argument.
     """
     for name, value in given.items():
         if value is not None:
@@ -201,14 +200,14 @@ _MISSED = {
 
 
 def _missed(**given: object) -> str | None:
-    """What to say where a lookup finds nothing; None: nothing was looked up."""
+    """The note for a lookup without results. Returns None if nothing was looked up."""
     return next((_MISSED[name] for name in _MISSED if given[name] is not None), None)
 
 
 def _saying_none(
     rows: Iterator[Row], words: str | None, say: Callable[[str], None]
 ) -> Iterator[Row]:
-    """The rows; ``say`` is told if a lookup gave none."""
+    """The rows. If there are none, ``say`` is called with ``words``."""
     is_found = False
     for row in rows:
         is_found = True
@@ -222,4 +221,4 @@ def _same(rows: Iterator[Row]) -> Iterator[Row]:
 
 
 def _nobody(text: str) -> None:
-    """Where nobody listens."""
+    """Ignore a note."""

@@ -1,9 +1,9 @@
-"""``explain``: why a partition is not clean, why a key has duplicates, why a delete is still there;
-and until when.
+"""``explain``: why a partition, a duplicate or a delete is not cleaned yet, and when it will be.
 
     lastwrite.explain("/var/lib/kafka/orders-0", key=b"order-7")
 
-Chooses the system; ``explanation.partition`` does the rest, in this process. Nothing is written.
+This module selects the system; ``explanation.partition`` does the work, in this process. Nothing is
+written.
 """
 
 from __future__ import annotations
@@ -41,25 +41,26 @@ def explain(
     metadata: str | None = None,
     drop_keyless: bool = False,
 ) -> ExplainReport:
-    """Why the partitions at ``path`` are not clean, and when that changes under today's settings.
+    """Explain why the partitions at ``path`` are not clean, and when this changes.
+
+    It assumes that the settings stay the same. It does not start Spark and changes nothing.
 
     Args:
         path: a log root, or a partition's folder.
-        system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.
-        topic, partition: which of what lies there, as for ``compact``; None: all.
-        config: settings under upstream's names, as ``compact`` takes them.
-        now_ms: the clock, milliseconds since 1970; None: now.
-        key: every record of this key is listed, each with why it is still there and when it goes.
-        include_active: the active segment counts as closed, as with ``compact``.
-        memory: what may be used at once, in bytes or as ``"2g"``.
-        progress, topic_config, metadata: as for ``compact``.
-        drop_keyless: as ``compact`` takes it.
+        system: ``kafka``, ``rocketmq`` or ``pulsar``. None means: detect it from the files.
+        topic, partition: selection as for ``compact``. None means all.
+        config: settings by upstream's names, as for ``compact``.
+        now_ms: the current time, in milliseconds since 1970. None means the clock.
+        key: list every record of this key, why it is still in the log, and when it is removed.
+        include_active: treat the active segment as closed, as ``compact`` does.
+        memory: memory limit, in bytes or as ``"2g"``.
+        progress, topic_config, metadata, drop_keyless: as for ``compact``.
 
     Raises:
         NotALog, InvalidConfig: nothing was read.
 
-    Starts no Spark, and changes nothing. Damage, and partitions that a broker or another run holds,
-    do not raise: they stand in the report.
+    Damage, and partitions that a broker or another run has locked, do not raise. The report
+    contains them.
     """
     address.use(store_settings(config))
     options = Options(

@@ -1,9 +1,7 @@
-"""``fetch``: topics into an archive, from files and live clusters: Kafka's and Pulsar's; and from
-stores of RocketMQ.
+"""``fetch``: copies topics from files or live clusters into an archive.
 
-Of Pulsar, what folders give is taken first, so a live cluster is asked for the rest alone:
-offloaded ledgers from a copy of the bucket, the others and the open one from the bookies that serve
-them.
+For Pulsar, folders are read first, and only the rest is requested from a live cluster. For example,
+offloaded ledgers come from a copy of the bucket, and the other ledgers from the bookies.
 """
 
 from __future__ import annotations
@@ -64,62 +62,59 @@ def fetch(
     accepts_gap: bool = False,
     progress: Progress | None = None,
 ) -> FetchReport | LogsFetched:
-    """Bring topics into the archive ``to``; it may be fetched into again, which adds what is new.
+    """Copy topics into the archive ``to``. Fetching again adds new records.
 
     Args:
-        sources: of Kafka log roots, partitions' folders, or copies of them; a broker may be at
-            work; or a broker's tier (KIP-405); or one live cluster,
-            ``kafka://HOST:PORT[,HOST:PORT…]``. Of RocketMQ stores, or compaction logs in them; or
-            a live cluster's name servers, ``rocketmq://HOST:PORT[,HOST:PORT…][/BROKER]``. Of
-            Pulsar folders of a bucket's objects, of MapFiles, of bookies (entry logs, journals), of
-            which topic folders are made; ``persistent://…`` is a topic of a live cluster, with all
-            its partitions if it names none; or topic folders, or an archive, for an archive as that
-            of Kafka's topics. A live topic alone goes straight into such an archive, unless topic
-            folders lie at ``to``.
-        to: the archive: a folder, which is made where there is none, or of Kafka, RocketMQ, and
-            Pulsar's topic folders and live topics, also a bucket's address, as
-            ``s3://bucket/prefix``.
-        topic: of folders, that one alone, with all its partitions if it names none; of Kafka and
-            RocketMQ also a shell pattern, or several of either.
-        partition: of Kafka and RocketMQ, this partition or queue alone of each topic.
-        metadata: of Kafka, where the cluster's metadata lies, as for ``compact``.
-        metadata, cursor: of Pulsar's folders, what was exported of the topic's ledgers and of its
-            compaction, see ``pulsar.store.exported_metadata``; ``metadata`` may be a folder of many
-            topics'.
-        copies: copy a bucket's objects, instead of linking them; of Kafka, segments of a tier,
-            instead of naming them where they lie.
-        recover: of an open ledger in bookies' files, also entries that no writer had confirmed; of
-            a live topic of Pulsar what is whole around entries that no bookie has, into a topic
-            folder.
-        include_active: of Kafka, the active segment too, up to the high watermark; of RocketMQ the
-            active file.
-        keep_scans: of Kafka's log directories, leave beside each segment in the archive what a
-            scan of it finds, as ``compact`` does; the log is read twice for it.
-        memory: of Kafka and RocketMQ, of this process, in bytes or as ``"2g"``; None: a quarter of
-            all.
-        topic_config: of Kafka, settings of single topics, as for ``compact``; of a live RocketMQ
-            cluster ``cleanup.policy=compact`` of a topic that no broker compacts.
-        config: of Pulsar, where the cluster is, under the names of a ``broker.conf``; of Kafka as
-            for ``compact``, and of a live cluster what a client needs, under its names; of RocketMQ
-            ``delete.retention.ms``: how long those who compact the store keep deletes, which a
-            broker does not; and of a live cluster what a client needs.
-        rate: of a live cluster, of Pulsar into an archive, bytes a second at most, as ``"50m"``;
-            None: any.
-        sets_aside: of Kafka, where the log does not go on where the archive ends, set aside what
-            the archive has that the log has not, of a log directory all of it, and go on; without
-            it such a partition is refused.
-        accepts_gap: where a log begins behind the archive's end, go on and note what lay between
-            as lost: the manifest has it, and commands name it.
-        progress: is told of stages, bytes done and notes; None: nobody is.
+        sources: Kafka: log roots, partition folders, or copies of them, even while a broker runs;
+            a broker's tier (KIP-405); or one live cluster, ``kafka://HOST:PORT[,HOST:PORT…]``.
+            RocketMQ: stores, or compaction logs in them; or the name servers of a live cluster,
+            ``rocketmq://HOST:PORT[,HOST:PORT…][/BROKER]``. Pulsar: folders of a bucket's objects,
+            of MapFiles, or of bookies (entry logs, journals), which become topic folders; or
+            ``persistent://…``, a topic of a live cluster, with all its partitions if it names
+            none; or topic folders or an archive, which become an archive like Kafka's. A live
+            topic alone is written to such an archive, unless ``to`` contains topic folders.
+        to: the archive: a folder, which is created if needed. For Kafka, RocketMQ, and Pulsar's
+            topic folders and live topics also the address of a bucket, ``s3://bucket/prefix``.
+        topic: only this topic of the folders, with all its partitions if it names none. Kafka and
+            RocketMQ: also a shell pattern, or several of either.
+        partition: Kafka, RocketMQ: only this partition or queue of each topic.
+        metadata: Kafka: the metadata of the cluster, as for ``compact``.
+        metadata, cursor: Pulsar folders: the exported metadata of the topic's ledgers and of its
+            compaction, see ``pulsar.store.exported_metadata``. ``metadata`` may be a folder for
+            many topics.
+        copies: copy the objects of a bucket instead of linking them. Kafka tiers: copy the
+            segments instead of referring to them.
+        recover: include entries of an open ledger in bookies' files that no writer confirmed. Live
+            Pulsar topic: fetch the intact entries around lost ones into a topic folder.
+        include_active: Kafka: also the active segment, up to the high watermark. RocketMQ: also
+            the active file.
+        keep_scans: Kafka log directories: store the scan of each segment in the archive, as
+            ``compact`` does. The log is read twice for this.
+        memory: Kafka, RocketMQ: memory of this process, in bytes or as ``"2g"``. None means a
+            quarter of the machine's.
+        topic_config: Kafka: settings of single topics, as for ``compact``. Live RocketMQ cluster:
+            ``cleanup.policy=compact`` for a topic that no broker compacts.
+        config: Pulsar: the address of the cluster, by the names of ``broker.conf``. Kafka: as for
+            ``compact``. RocketMQ: ``delete.retention.ms``, how long deletes are kept by whatever
+            compacts the store; a broker does not keep them. Live clusters: the settings of a
+            client, by its names.
+        rate: live cluster (Pulsar: into an archive): maximum bytes per second, such as ``"50m"``.
+            None means no limit.
+        sets_aside: Kafka: if the log does not continue where the archive ends, set aside the
+            archived records that the log lacks (log directory: all archived records), and
+            continue. Otherwise, such a partition is refused.
+        accepts_gap: if a log begins after the end of the archive, continue and record the offsets
+            in between as lost. The manifest contains the gap, and commands report it.
+        progress: receives stages, bytes done and notes.
 
     Raises:
-        NotALog: a source holds nothing of Pulsar's, the cluster has no such topic.
-        EnvironmentUnfit: kio is not installed, by which a live Kafka is spoken to.
-        InvalidConfig: it is not said which ledgers are wanted, or where the cluster is.
+        NotALog: a source contains no log, or the cluster has no such topic.
+        EnvironmentUnfit: kio, the client library for a live Kafka cluster, is not installed.
+        InvalidConfig: the ledgers or the address of the cluster are not given.
         LogHeld: another run works on a topic's folder.
         RemoteFailed: the cluster does not answer.
-        LogError: a file cannot be read or written. What is damaged or missing is in the report
-            instead.
+        LogError: a file cannot be read or written. Damage and missing data do not raise; the
+            report contains them.
     """
     address.use(store_settings(config))
     sources = paths_of(sources)
@@ -167,10 +162,10 @@ def fetch(
         if whose == ROCKETMQ:
             if keep_scans:
                 raise InvalidConfig("keep_scans is for Kafka", remedy="leave it out")
-            from lastwrite.rocketmq.jobs.fetch import fetch_queues  # not before it is needed
+            from lastwrite.rocketmq.jobs.fetch import fetch_queues  # only if needed
 
             return fetch_queues(logs, to, stated, include_active, memory, progress, accepts_gap)
-        from lastwrite.kafka.jobs import fetch as from_logs  # not before it is needed
+        from lastwrite.kafka.jobs import fetch as from_logs  # only if needed
 
         wanted = from_logs.FetchRequest(
             include_active=include_active,
@@ -217,10 +212,10 @@ def fetch(
 
 
 def _reject_nothing_at(folder: str) -> None:
-    """Refuse a folder that is not there, or that has log roots of Kafka below it and no ledgers.
+    """Reject a missing folder, or one with Kafka log roots below it instead of ledgers.
 
     Raises:
-        NotALog: which path to give.
+        NotALog: with the path to give instead.
     """
     if os.path.exists(folder) and not os.path.isdir(folder):
         raise NotALog("a file, and fetch takes folders", path=folder, remedy="give its log root")
@@ -235,11 +230,12 @@ def _reject_nothing_at(folder: str) -> None:
 
 
 def _whose(source: str) -> str | None:
-    """The system whose logs lie there, Kafka or RocketMQ; None: Pulsar's ledgers may lie anywhere,
-    under any name.
+    """The system of the logs at ``source``, Kafka or RocketMQ.
+
+    Returns None for any other folder, because Pulsar's ledgers can have any path and name.
 
     Raises:
-        NotALog: a store of RocketMQ without a compaction log.
+        NotALog: a RocketMQ store has no compaction log.
     """
     found = system_of(source)
     if found == ROCKETMQ:
@@ -251,7 +247,7 @@ def _whose(source: str) -> str | None:
 
 
 def _are_topics(sources: Sequence[str]) -> bool:
-    """Whether all are topic folders of Pulsar, archives of such, or archives of topics."""
+    """Whether all are Pulsar topic folders, or archives of topics."""
     return all(PULSAR in systems_at(source) or locate(source) is not None for source in sources)
 
 
@@ -263,8 +259,8 @@ def _into_archive(
     progress: Progress,
     accepts_gap: bool,
 ) -> FetchReport:
-    """Bring topics that lie in topic folders, or in another archive."""
-    from lastwrite.pulsar.store import archiving  # not before it is needed
+    """Fetch topics from topic folders or from another archive."""
+    from lastwrite.pulsar.store import archiving  # only if needed
 
     if not is_address(to) and next(topics_below(os.path.abspath(to)), None) is not None:
         raise InvalidConfig(
@@ -284,8 +280,8 @@ def _with_live(
     config: Mapping[str, object],
     progress: Progress,
 ) -> FetchReport:
-    """Bring topics of live clusters: first what the folders have of them."""
-    from lastwrite.pulsar.live import fetch_into_archive, lists_of  # its network is for nobody else
+    """Fetch topics of live clusters, reading the folders first."""
+    from lastwrite.pulsar.live import fetch_into_archive, lists_of  # imports network modules
 
     topics: list[FetchedTopic] = []
     for url in urls:
@@ -312,7 +308,7 @@ def _from_folders(
     copies: bool,
     lists: Mapping[TopicName, ExportedMetadata],
 ) -> tuple[FetchedTopic, ...]:
-    """What folders have of a topic's ledgers, by the cluster's lists of them, if anything."""
+    """A topic's ledgers that the folders contain, found by the cluster's lists of ledgers."""
     try:
         return (
             fetching.fetch(folders, archive, url, copies=copies, lists=lists).topics

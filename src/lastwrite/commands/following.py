@@ -1,6 +1,4 @@
-"""Which live clusters an archive can follow: by the scheme of a source's url, the system, and the
-one function by which it is followed.
-"""
+"""The live clusters that an archive can follow: URL scheme, system and implementation."""
 
 from __future__ import annotations
 
@@ -27,14 +25,14 @@ class _Scheme(NamedTuple):
 
 
 def _kafka(wanted: FollowRequest) -> FollowResult:
-    from lastwrite.kafka.following import KafkaFollowResult  # its network is for nobody else
+    from lastwrite.kafka.following import KafkaFollowResult  # imports network modules
 
     return KafkaFollowResult(wanted)
 
 
 def _rocketmq(wanted: FollowRequest) -> FollowResult:
     if any(source.startswith(f"{ROCKETMQ_SCHEME}/") for source in wanted.sources):
-        from lastwrite.rocketmq.following_copy import CopyFollowResult  # a path, and no name server
+        from lastwrite.rocketmq.following_copy import CopyFollowResult  # a path, not a name server
 
         return CopyFollowResult(wanted)
     from lastwrite.rocketmq.following import RocketmqFollowResult  # as above
@@ -58,33 +56,33 @@ _SCHEMES = {
 def _scheme_of(sources: Sequence[str]) -> _Scheme:
     """
     Raises:
-        InvalidConfig: they are not of one scheme, or of one that nothing follows.
+        InvalidConfig: they have different schemes or an unsupported one.
     """
     found = {scheme for scheme in _SCHEMES if any(each.startswith(scheme) for each in sources)}
     if len(found) == 1 and all(each.startswith(tuple(found)) for each in sources):
         return _SCHEMES[found.pop()]
     strange = next((each for each in sources if not each.startswith(tuple(_SCHEMES))), None)
     raise InvalidConfig(
-        "sources of several systems" if strange is None else f"{strange} is no live cluster",
+        "sources of several systems" if strange is None else f"{strange} is not a live cluster",
         remedy=f"one of: {', '.join(f'{scheme}…' for scheme in _SCHEMES)}",
     )
 
 
 def system_of_sources(sources: Sequence[str]) -> str:
-    """The system of the clusters at these urls.
+    """The system of the clusters at these URLs.
 
     Raises:
-        InvalidConfig: they are not of one system, or of one that nothing follows.
+        InvalidConfig: they have different schemes or an unsupported one.
     """
     return _scheme_of(sources).system
 
 
 def open_followed(wanted: FollowRequest) -> FollowResult:
-    """The topics that are wanted; nothing is asked of the cluster yet.
+    """Prepare to follow the requested topics. No request is sent to the cluster yet.
 
     Raises:
-        InvalidConfig: a url, or a setting.
-        EnvironmentUnfit: the extra is not installed by which the cluster is spoken to.
+        InvalidConfig: a URL or a setting is invalid.
+        EnvironmentUnfit: the extra with the client library is not installed.
     """
     scheme = _scheme_of(wanted.sources)
     _reject_aside(wanted, scheme)
@@ -92,7 +90,7 @@ def open_followed(wanted: FollowRequest) -> FollowResult:
 
 
 def fetch_once(wanted: FollowRequest) -> LogsFetched:
-    """Bring them once.
+    """Fetch the requested topics once.
 
     Raises:
         InvalidConfig, NotALog, RemoteFailed: as ``fetch``.
@@ -100,7 +98,7 @@ def fetch_once(wanted: FollowRequest) -> LogsFetched:
     scheme = _scheme_of(wanted.sources)
     _reject_aside(wanted, scheme)
     if scheme.system == KAFKA:
-        from lastwrite.kafka.live import fetch_live  # its network is for nobody else
+        from lastwrite.kafka.live import fetch_live  # imports network modules
 
         return fetch_live(wanted)
     from lastwrite.rocketmq.live import fetch_live as pull_live  # as above
@@ -123,16 +121,17 @@ def _reject_aside(wanted: FollowRequest, scheme: _Scheme) -> None:
         raise InvalidConfig("--set-aside is for a live Kafka cluster", remedy="leave it out")
     if wanted.accepts_gap and wanted.sets_aside:
         raise InvalidConfig(
-            "--accept-gap and --set-aside say two things of one gap", remedy="give one of them"
+            "--accept-gap and --set-aside exclude each other", remedy="give one of them"
         )
 
 
 def limits_of(memory: str | int | None, rate: str | int | None) -> Limits:
-    """What a partition's fetch may take: its part of ``memory``, and together ``rate``, ``50m``, a
-    second.
+    """The limits of one partition's fetch: its share of ``memory``, and the common ``rate``.
+
+    ``rate`` is in bytes per second, or such as ``50m``. None means no limit.
 
     Raises:
-        InvalidConfig: no sizes.
+        InvalidConfig: ``memory`` or ``rate`` is not a size.
     """
     limits = plan_memory(memory, max_parallel()).limits()
     if rate is None:
@@ -140,4 +139,4 @@ def limits_of(memory: str | int | None, rate: str | int | None) -> Limits:
     with contextlib.suppress(InvalidConfig):
         if (bytes_a_second := parse_bytes(rate)) > 0:
             return replace(limits, reading=(Throttle("", bytes_a_second),))
-    raise InvalidConfig(f"a rate of {rate!r}", remedy="bytes a second, as 50m")
+    raise InvalidConfig(f"a rate of {rate!r}", remedy="give bytes per second, such as 50m")

@@ -1,4 +1,4 @@
-"""``groups``: where consumer groups of Kafka are, and how far that is from the end."""
+"""``groups``: the committed offsets and the lag of Kafka consumer groups."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def groups(
     topic: Topics = None,
     config: Mapping[str, object] | None = None,
 ) -> GroupsReport:
-    """Where consumer groups are, and how far that is from the partitions' ends.
+    """The committed offsets and the lag of consumer groups.
 
     Args:
-        path: log directories, states of ``serve``, archives, all together; or a live cluster,
-            ``kafka://HOST:PORT[,HOST:PORT…]``.
-        group: of these alone; None: all.
-        topic: names or shell patterns, of these alone; None: all.
-        config: how a cluster or a bucket is reached.
+        path: log directories, ``--state`` folders of ``serve`` and archives, in any mixture; or a
+            live cluster, ``kafka://HOST:PORT[,HOST:PORT…]``.
+        group: names of groups. None means all.
+        topic: names of topics or shell patterns. None means all.
+        config: settings of the connection to a cluster or a bucket.
 
     Raises:
-        NotALog: nothing lies there, or no such topic.
-        InvalidConfig: not Kafka's, or a setting.
+        NotALog: there is no log, or no such topic.
+        InvalidConfig: the logs are not Kafka's, or a setting is invalid.
         RemoteFailed: no broker answers.
     """
     paths = paths_of(path)
@@ -54,7 +54,7 @@ def groups(
     else:
         use(store_settings(config))
         if system_of_all(None, paths).name != KAFKA:
-            raise InvalidConfig("groups of Kafka alone are looked at", path=paths[0])
+            raise InvalidConfig("only groups of Kafka can be shown", path=paths[0])
         for each in paths:
             found.look(each)
     return GroupsReport(
@@ -73,7 +73,7 @@ def groups(
 
 
 class _OffsetsAndEnds:
-    """Positions, and the ends of the partitions that they are in."""
+    """Committed offsets, and the end offsets of their partitions."""
 
     def __init__(self) -> None:
         self.known: dict[GroupPartition, Commit] = {}
@@ -93,7 +93,7 @@ class _OffsetsAndEnds:
         )
 
     def look(self, path: str) -> None:
-        """See what lies at a path: positions first, so that no group is beyond an end."""
+        """Read the offsets at a path first, then the ends, so that no offset exceeds an end."""
         folders = {partition_name(folder): folder for folder in find_partitions(path)}
         logs = {each for each in folders.values() if archived.is_archived(each)}
         for name, folder in folders.items():
@@ -108,11 +108,11 @@ class _OffsetsAndEnds:
             self.unread += there.unread
         for name in {each.name for each in self.known}:
             if name in folders and name not in self._ends:
-                with suppress(LogError):  # verify says what is wrong with it
+                with suppress(LogError):  # verify reports such damage
                     self._ends[name] = log_dir.read_partition(folders[name]).high_watermark
 
     def ask(self, url: str, config: Mapping[str, object]) -> None:
-        """Ask a live cluster."""
+        """Request offsets and ends from a live cluster."""
         client = KafkaClientConfig.from_names(config)
         with KafkaCluster(brokers_of(url), client) as cluster:
             cluster.reach()

@@ -1,6 +1,6 @@
-"""``inspect``: what lies at a path, counted and proved, without Spark and without changing anything.
+"""``inspect``: counts and checks the contents of a log, without Spark and without changes.
 
-Chooses the system; its ``look/inspect.py`` does the rest.
+This module selects the system; its ``look/inspect.py`` does the work.
 """
 
 from __future__ import annotations
@@ -45,24 +45,26 @@ def inspect(
     topic_config: TopicConfig | None = None,
     metadata: str | None = None,
 ) -> InspectReport | StoreReport | PulsarReport:
-    """Read everything at ``path`` and say what it is.
+    """Read everything at ``path`` and report its contents.
 
     Args:
-        path: a log root, a partition's folder, or one file of either; or a RocketMQ store, a folder
-            or a file of it, of which ``partition`` is the queue; or a Pulsar topic folder, or one
-            above it. Of Kafka also several roots.
-        system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.
-        topic, partition: which of what lies there, as for ``compact``; None: all.
-        config: settings under upstream's names, for what is dirty and what is due.
-        now_ms: the clock, milliseconds since 1970; None: now.
-        memory: the largest batch that is looked into, with its records in the clear; None: 256 MiB.
-        spark: a session that counts the distinct keys on all its workers; None: this process does.
+        path: a log root, a partition's folder, or one file of either; for Kafka also several
+            roots. Or a RocketMQ store, or a folder or file of it. Or a Pulsar topic folder, or a
+            folder above several.
+        system: ``kafka``, ``rocketmq`` or ``pulsar``. None means: detect it from the files.
+        topic, partition: selection as for ``compact``; for RocketMQ, ``partition`` is the queue.
+            None means all.
+        config: settings by upstream's names, which decide what is dirty and due.
+        now_ms: the current time, in milliseconds since 1970. None means the clock.
+        memory: the size of the largest batch to read, with its records uncompressed. None means
+            256 MiB.
+        spark: a session whose workers count the distinct keys. None means: count in this process.
         include_active, progress, topic_config, metadata: as for ``compact``.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: nothing was read.
 
-    Damage does not raise: it stands in the report, with file and byte.
+    Damage does not raise. The report contains it, with file and byte.
     """
     address.use(store_settings(config))
     paths = paths_of(path)
@@ -74,16 +76,16 @@ def inspect(
     path = paths[0]
     sources = SettingSources(overrides=overrides(topic_config), metadata=metadata)
     if whose == {PULSAR}:
-        from lastwrite.pulsar.look.inspect import inspect_topics  # not before it is needed
+        from lastwrite.pulsar.look.inspect import inspect_topics  # only if needed
 
         no_topics_of_kafka("a topic of Pulsar", sources)
         return inspect_topics(path, topic, partition, config, now_ms, progress, spark)
     if whose == {ROCKETMQ}:
-        from lastwrite.rocketmq.look.inspect import inspect_store  # not before it is needed
+        from lastwrite.rocketmq.look.inspect import inspect_store  # only if needed
 
         no_topics_of_kafka("a store of RocketMQ", sources)
         return inspect_store(path, topic, partition, config, now_ms, include_active, progress)
-    from lastwrite.kafka.look.inspect import inspect_file, inspect_logs  # not before it is needed
+    from lastwrite.kafka.look.inspect import inspect_file, inspect_logs  # only if needed
 
     began = time.monotonic()
     options = Options(

@@ -1,16 +1,14 @@
-"""``latest``: the table that a topic's last writes make, as a consumer would have it who read all
-of it from offset 0.
+"""``latest``: the last writes of a topic, as a consumer has them that reads it from offset 0.
 
-``a=1@0 b=2@1 a=3@2``, and a delete of ``b`` at 3: the table is ``{a: 3}``. Whether the topic was
-compacted before, and how often, makes no difference. The rule is that of ``table``, which finds
-them; records without a key are in no table.
+For ``a=1@0 b=2@1 a=3@2`` and a delete of ``b`` at 3, the table is ``{a: 3}``. Earlier compactions
+make no difference. The rule is the one of ``table``. Records without a key are in no table.
 
-The table is true up to an offset in each partition, which ``end_offsets`` names: the first one that
-is not in it. What lies there or beyond was not written, not replicated or not decided when the
-files were listed.
+The table is complete up to an offset in each partition. ``end_offsets`` contains the first offset
+that is not in the table. Records at this offset and above were not written, not replicated or not
+decided when the files were listed.
 
-A dictionary holds the table in this process, up to a limit. A DataFrame holds nothing: its tasks
-read the records that were found to be the last.
+A dictionary contains the table in this process, up to a limit. A DataFrame contains only positions:
+its tasks read the last writes.
 """
 
 from __future__ import annotations
@@ -37,19 +35,22 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LIMIT_BYTES = 256 << 20
-_ENTRY_BYTES = 200  # what Python takes for a key and a value beside their bytes
+_ENTRY_BYTES = 200  # Python's overhead of a key and a value
 
 End = int | str
 
 
 class Table(dict[Any, Any]):
-    """The last writes, and up to where they are: ``end_offsets``, partition (RocketMQ: queue, Pulsar:
-    -1 where the topic has none) to the first offset that is not in the table; in Pulsar a message
-    id, ``LEDGER:ENTRY``, as ``read`` takes it for ``start``. ``notes``: gaps of the topic's archive
-    that were accepted as lost.
+    """The last writes of a topic, as a dictionary.
 
-    A key may be looked up as text or as bytes, whichever the table has. Of Pulsar the bytes of a
-    key that was sent as Base64 find it, too.
+    A key can be looked up as text or as bytes. In Pulsar, a key that was sent as Base64 is also
+    found by its bytes.
+
+    Attributes:
+        end_offsets: partition to the first offset that is not in the table. RocketMQ: queue.
+            Pulsar: -1 if the topic has no partitions; the offset is a message id,
+            ``LEDGER:ENTRY``, as ``read`` accepts it for ``start``.
+        notes: gaps in the topic's archive that were accepted as lost.
     """
 
     def __init__(self, writes: Mapping[Any, Any], end_offsets: Mapping[int, End]) -> None:
@@ -60,7 +61,7 @@ class Table(dict[Any, Any]):
 
     @classmethod
     def of(cls, system: str, writes: Mapping[Any, Any], end_offsets: Mapping[int, End]) -> Table:
-        """The table of a topic of that system."""
+        """The table of a topic of ``system``."""
         made = cls(writes, end_offsets)
         made._system = system
         return made
@@ -80,7 +81,7 @@ class Table(dict[Any, Any]):
         return True
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The key's last write, or the default."""
+        """The last write of the key, or the default."""
         try:
             return self[key]
         except KeyError:
@@ -119,34 +120,34 @@ def latest(
     config: Mapping[str, object] | None = None,
     **decoding: Unpack[DecodingOptions],
 ) -> Table | DataFrame:
-    """The last write of every key of a topic, over all its queues from their first message on,
-    without deleted keys.
+    """The last write of every key of a topic, in all its partitions, without deleted keys.
 
     Args:
-        path: a RocketMQ store, or a topic's folder in it; or Kafka's log root; or an archive, of
-            Kafka and RocketMQ in a bucket too. What other brokers or other roots have of the topic
-            is not in the table.
-        topic: its name; not needed where ``path`` says it.
-        limit_bytes: what the dictionary may take, keys, values and some 200 bytes an entry.
-        system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.
-        spark: a session: the table is a DataFrame of it then, of any size, as ``read`` with
-            ``view="compacted"`` gives it. It reads the files when it is evaluated, and they must
-            still be the same then. Needs pyarrow and pandas.
-        config: how a bucket is reached, ``storage.*``.
-        decoding: what values, and keys of a DataFrame, are decoded from, see ``DecodingConfig``.
+        path: a RocketMQ store, or a topic's folder in it; a Kafka log root; or an archive, for
+            Kafka and RocketMQ also in a bucket. Records of the topic on other brokers or in other
+            roots are not in the table.
+        topic: the name of the topic; not needed if ``path`` determines it.
+        limit_bytes: size limit of the dictionary: keys, values and about 200 bytes per entry.
+        system: ``kafka``, ``rocketmq`` or ``pulsar``. None means: detect it from the files.
+        spark: with a session, the result is a DataFrame of any size, like ``read`` with
+            ``view="compacted"``. It reads the files when it is evaluated, so they must not have
+            changed by then. Needs pyarrow and pandas.
+        config: settings ``storage.*`` of a bucket.
+        decoding: formats and schemas of values, and of keys of a DataFrame; see
+            ``DecodingConfig``.
 
     Returns:
-        ``{key: body}``; keys are text in RocketMQ (all of ``KEYS``) and in Pulsar, and bytes in
-        Kafka. Or a DataFrame. Both have an attribute ``end_offsets`` (see ``Table``): up to where
-        the table is true in each partition. What is derived from a DataFrame does not have it.
+        ``{key: body}``, or a DataFrame. Keys are text in RocketMQ (all of ``KEYS``) and in Pulsar,
+        and bytes in Kafka. Both have the attribute ``end_offsets`` (see ``Table``). A DataFrame
+        that is derived from the result does not have it.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: nothing was read.
-        CorruptLog: a record cannot be read, and it may have been a key's last.
+        CorruptLog: a record cannot be read, and it may have been the last one of its key.
         OutOfMemoryBudget: the table is larger than ``limit_bytes``.
         EnvironmentUnfit: pyarrow or pandas is missing.
-        BadValue: a value is not what its schema says.
-        RemoteFailed: the registry of schemas does not answer.
+        BadValue: a value does not match its schema.
+        RemoteFailed: the schema registry does not answer.
     """
     path = str(path)
     wanted = DecodingConfig.of(decoding)
@@ -163,7 +164,7 @@ def latest(
             return dict(ends)
         return {partition: str(Position.of(end)) for partition, end in ends.items()}
 
-    # of Kafka's records headers may say how values are to be decoded
+    # The schema id of a Kafka record may be in its headers.
     has_headers = system == KAFKA and wanted.value_format == "confluent"
 
     def held(logs: Sequence[PartitionLog]) -> tuple[Table, str, Any]:
@@ -186,7 +187,7 @@ def latest(
         if wanted.is_raw:
             return table
         require_arrow()
-        from lastwrite.rows.messages import decoded_values  # not before it is needed
+        from lastwrite.rows.messages import decoded_values  # only if needed
 
         decoded = decoded_values(table, wanted, name, headers)
         made = Table.of(system, decoded, table.end_offsets)
@@ -202,7 +203,7 @@ def latest(
         made = DecodedRows(wanted, None, logs[0].name.topic if logs else "")
         with KeyedTable(rows, logs, budget) as found:
             frame = frame_of(session, list(found.units(made.raw_columns)), made)
-            # Spark has no place of its own for them.
+            # Spark has no attribute for them.
             frame.end_offsets = ends_of(found)  # type: ignore[attr-defined]
             return frame
 
@@ -217,7 +218,7 @@ def _reject_for_dictionaries(wanted: DecodingConfig) -> None:
 
 
 def _key_of_pulsar(key: bytes) -> str:
-    """As Java's client has it: what is not UTF-8 becomes the replacement character."""
+    """The key as text, as in Java's client: invalid UTF-8 becomes the replacement character."""
     return key.decode("utf-8", "replace")
 
 
@@ -246,9 +247,10 @@ _FORMS: Mapping[str, Callable[[str | bytes], Iterable[str | bytes]]] = {
 def _held(
     items: Iterable[tuple[bytes, bytes]], key_of: Callable[[bytes], Any], limit_bytes: int
 ) -> dict[Any, bytes]:
-    """
+    """The items as a dictionary.
+
     Raises:
-        OutOfMemoryBudget: they take more than ``limit_bytes``.
+        OutOfMemoryBudget: it takes more than ``limit_bytes``.
     """
     held, last = 0, {}
     for key, value in items:

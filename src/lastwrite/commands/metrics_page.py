@@ -1,4 +1,4 @@
-"""``GET /metrics``: figures for Prometheus, by HTTP."""
+"""The HTTP endpoint ``/metrics`` for Prometheus."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
 def page_of(registry: CollectorRegistry) -> bytes:
-    """Everything, in the format that ``CONTENT_TYPE`` names."""
+    """All metrics in the format of ``CONTENT_TYPE``."""
     return bytes(generate_latest(registry))  # type: ignore[no-untyped-call]
 
 
@@ -27,10 +27,12 @@ def serve_metrics(
     port: int | None,
     tell: Callable[[str], None],
 ) -> None:
-    """Answer for ``registry`` as long as ``stack`` lasts, and tell where; None: not at all.
+    """Serve the metrics of ``registry`` until ``stack`` is closed, and pass the URL to ``tell``.
+
+    Does nothing if ``port`` is None.
 
     Raises:
-        InvalidConfig: nobody can listen there.
+        InvalidConfig: the address is not available.
     """
     if port is None:
         return
@@ -40,10 +42,10 @@ def serve_metrics(
 
 
 class MetricsServer:
-    """Answers ``GET /metrics`` on ``host:port`` until ``close``; port 0: one that is free.
+    """Serves ``GET /metrics`` on ``host:port`` until ``close``. Port 0 means any free port.
 
     Raises:
-        InvalidConfig: nobody can listen there.
+        InvalidConfig: the address is not available.
     """
 
     def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:

@@ -1,7 +1,7 @@
-"""``read``: what a consumer gets from a queue of a RocketMQ compaction topic, from a partition of
-Kafka, or from a topic of Pulsar.
+"""``read``: the messages that a consumer receives from a Kafka partition, RocketMQ queue or
+Pulsar topic.
 
-Chooses the system; its ``look/read.py`` does the rest.
+This module selects the system; its ``look/read.py`` does the work.
 """
 
 from __future__ import annotations
@@ -86,49 +86,50 @@ def read(
     view: str = "log",
     **decoding: Unpack[DecodingOptions],
 ) -> Reading | DataFrame:
-    """The messages that a consumer gets, in order, and how reading ends; or, of all partitions, a
-    DataFrame of them.
+    """The messages that a consumer receives, in order, and the state at the end.
+
+    With ``spark``, a DataFrame of the records of all partitions.
 
     Args:
-        path: a RocketMQ store, or a queue's folder in ``compaction/compactionLog`` of one; a
-            Pulsar topic folder, or one above it; or a Kafka log root, a partition's folder, or an
-            archive of Kafka's or RocketMQ's topics, in a folder or a bucket.
-        topic, queue: which queue, or which partition; not needed where ``path`` says it, nor where
-            there is one only.
-        system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.
-        offset: RocketMQ, Kafka: where the first pull asks; below the minimum it starts at the
-            minimum, as with a broker. None: 0, or Kafka's log start.
-        limit: at most so many messages.
-        one_pull: RocketMQ: one answer only, of as many messages as a broker puts into one whose
-            memory holds the log.
-        start: Pulsar: ``earliest`` (also where it is None), ``latest`` or a message id,
-            ``LEDGER:ENTRY``, with ``:PARTITION:INDEX`` from this message of a batch on. What is
-            gone gives the next.
-        read_compacted: Pulsar: up to the horizon from the compacted ledger, beyond it from the
-            backlog; else all of it from the backlog.
-        time_ms: Kafka: from the first record of this time or later, milliseconds since 1970.
-        key: only messages with this key, in RocketMQ as one of their keys; ``limit`` counts these.
-        isolation_level: Kafka: ``read_uncommitted`` (also where it is None) or ``read_committed``,
-            which passes aborted data and stops at the last stable offset.
-        config: how a bucket is reached, ``storage.*``.
-        spark: a session: the records of all partitions, or of ``queue``, are a DataFrame of
-            it then, from ``offset`` on, in the schema of Spark's Kafka source. Its tasks read the
-            files when it is evaluated, and they must still be the same then. Needs pyarrow and
-            pandas.
-        columns: which of ``key, value, topic, partition, offset, timestamp, timestampType,
-            headers`` the DataFrame has; None: all but the last. What is left out is not gathered.
-        view: ``compacted``: of the DataFrame only the last write of every key, of those that are
-            committed, and no deletes, whether or not somebody has compacted the topic.
-        decoding: what keys and values are decoded from, see ``DecodingConfig``: into the columns of
-            those names, of which ``columns`` may name fields, ``value.name``; or into a field
-            ``decoded`` of each message.
+        path: a RocketMQ store, or a queue's folder in its ``compaction/compactionLog``. Or a Pulsar
+            topic folder, or a folder above several. Or a Kafka log root, a partition's folder, or
+            an archive of Kafka or RocketMQ topics, in a folder or a bucket.
+        topic, queue: the queue or partition; not needed if ``path`` determines it, or if there is
+            only one.
+        system: ``kafka``, ``rocketmq`` or ``pulsar``. None means: detect it from the files.
+        offset: RocketMQ, Kafka: the offset of the first pull. If it is below the minimum, reading
+            starts at the minimum, as with a broker. None means 0, or Kafka's log start.
+        limit: at most this many messages.
+        one_pull: RocketMQ: one response only, with as many messages as a broker sends whose memory
+            contains the log.
+        start: Pulsar: ``earliest``, ``latest`` or a message id, ``LEDGER:ENTRY``; with
+            ``:PARTITION:INDEX``, a message of a batch. If the message no longer exists, reading
+            starts at the next one. None means ``earliest``.
+        read_compacted: Pulsar: read the compacted ledger up to the horizon, then the backlog.
+            Otherwise, the backlog only.
+        time_ms: Kafka: start at the first record of this time or later, in ms since 1970.
+        key: only messages with this key; RocketMQ: one of their keys. ``limit`` counts these.
+        isolation_level: Kafka: ``read_uncommitted`` or ``read_committed``, which skips aborted
+            records and stops at the last stable offset. None means ``read_uncommitted``.
+        config: settings ``storage.*`` of a bucket.
+        spark: with a session, the result is a DataFrame of all partitions, or of ``queue``, from
+            ``offset`` on, in the schema of Spark's Kafka source. Its tasks read the files when it
+            is evaluated, so they must not have changed by then. Needs pyarrow and pandas.
+        columns: the columns of the DataFrame, out of ``key, value, topic, partition, offset,
+            timestamp, timestampType, headers``. Other columns are not read. None means all but
+            ``headers``.
+        view: with ``compacted``, the DataFrame contains the last committed write of every key and
+            no deletes, whether or not the topic was compacted.
+        decoding: formats and schemas of keys and values, see ``DecodingConfig``. They are decoded
+            into the columns of a DataFrame, where ``columns`` can name fields such as
+            ``value.name``, or into a field ``decoded`` of each message.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: before the first message.
-        OutOfMemoryBudget: Kafka: a batch is larger than what is held at once.
-        CorruptLog: after the last, what was damaged on the way; where its frame holds it is given
-            all the same, with ``problem``: RocketMQ's brokers serve it, Pulsar's consumers refuse
-            it; in Kafka the batch is left out.
+        OutOfMemoryBudget: Kafka: a batch is larger than the memory limit.
+        CorruptLog: damage, raised after the last message. A damaged message whose frame is intact
+            is returned with ``problem``, because RocketMQ's brokers serve it; Pulsar's consumers
+            reject it. In Kafka, a damaged batch is skipped.
     """
     address.use(store_settings(config))
     found, path = system_of(str(path), system), str(path)
@@ -172,7 +173,7 @@ def read(
 
 
 class KeyReading(Iterator[Row]):
-    """A reading of which only the messages of one key come. Its other members are the reading's."""
+    """A reading that returns only messages with one key. Other attributes are the reading's."""
 
     def __init__(self, reading: Reading, has_key: Callable[[Row], bool], limit: int | None) -> None:
         self._reading = reading
@@ -197,11 +198,11 @@ class KeyReading(Iterator[Row]):
 
     @property
     def status(self) -> str | None:
-        """How it ended, as of the reading."""
+        """The state at the end, as for the reading."""
         return LIMIT if self._is_limited else self._reading.status
 
     def summary(self) -> Row:
-        """How it ended, as of the reading; ``messages`` are those of the key."""
+        """The summary of the reading; ``messages`` counts only messages with the key."""
         return {**self._reading.summary(), "status": self.status, "messages": self._found}
 
 

@@ -1,4 +1,4 @@
-"""``release``: let the cleaner try partitions again that it has set aside."""
+"""``release``: releases partitions that the cleaner has set aside."""
 
 from __future__ import annotations
 
@@ -23,22 +23,21 @@ def release(
     partition: int | None = None,
     config: Mapping[str, object] | None = None,
 ) -> dict[TopicPartition, Quarantined]:
-    """Forget that rounds of the partitions at ``path`` failed: the daemon picks them like any
-    other.
+    """Delete the notes on failed rounds, so that the daemon treats the partitions like any others.
 
     Args:
-        path: a log root, a partition's folder, or one of its files; or an archive's address.
-        system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.
-        topic, partition: which of what lies there, as for ``compact``; None: all.
-        config: ``storage.*``, how the store is reached.
+        path: a log root, a partition's folder, one of its files, or the address of an archive.
+        system: ``kafka``, ``rocketmq`` or ``pulsar``. None means: detect it from the files.
+        topic, partition: selection as for ``compact``. None means all.
+        config: settings ``storage.*`` of the object store.
 
     Returns:
-        What was released, with the reason it was set aside for.
+        The released partitions, each with the note that described the failure.
 
     Raises:
-        NotALog: no log lies there.
-        LogHeld: a broker holds the root.
-        RemoteFailed: the store does not answer.
+        NotALog: there is no log at ``path``.
+        LogHeld: a broker has the root open.
+        RemoteFailed: the object store does not answer.
     """
     use(store_settings(config))
     found = system_at(str(path), system)
@@ -49,7 +48,7 @@ def release(
     except NotALog:
         if not os.path.exists(os.path.join(path, quarantine.FILE)):
             raise
-        # Nothing of it is left but the note.
+        # The partitions were deleted; only the notes are left.
         roots[str(path)] = {
             name
             for name in quarantine.read_quarantine(str(path), found.notes)

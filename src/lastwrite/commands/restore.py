@@ -1,25 +1,25 @@
-"""``restore``: an archive of Kafka's topics into a stopped broker's log root, or a running cluster;
-the old part of a RocketMQ queue that a store has lost, from a live broker.
+"""``restore``: restores Kafka topics from an archive, or the lost beginning of RocketMQ queues.
 
-Of Kafka see ``kafka.store.restoring`` and ``kafka.jobs.giving``.
+Kafka topics are restored into a stopped broker's log root or a running cluster. RocketMQ queues are
+restored from a live broker. The rest of this text is about RocketMQ.
 
-Of RocketMQ: a broker's machine failed, and its commit log came back by replication: but a commit
-log loses its oldest files by age, and with them everything that only the compaction log still had.
-Say the local store begins at offset 70 and a live broker of the same data has, of keys a, b and c::
+Suppose that a broker's machine failed and its commit log was recovered by replication. A commit log
+loses its oldest files by age, and with them the messages that only the compaction log still had.
+Let the local store begin at offset 70. A live broker with the same data has keys a, b and c::
 
     live     a@3 b@12 c@66 a@71 …       pulled from 0 up to 70:  a@3 b@12 c@66
-    local              a@71 b@75 …      behind it:               a@71 b@75 …
+    local              a@71 b@75 …      after it:                a@71 b@75 …
     then compacted by force:            c@66 a@71 b@75 …
 
-The queue is built anew aside, from name 0, and takes the old one's place in one step
-(``rocketmq.store.publish``); only then is it compacted. So a crash leaves the old queue, or the
-whole new one, which the next round compacts.
+The new queue is built in a separate folder, starting at file name 0, and replaces the old one in
+one step (``rocketmq.store.publish``). It is compacted afterwards. So a crash leaves the old queue,
+or the complete new one, which the next round compacts.
 
-The broker's own rebuild of a replica ends its pull where the local log begins. Where local rounds
-have gone over the log already that is not enough: they have dropped deletes, and what those deleted
-would come back. So the pull then goes up to where the rounds went. Nothing that the store has is
-given up for it: the two are merged by queue offset, for the live broker may have dropped what it
-has a later value of, and the store not that value.
+When a broker rebuilds a replica, it pulls up to the beginning of the local log. This is not enough
+if local rounds have already compacted the log. These rounds have dropped deletes, so the deleted
+values would reappear. In this case, messages are pulled up to the position of the last round. No
+local message is discarded: both are merged by queue offset. The live broker may have dropped a
+message because it has a later value, which the store does not have.
 
 Source: RocketMQ 5.5.0 ``CompactionLog.replicateFromMaster``; docs/formats/rocketmq-compaction.md.
 """
@@ -102,47 +102,51 @@ def restore(  # one parameter an option of the command line
     conf: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Restoration | LogsRestored | LogsGiven:
-    """Write an archive of Kafka's topics into the log root ``to`` of a stopped broker, with their
-    offsets, or give them to a running cluster, at new offsets; or put before each queue of
-    ``topic`` in the store ``path`` of RocketMQ what a live broker has of it and the store has not.
+    """Restore topics of an archive to Kafka, or the beginning of queues to a RocketMQ store.
+
+    Kafka: the archive ``path`` is written to the log root ``to`` of a stopped broker at the same
+    offsets, or to a running cluster at new offsets. RocketMQ: each queue of ``topic`` in the store
+    ``path`` gets the earlier messages that a live broker still has.
 
     Args:
-        path: of Kafka an archive, a folder or ``s3://bucket/prefix``. Of RocketMQ a store whose
-            broker is stopped; what its commit log has was dispatched.
-        topic: of Kafka a name, a shell pattern, or several of either; None: every topic. Of
-            RocketMQ the topic's name.
-        name_server: of RocketMQ, ``HOST:PORT`` of the live cluster, several separated by
-            semicolons.
-        to: of Kafka, one of the broker's ``log.dirs``: the cluster has the topics already; or a
-            running cluster, ``kafka://HOST:PORT[,HOST:PORT…]``: topics that it has not are made.
-        partition: only this partition or queue, of Kafka also several; None: all.
-        name: of Kafka, under which the one topic is restored; None: its own.
-        until: of Kafka, the first offset that is left out, or the time from which on records are.
-            Of a transaction that had not ended there nothing is restored.
-        drop_open: of Kafka, leave out what a transaction wrote that is open at the archive's end.
-        groups: of a running cluster of Kafka, set the positions of consumer groups alone, as they
-            are in the archive: of partitions that were restored with their offsets.
-        replication_factor: of topics that are made in a running cluster of Kafka; -1: as the
-            brokers have it.
-        rate: of a running cluster of Kafka, bytes a second at most, as ``"50m"``; None: without a
+        path: Kafka: an archive, a folder or ``s3://bucket/prefix``. RocketMQ: a store whose broker
+            is stopped and whose commit log was dispatched.
+        topic: Kafka: a name, a shell pattern, or several of either; None means all topics.
+            RocketMQ: the name of the topic.
+        name_server: RocketMQ: ``HOST:PORT`` of the live cluster's name server; several are
+            separated by semicolons.
+        to: Kafka: one of the broker's ``log.dirs``, where the cluster already has the topics; or
+            a running cluster, ``kafka://HOST:PORT[,HOST:PORT…]``, where missing topics are
+            created.
+        partition: only this partition or queue, for Kafka also several. None means all.
+        name: Kafka: the new name of the single restored topic. None means its own name.
+        until: Kafka: the first offset to omit, or the time from which on records are omitted. A
+            transaction that had not ended there is omitted completely.
+        drop_open: Kafka: omit the records of transactions that are open at the archive's end.
+        groups: running Kafka cluster: only set the committed offsets of groups, as in the archive.
+            For partitions that were restored with their offsets.
+        replication_factor: running Kafka cluster: replication factor of created topics. -1 means
+            the brokers' default.
+        rate: running Kafka cluster: maximum bytes per second, such as ``"50m"``. None means no
             limit.
-        metadata: of Kafka, where the cluster's metadata lies, as for ``compact``; None: in ``to``.
-        broker: the broker to ask, by its name; None: the only one that has the topic.
-        config: of Kafka the settings ``storage.*`` of a bucket, and of a running cluster what a
-            client needs, under its names; else of the compaction that
-            follows, and file sizes where the store has no files of the queue.
+        metadata: Kafka: the metadata of the cluster, as for ``compact``. None means in ``to``.
+        broker: RocketMQ: the name of the broker to pull from. None means the only one with the
+            topic.
+        config: Kafka: settings ``storage.*`` of a bucket; for a running cluster also the settings
+            of a client. RocketMQ: settings of the following compaction, and file sizes if the
+            store has no files of the queue.
         now_ms, spark, master, conf, memory, progress: of that compaction, as for ``compact``.
-        unclean: go on though the store's broker was killed.
-        trust_broker: pull also from a broker that may skip messages
+        unclean: continue although the store's broker was killed.
+        trust_broker: also pull from a broker that may skip messages
             (docs/formats/rocketmq-compaction.md, "The read hole after a restart").
-        timeout: seconds, of every single request; and for how long no message may come.
+        timeout: time limit of each request, in seconds, and of a period without messages.
 
     Raises:
-        NotALog, InvalidConfig, LogHeld: nothing was begun. Of Kafka what single partitions met is
-            in the report.
-        RemoteFailed: the broker does not answer, or not as it should; queues before that one are
+        NotALog, InvalidConfig, LogHeld: nothing was done. For Kafka, the report contains the
+            failures of single partitions.
+        RemoteFailed: the broker does not answer, or its answer is invalid. Earlier queues are
             restored.
-        CorruptLog: what came, or what lies there, is damaged; the queue stays as it was.
+        CorruptLog: received or local data is damaged. The queue is unchanged.
     """
     numbers = [partition] if isinstance(partition, int) else partition
     if to is not None or name_server is None:
@@ -248,14 +252,14 @@ def restore(  # one parameter an option of the command line
 
 @contextlib.contextmanager
 def _naming_restored(restored: Sequence[RestoredQueue], progress: Progress) -> Iterator[None]:
-    """Note which queues are in place already where the work inside is broken off."""
+    """If the code inside fails, note which queues are already restored."""
     try:
         yield
     except BaseException:
         if restored:
             done = ", ".join(str(queue.name) for queue in restored)
             progress.note(
-                f"restored and not compacted yet: {done}; the same command goes on from there"
+                f"restored and not compacted yet: {done}; run the same command again to continue"
             )
         raise
 
@@ -263,10 +267,10 @@ def _naming_restored(restored: Sequence[RestoredQueue], progress: Progress) -> I
 def merged(
     pulled: Iterable[Records], own: Iterable[Records]
 ) -> Iterator[tuple[bool, ByteArray, MessageTable]]:
-    """The records of both, each in the order of queue offsets, in that order: whether they were
-    pulled, and they.
+    """Merge two streams of records that are sorted by queue offset.
 
-    Where both have an offset, the pulled record comes first, and the other right behind it.
+    Yields whether the records were pulled, and the records. If both streams have a record of the
+    same offset, the pulled one is first.
     """
     ahead, behind = _RecordStream(pulled), _RecordStream(own)
     while (first := ahead.offset()) is not None or behind.offset() is not None:
@@ -278,7 +282,7 @@ def merged(
 
 
 class _RecordStream:
-    """Records as they come, some of them at a time."""
+    """A stream of records that are taken in blocks."""
 
     def __init__(self, records: Iterable[Records]) -> None:
         self._coming = iter(records)
@@ -286,7 +290,7 @@ class _RecordStream:
         self._table: MessageTable = np.empty(0, MESSAGE)
 
     def offset(self) -> int | None:
-        """The queue offset of the next record; None: there is none."""
+        """The queue offset of the next record. Returns None at the end."""
         while not len(self._table):
             some = next(self._coming, None)
             if some is None:
@@ -295,7 +299,7 @@ class _RecordStream:
         return int(self._table["queue_offset"][0])
 
     def take(self, until: int | None, side: Literal["left", "right"]) -> Records:
-        """The records here up to offset ``until``, with it (right) or without (left)."""
+        """The records of the current block up to ``until``, with it (right) or without it (left)."""
         offsets = self._table["queue_offset"]
         count = len(offsets) if until is None else int(np.searchsorted(offsets, until, side=side))
         taken, self._table = self._table[:count], self._table[count:]
@@ -328,7 +332,10 @@ def _choose(
 
 
 def _file_sizes(root: str, name: TopicPartition, settings: Mapping[str, object]) -> tuple[int, int]:
-    """Bytes of a log and an index file: of this queue's, of others' in the store, by settings."""
+    """The size of a log file and of an index file, in bytes.
+
+    Taken from this queue, else from other queues of the store, else from the settings.
+    """
     found = []
     for part in (StoreFolder.COMPACTION_LOG, StoreFolder.COMPACTION_INDEX):
         size = read_queue(root, part, name).file_size or _size_of_others(os.path.join(root, part))
@@ -345,7 +352,7 @@ def _file_sizes(root: str, name: TopicPartition, settings: Mapping[str, object])
 
 
 def _size_of_others(folder: str) -> int | None:
-    """The size of some file in the folder: a broker has one size for all."""
+    """The size of any file in the folder, because a broker uses one size. None without files."""
     for place, _, entries in os.walk(folder):
         for entry in entries:
             if names.parse_file_name(entry) is not None and (
@@ -357,14 +364,14 @@ def _size_of_others(folder: str) -> int | None:
 
 @dataclass(slots=True)
 class _Rebuild:
-    """One queue on its way; the caller holds it."""
+    """The restore of one queue, which the caller has locked."""
 
     root: str
     name: TopicPartition
     queue: MessageQueue
     client: RocketmqClient
     sizes: tuple[int, int]
-    patience: Patience  # with a broker that goes away amid the queue
+    patience: Patience  # retries if the broker disconnects
 
     def run(self) -> RestoredQueue:
         local = CompactedQueue(self.root, self.name)
@@ -392,7 +399,7 @@ class _Rebuild:
                     raise damage
                 self._publish(writer, local)
         except BaseException:
-            with contextlib.suppress(LogError, OSError):  # the next run clears away what stays
+            with contextlib.suppress(LogError, OSError):  # the next run deletes the rest
                 writer.abandon()
                 publish.delete_replaced(self.root, [self.name])
             raise
@@ -411,14 +418,14 @@ class _Rebuild:
             name=self.name,
             gone=[names.file_name(pair.log.start) for pair in local.pairs],
             pairs=writer.finish(),
-            position=UNKNOWN,  # what came is not compared with anything yet
+            position=UNKNOWN,  # the restored messages are not compacted yet
         )
         (error,) = publish.publish(self.root, [change])
         if error is not None:
             raise error
 
     def _first_offset(self, local: CompactedQueue) -> int | None:
-        """The first offset that the store has; None: it has none."""
+        """The first offset in the store. Returns None if the queue is empty."""
         for held in local.ranges:
             if held is not None:
                 return held.first
@@ -429,5 +436,5 @@ class _Rebuild:
             raise InvalidConfig(
                 f"the store has messages of {self.name}, but no compaction log of them",
                 path=self.root,
-                remedy="run lastwrite dispatch on it first; then the pull knows where to end",
+                remedy="run lastwrite dispatch on it first, which determines where the pull ends",
             )

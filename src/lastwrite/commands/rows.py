@@ -1,8 +1,8 @@
 """``read`` with a session: the records of a topic as a DataFrame, in the schema of Spark's Kafka
 source.
 
-The driver lists the partitions and cuts them into pieces; tasks read the pieces where they lie,
-when the DataFrame is evaluated. The session is the caller's; nothing of pyspark is imported here.
+The driver lists the partitions and divides them into pieces. Tasks read the pieces when the
+DataFrame is evaluated. The session belongs to the caller; this module does not import pyspark.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lastwrite.rows.decoded import DecodedRows
 
 VIEWS = ("log", "compacted")
-_MEMORY_BYTES = parse_bytes(MEMORY) * 3 // 4  # the rest: libraries, and what is sent to tasks
+_MEMORY_BYTES = parse_bytes(MEMORY) * 3 // 4  # the rest is for libraries and data sent to tasks
 
 
 def rows_frame(
@@ -47,11 +47,13 @@ def rows_frame(
     view: str,
     decoding: DecodingConfig,
 ) -> DataFrame:
-    """The records from ``offset`` on, or the last writes; arguments as ``commands.read``, of which
-    ``where`` has path, topic and partition.
+    """The records from ``offset`` on, or the last writes, as a DataFrame.
+
+    Args:
+        where: path, topic and partition; these and the others are as for ``commands.read``.
 
     Raises:
-        NotALog, InvalidConfig, LogHeld, CorruptLog: while listing.
+        NotALog, InvalidConfig, LogHeld, CorruptLog: while the logs are listed.
         EnvironmentUnfit: pyarrow or pandas is missing.
     """
     reject_without_arrow()
@@ -78,7 +80,7 @@ def rows_frame(
 
 
 def frame_of(spark: SparkSession, units: Sequence[RowUnit], made: DecodedRows) -> DataFrame:
-    """What is ``made`` of the units' records, a task each.
+    """A DataFrame of the units' records, converted by ``made``, with one task per unit.
 
     Raises:
         EnvironmentUnfit: pyarrow or pandas is missing.
@@ -98,25 +100,27 @@ def frame_of(spark: SparkSession, units: Sequence[RowUnit], made: DecodedRows) -
 
 
 def planned_rows(unit: RowUnit) -> Iterator[pa.RecordBatch]:
-    """The rows of a unit that a query was planned with, which may be long ago.
+    """The rows of a unit of a query that may have been planned long ago.
 
     Raises:
-        CommitConflict: a cleaner has replaced the segment since, or a broker deleted it.
-        as ``read_rows``.
+        CommitConflict: a cleaner has replaced the segment since then, or a broker has deleted it.
+        Other errors are those of ``read_rows``.
     """
     try:
         yield from read_rows(unit)
         settle()
     except CommitConflict as error:
-        remedy = "a cleaner or a broker replaced it since the query was planned: start it anew"
+        remedy = (
+            "a cleaner or a broker replaced it since the query was planned: run the query again"
+        )
         raise CommitConflict(error.problem, error.at, error.path, remedy) from error
 
 
 def one_topic(names: Iterable[str]) -> str:
-    """The topic whose schemas are to be read by.
+    """The single topic whose schemas are used.
 
     Raises:
-        InvalidConfig: there is not one.
+        InvalidConfig: there are several topics, or none.
     """
     topics = sorted(set(names))
     if len(topics) != 1:
@@ -128,7 +132,8 @@ def one_topic(names: Iterable[str]) -> str:
 
 
 def is_compacted(view: str) -> bool:
-    """
+    """Whether the view contains only last writes.
+
     Raises:
         InvalidConfig: there is no such view.
     """
@@ -140,8 +145,9 @@ def is_compacted(view: str) -> bool:
 def last_writes(
     system: RowSystem, logs: Iterable[PartitionLog], columns: Sequence[str]
 ) -> Iterator[RowUnit]:
-    """What is to be read of these logs so that of each topic the last writes come, without deletes.
-    They are found here, before anything is read.
+    """The units to read for the last writes of each topic, without deletes.
+
+    The last writes are found here, in the driver.
 
     Raises:
         CorruptLog, CommitConflict, OutOfMemoryBudget: as ``table``.
@@ -157,7 +163,7 @@ def last_writes(
 def reject_without_arrow() -> None:
     """
     Raises:
-        EnvironmentUnfit: pyarrow or pandas, which Spark asks for, is missing.
+        EnvironmentUnfit: pyarrow or pandas, which Spark needs, is missing.
     """
     for package in ("pyarrow", "pandas"):
         if find_spec(package) is None:

@@ -1,6 +1,6 @@
-"""What most commands are told alike: paths, topics and their settings; and the partitions that this names.
+"""Arguments that most commands share (paths, topics, settings), and the partitions they select.
 
-Knows nothing of Spark, so that commands which only read start without it.
+This module does not import Spark, so that commands which only read start fast.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ TopicConfig: TypeAlias = Mapping[str, Mapping[str, object]] | Sequence[tuple[str
 
 
 def paths_of(path: str | Sequence[str]) -> list[str]:
-    """One path or several, each once, as texts.
+    """One path or several as a list of texts without duplicates.
 
     Raises:
-        InvalidConfig: none at all.
+        InvalidConfig: no path was given.
     """
     given = [path] if isinstance(path, str | os.PathLike) else path
     paths = list(dict.fromkeys(map(str, given)))
@@ -39,10 +39,10 @@ def paths_of(path: str | Sequence[str]) -> list[str]:
 
 
 def overrides(topic_config: TopicConfig | None) -> tuple[Override, ...]:
-    """The settings of single topics, in the order in which they were given.
+    """The settings of single topics, in the given order.
 
     Raises:
-        InvalidConfig: neither a dictionary for each topic nor triples.
+        InvalidConfig: they are neither a dictionary of dictionaries nor triples.
     """
     if isinstance(topic_config, Mapping):
         return tuple(
@@ -67,16 +67,15 @@ def find_partitions(
     partition: int | None,
     sources: SettingSources,
 ) -> tuple[System, list[str]]:
-    """The system that wrote what lies at ``paths``, told of ``sources``, and the folders of the
-    partitions.
+    """The system of the files at ``paths``, with ``sources``, and the folders of the partitions.
 
-    A partition counts as named where its topic was, by its name and not by a pattern, or the path
-    is its folder or one of its files.
+    A partition counts as named if ``topic`` has the name of its topic, not only a pattern that
+    matches, or if a path is its folder or one of its files.
 
     Raises:
-        NotALog: a path at which no log lies, or none of a topic or that partition at any of them.
-        InvalidConfig: paths of several systems.
-        CorruptLog: the cluster's metadata, for all of the partitions.
+        NotALog: there is no log at a path, or no path has the topic or the partition.
+        InvalidConfig: the paths are of several systems.
+        CorruptLog: the metadata of the cluster is damaged, which affects all partitions.
     """
     system = system_of_all(system_name, paths)
     found: dict[str, None] = {}
@@ -92,7 +91,7 @@ def find_partitions(
             )
             if len(paths) == 1 or not is_root:
                 raise
-            missing = error  # a broker's root that has no partition yet
+            missing = error  # a log root of a broker without partitions
             continue
         found |= dict.fromkeys(here)
         given = real_path(path)

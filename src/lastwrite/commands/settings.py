@@ -1,4 +1,4 @@
-"""``settings``: what every topic's settings are, and who says so, without reading a log."""
+"""``settings``: the settings of each topic and where they come from, without reading a log."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def settings(
     topic_config: TopicConfig | None = None,
     metadata: str | None = None,
 ) -> SettingsReport:
-    """The settings by which a round at ``path`` would go, topic by topic.
+    """The settings that a round at ``path`` would use, by topic.
 
     Args:
         path, system, config, topic_config, metadata: as for ``compact``.
-        topic: as for ``compact``; what is named counts as named, too.
+        topic: as for ``compact``, including the effect of naming a topic.
 
     Raises:
         NotALog, InvalidConfig: nothing was read.
@@ -38,7 +38,7 @@ def settings(
     for folder in folders:
         name = found.name_of(folder)
         listed = found.settings_of(folder, stated)
-        place = (name.topic, listed)  # roots of two clusters may have a topic of one name
+        place = (name.topic, listed)  # two clusters may have topics of the same name
         if place not in topics:
             alone = found.why_unmanaged(folder, stated)
             topics[place] = TopicSettings(name.topic, listed, None if alone is None else str(alone))

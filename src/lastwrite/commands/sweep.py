@@ -1,4 +1,4 @@
-"""``sweep``: remove from an archive what counts no more, and what never counted."""
+"""``sweep``: removes replaced and uncommitted objects from an archive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lastwrite.reports.sweeping import SweepReport, SweptPartition
 from lastwrite.storage.objects import address
 from lastwrite.storage.objects.address import store_at
 
-_AT_ONCE = 16  # requests wait for the store, not for us
+_AT_ONCE = 16  # the time is spent on waiting for the store
 
 
 def sweep(
@@ -25,23 +25,25 @@ def sweep(
     dry_run: bool = False,
     config: Mapping[str, object] | None = None,
 ) -> SweepReport:
-    """Remove what rounds left that ended without a commit, and what was replaced more than an hour
-    ago. What a manifest names is never removed; a partition without a manifest is left alone.
+    """Remove objects of rounds that ended without a commit, and objects replaced over an hour ago.
+
+    Objects that a manifest names are never removed. A partition without a manifest is skipped.
 
     Args:
-        path: the address of an archive, of a partition, or of any folder between.
-        older_than_ms: how long ago, by the store's clock, a round was last heard of. One that still
-            runs loses its work if it is younger than that, never data.
-        everything: look at all objects, also those of which no journal is left.
-        dry_run: change nothing; say what would be removed.
-        config: ``storage.*``, how the store is reached.
+        path: the address of an archive, of a partition, or of any folder in between.
+        older_than_ms: minimum time since the last activity of a round, by the store's clock. If a
+            round still runs after that time, it loses its work, but no data is lost.
+        everything: list all objects, to find those that no journal names.
+        dry_run: change nothing; report what would be removed.
+        config: settings ``storage.*`` of the object store.
 
     Returns:
-        Of each partition what was removed; where one fails, why, and the others go on.
+        What was removed in each partition. A failure of one is reported and does not stop the
+        others.
 
     Raises:
-        NotALog: no archive lies there.
-        RemoteFailed: the store does not answer.
+        NotALog: there is no archive at ``path``.
+        RemoteFailed: the object store does not answer.
     """
     address.use(store_settings(config))
     found = partitions_at(str(path))
@@ -58,7 +60,7 @@ def sweep_partitions(
     everything: bool = False,
     dry_run: bool = False,
 ) -> list[SweptPartition]:
-    """As ``sweep``, of these partitions."""
+    """Sweep the partitions in ``folders``, as ``sweep`` does."""
 
     def one(folder: str) -> SweptPartition:
         try:

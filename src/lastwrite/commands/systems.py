@@ -1,4 +1,4 @@
-"""Which system: the one that is named, or whose files lie at a path."""
+"""The system of a path: the one that is named, or the one that wrote the files there."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ KAFKA, ROCKETMQ, PULSAR = SYSTEMS = ("kafka", "rocketmq", "pulsar")
 
 
 def system_of(path: str, name: str | None = None) -> str:
-    """The system ``name``, or the one whose files lie at ``path``; Kafka where nothing of the
-    others does.
+    """The name of the system: ``name``, or else the system that wrote the files at ``path``.
 
-    Nothing of a system is loaded but what tells its files apart.
+    The default is Kafka. Only the modules that recognise files are imported.
 
     Raises:
-        InvalidConfig: no such system; or ``path`` is a topic's address.
+        InvalidConfig: there is no such system; or ``path`` is the address of a live topic.
     """
     _reject_address(path)
     if name is not None:
@@ -49,7 +48,13 @@ def system_of(path: str, name: str | None = None) -> str:
 
 
 def _reject_address(path: str) -> None:
-    """``compact``, ``plan`` and ``clean``, which take a live topic, have taken it before."""
+    """Reject the address of a live topic.
+
+    ``compact``, ``plan`` and ``clean``, which accept one, handle it before they call this.
+
+    Raises:
+        InvalidConfig: ``path`` is such an address.
+    """
     reject_server(path)
     if not path.startswith((SCHEME, f"non-{SCHEME}")):
         return
@@ -64,11 +69,12 @@ def _reject_address(path: str) -> None:
 
 
 def reject_server(path: str, *, is_fetched: bool = False) -> None:
-    """Refuse the address of a live cluster in the place of a path. ``is_fetched``: the command is
-    ``fetch``, which takes addresses with their system.
+    """Reject the address of a live cluster given as a path.
+
+    ``is_fetched`` is set for ``fetch``, which accepts addresses with the system in front.
 
     Raises:
-        InvalidConfig: it is one.
+        InvalidConfig: ``path`` is such an address.
     """
     system, is_url, hosts = path.partition("://")
     system = system.removesuffix("+ssl")
@@ -94,19 +100,19 @@ def reject_server(path: str, *, is_fetched: bool = False) -> None:
 
 
 def system_at(path: str, name: str | None = None) -> System:
-    """As ``system_of``, loaded.
+    """The system object for ``system_of``.
 
     Raises:
-        InvalidConfig: no such system.
+        InvalidConfig: as ``system_of``.
     """
     return system_named(system_of(path, name))
 
 
 def system_of_all(name: str | None, paths: Sequence[str]) -> System:
-    """The system ``name``; None: the one whose files lie at all ``paths``.
+    """The system ``name``. None means the system that wrote the files at all ``paths``.
 
     Raises:
-        InvalidConfig: no such system, or not all are of one.
+        InvalidConfig: there is no such system, or the paths are of several.
     """
     systems = {path: system_of(path, name) for path in paths}
     if len(set(systems.values())) > 1:

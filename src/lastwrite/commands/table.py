@@ -1,15 +1,14 @@
-"""``table``: a topic's last writes as a mapping, in bounded memory, read from where they lie.
+"""``table``: a topic's last writes as a mapping, in bounded memory, read from the log.
 
-Nothing but an index of fingerprints is held, 40 bytes a key; a value is read when it is asked for.
-Within a partition the larger offset wins; a key that has moved from one partition to another has a
-last write in each, and there the later one wins, by the record's timestamp (RocketMQ: the store
-time, Pulsar: the publish time), of equally late ones that of the larger partition. The table is
-true up to ``end_offsets``.
+Memory contains only an index of fingerprints, 40 bytes per key. A value is read when it is looked
+up. Within a partition, the larger offset wins. A key that has moved to another partition has a last
+write in each. The later one wins, by the record's timestamp (RocketMQ: store time, Pulsar: publish
+time); at equal times, the one in the larger partition. The table is complete up to ``end_offsets``.
 
-``follow`` keeps it true: as the log grows it gives what has changed, the last write or the delete
-of each key that was written since, and the table has it by then.
+``follow`` updates the table as the log grows, and yields the changes: the last write or the delete
+of each key that was written since.
 
-What is decoded are last writes alone, when they are asked for.
+Only last writes are decoded, when they are read.
 """
 
 from __future__ import annotations
@@ -59,25 +58,24 @@ def table(
     config: Mapping[str, object] | None = None,
     **decoding: Unpack[DecodingOptions],
 ) -> KeyedTable:
-    """The last write of every key of a topic, as a mapping of bytes to bytes; or to what the bytes
-    mean.
+    """The last write of every key of a topic, as a mapping from bytes to bytes or decoded values.
 
     Args:
-        path: a Kafka log root, a RocketMQ store or a Pulsar archive; or an archive of any of them,
-            in a folder or a bucket. The whole topic lies there.
-        topic: its name; not needed where one topic lies there.
-        memory: what it may take, with an index in scratch files beyond: bytes, or as ``512m``.
-        system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.
-        config: how a bucket is reached, ``storage.*``.
-        decoding: what values, and keys in columns, are decoded from: see ``DecodingConfig``.
+        path: a Kafka log root, a RocketMQ store or a Pulsar archive; or an archive of any system,
+            in a folder or a bucket. It must contain the whole topic.
+        topic: the name of the topic; not needed if there is only one.
+        memory: memory limit, in bytes or as ``512m``. The rest of the index is in scratch files.
+        system: ``kafka``, ``rocketmq`` or ``pulsar``. None means: detect it from the files.
+        config: settings ``storage.*`` of a bucket.
+        decoding: formats and schemas of values, and of keys in columns; see ``DecodingConfig``.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: nothing was read.
-        RemoteFailed: the registry of schemas does not answer.
-        CorruptLog: a record cannot be read, and it may have been a key's last.
-        UnsupportedFormat: an encrypted message.
-        OutOfMemoryBudget: a batch is larger than the memory allows.
-        CommitConflict: a broker changed the topic again and again while it was read.
+        RemoteFailed: the schema registry does not answer.
+        CorruptLog: a record cannot be read, and it may have been the last one of its key.
+        UnsupportedFormat: a message is encrypted.
+        OutOfMemoryBudget: a batch is larger than the memory limit.
+        CommitConflict: a broker changed the topic repeatedly while it was read.
     """
     path = str(path)
     address.use(store_settings(config))
@@ -103,11 +101,13 @@ def steady(
     listed: Callable[[], Sequence[PartitionLog]],
     made: Callable[[Sequence[PartitionLog]], T],
 ) -> T:
-    """What is made of the logs while a broker may move them, or a round replaces them in an archive;
-    from anew where that happens, a few times.
+    """The result of ``made`` on the listed logs.
+
+    If a broker moves the logs or a round replaces them meanwhile, both functions are called again,
+    a few times.
 
     Raises:
-        CommitConflict: it did every time.
+        CommitConflict: the logs changed every time.
     """
     for tries in range(1, TRIES + 1):
         logs = listed()
@@ -123,8 +123,8 @@ def whole_topic(system: RowSystem, path: str, topic: str | None) -> list[Partiti
     """All partitions of one topic, for its last writes.
 
     Raises:
-        NotALog, InvalidConfig, LogHeld, CorruptLog: there are several topics, or the path is of one
-            partition among others, or a log is not whole.
+        NotALog, InvalidConfig, LogHeld, CorruptLog: there are several topics, or the path is one of
+            several partitions, or a log is damaged.
     """
     logs = system.logs_of(path, topic, is_compacted=True)
     topics = sorted({log.name.topic for log in logs})
@@ -144,11 +144,11 @@ def whole_topic(system: RowSystem, path: str, topic: str | None) -> list[Partiti
 
 
 class KeyedTable(Mapping[bytes, Any]):
-    """See ``table``.
+    """The result of ``table``.
 
-    Looking up is safe from one thread at a time. What was compacted or deleted since it was made
-    can be read as long as its files are open; else a look says ``CommitConflict``: make it anew, or
-    ``follow`` it.
+    Only one thread at a time may look up keys. Records that were compacted or deleted later can be
+    read while their files are open. Otherwise, a lookup raises ``CommitConflict``: create the table
+    again, or ``follow`` it.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class KeyedTable(Mapping[bytes, Any]):
         self._topic = logs[0].name.topic if logs else ""
         self._values = None if self._decoding.value_format == "raw" else self._rows(("value",))
         self._last = LastWrites(system, logs, memory_bytes, raw_keys)
-        self._told = dict(self._last.ends)  # up to where changes were given
+        self._told = dict(self._last.ends)  # the changes below these offsets were returned
 
     @property
     def end_offsets(self) -> dict[int, int]:
@@ -175,7 +175,7 @@ class KeyedTable(Mapping[bytes, Any]):
 
     @property
     def logs(self) -> Sequence[PartitionLog]:
-        """The partitions as they were listed last."""
+        """The partitions of the last listing."""
         return self._last.logs
 
     @property
@@ -208,7 +208,7 @@ class KeyedTable(Mapping[bytes, Any]):
         for records in self._records():
             yield from bytes_of(records.data, *records.keys)
 
-    # The views of a mapping look each key up; these go through the log once.
+    # The views of a mapping look up each key; these methods read the log once.
     def items(self) -> Iterator[tuple[bytes, Any]]:  # type: ignore[override]
         """Keys and values, in the log's order."""
         if self._values is not None:
@@ -236,8 +236,9 @@ class KeyedTable(Mapping[bytes, Any]):
     # ------------------------------------------------------------------ columns
 
     def units(self, columns: Sequence[str]) -> Iterator[RowUnit]:
-        """The pieces that have last writes, in order, each with which records these are: what
-        another process needs to read them.
+        """The pieces of the log with last writes, in order, each with the positions of the writes.
+
+        Another process can read them.
         """
         return self._last.units(columns)
 
@@ -245,12 +246,12 @@ class KeyedTable(Mapping[bytes, Any]):
         """The last writes as batches of Arrow, in the log's order, a few thousand rows each.
 
         Args:
-            columns: of ``key, value, topic, partition, offset, timestamp, timestampType, headers``,
-                and of what is decoded ``value.name`` for one field; None: key, value, partition,
-                offset, timestamp.
+            columns: some of ``key, value, topic, partition, offset, timestamp, timestampType,
+                headers``, and fields of decoded data such as ``value.name``. None means key,
+                value, partition, offset, timestamp.
 
         Raises:
-            BadValue: a key or value is not what its schema says, and ``on_bad`` is ``fail``.
+            BadValue: a key or value does not match its schema, and ``on_bad`` is ``fail``.
             EnvironmentUnfit: pyarrow is missing.
         """
         yield from self._batches(self._rows(columns))
@@ -265,7 +266,7 @@ class KeyedTable(Mapping[bytes, Any]):
 
     @cached_property
     def _usual_rows(self) -> DecodedRows:
-        """Of one schema as long as the table lives, whatever a registry says later."""
+        """The usual columns, in one schema for the lifetime of the table."""
         return self._rows(None)
 
     def _batches(self, rows: DecodedRows) -> Iterator[pa.RecordBatch]:
@@ -273,51 +274,52 @@ class KeyedTable(Mapping[bytes, Any]):
             yield from rows.of(read_rows(unit, self._last.limits))
 
     def reader(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
-        """The same as one stream."""
+        """The result of ``batches`` as one stream."""
         rows = self._rows(columns)
-        import pyarrow as pa  # not before it is known to be there
+        import pyarrow as pa  # after the check that it is installed
 
         return pa.RecordBatchReader.from_batches(rows.arrow_schema, self._batches(rows))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
-        """What DuckDB and pyarrow take; polars takes ``reader()``, pandas ``to_arrow()``."""
+        """The stream for DuckDB and pyarrow. Use ``reader()`` for polars, ``to_arrow()`` for pandas."""
         return self.reader().__arrow_c_stream__(requested_schema)
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """All of it, in this process' memory."""
+        """The whole table in this process's memory."""
         return self.reader(columns).read_all()
 
     # ------------------------------------------------------------------ changes
 
     def follow(self, *, poll_s: float | None = 0.5) -> Iterator[pa.RecordBatch]:
-        """What has changed since the table was made, or since the last batch that was taken: batches
-        of key, value, partition, offset, timestamp and ``deleted``, a few thousand rows each.
+        """The changes since the table was created, or since the last batch that was taken.
 
-        ``deleted`` is true where the key has no value any more. The value is null then; it is also
-        null where the record's value is, as the JSON text ``null``.
+        They are batches of key, value, partition, offset, timestamp and ``deleted``, a few thousand
+        rows each. ``deleted`` is true if the key no longer has a value. The value is then null. It
+        is also null if the record's value is, such as the JSON text ``null``.
 
-        Of a key that was written several times between two looks the last write alone comes, so
-        what comes makes the table, in whatever order it is applied. The table is up to date, as of
-        the last look, when the first batch of it comes. A batch counts as taken when the next one
-        is asked for. Rounds of a cleaner are followed: where a delete was cleaned away before a
-        look saw it, the key comes as deleted, with neither offset nor timestamp.
+        If a key was written several times between two polls, only the last write is returned. So
+        the changes can be applied in any order. When the first batch is returned, the table is
+        already up to date with the last poll. A batch counts as taken when the next one is
+        requested. If a cleaner removed a delete before a poll saw it, the key is returned as
+        deleted, without offset and timestamp.
 
-        Keys and values are decoded as the table's are. Where ``on_bad`` is ``null``, a bad value is
-        no delete: ``_error`` has the reason. Where it is ``aside``, a record with a bad value goes
-        there, and its key comes as deleted; with a bad key, nothing. A delete whose key is bad
-        comes where ``on_bad`` is ``null`` alone: no write of this key came either.
+        Keys and values are decoded as in the table. If ``on_bad`` is ``null``, a bad value is not a
+        delete; ``_error`` contains the reason. If it is ``aside``, a record with a bad value is
+        put aside and its key is returned as deleted; a record with a bad key is not returned. A
+        delete with a bad key is only returned if ``on_bad`` is ``null``, because otherwise no write
+        of this key was returned either.
 
         Args:
-            poll_s: between two looks at the log where nothing has changed; None: end there.
+            poll_s: seconds between two polls without changes. None means: stop if there are none.
 
         Raises:
-            CommitConflict: changes are missing: the log begins behind what was read, a key is gone
-                and its record cannot be read any more, or the topic was made anew. Make the table
-                anew.
-            CorruptLog, UnsupportedFormat, OutOfMemoryBudget: as ``table``.
-            BadValue: a key or value is bad, and ``on_bad`` is ``fail``. Whoever follows again meets
-                it again; nothing was passed over.
-            InvalidConfig: the table was not made by ``table``.
+            CommitConflict: changes are missing. The log begins after the offsets that were read, a
+                key is gone and its record cannot be read, or the topic was created again. Create
+                the table again.
+            CorruptLog, UnsupportedFormat, OutOfMemoryBudget: as for ``table``.
+            BadValue: a key or value is bad, and ``on_bad`` is ``fail``. No change was skipped, so
+                following again raises the error again.
+            InvalidConfig: the table was not created by ``table``.
         """
         if self._listed is None:
             raise InvalidConfig("this table has no place to look at again")
@@ -330,7 +332,7 @@ class KeyedTable(Mapping[bytes, Any]):
                 moved = error
             self._last.hold_open()
             steady(self._system, self._listed, self._last.catch_up)
-            self._last.hold_open()  # before the next look, which comes when the caller wants
+            self._last.hold_open()  # the caller decides when the next poll happens
             unseen = self._last.check_missed_deletes()
             for partition in self._last.ends:
                 self._told.setdefault(partition, 0)
@@ -344,7 +346,7 @@ class KeyedTable(Mapping[bytes, Any]):
                 time.sleep(poll_s or 0)
 
     def _pending(self, rows: DecodedRows) -> Iterator[pa.RecordBatch]:
-        """The changes that were not taken yet."""
+        """The changes that were not taken."""
         shared = 0 if self._system.is_offset_unique else 1
         for unit in self._last.changes(rows.raw_columns, self._told):
             for records in read_records(unit, self._last.limits):
@@ -372,7 +374,7 @@ class KeyedTable(Mapping[bytes, Any]):
     # ------------------------------------------------------------------ its end
 
     def close(self) -> None:
-        """Close its files, and remove those of its index."""
+        """Close the files and delete the index."""
         self._last.close()
 
     def __enter__(self) -> Self:

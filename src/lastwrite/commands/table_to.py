@@ -1,6 +1,4 @@
-"""``table_to``: a topic's last writes as a table of Iceberg, Delta or Parquet, made or brought
-up to date.
-"""
+"""``table_to``: creates or updates an Iceberg, Delta or Parquet table of a topic's last writes."""
 
 from __future__ import annotations
 
@@ -33,18 +31,18 @@ from lastwrite.tables.layout import format_there, is_table_name
 if TYPE_CHECKING:
     from lastwrite.tables.format import TableFormat
 
-# of each format: its module, its class, and the package that it needs
+# For each format: its module, its class, and the package that it needs.
 FORMATS = {
     "iceberg": ("lastwrite.tables.iceberg", "IcebergFormat", "pyiceberg"),
     "delta": ("lastwrite.tables.delta", "DeltaTable", "deltalake"),
     "parquet": ("lastwrite.tables.parquet", "ParquetTable", "pyarrow"),
 }
 
-_LIBRARIES_BYTES = 320 << 20  # Arrow, Numba, a format's library, and what they keep
+_LIBRARIES_BYTES = 320 << 20  # memory of Arrow, Numba and the library of the format
 
 
 def _left(memory_bytes: int) -> int:
-    """What rows may take of it."""
+    """The memory left for rows."""
     return max(memory_bytes // 3, memory_bytes - _LIBRARIES_BYTES)
 
 
@@ -66,40 +64,43 @@ def table_to(
     progress: Progress | None = None,
     **decoding: Unpack[DecodingOptions],
 ) -> TableRound:
-    """Make the table of a topic's last writes at ``to``, or bring it up to date: by what was
-    written since, in one commit, which says up to which offsets the table is true.
+    """Create the table of a topic's last writes at ``to``, or update it.
 
-    Its columns: ``key``, ``value``, ``_log_partition``, ``_offset``, ``_timestamp``. A row is there
-    for each key whose last write is no delete, as ``latest`` has them.
+    An update applies the records written since the last run in one commit. The commit stores the
+    offsets up to which the table is complete.
+
+    The columns are ``key``, ``value``, ``_log_partition``, ``_offset`` and ``_timestamp``. There is
+    a row for each key whose last write is not a delete, as in ``latest``.
 
     Args:
-        path: as of ``table``.
-        topic: its name; not needed where one topic lies there.
-        to: a folder or an address in a bucket; with ``catalog`` also a table's name in it.
-        format: ``iceberg``, ``delta`` or ``parquet``; None: that of the table at ``to``, else
-            ``iceberg``.
-        catalog: of Iceberg: the URI of a catalog, or a name of pyiceberg's settings; None: SQLite
-            in the folder.
-        buckets: in how many parts the table lies, a power of two; None: 128 MiB each.
-        headers: a column ``_headers``, too; None: as the table was made, else no.
-        vectors: delete rows by deletion vectors from now on, which Iceberg has in version 3 of its
-            format, and Delta. A table that has them keeps them, and fewer engines read it.
-        anew: write all of it again, whatever the table says.
-        memory: what it may take, with scratch files beyond: bytes, or as ``512m``.
-        system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.
-        config: how a bucket is reached, ``storage.*``.
-        now_ms: the clock, for what is old enough to go; None: now.
-        progress: is told of stages and bytes done; None: nobody is. What it raises ends the run, and
-            the table is as it was.
-        decoding: what keys and values are decoded from: see ``DecodingConfig``. An option that is
-            not given is as in the table's last run. With ``on_bad="aside"`` the row of a key whose
-            last value is bad goes.
+        path: as for ``table``.
+        topic: the name of the topic; not needed if there is only one.
+        to: a folder or an address in a bucket; with ``catalog`` also the name of a table in it.
+        format: ``iceberg``, ``delta`` or ``parquet``. None means the format of the table at
+            ``to``, or ``iceberg`` for a new one.
+        catalog: Iceberg: the URI of a catalog, or a name in pyiceberg's settings. None means
+            SQLite in the folder.
+        buckets: number of buckets of the table, a power of two. None means 128 MiB each.
+        headers: whether there is a column ``_headers``. None means: as in the existing table, or
+            no.
+        vectors: delete rows with deletion vectors from now on (Iceberg format version 3, Delta). A
+            table with vectors keeps them, and fewer engines can read it.
+        anew: write the whole table again, whatever its state.
+        memory: memory limit, in bytes or as ``512m``. Scratch files contain the rest.
+        system: ``kafka``, ``rocketmq`` or ``pulsar``. None means: detect it from the files.
+        config: settings ``storage.*`` of a bucket.
+        now_ms: the current time, which decides what is old enough to delete. None means the clock.
+        progress: receives stages and bytes done. An exception from it ends the run and leaves the
+            table unchanged.
+        decoding: formats and schemas of keys and values, see ``DecodingConfig``. Options that are
+            not given stay as in the table's last run. With ``on_bad="aside"``, a key whose last
+            value is bad has no row.
 
     Raises:
-        NotALog, InvalidConfig, CorruptLog, UnsupportedFormat, OutOfMemoryBudget: as ``table``; and
-            where there is another table than this one.
-        CommitConflict: changes are missing: the log begins above the table's offsets, or it is
-            another topic of that name. ``anew`` is the way.
+        NotALog, InvalidConfig, CorruptLog, UnsupportedFormat, OutOfMemoryBudget: as for ``table``;
+            or ``to`` contains another table.
+        CommitConflict: changes are missing, because the log begins above the table's offsets or
+            is another topic of the same name. Use ``anew``.
         TableConflict: other writers changed the table first, ``ATTEMPTS`` times.
         BadValue: a key or value is bad.
         EnvironmentUnfit: a package is missing.
@@ -118,7 +119,9 @@ def table_to(
     def listed() -> list[PartitionLog]:
         logs = whole_topic(source, path, topic)
         if not logs:
-            raise NotALog(f"there is no topic {topic}", path=path, remedy="see lastwrite inspect")
+            raise NotALog(
+                f"there is no topic {topic}", path=path, remedy="lastwrite inspect lists the topics"
+            )
         return logs
 
     def made(logs: Sequence[PartitionLog]) -> TableRound:
@@ -134,7 +137,7 @@ def table_to(
         now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         try:
             tidied = tidy(table, now)
-        except LogError as error:  # the table is current; the next round tidies
+        except LogError as error:  # the table is up to date; the next run retries the clean-up
             return structs.replace(report, untidy=str(error))
         return structs.replace(report, tidied=tidied)
 
@@ -146,8 +149,9 @@ def table_to(
 def settings_after(
     was: Mapping[str, str], given: Mapping[str, Any], headers: bool | None
 ) -> tuple[DecodingConfig, dict[str, str]]:
-    """What a run decodes, and the settings that its commit stores: the options that are ``given``,
-    else those that the table's last commit has.
+    """How a run decodes, and the settings that its commit stores.
+
+    Options that are not ``given`` are taken from the table's last commit.
 
     Raises:
         InvalidConfig: as ``DecodingConfig.of``.
@@ -174,11 +178,12 @@ def settings_after(
 
 
 def check_format(to: str, format: str | None, catalog: str | None, vectors: bool = False) -> None:
-    """Check a format's name and options, without a look at the place. None: any format.
+    """Check the name and the options of a format without reading the table. None means any format.
 
     Raises:
-        InvalidConfig: there is none, or it has no catalogs, or no vectors, or needs a catalog.
-        EnvironmentUnfit: its package is missing.
+        InvalidConfig: there is no such format; or it has no catalogs or no deletion vectors, or
+            needs a catalog.
+        EnvironmentUnfit: the package of the format is missing.
     """
     if format is None:
         require_arrow()
@@ -207,11 +212,12 @@ def check_format(to: str, format: str | None, catalog: str | None, vectors: bool
 def format_at(
     to: str, format: str | None, topic: str, catalog: str | None, vectors: bool = False
 ) -> TableFormat:
-    """The table at a place, in the format that is there; if none is, in ``format`` or Iceberg's.
-    With ``vectors``, as ``table_to`` has it.
+    """The table at ``to`` in its format; a new table is in ``format``, or in Iceberg's.
+
+    ``vectors`` is as for ``table_to``.
 
     Raises:
-        InvalidConfig: a table of another format is there; or as ``check_format``.
+        InvalidConfig: the table has another format; or as ``check_format``.
         EnvironmentUnfit: as ``check_format``.
     """
     if catalog is None or not is_table_name(to):

@@ -1,10 +1,10 @@
-"""``verify``: is a log what its format promises, and did a compaction keep what compaction
-promises?
+"""``verify``: checks that a log is intact, and that a compaction lost nothing.
 
     lastwrite.verify("/var/lib/kafka")                        # structure
     lastwrite.verify("/var/lib/kafka", before="/backup")      # and nothing was lost
 
-Chooses the system; ``verification.engine`` does the rest. Nothing is written beside scratch.
+This module selects the system; ``verification.engine`` does the work. Only scratch files are
+written.
 """
 
 from __future__ import annotations
@@ -44,32 +44,33 @@ def verify(
     progress: Progress | None = None,
     drop_keyless: bool = False,
 ) -> VerifyReport:
-    """Check the partitions at ``path``, each against what it was at ``before``.
+    """Check the partitions at ``path``, and compare each with its state at ``before``.
 
     Args:
-        path: a log root, a partition's folder, or one of its files; a store of RocketMQ, whose
-            commit log, consume queues and index files are checked too, or a part of one; topic
+        path: a log root, a partition's folder, or one of its files. Or a RocketMQ store, whose
+            commit log, consume queues and index files are checked too, or a part of one. Or topic
             folders of Pulsar, which are read in this process.
-        before: the same as it was before compaction; None: check the structure only. Two single
-            partitions are compared whatever they are called; else partitions meet by name.
-        system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.
-        topic, partition: which of what lies there, as for ``compact``; None: all.
-        config: settings under upstream's names, as ``compact`` takes them: they say what may be
-            missing; Kafka's ``index.interval.bytes`` says how dense indexes should be.
-        now_ms: the clock of the compaction. Kafka: a delete may be missing if its horizon had come
-            by then, and the last batch of a producer that was forgotten by then; None: a delete if
-            it had any horizon, a batch if its producer is forgotten by now. RocketMQ: a delete if
-            its store time and ``delete.retention.ms`` had passed by then; None: by now.
+        before: the same log before compaction. None means: check the structure only. Partitions
+            are matched by name; two single partitions are compared whatever their names are.
+        system: ``kafka``, ``rocketmq`` or ``pulsar``. None means: detect it from the files.
+        topic, partition: selection as for ``compact``. None means all.
+        config: settings by upstream's names, as for ``compact``. They decide which records may be
+            missing. Kafka's ``index.interval.bytes`` is the expected density of indexes.
+        now_ms: the time of the compaction. Kafka: a delete may be missing if its horizon had
+            passed by then, and a producer's last batch if the producer had expired by then. None
+            means: a delete with any horizon, and a producer that has expired by now. RocketMQ: a
+            delete may be missing if its store time plus ``delete.retention.ms`` had passed by
+            then. None means now.
         memory, spark, master, conf, progress: as for ``compact``.
-        drop_keyless: of a Kafka topic, records without a key were to go; else a missing one is a
-            broken promise.
+        drop_keyless: Kafka: the compaction was allowed to drop records without a key. Otherwise, a
+            missing one is a violation.
 
     Raises:
-        NotALog, InvalidConfig: nothing was begun.
-        LogHeld: a broker or another run holds one of the logs.
+        NotALog, InvalidConfig: nothing was done.
+        LogHeld: a broker or another run has locked one of the logs.
         EnvironmentUnfit: Java or Spark is missing.
 
-    Damage and broken promises do not raise: they stand in the report.
+    Damage and violations do not raise. The report contains them.
     """
     address.use(store_settings(config))
     question = Question(
@@ -82,6 +83,6 @@ def verify(
     )
     found = system_of(question.path, system)
     if question.before is not None:
-        system_of(question.before, system)  # a topic's address is not read from either
+        system_of(question.before, system)  # rejects the address of a live topic
     proof = proof_of(found)
     return engine.verify(proof, question, spark, master, memory, conf or {}, progress)

@@ -1,4 +1,4 @@
-"""``verify_table``: whether a table on disk is its topic, up to the offsets that it says."""
+"""``verify_table``: checks that a table equals its topic, up to the offsets of the table."""
 
 from __future__ import annotations
 
@@ -32,22 +32,20 @@ def verify_table(
     config: Mapping[str, object] | None = None,
     progress: Progress | None = None,
 ) -> TableProof:
-    """Prove that the table at ``to`` is the topic at ``path`` up to the offsets that it says, or
-    name keys that differ.
+    """Check that the table at ``to`` equals the topic at ``path`` up to the table's offsets.
 
     Args:
-        path, memory, config: as of ``table_to``.
-        to, catalog: as they were given there.
-        topic: its name, where a catalog needs it; else the table says it.
-        format: ``iceberg``, ``delta`` or ``parquet``; None: what lies there.
-        limit: of how many keys that differ the names are told.
-        progress: as of ``table_to``.
+        path, memory, config, progress: as for ``table_to``.
+        to, catalog: as they were given to ``table_to``.
+        topic: the name of the topic, if a catalog needs it. None means: take it from the table.
+        format: ``iceberg``, ``delta`` or ``parquet``. None means the format of the table at ``to``.
+        limit: how many differing keys the report names at most.
 
     Raises:
         NotALog: there is no such table.
-        InvalidConfig: it is not one of lastwrite's.
-        CommitConflict: the log has not all that the table is of.
-        CorruptLog, UnsupportedFormat, RemoteFailed: log or table cannot be read.
+        InvalidConfig: Lastwrite did not write the table.
+        CommitConflict: the log lacks records that the table is based on.
+        CorruptLog, UnsupportedFormat, RemoteFailed: the log or the table cannot be read.
     """
     path, to = str(path), str(to)
     check_format(to, format, catalog)
