@@ -205,7 +205,7 @@ def test_doctor_finds_a_real_server_that_lets_two_win(tmp_path: Path) -> None:
                 break
     assert status == 1
     verdict, said, remedy = found["store: at once"]
-    assert verdict == "missing" and said.startswith("of 8 who replace the same version ")
+    assert verdict == "missing" and said.startswith("of 8 writers to the same version ")
     assert "--to" in str(remedy)
     for name in ("create", "listing", "ranges", "replace", "removal"):
         assert found[f"store: {name}"][0] == "ok"
@@ -236,7 +236,7 @@ def test_an_archive_is_not_changed_in_a_store_that_breaks_a_promise(
         promises.reject_if_broken("s3://bucket/some/archive", now_ms)
         assert store.requests.puts == puts  # it is remembered
         return
-    with pytest.raises(LogError, match="does not keep a promise") as refused:
+    with pytest.raises(LogError, match="breaks a guarantee") as refused:
         promises.reject_if_broken("s3://bucket/some/archive", now_ms)
     assert refused.value.path == "s3://bucket/some/archive"
     assert "--to" in (refused.value.remedy or "")

@@ -76,8 +76,8 @@ def fetch_all(
 def fetch_with_retry(found: FetchedLog, bring: Callable[[], FetchedLog]) -> FetchedLog:
     """The report of fetching one partition with ``fetch_batches``.
 
-    ``fetch_batches`` is retried, see ``Attempts``, if the partition or the archive changed meanwhile.
-    ``found`` is the report if nothing is fetched.
+    ``fetch_batches`` is retried, see ``Attempts``, if the partition or the archive changed
+    meanwhile. ``found`` is the report if nothing is fetched.
     """
     attempts = Attempts()
     try:

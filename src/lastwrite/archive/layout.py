@@ -4,7 +4,7 @@
     ARCHIVE/rocketmq/TOPIC/N/manifest.json
     ARCHIVE/pulsar/TENANT/NAMESPACE/persistent/TOPIC/manifest.json
 
-An address may be that of the archive, of a partition, or of any folder in between.
+An address may name the archive, a partition, or any folder in between.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class SweepResult(msgspec.Struct, kw_only=True):
 
 
 class PartitionStore:
-    """One partition in a store. ``prefix`` is that of its keys, without a trailing ``/``."""
+    """One partition in a store. ``prefix`` begins its keys, without a trailing ``/``."""
 
     def __init__(self, store: ObjectStore, prefix: str) -> None:
         self.store = store
@@ -257,7 +257,7 @@ class PartitionStore:
     def _clear(self, seen: VersionedManifest, just_written: str, grace_ms: int) -> frozenset[str]:
         """Delete the objects that no reader of an old manifest needs. Returns their keys.
 
-        The time is that of the store, which dated ``just_written``.
+        The present time is the store's date of ``just_written``.
         """
         found = self.store.head(just_written)
         if found is None:
@@ -277,7 +277,7 @@ class PartitionStore:
         return [each for each in old if pinned is None or each.generation <= pinned]
 
     def _pinned(self, now_ms: int) -> int | None:
-        """The oldest generation that is pinned by a reader. None if none is."""
+        """The oldest generation that a reader has pinned. None if there are no pins."""
         pins = [
             int(each.key.rpartition("/")[2].split("-")[1])
             for each in self.store.list(self.key(f"{ROUNDS}{_PIN}"))
@@ -574,8 +574,8 @@ _running: set[str] = set()  # rounds of this process that may still commit
 def is_partition(folder: str) -> bool:
     """Whether there is a partition at that address.
 
-    The manifest read for this is kept for a moment for ``read_versioned_manifest``, because callers that search
-    partitions read them next. This saves a request per partition.
+    The manifest read for this is kept for a moment for ``read_versioned_manifest``, because callers
+    that search partitions read them next. This saves a request per partition.
 
     Raises:
         RemoteFailed: the store does not respond.

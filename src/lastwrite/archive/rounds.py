@@ -241,7 +241,7 @@ class ArchiveRounds:
     def take(self, folder: str) -> WriteTransaction | None:
         """Remove and return the partition's round.
 
-        From here on only the store can tell whether its objects are committed.
+        From here on only the store's manifest shows whether its objects are committed.
         """
         last = self._rounds.pop(folder, None)
         return None if last is None else last[1]
@@ -250,7 +250,7 @@ class ArchiveRounds:
         """Commit ``made``. ``remove_journals`` deletes the journal.
 
         Raises:
-            CommitConflict, RemoteFailed: as ``Place.commit``.
+            CommitConflict, RemoteFailed: as ``PartitionStore.commit``.
         """
         seen, place = self.base(folder), place_at(folder)
         begun = self.take(folder) or place.begin(seen)

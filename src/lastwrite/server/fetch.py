@@ -106,7 +106,7 @@ def _asked(
 
 
 class FetchPlan(NamedTuple):
-    """A response. ``size`` is that of its records; ``error`` is for the whole request."""
+    """A response. ``size`` counts its records' bytes; ``error`` is for the whole request."""
 
     topics: list[tuple[bytes, list[PartitionResponse]]]
     size: int

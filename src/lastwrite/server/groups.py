@@ -60,7 +60,7 @@ class JoinRequest(NamedTuple):
     protocol_type: str
     protocols: Protocols
     must_know_id: bool  # KIP-394: a member without an id gets one and has to join again with it
-    may_skip: bool  # KIP-814: a leader that rejoins can be told that the assignment stays
+    may_skip: bool  # KIP-814: a rejoining leader may get the response that the assignment stays
 
 
 class JoinResponse(NamedTuple):

@@ -197,7 +197,7 @@ def _missing(code: int, name: str | None, id: uuid.UUID | None) -> dict[str, Any
 
 
 def _described(request: ClientRequest, topic: ServedTopic, prefix: str) -> dict[str, Any]:
-    """A topic as the fields of a response. ``prefix`` is that of the class of its partitions."""
+    """A topic as the fields of a response. ``prefix`` begins the name of its partitions' class."""
     try:
         id = uuid.UUID(bytes=topic.id)
     except LogError:  # each partition reports it

@@ -348,7 +348,7 @@ class _ClientConnection:
         ``release`` frees its memory. ``until``, of time.monotonic, is set before authentication.
 
         Raises:
-            CorruptLog: the size is not that of a request.
+            CorruptLog: the size is invalid for a request.
             OSError: the connection broke or timed out.
         """
         self._socket.settimeout(self._limits.idle_s if until is None else _left(until))

@@ -73,7 +73,7 @@ class MaterializedPartition(ServedPartition):
         self._job: Future[object] | None = None
 
     def look(self) -> bool:
-        """As ``ServedPartition.look``, but a changed partition is copied in the background first."""
+        """As ``ServedPartition.look``, but first copies a changed partition in the background."""
         if self._log is None:
             return super().look()
         job, self._job = self._job, None
@@ -180,8 +180,8 @@ class CompactedPartition(MaterializedPartition):
     """A partition served as the last writes below some offset, then its tail.
 
     Offsets are those of the log. The copy is created again when the tail is long enough for a
-    cleaner to run, and when the log itself is compacted: a tombstone deleted there then has to
-    disappear from the copy together with the records that it deleted.
+    cleaner to run, and when the log itself is compacted. In that case a tombstone that was deleted
+    there has to disappear from the copy, too, with the records that it deletes.
     """
 
     def __init__(self, inner: ServedPartition, files: Files, making: CopyPolicy) -> None:

@@ -1,4 +1,4 @@
-"""Prometheus metrics of ``serve``. ``docs/guide/serve.md`` relates them to those of a broker."""
+"""Prometheus metrics of ``serve``. ``docs/guide/serve.md`` compares them with a broker's."""
 
 from __future__ import annotations
 

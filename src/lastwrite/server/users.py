@@ -295,7 +295,7 @@ def _entries(value: Any) -> Sequence[tuple[str, Any]]:
 def check_name(name: str) -> None:
     """
     Raises:
-        InvalidConfig: the name cannot be that of a user.
+        InvalidConfig: it is not a valid user name.
     """
     if not name or len(name) > 249 or any(ord(each) < 32 for each in name):
         raise _wrong("a user name is empty, too long or has control characters")

@@ -76,7 +76,7 @@ class PartitionLocator(ABC):
     def try_lock(
         self, root: str, names: Collection[TopicPartition], /
     ) -> AbstractContextManager[set[TopicPartition]]:
-        """Lock those of the partitions that are free. Yields their names."""
+        """Lock the free ones of these partitions. Yields their names."""
 
     @abstractmethod
     def refuse_if_held(self, root: str, names: Collection[TopicPartition], /) -> None: ...
@@ -86,7 +86,7 @@ class PartitionLocator(ABC):
         return None
 
     def merge_tiers(self, folders: Sequence[str], /) -> list[str]:
-        """The folders to read of those named together. By default each is read separately."""
+        """The folders to read if ``folders`` are named together. By default, each on its own."""
         return list(folders)
 
     def refuse_read_only(self, root: str, /) -> None:

@@ -153,7 +153,7 @@ def hold(root: str, names: Iterable[TopicPartition], place: LockPlace) -> Iterat
 def try_lock(
     root: str, names: Iterable[TopicPartition], place: LockPlace
 ) -> AbstractContextManager[set[TopicPartition]]:
-    """As ``hold``, for those that are free now. Yields their names.
+    """As ``hold``, but skips partitions that are not free now. Yields the held names.
 
     Raises:
         LogError: the root cannot be written.
@@ -166,7 +166,7 @@ def try_each(
     names: Iterable[TopicPartition],
     hold_one: Callable[[TopicPartition], AbstractContextManager[None]],
 ) -> Iterator[set[TopicPartition]]:
-    """Hold those that ``hold_one`` does not refuse. Yields their names."""
+    """Hold all partitions that ``hold_one`` does not refuse. Yields their names."""
     with contextlib.ExitStack() as stack:
         got = set()
         for name in names:

@@ -1,6 +1,6 @@
 """A new file that is written sequentially and not read soon.
 
-Written pages would evict pages that consumers read from the page cache, and each cached page costs
+Written pages would evict pages that consumers read from the page cache. Each cached page also costs
 more processor time than the disk needs for its bytes: up to 1.5 s per GiB on a virtual machine,
 whose host has to provide the page first. So all but the first bytes of a large file bypass the page
 cache (``O_DIRECT``), from one of four buffers while another is filled::

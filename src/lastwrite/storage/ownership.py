@@ -320,7 +320,7 @@ def reject_foreign(paths: Iterable[str]) -> None:
 
 
 def reject_owner(path: str, uid: int, gid: int, folder: os.stat_result | None = None) -> None:
-    """``reject_foreign`` for the owner of a path. ``folder`` is that of the new file, if known.
+    """``reject_foreign`` for the owner of a path. ``folder`` will contain the new file, if known.
 
     Raises:
         LogError: the caller cannot give files to that user and group.

@@ -66,7 +66,7 @@ def problem_of(
     ``remedy`` is for damage whose error has none.
 
     Raises:
-        RemoteFailed: ``error`` itself, because it says nothing about the data.
+        RemoteFailed: ``error`` itself, because it is no statement about the data.
     """
     if isinstance(error, RemoteFailed):
         raise error

@@ -76,7 +76,7 @@ class SegmentReader:
             raise
 
     def _check(self, seen: os.stat_result, inode: int | None = None) -> None:
-        """``inode`` is that of the file that has the name now, if known."""
+        """``inode`` identifies the file that has the name now, if known."""
         if not _is_as_seen(seen, *self._identity) or inode not in (None, seen.st_ino):
             raise CommitConflict(
                 "the segment changed while we worked", path=self._path, remedy=_AGAIN

@@ -2,7 +2,7 @@
 
 A killed run's folder is deleted by the next run once it is unused: its process is gone, and no
 other process has its lock file open. The run's JVM keeps the file open, so its output stays while
-it runs. So does that of a run in another container, whose process is not visible here.
+it runs. So does the folder of a run in another container, whose process is not visible here.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ class ScratchReader:
         while len(view):
             n = os.preadv(self._handle, [view], position)
             if n == 0:
-                raise EOFError("a scratch file is shorter than its writer said")
+                raise EOFError("a scratch file is shorter than its writer reported")
             view = view[n:]
             position += n
 

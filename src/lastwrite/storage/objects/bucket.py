@@ -248,7 +248,7 @@ class BucketStore:
         if not refusal.is_absent:
             raise refusal.error(self._place(key), action)
         if not self._is_there:
-            # the response to a HEAD does not tell a missing object from a missing bucket
+            # the response to a HEAD is the same for a missing object and a missing bucket
             self._count(lists=1)
             listed = self._ask(
                 lambda: next(self._client.list(self._store, "_lastwrite/none/", chunk_size=1), None)
@@ -317,7 +317,7 @@ class BucketWriter:
             return self._store._put_new(self._key, b"".join(self._small))
         answer = self._store._ask(self._file.close, tries=1)
         if isinstance(answer, Refusal):
-            # The response may be lost, or be that of a retry after a completed upload. The object
+            # The response may be lost, or belong to a retry after a completed upload. The object
             # shows it, because its key is unique.
             may_be = answer.is_passing or answer.code == "NoSuchUpload"
             made = self._store.head(self._key) if may_be else None

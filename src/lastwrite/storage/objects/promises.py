@@ -89,8 +89,7 @@ def reject_if_broken(address: str, clock: Clock = _now_ms) -> None:
     broken = next((each for each in findings if each.is_kept is False), None)
     if broken is not None:
         raise LogError(
-            f"the store does not keep a promise that archives rest on ({broken.promise}): "
-            f"{broken.found}",
+            f"the store breaks a guarantee that archives need ({broken.promise}): {broken.found}",
             path=address,
             remedy=broken.remedy or _READ_ONLY,
         )
@@ -118,14 +117,14 @@ class _Questions:
         yield PromiseResult(
             "removal",
             problem is None,
-            problem or "what is removed is gone at once",
-            problem and f"remove what lies below {self._store.address}/{self._folder}",
+            problem or "deleted objects disappear at once",
+            problem and f"delete the objects below {self._store.address}/{self._folder}",
         )
         if is_address(self._store.address):
             yield PromiseResult(
                 "unfinished uploads",
                 None,
-                "whether the bucket ends them by itself cannot be asked",
+                "whether the bucket aborts them cannot be tested",
                 "see that it has such a rule (AbortIncompleteMultipartUpload; Azure needs none)",
             )
 
@@ -143,14 +142,12 @@ class _Questions:
     def _created(self, key: str) -> tuple[Version | None, PromiseResult]:
         seen = self._put(key, b"first", None)
         if seen is None:
-            return None, _broken("create", "an object that was created is not there")
+            return None, _broken("create", "a created object is missing")
         again = self._store.create(key, b"second")
         now = self._store.get(key)
         if again is not None or now is None or now[0] != b"first":
-            return seen, _broken("create", "an object that is there can be created once more")
-        return seen, PromiseResult(
-            "create", True, "an object that is there is not created once more"
-        )
+            return seen, _broken("create", "an existing object can be created again")
+        return seen, PromiseResult("create", True, "an existing object is not created again")
 
     def _put(self, key: str, content: bytes, seen: Version | None) -> Version | None:
         """Write an object, and check it. None if it is missing, whatever the response was."""
@@ -167,30 +164,30 @@ class _Questions:
     def _listed(self) -> PromiseResult:
         keys = [found.key for found in self._store.list(self._folder)]
         if self._keys[0] not in keys:
-            return _broken("listing", "an object that was created is not listed")
-        return PromiseResult("listing", True, "what is created is listed at once")
+            return _broken("listing", "a created object is not listed")
+        return PromiseResult("listing", True, "created objects are listed at once")
 
     def _read_of(self, made: Version) -> PromiseResult:
         part = np.zeros(3, dtype=np.uint8)
         self._store.read_into(self._keys[0], part, 1, made.etag)
         if part.tobytes() != b"irs":
-            return _broken("ranges", "a range that was asked for is another one")
+            return _broken("ranges", "a range has other bytes than were written")
         try:
             self._store.read_into(self._keys[0], part, 1, '"none"')
         except CommitConflict:
-            return PromiseResult("ranges", True, "a range is read of the version that is meant")
-        return _broken("ranges", "a range is read of another version than is meant (If-Match)")
+            return PromiseResult("ranges", True, "a range is read only of the requested version")
+        return _broken("ranges", "a range of another version is returned (If-Match is ignored)")
 
     def _replaced(self, first: Version) -> PromiseResult:
         key = self._keys[0]
         second = self._put(key, b"replaced", first)
         if second is None:
-            return _broken("replace", "what was written in an object's place is not there")
+            return _broken("replace", "a replaced object is missing")
         stale = self._store.replace(key, b"stale", first)
         now = self._store.get(key)
         if stale is not None or now is None or now[0] != b"replaced":
-            return _broken("replace", "who has seen an older version replaces a newer one")
-        return PromiseResult("replace", True, "only who has seen what is there replaces it")
+            return _broken("replace", "a writer with an older version replaces a newer one")
+        return PromiseResult("replace", True, "only a writer with the present version replaces it")
 
     def _at_once(self) -> PromiseResult:
         key = self._keys[1]
@@ -209,16 +206,16 @@ class _Questions:
             now = self._store.get(key)
             if len(winners) > 1:
                 return _broken(
-                    "at once", f"of {_AT_ONCE} who replace the same version {len(winners)} win"
+                    "at once", f"of {_AT_ONCE} writers to the same version {len(winners)} succeed"
                 )
             if now is None or (winners and now[0] != winners[0]):
-                return _broken("at once", "what the winner wrote does not stand")
+                return _broken("at once", "the data of the successful writer is lost")
             won += now[0] in contents  # the winner's response may be lost
             version = now[1].version
         if not won:
-            return _broken("at once", f"of {_AT_ONCE} who replace the same version none wins")
+            return _broken("at once", f"of {_AT_ONCE} writers to the same version none succeeds")
         return PromiseResult(
-            "at once", True, f"of {_AT_ONCE} who replace the same version one wins"
+            "at once", True, f"of {_AT_ONCE} writers to the same version one succeeds"
         )
 
     def _clocks(self) -> PromiseResult:
@@ -237,7 +234,7 @@ class _Questions:
             "clock",
             None,
             f"the store's is {apart_ms / 1000:.0f} s {way} this machine's",
-            "set this machine's clock (NTP): what is old enough to go is told by the store's",
+            "set this machine's clock (NTP): the store's clock decides which objects are deleted",
         )
 
     def _remove(self) -> str | None:

@@ -160,7 +160,7 @@ class Refusal:
             return RemoteFailed(
                 f"{named} was refused again and again: {said}",
                 path=address,
-                remedy="run again later; storage.retries says how often a request is tried again",
+                remedy="run again later; storage.retries limits how often a request is retried",
             )
         return RemoteFailed(
             f"{named} was refused: {said}",
