@@ -1,13 +1,12 @@
-"""What becomes of one record, in words: the engine's own decisions, put beside where the record
-lies.
+"""The outcome of one record in words: the engine's own decisions, and the place of the record.
 
-Nothing is decided here. A caller has let the next round's scan, election and judgement run, and the
-same over the whole log as if it were closed and replicated; ``RecordFacts`` is what they found.
-``a@0 a@1`` in closed segments and ``a@2`` in the active one: the next round drops ``a@0`` for
-``a@1``; it keeps ``a@1``, which only the wider view sees superseded, by ``a@2``: a later round
-takes it, once the segment of ``a@2`` is closed.
+Nothing is decided here. The caller runs the next round's scan, election and judgement, and the same
+over the whole log as if it were closed and replicated. ``RecordFacts`` has the results. Example:
+``a@0 a@1`` in closed segments and ``a@2`` in the active one. The next round drops ``a@0``, which
+``a@1`` supersedes. It keeps ``a@1``, because only the second run sees that ``a@2`` supersedes it. A
+later round drops ``a@1``, once the segment of ``a@2`` is closed.
 
-A system's share is a subclass of ``OutcomeRules`` with its words.
+Each system has a subclass of ``OutcomeRules`` with its words.
 """
 
 from __future__ import annotations
@@ -26,28 +25,28 @@ _BY_OFFSET = (Strategy.OFFSET, Strategy.GROUPS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordFacts:
-    """What the rules found of one record of the key."""
+    """The results of the rules for one record of the key."""
 
     offset: int
     place: str  # in the system's words, like "offset 5"
     part: LogRegion
     deletes: bool  # a tombstone
-    producer_id: int  # or what the system has in its place; -1: none
-    aborted: bool  # of a transaction that was aborted
-    undecided: bool  # of one that is still open
+    producer_id: int  # or the system's equivalent; -1 if there is none
+    aborted: bool  # its transaction was aborted
+    undecided: bool  # its transaction is still open
     goes: bool  # the next round drops it
     shadowed: bool  # it has a later write in the range of the next round
-    shadowed_ever: bool  # ... or anywhere in the log
-    horizon_ms: int | None  # of its batch: when it may go, or where batches say so, when written
+    shadowed_ever: bool  # it has a later write anywhere in the log
+    horizon_ms: int | None  # of its batch: when it may go, or when it was written
     is_old: bool  # of record format v0 or v1
     file_ms: int  # when its segment's file was changed
-    batch_end: int  # the offset behind its batch
-    has_bad_horizon: bool = False  # its batch's is below 0, and counts as none
-    is_part: bool = False  # of a larger record, and not its last part
+    batch_end: int  # the offset after its batch
+    has_bad_horizon: bool = False  # its batch's horizon is below 0, and is ignored
+    is_part: bool = False  # a part of a larger record, but not its last part
 
     @property
     def is_in_range(self) -> bool:
-        """The next round rewrites its segment."""
+        """Whether the next round rewrites its segment."""
         return self.part in (LogRegion.CLEAN, LogRegion.DIRTY)
 
 
@@ -59,16 +58,16 @@ class RoundFacts:
     first_dirty: int
     end: int  # of its range
     policy: Policy
-    blocking: Reason | None  # why it is not due
-    is_at_rest: bool  # because too little is dirty, and for no other reason
-    reasons: tuple[Reason, ...]  # why it does not reach further
-    winner: RecordFacts | None  # the key's last write within the range; None: it has none there
-    winner_ever: RecordFacts | None  # ... within the log
-    held_for: tuple[BlockingGroup, ...] = ()  # readers for whom deletes are held
+    blocking: Reason | None  # the reason why it is not due
+    is_at_rest: bool  # whether the only reason is that too little is dirty
+    reasons: tuple[Reason, ...]  # why its range does not reach further
+    winner: RecordFacts | None  # the key's last write within the range; None if there is none
+    winner_ever: RecordFacts | None  # the key's last write in the log
+    held_for: tuple[BlockingGroup, ...] = ()  # consumer groups that block the removal of deletes
 
 
 class OutcomeReason(NamedTuple):
-    """What becomes of a record, why, what has to happen for it, and not before when."""
+    """The outcome of a record, the reason, the condition for a change, and its earliest time."""
 
     fate: RecordOutcome
     message: str
@@ -77,18 +76,18 @@ class OutcomeReason(NamedTuple):
 
 
 class OutcomeRules(ABC):
-    """Answers for the records of one key."""
+    """The outcomes of the records of one key."""
 
     active: ClassVar[str] = "in the active segment"
-    greatest: ClassVar[str] = "the greatest version"  # of the key: its last write, not by offset
-    forget_clean: ClassVar[str]  # what makes a round compare clean records again
+    greatest: ClassVar[str] = "the greatest version"  # the last write of the key, if not by offset
+    forget_clean: ClassVar[str]  # the way to have a round compare clean records again
 
     def __init__(self, round_: RoundFacts) -> None:
         self.round = round_
 
     @staticmethod
     def number(offset: int) -> str:
-        """An offset as the system writes it."""
+        """An offset in the system's notation."""
         return str(offset)
 
     @classmethod
@@ -98,17 +97,18 @@ class OutcomeRules(ABC):
 
     @staticmethod
     def writer(facts: RecordFacts) -> str:
-        """The begin of a sentence that ends "a transaction that …"."""
+        """The beginning of a sentence that ends in "a transaction that …"."""
         return "it was written in"
 
     @abstractmethod
     def delete(self, facts: RecordFacts, message: str) -> OutcomeReason:
-        """The answer for a tombstone in the range that no later write there takes; ``message``
-        begins its sentence.
+        """The outcome of a tombstone in the range that no later write there supersedes.
+
+        ``message`` is the beginning of its sentence.
         """
 
     def of(self, facts: RecordFacts) -> OutcomeReason:
-        """The answer for a record of the key."""
+        """The outcome of a record of the key."""
         around = self.round
         winner, winner_ever = around.winner, around.winner_ever
         if facts.undecided:
@@ -131,7 +131,7 @@ class OutcomeRules(ABC):
             return OutcomeReason(
                 RecordOutcome.STAYS, f"{message}but the log's last record is never removed"
             )
-        if facts.goes:  # a delete whose time has come, superseded or not
+        if facts.goes:  # an expired delete, superseded or not
             return self._delete(facts)
         if facts.shadowed_ever:
             message = self._superseded(winner_ever)
@@ -165,7 +165,7 @@ class OutcomeRules(ABC):
         return self.delete(facts, message) if facts.is_in_range else self._unreached(message, facts)
 
     def next(self, message: str) -> OutcomeReason:
-        """It goes with the next round, whenever that comes."""
+        """The outcome that the next round drops it, whenever that runs."""
         blocking = self.round.blocking
         if blocking is None:
             return OutcomeReason(
@@ -178,7 +178,7 @@ class OutcomeRules(ABC):
         return OutcomeReason(RecordOutcome.NEXT_ROUND, message, change, _not_before([blocking]))
 
     def next_expired(self, message: str) -> OutcomeReason:
-        """``next`` of a delete whose time has passed: such a round may be asked for."""
+        """``next`` for an expired delete, for which the user may start a round."""
         answer = self.next(message)
         if not self.round.is_at_rest:
             return answer
@@ -186,20 +186,20 @@ class OutcomeRules(ABC):
 
     @property
     def if_due(self) -> str:
-        """The end of a sentence about the next round, where none is due."""
+        """The end of a sentence about the next round; empty if a round is due now."""
         blocking = self.round.blocking
         if blocking is None:
             return ""
         return f"; none is due now: {blocking.message}; that ends {blocking.change}"
 
     def _later(self, message: str, facts: RecordFacts) -> OutcomeReason:
-        """The record is in the range, what supersedes it is not."""
+        """The outcome of a record in the range that a record above the range supersedes."""
         winner = self.round.winner_ever
         held, at_ms = self._holding(None if winner is None else winner.offset)
         end = self.place(self.round.end)
         message += f", but lies above the range of the next round, which ends at {end}"
         change = f"the round that reaches {'it' if winner is None else winner.place} drops it{held}"
-        if facts.deletes:  # whichever comes first
+        if facts.deletes:  # it may also expire first
             at_ms = None
             horizon_ms = self.horizon_ms(facts)
             if horizon_ms is not None and horizon_ms <= LONG_MAX:
@@ -207,7 +207,9 @@ class OutcomeRules(ABC):
         return OutcomeReason(RecordOutcome.LATER, message, change, at_ms)
 
     def horizon_ms(self, facts: RecordFacts) -> int | None:
-        """When a tombstone may go; None: no round has said so yet. Above LONG_MAX: never."""
+        """When a tombstone may be removed. None means that no round has set the time yet, and a
+        value above LONG_MAX means never.
+        """
         policy = self.round.policy
         if facts.horizon_ms is None:
             return None
@@ -215,11 +217,11 @@ class OutcomeRules(ABC):
         return facts.horizon_ms + retention_ms + (policy.hold_ms if self.is_held(facts) else 0)
 
     def is_held(self, facts: RecordFacts) -> bool:
-        """Whether a delete is held for a reader."""
+        """Whether a consumer group blocks the removal of a delete."""
         return facts.batch_end > self.round.policy.held_from
 
     def held(self, facts: RecordFacts, message: str) -> OutcomeReason:
-        """The answer for a delete whose time has come, and that is held; ``message`` begins it."""
+        """The outcome of an expired delete whose removal is blocked; ``message`` begins it."""
         policy, end = self.round.policy, facts.batch_end
         at_ms = None if facts.horizon_ms is None else policy.held_until_ms(facts.horizon_ms)
         waited = [each for each in self.round.held_for if (each.position or 0) < end]
@@ -233,7 +235,7 @@ class OutcomeRules(ABC):
         )
 
     def _unreached(self, message: str, facts: RecordFacts) -> OutcomeReason:
-        """The record itself lies above the range."""
+        """The outcome of a record above the range."""
         held, at_ms = self._holding(facts.offset)
         where = (
             self.active if facts.part is LogRegion.ACTIVE else "above the range of the next round"
@@ -244,11 +246,11 @@ class OutcomeRules(ABC):
         )
 
     def _holding(self, offset: int | None) -> tuple[str, int | None]:
-        """Which rules keep a round from reaching ``offset``, which lies above its range; and not
-        before when it may.
+        """The rules that keep a round from reaching ``offset``, which is above its range, and the
+        earliest time at which they end.
         """
         known = [r for r in self.round.reasons if r.from_offset is not None]
-        # The lowest one ends the range, which is then rounded down to a segment's begin.
+        # The lowest one ends the range, which is then rounded down to a segment's start.
         lowest = min((r.from_offset or 0 for r in known), default=0)
         held = [r for r in known if (r.from_offset or 0) <= max(lowest, offset or 0)]
         said = ", ".join(f"{r.rule} (from {self.place(r.from_offset or 0)})" for r in held)
@@ -256,7 +258,7 @@ class OutcomeRules(ABC):
 
 
 def _not_before(reasons: Iterable[Reason]) -> int | None:
-    """When the clock allows it: only for the compaction lag nothing but the clock counts."""
+    """The time after which reasons may end. Only the compaction lag depends on time alone."""
     return max(
         (r.at_ms for r in reasons if r.rule is Rule.MIN_LAG and r.at_ms is not None), default=None
     )

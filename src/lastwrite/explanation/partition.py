@@ -1,12 +1,12 @@
-"""Why a partition is not clean, why a key has duplicates, why a delete is still there; and until
+"""Why a partition is not clean, why a key has duplicates, or why a delete is still there; and until
 when.
 
-The rules answer themselves: scan, election and judgement run over the partition as in a round, and
-nothing is written. They run twice, over the range of the next round and over the whole log, as if
-all of it were closed and replicated: what only the second run finds superseded waits for the range
-to move on.
+The rules themselves answer: scan, election and judgement run over the partition as in a round, but
+nothing is written. They run twice: over the range of the next round, and over the whole log as if
+all of it were closed and replicated. A record that only the second run finds superseded waits until
+the range moves on.
 
-What one system alone can say is its ``RecordExplainer``'s: its rules in its words, and what a record is.
+Each system has a ``RecordExplainer`` with its rules in words, and the descriptions of its records.
 """
 
 from __future__ import annotations
@@ -53,51 +53,51 @@ from lastwrite.storage.reading import TRIES
 
 
 class RangeReasons(NamedTuple):
-    """What a system's rules say of the range of the next round."""
+    """The reasons of a system's rules for the range of the next round."""
 
     clean_bytes: int
     policy: Reason | None  # the topic is not compacted
-    reasons: Sequence[Reason]  # in the order in which the system asks
+    reasons: Sequence[Reason]  # in the order in which the system applies its rules
 
 
 class RecordDescription(NamedTuple):
-    """What only the system's format tells of a record."""
+    """The description of a record in its system's format."""
 
     offset: int
     place: str  # in the system's words
     timestamp_ms: int
-    value_bytes: int | None  # None: it deletes the key
+    value_bytes: int | None  # None means it deletes the key
     message_id: str | None = None
     is_part: bool = False
 
 
 class RecordExplainer(ABC):
-    """One system's share."""
+    """A system's part in explanations."""
 
     fates: type[OutcomeRules]
-    has_active = True  # no round touches the last segment, unless it is told to
+    has_active = True  # rounds skip the last segment, unless an option includes it
 
     def __init__(self, system: System) -> None:
         self.system = system
 
     @abstractmethod
     def range_of(self, context: Context, log: PartitionLog, decision: Decision) -> RangeReasons:
-        """Why the next round does not clean ``log``, which has a segment, or not up to its end."""
+        """Why the next round does not clean ``log``, which has segments, or not up to its end."""
 
     @abstractmethod
     def describe(self, log: PartitionLog, record: KeyRecord) -> RecordDescription:
-        """What the record is.
+        """The description of a record.
 
         Raises:
-            LogError: it cannot be decoded.
+            LogError: the record cannot be decoded.
         """
 
     def stored_keys(self, key: bytes) -> Sequence[bytes]:
-        """How a key may be on the disk; of each of them the records that ``has_key`` counts."""
+        """The forms in which a key may be stored. ``has_key`` selects among their records."""
         return (key,)
 
     def has_key(self, record: KeyRecord, key: bytes) -> bool:
-        """Whether a record that was found by one of ``stored_keys`` has the key."""
+        """Whether a record found by one of ``stored_keys`` has the key."""
         return True
 
     def span(self, first: int, end: int) -> str:
@@ -106,18 +106,18 @@ class RecordExplainer(ABC):
         return f"offsets {number(first)} to {number(end - 1)}"
 
     def open_from(self, log: PartitionLog) -> Mapping[int, int]:
-        """From where on a producer's records are of a transaction that is not decided."""
+        """Producer to the first offset of its open transaction."""
         return {p.producer_id: p.open_from for p in log.producers if p.open_from >= 0}
 
     def expired(self, context: Context, log: PartitionLog) -> tuple[int, str]:
-        """Below which offset retention takes all segments when it follows the next compaction, and
-        why; by default it takes none.
+        """The offset below which retention deletes all segments after the next compaction, and the
+        reason. By default it deletes none.
         """
         return 0, ""
 
 
 def explainer_of(system: System) -> RecordExplainer:
-    """The share of the system."""
+    """The explainer of a system."""
     explainer: RecordExplainer = import_module(f"lastwrite.{system.name}.look.explain").EXPLAINER(
         system
     )
@@ -127,9 +127,9 @@ def explainer_of(system: System) -> RecordExplainer:
 def explain_partition(
     explainer: RecordExplainer, context: Context, folder: str, key: bytes | None
 ) -> PartitionExplanation:
-    """The answers for one partition; with ``key`` each of its records is listed.
+    """The explanation of one partition. With ``key``, each of its records is listed.
 
-    Damage does not raise, nor who holds the partition: they stand in the answer.
+    Damage, and a lock on the partition, are reported, not raised.
 
     Raises:
         InvalidConfig: the settings do not fit the partition.
@@ -153,7 +153,7 @@ def explain_partition(
 
 
 class _Explanation:
-    """One partition's answers, as they are found."""
+    """The explanation of one partition under construction."""
 
     def __init__(self, explainer: RecordExplainer, context: Context, folder: str) -> None:
         self._share = explainer
@@ -165,7 +165,7 @@ class _Explanation:
 
     @property
     def moved(self) -> LogError | None:
-        """What a broker that has the log open has changed since it was listed."""
+        """The error if a broker that has the log open has changed it since the listing."""
         try:
             if self._log is not None:
                 self._system.check_unmoved(self._log)
@@ -189,7 +189,7 @@ class _Explanation:
             decision = self._system.decide(log, options.config, options.now_ms, is_open)
             found = self._share.range_of(self._context, log, decision)
         except (LogError, OSError) as error:
-            if held is not None:  # its files change while they are read
+            if held is not None:  # its files change during the reading
                 out.reasons = [held]
                 out.summary = held.message
                 return out
@@ -204,7 +204,7 @@ class _Explanation:
         return out
 
     def _held(self) -> Reason | None:
-        """Who works on the partition; None: nobody does."""
+        """Why the partition is in use. Returns None if it is not."""
         folder, system = self._out.folder, self._system
         root = system.root_of(folder)
         try:
@@ -239,7 +239,7 @@ class _Explanation:
 
     @property
     def _is_wrong(self) -> bool:
-        """Whether a round would leave the partition as it is for what is wrong with it."""
+        """Whether a round would leave the partition unchanged because of its problems."""
         return any(not problem.is_note for problem in self._out.problems)
 
     def _problem(self, error: LogError | OSError) -> Problem:
@@ -336,7 +336,7 @@ class _Explanation:
                 self._out.records = sorted(
                     (
                         record
-                        for found in reading.found  # each of them is compacted by itself
+                        for found in reading.found  # each stored key is compacted by itself
                         if any(self._has_key(one, key) for one in found)
                         for record in self._explained(log, decision, found)
                     ),
@@ -346,7 +346,7 @@ class _Explanation:
             self._damaged(error)
 
     def _keyless(self, following: RecordStates, decision: Decision) -> None:
-        """A round would find that too many records have no key."""
+        """Add the reason that too many records have no key, if a round would find that."""
         out = self._out
         scans = [
             scan
@@ -373,7 +373,7 @@ class _Explanation:
     def _explained(
         self, log: PartitionLog, decision: Decision, found: Sequence[KeyRecord]
     ) -> list[RecordExplanation]:
-        """Each record of the key, oldest first, with its fate."""
+        """The records of the key, oldest first, with their outcomes."""
         out = self._out
         described = []
         for record in found:
@@ -408,7 +408,7 @@ class _Explanation:
                 RecordExplanation(
                     offset=told.offset,
                     timestamp_ms=told.timestamp_ms,
-                    # -1 where it stands before all offsets
+                    # -1 if the segment is before all offsets
                     segment=max(log.segments[record.piece.segment].base_offset, 0),
                     position=record.position,
                     value_bytes=told.value_bytes,
@@ -434,7 +434,7 @@ def _facts(
     open_from: Mapping[int, int],
     active: int,
 ) -> RecordFacts:
-    """``active``: the place of the segment that no round touches."""
+    """``active``: the index of the first segment that rounds skip."""
     batch = record.batch
     flags, producer_id = int(batch["flags"]), int(batch["producer_id"])
     horizon, base_offset = int(batch["horizon"]), int(batch["base_offset"])
@@ -466,7 +466,7 @@ def _facts(
 def _with_retention(
     record: RecordExplanation, expired: tuple[int, str], now_ms: int
 ) -> RecordExplanation:
-    """The same, where the record's segment has expired whatever compaction does."""
+    """The record, with retention as outcome if its segment has expired."""
     below, why = expired
     if record.offset >= below or record.fate is RecordOutcome.NEXT_ROUND:
         return record
@@ -486,7 +486,7 @@ def _damage(problems: Sequence[Problem]) -> list[Reason]:
 
 
 def _blocking(reasons: Sequence[Reason]) -> Reason | None:
-    """Of the reasons of a partition that is not due, the one that has to go first."""
+    """The reason that has to end first, among those of a partition that is not due."""
     for rule in (Rule.POLICY, Rule.DAMAGE, Rule.KEYLESS, Rule.DIRTY_RATIO):
         for reason in reasons:
             if reason.rule is rule:
@@ -497,5 +497,5 @@ def _blocking(reasons: Sequence[Reason]) -> Reason | None:
 
 
 def _last(facts: Sequence[RecordFacts]) -> RecordFacts | None:
-    """The last in the log's order, in which they stand."""
+    """The last in the log's order, in which ``facts`` are sorted."""
     return facts[-1] if facts else None

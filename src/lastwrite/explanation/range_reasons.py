@@ -1,7 +1,7 @@
-"""Why a partition, or a part of it, is not clean: the rules that hold in every system whose rounds
-work on closed segments, and what ends each.
+"""Why a partition, or a part of it, is not clean, and what ends each reason, for the rules of all
+systems whose rounds work on closed segments.
 
-``engine.rules.ranges`` decides; here its answer is put into words.
+``engine.rules.ranges`` decides; this module puts the decision into words.
 
 Source: docs/formats/kafka-cleaning.md, "Which partitions" and "The range".
 """
@@ -20,11 +20,11 @@ from lastwrite.reports.explanation import Reason, Rule
 def range_reasons(
     found: Range, log: PartitionLog, config: RangeSettings, holds: Iterable[Reason], all_clean: str
 ) -> list[Reason]:
-    """What keeps ``found``, the range of ``log``, from being cleaned, or from reaching the log's
+    """The reasons why ``found``, the range of ``log``, is not cleaned or does not reach the log's
     end.
 
-    ``holds``: what keeps it from reaching further, in the system's order; ``all_clean``: that
-    nothing is dirty, in its words.
+    ``holds``: the reasons why it does not reach further, in the system's order. ``all_clean``: the
+    system's words for a log without dirty records.
     """
     if not log.size_bytes:
         return [Reason(Rule.EMPTY, "the log is empty", "when something is written")]
@@ -34,7 +34,7 @@ def range_reasons(
     if config.compacts and not found.eligible:
         if found.cleanable_bytes:
             reasons.append(_ratio(found, config))
-        elif not reasons:  # segments without a byte
+        elif not reasons:  # the segments are empty
             assert found.reason is not None
             reasons.append(Reason(Rule.EMPTY, found.reason, "when something is written"))
     return reasons
@@ -47,7 +47,7 @@ def lag_reasons(
     now_ms: int,
     segment_at: Callable[[int], str],
 ) -> Iterator[Reason]:
-    """The segment that is too young; ``segment_at`` names the one that begins at an offset."""
+    """The reason that a segment is too young. ``segment_at`` names the segment at an offset."""
     at = {hold: offset for offset, hold in found.holds}.get(Hold.MIN_LAG)
     if at is None or at >= log.end_offset:
         return
@@ -78,9 +78,10 @@ def _ratio(found: Range, config: RangeSettings) -> Reason:
 
 
 def dirty_bytes_missing(found: Range, threshold: float) -> int | None:
-    """How many more cleanable bytes carry the share above ``threshold``; None: no number does.
+    """The number of further cleanable bytes that brings the share above ``threshold``, or None if
+    no number does.
 
-    What is more lies in segments behind the first dirty one, so it is not counted as clean, too.
+    Further bytes follow the first dirty segment, so they do not count as clean.
     """
     if threshold >= 1:
         return None

@@ -1,8 +1,8 @@
-"""Scan and election over all of one partition, for commands that only look: how many keys it holds,
-and the state of every record.
+"""Scan and election over a whole partition for read-only commands: the number of its keys, and the
+state of every record.
 
-Memory is that of the workers, whatever the log's size. States lie in scratch files; a piece's are
-read when they are asked for.
+Memory is limited to that of the workers. States are in scratch files; those of a piece are read on
+request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lastwrite.storage.scratch import read_states
 
 @dataclass(frozen=True, slots=True)
 class RecordStates:
-    """A partition's pieces, and what a round would know of each."""
+    """A partition's pieces, and the states of their records in a round."""
 
     partition: ElectedPartition
 
@@ -39,7 +39,7 @@ class RecordStates:
         return self.partition.scans
 
     def of(self, number: int) -> ByteArray | None:
-        """A byte a record of the piece; None: it lies above the end that was asked for."""
+        """A byte for each record of the piece. Returns None if it is above the requested end."""
         if not self.pieces[number].keyed:
             return None
         states = read_states(*self.scans[number].place_of_states)
@@ -55,7 +55,7 @@ def record_states(
 
     Raises:
         CorruptLog: a record cannot be read, or the log contradicts itself.
-        LogError: the work failed.
+        LogError: a task failed.
     """
     found = elect_whole(context, log, decision, end)
     if isinstance(found, ElectedPartition):
@@ -73,16 +73,16 @@ def record_states(
 def elect_whole(
     context: Context, log: PartitionLog, decision: Decision, end: int
 ) -> ElectedPartition | FinishedPartition:
-    """Scan and elect as a round does; no rule but ``decision`` leaves the partition out."""
+    """Scan and elect as a round does, but only ``decision`` limits what is included."""
     scanned = scan_pieces(context, [plan_whole(context, log, decision, end)])
     (found,) = advance(scanned, lambda open: elect_partitions(context, open))
     return found
 
 
 def count_keys(context: Context, log: PartitionLog) -> int | None:
-    """The distinct keys of ``log``, exactly; None where records cannot be read.
+    """The exact number of distinct keys of ``log``. Returns None if records cannot be read.
 
-    Records of aborted transactions have none.
+    Records of aborted transactions do not count.
     """
     everything = Decision(
         first_dirty=0,

@@ -1,5 +1,5 @@
-"""The records of a partition that compaction will take one day, counted; and those of one key, each
-with what the rules found of it.
+"""Counts of the records that compaction will remove in the future, and the records of one key, each
+with the results of the rules.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ _LANE = np.uint64(0xFFFFFFFF00000000)
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """A record of the key: where it lies, and what scan, election and judgement say of it."""
+    """A record of the key: its place, and the results of scan, election and judgement."""
 
     piece: ScanRange
-    batch: np.void  # its row of the batch table, which stays
-    data: bytes  # the batch, as it lies in the file
+    batch: np.void  # its row of the batch table, which outlives the table
+    data: bytes  # the batch as stored in the file
     number: int  # among the batch's records
     position: int  # of the batch, in the file
-    is_inside: bool  # the range of the next round
+    is_inside: bool  # whether it is in the range of the next round
     goes: bool  # the next round drops it
-    state: int  # as the next round has it; 0: it does not reach the record
+    state: int  # in the next round; 0 if that does not reach the record
     state_ever: int  # as if all of the log were closed and replicated
 
 
 @dataclass(frozen=True, slots=True)
 class _JudgedRecords:
-    """A chunk's states, a byte a record."""
+    """A chunk's states, a byte for each record."""
 
-    states: ByteArray | None  # None: the next round does not reach them
+    states: ByteArray | None  # None if the next round does not reach them
     ever: ByteArray
     keep: ByteArray
 
 
 class WaitingRecords:
-    """Fed piece by piece, oldest first: ``waiting`` counts, ``found`` has the records of each of
-    ``keys``, as they are on the disk."""
+    """Processes pieces, oldest first. ``waiting`` has the counts, ``found`` the records of each of
+    ``keys``, which are stored keys."""
 
     def __init__(self, context: Context, decision: Decision, keys: Sequence[bytes]) -> None:
         self.waiting = Waiting()
@@ -82,10 +82,10 @@ class WaitingRecords:
             self._lanes.append((np.uint64(one), np.uint64(two) & _LANE))
 
     def piece(self, piece: ScanRange, following: ByteArray | None, ever: ByteArray | None) -> None:
-        """The next piece; ``following``: states as the next round has them, None: it does not reach
-        the piece.
+        """Process the next piece.
 
-        ``ever``: states as if all of the log were closed and replicated.
+        ``following``: states in the next round, or None if it does not reach the piece. ``ever``:
+        states as if all of the log were closed and replicated.
 
         Raises:
             CorruptLog: as ``BatchWindows.of``.
@@ -125,7 +125,7 @@ class WaitingRecords:
 
     @property
     def held_until_ms(self) -> int | None:
-        """When the last of the deletes goes that are held now; None: none is, or for ever."""
+        """When the last of the blocked deletes is removed. None means there is none, or never."""
         return None if self._held_ms < 0 else self._decision.policy.held_until_ms(self._held_ms)
 
     # ------------------------------------------------------------------ counts
@@ -133,7 +133,7 @@ class WaitingRecords:
     def _count_inside(
         self, table: BatchTable, states: ByteArray, ever: ByteArray, keep: ByteArray
     ) -> None:
-        """Count what the range of the next round holds."""
+        """Count the records in the range of the next round."""
         waiting = self.waiting
         batch = np.repeat(np.arange(len(table)), table["records"])
         policy = self._decision.policy
@@ -184,20 +184,20 @@ class WaitingRecords:
             waiting.markers_unstamped += _count(spent & ~gone & ~stamped)
 
     def _is_held(self, table: BatchTable) -> np.ndarray:
-        """Which records of the table would be held, if they were deletes."""
+        """Whether each record of the table would be blocked if it were a delete."""
         policy = self._decision.policy
         is_held: np.ndarray = table["next_offset"] > policy.held_from
         return np.repeat(is_held, table["records"])
 
     def _is_log_end(self, table: BatchTable) -> ByteArray | np.ndarray:
-        """Which record of the table stays, whatever it is."""
+        """Whether each record of the table is the one that always stays."""
         found = np.zeros(int(table["records"].sum()), dtype=bool)
         rows = np.flatnonzero(table["next_offset"] == self._decision.policy.kept_end_offset)
         found[np.cumsum(table["records"])[rows] - 1] = True
         return found
 
     def _count_above(self, ever: ByteArray) -> None:
-        """Count what lies above the range."""
+        """Count the records above the range."""
         data = (ever & CONTROL) == 0
         aborted = data & ((ever & ABORTED) != 0)
         shadowed = data & ((ever & SHADOWED) != 0)
@@ -210,8 +210,8 @@ class WaitingRecords:
     # ------------------------------------------------------------------ a key
 
     def _find(self, chunk: BatchWindow, piece: ScanRange, judged: _JudgedRecords) -> None:
-        """Add the chunk's records of the keys to ``found``; aborted ones too, since the table does
-        not flag them.
+        """Add the chunk's records of the keys to ``found``. They include aborted records, which the
+        table does not flag.
         """
         table = chunk.table
         starts = np.cumsum(table["records"]) - table["records"]
