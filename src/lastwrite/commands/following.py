@@ -103,17 +103,7 @@ def fetch_once(wanted: FollowRequest) -> LogsFetched:
         return fetch_live(wanted)
     from lastwrite.rocketmq.live import fetch_live as pull_live  # as above
 
-    return pull_live(
-        wanted.sources,
-        wanted.to,
-        wanted.topic,
-        wanted.partition,
-        wanted.config(),
-        wanted.overrides,
-        wanted.limits,
-        wanted.progress,
-        wanted.accepts_gap,
-    )
+    return pull_live(wanted)
 
 
 def _reject_aside(wanted: FollowRequest, scheme: _Scheme) -> None:

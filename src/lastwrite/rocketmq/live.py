@@ -26,12 +26,13 @@ from typing import TypeVar
 import numpy as np
 from msgspec import structs
 
+from lastwrite.archive.following import FollowRequest
 from lastwrite.archive.ingest import fetch_with_retry, hold_reason_of, max_parallel
 from lastwrite.archive.layout import partition_address
 from lastwrite.errors import InvalidConfig, LogError, NotALog, NotContinued, RemoteFailed
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import TopicPartition
-from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.model.progress import Progress
 from lastwrite.model.work import Limits, Throttle
 from lastwrite.reports.fetching import FetchedLog, HoldReason, LogsFetched
 from lastwrite.reports.settings import Override
@@ -79,52 +80,40 @@ class BrokerQueue:
         return TopicPartition(self.queue.topic, self.queue.queue)
 
 
-def fetch_live(
-    urls: Sequence[str],
-    to: str,
-    topic: Topics,
-    partition: int | None,
-    config: Mapping[str, object],
-    overrides: Sequence[Override],
-    limits: Limits,
-    progress: Progress | None,
-    accepts_gap: bool = False,
-) -> LogsFetched:
-    """Fetch topics of the cluster at ``urls`` into the archive ``to``.
+def fetch_live(request: FollowRequest) -> LogsFetched:
+    """Fetch topics of a cluster into an archive, once.
 
     Each queue is fetched up to its end at the start of its fetch. A queue that is damaged, or that
-    does not continue the archive, is skipped; the others are fetched.
-
-    Args:
-        urls: one, ``rocketmq://HOST:PORT[,HOST:PORT…][/BROKER]``: name servers, and the broker to
-            use for a topic on several brokers.
-        topic, partition: as for ``fetch``; without a name or with a pattern, only topics that
-        brokers compact.
-        overrides: ``cleanup.policy=compact`` for a topic that no broker compacts: it is fetched
-            too.
-        limits: see ``commands.following.limits_of``.
-        accepts_gap: continue if messages after the archive's end are lost, and note the gap.
+    does not continue the archive, is skipped; the others are fetched. Without a topic name or with
+    a pattern, only topics that brokers compact are fetched. The override ``cleanup.policy=compact``
+    adds a topic that no broker compacts.
 
     Raises:
         NotALog: there is no such topic, or none that is compacted.
         InvalidConfig: a setting, the url, or a topic on several brokers.
         RemoteFailed: no name server answers, or a broker may skip messages.
     """
-    if len(urls) > 1:
+    if len(request.sources) > 1:
         raise InvalidConfig("one live cluster at a time", remedy="run once for each source")
-    address = cluster_of(urls[0])
-    reject_if_broken(to)
-    progress = progress or NoProgress()
+    address = cluster_of(request.sources[0])
+    reject_if_broken(request.to)
     with closing(
-        RocketmqSyncContext(address, config, to, limits, progress, accepts_gap=accepts_gap)
+        RocketmqSyncContext(
+            address,
+            request.config(),
+            request.to,
+            request.limits,
+            request.progress,
+            accepts_gap=request.accepts_gap,
+        )
     ) as run:
-        asked = (address, topic, partition, overrides)
+        asked = (address, request.topic, request.partition, request.overrides)
         sources = run.ask(lambda client: sources_of(client, *asked))
-        progress.stage("fetch", 0)
+        request.progress.stage("fetch", 0)
         with ThreadPoolExecutor(max_parallel(), "fetch") as pool:
             coming = pool.map(run.fetch, sources)
             try:
-                return LogsFetched(archive=to, partitions=tuple(coming))
+                return LogsFetched(archive=request.to, partitions=tuple(coming))
             except BaseException:  # on Ctrl-C: discard what has arrived since the last commit
                 run.stop()
                 raise

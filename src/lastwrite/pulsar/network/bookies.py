@@ -41,7 +41,7 @@ import google_crc32c
 from lastwrite.errors import CorruptLog, RemoteFailed, UnsupportedFormat
 from lastwrite.pulsar.format.entry_log import DIGEST_BYTES, RECORD_HEAD, digest_of
 from lastwrite.pulsar.format.ledger_metadata import Digest, LedgerMetadata
-from lastwrite.pulsar.network.link import TIMEOUT_SECONDS, ConnectionBroken, Link
+from lastwrite.pulsar.network.link import TIMEOUT_SECONDS, Link, PulsarConnectionBroken
 from lastwrite.pulsar.network.patience import until_whole
 from lastwrite.pulsar.network.start_tls import ask_for_tls
 
@@ -364,8 +364,8 @@ class Bookies:
 
     def _none_answers(self, what: str, troubles: list[RemoteFailed]) -> RemoteFailed:
         said = "; ".join(f"{error.path}: {error.problem}" for error in troubles)
-        is_broken = any(isinstance(error, ConnectionBroken) for error in troubles)
-        kind = ConnectionBroken if is_broken else RemoteFailed
+        is_broken = any(isinstance(error, PulsarConnectionBroken) for error in troubles)
+        kind = PulsarConnectionBroken if is_broken else RemoteFailed
         return kind(
             f"{what} cannot be read: {said}", path=troubles[0].path, remedy=troubles[0].remedy
         )

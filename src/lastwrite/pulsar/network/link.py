@@ -31,7 +31,7 @@ _MOST_BYTES = (
 _READ_BYTES = 1 << 18
 
 
-class ConnectionBroken(RemoteFailed):
+class PulsarConnectionBroken(RemoteFailed):
     """The other side, or the network, closed an open connection."""
 
 
@@ -229,7 +229,7 @@ class Link:
             )
         reason = (error.strerror or str(error) or "the connection was closed").lower()
         begun = ConnectionResetError, ConnectionAbortedError, BrokenPipeError
-        kind = ConnectionBroken if isinstance(error, begun) else RemoteFailed
+        kind = PulsarConnectionBroken if isinstance(error, begun) else RemoteFailed
         return kind(
             f"{doing}: {reason}",
             path=self.address,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from lastwrite.errors import RemoteFailed
-from lastwrite.pulsar.network.link import ConnectionBroken
+from lastwrite.pulsar.network.link import PulsarConnectionBroken
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ def until_whole(ask: Callable[[], T], seconds: float, what: str) -> T:
     while True:
         try:
             return ask()
-        except ConnectionBroken as error:
+        except PulsarConnectionBroken as error:
             waited_s = time.monotonic() - begin_s
             if not seconds:
                 raise

@@ -70,7 +70,9 @@ class RocketmqConnection:
                 raise
             failed = self._failed(error, doing)
             if isinstance(error, OSError) and is_cut:
-                failed = ConnectionBroken(failed.problem, path=failed.path, remedy=failed.remedy)
+                failed = RocketmqConnectionBroken(
+                    failed.problem, path=failed.path, remedy=failed.remedy
+                )
             raise failed from error
 
     def _failed(self, error: LogError | OSError, doing: str) -> RemoteFailed:
@@ -137,7 +139,7 @@ class RocketmqConnection:
         while len(self._received) < size:
             part = self._connected(deadline).recv(_READ_BYTES)
             if not part:
-                raise ConnectionBroken(
+                raise RocketmqConnectionBroken(
                     "the server closed the connection",
                     path=self.address,
                     remedy="see the server's log for the reason",
@@ -145,7 +147,7 @@ class RocketmqConnection:
             self._received += part
 
 
-class ConnectionBroken(RemoteFailed):
+class RocketmqConnectionBroken(RemoteFailed):
     """The connection was closed by the other side or the network, perhaps within an answer."""
 
 

@@ -28,7 +28,7 @@ from lastwrite.rocketmq.network.client import (
     RocketmqClient,
     Unit,
 )
-from lastwrite.rocketmq.network.connection import ConnectionBroken, RequestRefused
+from lastwrite.rocketmq.network.connection import RequestRefused, RocketmqConnectionBroken
 from lastwrite.rocketmq.network.patience import REMEDY, Patience
 from lastwrite.rocketmq.network.route import MessageQueue
 
@@ -144,7 +144,7 @@ class Puller:
         def pull() -> PullResponse:
             try:
                 return self._client.pull(self.queue, offset, self._pulls)
-            except ConnectionBroken:
+            except RocketmqConnectionBroken:
                 self._pulls = max(self._pulls // 2, 1)
                 raise
 
@@ -204,7 +204,7 @@ class Puller:
     def _units_from(self, offset: int, ahead: int) -> tuple[int, list[Unit]]:
         try:
             return self._client.units(self.queue, offset, min(max(ahead, 1), self._most_units))
-        except ConnectionBroken:
+        except RocketmqConnectionBroken:
             self._most_units = max(self._most_units // 2, 1)
             raise
 
