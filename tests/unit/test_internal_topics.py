@@ -81,8 +81,8 @@ def test_cut_at_every_byte_it_says_so_and_never_fails() -> None:
         assert more.key == whole.key
         assert more.value == whole.value
         assert more.problem is not None
-        assert "1 bytes behind" in more.problem
-        assert "2 bytes behind" in more.problem
+        assert "1 bytes after" in more.problem
+        assert "2 bytes after" in more.problem
 
 
 def test_a_record_of_the_metadata_that_is_cut_says_so_and_never_fails() -> None:
@@ -92,7 +92,7 @@ def test_a_record_of_the_metadata_that_is_cut_says_so_and_never_fails() -> None:
             found = decode(METADATA_TOPIC, None, value[:cut])
             assert found.value is None and found.problem is not None
         more = decode(METADATA_TOPIC, None, value + b"x")
-        assert more.value == line["value_fields"] and "1 bytes behind" in (more.problem or "")
+        assert more.value == line["value_fields"] and "1 bytes after" in (more.problem or "")
 
 
 @pytest.mark.parametrize(
