@@ -217,7 +217,7 @@ def test_doctor_asks_a_folder(tmp_path: Path) -> None:
     assert list(found) == [f"store: {name}" for name in PROMISES]
     status, found = doctor("--store", str(tmp_path / "none"))
     assert status == 1
-    assert found["store"][1].endswith("none: there is no such folder")
+    assert found["store"][1].endswith("none: no such folder")
 
 
 @pytest.mark.parametrize("kind", [MemoryStore, ReplacesAnything, CreatesAgain])
