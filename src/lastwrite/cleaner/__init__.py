@@ -1,3 +1,1 @@
-"""The cleaner as a daemon: it watches log roots, picks the dirtiest partitions, and runs their
-rounds.
-"""
+"""The cleaner daemon: watches log roots, picks the dirtiest partitions, and runs their rounds."""

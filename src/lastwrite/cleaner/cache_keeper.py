@@ -1,4 +1,4 @@
-"""A table is kept current: turn after turn, until somebody asks to stop."""
+"""Updates a table repeatedly until a stop is requested."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from lastwrite.reports.table_round import TableRound
 
 
 class CacheKeeper:
-    """See the module.
+    """Updates a table repeatedly.
 
     Args:
-        turn: brings the table up to date.
-        every_s: seconds between two turns; longer ones, up to five minutes, while a store or a
+        turn: updates the table.
+        every_s: seconds between two updates. The pauses grow up to five minutes while a store or a
             catalog does not answer.
-        told: gets each report of a turn that changed something, and of the first.
-        note: gets a sentence where a turn is to be tried again.
+        told: receives the report of the first update, and of each that changed the table.
+        note: receives a sentence if an update failed and is tried again.
 
     Raises:
-        InvalidConfig: no pause between turns.
+        InvalidConfig: the pause is not positive.
     """
 
     def __init__(
@@ -34,14 +34,14 @@ class CacheKeeper:
         self._pauses = Pauses(every_s)
 
     def request_stop(self) -> None:
-        """Let the turn that runs be the last. May be called in a signal's handler."""
+        """Stop after the current update. May be called in a signal handler."""
         self._pauses.request_stop()
 
     def run(self) -> None:
-        """Take turns until somebody asks to stop.
+        """Update the table until a stop is requested.
 
         Raises:
-            LogError: no other turn would fare better.
+            LogError: an update failed, and trying again would not help.
         """
         is_first = True
         while not self._pauses.is_stopping:

@@ -1,4 +1,4 @@
-"""``clean``: log roots and settings in, a running cleaner out."""
+"""``clean``: runs the cleaner on log roots."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ from lastwrite.rocketmq.rules import live_settings as of_rocketmq
 from lastwrite.storage.objects.address import is_address, real_path, use
 from lastwrite.storage.ownership import reject_foreign
 
-_LOOK_MS = 300_000  # at a bucket, by default: each partition is a request
+_LOOK_MS = 300_000  # default pause for a bucket, where a look costs a request per partition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lastwrite.spark.inline import Inline
 
-# What of settings is for rounds, where those of a cluster's client stand among them.
+# Functions that remove the settings of a cluster's client from the settings of rounds.
 _WITHOUT_CLIENTS: dict[str, Callable[[Mapping[str, object]], Mapping[str, object]]] = {
     KAFKA: of_kafka.rules_of,
     ROCKETMQ: of_rocketmq.rules_of,
@@ -84,37 +84,36 @@ def clean(
     follow: Follow | None = None,
     tables: Tables | None = None,
 ) -> int:
-    """Keep the log roots clean until asked to stop, or with ``once`` until nothing is due.
+    """Compact the log roots until a stop is requested, or with ``once`` until nothing is due.
 
     Args:
-        roots: log roots, as a broker's ``log.dirs``; or RocketMQ stores; or archives, of Pulsar's
-            topics or, a folder or ``s3://bucket/prefix``, of Kafka's; or topics of a live cluster,
-            ``persistent://…``.
-        system: that wrote them, all of them; None: the one whose files lie there.
-        config: settings under upstream's names, or a function that reads them anew.
-        config_file: the file that this function reads; it is called again when the file changes.
+        roots: log roots, such as a broker's ``log.dirs``; or RocketMQ stores; or archives, in a
+            folder or ``s3://bucket/prefix``; or topics of a live cluster, ``persistent://…``.
+        system: the system of all roots. None means: detect it from the files.
+        config: settings by upstream's names, or a function that reads them.
+        config_file: the file that this function reads. It is called again when the file changes.
         once: end when nothing is due, instead of waiting.
-        threads: how many waves of rounds at once; None: the setting ``log.cleaner.threads``.
-        memory, spark, master, conf: as for ``compact``; a session of our own starts with the first
-            round.
-        metrics_port: where to answer ``GET /metrics``; 0: any port that is free, which a note then
-            names.
-        metrics_host: the address that answers there.
-        tell: hears what happens.
-        keep_scans, archive, drop_keyless, topic_config, metadata: as for ``compact``. A topic of
-            which nothing is known is left alone, and a note says which.
-        started: gets the cleaner before it begins; its ``request_stop`` may be called from anywhere.
-        follow: the live cluster that the one root, an archive, follows meanwhile; with ``once`` it
-            is brought level once, before.
-        tables: of compacted topics, that are brought up to date before rounds, and as logs grow.
+        threads: number of simultaneous waves of rounds. None means ``log.cleaner.threads``.
+        memory, spark, master, conf: as for ``compact``. A session that Lastwrite starts begins
+            with the first round.
+        metrics_port: the port of the metrics page. 0 means any free port, which a note reports.
+        metrics_host: the address of the metrics page.
+        tell: receives the events.
+        keep_scans, archive, drop_keyless, topic_config, metadata: as for ``compact``. A topic
+            without known settings is skipped, with a note.
+        started: receives the cleaner before it starts. Its ``request_stop`` may be called from any
+            thread.
+        follow: the live cluster that the single root, an archive, follows at the same time. With
+            ``once``, the archive is updated once, before cleaning.
+        tables: the tables of compacted topics, which are updated before rounds and as logs grow.
 
     Returns:
-        The exit status: 0; with ``once`` 1, 3 or 4 where partitions failed, are damaged, or are
-        held elsewhere.
+        The exit status 0. With ``once`` also 1, 3 or 4, if partitions failed, are damaged, or are
+        locked by another process.
 
     Raises:
-        NotALog, InvalidConfig: nothing was begun.
-        RemoteFailed: a bucket does not answer at the start; later it is waited for.
+        NotALog, InvalidConfig: nothing was done.
+        RemoteFailed: a bucket does not answer at the start. Later, the cleaner waits for it.
         EnvironmentUnfit: Java or Spark is missing, and a round is due.
     """
     if follow is not None:
@@ -145,7 +144,7 @@ def clean(
     given = config if callable(config) else lambda: config or {}
     use(store_settings(given()))
     if follow is not None:
-        # Of RocketMQ they say what is brought; what came is compacted.
+        # For RocketMQ, they select the topics to fetch; every fetched topic is compacted.
         told = replace(sources, overrides=()) if system == ROCKETMQ else sources
         found, archives = system_named(system or "").told(told), folders
     else:
@@ -168,7 +167,7 @@ def clean(
         )
     if live:
         LiveConfig.from_names(source.current.given)
-    elif follow is None:  # what follows brings what is known of a topic along
+    elif follow is None:  # a follower also fetches the settings of topics
         _check_roots(found, folders, archives, source.current.names)
     metrics = CleanerMetrics(folders, now_ms)
     events = Events(tell, now_ms)
@@ -205,8 +204,8 @@ def _system_of(roots: Sequence[str], name: str | None) -> System:
     """The system of all roots.
 
     Raises:
-        NotALog: a root is no folder.
-        InvalidConfig: not all are of one system.
+        NotALog: a root is not a folder.
+        InvalidConfig: the roots are of several systems.
     """
     for root in roots:
         if not is_address(root) and not os.path.isdir(root):
@@ -221,8 +220,11 @@ def _system_of(roots: Sequence[str], name: str | None) -> System:
 def _check_roots(
     system: System, roots: Sequence[str], archives: Sequence[str], names: Mapping[str, object]
 ) -> None:
-    """Refuse what is no log root, and roots of no partition of which anybody says whether it is
-    compacted.
+    """Reject paths that are not log roots, and roots without any topic whose policy is known.
+
+    Raises:
+        NotALog: a path is a partition's folder.
+        InvalidConfig: no cleanup policy is known.
     """
     unknown, may_know = [], False
     for root in roots:
@@ -244,7 +246,7 @@ def _check_roots(
                 system.is_policy_known(folder, names) for folder in partitions
             )
         except LogError:
-            may_know = True  # of a damaged metadata log every look will tell
+            may_know = True  # every look reports a damaged metadata log
         unknown.append(root)
     if not may_know:
         raise InvalidConfig(

@@ -1,4 +1,4 @@
-"""What every daemon does: settings read again, a cycle, a rest, until somebody asks it to stop."""
+"""The loop of every daemon: read changed settings, run a cycle, pause, until it is stopped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OutcomeT = TypeVar("OutcomeT")
 
 @dataclass(frozen=True, slots=True)
 class DaemonServices:
-    """What a daemon works with. ``now_ms`` is the clock."""
+    """The objects that a daemon uses. ``now_ms`` is the clock."""
 
     settings: SettingsSource
     rounds: RoundRunner
@@ -30,7 +30,7 @@ class DaemonServices:
 
 
 class Daemon(ABC, Generic[OutcomeT]):
-    """See ``run``. Rounds run in threads of their own and put their results into ``_outcomes``."""
+    """See ``run``. Rounds run in separate threads, which put their results into ``_outcomes``."""
 
     def __init__(self, means: DaemonServices) -> None:
         self._settings = means.settings
@@ -38,30 +38,30 @@ class Daemon(ABC, Generic[OutcomeT]):
         self._metrics = means.metrics
         self._events = means.events
         self._now_ms = means.now_ms
-        # Its put may interrupt itself: a signal's handler may use it.
+        # A signal handler may call put while put is running.
         self._outcomes: queue.SimpleQueue[OutcomeT | None] = queue.SimpleQueue()
         self._is_stopping = False
         self._statuses: set[Status] = set()
         self._was_held = False
 
     def request_stop(self) -> None:
-        """Make ``run`` come to its end soon. May be called in a signal's handler."""
+        """Request that ``run`` ends. May be called in a signal handler."""
         self._is_stopping = True
         self._outcomes.put(None)
 
     def wake(self) -> None:
-        """Let it look now, and not only after its rest. May be called from any thread."""
+        """End the current pause. May be called from any thread."""
         self._outcomes.put(None)
 
     def run(self, once: bool = False) -> int:
-        """Work until asked to stop, or with ``once`` until nothing is due.
+        """Work until a stop is requested, or with ``once`` until nothing is due.
 
         Returns:
-            The exit status: 0; with ``once`` 1, 3 or 4 where something failed, is damaged or is
-            held elsewhere.
+            The exit status 0. With ``once`` also 1 (failure), 3 (damage) or 4 (locked by another
+            process).
 
         Raises:
-            LogError: the work cannot go on at all: Spark has died or does not start.
+            LogError: the daemon cannot continue, because Spark has died or does not start.
         """
         try:
             while not self._is_stopping:
@@ -83,7 +83,7 @@ class Daemon(ABC, Generic[OutcomeT]):
         return exit_status(self._statuses, self._was_held)
 
     def _is_enabled(self) -> bool:
-        """Whether ``log.cleaner.enable`` lets anything begin."""
+        """Whether ``log.cleaner.enable`` allows rounds."""
         enable = self._settings.current.cleaner.enable
         self._events.report_once(
             "enable", None if enable else "log.cleaner.enable is false: nothing is cleaned"
@@ -92,12 +92,12 @@ class Daemon(ABC, Generic[OutcomeT]):
 
     @abstractmethod
     def _cycle(self, once: bool) -> bool:
-        """Look, and start or do what is due; whether nothing is left to wait for."""
+        """Look at the logs and start what is due. Return whether nothing is running."""
 
     @abstractmethod
     def _rest(self, seconds: float) -> None:
-        """Until a round has ended, somebody asks to stop, or the time is over."""
+        """Wait until a round has ended, a stop is requested, or the time is over."""
 
     def _end(self) -> None:
-        """Stop what runs, and end the session."""
+        """Stop running work and end the Spark session."""
         self._rounds.close()

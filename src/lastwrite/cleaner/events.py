@@ -1,4 +1,4 @@
-"""What the cleaner tells of itself, as values; the command line makes lines of them."""
+"""The events of the cleaner, as values. The command line prints them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lastwrite.reports.table_round import TableRound
 
 
 def rounded(seconds: float) -> float:
-    """As it is printed."""
+    """Seconds as they are printed."""
     return round(seconds, 3)
 
 
@@ -26,7 +26,7 @@ def each_rounded(seconds: Mapping[str, float]) -> dict[str, float]:
 
 
 class RoundEnded(FrozenDocument, frozen=True, kw_only=True):
-    """A partition was cleaned, or nothing in it could go, or expired segments went."""
+    """A round ended: the partition was cleaned or unchanged, or expired segments were deleted."""
 
     event: ClassVar[str] = figure(lambda self: "round")
     time_ms: int
@@ -42,13 +42,13 @@ class RoundEnded(FrozenDocument, frozen=True, kw_only=True):
     stage_seconds: Annotated[dict[str, float], JsonName(each_rounded)]
 
     def saved(self) -> float:
-        """Percent of the partition's bytes."""
+        """The percentage of the partition's bytes that was freed."""
         before = self.report.bytes_before
         return 100 * (before - self.report.bytes_after) / before if before else 0.0
 
 
 class PartitionQuarantined(FrozenDocument, frozen=True, kw_only=True):
-    """A round failed; the partition is left alone for a while."""
+    """A round failed; the partition is skipped until its next try."""
 
     event: ClassVar[str] = figure(lambda self: "uncleanable")
     time_ms: int
@@ -60,20 +60,20 @@ class PartitionQuarantined(FrozenDocument, frozen=True, kw_only=True):
 
 
 class FollowerFetched(FrozenDocument, frozen=True, kw_only=True):
-    """A turn of a follower brought something."""
+    """A turn of a follower fetched new records."""
 
     event: ClassVar[str] = figure(lambda self: "brought")
     time_ms: int
-    partitions: int  # of which something came
+    partitions: int  # with new records
     bytes: int
-    lag_records: int  # of all partitions, beyond the archive's ends
-    held: int  # partitions of which nothing could come
-    attempts: int = 1  # the most of a partition; several where another writer changed it first
+    lag_records: int  # of all partitions, after the ends of the archive
+    held: int  # partitions that could not be fetched
+    attempts: int = 1  # maximum of all partitions; above 1 if another writer changed one first
     seconds: Annotated[float, JsonName(rounded)]
 
 
 class FetchHeldBack(FrozenDocument, frozen=True, kw_only=True):
-    """A turn of a follower could bring nothing of a partition; told once as long as it is so."""
+    """A follower could not fetch a partition. Reported once as long as the reason is the same."""
 
     event: ClassVar[str] = figure(lambda self: "held")
     time_ms: int
@@ -81,7 +81,7 @@ class FetchHeldBack(FrozenDocument, frozen=True, kw_only=True):
 
 
 class TableUpdated(FrozenDocument, frozen=True, kw_only=True):
-    """A table was made, or brought up to date, and has changed."""
+    """A table was created or changed."""
 
     event: ClassVar[str] = figure(lambda self: "table")
     time_ms: int
@@ -91,7 +91,7 @@ class TableUpdated(FrozenDocument, frozen=True, kw_only=True):
 
 
 class TableFailed(FrozenDocument, frozen=True, kw_only=True):
-    """A table could not be brought up to date, and is as it was. The cleaning goes on."""
+    """A table could not be updated and is unchanged. Cleaning continues."""
 
     event: ClassVar[str] = figure(lambda self: "table_failed")
     time_ms: int
@@ -104,7 +104,7 @@ class TableFailed(FrozenDocument, frozen=True, kw_only=True):
 
 
 class DaemonNote(FrozenDocument, frozen=True, kw_only=True):
-    """A sentence about the daemon itself: new settings, a root that a broker has, an end."""
+    """A note on the daemon itself, such as new settings or a root that a broker has open."""
 
     event: ClassVar[str] = figure(lambda self: "note")
     time_ms: int
@@ -123,9 +123,9 @@ Event = (
 
 
 class Events:
-    """How a daemon speaks, events as they come and what stays true for long only once: hands events
-    to ``tell``, one at a time, in the thread that calls; ``now_ms`` is the clock of what it says
-    itself.
+    """Passes events to ``tell``, one at a time, in the calling thread.
+
+    A condition that lasts is reported only once. ``now_ms`` is the clock for notes.
     """
 
     def __init__(self, tell: Callable[[Event], None], now_ms: Callable[[], int]) -> None:
@@ -142,7 +142,7 @@ class Events:
         self.tell(DaemonNote(time_ms=self._now_ms(), text=text))
 
     def report_once(self, about: str, text: str | None) -> None:
-        """Say ``text`` if it was not the last that was said about it; None: all is well again."""
+        """Note ``text`` unless it was the last note on the subject. None clears the subject."""
         with self._turn:
             if text is None:
                 self._said.pop(about, None)

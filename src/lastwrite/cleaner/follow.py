@@ -1,11 +1,11 @@
-"""An archive follows a live cluster: turn after turn, in a thread of its own beside the cleaner.
+"""An archive follows a live cluster, in turns, in its own thread next to the cleaner.
 
-    turn ──► what came, what is held back ──► pause ──► turn
-     │                                          ▲
-     └── nothing answers: said once ──► a longer pause, each time
+    turn ──► events: fetched, held back ──► pause ──► turn
+     │                                        ▲
+     └── no answer: one note ──► a longer pause, each time
 
-A partition's turn and its rounds each commit by one manifest for another. Whoever finds the other
-at work waits for it: see ``docs/decisions/following.md``.
+A turn and a round both commit a partition by replacing its manifest. Each waits while the other
+works on the partition: see ``docs/decisions/following.md``.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _SILENT = (HoldReason.WAITING,)
 
 
 class ArchiveFollower:
-    """See the module.
+    """Fetches new records in turns.
 
     Args:
-        followed: what is followed; ``run`` closes it.
-        every_s: the pause between two turns.
-        metrics, events, now_ms: as of the cleaner.
-        turned: is called after each turn, in the follower's thread, and ``failed`` where no other
-            turn would fare better.
+        followed: the topics to follow; ``run`` closes it.
+        every_s: seconds between two turns.
+        metrics, events, now_ms: as for the cleaner.
+        turned: called after each turn, in the follower's thread.
+        failed: called after an error that another turn would not resolve.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ArchiveFollower:
         self._held: dict[str, HoldReason] = {}  # by partition's address, after the last turn
 
     def request_stop(self) -> None:
-        """Make it come to its end soon. May be called in a signal's handler."""
+        """Request a stop. May be called in a signal handler."""
         self._pauses.request_stop()
         self._followed.stop()
 
@@ -69,10 +69,10 @@ class ArchiveFollower:
         threading.Thread(target=self._work, name="follower", daemon=True).start()
 
     def run(self) -> None:
-        """Follow until somebody asks to stop.
+        """Follow until a stop is requested.
 
         Raises:
-            LogError: no turn would fare better any more.
+            LogError: an error that another turn would not resolve.
         """
         self.start()
         self._end(None)
@@ -124,10 +124,10 @@ class ArchiveFollower:
             self._failed()
 
     def _turn(self) -> bool:
-        """One turn; whether anybody has answered.
+        """Run one turn. Return whether the cluster answered.
 
         Raises:
-            LogError: no other turn would fare better.
+            LogError: an error that another turn would not resolve.
         """
         begin = time.monotonic()
         try:

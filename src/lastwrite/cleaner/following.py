@@ -1,6 +1,4 @@
-"""``fetch --follow``: sources and settings in, a running follower out; and what ``clean`` has in
-common with it.
-"""
+"""``fetch --follow``: runs a follower; and the parts that ``clean --source`` shares with it."""
 
 from __future__ import annotations
 
@@ -31,16 +29,17 @@ from lastwrite.storage.objects.address import real_path, use
 
 
 class Stoppable(Protocol):
-    """What runs until somebody asks it to stop."""
+    """A task that runs until a stop is requested."""
 
     def request_stop(self) -> None:
-        """Make it come to its end soon. May be called in a signal's handler."""
+        """Request a stop. May be called in a signal handler."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Follow:
-    """What ``clean`` is to follow: as the arguments of ``follow`` of these names. ``memory``: that
-    of fetching, beside that of rounds.
+    """The sources that ``clean`` follows. The fields are as the arguments of ``follow``.
+
+    ``memory`` is for fetching, in addition to the memory of rounds.
     """
 
     sources: Sequence[str]
@@ -140,7 +139,7 @@ def wanted_of(
     events: Events,
     is_once: bool,
 ) -> FollowRequest:
-    """What a system is to be told of it."""
+    """The request to a system to follow these sources."""
     return FollowRequest(
         sources=tuple(follow.sources),
         to=to,
@@ -171,7 +170,7 @@ def run_both(
     started: Callable[[Stoppable], None],
     once: bool,
 ) -> int:
-    """Follow in a thread while the cleaner runs in this one; ``once``: first a turn, then rounds.
+    """Follow in a thread while the cleaner runs in this one. With ``once``, one turn, then rounds.
 
     Returns:
         The exit status.
@@ -195,7 +194,7 @@ def now_ms() -> int:
 
 
 class Notes(NoProgress):
-    """What a follower's turns say of themselves, each sentence once."""
+    """Passes the notes of a follower's turns to the events, each only once."""
 
     def __init__(self, events: Events) -> None:
         self._events = events

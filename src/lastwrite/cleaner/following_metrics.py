@@ -1,4 +1,4 @@
-"""Figures of an archive that follows a live cluster, on the same page as the cleaner's."""
+"""Metrics of an archive that follows a live cluster, on the metrics page of the cleaner."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OF_PARTITION = ("topic", "partition")
 
 
 class FollowingMetrics:
-    """What a follower counts, in ``registry``. Callers may be in several threads."""
+    """The metrics of a follower, in ``registry``. Methods may be called from several threads."""
 
     def __init__(self, registry: CollectorRegistry, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -49,7 +49,7 @@ class FollowingMetrics:
             self._held.labels(str(why)).set(0)
 
     def turned(self, logs: Sequence[FollowedLog]) -> None:
-        """What became of the partitions; those that are gone are forgotten."""
+        """Record the result of a turn. Metrics of partitions that no longer exist are removed."""
         self._turns.labels("done").inc()
         tally: Tally[HoldReason] = Tally()
         now: set[tuple[Gauge, tuple[str, ...]]] = set()
@@ -79,5 +79,5 @@ class FollowingMetrics:
         return lambda: max(self._now_ms() - level_ms, 0) / 1000
 
     def failed(self) -> None:
-        """A turn came to nothing: the cluster does not answer."""
+        """Count a turn without an answer from the cluster."""
         self._turns.labels("failed").inc()

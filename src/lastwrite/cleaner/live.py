@@ -1,18 +1,17 @@
-"""The daemon over topics that brokers serve: it asks the cluster how much there is to compact, and
-compacts.
+"""The daemon for topics of a live Pulsar cluster: requests their backlogs, and compacts them.
 
     ask ──► over compactionThreshold? ──► round in a thread ──► outcome, next topic
      ▲                                                             │
      └────────────── brokerServiceCompactionMonitorInterval… ◄─────┘
 
-As a broker's own timer does: by the setting where it is given, else by the topic's policy, its
-namespace's or the brokers' setting, which the cluster tells. Each partition of a topic is compared
-by itself, one round runs at a time, and a topic that somebody else compacts just now is passed by.
-A partition whose round fails is left alone for a while, longer each time; unlike that of a folder
-this is remembered by the daemon alone.
+It works like a broker's timer. The threshold is the given setting, or else the policy of the topic
+or its namespace or the brokers' setting, which are requested from the cluster. Each partition of a
+topic is compared separately. One round runs at a time. A topic that another process compacts is
+skipped. A partition whose round fails is skipped for a while, longer each time. This is stored only
+in the daemon's memory, unlike for folders.
 
-A stop ends a round where it is. What was not published then never was; a ledger that was written
-for it is removed by the next round on the topic.
+A stop ends a round immediately. An unpublished result has no effect; the next round on the topic
+deletes the ledger that was written for it.
 
 Source: docs/formats/pulsar-compaction.md, "Retention and thresholds".
 """
@@ -52,7 +51,7 @@ class _RoundOutcome:
 
 
 class LiveCleaner(Daemon[_RoundOutcome]):
-    """Keeps topics of a cluster compacted. ``archive``: as of ``compact``."""
+    """Compacts topics of a live cluster. ``archive`` is as for ``compact``."""
 
     def __init__(self, topics: Sequence[str], means: DaemonServices, archive: str | None) -> None:
         super().__init__(means)
@@ -121,7 +120,7 @@ class LiveCleaner(Daemon[_RoundOutcome]):
     # ------------------------------------------------------------------ a round
 
     def _round(self, candidate: Candidate) -> None:
-        """One round in a thread, so that a stop is heard."""
+        """Run one round in a thread, so that this thread can receive a stop."""
         self._rounds.start()
         names = self._settings.current.given
         begin = time.perf_counter()
@@ -159,7 +158,7 @@ class LiveCleaner(Daemon[_RoundOutcome]):
         self._outcomes.put(_RoundOutcome(candidate, report, failure))
 
     def _run(self, archive: str, topic: str, options: Options) -> CompactionReport:
-        """The round itself, on what was brought."""
+        """Run the round on the fetched ledgers."""
         folders = PULSAR.find(archive, topic, None)
         with contextlib.ExitStack() as stack:
             for folder in folders:
@@ -177,7 +176,7 @@ class LiveCleaner(Daemon[_RoundOutcome]):
                 return
             if not self._rounds.is_alive:
                 raise spark_has_died(error) from error
-            if isinstance(error, EnvironmentUnfit):  # of the workers: no topic would fare better
+            if isinstance(error, EnvironmentUnfit):  # affects all topics
                 raise error
             is_damage = isinstance(error, LogError) and error.exit_status == 3
             self._fail(candidate, Status.DAMAGED if is_damage else Status.FAILED, str(error))
@@ -228,16 +227,16 @@ class LiveCleaner(Daemon[_RoundOutcome]):
 
 
 def _threshold(names: Mapping[str, object], told: int | None) -> int | None:
-    """What our settings say, else what the cluster's policies do."""
+    """The threshold of the given settings, or else of the cluster's policies."""
     if THRESHOLDS & names.keys():
         return PulsarConfig.from_names(rules_of(names)).compaction_threshold_bytes
     return told
 
 
 def topics_in(roots: Sequence[str]) -> list[str]:
-    """The topics that are named, each once.
+    """The named topics without duplicates.
 
     Raises:
-        InvalidConfig: one is no topic.
+        InvalidConfig: a name is not a topic.
     """
     return list(dict.fromkeys(TopicName.parse(root).full for root in roots))

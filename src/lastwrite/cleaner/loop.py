@@ -1,12 +1,12 @@
-"""The daemon's loop: look, pick, run waves in threads, note how they came out, sleep.
+"""The loop of the cleaner: look, pick, run waves in threads, handle the outcomes, sleep.
 
     look ──► pick ──► hold ──► wave in a thread ──► outcome
      ▲                                                │
      └──────────── a wave ended, or the backoff ◄─────┘
 
-All decisions are made in one thread, the one that calls ``run``; the others only run waves. So a
-partition is picked under the same eyes that know which ones are in progress, as Kafka's threads
-pick under one lock. In between, a lock on each partition keeps other processes away.
+All decisions are made in the thread that calls ``run``; other threads only run waves. So this
+thread always has the list of partitions in progress. Kafka's threads pick under one lock for the
+same purpose. A lock on each partition excludes other processes.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from lastwrite.reports.compaction import CompactionReport, PartitionReport, Quar
 from lastwrite.storage.quarantine import read_quarantine, release, set_aside
 
 _FAILED = (Status.DAMAGED, Status.FAILED)
-_SWEEP_EVERY_S = 86_400.0  # an archive, two requests a partition
-_SWEPT_AT_ONCE = 256  # partitions, before anybody who asks to stop is heard
-_MOST_TOPICS = 10  # that a note names
+_SWEEP_EVERY_S = 86_400.0  # sweeping an archive takes two requests per partition
+_SWEPT_AT_ONCE = 256  # partitions between two checks for a stop
+_MOST_TOPICS = 10  # named in a note
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,12 @@ class _WaveOutcome:
 
 
 class Cleaner(Daemon[_WaveOutcome | TableRun]):
-    """Keeps log roots clean.
+    """Compacts log roots.
 
-    ``threads``: how many waves at once; None: as the setting ``log.cleaner.threads`` says.
-    ``archives``: the roots that are some. ``tables``: of topics, that are kept as well.
+    Args:
+        threads: number of simultaneous waves. None means the setting ``log.cleaner.threads``.
+        archives: the roots that are archives.
+        tables: tables of topics, which are maintained too.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
         is_time = self._swept_s is None or time.monotonic() - self._swept_s > _SWEEP_EVERY_S
         if self._archives and is_time and self._settings.current.cleaner.enable:
             if self._running:
-                return False  # what runs ends before
+                return False  # wait for the running waves
             for root in self._archives:
                 self._sweep(root)
             self._swept_s = time.monotonic()
@@ -93,7 +95,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
         return not self._running and self._tables.is_idle
 
     def _sweep(self, root: str) -> None:
-        """Remove what rounds left in an archive that have died, and what they replaced."""
+        """Remove objects of interrupted rounds and replaced objects from an archive."""
         objects, size_bytes, reason = 0, 0, None
         try:
             folders = partitions_at(root)
@@ -113,7 +115,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
     # ------------------------------------------------------------------ look and pick
 
     def _start_waves(self, once: bool) -> None:
-        """Start as many waves as threads are free and partitions ask for."""
+        """Start a wave for each free thread, as long as partitions need work."""
         settings = self._settings.current
         free = (self._threads or settings.cleaner.threads) - len(self._running)
         if not self._is_enabled() or (free <= 0 and not self._tables.is_wanted):
@@ -152,8 +154,9 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
     def _look(
         self, root: str, now_ms: int, busy: set[str]
     ) -> tuple[list[Candidate], dict[str, Quarantined]]:
-        """The partitions of a root, and which of them are set aside; none where somebody else has
-        the root.
+        """The partitions of a root, and the set-aside ones by folder.
+
+        Both are empty if a broker has the root open, or if the root cannot be read.
         """
         try:
             broker = self._system.broker_of(root)
@@ -185,14 +188,15 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
         return found, staged
 
     def _note_unanswered(self, error: LogError) -> None:
-        """A store that does not answer is waited for; ``once`` does not wait."""
+        """Record a failure if a store does not answer. Only ``once`` reports it; a daemon waits."""
         if isinstance(error, RemoteFailed):
             self._statuses.add(Status.FAILED)
 
     def _is_new(self, candidate: Candidate, once: bool) -> bool:
-        """Whether anything has changed since the partition's last round, or some time has passed.
+        """Whether the partition has changed since its last round, or enough time has passed.
 
-        A round that does not fail and leaves the partition due would else be run again and again.
+        Without this check, a successful round that leaves the partition due would be repeated
+        forever.
         """
         if time.monotonic() < self._not_before.get(candidate.folder, 0.0):
             return False
@@ -206,7 +210,10 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
     # ------------------------------------------------------------------ waves
 
     def _start(self, wave: list[Candidate], now_ms: int) -> bool:
-        """Take those of the wave that are free, and run them in a thread; False where none is."""
+        """Lock the free partitions of the wave and run them in a thread.
+
+        Returns False if none is free.
+        """
         held = contextlib.ExitStack()
         mine: list[Candidate] = []
         for home in dict.fromkeys(candidate.home for candidate in wave):
@@ -252,7 +259,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
         names: dict[str, object],
         now_ms: int,
     ) -> None:
-        """One wave, in its thread."""
+        """Run one wave. Called in the thread of the wave."""
         report: CompactionReport | None = None
         failure: Exception | None = None
         with held:
@@ -260,7 +267,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
                 report = self._rounds.run([candidate.folder for candidate in wave], names, now_ms)
             except Exception as error:
                 failure = error
-                for candidate in wave:  # what tasks had written aside nobody knows any more
+                for candidate in wave:  # delete unfinished files of tasks
                     with contextlib.suppress(LogError, OSError):
                         self._system.recover(candidate.folder)
         self._outcomes.put(_WaveOutcome(number, wave, report, failure))
@@ -297,7 +304,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
             self._events.note(
                 f"stopped in the middle of a round of {', '.join(given_up[:3])}{more}"
             )
-        self._gather(CANCEL_S)  # a table's turn; what it has written by then nobody names
+        self._gather(CANCEL_S)  # for a table's update; without its commit, it has no effect
         super()._end()
 
     def _gather(self, seconds: float) -> None:
@@ -336,7 +343,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
                 self._events.report_once(str(problem), str(problem))
         wrong = [problem for problem in report.problems if not problem.is_note]
         is_wrong = bool(report.status in _FAILED or wrong or candidate.trouble)
-        if report.is_keyless:  # to find that out the whole range was read: not again at every look
+        if report.is_keyless:  # set aside, because finding this out reads the whole range
             failed[candidate] = report.reason or ""
             return
         if report.status in DONE or not is_wrong:
@@ -371,7 +378,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
             failed[candidate] = report.reason or candidate.trouble or "no reason given"
 
     def _note_failure(self, outcome: _WaveOutcome, failed: dict[Candidate, str]) -> None:
-        """A wave that ended without a report: nobody knows which partition is to blame."""
+        """Handle a wave that ended without a report, so that the failed partition is unknown."""
         error = outcome.error
         if self._is_stopping:
             return
@@ -394,8 +401,9 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
         failed[outcome.wave[0]] = str(error)
 
     def _was_changed(self, candidate: Candidate) -> bool:
-        """Whether a round may have failed because somebody without a lock is writing there; it then
-        waits a while.
+        """Whether the round may have failed because a process without a lock writes to the log.
+
+        If so, the partition is skipped for a while.
         """
         try:
             if not self._watch.has_changed(candidate.root, candidate.folder):
@@ -411,7 +419,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
         return True
 
     def _wait(self, candidate: Candidate, reason: str) -> None:
-        """A round came to nothing since a store did not answer: that says nothing of the log."""
+        """Handle a round that failed because a store did not answer. The log is not set aside."""
         self._statuses.add(Status.FAILED)
         self._metrics.failed()
         self._events.note(f"{candidate.name}: tried again later: {reason}")
@@ -441,7 +449,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
 
 
 def _left_alone(root: str, found: Sequence[Candidate]) -> str | None:
-    """Which topics nothing is done to, and why, the first one's reason for all."""
+    """A note on the skipped topics, with the reason of the first one. None if there are none."""
     reasons = {
         candidate.name.topic: candidate.alone for candidate in found if candidate.alone is not None
     }

@@ -1,6 +1,4 @@
-"""Figures for Prometheus, under the meanings of Kafka's own; ``docs/guide/daemon.md`` says which is
-which.
-"""
+"""Metrics for Prometheus, with the meanings of Kafka's: see the table in docs/guide/daemon.md."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ STATUSES = ("due", "clean", "expired", "not_compacted", "uncleanable", "in_progr
 
 
 class CleanerMetrics:
-    """What a cleaner counts, in ``registry``. Callers may be in several threads."""
+    """The metrics of a cleaner, in ``registry``. Methods may be called from several threads."""
 
     # Long: every metric is declared here, one after the other.
     def __init__(self, roots: Sequence[str], now_ms: Callable[[], int]) -> None:
@@ -102,7 +100,7 @@ class CleanerMetrics:
         busy: Collection[str],
         now_ms: int,
     ) -> None:
-        """The partitions as they are now; ``aside`` and ``busy`` by folder."""
+        """Record the current partitions. ``staged`` and ``busy`` are by folder."""
         tally: Tally[tuple[str, str]] = Tally()
         wasted: Tally[str] = Tally()
         free = [candidate for candidate in candidates if candidate.compacts]
@@ -151,7 +149,7 @@ class CleanerMetrics:
         self._swept_bytes.inc(size_bytes)
 
     def asked(self, requests: Requests) -> None:
-        """What was asked of buckets so far."""
+        """Record the total number of requests to buckets."""
         new, self._asked = requests - self._asked, requests
         for kind in ("gets", "puts", "lists", "deletes"):
             self._requests.labels(kind).inc(getattr(new, kind))

@@ -1,4 +1,4 @@
-"""The pauses of what takes turn after turn, until somebody asks it to stop."""
+"""The pauses of a loop that runs until a stop is requested."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import queue
 from lastwrite.errors import InvalidConfig
 
 EVERY_S = 30.0
-LONGEST_S = 300.0  # while nothing answers
+LONGEST_S = 300.0  # while the cluster or store does not answer
 
 
 class Pauses:
-    """As long as nothing answers, each is twice as long as the last, five minutes at most.
+    """Pauses between turns. Without an answer, each pause doubles, up to five minutes.
 
     Attributes:
-        is_stopping: whether somebody has asked.
+        is_stopping: whether a stop was requested.
 
     Args:
         every_s: seconds between two turns.
 
     Raises:
-        InvalidConfig: none.
+        InvalidConfig: ``every_s`` is not positive.
     """
 
     def __init__(self, every_s: float) -> None:
@@ -31,12 +31,12 @@ class Pauses:
         self.is_stopping = False
 
     def request_stop(self) -> None:
-        """Let there be no other. May be called in a signal's handler."""
+        """End the current pause and all later ones. May be called in a signal handler."""
         self.is_stopping = True
         self._woken.put(None)
 
     def after(self, has_answered: bool) -> None:
-        """Pause after a turn, until the next or until somebody asks to stop."""
+        """Pause after a turn, until the next one is due or a stop is requested."""
         self._tries = 0 if has_answered else self._tries + 1
         if has_answered:
             self.wait(self._every_s)
@@ -51,9 +51,10 @@ class Pauses:
 
 
 def checked(every_s: float) -> float:
-    """
+    """The pause, if it is valid.
+
     Raises:
-        InvalidConfig: no pause between turns.
+        InvalidConfig: it is not positive and finite.
     """
     if not 0 < every_s < float("inf"):
         raise InvalidConfig(f"a pause of {every_s} seconds", remedy="give more than 0")

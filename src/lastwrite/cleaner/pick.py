@@ -1,11 +1,11 @@
-"""Which partitions come next, and which of them together.
+"""The order of partitions, and their division into waves.
 
-Of ``a`` (half of its bytes dirty), ``b`` (nine tenths) and ``c`` (a tenth, but waiting for longer
-than ``max.compaction.lag.ms``) with a threshold of 0.4 all three are due, and the order is ``b a
-c``: an overdue partition counts as eligible, not as more urgent.
+An example with a threshold of 0.4: half of the bytes of ``a`` are dirty, nine tenths of ``b``, and
+a tenth of ``c``, which has waited for longer than ``max.compaction.lag.ms``. All three are due, and
+the order is ``b a c``. An overdue partition is eligible, but not more urgent.
 
-A small partition costs less than the scheduling of a task, so several of them make one *wave*, the
-dirtiest first, up to some bytes; a large one is a wave of its own.
+Scheduling a task costs more than a small partition. So several partitions, the dirtiest first, make
+one *wave*, up to a number of bytes. A large partition is a wave of its own.
 
 Source: Kafka 4.4.0 LogCleanerManager.grabFilthiestCompactedLog; docs/formats/kafka-cleaning.md,
 "Which partitions".
@@ -25,22 +25,22 @@ WAVE_PARTITIONS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One partition as the last look found it."""
+    """One partition in the state of the last look."""
 
     root: str
     folder: str
     name: TopicPartition
-    home: str = ""  # the folder that its lock lies in, and the note where it is set aside
+    home: str = ""  # the folder of its lock, and of the note if it is set aside
     size_bytes: int = 0
     compacts: bool = False
     is_due: bool = False  # dirty enough, or overdue
     dirty_ratio: float = 0.0
     cleanable_bytes: int = 0
     overdue_ms: int = 0
-    expired_bytes: int = 0  # of whole segments that retention takes
+    expired_bytes: int = 0  # of the segments that retention deletes
     expired_segments: int = 0
-    trouble: str | None = None  # why it cannot be cleaned at all
-    alone: str | None = None  # why nothing is done to it, whatever it looks like
+    trouble: str | None = None  # why it cannot be cleaned
+    alone: str | None = None  # why it is skipped regardless of its state
 
     @property
     def needs_work(self) -> bool:
@@ -54,11 +54,12 @@ def in_order(
     now_ms: int,
     with_retention: bool,
 ) -> list[Candidate]:
-    """Those that ask for work now, the dirtiest first.
+    """The candidates that need work now, the dirtiest first.
 
-    ``busy`` and ``aside`` are folders: of partitions in progress, and of those that were set aside,
-    which come back when their next try is due. ``with_retention``: also those that are not
-    compacted, for their expired segments.
+    Args:
+        busy: folders of partitions in progress.
+        staged: the set-aside partitions by folder, which are skipped until their next try.
+        with_retention: include partitions that are not compacted, for their expired segments.
     """
 
     def is_wanted(candidate: Candidate) -> bool:
@@ -79,10 +80,9 @@ def in_waves(
     alone: Collection[str] = (),
     wave_bytes: int = WAVE_BYTES,
 ) -> Iterator[list[Candidate]]:
-    """Cut ``order`` into waves. No wave takes more than its share where several ``threads`` are
-    free.
+    """Divide ``order`` into waves. With several free ``threads``, no wave exceeds its share.
 
-    ``run_steps_serially``: folders that go by themselves, because a wave with them has failed.
+    ``alone`` contains folders that get a wave of their own, because an earlier wave failed.
     """
     order = list(order)
     most = min(WAVE_PARTITIONS, -(-len(order) // max(threads, 1)))

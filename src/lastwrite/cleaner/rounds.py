@@ -1,6 +1,4 @@
-"""Runs waves of partitions through the engine: one Spark session for all, a throttle over all
-workers, one stop.
-"""
+"""Runs waves of partitions: one Spark session, one throttle for all workers, and one stop."""
 
 from __future__ import annotations
 
@@ -30,31 +28,28 @@ if TYPE_CHECKING:
 
     from lastwrite.spark.inline import Inline
 
-CANCEL_S = 3.0  # after a stop, for what runs on workers to end by itself
-# for what then still runs: swaps, or a publication, that were decided before the stop
+CANCEL_S = 3.0  # after a stop, the time for tasks to end by themselves
+# The time after that for swaps or a publication that were decided before the stop.
 GIVE_UP_S = 30.0
 DONE = (Status.CLEANED, Status.UNCHANGED)
 
 
 def exit_status(statuses: Collection[Status], was_held: bool) -> int:
-    """What a daemon that looked once ends with: 1, 3 or 4 where something failed, is damaged or is
-    held elsewhere.
-    """
+    """The exit status with ``once``: 1 failure, 3 damage, 4 locked elsewhere, else 0."""
     return 1 if Status.FAILED in statuses else 3 if Status.DAMAGED in statuses else 4 * was_held
 
 
 def spark_has_died(error: Exception | None) -> LogError:
-    """What ends a daemon whose session is gone."""
+    """The error that ends a daemon whose Spark session has died."""
     remedy = error.remedy if isinstance(error, LogError) else None
     problem = error.problem if isinstance(error, LogError) else str(error)
     return LogError(f"Spark has died: {problem}", remedy=remedy or "start again")
 
 
 class RoundRunner:
-    """The engine with its session, which is started when the first round needs it, and ends with
-    ``close``.
+    """The engine and its session, which starts with the first round and ends with ``close``.
 
-    ``run`` may be called from several threads; all else from one.
+    ``run`` may be called from several threads, all other methods from one.
     """
 
     def __init__(
@@ -79,7 +74,7 @@ class RoundRunner:
         self._limits = Limits()
         self._scratch_bytes = 0
         self._progress = progress
-        self._asked: set[str] = set()  # roots that the workers of a cluster see
+        self._asked: set[str] = set()  # roots that the workers of a cluster can read
         self._rates = Rates()
         self._is_stopped = False
         self._scratch = make_folder()
@@ -87,8 +82,10 @@ class RoundRunner:
         self._throttles = Throttles(str(self._scratch), self._rates, 1)
 
     def start(self, folders: Sequence[str] = ()) -> None:
-        """Start the session if it is not there; of a cluster, ask its workers once for what they
-        have and whether they see ``folders``, one partition of each root.
+        """Start the session if there is none.
+
+        On a cluster, check the workers once: their environment, and whether they can read
+        ``folders``, one partition of each root.
 
         Raises:
             EnvironmentUnfit: there is no Java, Spark does not start, or workers lack something.
@@ -105,27 +102,25 @@ class RoundRunner:
             self._asked |= new.keys()
 
     def set_rates(self, rates: Rates) -> None:
-        """What all workers together may read and write from now on; on a cluster from the next
-        round on.
-        """
+        """Set the total rates of all workers. On a cluster, they apply from the next round on."""
         self._rates = rates
         self._throttles.set_rates(rates)
 
     def run(
         self, folders: Sequence[str], config: Mapping[str, object], now_ms: int
     ) -> CompactionReport:
-        """What Kafka's cleaner would do to each partition at ``now_ms``; the caller holds all of
-        them.
+        """Compact each partition as its system's cleaner would do it at ``now_ms``.
+
+        The caller has locked all of them.
 
         Raises:
-            LogError: the work could not be done at all; no log has changed that the next run would
-                not mend.
+            LogError: the round failed as a whole. The next run repairs any log that it changed.
         """
         runner = self._runner or InlineRunner()
         exchange = exchange_for(runner, self._scratch_bytes)
         try:
             throttles = self._throttles
-            if not exchange.scratch:  # a cluster: no file of ours is seen there
+            if not exchange.scratch:  # a cluster, whose workers cannot read local files
                 throttles = Throttles("", self._rates, runner.workers)
             options = Options(
                 config=config, now_ms=now_ms, check=self._check, keep_scans=self._keep_scans
@@ -140,7 +135,7 @@ class RoundRunner:
             exchange.close()
 
     def asked(self) -> Requests:
-        """What was asked of buckets so far, by this process and by workers."""
+        """The total number of requests to buckets by this process and the workers."""
         return asked() if self._runner is None else asked() + self._runner.asked()
 
     def _check(self) -> None:
@@ -150,20 +145,18 @@ class RoundRunner:
             )
 
     def stop(self) -> None:
-        """Let all rounds end where they are: nothing is begun or swapped any more, what was written
-        aside goes.
-        """
+        """Stop all rounds: no further step or swap starts, and unfinished files are deleted."""
         self._is_stopped = True
         self._throttles.stop()
 
     def cancel(self) -> None:
-        """End what has not ended by itself after ``stop``."""
+        """Cancel the tasks that have not ended after ``stop``."""
         if self._runner is not None:
             self._runner.cancel()
 
     @property
     def is_alive(self) -> bool:
-        """Whether a round can run: the session has not died."""
+        """Whether rounds can run, that is, the session has not died."""
         return self._runner is None or self._runner.is_alive
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The daemon's settings, read again whenever their file changes."""
+"""The settings of the daemon, which are read again when their file changes."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from lastwrite.errors import LogError
 from lastwrite.storage.file_state import FileState, state_of
 from lastwrite.storage.objects.address import use
 
-# Of these nobody may read the value: sasl.password, sasl.jaas.config, authParams,
+# Values of these settings are never printed: sasl.password, sasl.jaas.config, authParams,
 # brokerClientAuthenticationParameters, metadataStoreAuth, storage's keys.
 _SECRET = re.compile(r"passw|secret|token|jaas|auth|key", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All names and values that were ``given``; those that are for compaction, not for where the
-    logs are; and what they say to the cleaner itself.
+    """All settings (``given``), the ones for compaction (``names``), and the cleaner's own.
+
+    The settings in ``given`` also contain the connection to a cluster or store.
     """
 
     given: Mapping[str, object]
@@ -30,11 +31,10 @@ class Settings:
 
 
 class SettingsSource:
-    """Settings that ``read`` gives, which may change with the file ``path``.
+    """Settings returned by ``read``, which may change when the file ``path`` changes.
 
     Raises:
-        InvalidConfig: from the first reading. A later one that fails leaves the settings as they
-            are.
+        InvalidConfig: the first reading fails. If a later one fails, the settings stay the same.
     """
 
     def __init__(
@@ -45,8 +45,10 @@ class SettingsSource:
         rules: Callable[[Mapping[str, object]], Mapping[str, object]] = dict,
         look_ms: int | None = None,
     ) -> None:
-        """``rules``: the settings that are for compaction, not for where the logs are. ``look_ms``:
-        the sleep where none says how long; None: the system's.
+        """
+        Args:
+            rules: selects the settings for compaction.
+            look_ms: the default pause between looks. None means the default of the system.
         """
         self._system = system
         self._look_ms = look_ms or system.look_ms
@@ -57,8 +59,9 @@ class SettingsSource:
         self.current = self._load()
 
     def refresh(self) -> str | None:
-        """Read again if the file is another one than before; a sentence about it, or None where
-        nothing changed.
+        """Read the settings again if the file has changed.
+
+        Returns a note on the change, or None if the file is the same.
         """
         seen = self._identity()
         if seen == self._seen:

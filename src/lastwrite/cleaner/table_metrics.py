@@ -1,4 +1,4 @@
-"""Figures of the tables that a cleaner keeps, on the same page as its own."""
+"""Metrics of the tables that a cleaner maintains, on its metrics page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 
 class TableMetrics:
-    """What tables count, in ``registry``."""
+    """The metrics of tables, in ``registry``."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, says: str) -> Gauge:

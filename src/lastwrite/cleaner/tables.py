@@ -1,15 +1,15 @@
-"""The tables that a cleaner keeps: which topics have one, what it is to be, and when its turn comes.
+"""The tables that a cleaner maintains: which topics have one, its options, and when it is updated.
 
-    look ──► a topic has grown ──► its table's turn ──► rounds on the topic
+    look ──► a topic has grown ──► update of its table ──► rounds on the topic
                                         │
-                                        └── fails: is said, the rounds run, and later it is tried again
+                                        └── failure: reported; rounds run; tried again later
 
-A table's turn comes before a round on its topic. A round takes deletes that the table has not seen,
-and then all of the log had to be compared with it, where what is new is enough now. No turn
-and no round are on one topic at once. But a round waits for one turn only: a table that fails, or a
-topic that grows faster than its table, stops no cleaning.
+A table is updated before a round on its topic, because a round can remove deletes that the table
+has not read. Then the table would have to be compared with the whole log, instead of reading only
+new records. An update and a round never run on the same topic at once. But a round waits for one
+update only. So cleaning continues if a table fails, or if a topic grows faster than its table.
 
-All of this runs in the cleaner's thread, but a turn itself: one at a time.
+Updates run in their own thread, one at a time. Everything else runs in the cleaner's thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from lastwrite.pulsar.format.names import SCHEME
 from lastwrite.reports.table_round import TableRound
 
 TOPIC = "{topic}"
-_WORDS = {"as": "format"}  # of the command line, that are called otherwise in Python
+_WORDS = {"as": "format"}  # options whose name in Python differs from the command line
 _DECODING = tuple(DecodingOptions.__annotations__)
 _OPTIONS = ("to", "format", "catalog", "buckets", "headers", "vectors", "memory", *_DECODING)
 _Key = tuple[str, str]  # root and topic
@@ -43,23 +43,24 @@ _Key = tuple[str, str]  # root and topic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """What tables ``clean`` is to keep.
+    """The tables that ``clean`` maintains.
 
     Attributes:
-        to: where, as of ``table_to``; ``{topic}`` stands for the topic's name there, and in all
-            other texts. None: only of topics of which ``config`` says it.
-        config: what holds for a topic's table, or for those of a pattern: options of ``table_to``.
-            Pulsar's topics are named without ``persistent://``.
+        to: the place of tables, as for ``table_to``. ``{topic}`` is replaced by the name of the
+            topic, here and in all other texts. None means: only topics whose ``to`` is in
+            ``config`` have a table.
+        config: options of ``table_to`` for the tables of a topic or a pattern. Pulsar topics are
+            named without ``persistent://``.
     """
 
     to: str | None = None
     config: TopicConfig = field(default=())
 
     def of(self, topic: str) -> dict[str, Any] | None:
-        """The options of a topic's table; None: it has none.
+        """The options of a topic's table. Returns None if the topic has no table.
 
         Raises:
-            InvalidConfig: no such option, or a value that it cannot have.
+            InvalidConfig: an option is unknown, or its value is invalid.
         """
         name = topic.removeprefix(SCHEME)
         said = overrides_of(name, overrides(self.config))
@@ -79,9 +80,10 @@ class Tables:
         }
 
     def check(self) -> None:
-        """
+        """Check the options before any table is created.
+
         Raises:
-            InvalidConfig, EnvironmentUnfit: no table could be made so.
+            InvalidConfig, EnvironmentUnfit: with these options, no table can be created.
         """
         if self.to is None and not overrides(self.config):
             raise InvalidConfig("no place for tables", remedy="give to, or config for a topic")
@@ -111,8 +113,11 @@ def _option(name: str, value: object) -> tuple[str, object]:
 
 @dataclass(eq=False, slots=True)
 class _Table:
-    """A topic's table. ``seen``: its partitions at the last look; ``level``: as they were when the
-    last turn began that went well; ``was_first``: a turn has ended since its last round began.
+    """A topic's table.
+
+    ``seen`` is the state of its partitions at the last look. ``level`` is their state at the start
+    of the last successful update. ``was_first`` means that an update has ended since the last round
+    began.
     """
 
     key: _Key
@@ -135,7 +140,7 @@ class _Table:
 
 @dataclass(frozen=True, slots=True)
 class TableRun:
-    """How a turn of a table ended: with a report, or an error."""
+    """The result of an update of a table: a report or an error."""
 
     table: _Table
     began_with: object
@@ -145,7 +150,7 @@ class TableRun:
 
 
 class _Stops(NoProgress):
-    """Ends a turn when it is told to."""
+    """Ends an update when ``is_over`` is set."""
 
     def __init__(self) -> None:
         self.is_over = False
@@ -159,13 +164,13 @@ class _Stops(NoProgress):
 
 
 class KeptTables:
-    """See the module.
+    """Maintains the tables of a cleaner.
 
     Args:
-        tables: which; None: no topic has one.
-        config: settings as they are now, of which ``storage.*`` count.
-        metrics: None where there are no tables.
-        tell: hears of turns.
+        tables: the tables. None means that no topic has one.
+        config: returns the current settings, of which only ``storage.*`` are used.
+        metrics: None if there are no tables.
+        tell: receives the events of updates.
     """
 
     def __init__(
@@ -190,7 +195,7 @@ class KeptTables:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no turn runs or is due."""
+        """Whether no update is running or due."""
         return not self.is_running and not any(each.is_due() for each in self._tables.values())
 
     # ------------------------------------------------------------------ looks
@@ -202,7 +207,7 @@ class KeptTables:
         busy: Collection[_Key],
         now_ms: int,
     ) -> None:
-        """Take in what a look has found; what it could not look at is ``busy``."""
+        """Record the partitions of a look. Topics in ``busy`` were not examined."""
         if self._wanted is None:
             return
         by_topic: dict[_Key, list[Candidate]] = {}
@@ -235,7 +240,7 @@ class KeptTables:
             )
 
     def goes_first(self, candidate: Candidate) -> bool:
-        """Whether a round on the candidate is to wait for its topic's table."""
+        """Whether a round on the candidate must wait for the update of its topic's table."""
         table = self._tables.get((candidate.root, candidate.name.topic))
         if table is None:
             return False
@@ -248,8 +253,9 @@ class KeptTables:
     # ------------------------------------------------------------------ turns
 
     def start(self, busy: Collection[_Key], ended: Callable[[TableRun], None]) -> None:
-        """Begin the turn of the table that waits for it the longest, unless one runs; tables of
-        ``busy`` topics wait. ``finish`` is called in the turn's thread.
+        """Start the update of the table that has waited longest, unless an update is running.
+
+        Tables of ``busy`` topics wait. ``ended`` is called in the thread of the update.
         """
         due = [each for each in self._tables.values() if each.is_due() and each.key not in busy]
         if self.is_running or not due:
@@ -276,7 +282,8 @@ class KeptTables:
         return TableRun(table, began_with, report, failure, time.monotonic() - begin)
 
     def _refuse_shared(self, table: _Table) -> None:
-        """
+        """Reject two tables in one place.
+
         Raises:
             InvalidConfig: another topic's table has the same place.
         """
@@ -290,7 +297,7 @@ class KeptTables:
                 )
 
     def ended(self, turn: TableRun, now_ms: int, is_once: bool) -> Exception | None:
-        """Take in how a turn ended; the error, where that is to count."""
+        """Record the result of an update. Return the error if it counts as a failure, or None."""
         table, error = turn.table, turn.error
         self._running = None
         table.was_first, table.turned_s = True, time.monotonic()
@@ -330,5 +337,5 @@ class KeptTables:
             self._metrics.turned(how, size_bytes)
 
     def stop(self) -> None:
-        """Let the turn that runs end where it is: the table is as it was, or as it becomes."""
+        """End the running update. The table is then unchanged or completely updated."""
         self._stops.is_over = True

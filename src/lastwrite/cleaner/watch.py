@@ -1,4 +1,4 @@
-"""What lies in the log roots, kept up to date: a partition is read again only if it changed."""
+"""The partitions of the log roots. A partition is read again only if it has changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lastwrite.storage.layout import PartitionSnapshot
 
 @dataclass(frozen=True, slots=True)
 class _WatchedFolder:
-    """A partition as it was read last, and the state its folder was in."""
+    """The last reading of a partition, and the state of its folder at that time."""
 
     state: Hashable | None
     log: PartitionLog | None
@@ -37,8 +37,7 @@ class Watch:
     def look(
         self, root: str, config: Mapping[str, object], now_ms: int, busy: Collection[str]
     ) -> list[Candidate]:
-        """Every partition of ``root`` as it is now; those in the folders ``busy`` are not looked
-        at.
+        """The current state of every partition of ``root``, except those in the folders ``busy``.
 
         Raises:
             LogError: the root cannot be listed.
@@ -61,13 +60,14 @@ class Watch:
         return found
 
     def state_of(self, root: str, folder: str) -> object:
-        """What has to change before a look at the partition can find anything new."""
+        """The state of the partition at the last look. If it is equal, nothing has changed."""
         known = self._known.get(root, {}).get(folder)
         return None if known is None else (known.state, known.log)
 
     def has_changed(self, root: str, folder: str) -> bool:
-        """Whether somebody has changed the partition since the last look, files that we wrote aside
-        left out.
+        """Whether another process has changed the partition since the last look.
+
+        Lastwrite's own unfinished files are ignored.
 
         Raises:
             RemoteFailed: its store does not answer.
@@ -81,7 +81,7 @@ class Watch:
             raise
         except LogError as error:
             is_other = known.trouble != str(error)
-        if is_other:  # a closed segment may have changed, which a look does not see
+        if is_other:  # a closed segment may have changed, which a look does not detect
             del self._known[root][folder]
         return is_other
 
@@ -101,12 +101,12 @@ class Watch:
             alone = self._system.why_unmanaged(seen.folder, config)
         except RemoteFailed:
             raise
-        except LogError as error:  # of an archive the manifest would say it
+        except LogError as error:  # the manifest of an archive is damaged
             alone, trouble = None, trouble or str(error)
         if alone is not None:
             return replace(bare, alone=str(alone))
         if trouble is not None and not seen.rests:
-            return bare  # somebody may be writing it
+            return bare  # another process may be writing to it
         bare = replace(bare, compacts=trouble is not None, trouble=trouble)
         if log is None or not log.segments or not self._system.is_policy_known(seen.folder, config):
             return bare
