@@ -71,7 +71,7 @@ NOT_READERS = {
     "fingerprint:secret_from": "random bytes",
     "kafka.look.content:seed_from": "random bytes",
     "scan_cache.format:digest_of": "our secret",
-    "decoding.slots:Filled.__init__": "what a kernel has filled",
+    "decoding.slots:FilledColumns.__init__": "what a kernel has filled",
     # They write.
     "pulsar.framing:frame": "writes what a round has read",
     "pulsar.framing:renumber": "writes what it has framed",
@@ -104,8 +104,8 @@ NOT_READERS = {
     # Kept scans in an archive: sealed, and damaged at random in test_kept_objects.py.
     "scan_cache.format:split_block": "test_kept_objects.py",
     "scan_cache.objects:read_cached": "test_kept_objects.py",
-    "scan_cache.objects:ObjectWriter.__init__": "writes",
-    "scan_cache.objects:ObjectWriter.append": "writes",
+    "scan_cache.objects:CacheObjectWriter.__init__": "writes",
+    "scan_cache.objects:CacheObjectWriter.append": "writes",
     "scan_cache.secret:partition_secret": "our secret",
 }
 _BYTES = ("Buffer", "bytes", "ByteArray", "memoryview", "Units")

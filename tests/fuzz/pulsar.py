@@ -410,7 +410,7 @@ def _kernels() -> list[Target]:
             "pulsar payload",
             payload,
             open_payload,
-            ("pulsar.codecs:Codecs.open_into", "pulsar.codecs:Codecs.decompress"),
+            ("pulsar.codecs:PulsarCodecs.open_into", "pulsar.codecs:PulsarCodecs.decompress"),
             share=2,
         ),
     ]

@@ -121,7 +121,7 @@ def test_follow_reports_it(tmp_path: Path, create: Create) -> None:
         assert list(table.follow(poll_s=None)) == []
         create(path, 2, 55)
         for _ in range(2):
-            with pytest.raises(CommitConflict, match="the topic was made anew.*table anew"):
+            with pytest.raises(CommitConflict, match="the topic was made anew.*rebuild the table"):
                 list(table.follow(poll_s=None))
 
 

@@ -194,7 +194,7 @@ def test_a_jvm_that_went_between_two_stages_is_an_error_in_words(tmp_path: Path)
         is_ours=True,
         context=SimpleNamespace(_jsc=SimpleNamespace(sc=gone)),
         death=lambda error: None,
-        stand=lambda: standing,
+        start_job=lambda: standing,
     )
     runner = SparkRunner(cast(Any, spark), 2)
     with pytest.raises(LogError, match="refused"):
