@@ -18,7 +18,7 @@ def gathered(
 ) -> tuple[ByteArray, npt.NDArray[np.int32]]:
     """Return the joined slices ``data[start : start + length]``, and int32 offsets.
 
-    Value i is ``merge_tiers[offsets[i] : offsets[i + 1]]``. A negative length counts as 0. Slices are
+    Value i is ``joined[offsets[i] : offsets[i + 1]]``. A negative length counts as 0. Slices are
     inside ``data``, and together smaller than 2 GiB.
     """
     offsets = np.empty(len(lengths) + 1, np.int32)

@@ -231,7 +231,7 @@ def _locate(
 ):
     """Fill a column of ``rows`` per message. Returns (messages, code, entry at fault).
 
-    ``merge_tiers`` has the decompressed payloads up to ``base``, then the chunk.
+    ``joined`` has the decompressed payloads up to ``base``, then the chunk.
     """
     filled = 0
     data = address(joined)

@@ -69,7 +69,7 @@ class TopicFetcher:
 
     ``goes_on`` continues even if the compacted ledger is lost. ``is_whole`` skips entries that no
     bookie has, in the compacted ledger too. ``spend`` is called with the bytes that are read.
-    ``finish`` has the closed ledgers of the list, and the results of ``with_end`` for them; a caller
+    ``ended`` has the closed ledgers of the list, and the results of ``with_end`` for them; a caller
     that polls keeps it.
     """
 

@@ -79,7 +79,7 @@ class Boot:
             raise
 
     def close(self, *, let_go: bool = False) -> None:
-        """End both processes. With ``release`` the JVM may end by itself and finish its files."""
+        """End both processes. With ``let_go`` the JVM may end by itself and finish its files."""
         self.is_ended = True
         if let_go:
             self.jvm.release()
