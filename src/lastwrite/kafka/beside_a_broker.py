@@ -1,9 +1,9 @@
-"""Checks that a log did not change while it was read, because a broker has it open or compactions
-replace it in an archive.
+"""Checks that a log did not change while it was read.
 
-A broker appends, closes segments, lets its cleaner replace them and deletes expired ones; a new
-leader may make it truncate the log. All of this except appending changes the folder, a listed file,
-or the leader epochs (docs/decisions/beside-a-broker.md).
+A broker may have the log open, or a compaction may replace it in an archive. A broker appends,
+rolls segments, replaces them by cleaned ones and deletes expired ones; a new leader may make it
+truncate the log. Each of these actions except appending changes the folder, a listed file, or the
+leader epochs (docs/decisions/beside-a-broker.md).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def folder_state(folder: str) -> tuple[int, int]:
-    """The folder's inode, and the time when a file was last added or removed.
+    """The folder's inode, and the time in ns when a file was last added or removed.
 
     Raises:
         CommitConflict: the broker has deleted or moved the partition.
@@ -40,7 +40,7 @@ def folder_state(folder: str) -> tuple[int, int]:
 
 
 def noted_ns(root: str) -> int:
-    """When the broker last wrote its high watermark checkpoint; 0 if it has not."""
+    """Time in ns of the last write to the high watermark checkpoint; 0 if there is no file."""
     path = os.path.join(root, HIGH_WATERMARKS)
     try:
         return os.stat(path).st_mtime_ns
@@ -51,8 +51,9 @@ def noted_ns(root: str) -> int:
 
 
 def marks(folder: str, end_offset: int) -> tuple[object, ...]:
-    """A value that stays equal while nothing below ``end_offset`` is truncated: the folder and the
-    leader epochs.
+    """A value that changes if the log is truncated below ``end_offset``.
+
+    It consists of the folder's inode and the leader epochs that start below that offset.
     """
     path = os.path.join(folder, LEADER_EPOCHS)
     epochs: object = ()
@@ -78,7 +79,7 @@ def check_uncut(log: PartitionLog) -> None:
     """Check that a log that a broker has open was not truncated since it was listed.
 
     Raises:
-        CommitConflict: it was truncated, or replaced by another one.
+        CommitConflict: the log was truncated, or created again.
     """
     if log.open_as is not None and marks(log.folder, log.end_offset) != log.open_as:
         raise CommitConflict(
@@ -89,7 +90,7 @@ def check_uncut(log: PartitionLog) -> None:
 
 
 def check_unmoved(log: PartitionLog) -> None:
-    """``check_uncut``, and check that every segment is unchanged.
+    """Like ``check_uncut``; also check that every segment is unchanged.
 
     Raises:
         CommitConflict: the log or a segment has changed.
@@ -101,13 +102,13 @@ def check_unmoved(log: PartitionLog) -> None:
 
 @contextmanager
 def one_try(number: int, *logs: PartitionLog, is_last: bool = False) -> Iterator[None]:
-    """``reading.one_try`` for logs that brokers have open, and for archives.
+    """Like ``reading.one_try``, for archives and for logs that brokers have open.
 
-    In an archive a conflict is ignored if a newer generation exists, so that the caller can try
-    again. With ``is_last`` no conflict is ignored.
+    In an archive, a conflict is suppressed if a newer generation exists, so that the caller can
+    retry. ``is_last`` suppresses no conflict.
 
     Raises:
-        CommitConflict: nothing changes the logs, or this was the last attempt.
+        CommitConflict: a retry cannot succeed, or this was the last attempt.
     """
     try:
         yield
@@ -136,10 +137,10 @@ def _lost(log: PartitionLog) -> CommitConflict:
 def read_again(
     log: PartitionLog, read: Callable[[str], PartitionLog], work: Callable[[PartitionLog], T]
 ) -> T:
-    """``work(log)``, repeated a few times with a new listing if a broker changes the log meanwhile.
+    """Return ``work(log)``. If a broker changes the log meanwhile, list it again and retry.
 
     Raises:
-        CommitConflict: it changed every time.
+        CommitConflict: the log changed during each of ``TRIES`` attempts.
     """
     for tries in range(1, TRIES + 1):
         with one_try(tries, log):

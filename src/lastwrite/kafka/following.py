@@ -1,7 +1,7 @@
 """An archive that follows topics of a live Kafka cluster.
 
-It fetches in turns, over one connection to each broker. If nothing is new, no request goes to the
-archive.
+It polls the cluster, over one connection to each broker. A poll that finds nothing new sends no
+request to the archive's store.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from lastwrite.reports.following import FollowedLog
 from lastwrite.storage.choice import is_asked, is_named
 from lastwrite.storage.objects.promises import reject_if_broken
 
-_API_MS = 5_000  # the default timeout, short because the next turn tries again
-_LEARN_S = 60.0  # the interval for fetching settings and groups' offsets
+_API_MS = 5_000  # default timeout of requests; short, because the next poll retries
+_LEARN_S = 60.0  # interval between fetches of topic settings and committed offsets
 
 
 class KafkaFollowResult:
@@ -91,8 +91,8 @@ class KafkaFollowResult:
         return names
 
     def _matching(self) -> list[TopicPartition]:
-        """The partitions that match so far. A name or a pattern without a match may match a later
-        topic.
+        """The partitions that match now. A name or pattern without a match may match a topic that
+        is created later.
         """
         wanted, topics = self._wanted, self._cluster.topics
         texts = (wanted.topic,) if isinstance(wanted.topic, str) else wanted.topic or ()
@@ -109,7 +109,7 @@ class KafkaFollowResult:
         ]
 
     def _learn(self, names: Sequence[TopicPartition]) -> None:
-        """Fetch settings and groups' offsets if they are old, or if there are new topics."""
+        """Fetch topic settings and committed offsets if they are old, or if partitions are new."""
         now_s = time.monotonic()
         if set(names) <= self._known and now_s - self._learnt_s < _LEARN_S:
             self._known = frozenset(names)

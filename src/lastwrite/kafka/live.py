@@ -37,14 +37,15 @@ from lastwrite.storage.choice import Topics, choose, is_named
 from lastwrite.storage.objects.promises import reject_if_broken
 from lastwrite.storage.throttle import Pacer
 
-_SETTINGS_AT_ONCE = 500  # topics whose settings one request asks for
+_SETTINGS_AT_ONCE = 500  # most topics in one request for settings
 
 
 def fetch_live(wanted: FollowRequest) -> LogsFetched:
     """Fetch topics of a cluster into an archive, up to each partition's high watermark.
 
-    A partition that is damaged, or does not continue the archived one, is left unchanged unless it
-    is to be set aside; the others are fetched. Internal topics are fetched only if they are named.
+    A partition that is damaged, or does not continue the archived log, is skipped; the others are
+    fetched. With ``sets_aside``, archived records that the log lacks are set aside instead.
+    Internal topics are fetched only if they are named.
 
     Raises:
         NotALog: there is no such topic.
@@ -92,7 +93,7 @@ def chosen(
     """The selected partitions; internal topics only if they are named.
 
     Raises:
-        NotALog: there is none.
+        NotALog: no partition matches.
     """
     there = {
         f"{name}": name
@@ -106,19 +107,20 @@ def chosen(
 
 @dataclass(frozen=True, slots=True)
 class PartitionSyncState:
-    """The archive's end of a partition, and values that change when there is more to fetch."""
+    """A partition after a fetch: its end in the archive, and values that reveal later changes."""
 
     end_offset: int
-    asked_ms: int  # when the log's bounds were fetched; the archive has everything up to then
-    brought_ms: int  # from the manifest
-    told: tuple[object, ...]
+    # time of the request for the log's bounds; the archive has all records up to then
+    asked_ms: int
+    brought_ms: int  # time of the last fetch, from the manifest
+    told: tuple[object, ...]  # the log's bounds, leader epoch, topic id, settings and groups
 
 
 class KafkaSyncContext:
-    """The state that all partitions of a call share, and all turns when following.
+    """State shared by all partitions of a call, or by all polls of a follower.
 
-    ``levels`` has the fetched partitions; one whose values are unchanged is not fetched again.
-    ``ends``: the last known high watermarks.
+    ``levels`` contains the state of each fetched partition; while it is unchanged, the partition is
+    not fetched again. ``ends`` contains the last known high watermarks.
     """
 
     def __init__(
@@ -152,7 +154,8 @@ class KafkaSyncContext:
     def learn_positions(self) -> None:
         """Fetch the groups' committed offsets.
 
-        This precedes the fetch of any log's end, so that no group is beyond the fetched records.
+        Call this before the end of any log is requested. Otherwise an offset may be beyond the
+        fetched records.
         """
         try:
             positions, unread = self._cluster.positions()
@@ -188,7 +191,7 @@ class KafkaSyncContext:
     def _settings_of(
         self, topics: Sequence[str]
     ) -> dict[str, topic_settings.TopicMetadata | LogError]:
-        """The topics' settings; fewer topics in each request if the connection breaks."""
+        """The topics' settings. If the connection breaks, request each half of the topics alone."""
         try:
             return self._cluster.settings(topics)
         except ConnectionBroken:
@@ -200,7 +203,7 @@ class KafkaSyncContext:
         return self._cluster.patiently(partial(self._cluster.settings, topics))
 
     def fetch(self, name: TopicPartition) -> FetchedLog:
-        """Fetch one partition; try again, twice at most, if it or the archive changes meanwhile."""
+        """Fetch one partition. Retries at most twice if the log or archive changes meanwhile."""
         folder = partition_address(self._to, SYSTEM, name.topic, name.partition)
         found = FetchedLog(
             topic=name.topic,
@@ -228,7 +231,9 @@ class KafkaSyncContext:
             bounds, cut = log.bounds(), None
             if held is HoldReason.FORK:
                 cut = log.common_end(before.epochs, before.end_offset)
-                if cut == before.end_offset:  # leader epochs do not show where they diverge
+                if (
+                    cut == before.end_offset
+                ):  # leader epochs do not show where log and archive diverge
                     cut = None
             return set_aside(self._to, folder, cut, bounds.log_start)
         finally:
@@ -287,11 +292,11 @@ class KafkaSyncContext:
         return done.of(found)
 
     def _bring(self, log: LiveLog, intake: KafkaArchiveWriter) -> None:
-        """Fetch the records of the intake's range, and commit them.
+        """Fetch the batches between ``intake.since`` and ``intake.end``, and commit them.
 
         Raises:
-            RemoteFailed: not all arrived; ``keep`` commits those that did. After any other error,
-                records since the last commit are dropped.
+            RemoteFailed: some batches did not arrive; ``intake.keep`` commits the others. After
+                any other error, batches since the last commit are dropped.
         """
         try:
             format = KafkaFormat(self._plain_bytes)
@@ -319,7 +324,7 @@ class KafkaSyncContext:
         self.ends.pop(name, None)
 
     def stop(self) -> None:
-        """Stop all fetches at the next batches, or while they wait for a broker."""
+        """Stop all fetches, at their next batch or while they wait for a broker."""
         self._pacer.stop()
         self._cluster.stop()
 

@@ -13,20 +13,19 @@ from lastwrite.reports.untouched import UntouchedFile
 class RestoredLog(FrozenDocument, frozen=True, kw_only=True):
     """One restored partition, or the reason why it was not restored."""
 
-    topic: str  # in the log root
+    topic: str  # the topic's name in the log root
     partition: int
-    source: str  # its address in the archive
-    folder: str = field(name="path")
+    source: str  # the partition's address in the archive
+    folder: str = field(name="path")  # the partition's folder in the log root
     first_offset: int | None = None
     end_offset: int | None = None
-    is_written: bool = field(
-        default=False, name="written"
-    )  # else it was already there, or is empty
+    # false if the log root already had the partition, or if it is empty
+    is_written: bool = field(default=False, name="written")
     segments: int = 0
     size_bytes: int = field(default=0, name="bytes")
-    # producers, markers and aborted records were left out, because the topic has another id
+    # the topic has another id in the cluster: producers, markers and aborted records are left out
     is_other_topic: bool = field(default=False, name="other_topic")
-    reason: str | None = None  # why it was not restored
+    reason: str | None = None  # why the partition was not restored
     is_damaged: bool = field(default=False, name="damaged")
 
 
@@ -36,9 +35,9 @@ class LogsRestored(FrozenDocument, frozen=True, kw_only=True):
     path: str  # the log root
     partitions: tuple[RestoredLog, ...]
     notes: tuple[str, ...] = ()
-    # the command that sets the groups' offsets once the broker runs; null if there are none to set
+    # command that sets the groups' committed offsets once the broker runs; null if there are none
     groups_command: str | None = None
-    untouched: tuple[UntouchedFile, ...] = ()  # files of the log root beside partitions
+    untouched: tuple[UntouchedFile, ...] = ()  # other files of the log root, which were not changed
     # 3 where something of the archive is damaged, 1 where something could not be restored
     exit_status: ClassVar[int] = figure(lambda self: self.worst())
 
@@ -53,31 +52,31 @@ class GroupGiven(FrozenDocument, frozen=True, kw_only=True):
     """A consumer group's offset in a partition that was restored to a cluster."""
 
     group: str
-    position: int  # its offset in the archive
-    offset: int | None = None  # its committed offset now; null if it has none
-    is_set: bool = field(default=False, name="set")  # by this run; else it already had an offset
-    reason: str | None = None  # why it was not set
+    position: int  # the group's committed offset in the archive
+    # the group's committed offset in the cluster, after this run; null if it has none
+    offset: int | None = None
+    is_set: bool = field(default=False, name="set")  # this run set the group's offset
+    reason: str | None = None  # why the group's offset was not set
 
 
 class LogGiven(FrozenDocument, frozen=True, kw_only=True):
-    """A partition that was restored to a running cluster; its records have other offsets there."""
+    """A partition that was restored to a running cluster, where its records get new offsets."""
 
-    topic: str  # in the cluster
+    topic: str  # the topic's name in the cluster
     partition: int
-    source: str  # its address in the archive
+    source: str  # the partition's address in the archive
     folder: str = field(name="path")  # kafka://BROKERS/TOPIC-PARTITION
-    first_offset: int | None = None  # in the cluster
-    end_offset: int | None = None
-    source_end: int | None = None  # the end offset in the archive up to which it was restored
-    records: int = 0  # sent by this run
-    size_bytes: int = field(default=0, name="bytes")  # sent by this run
-    is_written: bool = field(
-        default=False, name="written"
-    )  # else it was already there, or is empty
+    first_offset: int | None = None  # first offset in the cluster
+    end_offset: int | None = None  # end offset in the cluster
+    source_end: int | None = None  # end offset of the restored records in the archive
+    records: int = 0  # records that this run sent
+    size_bytes: int = field(default=0, name="bytes")  # bytes that this run sent
+    # false if the cluster already had the records, or if the partition is empty
+    is_written: bool = field(default=False, name="written")
     groups: tuple[GroupGiven, ...] = ()
-    # ``--groups``: only groups were set; the records already have the archive's offsets there
+    # with ``--groups``: only committed offsets were set; the cluster has the archive's offsets
     is_groups_alone: bool = field(default=False, name="groups_alone")
-    reason: str | None = None  # why not all of it was restored
+    reason: str | None = None  # why the partition was not restored completely
     is_damaged: bool = field(default=False, name="damaged")
 
 

@@ -1,4 +1,4 @@
-"""Kafka's part of the engine: joins its store, its rules and its format."""
+"""The Kafka implementation of ``engine.system``, from Kafka's store, rules and format."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class KafkaSystem(System):
     name = "kafka"
     scan_kernel = "lastwrite.kafka.format.kernels:walk"
     kind_of_path = "a log root of Kafka"
-    offset_span = INT_MAX  # index entries hold 31 bits
+    offset_span = INT_MAX  # index entries have offsets of 31 bits
     keeps_scans = True
     recover_finishes = True
     notes = watching.NOTES
@@ -117,7 +117,7 @@ class KafkaSystem(System):
 
     @property
     def roots(self) -> tuple[str, ...]:
-        """The log roots that were named together."""
+        """The log roots of the command."""
         return tuple(self._sources.roots)
 
     def told(self, sources: SettingSources) -> KafkaSystem:
@@ -141,7 +141,7 @@ class KafkaSystem(System):
     find = staticmethod(partitions.find_partitions)
 
     def merge_tiers(self, folders: Sequence[str]) -> list[str]:
-        """``folders`` without log root partitions that are read together with their tier."""
+        """``folders`` without local partitions that are read as a part of a tier's partition."""
         roots = self._sources.roots
         of_tier = (folder for folder in folders if tiered.is_tier(folder))
         part = {tier_and_root.local_folder(folder, roots) for folder in of_tier}
@@ -208,10 +208,10 @@ class KafkaSystem(System):
         return None if known is None else archived.ArchivedMetadata.of(known)
 
     def _metadata_of(self, root: str) -> tuple[MetadataSource, Hashable]:
-        """The metadata log used for ``root``, and its state; checked again after ``_ASK_AGAIN_S``.
+        """The metadata log used for ``root``, and its state. Cached for ``_ASK_AGAIN_S``.
 
-        Thousands of partitions need it, and a topic's settings cannot change while no broker has
-        the root open.
+        Thousands of partitions need them. A topic's settings cannot change while no broker has the
+        root open.
         """
         now = time.monotonic()
         last = self._asked.get(root)
@@ -260,9 +260,10 @@ class KafkaSystem(System):
         )
 
     def _refuse_disowned(self, folder: str) -> None:
-        """
+        """Refuse a folder that is not compacted.
+
         Raises:
-            LogError: the folder is not a live partition of its root, so no round cleans it.
+            LogError: the folder is not a live partition of its log root.
         """
         why = partitions.why_disowned(folder)
         if why is not None:
@@ -308,7 +309,7 @@ class KafkaSystem(System):
         return Decision(
             first_dirty=found.first_dirty,
             end=found.first_uncleanable,
-            # With other strategies a clean record may win over a dirty one, so all take part.
+            # Other strategies may keep a clean record and remove a dirty one, so all take part.
             elect_from=found.first_dirty if strategy is Strategy.OFFSET else 0,
             dirty_ratio=found.ratio,
             reason=reason,
@@ -353,11 +354,11 @@ class KafkaSystem(System):
                 with suppress(NotALog):
                     there = self._positions_in(root, log.name, groups, reasons)
                     for group, offset in there.items():
-                        # one of two roots may have an older offset
+                        # if two roots have an offset, use the older one
                         positions[group] = min(offset, positions.get(group, offset))
-            for group in reasons:  # another root may have only an older offset
+            for group in reasons:  # the unreadable offset may be the newest
                 positions.pop(group, None)
-        named = settings.hold_tombstones_positions  # takes precedence over offsets beside the log
+        named = settings.hold_tombstones_positions  # has precedence over the log roots
         if named:
             wrong: dict[str, str] = {}
             positions |= self._positions_in(named, log.name, groups, wrong)
@@ -369,10 +370,10 @@ class KafkaSystem(System):
     def _positions_in(
         self, path: str, name: TopicPartition, groups: Sequence[str], reasons: dict[str, str]
     ) -> dict[str, int]:
-        """The groups' committed offsets in a partition, read again after ``_ASK_AGAIN_S``.
+        """The groups' committed offsets in a partition, from the root or archive at ``path``.
 
-        ``reasons`` gets the reason for each group that may have a later offset which cannot be
-        read. Thousands of partitions need the offsets.
+        If a group's newest offset may be unreadable, the reason is added to ``reasons``. The
+        offsets are cached for ``_ASK_AGAIN_S``, because thousands of partitions need them.
         """
         now = time.monotonic()
         last = self._positions.get(path)
@@ -455,13 +456,13 @@ class KafkaSystem(System):
         return replace(log, problems=(*log.problems, *judge_holes(log, log.holes, settings)))
 
     def read_judged(self, folder: str) -> PartitionLog:
-        """One partition as stored, for readers, with the problems of ``judged``."""
+        """List one partition for a reader, including the problems that ``judged`` adds."""
         return self.judged(store.read_partition(folder), {})
 
     check_unmoved = staticmethod(beside_a_broker.check_unmoved)
 
     def refuse_unwritable(self, log: PartitionLog, end: int) -> None:
-        if not archived.is_archived(log.folder):  # an archive gets only new objects
+        if not archived.is_archived(log.folder):  # objects of an archive are never changed
             store.reject_unwritable(log.folder, end)
 
     def aborted_by_log(self, log: PartitionLog) -> tuple[AbortedTransaction, ...]:
@@ -544,7 +545,9 @@ class KafkaSystem(System):
         return side_by_side(works)
 
     def record(self, root: str, first_dirty: Mapping[TopicPartition, int]) -> None:
-        if not archived.is_root(root, first_dirty):  # an archive's manifest contains it
+        if not archived.is_root(
+            root, first_dirty
+        ):  # an archive's manifest has the first dirty offset
             committing.record(root, first_dirty)
 
     def delete_replaced(self, logs: Sequence[PartitionLog]) -> list[LogError | OSError | None]:
@@ -587,7 +590,7 @@ class KafkaSystem(System):
 
 
 def _makes_archive(log: PartitionLog, to: str | None) -> bool:
-    """Whether the output of a log goes to an archive: its own, or a new one at ``to``."""
+    """Whether a compaction writes to an archive: the log's own, or a new one at ``to``."""
     if archived.is_archived(log.folder) or (to is not None and is_address(to)):
         return True
     return tiered.is_tier(log.folder)
@@ -598,12 +601,12 @@ def _has_records_from(log: PartitionLog, base_offset: int) -> bool:
 
 
 def _clean_until_ms(log: PartitionLog, first_dirty: int) -> int:
-    """When the last segment that begins below ``first_dirty`` was modified; 0 if there is none."""
+    """Modification time of the last segment that begins below ``first_dirty``; 0 if none does."""
     return next((s.mtime_ms for s in reversed(log.segments) if s.base_offset < first_dirty), 0)
 
 
 def _last_batch_end(log: PartitionLog) -> int:
-    """The log's end if only its last batch determines it; -1 if an empty active segment does."""
+    """The log's end offset; -1 if the last segment is empty, so that its base is that offset."""
     return log.end_offset if log.segments[-1].base_offset < log.end_offset else -1
 
 

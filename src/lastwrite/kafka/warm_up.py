@@ -1,4 +1,4 @@
-"""Load the modules and kernels of a Kafka compaction before a worker has work."""
+"""Loads the modules and kernels of a Kafka compaction before a worker gets its first task."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def is_compiled() -> bool:
 
 
 def load_kernels() -> None:
-    """Run the kernels on nearly no data, since the first run loads a kernel."""
+    """Run each kernel once on nearly no data, because the first run loads it."""
     form = KafkaFormat(1 << 20)
     table, data = np.empty(0, dtype=BATCH), np.empty(64, dtype=np.uint8)
     states, entries = np.empty(1, dtype=np.uint8), np.empty((1, 2), dtype=np.uint64)
