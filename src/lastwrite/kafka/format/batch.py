@@ -10,13 +10,13 @@ The smallest batch has one record::
                         count
 
 A second record gets offset delta 1. Compaction removes records and leaves the rest unchanged: the
-base offset and the last offset stay, the count falls, and the deltas keep their holes. A batch that
-loses every record may stay as a bare header, so that readers find the log's end. A batch that
-contains tombstones gets a *delete horizon*: attribute bit 6 is set, the base timestamp is the
+base offset and the last offset stay, the count falls, and the deltas get gaps. A batch that loses
+every record may stay as a bare header, so that readers find the log's end. A batch that contains
+tombstones gets a *delete horizon*: attribute bit 6 is set, the base timestamp is the
 horizon, and all timestamp deltas are relative to it. With compression, everything after the header
 is one blob.
 
-The compiled kernels read the same format a hundred times as fast. This module is the readable
+The compiled kernels read the same format about a hundred times faster. This module is the readable
 reference, for callers that can afford a Python call per record: ``dump``, the demo's writer, tests.
 
 Source: Kafka 4.4 ``DefaultRecordBatch``, ``DefaultRecord``, ``MemoryRecordsBuilder``,
@@ -93,10 +93,10 @@ class ControlRecord(NamedTuple):
 def decode_batch_header(segment: Buffer, at: int) -> BatchHeader:
     """Decode the header of the batch that starts ``at`` bytes into ``segment``.
 
-    Checks only the header: magic, length, offsets, count. The batch may be cut short after it, and
-    the crc is not checked, because that costs a pass over the records. For an entry of magic 0 or 1
-    the header is derived from the entry's own fields. A compressed entry counts as one record, with
-    its last offset as base offset, until ``decode_batch`` opens it.
+    Checks only the header: magic, length, offsets, count. The records may be incomplete, and the
+    CRC is not checked, because that costs a pass over the records. For an entry of magic 0 or 1 the
+    header is derived from the entry's fields. A compressed entry counts as one record, with its
+    last offset as base offset; ``decode_batch`` finds the true numbers.
 
     Raises:
         TruncatedLog: the segment ends inside the header.
@@ -136,9 +136,9 @@ def decode_batch(segment: Buffer, at: int, limit_bytes: int = DEFAULT_LIMIT_BYTE
     """Decode and check the whole batch that starts ``at`` bytes into ``segment``.
 
     Every count and size is checked against the available bytes before it is used. A compressed
-    batch decompresses to ``limit_bytes`` at most. Positions in errors are bytes of ``segment``.
-    Inside a compressed batch the position is its first compressed byte, and the text names the byte
-    of the decompressed data.
+    batch decompresses to ``limit_bytes`` at most. The position in an error is a byte of
+    ``segment``. For an error inside compressed data it is the first compressed byte, and the
+    message has the byte of the decompressed data.
 
     An entry of magic 0 or 1 (a message, or a wrapper of messages) becomes a batch; see
     ``old_format.entries``.
@@ -146,8 +146,8 @@ def decode_batch(segment: Buffer, at: int, limit_bytes: int = DEFAULT_LIMIT_BYTE
     Raises:
         TruncatedLog: the segment ends inside the batch.
         UnsupportedFormat: an unknown codec.
-        CorruptLog: wrong crc, or records that do not fit the header or each other.
-        OutOfMemoryBudget: more than ``limit_bytes`` of records.
+        CorruptLog: the CRC is wrong, or the records do not match the header or each other.
+        OutOfMemoryBudget: the records decompress to more than ``limit_bytes``.
     """
     header = decode_batch_header(segment, at)
     if header.magic < MAGIC:
@@ -174,7 +174,7 @@ def decode_batch(segment: Buffer, at: int, limit_bytes: int = DEFAULT_LIMIT_BYTE
     try:
         return Batch(header, attributes, _decode_records(plain, header, attributes))
     except CorruptLog as error:
-        # Records that end early inside a whole batch are damage: all bytes of the batch are there.
+        # All bytes of the batch are present, so records that end early are damage.
         if attributes.codec is Codec.NONE:
             raise CorruptLog(error.problem, start + (error.at or 0)) from error
         raise CorruptLog(
@@ -198,11 +198,11 @@ def iter_batches(
 def decode_control_record(record: Record, at: int | None = None) -> ControlRecord:
     """Decode a record of a control batch; ``at`` is the batch's position, for the errors.
 
-    Key: ``i16 version, i16 type``, the first four bytes of a longer one. Value of ABORT and COMMIT:
-    ``i16 version, i32 coordinator epoch``.
+    The key starts with ``i16 version, i16 type``; later bytes are ignored. The value of ABORT and
+    COMMIT starts with ``i16 version, i32 coordinator epoch``.
 
     Raises:
-        CorruptLog: key or value too short, or a version below 0.
+        CorruptLog: the key or the value is too short, or a version is below 0.
     """
     if record.key is None or len(record.key) < 4:
         raise CorruptLog(f"control record at offset {record.offset} without version and type", at)
@@ -222,7 +222,7 @@ def decode_control_record(record: Record, at: int | None = None) -> ControlRecor
     return ControlRecord(version, kind, int.from_bytes(record.value[2:6], "big", signed=True))
 
 
-# One parameter per header field: a caller names only those that it needs.
+# More than eight parameters, one per header field: all are optional.
 def encode_batch(
     records: Sequence[Record],
     *,
@@ -241,13 +241,13 @@ def encode_batch(
 ) -> bytes:
     """Encode a batch as Kafka's builder does; length, count and crc are derived.
 
-    ``records`` ascend by offset. ``base_offset`` and ``last_offset`` default to the first and the
-    last record's. The base timestamp is the delete horizon, or else the first record's timestamp.
-    ``max_timestamp_ms`` defaults to the records' largest; with ``append_time`` readers use it for
-    every record.
+    ``records`` ascend by offset. ``base_offset`` and ``last_offset`` default to the offsets of the
+    first and the last record. The base timestamp is the delete horizon, or else the first record's
+    timestamp. ``max_timestamp_ms`` defaults to the largest timestamp of the records; with
+    ``append_time`` readers use it for every record.
 
-    Without records the batch is a bare header: both offsets must be given, and the codec and the
-    delete horizon are left out, as Kafka's cleaner does.
+    Without records the batch is a bare header. Both offsets are then required, and codec and delete
+    horizon are not set, as in Kafka's cleaner.
 
     Raises:
         ValueError: records out of order or outside the offsets, or numbers that do not fit their
@@ -298,9 +298,9 @@ def rebuild_batch(
 ) -> bytes:
     """The batch of ``header`` with only the records ``kept``, as Kafka's cleaner writes it.
 
-    Offsets, codec, producer, epoch and control bits stay. The largest timestamp is the kept
-    records' largest, or the append time. If no record is kept, the result is a bare header with the
-    old largest timestamp. A batch of magic 0 or 1 shrinks to the offsets of the kept records.
+    Offsets, codec, producer, epoch and control bits stay. The largest timestamp is that of the kept
+    records, or the append time. If no record is kept, the result is a bare header with the old
+    largest timestamp. A batch of magic 0 or 1 shrinks to the offsets of the kept records.
     """
     attributes = decode_attributes(header.attributes)
     stays = attributes.append_time or not kept
@@ -323,7 +323,7 @@ def rebuild_batch(
 
 
 def seal_batch(header: BatchHeader, payload: bytes) -> bytes:
-    """Join header and payload to a batch; the header's length and crc are recomputed.
+    """Join header and payload to a batch, and set the header's length and CRC.
 
     Raises:
         ValueError: a field does not fit, or the batch would exceed 2 GiB.
@@ -340,7 +340,7 @@ def seal_batch(header: BatchHeader, payload: bytes) -> bytes:
 
 
 def encode_records(records: Sequence[Record], base_offset: int, base_timestamp_ms: int) -> bytes:
-    """The records in sequence, as in an uncompressed batch after its header."""
+    """Encode the records as they follow the header of an uncompressed batch."""
     out = bytearray()
     for record in records:
         body = bytearray(b"\x00")
@@ -367,7 +367,7 @@ def _wrapped(number: int) -> int:
 def _decode_records(
     plain: memoryview, header: BatchHeader, attributes: BatchAttributes
 ) -> tuple[Record, ...]:
-    """All records of a batch; positions in errors are bytes of ``plain``."""
+    """Decode all records of a batch. The position in an error is a byte of ``plain``."""
     if header.record_count * SHORTEST_RECORD_BYTES > len(plain):
         raise CorruptLog(f"{header.record_count} records in {len(plain)} bytes", 0)
     append_time_ms = header.max_timestamp_ms if attributes.append_time else None
@@ -405,13 +405,13 @@ def _decode_record(
     end = start + length
     timestamp_delta, cursor = decode_varlong(
         plain, start + 1, end
-    )  # 1: the attributes, which are unused
+    )  # skips the record's attributes, one unused byte
     offset_delta, cursor = decode_varint(plain, cursor, end)
     key, cursor = _decode_nullable(plain, cursor, end, "key")
     value, cursor = _decode_nullable(plain, cursor, end, "value")
     header_at = cursor
     header_count, cursor = decode_varint(plain, cursor, end)
-    if not 0 <= header_count <= (end - cursor) // 2:  # 2: an empty name and a null value
+    if not 0 <= header_count <= (end - cursor) // 2:  # an empty name and a null value take 2 bytes
         raise CorruptLog(f"{header_count} headers in {end - cursor} bytes", header_at)
     headers = []
     for _ in range(header_count):

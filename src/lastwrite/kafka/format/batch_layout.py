@@ -21,10 +21,10 @@ UNKNOWN_MAGIC = (
 )
 LENGTH_END = 12  # batch_length counts the bytes after this one
 CRC_START = 21  # the first byte that the crc covers
-SHORTEST_ENTRY_BYTES = 14  # the least length field of an entry, whatever its magic
-# a byte each: length, attributes, two deltas, null key, null value, header count
+SHORTEST_ENTRY_BYTES = 14  # smallest length field of an entry, for every magic
+# One byte each for length, attributes, two deltas, null key, null value and header count.
 SHORTEST_RECORD_BYTES = 7
-DEFAULT_LIMIT_BYTES = 1 << 30  # of one batch, decompressed
+DEFAULT_LIMIT_BYTES = 1 << 30  # decompressed bytes of one batch
 
 _MAX_I32 = (1 << 31) - 1
 
@@ -40,22 +40,22 @@ class BatchHeader(NamedTuple):
 
     # fmt: off
     #                                              offset  type
-    base_offset:            Annotated[int, At(0,  I64)]  # of the first record, as first written
+    base_offset:            Annotated[int, At(0,  I64)]  # offset of the first record ever written
     batch_length:           Annotated[int, At(8,  I32)]  # bytes after this field
-    # outside the crc: brokers rewrite it; -1 unknown
+    # not covered by the CRC, because brokers rewrite it; -1: unknown
     partition_leader_epoch: Annotated[int, At(12, I32)]
     magic:                  Annotated[int, At(16, I8)]   # 2
     crc:                    Annotated[int, At(17, U32)]  # CRC-32C of byte 21 to the batch's end
     attributes:             Annotated[int, At(21, I16)]  # bits: see BatchAttributes
-    last_offset_delta:      Annotated[int, At(23, I32)]  # stays if its record is compacted away
-    # the delete horizon when bit 6 is set; -1 if empty
+    last_offset_delta:      Annotated[int, At(23, I32)]  # not changed by compaction
+    # the delete horizon if attribute bit 6 is set; -1 in a batch without records
     base_timestamp_ms:      Annotated[int, At(27, I64)]
-    # -1: none; the append time when bit 3 is set
+    # the append time if attribute bit 3 is set; -1: no timestamp
     max_timestamp_ms:       Annotated[int, At(35, I64)]
     producer_id:            Annotated[int, At(43, I64)]  # -1: not idempotent
     producer_epoch:         Annotated[int, At(51, I16)]  # -1: none
-    base_sequence:          Annotated[int, At(53, I32)]  # -1: none, and in control batches
-    record_count:           Annotated[int, At(57, I32)]  # present now; compaction lowers it
+    base_sequence:          Annotated[int, At(53, I32)]  # -1: none; also in control batches
+    record_count:           Annotated[int, At(57, I32)]  # compaction lowers it
     # fmt: on
 
     @property
@@ -73,16 +73,16 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """The time at which the batch's tombstones may be removed. None if no round has set it."""
+        """The time at which the batch's tombstones may be removed. None if not set."""
         return self.base_timestamp_ms if self.attributes & DELETE_HORIZON_BIT else None
 
     @property
     def last_sequence(self) -> int:
-        """The producer's sequence number of the last record as first written; -1 if it has none."""
+        """The producer's sequence number at the last offset, or -1 without a sequence."""
         return self.sequence_of(self.last_offset)
 
     def sequence_of(self, offset: int) -> int:
-        """The producer's sequence number at ``offset``, or -1 if it has none.
+        """The producer's sequence number at ``offset``, or -1 if the batch has no sequence.
 
         After 2^31 - 1 the numbers wrap to 0.
         """
@@ -102,8 +102,8 @@ class BatchAttributes(NamedTuple):
     3     timestamps: 0 as created, 1 as appended
     4     transactional
     5     control batch
-    6     delete horizon: the base timestamp says when tombstones go
-    7-15  unused; Kafka looks at the low byte only
+    6     the base timestamp is the delete horizon of tombstones
+    7-15  unused; Kafka reads the low byte only
     ====  ==========================================================
     """
 
@@ -128,8 +128,8 @@ class BatchAttributes(NamedTuple):
 class Record:
     """One record. None means a null key or value, which differs from an empty one.
 
-    ``headers`` are pairs of name and value, in order. Names may repeat; they are UTF-8 by
-    convention, which is not checked.
+    ``headers`` are pairs of name and value, in order. Names may repeat. By convention they
+    are UTF-8, but this is not checked.
     """
 
     offset: int
@@ -141,7 +141,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A whole batch: its header as stored, its attributes decoded, its records by offset."""
+    """A batch: its header as stored, its decoded attributes, its records in offset order."""
 
     header: BatchHeader
     attributes: BatchAttributes

@@ -1,13 +1,13 @@
 """Kafka's batches chunk by chunk: the format interface of the engine.
 
-A *chunk* is a contiguous part of a segment in a byte buffer. ``split`` cuts it into batches and
-checks each one's checksum. ``opened`` decompresses their records in runs that fit memory. ``walk``
-visits the records. ``rebuild`` writes the decisions of the rules. The work per record is in
-``kernels``; this module runs a Python statement per chunk, or per compressed batch.
+A *chunk* is a contiguous range of a segment in a byte buffer. ``split`` divides it into batches and
+verifies the checksum of each batch. ``opened`` decompresses their records in runs that fit memory.
+``walk`` visits the records. ``rebuild`` applies the decisions of the rules. The work per record is
+in ``kernels``; this module executes Python code per chunk, or per compressed batch.
 
-``split`` converts messages of format v0 or v1, batch by batch. Afterwards they are batches like any
-other, with IS_OLD in their rows. Their records are uncompressed in the buffer that ``split``
-returns, whatever codec the header names, and ``rebuild`` never copies such a batch unchanged.
+``split`` converts messages of format v0 or v1 to batches of v2, with IS_OLD in their rows. The
+buffer that ``split`` returns has their records uncompressed, even if the header has a codec.
+``rebuild`` never copies such a batch unchanged.
 """
 
 from __future__ import annotations
@@ -55,24 +55,24 @@ _FACT_NAMES = ("position", "size", "records", "codec")
 _PLAIN_BYTES = 1 << 20  # initial buffer for decompressed batches
 _RUN_BYTES = (
     1 << 19
-)  # decompressed bytes per run, so that they are still in the second-level cache for ``walk``
+)  # decompressed bytes per run; they stay in the second-level cache until ``walk`` reads them
 
 
 class Split(NamedTuple):
-    """The whole batches of a chunk, where they end, and the announced size of the next one."""
+    """The complete batches of a chunk, their end, and the size of the batch after them."""
 
     table: BatchTable
     consumed: int
-    # bytes of the incomplete batch at the chunk's end; 0: not known yet; -1: there is none
+    # size of the incomplete batch at the chunk's end; 0: unknown; -1: no incomplete batch
     wanted: int
-    buffer: ByteArray  # contains the batches: the chunk's own, or one of converted batches
+    buffer: ByteArray  # the chunk's buffer, or a buffer with the converted batches
 
 
 class KafkaFormat:
     """Record batches of all formats. Holds reusable buffers, so each worker needs its own instance.
 
-    ``plain_limit`` bounds the decompressed bytes in memory, and separately the bytes converted from
-    older formats.
+    ``plain_limit`` is the largest number of decompressed bytes in memory. The bytes converted from
+    older formats have a separate limit of the same size.
     """
 
     name = "kafka"
@@ -91,14 +91,14 @@ class KafkaFormat:
         self._old: OldConverter | None = None
 
     def split(self, buffer: ByteArray, start: int, end: int, lowest_offset: int) -> Split:
-        """Cut ``buffer[start:end]`` into whole batches and check their CRCs.
+        """Divide ``buffer[start:end]`` into complete batches and verify their CRCs.
 
-        Table and buffer are valid until the next call. The batches are all of v2, or all converted.
-        Positions in errors count from the start of ``buffer``, also for converted batches.
+        Table and buffer are valid until the next call. Either no batch is converted, or all are.
+        The position in an error is a byte of ``buffer``, also for converted batches.
 
         Raises:
-            CorruptLog: lengths, magic, offsets, counts or a checksum contradict the format.
-            OutOfMemoryBudget: an entry of an older format is too large to be converted.
+            CorruptLog: a length, a magic, an offset, a count or a checksum is invalid.
+            OutOfMemoryBudget: an entry of an older format is too large to convert.
         """
         rows, consumed, code, at, wanted = kernels.split(
             buffer, start, end, self._table, lowest_offset
@@ -117,7 +117,8 @@ class KafkaFormat:
             buffer,
         )
 
-    split_proven = split  # most batches keep some records, and a checksum covers a whole batch
+    # Most batches keep some records, and a checksum covers a whole batch, so all are verified.
+    split_proven = split
 
     def kept(self) -> list[tuple[int, str]]:
         """Always empty: unreadable records are never kept."""
@@ -126,10 +127,11 @@ class KafkaFormat:
     def opened(
         self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None
     ) -> Iterator[BatchRun]:
-        """The batches of ``table`` in runs, with their records decompressed.
+        """Decompress the batches of ``table``, and yield them in runs.
 
-        ``buffer`` is the one from ``split``. ``wanted`` selects the batches with a non-zero byte.
-        Sets ``plain_start`` and ``plain_end`` of each batch. A run is valid until the next one.
+        ``buffer`` comes from ``split``. ``wanted`` has one byte per batch and selects the batches
+        with a non-zero byte. None selects all. Sets ``plain_start`` and ``plain_end`` of each
+        batch. A run is valid until the next run is requested.
 
         Raises:
             CorruptLog: a batch does not decompress.
@@ -156,13 +158,11 @@ class KafkaFormat:
                 first = b
 
     def _open(self, buffer: ByteArray, table: BatchTable, first: int, last: int) -> int:
-        """Decompress as many batches from ``table[first]`` on as make a run, ``last`` at most.
-
-        Returns the index after the run.
+        """Decompress a run of the batches ``table[first:last]``. Returns the index after the run.
 
         Raises:
-            CorruptLog, OutOfMemoryBudget: as ``opened``, for the first batch only; a later faulty
-                batch begins the next run.
+            CorruptLog, OutOfMemoryBudget: as ``opened``, for the first batch only. A faulty batch
+                after it ends the run, and begins the next one.
         """
         if not len(self._plain):
             self._plain = np.empty(min(self._limit, _PLAIN_BYTES), dtype=np.uint8)
@@ -184,7 +184,7 @@ class KafkaFormat:
                 if b > first:
                     break
                 raise
-            if opened < 0:  # the buffer is full: end the run here
+            if opened < 0:  # the buffer is full
                 break
             starts[b], ends[b] = used, used + opened
             used += opened
@@ -194,9 +194,12 @@ class KafkaFormat:
     def _decompress(
         self, data: memoryview, position: int, size: int, records: int, codec: int, used: int
     ) -> int:
-        """Decompress a batch to ``used`` in the buffer. Returns its bytes, or -1 if it is full."""
+        """Decompress a batch to ``self._plain[used:]``.
+
+        Returns the number of bytes written, or -1 if the buffer is full.
+        """
         start, end = position + kernels.HEADER_BYTES, position + size
-        if start == end and not records:  # a bare header may name any codec
+        if start == end and not records:  # a batch without records may have any codec
             return 0
         opened = 0
         while True:
@@ -236,12 +239,12 @@ class KafkaFormat:
     ) -> int:
         """Visit the run's records.
 
-        Writes a byte of ``states`` per record, and a row of ``entries`` per record with a key. If
-        given, ``keys`` receives (position in ``run.plain``, length) row for row with ``entries``.
-        Returns the number of rows of ``entries`` that are filled now.
+        Writes a byte of ``states`` per record, and a row of ``entries`` per record with a key.
+        ``keys``, if given, receives a row (position in ``run.plain``, length) per row of
+        ``entries``. Returns the number of filled rows of ``entries``.
 
         Raises:
-            CorruptLog: a record contradicts the format.
+            CorruptLog: a record is malformed.
         """
         done, _, code, b, at = kernels.walk(
             run.plain,
@@ -270,13 +273,16 @@ class KafkaFormat:
         start: int,
         filled: int,
     ) -> None:
-        """Write the versions of ``entries[start:filled]``, from ``run``, to the third column."""
+        """Write the record versions of ``entries[start:filled]`` to the third column.
+
+        ``run`` has the records of these entries.
+        """
         name = np.frombuffer(policy.strategy_header.encode(), dtype=np.uint8)
         by_header, span = policy.strategy is Strategy.HEADER, entries[start:filled]
         versions(buffer, run.plain, table, run.first, run.last, ordinal, by_header, name, span)
 
     def records_below(self, run: BatchRun, row: np.void, offset: int) -> int:
-        """Count the records of one batch of ``run`` below ``offset``."""
+        """Count the records below ``offset`` in one batch of ``run``."""
         return int(
             kernels.records_below(
                 run.plain,
@@ -289,7 +295,7 @@ class KafkaFormat:
         )
 
     def rebuilt_size(self, table: BatchTable, records: int) -> int:
-        """The most bytes that ``rebuild`` writes, unless compressed batches grow."""
+        """An upper bound of the bytes that ``rebuild`` writes, unless compressed batches grow."""
         return int(table["size"].sum()) + 12 * records + kernels.HEADER_BYTES * len(table)
 
     def rebuild(
@@ -305,11 +311,11 @@ class KafkaFormat:
         """Apply ``actions`` to the batches of ``table``.
 
         Writes to ``out`` from its start. Writes a row (position, size, next offset, largest
-        timestamp, base offset) to ``rows`` per remaining batch. Returns (the output buffer, a
-        larger one if necessary; bytes written; rows filled).
+        timestamp, base offset) to ``rows`` per remaining batch. Returns (output buffer, bytes
+        written, rows filled). The output buffer is a new one if ``out`` is too small.
 
         Raises:
-            CorruptLog: a batch that must be rebuilt contradicts the format.
+            CorruptLog: a batch that must be rebuilt is malformed.
             OutOfMemoryBudget: as ``opened``.
         """
         b = keep_at = at = filled = 0
@@ -352,7 +358,7 @@ class KafkaFormat:
             filled += last - b
             b, at = last, stop
 
-    # It passes the arguments of two kernels on, which Numba requires as separate parameters.
+    # More than eight parameters: it calls two kernels, and Numba requires separate arguments.
     def _rebuild_packed(
         self,
         buffer: ByteArray,
@@ -367,13 +373,13 @@ class KafkaFormat:
         rows: Int64Array,
         filled: int,
     ) -> tuple[int, int, ByteArray, int]:
-        """Thin and compress a run of the compressed batches ``table[first:last]``.
+        """Remove records from a run of the batches ``table[first:last]``, and recompress it.
 
-        Returns (where the run ends, keep_at, the output buffer, position in it).
+        Returns (index after the run, keep_at, output buffer, position in the output buffer).
         """
         plain = buffer
         if table["flags"][first] & IS_OLD:
-            # One by one: converted batches are large.
+            # Converted batches are large, so each is its own run.
             last = first + 1
         else:
             last, plain = self._open(buffer, table, first, last), self._plain
@@ -398,10 +404,10 @@ class KafkaFormat:
     def _pack(
         self, table: BatchTable, first: int, last: int, out: ByteArray, at: int, sizes: Int64Array
     ) -> tuple[ByteArray, int]:
-        """Compress the thinned batches ``table[first:last]`` in sequence from ``at`` on.
+        """Compress the records that remain of the batches ``table[first:last]`` to ``out[at:]``.
 
-        Each follows a gap for its header. Sets ``sizes``. Returns (the output buffer, position in
-        it).
+        Leaves space for a header before each batch. Sets ``sizes``. Returns (output buffer,
+        position in the output buffer).
         """
         b = first
         while b < last:
@@ -428,9 +434,9 @@ class KafkaFormat:
 
 
 def record_error(code: int, row: np.void, at: int) -> LogError:
-    """The error for a kernel's code at ``at`` in the opened bytes of a batch.
+    """The error for a kernel's code at byte ``at`` of a batch's decompressed records.
 
-    If those bytes are not in the file's buffer, the error has the batch's own position.
+    For a compressed or converted batch the error has the position of the batch instead.
     """
     return _error(code, int(row["origin"] if row["codec"] or row["flags"] & IS_OLD else at))
 

@@ -1,8 +1,8 @@
 """Encode columns of records, of any system, as Kafka batches.
 
 ``a@3 b@4 c@900`` become one batch with base offset 3 and deltas 0, 1 and 897. A batch ends before
-its uncompressed size exceeds the target, or its last delta the field's maximum. A record larger
-than the target is a batch alone. Every record keeps its own time.
+its uncompressed size exceeds the target, and before its last offset delta exceeds 31 bits. A record
+larger than the target gets its own batch. Every record keeps its timestamp.
 
 Source: Kafka 4.4 ``DefaultRecordBatch``, ``DefaultRecord``; docs/formats/kafka.md.
 """
@@ -22,7 +22,7 @@ from lastwrite.kafka.format.batch_layout import (
 )
 from lastwrite.model.columns import ByteArray, Int64Array, RecordColumns
 
-BATCH_BYTES = 128 << 10  # uncompressed, unless a single record is larger
+BATCH_BYTES = 128 << 10  # uncompressed bytes of a batch; a larger record gets its own batch
 _MOST_DELTA = (1 << 31) - 1
 
 
@@ -35,9 +35,10 @@ class BatchEncoder:
         self._batch_bytes = batch_bytes
 
     def batches(self, records: RecordColumns, offsets: Int64Array, leader_epoch: int) -> ByteArray:
-        """The records as consecutive batches. There must be at least one record.
+        """Encode the records as consecutive batches. At least one record is required.
 
-        ``records`` have their headers located. ``offsets`` rise, one per record.
+        ``records`` must have the positions of the record headers (``with_headers``). ``offsets``
+        has one offset per record, ascending.
 
         Raises:
             ValueError: the offsets do not rise, or one is below 0.
@@ -95,7 +96,7 @@ class BatchEncoder:
 
 
 def _room(parts: Int64Array, headers: Int64Array, header_ends: Int64Array) -> Int64Array:
-    """The most bytes of the records before each row; a last item for all records."""
+    """The largest encoded size of all records before each row. The last item counts all records."""
     inside = np.maximum(headers[1], 0) + np.maximum(headers[3], 0) + encoder_kernels.HEADER_ROOM
     of_headers = np.zeros(headers.shape[1] + 1, np.int64)
     np.cumsum(inside, out=of_headers[1:])

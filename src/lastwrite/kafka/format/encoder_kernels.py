@@ -12,8 +12,8 @@ from lastwrite.encoding.intrinsics import address, copy_bytes, store8
 from lastwrite.encoding.kernel import njit
 from lastwrite.kafka.format.kernels import _put_varint, _varint_size
 
-RECORD_ROOM = 41  # the most bytes of a record, not counting its key, value and headers
-HEADER_ROOM = 20  # the most bytes of a header, not counting its name and value
+RECORD_ROOM = 41  # largest size of a record without its key, value and headers
+HEADER_ROOM = 20  # largest size of a record header without its name and value
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -35,14 +35,15 @@ def _bytes_size(length):
 def put_records(data, offsets, times, parts, headers, header_ends, first, last, out):
     """Write rows ``first`` to ``last``, exclusive, to ``out`` as the records of one batch.
 
-    Offsets and timestamps are written as differences from those of row ``first``.
+    Offsets and timestamps are written relative to row ``first``.
 
-    ``parts`` has four rows: positions of keys in ``data``, their lengths, positions of values,
-    their lengths; length -1 is null. ``headers`` has the same four rows for the names and values of
-    all headers. Row n has the headers from ``header_ends[n]`` to ``header_ends[n + 1]``. ``out``
-    holds RECORD_ROOM bytes a record and HEADER_ROOM bytes a header beside the data.
+    ``parts`` has four rows: positions of keys in ``data``, lengths of keys, positions of values,
+    lengths of values. Length -1 is null. ``headers`` has the same four rows for the names and
+    values of all record headers. Record n has the headers from ``header_ends[n]`` to
+    ``header_ends[n + 1]``. ``out`` must hold the keys, values and headers, plus RECORD_ROOM bytes
+    per record and HEADER_ROOM bytes per header.
 
-    Returns (bytes written, the largest time).
+    Returns (bytes written, largest timestamp).
     """
     source = address(data)
     target = address(out)

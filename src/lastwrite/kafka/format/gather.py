@@ -1,6 +1,6 @@
 """Locate the keys, values and headers of many records, as columns of positions.
 
-No Python statement runs per record. ``tests/unit/test_gather.py`` compares it with
+No Python code runs per record. ``tests/unit/test_gather.py`` compares the results with
 ``kafka.format.batch``.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
@@ -41,12 +41,12 @@ def gather(
     """The records of ``run`` with offsets in ``span`` (end exclusive), without control records.
 
     Args:
-        buffer: the one from ``split``, with the batches' headers.
-        is_committed: leave out records of aborted transactions, as flagged in ``table``.
-        shift: added to origins in the buffer to give positions in the file.
+        buffer: the buffer from ``split``; it has the batches' headers.
+        is_committed: skip the batches that ``table`` flags as aborted.
+        shift: position of the buffer in the file, added to the positions of batches.
 
     Raises:
-        CorruptLog: a record contradicts the format.
+        CorruptLog: a record is malformed.
     """
     count = int(table["records"][run.first : run.last].sum())
     rows = np.empty((10, count), dtype=np.int64)
@@ -82,7 +82,7 @@ def with_headers(records: RecordColumns) -> RecordColumns:
 def _locate(plain, buffer, table, first, last, low, high, skipped, rows):
     """Fill one column of ``rows`` per record.
 
-    Returns (records, code, batch at fault, position in ``plain``).
+    Returns (number of records, code, index of the faulty batch, position in ``plain``).
     """
     filled = 0
     source = address(plain)

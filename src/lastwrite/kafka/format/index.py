@@ -1,19 +1,20 @@
 """The three indexes beside a Kafka segment: offset, time, aborted transactions.
 
-Offset index, the smallest case: three batches of 3000 bytes, ending at offsets 9, 19 and 29. An
-entry is due once more than 4096 bytes were written since the last one. So only the third batch gets
-an entry, ``(29, 6000)``: its last offset and its position. A reader of offset 29 or above starts at
-6000. A reader of 25 starts at 0, because an entry does not tell where its batch's smaller offsets
-begin. The rule: the greatest entry not above the target, else the segment's start.
+Offset index, the smallest case: three batches of 3000 bytes end at offsets 9, 19 and 29. A batch
+gets an entry if more than 4096 bytes were written since the last entry. So only the third batch
+gets an entry, ``(29, 6000)``: its last offset and its position. A reader of offset 29 or above
+starts at byte 6000. A reader of offset 25 starts at byte 0, because an entry has only the last
+offset of its batch. The rule: start at the greatest entry not above the target, or else at the
+segment's start.
 
-Time index: each offset entry is accompanied by ``(largest timestamp so far, last offset of the
-earliest batch that has it)``, unless that repeats the entry before. Closing the segment adds one
-more entry, so the last one has the segment's largest timestamp. A segment without timestamps has no
-entries.
+Time index: with each offset entry, Kafka writes ``(largest timestamp so far, last offset of the
+earliest batch with this timestamp)``, unless the timestamp equals that of the previous entry.
+Closing the segment adds one more entry, so the last entry has the segment's largest timestamp. A
+segment without timestamps has no entries.
 
-The files of an active segment are padded with zeros to a fixed size and cut when the segment is
-closed. Entries must rise, so the first that does not rise ends them. Anything but zeros after that
-is damage.
+Index files of an active segment are padded with zeros to a fixed size, and truncated when the
+segment is closed. Entries must rise, so the first one that does not rise is the end of the entries.
+Anything but zeros after them is damage.
 
 Source: Kafka 4.4 ``OffsetIndex``, ``TimeIndex``, ``TransactionIndex``, ``LogSegment.append``,
 KAFKA-806; docs/formats/kafka.md, "Indexes"; docs/formats/kafka-cleaning.md, "Index entries".
@@ -41,7 +42,7 @@ NO_TIMESTAMP_MS = -1
 
 
 class OffsetEntry(NamedTuple):
-    """The batch that ends with this offset, or an earlier one, begins at ``position``."""
+    """The last offset of a batch, and the byte at which the batch or an earlier one begins."""
 
     # fmt: off
     #                                       offset  type
@@ -68,8 +69,8 @@ class AbortedEntry(NamedTuple):
     version:            Annotated[int, At(0,  I16)]  # 0
     producer_id:        Annotated[int, At(2,  I64)]
     first_offset:       Annotated[int, At(10, I64)]  # may be in an earlier segment
-    last_offset:        Annotated[int, At(18, I64)]  # of the marker, in this segment
-    # first offset of another transaction still open, else marker + 1
+    last_offset:        Annotated[int, At(18, I64)]  # offset of the marker, in this segment
+    # first offset of the earliest transaction still open, or else the offset after the marker
     last_stable_offset: Annotated[int, At(26, I64)]
     # fmt: on
 
@@ -85,7 +86,7 @@ _NONE = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OffsetIndex:
-    """Entries of a ``.index``: absolute ``offsets`` that rise, ``positions`` that never fall."""
+    """Entries of a ``.index``: absolute ``offsets`` rise, ``positions`` never fall."""
 
     base_offset: int
     offsets: Int64s
@@ -118,7 +119,7 @@ class TimeIndex:
 
     @property
     def largest_timestamp_ms(self) -> int | None:
-        """The last entry's timestamp, which is a closed segment's largest. None without entries."""
+        """The last entry's timestamp: the largest, if the segment is closed. None if empty."""
         return int(self.timestamps_ms[-1]) if len(self.timestamps_ms) else None
 
 
@@ -126,16 +127,16 @@ def decode_offset_index(data: Buffer, base_offset: int) -> OffsetIndex:
     """Decode a ``.index`` without the zeros after the entries. Copies the entries.
 
     Raises:
-        CorruptLog: the size is not a multiple of 8, a position falls or is negative, or something
-            other than zeros follows the entries.
+        CorruptLog: the size is not a multiple of 8, a position falls or is negative, or a non-zero
+            byte follows the entries.
     """
     if not len(data):
         return OffsetIndex(base_offset, _NONE, _NONE)
     entries = _entries(data, _OFFSET_DTYPE, "offset index")
     relative = entries["relative_offset"].astype(np.int64)
     positions = entries["position"].astype(np.int64)
-    # Relative offset 0 cannot be an entry: the first batch never gets one, and the second ends
-    # above the base.
+    # No entry has relative offset 0: the first batch never gets an entry, and the second ends above
+    # the base offset.
     count = _rising(relative, 0)
     _check_zeros(data, count * OFFSET_ENTRY.size, "offset index")
     _check_never_falls(
@@ -159,12 +160,13 @@ def encode_offset_index(index: OffsetIndex) -> bytes:
 def decode_time_index(data: Buffer, base_offset: int) -> TimeIndex:
     """Decode a ``.timeindex`` without the zeros after the entries. Copies the entries.
 
-    An entry of zeros is valid: the batch at the base offset has timestamp 0. It counts if it is the
-    only entry or a greater one follows. Otherwise the file is new and all zeros are padding.
+    An entry of zeros can be valid: the batch at the base offset has timestamp 0. It is an entry if
+    the file has no more bytes, or if a greater entry follows. Otherwise the file is new, and all
+    its zeros are padding.
 
     Raises:
-        CorruptLog: the size is not a multiple of 12, an offset falls or is negative, or something
-            other than zeros follows the entries.
+        CorruptLog: the size is not a multiple of 12, an offset falls or is negative, or a non-zero
+            byte follows the entries.
     """
     entries = _entries(data, _TIME_DTYPE, "time index")
     timestamps_ms = entries["timestamp_ms"].astype(np.int64)
@@ -196,7 +198,8 @@ def decode_transaction_index(data: Buffer, base_offset: int) -> tuple[AbortedEnt
 
     Raises:
         UnsupportedFormat: an entry has a version above 0.
-        CorruptLog: a version is below 0, or markers are below the base offset or do not rise.
+        CorruptLog: a version is below 0, or the offsets of the markers do not rise from the base
+            offset.
     """
     view = memoryview(data)
     size = ABORTED_TRANSACTION.size
@@ -216,7 +219,7 @@ def decode_transaction_index(data: Buffer, base_offset: int) -> tuple[AbortedEnt
 
 
 def encode_transaction_index(aborted: Sequence[AbortedEntry]) -> bytes:
-    """The bytes of a ``.txnindex``. Without entries no file should be written."""
+    """The bytes of a ``.txnindex``. Write no file if there are no entries."""
     return b"".join(ABORTED_TRANSACTION.pack(*entry) for entry in aborted)
 
 
@@ -231,8 +234,8 @@ class SegmentIndexer:
             raise ValueError(f"index interval of {interval_bytes} bytes")
         self._base_offset = base_offset
         self._interval_bytes = interval_bytes
-        # Bytes since the last entry; the largest timestamp and its offset; the last time entry's
-        # timestamp.
+        # Four numbers: bytes since the last offset entry, largest timestamp, its offset, timestamp
+        # of the last time entry.
         self._state = np.array([0, NO_TIMESTAMP_MS, base_offset, NO_TIMESTAMP_MS], np.int64)
         self._end_offset = base_offset
         self._end_position = 0
@@ -250,17 +253,16 @@ class SegmentIndexer:
     ) -> None:
         """Add the next batches, one row each: position, bytes, last offset, largest timestamp.
 
-        A batch that compaction thinned counts with the last offset of its header, not with its last
-        record's.
+        The last offset is that of the batch header; compaction may have removed its record.
 
         Raises:
-            CorruptLog: offsets do not rise or are too far above the base for an index, or positions
-                overlap or pass 2 GiB. Nothing was added then.
+            CorruptLog: offsets do not rise or are more than 31 bits above the base offset, or
+                batches overlap or begin beyond 2 GiB. No batch is added.
         """
         if not len(positions):
             return
         self._check(positions, sizes, last_offsets)
-        # Often these are columns of a table; machine code needs contiguous arrays.
+        # The kernel needs contiguous arrays. A column of a table is not contiguous.
         columns = map(np.ascontiguousarray, (positions, sizes, last_offsets, max_timestamps_ms))
         offset_rows = np.empty((len(positions), 2), np.int64)
         time_rows = np.empty((len(positions), 2), np.int64)
@@ -271,7 +273,7 @@ class SegmentIndexer:
             offset_rows,
             time_rows,
         )
-        # Copied, so that the few entries do not hold the memory for many.
+        # A slice would keep the memory of the whole array; a copy has only the few entries.
         self._offset_rows.append(offset_rows[:offset_count].copy())
         self._time_rows.append(time_rows[:time_count].copy())
         self._end_offset = int(last_offsets[-1]) + 1
@@ -325,7 +327,7 @@ def _mark(
     offset_rows: Int64s,
     time_rows: Int64s,
 ) -> tuple[int, int]:
-    """Write the entries for these batches; return how many of each kind."""
+    """Write the index entries of these batches. Returns (offset entries, time entries)."""
     since, largest_ms, largest_offset, written_ms = state[0], state[1], state[2], state[3]
     offset_count = 0
     time_count = 0
@@ -358,7 +360,7 @@ def _entries(data: Buffer, dtype: np.dtype[np.void], what: str) -> npt.NDArray[n
 
 
 def _rising(column: Int64s, floor: int) -> int:
-    """Count the values at the front that rise, from above ``floor``."""
+    """Count the values before the first one that does not rise. The first must exceed ``floor``."""
     if not len(column) or column[0] <= floor:
         return 0
     falls = column[1:] <= column[:-1]  # a difference could overflow

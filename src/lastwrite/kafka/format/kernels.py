@@ -1,9 +1,9 @@
 """Kernels over Kafka record batches: split, walk, thin, seal.
 
-Each kernel works on whole chunks and checks every count, size and length before it uses one. It
-reports an error as a code and a position instead of raising. Functions called for every record take
+Each kernel works on a chunk and checks every count, size and length before use. It returns an error
+as a code and a position instead of raising. The parameter of functions called for every record is
 the address of the bytes (see ``encoding.intrinsics``). ``tests/unit/test_kafka_kernels.py``
-compares each with its slow twin in ``kafka.format.batch``.
+compares each kernel with the slow function in ``kafka.format.batch``.
 
 Header, 61 bytes, big-endian (docs/formats/kafka.md, "Record batch"):
 
@@ -62,9 +62,9 @@ from lastwrite.model.columns import (
 )
 
 HEADER_BYTES = 61
-SMALLEST_RECORD = 7  # length, attributes, two deltas, two lengths, header count: a byte each
+SMALLEST_RECORD = 7  # a byte each: length, attributes, two deltas, two lengths, header count
 
-# Codes that kernels report; ``chunk`` has the words for them.
+# Codes that kernels return; ``chunk`` has the messages.
 OK = 0
 NEED_MORE = 1  # the chunk ends inside a batch
 BAD_SIZE = 2
@@ -87,13 +87,13 @@ _HORIZON = 64
 
 @njit(cache=True, nogil=True)
 def split(data, start, end, table, lowest_offset):
-    """Cut ``data[start:end]`` into whole batches, one row of ``table`` each.
+    """Divide ``data[start:end]`` into complete batches, and fill a row of ``table`` for each.
 
-    ``lowest_offset`` is the least base offset that the first batch may have; offsets must rise from
+    ``lowest_offset`` is the smallest valid base offset of the first batch. Offsets must rise from
     there.
 
-    Returns (rows, position after the last whole batch, code, position of the error, size in bytes
-    that the faulty or incomplete batch announces, or 0 if unknown).
+    Returns (rows, position after the last complete batch, code, position of the error, size of the
+    faulty or incomplete batch or 0 if unknown).
     """
     rows = 0
     at = start
@@ -166,7 +166,7 @@ def split(data, start, end, table, lowest_offset):
 
 @njit(cache=True, nogil=True)
 def _long_varint(data, at, end):
-    """The rest of a varint of two bytes or more: (zig-zag decoded value, position behind; -1: bad)."""
+    """Decode a varint of any length. Returns (value, position after it, or -1 if malformed)."""
     value = np.uint64(0)
     shift = np.uint64(0)
     while at < end and shift < np.uint64(70):
@@ -181,7 +181,7 @@ def _long_varint(data, at, end):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _varint(data, at, end):
-    """Decode the varint at ``at``. Lengths of one and two bytes, nearly all, need no loop."""
+    """Decode the varint at ``at``. Nearly all have one or two bytes and need no loop."""
     if at < end:
         byte = np.int64(load8(data, at))
         if byte < 128:
@@ -196,7 +196,7 @@ def _varint(data, at, end):
 
 @njit(cache=True, nogil=True)
 def _headers_end(data, at, end):
-    """The position after the headers that begin at ``at``, or -1 if they do not fit ``end``."""
+    """The position after the headers that begin at ``at``, or -1 if they pass ``end``."""
     count, at = _varint(data, at, end)
     if at < 0 or count < 0 or count > end - at:
         return np.int64(-1)
@@ -249,7 +249,7 @@ def _record(data, at, end):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _record_end(data, at, end):
-    """For a record that ``walk`` has checked: (position after its length field, its end or -1)."""
+    """Read only the length of a record. Returns (position after its length, its end or -1)."""
     length, body = _varint(data, at, end)
     if body < 0 or length < SMALLEST_RECORD - 1 or length > end - body:
         return body, np.int64(-1)
@@ -261,11 +261,12 @@ def walk(plain, table, first, last, secret, ordinal, states, entries, filled, ke
     """Visit every record of the batches ``table[first:last]``, whose records are in ``plain``.
 
     Writes one state byte per record from ``states[0]`` on. Writes one row of ``entries`` per keyed
-    record from ``filled`` on, except for control batches and aborted transactions: the first lane,
-    then the high half of the second lane with the ordinal. If ``keys`` has rows, they receive the
-    key's position in ``plain`` and its length.
+    record from ``filled`` on, except for control batches and aborted transactions. The row has the
+    first lane of the fingerprint, then the high half of the second lane with the record's ordinal.
+    If ``keys`` has rows, they receive the key's position in ``plain`` and its length.
 
-    Returns (entries filled, records seen, code, batch at fault, position in ``plain``).
+    Returns (entries filled, records visited, code, index of the faulty batch, position in
+    ``plain``).
     """
     seen = 0
     source = address(plain)
@@ -342,15 +343,17 @@ def _put_varint(out, at, value):
 def thin(plain, header, header_at, start, end, count, keep, keep_at, horizon, rebase, out, at):
     """Write the kept records of a batch of ``count`` records to ``out`` from ``at`` on.
 
-    ``plain[start:end]`` holds the records and ``header[header_at:]`` the batch's header. ``keep``
-    has one byte per record from ``keep_at`` on. ``horizon`` is the new batch's delete horizon, or
-    NO_HORIZON. The new reference time is the horizon, or else the first kept record's time. If it
-    differs from the old one, timestamp deltas are rewritten; otherwise runs of kept records are
-    copied unchanged. ``walk`` has checked these records, so only the length of a dropped record is
-    read, and of a kept one only the fields that change. ``out`` must hold the records' present size
-    plus 12 bytes per kept record.
+    ``plain[start:end]`` has the records and ``header[header_at:]`` the batch's header. ``keep`` has
+    one byte per record from ``keep_at`` on. ``horizon`` is the new batch's delete horizon, or
+    NO_HORIZON. The new base timestamp is the horizon, or else the first kept record's timestamp. If
+    it differs from the old base timestamp, timestamp deltas are rewritten. Otherwise runs of kept
+    records are copied unchanged. ``rebase`` also makes offset deltas start at 0.
 
-    Returns (position after the records, records kept, reference time, largest timestamp, code,
+    ``walk`` has checked these records. This kernel reads only the length of a dropped record, and
+    only the changed fields of a kept one. ``out`` must hold the present size of the records plus 12
+    bytes per kept record.
+
+    Returns (position after the records, records kept, base timestamp, largest timestamp, code,
     position in ``plain``, offset deltas of the first and the last kept record).
     """
     old_base = i64(header, header_at + 27)
@@ -425,9 +428,10 @@ def thin(plain, header, header_at, start, end, count, keep, keep_at, horizon, re
 def seal(
     header, header_at, out, at, end, count, reference, largest, horizon, base_offset, last_delta
 ):
-    """Write header and checksum of the rebuilt batch ``out[at:end]``, whose records are in place.
+    """Write the header and the checksum of ``out[at:end]``, a rebuilt batch.
 
-    Fields that compaction does not change are copied from the old header.
+    Its records must already be there. Fields that compaction does not change are copied from the
+    old header.
     """
     copy_bytes(out, at, header, header_at, HEADER_BYTES)
     store64(out, at, swap64(np.uint64(base_offset)))
@@ -457,10 +461,11 @@ def reseal(data, positions, sizes):
 def rebuild(data, table, first, last, actions, horizons, keep, keep_at, out, at, rows, filled):
     """Apply the actions to ``table[first:last]``, up to the first batch that must be recompressed.
 
-    Writes to ``out`` from ``at`` on, and one row per batch (see ROW_COLUMNS) to ``rows`` from
+    Writes batches to ``out`` from ``at`` on, and a row per batch (see ROW_COLUMNS) to ``rows`` from
     ``filled`` on. ``keep`` has one byte per record of these batches from ``keep_at`` on.
 
-    Returns (batches done, keep_at, position in ``out``, rows filled, code, position in ``data``).
+    Returns (index of the next batch, keep_at, position in ``out``, rows filled, code, position in
+    ``data``).
     """
     b = first
     while b < last:
@@ -518,10 +523,7 @@ def rebuild(data, table, first, last, actions, horizons, keep, keep_at, out, at,
 
 @njit(cache=True, nogil=True)
 def records_below(plain, start, end, count, base_offset, offset):
-    """Count the records of a batch in ``plain[start:end]`` that are below ``offset``.
-
-    The batch has ``count`` records.
-    """
+    """Count the records below ``offset`` in a batch of ``count`` records, ``plain[start:end]``."""
     at = start
     source = address(plain)
     for i in range(count):

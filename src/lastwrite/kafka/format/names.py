@@ -2,17 +2,18 @@
 
 ``00000000000000004711.log`` is the segment that begins at offset 4711; its side files have the same
 number. A suffix shows the file's state: ``.cleaned`` is being written, ``.swap`` is complete and
-about to replace others, ``.deleted`` is about to be deleted. Lastwrite puts an attempt in between,
-``….log.<attempt>.cleaned``, so that two attempts at one segment never write to one file. Kafka's
-loader looks only at the digits in front and the suffix at the end, so it deletes such files too.
+about to replace other files, ``.deleted`` is about to be deleted. Lastwrite inserts an attempt
+name, ``….log.<attempt>.cleaned``, so that two attempts at one segment never write to one file.
+Kafka's loader reads only the digits in front and the suffix at the end, so it deletes these files
+too.
 
-Lastwrite also writes ``00000000000000004711.kept`` (scan_cache/format.py) and ``lastwrite.secret``;
-while one of them is being written it is ``….<attempt>.tmp``.
+Lastwrite also writes ``00000000000000004711.kept`` (scan_cache/format.py) and ``lastwrite.secret``.
+Until such a file is complete, its name ends with ``.<attempt>.tmp``.
 
-The folder ``a-b.c-3`` is partition 3 of topic ``a-b.c``. In a tier (KIP-405) the folder is
-``a-b.c-3-lC3CICZpQfG2AZG8odZnXA``, with the topic id. A segment's files there also carry the
-segment id: ``00000000000000004711-CwoYPswdTs2OEaqyLhWSDA.log``. Aiven's plugin uses two levels of
-folders, ``a-b.c-lC3CICZpQfG2AZG8odZnXA/3``, and three files per segment.
+The folder ``a-b.c-3`` is partition 3 of topic ``a-b.c``. In tiered storage (KIP-405) the
+folder is ``a-b.c-3-lC3CICZpQfG2AZG8odZnXA``, with the topic id. Names of segment files there also
+have the segment id: ``00000000000000004711-CwoYPswdTs2OEaqyLhWSDA.log``. Aiven's plugin uses two
+levels of folders, ``a-b.c-lC3CICZpQfG2AZG8odZnXA/3``, and three files per segment.
 
 Source: Kafka 4.4 ``LogFileUtils``, ``UnifiedLog.parseTopicPartitionName``, ``Snapshots``,
 ``RemoteLogSegmentFileset`` of the storage module's tests;
@@ -49,7 +50,7 @@ METADATA_TOPIC = "__cluster_metadata"  # KRaft's own log: never compacted
 _MAX_I64 = (1 << 63) - 1
 _MAX_I32 = (1 << 31) - 1
 
-# A round classifies each file of a partition some thirty times, within moments.
+# Size of the caches. A compaction classifies each file of a partition about thirty times.
 _REMEMBERED = 1 << 14
 
 
@@ -61,14 +62,14 @@ class KafkaFileKind(StrEnum):
     TIME_INDEX = ".timeindex"
     TRANSACTION_INDEX = ".txnindex"
     SNAPSHOT = ".snapshot"
-    CHUNKED_INDEXES = ".indexes"  # in a tier of chunks: all indexes of a segment in one file
-    CHUNK_MANIFEST = ".rsm-manifest"  # in a tier of chunks: how the segment was cut
+    CHUNKED_INDEXES = ".indexes"  # Aiven's tiered storage: all indexes of a segment
+    CHUNK_MANIFEST = ".rsm-manifest"  # Aiven's tiered storage: the segment's chunks
     LEADER_EPOCHS = LEADER_EPOCHS
     PARTITION_METADATA = PARTITION_METADATA
     METADATA_SNAPSHOT = ".checkpoint"  # exists only in KRaft's own log
-    QUORUM_STATE = "quorum-state"  # likewise
-    KEPT = ".kept"  # Lastwrite's: a cached scan of the segment; Kafka ignores it
-    KEPT_SECRET = "lastwrite.secret"  # Lastwrite's: the secret of the fingerprints in those files
+    QUORUM_STATE = "quorum-state"  # exists only in KRaft's own log
+    KEPT = ".kept"  # Lastwrite's cached scan of the segment; Kafka ignores it
+    KEPT_SECRET = "lastwrite.secret"  # Lastwrite's secret of the fingerprints in .kept files
     FOREIGN = "foreign"
 
 
@@ -81,7 +82,7 @@ SEGMENT_KINDS = (
 
 
 class Suffix(StrEnum):
-    """The state of a file, as the end of its name shows it."""
+    """The state of a file: the end of its name."""
 
     LIVE = ""
     CLEANED = ".cleaned"
@@ -93,8 +94,9 @@ class Suffix(StrEnum):
 class FileName(NamedTuple):
     """A decoded file name.
 
-    ``offset`` is the number in the name, or None if it has none. For a metadata snapshot it is the
-    end offset. ``attempt`` is Lastwrite's own word before ``.cleaned``.
+    ``offset`` is the number in the name, or None if the name has none. For a metadata snapshot it
+    is the end offset. ``attempt`` is the name that Lastwrite inserts before ``.cleaned`` or
+    ``.tmp``.
     """
 
     kind: KafkaFileKind
@@ -108,11 +110,11 @@ class FileName(NamedTuple):
 
 
 class FolderState(StrEnum):
-    """The state of a partition's folder, by Kafka's suffix."""
+    """The state of a partition's folder: the suffix of its name."""
 
     LIVE = "live"
     DELETED = "delete"
-    FUTURE = "future"  # being filled from another disk
+    FUTURE = "future"  # a copy from another log directory, not yet complete
     STRAY = "stray"  # not assigned to this broker
 
 
@@ -149,14 +151,17 @@ _FOLDER = re.compile(
 
 
 class TierFolder(NamedTuple):
-    """A folder of a tier: the partition and the topic id."""
+    """A decoded folder name in tiered storage: the partition and the topic id."""
 
     partition: TopicPartition
     topic_id: str
 
 
 class TierFile(NamedTuple):
-    """A file of a segment in a tier. Snapshot and epochs are as of the segment's end."""
+    """A decoded name of a segment's file in tiered storage.
+
+    A producer snapshot or a leader epoch checkpoint has the state at the segment's end.
+    """
 
     offset: int
     segment_id: str
@@ -172,7 +177,7 @@ def segment_file_name(
     ``attempt`` is only for ``.cleaned``: letters, digits, ``_`` and ``-``.
 
     Raises:
-        ValueError: the offset is below 0 or above 2^63 - 1, or no file name has these parts.
+        ValueError: the offset is below 0 or above 2^63 - 1, or the parts do not combine.
     """
     if not 0 <= offset <= _MAX_I64:
         raise ValueError(f"offset {offset} is outside 0 to 2^63 - 1")
@@ -186,8 +191,8 @@ def segment_file_name(
 def classify(name: str) -> FileName:
     """Classify a file in a partition's folder by its name alone.
 
-    A name that Kafka would not produce is foreign, even if Kafka's own parser accepts it
-    (``5.log``): Kafka would look for the file under the name that it derives from the number.
+    A name that Kafka would not produce is foreign, even if Kafka's own parser accepts it, such as
+    ``5.log``. Kafka would open the file under the 20-digit name instead.
     """
     match = _SEGMENT_FILE.fullmatch(name)
     if match is not None:
@@ -237,7 +242,7 @@ def folder_name(partition: TopicPartition) -> str:
 
 @lru_cache(maxsize=_REMEMBERED)
 def decode_folder_name(name: str) -> FolderName | None:
-    """The partition of a folder in a log root. None if the folder is not a partition's.
+    """Decode the name of a partition's folder. None if the name is not that of a partition.
 
     The topic has 1 to 249 letters, digits, ``.``, ``_`` and ``-``; the partition follows the last
     ``-``.
@@ -252,9 +257,10 @@ def decode_folder_name(name: str) -> FolderName | None:
 
 
 def live_partition(name: str) -> TopicPartition | None:
-    """The partition of a folder with that name, or None if Lastwrite must not work on it.
+    """The partition of a folder with that name, or None if Lastwrite must not change it.
 
-    That is a partition that is being deleted or moved, or the cluster's metadata log.
+    Lastwrite does not change a partition that is being deleted or moved, nor the cluster's metadata
+    log.
     """
     found = decode_folder_name(name)
     if found is None or found.state is not FolderState.LIVE:
@@ -264,10 +270,10 @@ def live_partition(name: str) -> TopicPartition | None:
 
 @lru_cache(maxsize=_REMEMBERED)
 def decode_tier_folder(above: str, name: str) -> TierFolder | None:
-    """The partition and topic id of a folder in a tier, by its name and its parent's name.
+    """Decode a folder of tiered storage from its name and ``above``, the name of its parent.
 
-    Returns None if the names are not a tier's. A folder of a log root or an archive may match too,
-    if its topic has such a name.
+    Returns None if the names do not have this form. A folder of a log root or an archive may match
+    too, if the name of its topic ends like a topic id.
     """
     if name.isdigit():
         topic = _TIER_FOLDER.fullmatch(above)
@@ -281,7 +287,7 @@ def decode_tier_folder(above: str, name: str) -> TierFolder | None:
 
 
 def decode_tier_file(name: str) -> TierFile | None:
-    """Decode the name of a file in a tier's folder. None if it belongs to no segment."""
+    """Decode the name of a segment's file in tiered storage. None for any other name."""
     match = _TIER_FILE.fullmatch(name)
     if match is None or int(match["offset"]) > _MAX_I64:
         return None

@@ -1,14 +1,14 @@
 """Batches of a log, prepared for a producer that sends them to another log.
 
-The receiving broker numbers the records itself, consecutively, and accepts no batch with holes::
+The receiving broker assigns consecutive offsets, and rejects a batch with gaps in its offsets::
 
     before   7: a@0 b@1   COMMIT@2   c@5 · d@7 (6 was compacted away)   ABORT@9
     after       a@0 b@1              c@2 d@3
 
-A batch without holes keeps its records' bytes, still compressed. Other batches are rewritten, and
-several of them are joined. Both keep timestamps, headers and codec. If the source's broker set the
-time (append time), the records keep that time. Markers, aborted records and those of open
-transactions are left out (``transplant``).
+A batch without gaps is sent with its records unchanged, still compressed. Other batches are
+rewritten, and several may become one. In both cases timestamps, headers and codec stay. Records
+with append time keep the time of the source's broker. ``transplant`` removes markers, and records
+of aborted and open transactions.
 
 Source: Kafka 4.4 ``LogValidator``, ``DefaultRecordBatch``; docs/formats/kafka.md, "Record batch".
 """
@@ -41,7 +41,7 @@ _BEGIN = BATCH_HEADER.offset_of("base_offset")
 _EPOCH = BATCH_HEADER.offset_of("partition_leader_epoch")
 _ATTRIBUTES = BATCH_HEADER.offset_of("attributes")
 _PRODUCER = BATCH_HEADER.offset_of("producer_id")
-_MADE_BYTES = 1 << 19  # uncompressed bytes that are joined to one batch, unless one batch had more
+_MADE_BYTES = 1 << 19  # uncompressed bytes of a joined batch, unless one source batch is larger
 _MOST_SEQUENCE = (1 << 31) - 1
 
 
@@ -49,8 +49,8 @@ _MOST_SEQUENCE = (1 << 31) - 1
 class OutgoingBatch:
     """A batch to send, and the source offsets of its records."""
 
-    data: ByteArray  # the whole batch; ``signed`` sets its producer and its checksum
-    offsets: Sequence[int]  # of its records in the source, ascending
+    data: ByteArray  # the encoded batch; ``signed`` sets its producer and its checksum
+    offsets: Sequence[int]  # offsets of the records in the source, ascending
 
     @property
     def records(self) -> int:
@@ -62,7 +62,7 @@ class OutgoingBatch:
         return self.offsets[-1] + 1
 
     def signed(self, producer_id: int, epoch: int, sequence: int) -> ByteArray:
-        """The batch with this producer's id and epoch; its records count from ``sequence`` on."""
+        """Set producer id, epoch and base sequence, and return the batch."""
         struct.pack_into(">qhi", self.data, _PRODUCER, producer_id, epoch, sequence)
         places = np.zeros(1, dtype=np.int64), np.array([len(self.data)], dtype=np.int64)
         kernels.reseal(self.data, *places)
@@ -75,12 +75,12 @@ def next_sequence(sequence: int, records: int) -> int:
 
 
 class Sender:
-    """Makes outgoing batches. Holds reusable buffers, so each thread needs its own.
+    """Creates outgoing batches. Holds reusable buffers, so each thread needs its own instance.
 
     Args:
-        format: the one that split the batches passed to ``batches``.
-        transplant: decides which batches are left out.
-        first, end: the offsets to send.
+        format: the instance that split the batches passed to ``batches``.
+        transplant: decides which batches are skipped.
+        first, end: the source offsets to send, end exclusive.
     """
 
     def __init__(self, format: KafkaFormat, transplant: Transplant, first: int, end: int) -> None:
@@ -93,8 +93,8 @@ class Sender:
         """The outgoing batches for ``table`` in ``buffer``, both from ``split``, in order.
 
         Raises:
-            CorruptLog: a batch that has to be opened contradicts the format.
-            OutOfMemoryBudget: as ``opened`` raises it.
+            CorruptLog: a batch that must be rewritten is malformed.
+            OutOfMemoryBudget: a batch decompresses to more than the limit of ``format``.
         """
         within = (table["next_offset"] > self._first) & (table["base_offset"] < self._end)
         table = table[self._transplant.stays(table) & within & (table["records"] > 0)]
@@ -137,7 +137,7 @@ class Sender:
                     at = until
 
     def _one(self, buffer: ByteArray, table: BatchTable, run: BatchRun) -> Iterator[OutgoingBatch]:
-        """One batch with the records of several. Yields nothing if no record is in the span."""
+        """Join the batches of ``run`` to one. Yields nothing if no record is selected."""
         part = table[run.first : run.last]
         records = int(part["records"].sum())
         need = int((part["plain_end"] - part["plain_start"]).sum())

@@ -1,4 +1,4 @@
-"""The kernel of ``outgoing``: joins records of several batches, numbered from 0 without holes.
+"""The kernel of ``outgoing``: joins records of several batches, with offset deltas 0, 1, 2, ….
 
 ``tests/unit/test_outgoing.py`` compares it with ``kafka.format.batch``.
 """
@@ -23,21 +23,22 @@ from lastwrite.kafka.format.kernels import (
     _varint_size,
 )
 
-ROOM = 24  # bytes by which a record may grow
+ROOM = 24  # largest number of bytes by which a record grows
 
 
 @njit(cache=True, nogil=True)
 def renumber(plain, data, table, first, last, low, end_offset, out, offsets):
-    """Write the records of ``table[first:last]`` in the span to ``out`` as records of one batch.
+    """Write records of the batches ``table[first:last]`` to ``out`` as records of one batch.
 
-    The span is ``low`` to ``end_offset``, exclusive. The records are numbered 0, 1, … and timed
-    relative to the first one. ``plain`` has the opened records and ``data`` the batches' headers.
+    Selects the offsets from ``low`` to ``end_offset``, exclusive. The new offset deltas are 0, 1,
+    …, and timestamps are relative to the first record. ``plain`` has the decompressed records and
+    ``data`` the batches' headers.
 
-    ``offsets`` receives the records' source offsets. ``out`` must hold the records' present size
-    plus ROOM bytes per record.
+    ``offsets`` receives the records' source offsets. ``out`` must hold the present size of the
+    records plus ROOM bytes per record.
 
-    Returns (bytes written, records, time of the first one, largest time, code, batch at fault,
-    position in ``plain``).
+    Returns (bytes written, records, first timestamp, largest timestamp, code, index of the faulty
+    batch, position in ``plain``).
     """
     source = address(plain)
     target = address(out)

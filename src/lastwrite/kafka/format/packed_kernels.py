@@ -18,24 +18,24 @@ from lastwrite.model.columns import IS_OLD, KEEPS_LAST
 LZ4 = 3
 ZSTD = 4
 
-# Columns of the notes that ``thin_many`` makes of each batch.
-START = 0  # of its kept records, in ``out``
-END = 1
-KEPT = 2
-REFERENCE = 3  # reference time
-LARGEST = 4  # timestamp
-FIRST = 5  # offset delta of the first kept record; LAST: of the last one
-LAST = 6
-THINNED = 7  # columns
+# Columns of the row that ``thin_many`` writes for each batch.
+START = 0  # start of the kept records in ``out``
+END = 1  # end of the kept records in ``out``
+KEPT = 2  # number of kept records
+REFERENCE = 3  # new base timestamp
+LARGEST = 4  # largest timestamp
+FIRST = 5  # offset delta of the first kept record
+LAST = 6  # offset delta of the last kept record
+THINNED = 7  # number of columns
 
 
 @njit(cache=True, nogil=True)
 def open_many(data, table, first, last, plain, used, enough, library):
     """Decompress the batches of ``table[first:last]`` to ``plain`` from ``used`` on.
 
-    Stops once ``enough`` bytes are used. Stops also before a batch that these kernels cannot open:
-    neither lz4 nor zstd of the common kind, too large for ``plain``, or shorter than its record
-    count allows (see ``encoding.lz4_frame`` and ``zstd_frame``). ``library`` has the words of
+    Stops when ``enough`` bytes are used. Stops also before a batch that is neither lz4 nor zstd,
+    has unusual frame features (see ``encoding.lz4_frame`` and ``zstd_frame``), is too large for
+    ``plain``, or is too small for its record count. ``library`` is ``words`` of
     ``codec_libraries.Contexts``. Sets ``plain_start`` and ``plain_end``.
 
     Returns (index of the first batch not opened, bytes used).
@@ -64,13 +64,13 @@ def open_many(data, table, first, last, plain, used, enough, library):
 
 @njit(cache=True, nogil=True)
 def thin_many(plain, data, table, first, last, keep, keep_at, horizons, out, thinned):
-    """Write the kept records of ``table[first:last]``, opened in ``plain``, to ``out`` in sequence.
+    """Write the kept records of the batches ``table[first:last]`` to ``out``.
 
-    ``data`` has the headers. ``keep`` has a byte per record from ``keep_at`` on, ``horizons`` a row
-    per batch of ``table``. ``thinned`` receives a row per batch. ``out`` must be large enough for
-    all of them; see ``thin``.
+    ``plain`` has the decompressed records and ``data`` the headers. ``keep`` has a byte per record
+    from ``keep_at`` on, and ``horizons`` an item per batch of ``table``. ``thinned`` receives a row
+    per batch. ``out`` must be large enough for all batches; see ``thin``.
 
-    Returns (batches done, keep_at, code).
+    Returns (index of the next batch, keep_at, code).
     """
     at = np.int64(0)
     for b in range(first, last):
@@ -108,10 +108,10 @@ def thin_many(plain, data, table, first, last, keep, keep_at, horizons, out, thi
 def pack_many(table, first, b, last, thin, thinned, out, at, sizes, library):
     """Compress the records that ``thin_many`` wrote to ``thin``, for the batches ``table[b:last]``.
 
-    Writes to ``out[at:]`` in sequence, each after a gap for its header; their sizes to ``sizes``.
-    ``thinned`` and ``sizes`` have a row per batch from ``first`` on. Stops before a batch of
-    another codec, and before one that would grow: its extra bytes would take the space of later
-    batches.
+    Writes the batches to ``out[at:]``, with space for a header before each, and their sizes to
+    ``sizes``. ``thinned`` and ``sizes`` have a row per batch from ``first`` on. Stops before a
+    batch of another codec. Stops also before a batch that would become larger, because ``out`` has
+    no space for it.
 
     Returns (index of the first batch not packed, position in ``out``).
     """
@@ -138,9 +138,9 @@ def pack_many(table, first, b, last, thin, thinned, out, at, sizes, library):
 
 @njit(cache=True, nogil=True)
 def seal_many(data, table, first, last, horizons, thinned, out, at, sizes, rows, filled):
-    """Write the headers of the rebuilt batches, which follow each other in ``out[at:]``.
+    """Write the headers of the rebuilt batches, which are consecutive in ``out[at:]``.
 
-    ``sizes`` has their bytes. Writes a row per batch to ``rows`` from ``filled`` on, as
+    ``sizes`` has their sizes in bytes. Writes a row per batch to ``rows`` from ``filled`` on, as
     ``kernels.rebuild`` does.
     """
     for i in range(last - first):

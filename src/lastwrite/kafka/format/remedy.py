@@ -1,10 +1,11 @@
-"""Remedies for a damaged Kafka partition. Following one never loses data.
+"""Instructions for the user of a damaged Kafka partition. Following them never loses data.
 
-A remedy never restores a single file from another replica. Replicas roll and clean their segments
-at different offsets and times, so another replica's file would leave holes or duplicates. Nor does
-a remedy delete a file that another replica or a copy may still need.
+They never restore a single file from another replica. Replicas roll and clean their segments at
+different offsets and times, so another replica's file would cause gaps or duplicates. Nor do they
+delete a file that another replica or a copy may still need.
 
-Source: Kafka 4.4 ``LogLoader`` (what a broker's start cuts and rebuilds), ``UnifiedLog.roll``.
+Source: Kafka 4.4 ``LogLoader`` (what a broker truncates and rebuilds at start),
+``UnifiedLog.roll``.
 """
 
 UPGRADE = (

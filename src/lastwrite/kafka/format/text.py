@@ -7,8 +7,9 @@ An offset checkpoint of two entries, each a topic, a partition and an offset::
     orders 0 4711\n
     orders 1 12\n
 
-``leader-epoch-checkpoint`` has the same frame; an entry is an epoch and the first offset written
-under it. ``partition.metadata`` holds the topic id, and ``.kafka_cleanshutdown`` the broker epoch.
+``leader-epoch-checkpoint`` also has a version and a number of entries; an entry is an epoch and the
+first offset written in it. ``partition.metadata`` contains the topic id, and
+``.kafka_cleanshutdown`` the broker epoch.
 
 Lastwrite is stricter than Kafka: a negative offset or a duplicate entry is damage.
 
@@ -46,9 +47,9 @@ def decode_offset_checkpoint(text: bytes) -> dict[TopicPartition, int]:
     """The offset of each partition, in the file's order. An empty file has no entries.
 
     Raises:
-        TruncatedLog: fewer entries than announced.
-        UnsupportedFormat: a version other than 0.
-        CorruptLog: any other error; its position is the line's.
+        TruncatedLog: the file has fewer entries than its second line specifies.
+        UnsupportedFormat: the version is not 0.
+        CorruptLog: any other error. Its position is the start of the line.
     """
     offsets: dict[TopicPartition, int] = {}
     for at, (topic, partition, offset) in _entries(text, 3):
@@ -103,7 +104,7 @@ def encode_leader_epochs(epochs: Sequence[LeaderEpoch]) -> bytes:
 def leader_epochs_from(epochs: Sequence[LeaderEpoch], log_start: int) -> tuple[LeaderEpoch, ...]:
     """The entries of a log that starts at ``log_start``.
 
-    The last entry at or below ``log_start`` is moved up to it; earlier ones are dropped.
+    The last entry at or below ``log_start`` gets this start offset. Earlier entries are dropped.
     """
     below = [entry for entry in epochs if entry.start_offset <= log_start]
     first = (LeaderEpoch(below[-1].epoch, log_start),) if below else ()
@@ -114,9 +115,9 @@ def decode_partition_metadata(text: bytes) -> str:
     """The topic id in ``partition.metadata``: 16 bytes as 22 characters of URL-safe base 64.
 
     Raises:
-        UnsupportedFormat: a version other than 0.
+        UnsupportedFormat: the version is not 0.
         TruncatedLog: the second line is missing.
-        CorruptLog: a line is malformed, or its id is invalid; the all-zero id is invalid.
+        CorruptLog: a line is malformed, or the topic id is invalid or all zero.
     """
     lines = text.split(b"\n", 1)
     version = _property(lines[0], b"version", 0)
@@ -136,7 +137,7 @@ def decode_partition_metadata(text: bytes) -> str:
 
 
 def encode_partition_metadata(topic_id: str) -> bytes:
-    """The text of ``partition.metadata``; it ends without a newline.
+    """The text of ``partition.metadata``, without a final newline.
 
     Raises:
         ValueError: ``topic_id`` is not a topic id.
@@ -184,7 +185,7 @@ def encode_clean_shutdown(broker_epoch: int) -> bytes:
 
 
 def _entries(text: bytes, width: int) -> Iterator[tuple[int, list[bytes]]]:
-    """The entries of a checkpoint, each with its line's position, after checking the count."""
+    """The entries of a checkpoint, each with the position of its line. Checks the count first."""
     if not text:
         return
     lines: list[tuple[int, bytes]] = []

@@ -1,14 +1,14 @@
-"""Batches of one log, made fit for another cluster: the same records at the same offsets.
+"""Rewrite batches of one log for another cluster: the same records at the same offsets.
 
-A new cluster assigns producer ids from 0 again. If a restored log still records that producer 0
-has sent sequence 899, the broker refuses a new producer 0, which begins with sequence 0, for ever.
-So a batch of another cluster's topic loses its producer::
+A new cluster assigns producer ids from 0 again. Suppose that a restored log still has a batch of
+producer 0 with sequence 899. The broker would then reject a new producer 0, which begins with
+sequence 0, for ever. So the producer is removed from batches of another cluster::
 
     before   7: a@0 b@1   COMMIT@2   7: c@3   ABORT@4   d@5
     after       a@0 b@1                                 d@5
 
-Committed records become plain records, aborted records are dropped, and no markers are needed.
-Leader epochs are outside the checksum. They must not be later than the partition's own.
+Committed records become non-transactional records. Aborted records and all markers are dropped.
+The checksum does not cover the leader epoch. It must not exceed the partition's leader epoch.
 
 Source: Kafka 4.4 ``ProducerStateManager``, ``DefaultRecordBatch``; docs/formats/kafka.md, "Record
 batch".
@@ -43,7 +43,7 @@ from lastwrite.model.log import AbortedTransaction
 
 _EPOCH = BATCH_HEADER.offset_of("partition_leader_epoch")
 _LOW_ATTRIBUTES = BATCH_HEADER.offset_of("attributes") + 1
-# Id, epoch and sequence are adjacent; all bits set is -1 in each.
+# Producer id, epoch and base sequence are adjacent. With all bits set, each is -1.
 _PRODUCER = BATCH_HEADER.offset_of("producer_id"), BATCH_HEADER.offset_of("record_count")
 
 Edit = Callable[[Sequence[Record]], Sequence[Record]]
@@ -53,11 +53,11 @@ class Transplant:
     """Decides which batches stay, and rewrites them.
 
     Args:
-        end_offset: records from here on are left out; a batch across it is cut.
-        open_from: by producer id, the first offset of an open transaction, which is left out.
-        aborted: the aborted transactions, if the log is another cluster's. None means that the
-            cluster is the same, and producers stay.
-        leader_epoch: the epoch for every batch. None means that batches keep their own.
+        end_offset: records from this offset on are dropped, also from a batch that spans it.
+        open_from: first offsets of open transactions by producer id. Their records are dropped.
+        aborted: the aborted transactions, if the log comes from another cluster. None means that
+            the cluster is the same, and producers stay.
+        leader_epoch: the leader epoch to set in every batch. None leaves it unchanged.
         edit: changes the records of a batch. None means no change.
     """
 
@@ -81,11 +81,12 @@ class Transplant:
     def of(self, data: ByteArray, table: BatchTable) -> tuple[ByteArray, Int64Array, BatchTable]:
         """Rewrite the batches of ``table``, whose origins are positions in ``data``.
 
-        Returns (their bytes, a row per batch as in ``ROW_COLUMNS``, their rows of ``table``).
+        Returns (bytes of the batches, a row per batch as in ``ROW_COLUMNS``, their rows of
+        ``table``).
 
         Raises:
-            UnsupportedFormat: a batch of an older format would have to be cut or edited.
-            CorruptLog: a batch that has to be opened is damaged.
+            UnsupportedFormat: a batch of an older format spans the end offset or must be edited.
+            CorruptLog: a batch that must be decoded is damaged.
         """
         table = table[self.stays(table)]
         starts, sizes = table["origin"], table["origin_size"].copy()
@@ -121,10 +122,10 @@ class Transplant:
         return made, rows, table[is_there]
 
     def stays(self, table: BatchTable) -> npt.NDArray[np.bool_]:
-        """Which batches stay, at least in part."""
+        """True for each batch of which at least a record may stay."""
         bases, producers = table["base_offset"], table["producer_id"]
         is_transactional = table["flags"] & IS_TRANSACTIONAL != 0
-        # A transactional batch across the end belongs to a transaction that was open there.
+        # A transactional batch that spans the end offset is part of a transaction open there.
         stays: npt.NDArray[np.bool_] = (bases < self._end_offset) & ~(
             is_transactional & (table["next_offset"] > self._end_offset)
         )
@@ -142,7 +143,7 @@ class Transplant:
         return stays
 
     def _rebuilt(self, data: ByteArray, table: BatchTable) -> dict[int, bytes]:
-        """The batches whose records change, by row. Empty bytes mean that no record is left."""
+        """The changed batches by row of ``table``. Empty bytes mean that no record is left."""
         found = {}
         for n in range(len(table)) if self._edit is not None else self._cut(table):
             at = int(table["origin"][n])

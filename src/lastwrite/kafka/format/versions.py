@@ -4,7 +4,7 @@ A version is a signed 64-bit number: the record's timestamp, or the value of its
 given name, if that has exactly 8 bytes, big-endian. A record without such a header has the least
 possible version.
 
-Only topics with ``compaction.strategy`` pay for this: it walks the records of a run once more.
+This costs another pass over the records, and runs only for topics with ``compaction.strategy``.
 
 Source: KIP-280 (accepted, never shipped); docs/decisions/compaction-strategy.md.
 """
@@ -26,7 +26,7 @@ _APPEND_TIME = 8
 
 @njit(cache=True, nogil=True)
 def _header_version(data, at, end, name, name_at, name_length):
-    """The version in the last header with the name, among the headers that begin at ``at``."""
+    """The version in the last header named ``name``, among the headers that begin at ``at``."""
     version = np.int64(NO_VERSION)
     count, at = _varint(data, at, end)
     for _ in range(count):
@@ -50,9 +50,9 @@ def _header_version(data, at, end, name, name_at, name_length):
 def versions(buffer, plain, table, first, last, ordinal, by_header, name, entries):
     """Write the version of each of ``entries`` to its third column.
 
-    The entries are those that ``walk`` wrote for the batches ``table[first:last]``. ``plain`` has
-    their records and ``buffer`` their headers. The first record has number ``ordinal`` in its
-    piece. ``name`` is the header's name, UTF-8.
+    ``walk`` wrote the entries for the batches ``table[first:last]``. ``plain`` has the records of
+    these batches and ``buffer`` their headers. ``ordinal`` is the ordinal that ``walk`` gave the
+    first record. ``name`` is the header's name, UTF-8.
     """
     source = address(plain)
     names = address(name)

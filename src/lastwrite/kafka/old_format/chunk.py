@@ -1,7 +1,7 @@
 """Converts entries of message formats v0 and v1 chunk by chunk, for ``format.chunk``.
 
-The work per record is in ``old_format.kernels``. This module runs a Python statement per chunk, or
-per wrapper.
+The work per record is in ``old_format.kernels``. This module executes Python code per chunk, or
+per wrapper (a compressed message, see ``old_format.entries``).
 """
 
 from __future__ import annotations
@@ -35,22 +35,25 @@ _WORDS = {
     old_kernels.NESTED: "a compressed message inside a compressed one",
     old_kernels.NO_MESSAGE: "a compressed message that holds none",
 }
-_OUT_BYTES = 4 << 20  # output per call, unless a single entry is larger
-_MOST_OFFSETS = 0x7FFFFFFF  # from a batch's first to its last
+_OUT_BYTES = 4 << 20  # bytes of output per call, unless a single entry is larger
+_MOST_OFFSETS = 0x7FFFFFFF  # largest difference between the last and the first offset of a batch
 
 
 class ConvertedBatches(NamedTuple):
-    """The converted part of a chunk. ``buffer`` contains the batches."""
+    """The batches converted from the start of a chunk. ``buffer`` contains them."""
 
     rows: int
     consumed: int
-    # bytes of the incomplete entry at the chunk's end; 0: not known yet; -1: there is none
+    # size of the incomplete entry at the chunk's end; 0: unknown; -1: no incomplete entry
     wanted: int
     buffer: ByteArray
 
 
 class OldConverter:
-    """Holds reusable buffers: ``limit_bytes`` of converted batches, half as many of one wrapper."""
+    """Converts entries to batches of v2, with reusable buffers.
+
+    The converted batches have at most ``limit_bytes``; a decompressed wrapper has at most half.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         check_crc32_against_library()
@@ -64,11 +67,11 @@ class OldConverter:
         """Convert the old entries at the start of ``buffer[start:end]``, one row of ``table`` each.
 
         Stops before a batch of magic 2, before a faulty entry, or when the table or the output is
-        full. The result is valid until the next call. Positions in errors count from the start of
+        full. The result is valid until the next call. The position in an error is a byte of
         ``buffer``.
 
         Raises:
-            CorruptLog: the first entry contradicts its format.
+            CorruptLog: the first entry is malformed.
             OutOfMemoryBudget: the first entry is too large for the buffers.
         """
         rows, at, floor, to = 0, start, lowest_offset, 0
@@ -93,7 +96,7 @@ class OldConverter:
             except LogError:
                 if (
                     not rows
-                ):  # else the rows so far are returned, and the next call meets the error again
+                ):  # otherwise the rows so far are returned, and the next call raises the error
                     raise
             return ConvertedBatches(
                 rows, int(at), int(wanted) if code == kernels.NEED_MORE else -1, self._out
@@ -109,9 +112,10 @@ class OldConverter:
         rows: int,
         to: int,
     ) -> tuple[int, int]:
-        """Convert the wrapper ``buffer[at:at + size]``; return (bytes written, the next floor).
+        """Convert the wrapper ``buffer[at:at + size]``.
 
-        Writes no bytes if the output is too full, so that the caller returns the rows before it.
+        Returns (bytes written, lowest valid offset of the next entry). The first is 0 if the output
+        has no space; the caller then returns the rows so far.
         """
         value_at = int(old_kernels.wrapped_value(buffer, at, size))
         if value_at < 0:
@@ -129,7 +133,7 @@ class OldConverter:
             raise CorruptLog(
                 f"{_WORDS[code]}, at byte {place} of the decompressed messages", at, remedy=RESTORE
             )
-        # Some clients wrote offset 0 to wrappers whose messages count from 0.
+        # Some clients set a wrapper's offset to 0, and its messages count from 0.
         shift = offset - int(last) if magic and offset else 0
         base, top = int(first) + shift, max(offset, int(last) + shift)
         if 0 < offset < last or base < floor or top - base > _MOST_OFFSETS:
@@ -176,7 +180,7 @@ class OldConverter:
                 raise CorruptLog(error.problem, at, remedy=RESTORE) from error
 
     def _reserve(self, need: int, at: int) -> None:
-        """Allocate an output of at least ``need`` bytes. The old content is lost."""
+        """Allocate an output buffer of at least ``need`` bytes. The old content is lost."""
         if need > self._limit:
             raise _too_large(
                 f"a message of {need} bytes is larger than the {self._limit} that memory allows", at

@@ -5,16 +5,16 @@ rest::
 
     offset 7, size 20, crc, magic 0, attributes 0, key length 1, k, value length 5, value
 
-v1 adds a timestamp after the attributes. A compressed message is a *wrapper*: its value is a blob
-of entries, and its offset is its last entry's offset. In v0 the entries inside have absolute
-offsets. In v1 they count from any number, and the last of them equals the wrapper's own offset: 0,
-1, 2 inside a wrapper at 12 are 10, 11, 12. So a wrapper's first offset is known only once it is
-opened.
+v1 adds a timestamp after the attributes. A compressed message is a *wrapper*: its value is a
+compressed sequence of entries, and its offset is the offset of the last one. In v0 the entries
+inside have absolute offsets. In v1 their offsets are relative, and the last one corresponds to the
+wrapper's offset: 0, 1, 2 inside a wrapper at 12 are 10, 11, 12. So the first offset is known only
+after the wrapper is decompressed.
 
-An entry is decoded to a ``Batch`` like one of magic 2: the base offset is the first record's, the
-last offset is the entry's, and leader epoch and producer are absent. ``header.magic`` and
-``header.crc`` are the entry's. ``max_timestamp_ms`` is the entry's own timestamp, which indexes and
-retention use; -1 in v0.
+An entry is decoded to a ``Batch`` like a batch of magic 2. The base offset is the offset of the
+first record, and the last offset is the entry's. Leader epoch and producer are absent. Magic and
+CRC are the entry's. ``max_timestamp_ms`` is the entry's timestamp, which indexes and retention use;
+-1 in v0.
 
 The compiled kernels (``old_format.kernels``) read the same formats. This module is the readable
 reference, for callers that can afford a Python call per record.
@@ -43,7 +43,7 @@ from lastwrite.kafka.format.batch_layout import (
     decode_attributes,
 )
 
-CRC_START = 16  # the first byte of an entry that its crc covers
+CRC_START = 16  # position in an entry of the first byte that the CRC covers
 NO_TIMESTAMP = -1
 
 _MAX_I32 = (1 << 31) - 1
@@ -54,7 +54,7 @@ class MessageV0(NamedTuple):
     """The 22 bytes before an entry's key, magic 0. After the key: i32 value length, value."""
 
     # fmt: off                       offset  type
-    offset: Annotated[int, At(0, I64)]  # of the message, or of a wrapper's last record
+    offset: Annotated[int, At(0, I64)]  # offset of the message, or of a wrapper's last record
     size: Annotated[int, At(8, I32)]  # bytes after this field
     crc: Annotated[int, At(12, U32)]  # CRC-32 of byte 16 to the entry's end
     magic: Annotated[int, At(16, I8)]  # 0
@@ -72,7 +72,7 @@ class MessageV1(NamedTuple):
     crc: Annotated[int, At(12, U32)]
     magic: Annotated[int, At(16, I8)]  # 1
     attributes: Annotated[int, At(17, U8)]  # bits 0-2: codec; 3: the timestamp is the append time
-    # -1: none; of a wrapper: the largest inside, or the append time
+    # -1: none; in a wrapper: the largest timestamp inside, or the append time
     timestamp_ms: Annotated[int, At(18, I64)]
     key_length: Annotated[int, At(26, I32)]
     # fmt: on
@@ -80,7 +80,7 @@ class MessageV1(NamedTuple):
 
 MESSAGE_V0 = layout(MessageV0, byte_order=">", size=22)
 MESSAGE_V1 = layout(MessageV1, byte_order=">", size=30)
-_LENGTH_BYTES = 4  # of the value
+_LENGTH_BYTES = 4  # size of the field for the value's length
 
 
 class _Message(NamedTuple):
@@ -90,7 +90,7 @@ class _Message(NamedTuple):
     size: int  # bytes after the size field, as in MessageV0
     crc: int
     magic: int
-    bits: int  # the attributes that its magic defines
+    bits: int  # the attribute bits that the message's magic defines
     timestamp_ms: int
     key: bytes | None
     value: memoryview | None
@@ -98,13 +98,13 @@ class _Message(NamedTuple):
 
 
 def decode_old_header(segment: Buffer, at: int) -> BatchHeader:
-    """A batch header for the entry that starts ``at`` bytes into ``segment``, without opening it.
+    """A batch header for the entry that starts ``at`` bytes into ``segment``.
 
-    A wrapper's base offset is known only from inside. Here it is the last offset, as if the wrapper
-    contained one record. Length, magic and codec are checked, the crc is not.
+    Does not decompress a wrapper: its base offset here is its last offset, as if it contained one
+    record. Checks length, magic and codec, but not the CRC.
 
     Raises:
-        TruncatedLog: the segment ends inside the entry's head.
+        TruncatedLog: the segment ends before the entry's key.
         CorruptLog: the magic or codec is invalid, or the fields contradict each other.
     """
     fields = _decode_head(segment, at)
@@ -117,17 +117,18 @@ def decode_old_batch(segment: Buffer, at: int, limit_bytes: int = DEFAULT_LIMIT_
     """Decode and check the entry that starts ``at`` bytes into ``segment``, including a wrapper.
 
     Every count and size is checked against the available bytes before it is used. A wrapper
-    decompresses to ``limit_bytes`` at most. Positions in errors are bytes of ``segment``. Inside a
-    wrapper the position is its value's, and the text names the byte of the decompressed entries.
+    decompresses to ``limit_bytes`` at most. The position in an error is a byte of ``segment``. For
+    an error inside a wrapper it is the start of the wrapper's value, and the message has the byte
+    of the decompressed entries.
 
     A record of magic 0 has the timestamp -1, also inside a wrapper of magic 1 (KAFKA-4298: old
     brokers wrote such wrappers). With append time, every record has the wrapper's timestamp.
 
     Raises:
         TruncatedLog: the segment ends inside the entry.
-        CorruptLog: the crc is wrong, the codec is not one of these formats', or messages
-            contradict each other.
-        OutOfMemoryBudget: more than ``limit_bytes`` in a wrapper.
+        CorruptLog: the CRC is wrong, these formats do not have the codec, or messages are
+            malformed.
+        OutOfMemoryBudget: a wrapper decompresses to more than ``limit_bytes``.
     """
     message = _decode_message(memoryview(segment), at)
     codec = Codec(message.bits & CODEC_BITS)
@@ -149,7 +150,7 @@ def decode_old_batch(segment: Buffer, at: int, limit_bytes: int = DEFAULT_LIMIT_
 
 
 def _header(entry: _Message | MessageV0 | MessageV1, bits: int, timestamp_ms: int) -> BatchHeader:
-    """The header of a batch of one record with the fields of ``entry``."""
+    """A batch header for one record, with the fields of ``entry``."""
     return BatchHeader(
         base_offset=entry.offset,
         batch_length=entry.size,
@@ -257,7 +258,7 @@ def _open(wrapper: _Message, codec: Codec, limit_bytes: int) -> list[Record]:
     last = inside[-1].offset
     if 0 < wrapper.offset < last:
         raise CorruptLog(f"wrapper at offset {wrapper.offset} that ends at {last}", start)
-    # Some clients wrote offset 0 to wrappers whose messages count from 0.
+    # Some clients set a wrapper's offset to 0, and its messages count from 0.
     shift = wrapper.offset - last if wrapper.magic and wrapper.offset else 0
     append_time_ms = wrapper.timestamp_ms if wrapper.bits & APPEND_TIME_BIT else None
     return [
@@ -272,13 +273,13 @@ def _open(wrapper: _Message, codec: Codec, limit_bytes: int) -> list[Record]:
 
 
 def _messages_inside(plain: memoryview) -> list[_Message]:
-    """The messages of an opened wrapper; positions in errors are bytes of ``plain``."""
+    """Decode the messages of a decompressed wrapper. Positions in errors are bytes of ``plain``."""
     found: list[_Message] = []
     at, last = 0, -1
     while at < len(plain):
         try:
             message = _decode_message(plain, at)
-        except TruncatedLog as error:  # damage, not a torn tail: all bytes of the wrapper are there
+        except TruncatedLog as error:  # damage: all bytes of the wrapper are present
             raise CorruptLog(error.problem, error.at) from error
         if message.bits & CODEC_BITS:
             raise CorruptLog("a wrapper inside a wrapper", at)

@@ -1,10 +1,10 @@
 """Kernels that convert entries of message formats v0 and v1 to uncompressed batches of v2.
 
-Rules and writers handle only one kind of batch, so older entries are converted as they are read. A
-message becomes a batch of one record. An opened wrapper becomes one batch of all its records, whose
-header names the wrapper's codec. A converted batch is never written as it is, so its checksum field
-stays 0. ``kafka.old_format.entries`` describes the layout of the entries;
-``tests/unit/test_old_kernels.py`` compares both.
+Rules and writers support only batches of v2, so older entries are converted when they are read. A
+message becomes a batch of one record. A wrapper becomes one batch of all its records; the header
+has the wrapper's codec, but the records are uncompressed. A converted batch is never written
+unchanged, so its checksum field stays 0. ``kafka.old_format.entries`` describes the layout of the
+entries; ``tests/unit/test_old_kernels.py`` compares the two modules.
 
     entry   0 offset i64 · 8 size i32 · 12 crc u32 · 16 magic i8 · 17 attributes u8 · v1: 18
             timestamp i64
@@ -48,9 +48,9 @@ from lastwrite.kafka.format.kernels import (
 from lastwrite.model.columns import IS_OLD, NO_HORIZON
 
 # Codes in addition to those of ``kernels``.
-WRAPPER = 20  # the next entry must be opened first
+WRAPPER = 20  # the next entry must be decompressed first
 NEED_ROOM = 21  # the next batch does not fit the output
-NEW_MAGIC = 22  # the next entry is of magic 2
+NEW_MAGIC = 22  # the next entry has magic 2
 NESTED = 23
 NO_MESSAGE = 24
 
@@ -60,10 +60,12 @@ _LARGEST_I64 = np.int64(0x7FFFFFFFFFFFFFFF)
 
 @njit(cache=True, nogil=True)
 def _fields(source, at, end):
-    """Locate key and value of the entry ``at`` .. ``end``, whose size fits its magic.
+    """Locate key and value of the entry ``source[at:end]``.
 
-    Returns (timestamp, key position, key length or -1, value position or -1 if lengths do not fit,
-    value length or -1).
+    The caller has checked that the entry is not too small for its magic.
+
+    Returns (timestamp, key position, key length, value position, value length). A length of -1 is
+    null. The value position is -1 if the lengths do not match the entry's size.
     """
     zero = np.int64(0)
     time = np.int64(-1)
@@ -157,7 +159,7 @@ def _put_row(table, rows, to, size, at, taken, base, next_offset, count, max_tim
 
 @njit(cache=True, nogil=True, inline="always")
 def _bits(attributes, magic):
-    """An old entry's attributes as v2 bits: the codec, and from v1 on the timestamp type."""
+    """An old entry's attributes as bits of v2: the codec, and in v1 the timestamp type."""
     return attributes & (7 | _APPEND_TIME) if magic else attributes & 7
 
 
@@ -166,12 +168,11 @@ def convert_messages(data, start, end, table, rows, floor, out, to):
     """Convert the uncompressed messages at the start of ``data[start:end]``.
 
     Writes a row of ``table`` per message from ``rows`` on, and a batch to ``out`` from ``to`` on.
-    Offsets must rise from ``floor``. Stops before anything but an uncompressed message. At a
-    WRAPPER, length, magic, checksum and codec have been checked; its offsets are known only once it
-    is opened.
+    Offsets must rise from ``floor``. Stops before anything but an uncompressed message. Before a
+    WRAPPER, its length, magic, checksum and codec are checked, but not its offsets.
 
-    Returns (rows, position after the last message, code, position of the error, bytes that the
-    entry announces or that ``out`` must hold, floor, position in ``out``).
+    Returns (rows, position after the last message, code, position of the error, size of the next
+    entry or needed size of ``out``, floor, position in ``out``).
     """
     at = start
     while rows < len(table) and at < end:
@@ -234,8 +235,8 @@ def convert_messages(data, start, end, table, rows, floor, out, to):
 def measure_wrapper(plain, size, data, at):
     """Check the messages ``plain[:size]`` of the wrapper at ``at`` in ``data``.
 
-    Returns (code, position in ``plain``, records, first and last offset as stored inside, bytes of
-    the records in v2, time of the first).
+    Returns (code, position in ``plain``, records, first offset, last offset, bytes of the records
+    in v2, first timestamp). The offsets are as stored inside the wrapper.
     """
     append_time = _bits(np.int64(data[at + 17]), np.int64(data[at + 16])) & _APPEND_TIME != 0
     wrapper_time = i64(data, at + 18)
@@ -285,10 +286,10 @@ def measure_wrapper(plain, size, data, at):
 def convert_wrapper(
     plain, size, data, at, taken, base, last, first, base_time, count, made, table, rows, out, to
 ):
-    """Write the measured messages ``plain[:size]`` to ``out`` from ``to`` on, as one batch.
+    """Write the messages ``plain[:size]`` of a wrapper to ``out`` from ``to`` on, as one batch.
 
-    The batch has the offsets ``base`` to ``last``. The wrapper has ``taken`` bytes at ``at`` in
-    ``data``. The other arguments are results of ``measure_wrapper``.
+    The batch has the offsets ``base`` to ``last``. The wrapper is ``data[at : at + taken]``.
+    ``first``, ``base_time``, ``count`` and ``made`` are results of ``measure_wrapper``.
     """
     bits = _bits(np.int64(data[at + 17]), np.int64(data[at + 16]))
     max_time = i64(data, at + 18) if data[at + 16] else np.int64(-1)
@@ -314,6 +315,6 @@ def convert_wrapper(
 
 @njit(cache=True, nogil=True)
 def wrapped_value(data, at, size):
-    """The position of a wrapper's blob, or -1 if its value is null or its lengths do not fit."""
+    """The position of a wrapper's value, or -1 if it is null or a length is wrong."""
     value_at, value_length = _fields(address(data), at, at + size)[3:]
     return value_at if value_length >= 0 else np.int64(-1)
