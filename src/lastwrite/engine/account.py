@@ -1,4 +1,4 @@
-"""The figures of a rewritten partition, from the verdicts that workers counted."""
+"""The figures of a rewritten partition, computed from the verdict counts of the workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from lastwrite.reports.compaction import PartitionReport, Status
 
 
 def account_round(partition: RewrittenPartition) -> PartitionReport:
-    """The partition's report with the figures of what the round read, wrote and dropped, or would."""
+    """The partition's report with the bytes and records that the round read, wrote and dropped. A
+    dry run reports what it would have written.
+    """
     before, plan = partition.report, partition.plan
     written = [*partition.written]
     counts = [
@@ -48,7 +50,7 @@ def account_round(partition: RewrittenPartition) -> PartitionReport:
 
 
 def _segments_of(parts: Sequence[SegmentOutput]) -> int:
-    """The number of segments that the parts of a new segment form."""
+    """The number of segments that the ``parts`` of one replacement form."""
     further = sum(len(part.further) for part in parts)
     if any(part.stored is not None for part in parts):  # each part is a segment
         return further + sum(not part.is_gone for part in parts)

@@ -1,6 +1,7 @@
-"""Arrays that a worker reuses from unit to unit.
+"""Arrays that a worker reuses for all units of a task.
 
-Fresh memory costs a page fault per 4 KB. For a partition of 1 MB these cost more than its records.
+Fresh memory costs a page fault per 4 KB. For a partition of 1 MB, these faults cost more time than
+its records.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from lastwrite.engine.system import Format, system_named
 
 
 class Buffers:
-    """Named arrays and formats that the units of one task share, one after the other."""
+    """Named arrays and formats that the units of one task use in turn."""
 
     def __init__(self) -> None:
         self._held: dict[str, np.ndarray[Any, Any]] = {}
@@ -23,7 +24,9 @@ class Buffers:
     def room(
         self, name: str, rows: int, dtype: DTypeLike, columns: int | None = None
     ) -> np.ndarray[Any, Any]:
-        """``rows`` rows of the array ``name``, not initialized."""
+        """The first ``rows`` rows of the array ``name``, uninitialized. Enlarges the array if
+        needed.
+        """
         shape = (rows,) if columns is None else (rows, columns)
         held = self._held.get(name)
         if held is None or len(held) < rows or held.shape[1:] != shape[1:] or held.dtype != dtype:

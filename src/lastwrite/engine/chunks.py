@@ -1,8 +1,8 @@
 """Read a piece chunk by chunk, as whole batches.
 
 A worker reads into one buffer repeatedly, so that a chunk is still in the processor's cache when
-its records are visited. The buffer grows only for a batch that is larger than it. A length that
-reaches beyond the piece never makes it grow.
+its records are visited. The buffer grows only for a batch that is larger than the buffer. It does
+not grow for a damaged length that reaches beyond the piece.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ class BatchWindow(NamedTuple):
     buffer: ByteArray
     table: BatchTable
     shift: int
-    records: int  # in all batches, as their headers state
-    fewest: int  # the smallest record count of a batch
-    origin_bytes: int  # bytes before conversion
-    flags: int  # all flags that occur
+    records: int  # record count of all batches, according to their headers
+    fewest: int  # smallest record count of a batch
+    origin_bytes: int  # bytes in the file, before old formats were converted
+    flags: int  # flags of all batches, combined
 
     @classmethod
     def of(cls, buffer: ByteArray, table: BatchTable, shift: int) -> BatchWindow:
-        """The chunk of these batches; there must be at least one."""
+        """Return the window of the batches in ``table``, which has at least one row."""
         return cls(buffer, table, shift, *map(int, sums_of(table)))
 
 
 class BatchWindows:
     """Reads pieces through the worker's buffer.
 
-    With ``is_proven``, the checksum of every batch was checked before. If the format can, it then
-    does not check batches that are dropped.
+    ``is_proven`` means that the checksum of every batch was checked before. A format may then skip
+    the check of batches that will be dropped.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class BatchWindows:
     ) -> None:
         self._limits = limits
         self._is_proven = is_proven
-        if limits.stores is not None:  # the lookup of side files depends on this process's state
+        if limits.stores is not None:  # finding side files needs the store settings in this process
             use(limits.stores)
         self._spend = spender(limits.reading)
         self._buffers = buffers or Buffers()
@@ -64,12 +64,12 @@ class BatchWindows:
 
         Raises:
             CorruptLog: a batch is damaged, with file and position. Or the piece does not end at a
-                batch's end, so the offset index that it was cut by is wrong.
+                batch's end, so the offset index by which it was split is wrong.
             CommitConflict: the file is not the one that was planned.
         """
         split = format.split_proven if self._is_proven else format.split
         with reader_of_piece(piece, self._limits) as reader:
-            position = piece.start  # of buffer[0] in the file
+            position = piece.start  # position of buffer[0] in the file
             start = end = 0
             lowest = piece.lowest_offset
             while position + start < piece.end:
@@ -98,7 +98,7 @@ class BatchWindows:
                         yield chunk
                     start = start_of_rest
                     if wanted < 0 and start < end:
-                        continue  # the table is full, or the next batch is damaged
+                        continue  # ``wanted`` < 0: the table is full, or the next batch is damaged
                 left = piece.end - (position + end)
                 if (not left and start < end) or wanted > piece.end - (position + start):
                     self._cut_short(format, piece, position + start, wanted)
@@ -114,9 +114,9 @@ class BatchWindows:
             reader.check_unchanged()
 
     def _fitting(self, table: BatchTable) -> int:
-        """The number of batches that fit in one chunk.
+        """The number of batches at the start of ``table`` that fit in one chunk.
 
-        Records limit a chunk as well as bytes, since buffers grow with records.
+        A chunk is limited in bytes and in records, because some buffers grow with the record count.
         """
         behind = np.cumsum(table["records"], dtype=np.int64)
         return max(1, int(np.searchsorted(behind, self._limits.block_entries, side="right")))

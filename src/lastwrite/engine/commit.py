@@ -3,8 +3,8 @@
     in place   swap ─ checkpoint ─ tidy ─ retention     every partition is swapped before a root's
                                                         checkpoint is written, and only then are
                                                         old segments deleted
-    a copy     publish                                  of all partitions, cleaned or not
-    a dry run                                           only the figures
+    a copy     publish                                  all partitions are copied, cleaned or not
+    a dry run                                           only figures are computed
 
 A partition that fails at any point is reported as failed; the others continue.
 """
@@ -42,14 +42,14 @@ class _Commit:
     """The commit of one partition, and its state."""
 
     partition: RewrittenPartition | FinishedPartition
-    new: CommitPlan | None = None  # the new content of the log, or of its copy
+    new: CommitPlan | None = None  # new content of the log, or of its copy
     after: PartitionLog | None = None  # the log after the round
-    retention: Retention | None = None  # for that log
+    retention: Retention | None = None  # retention to apply to ``after``
     error: Exception | None = None
 
     @property
     def open(self) -> RewrittenPartition | None:
-        """The partition, if there was a round and nothing has failed since; else None."""
+        """The partition if it was rewritten and its commit has not failed; else None."""
         is_open = isinstance(self.partition, RewrittenPartition) and self.error is None
         return self.partition if is_open else None  # type: ignore[return-value]
 
@@ -65,7 +65,7 @@ class _Commit:
 def commit(
     context: Context, partitions: Sequence[RewrittenPartition | FinishedPartition]
 ) -> list[PartitionReport]:
-    """Commit a wave, and return a report for each partition, in their order."""
+    """Commit a wave, and return the reports of its partitions in the same order."""
     wave = [_Commit(partition) for partition in partitions]
     weights = [sum(part.bytes_written for part in each.partition.written) for each in wave]
     context.progress.stage("commit", sum(weights))
@@ -135,7 +135,7 @@ def _joined(context: Context, partition: RewrittenPartition, retention: Retentio
 
 
 def _keep(context: Context, some: Sequence[_Commit]) -> None:
-    """Write the scans that manifests will name beside the segments."""
+    """Store the scans that the archives' manifests will list beside their segments."""
     pairs = [(each, each.open, each.new) for each in some if each.open and each.new is not None]
     if context.scan_cache is None or not pairs:
         return
@@ -161,14 +161,14 @@ def _for_all(
     work: Callable[[list[T]], Sequence[Exception | None]],
     some: Sequence[tuple[_Commit, T]],
 ) -> None:
-    """Do the work for all partitions together, and mark those for which it fails."""
+    """Run ``work`` on all values at once, and mark each partition for which it returns an error."""
     for (each, _), error in zip(some, work([value for _, value in some]), strict=True):
         if error is not None:
             each.fail(system, error)
 
 
 def _finish_in_place(context: Context, wave: Sequence[_Commit]) -> None:
-    """After every swap: write checkpoints, remove the remains of the swaps, apply retention."""
+    """Write checkpoints, delete replaced segments and apply retention, after all swaps."""
     system = context.system
     _record(system, wave)
     cache = context.scan_cache
@@ -176,7 +176,7 @@ def _finish_in_place(context: Context, wave: Sequence[_Commit]) -> None:
         cache.write(context, [each.open for each in wave if each.open])
     swapped = [(each, each.open.plan.log) for each in wave if each.open and each.open.replacements]
     _for_all(system, system.delete_replaced, swapped)
-    # All partitions together, because they share the checkpoint of log starts.
+    # One call for all partitions, because the partitions of a root share its log start checkpoint.
     judged = [
         (each, (each.after, each.retention))
         for each in wave
@@ -191,7 +191,7 @@ def _finish_in_place(context: Context, wave: Sequence[_Commit]) -> None:
 def _record(system: System, wave: Sequence[_Commit]) -> None:
     """Write each root's checkpoint once, after every swap.
 
-    A checkpoint written before the swap would hide dirty records.
+    If it were written before the swap, a crash in between would leave dirty records below it.
     """
     by_root: dict[str, list[tuple[_Commit, RewrittenPartition]]] = {}
     for each in wave:
@@ -232,6 +232,7 @@ def _account_backlog(
     context: Context, report: PartitionReport, log: PartitionLog, horizon: int
 ) -> None:
     options = context.options
-    # An error here means that another program changed the log after the commit.
+    # An error here means that another program changed the log after the commit. The report then has
+    # no backlog.
     with contextlib.suppress(LogError, OSError):
         report.backlog = context.system.backlog(log, horizon, options.config, options.now_ms)

@@ -1,4 +1,4 @@
-"""The context that all steps of a round share; no step changes it."""
+"""The immutable context that all steps of a round share."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Exchange(Protocol):
-    """Runs the units of the three middle steps, and carries entries and losers between them.
+    """Runs the units of scan, elect and rewrite, and moves entries and losers between them.
 
     ``elect`` and ``rewrite`` refer to the last call of ``scan``.
     """
@@ -40,15 +40,15 @@ class Exchange(Protocol):
 
     @property
     def whole_bytes(self) -> int:
-        """The size up to which a partition is best processed whole, in one task.
+        """The largest size in bytes at which a partition is best processed in one task.
 
-        Sharing a smaller one between workers costs two stages and saves less than that. 0 means
-        that no partition is processed whole.
+        Dividing a smaller partition among workers costs two more stages, which take longer than the
+        division saves. 0 means that every partition is divided.
         """
         ...
 
     def clear(self) -> None:
-        """Drop what finished waves left behind."""
+        """Delete the entries and states of finished waves."""
 
     def scan(
         self, units: Sequence[ScanUnit], progress: Progress
@@ -68,9 +68,9 @@ class Exchange(Protocol):
         work: WholeWork,
         progress: Progress,
     ) -> PendingResult[list[RewrittenPartition | FinishedPartition | FailedUnit[PartitionPlan]]]:
-        """Start to take each partition through the three steps in one task.
+        """Start a job that runs scan, elect and rewrite for each partition in one task.
 
-        Workers receive ``work`` and call it with their own exchange and the plans of a task.
+        Workers call ``work`` with their own exchange and the plans of their task.
         """
         ...
 
@@ -80,16 +80,16 @@ class Exchange(Protocol):
         work: Callable[..., KeptScan],
         progress: Progress,
     ) -> list[KeptScan | FailedUnit[Any]]:
-        """Write the scans that are to be kept.
+        """Store the scans of ``units`` for later rounds.
 
-        ``work`` is called with a unit and, by piece, the result of its scan (``ScannedEntries``),
-        unless that is in the file that the results name.
+        Workers call ``work`` with a unit and the scan result of each piece (``ScannedEntries``). A
+        result that is in a scratch file is not passed.
         """
         ...
 
 
 class WholeWork(Protocol):
-    """The work of a task that takes its partitions through the three steps."""
+    """The work of a task that runs scan, elect and rewrite for its partitions."""
 
     def __call__(
         self, exchange: Exchange, plans: Sequence[PartitionPlan], /
@@ -99,45 +99,49 @@ class WholeWork(Protocol):
 class CachedLog(Protocol):
     """The results of earlier scans of a partition's segments."""
 
-    secret: bytes  # the round uses this secret and this number of bits
-    bits: int
+    secret: bytes  # secret of the cached scans, which the round must use
+    bits: int  # bucket bits of the cached scans, which the round must use
 
     def cuts(self, segment: int) -> list[int] | None:
-        """The positions at which to cut the segment. None means anywhere."""
+        """The file positions at which the segment must be split. None means any batch border."""
         ...
 
     def scan_of(self, segment: int, start: int, end_offset: int) -> CachedScan | None:
-        """The cached scan of the piece that begins at ``start``, or None."""
+        """The cached scan of the piece that begins at byte ``start``, or None."""
         ...
 
 
 class ScanCache(Protocol):
-    """Keeps the results of scans for later rounds, so that these scan less: see ``scan_cache``."""
+    """Keeps scan results, so that later rounds scan less; see ``scan_cache``."""
 
     def open(
         self, context: Context, number: int, log: PartitionLog, decision: Decision, bits: int
     ) -> CachedLog | None:
-        """The cached scans of partition ``number``. None means that it is scanned as if there were
-        none.
+        """The cached scans of partition ``number``. None means that all of its segments are
+        scanned.
         """
         ...
 
     def keep(
         self, context: Context, partitions: Sequence[RewrittenPartition]
     ) -> Sequence[Mapping[int, KeptScan | None]]:
-        """Store the scans of archives before the commit; return, by partition, the scans for its
-        manifest.
+        """Store the scans of archived partitions before the commit. Returns, for each partition,
+        the scans to list in its manifest.
 
         See ``CommitPlan.kept``.
         """
         ...
 
     def write(self, context: Context, partitions: Sequence[RewrittenPartition]) -> None:
-        """Write the scans of files, after the swap and before the old segments are deleted."""
+        """Write the scans of local segments, after the swap and before the old segments are
+        deleted.
+        """
         ...
 
     def place(self, context: Context, partition: RewrittenPartition) -> None:
-        """Move the scans to their final names, once no segment is renamed or linked any more."""
+        """Rename the written scans to their final names. Called when all segments have their final
+        names.
+        """
         ...
 
 
@@ -156,11 +160,11 @@ class Options:
     like_broker: bool = False
     drop_expired_deletes: bool = False  # even in a log without dirty records
     dry_run: bool = False
-    # in a dry run: take every step, with stores that only count what they would write
+    # in a dry run: run every step, with stores that count writes instead of performing them
     is_counted: bool = False
     to: str | None = None
     keep_scans: bool = False  # see ``scan_cache``
-    # Raises if the work must stop: nothing more is started or swapped.
+    # raises if the work must stop; no further step or swap is then started
     check: Callable[[], None] = go_on
 
     def __post_init__(self) -> None:

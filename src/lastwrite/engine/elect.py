@@ -1,12 +1,12 @@
 """Stage three, elect: find the shadowed entries in some buckets of one partition.
 
-A task maps the files that contain its buckets' entries, elects, and marks the losers in the pieces'
-state files, which are mapped too. It touches ``slice_bytes`` of entries at a time; a larger bucket
-is processed alone.
+A task maps the scratch files with its buckets' entries, finds the losers, and marks them in the
+mapped state files of the pieces. A unit has about ``slice_bytes`` of entries; a larger bucket is a
+unit of its own.
 
 A page fault maps 64 KiB of a cached file around each byte touched, and mapped pages count as this
-process's memory. So many short ranges would count many times their bytes: they are copied, and
-their pages dropped.
+process's memory. Many short ranges would therefore count many times their size. They are copied
+instead, and their pages are released.
 """
 
 from __future__ import annotations
@@ -23,24 +23,26 @@ from lastwrite.model.policy import Strategy
 from lastwrite.model.work import Block, ElectionResult, ElectUnit, Limits
 from lastwrite.storage.scratch import PAGE_BYTES, ScratchMap
 
-_AROUND_BYTES = 128 << 10  # mapped beyond a range, at its two ends
+_AROUND_BYTES = 128 << 10  # bytes that are mapped beyond a range, at both ends together
 
 NO_KEYS: tuple[Int64Array, ByteArray] = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint8)
 
 
 class LoserMarker:
-    """The scratch files of a task's units, each mapped once, and the losers still to be marked.
+    """The mapped scratch files of a task, and the losers that are not marked yet.
 
-    Losers are spread over all states, and each page of states costs a page fault. So losers are
-    marked piece by piece once there are many. ``close`` unmaps the files.
+    Losers are spread over all pages of the state files, and each page costs a page fault. Losers
+    are therefore collected, and many are marked at once, piece by piece. ``close`` unmaps the
+    files.
     """
 
     def __init__(self, limits: Limits) -> None:
         self._stack = ExitStack()
         self._slice_bytes = limits.slice_bytes
-        self._most_bytes = limits.plain_bytes // 4  # nothing is decompressed meanwhile
+        # a quarter of the memory for decompression, which is unused in this step
+        self._most_bytes = limits.plain_bytes // 4
         self._states: dict[str, ScratchMap] = {}
-        # by the file and position of a piece's states: their number, and the losers' ordinals
+        # by file and position of a piece's states: number of states, and ordinals of the losers
         self._lost: dict[tuple[str, int], tuple[int, list[np.ndarray]]] = {}
         self._held_bytes = 0
         self.entries: dict[str, ScratchMap] = {}
@@ -60,7 +62,7 @@ class LoserMarker:
         for place, last, lost in zip(unit.states, unit.last_records, losers, strict=True):
             if len(lost):
                 self._lost.setdefault(place, (last + 1, []))[1].append(lost)
-        self._held_bytes += unit.entry_bytes // 4  # four bytes for each entry that may lose
+        self._held_bytes += unit.entry_bytes // 4  # an upper bound: four bytes for each entry
         if self._held_bytes > self._most_bytes:
             self.mark()
 
@@ -69,7 +71,8 @@ class LoserMarker:
         touched = 0
         for (path, at), (records, losers) in self._lost.items():
             states = self._states[path]
-            if PAGE_BYTES * sum(map(len, losers)) > records:  # one per page, or more
+            # on average at least one loser per page
+            if PAGE_BYTES * sum(map(len, losers)) > records:
                 states.populate(at, records)
             for lost in losers:
                 election.mark(states.bytes[at:], lost)
@@ -85,7 +88,9 @@ class LoserMarker:
 
 
 def elect(marks: LoserMarker, unit: ElectUnit) -> ElectionResult:
-    """Elect in the unit's buckets; ``marks`` collects the losers, to be marked after all elections."""
+    """Find the winners and losers in the unit's buckets. ``marks`` collects the losers and marks
+    them later.
+    """
     if not unit.blocks:
         return ElectionResult(unit.partition, 0, {})
     marks.map(unit)
@@ -105,17 +110,17 @@ def tally(
     last_records: Sequence[int],
     losers: Sequence[np.ndarray],
 ) -> ElectionResult:
-    """The result of an election, whose losers are given by block.
+    """The result of an election, with the losers counted by piece.
 
-    ``unit`` is its partition and strategy. ``pieces`` and ``last_records`` (the ordinals of their
-    last records) are by block too.
+    ``unit`` is the partition's number and its strategy. ``pieces`` (piece numbers),
+    ``last_records`` (ordinals of the pieces' last records) and ``losers`` have one item per block.
     """
     partition, strategy = unit
     by_piece: dict[int, int] = {}
     lost_last = []
     for piece, last, lost in zip(pieces, last_records, losers, strict=True):
         by_piece[piece] = by_piece.get(piece, 0) + len(lost)
-        # By offset the log's last record cannot lose, only by another order.
+        # The log's last record can lose only if versions, not offsets, decide.
         if strategy.has_versions and np.any(lost == last):
             lost_last.append(piece)
     return ElectionResult(partition, winners, by_piece, tuple(lost_last))
@@ -161,7 +166,7 @@ def _elect(unit: ElectUnit, entries: dict[str, ScratchMap]) -> tuple[int, list[n
 
 
 def _let_go(maps: dict[str, ScratchMap]) -> int:
-    """Drop the mapped pages from memory, and return 0, the bytes that are then touched."""
+    """Release the mapped pages from memory, and return 0, the number of bytes mapped afterwards."""
     for file in maps.values():
         file.release()
     return 0
@@ -176,7 +181,9 @@ def losers_among(
     keys: ByteArray,
     strategy: Strategy,
 ) -> tuple[int, list[np.ndarray]]:
-    """Run the strategy's election kernel; return the winners' count, and each block's losers."""
+    """Run the strategy's election kernel. Returns the number of winners, and the losers' ordinals
+    by block.
+    """
     starts = election.first_rows(ends)
     losers: Int64Array = np.zeros(len(starts), dtype=np.int64)
     lost = np.empty(int(starts[-1]) + int(ends[-1, -1]), dtype=np.uint32)
@@ -202,12 +209,14 @@ def losers_among(
 
 
 def _rows_at(block: Block, unit: ElectUnit) -> int:
-    """The position of a block's rows in its file: see ``exchange`` for the layout."""
+    """The position of the block's entries in its file, after the table of bucket ends."""
     return block.position + (4 << unit.bits + block.finer)
 
 
 def _stretch(file: ScratchMap, block: Block, unit: ElectUnit) -> tuple[int, np.ndarray]:
-    """The block's first row in the unit's buckets, and these buckets' ends, counted from that row."""
+    """The block's first row in the unit's buckets, and the end of each bucket, counted from that
+    row.
+    """
     ends = file.bytes[block.position : _rows_at(block, unit)].view(np.uint32)
     ends = ends[(1 << block.finer) - 1 :: 1 << block.finer]
     start = int(ends[unit.first_bucket - 1]) if unit.first_bucket else 0
@@ -217,7 +226,9 @@ def _stretch(file: ScratchMap, block: Block, unit: ElectUnit) -> tuple[int, np.n
 def _keys(
     entries: dict[str, ScratchMap], unit: ElectUnit, starts: Sequence[int], ends: np.ndarray
 ) -> tuple[Int64Array, ByteArray]:
-    """For exact comparison: the position of each entry's key, and the keys, through all blocks."""
+    """For exact comparison: the positions of the entries' keys, and the keys, of all blocks in
+    order.
+    """
     lengths, keys = [], []
     touched = 0
     for block, start, last in zip(unit.blocks, starts, ends[:, -1].tolist(), strict=True):

@@ -1,6 +1,7 @@
-"""Step three, elect, on the driver: slices of buckets that fit memory, and losers by piece.
+"""Step three, elect, on the driver: divide buckets into units that fit memory, and sum the losers
+by piece.
 
-``engine.elect`` is the workers' side.
+``engine.elect`` runs on the workers.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _SMALL_ELECTION_BYTES = 4 << 20
 def elect_partitions(
     context: Context, partitions: Sequence[ScannedPartition]
 ) -> list[ElectedPartition | FinishedPartition]:
-    # A slice is at least half a worker's share. With many partitions each is one slice.
+    # A slice is at least half a worker's share, so with many partitions each partition is one
+    # slice.
     share = -(-sum(map(_size_of, partitions)) // (2 * context.workers))
     units = [unit for each in partitions for unit in elect_units(context, each, share)]
     results, errors = by_partition(context.exchange.elect(units, context.progress))
@@ -39,20 +41,20 @@ def elect_partitions(
 
 
 def _size_of(partition: ScannedPartition) -> int:
-    """The bytes that its election reads."""
+    """The bytes that the partition's election reads."""
     blocks = [block for scan in partition.scans for block in scan.blocks]
     size = sum(
         ENTRY_BYTES * block.columns // 2 * block.count + 2 * block.key_bytes for block in blocks
     )
-    # each bucket's end in each block, twice
+    # two tables of uint32 bucket ends per block
     return size + (8 << partition.plan.bits) * len(blocks)
 
 
 def elect_units(context: Context, partition: ScannedPartition, share: int) -> Iterator[ElectUnit]:
-    """Cut a partition's buckets into slices that fit memory.
+    """Divide a partition's buckets into units that fit memory.
 
-    A large partition is cut further, into slices of about ``share`` bytes, so that all workers take
-    part.
+    A large partition is divided further, into units of about ``share`` bytes, so that all workers
+    are used.
     """
     plan, limits = partition.plan, context.limits
     blocks = [(scan, block) for scan in partition.scans for block in scan.blocks]
@@ -64,7 +66,7 @@ def elect_units(context: Context, partition: ScannedPartition, share: int) -> It
     if size > _SMALL_ELECTION_BYTES:
         slices = max(slices, -(-size // max(1, share)))
     slices = min(slices, buckets)
-    # All units share these tuples, so a task pickles them once for all its units.
+    # The units share these tuples, so that a task pickles them once.
     every = tuple(block for _, block in blocks)
     dirty_from = tuple(scan.dirty_from for scan, _ in blocks)
     last_records = tuple(scan.records - 1 for scan, _ in blocks)
@@ -114,8 +116,8 @@ def _elected(partition: ScannedPartition, results: Sequence[ElectionResult]) -> 
 def _policy_after(policy: Policy, scans: Sequence[PieceScan]) -> Policy:
     """The policy after the election.
 
-    If the log's last record lost, it stays all the same. So a tombstone that may have shadowed it
-    must stay too.
+    The log's last record stays even if it lost. A tombstone that may have shadowed it must then
+    stay too, so no tombstone is dropped.
     """
     if any(scan.lost_last and scan.next_offset == policy.pinned_offset for scan in scans):
         return replace(policy, keep_tombstones=True)

@@ -1,8 +1,8 @@
 """Small partitions: scan, elect and rewrite in one stage, each partition in one task.
 
-A stage costs 40 ms, or a few if tasks stay alive (``spark.standing_job``), however little it does.
-If no partition exceeds a worker's share, or the size that takes that time, a task takes its
-partitions through all three steps. No other worker needs its results, so nothing is exchanged.
+Every stage costs 40 ms, or a few milliseconds in a persistent job (``spark.persistent_job``). This
+mode is used if no partition exceeds a worker's share, or a size that takes less time than a stage.
+A task then runs all three steps for its partitions, and workers exchange nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from lastwrite.engine.system import system_named
 from lastwrite.model.progress import NoProgress
 from lastwrite.model.work import FailedUnit, Limits, PendingResult
 
-_SHARES = 4  # per worker: with so many partitions per worker, waiting for the last one costs little
+# partitions per worker, at least; with so many, little time is lost waiting for the last one
+_SHARES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,7 @@ def take_steps(
     wave: Sequence[PartitionPlan | FinishedPartition],
     timed: Callable[[str], AbstractContextManager[None]],
 ) -> list[RewrittenPartition | FinishedPartition]:
-    """Take a wave through scan, elect and rewrite, one step after the other; ``timed`` measures
-    each.
-    """
+    """Run scan, elect and rewrite on a wave, one after the other; ``timed`` measures each step."""
     with timed("scan"):
         scanned = advance(wave, lambda open: scan_partitions(context, open))
     with timed("elect"):
@@ -65,11 +64,12 @@ def fits_one_stage(context: Context, plans: Sequence[PartitionPlan | FinishedPar
     system, options = context.system, context.options
     if not open or not context.exchange.whole_bytes:
         return False
-    # Kept scans are written later, from the exchange. A worker finds a system by its name.
+    # Scans to keep are written later, from the exchange, which is not used here. A worker imports
+    # the system by its name, so a wrapped system cannot be used.
     if options.keep_scans or type(system) is not type(system_named(system.name)):
         return False
-    # Only the driver creates the folders of copies and begins rounds on archives, and the list of
-    # partitions to write is known to it only after the election.
+    # Only the driver creates the folders of copies and calls ``begin_writing``. It would need the
+    # list of partitions to write, which is known only after the election.
     if context.writes and (
         options.to is not None or any(system.starts_writing(each.log, None) for each in open)
     ):
@@ -82,7 +82,7 @@ def fits_one_stage(context: Context, plans: Sequence[PartitionPlan | FinishedPar
 def begin_whole(
     context: Context, wave: Sequence[PartitionPlan | FinishedPartition]
 ) -> PendingResult[list[RewrittenPartition | FinishedPartition]]:
-    """Start to take a wave through scan, elect and rewrite."""
+    """Start scan, elect and rewrite of a wave in one stage."""
     options = replace(context.options, check=go_on)
     work = _Steps(context.system.name, context.limits, options)
     plans = [each for each in wave if isinstance(each, PartitionPlan)]

@@ -2,11 +2,13 @@
 
     PartitionPlan ──► ScannedPartition ──► ElectedPartition ──► RewrittenPartition ──► report
          │ plan              │ scan               │ elect               │ rewrite        commit
-         └───────────────────┴────────► Ended ◄───┴─────────────────────┘
+         └───────────────────┴─────────┬──────────┴─────────────────────┘
+                                       ▼
+                               FinishedPartition
 
-The objects are immutable. A partition that is not cleaned, is damaged or fails becomes ``FinishedPartition``
-and waits for the commit. The commit removes what was written for it; if a copy is made, it copies
-the partition unchanged.
+The objects are immutable. A partition that is skipped, is damaged or fails becomes a
+``FinishedPartition`` until the commit. The commit removes its staged files. If the round makes
+copies, the commit copies the partition unchanged.
 """
 
 from __future__ import annotations
@@ -32,15 +34,15 @@ from lastwrite.reports.compaction import PartitionReport, Status
 class PartitionPlan:
     """A partition that a round will clean, before its records are read."""
 
-    number: int  # in its wave
-    started: float  # by ``perf_counter``, in seconds
-    report: PartitionReport  # as far as it is known
+    number: int  # number of the partition, unique in its wave
+    started: float  # ``perf_counter`` at the start, in seconds
+    report: PartitionReport  # the figures that are known so far
     log: PartitionLog
     decision: Decision
     pieces: Sequence[ScanRange]
-    # from the log's transaction index, or from the log itself
+    # transactions from the log's transaction index, or from the log if the index is wrong
     aborted: Sequence[AbortedTransaction]
-    bits: int  # the fingerprint bits that choose the bucket
+    bits: int  # number of fingerprint bits that choose the bucket
     secret: bytes = field(repr=False)
 
 
@@ -60,19 +62,19 @@ class ElectedPartition:
 
     plan: PartitionPlan
     report: PartitionReport
-    scans: Sequence[PieceScan]  # by piece, with all its losers
+    scans: Sequence[PieceScan]  # by piece, with the losers of scan and election
     transactions: MergedTransactions
     winners: int
-    policy: Policy  # the policy that judges its records
+    policy: Policy  # the policy that decides on each record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewrittenPartition:
-    """A partition whose new segments are staged, or only measured."""
+    """A partition whose new segments are staged, or only measured in a dry run."""
 
     plan: PartitionPlan
     report: PartitionReport
-    scans: Sequence[PieceScan]  # with the losers of the election
+    scans: Sequence[PieceScan]  # by piece, with the losers of scan and election
     winners: int
     policy: Policy
     replacements: Sequence[Replacement]
@@ -84,20 +86,23 @@ class RewrittenPartition:
 
     @property
     def written(self) -> Iterator[SegmentOutput]:
-        """The staged segments, or parts of segments."""
+        """The new segments, or parts of segments, that are not committed yet."""
         return (part for each in self.replacements for part in each.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedPartition:
-    """A partition that this round does not clean, or cannot."""
+    """A partition that the round does not clean, because no round is due, or it is damaged or
+    failed.
+    """
 
     started: float
     report: PartitionReport
     log: PartitionLog | None  # None if it could not be read
-    resting: Decision | None = None  # the decision that no round is due, if the partition is valid
-    written: Sequence[SegmentOutput] = ()  # staged
-    error: Exception | None = None  # the error that stopped its work
+    # the decision that no round is due; None if the partition is damaged or failed
+    resting: Decision | None = None
+    written: Sequence[SegmentOutput] = ()  # staged files, which the commit removes
+    error: Exception | None = None  # the error that stopped the work on it
 
 
 Open: TypeAlias = PartitionPlan | ScannedPartition | ElectedPartition | RewrittenPartition
@@ -111,7 +116,7 @@ def advance(
     wave: Sequence[A | FinishedPartition],
     step: Callable[[Sequence[A]], Sequence[B | FinishedPartition]],
 ) -> list[B | FinishedPartition]:
-    """Take the open partitions of a wave through one step together; the order stays."""
+    """Run ``step`` on all open partitions of a wave together. The order of the wave is kept."""
     answers = iter(step([each for each in wave if not isinstance(each, FinishedPartition)]))
     return [each if isinstance(each, FinishedPartition) else next(answers) for each in wave]
 
@@ -136,7 +141,7 @@ def finish(
     written: Sequence[SegmentOutput] = (),
     error: Exception | None = None,
 ) -> FinishedPartition:
-    """End the partition with ``report``, which then includes ``error`` if there is one."""
+    """Return the partition as finished, with ``report`` and, if given, ``error`` in it."""
     plan = last if isinstance(last, PartitionPlan) else last.plan
     if error is not None:
         report = failed(report, error)
@@ -146,7 +151,7 @@ def finish(
 
 
 def failed(report: PartitionReport, error: Exception) -> PartitionReport:
-    """The report of a partition that ``error`` stops: damaged or failed."""
+    """The report with the status and reason that follow from ``error``: damaged or failed."""
     is_damaged = isinstance(error, LogError) and error.exit_status == 3
     return structs.replace(
         report,

@@ -1,4 +1,4 @@
-"""Pieces: ranges of segments that a task scans or rewrites, cut at batch borders."""
+"""Pieces: ranges of segments, split at batch borders, that a task scans or rewrites."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LEAST_SHARED_BYTES = 4 << 20
 
 
 def piece_bytes_of(limits: Limits, log_bytes: int, records: int) -> int:
-    """The largest piece of a log with about ``records`` records, in bytes.
+    """The largest size of a piece, in bytes, for a log with about ``records`` records.
 
-    Well compressed records get smaller pieces.
+    Small or well compressed records get smaller pieces, because state arrays grow with the records.
     """
     return max(
         _LEAST_PIECE_BYTES,
@@ -27,7 +27,7 @@ def piece_bytes_of(limits: Limits, log_bytes: int, records: int) -> int:
 
 
 def shared_piece_bytes(log_bytes: int, workers: int) -> int:
-    """The largest piece, in bytes, that still gives workers equal shares of a log."""
+    """The largest size of a piece, in bytes, with which workers still get equal shares of a log."""
     return _PIECE_BYTES if workers == 1 else max(_LEAST_SHARED_BYTES, log_bytes // (32 * workers))
 
 
@@ -38,7 +38,9 @@ def cut_into_pieces(
     cached: CachedLog | None = None,
     piece_bytes: int = _PIECE_BYTES,
 ) -> list[ScanRange]:
-    """Cut every segment at batch borders; pieces of segments at or above ``end`` are only checked."""
+    """Split every segment at batch borders. Pieces of segments at or above offset ``end`` are only
+    checked.
+    """
     pieces: list[ScanRange] = []
     for n, segment in enumerate(log.segments):
         cuts = None if cached is None else cached.cuts(n)
@@ -62,7 +64,7 @@ def cut_into_pieces(
 
 
 def split_by_bytes(pieces: Sequence[ScanRange], target: int) -> Iterator[list[ScanRange]]:
-    """Group neighbouring pieces in lists whose scan reads about ``target`` bytes."""
+    """Yield lists of neighbouring pieces; scanning a list reads about ``target`` bytes."""
     held: list[ScanRange] = []
     size = 0
     for piece in pieces:

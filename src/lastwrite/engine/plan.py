@@ -1,4 +1,6 @@
-"""Step one, plan: decide from names, headers and checkpoints whether a partition is cleaned."""
+"""Step one, plan: decide whether a partition is cleaned, from file names, batch headers and
+checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -66,13 +68,14 @@ def _read(context: Context, folder: str) -> PartitionLog:
         system.recover(folder)
     log = system.judged(system.read(folder, spender(context.limits.reading)), config)
     if log.open_as is not None and context.options.to is not None:
-        # A copy that contains the start of a transaction would never contain its end.
+        # Open transactions are left out: a copy with the start of a transaction would never get its
+        # end.
         return system.read_below(folder, log.last_stable_offset)
     return log
 
 
 def _with_log(report: PartitionReport, log: PartitionLog) -> PartitionReport:
-    """The report with the log's figures, with another status if its files cannot be cleaned."""
+    """The report with the log's figures, and with another status if the log cannot be cleaned."""
     count = len(log.segments)
     report = structs.replace(
         report,
@@ -99,15 +102,15 @@ def _decide(context: Context, log: PartitionLog) -> Decision:
         log, options.config, options.now_ms, include_active, options.like_broker
     )
     if options.drop_expired_deletes:
-        # All keys are compared, regardless of the checkpoint, so that the records hidden by a
-        # delete are dropped before the delete itself.
+        # Compare all keys, regardless of the checkpoint, so that the records below a delete are
+        # dropped before the delete itself.
         reason = None if decision.is_at_rest else decision.reason
         decision = replace(decision, reason=reason, elect_from=0)
     return decision
 
 
 def _with_decision(report: PartitionReport, decision: Decision) -> PartitionReport:
-    """The report with the range, with the status SKIPPED if no round is due."""
+    """The report with the round's range, and with the status SKIPPED if no round is due."""
     report = structs.replace(
         report,
         first_dirty_offset=decision.first_dirty,
@@ -128,7 +131,7 @@ def _plan(
     report: PartitionReport,
     place: tuple[int, float],
 ) -> PartitionPlan:
-    """Cut the log into pieces; ``place`` is the partition's number and when its work began."""
+    """Split the log into pieces. ``place`` is the partition's number and its start time."""
     system = context.system
     if context.is_in_place:
         system.refuse_unwritable(log, decision.end)
@@ -154,7 +157,7 @@ def _plan(
 
 
 def plan_whole(context: Context, log: PartitionLog, decision: Decision, end: int) -> PartitionPlan:
-    """A plan to read all records of ``log`` below ``end``, regardless of what is due."""
+    """A plan to read all records of ``log`` below offset ``end``, whether a round is due or not."""
     name = log.name
     pieces = cut_into_pieces(context.system, log, end)
     return PartitionPlan(

@@ -1,7 +1,7 @@
 """Time profile of a task: seconds by step.
 
-Steps are measured in the task's worker, by chunk or block and never by record. They return with its
-results (``spark.profile``)::
+Workers measure each chunk or block, never a single record. The times return with the task's results
+(``spark.profile``)::
 
     with step("walk"):
         ...
@@ -38,7 +38,7 @@ _known: dict[str, _Step] = {}
 
 
 def step(name: str) -> _Step:
-    """A context whose time counts as ``name``; only for the thread that does the task's work."""
+    """A context that adds its duration to the step ``name``. Only for the task's main thread."""
     found = _known.get(name)
     if found is None:
         found = _known[name] = _Step(name)
@@ -46,7 +46,7 @@ def step(name: str) -> _Step:
 
 
 def steps(name: str, items: Iterable[T]) -> Iterator[T]:
-    """Yield the items; the time to produce each counts as ``name``."""
+    """Yield ``items``, and add the time to produce each to the step ``name``."""
     source = iter(items)
     while True:
         with step(name):

@@ -1,7 +1,7 @@
-"""Retention, which follows the round: the log after the round, its expired segments, the figures.
+"""Retention after a round: the new log, its expired segments, and their figures.
 
-The log after a round is known before the commit, from what was staged or only measured. So ``plan``
-and ``compact`` use the same code.
+The log after a round can be computed before the commit, from the segments that were staged or
+measured. ``plan`` and ``compact`` therefore use the same code.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class Replacement:
 
     places: tuple[int, ...]
     parts: tuple[SegmentOutput, ...]
-    aborted: tuple[AbortedTransaction, ...] = ()  # the entries of its transaction index
+    aborted: tuple[AbortedTransaction, ...] = ()  # entries of the new segment's transaction index
 
 
 def after_round(
     system: System, log: PartitionLog, replacements: Sequence[Replacement]
 ) -> PartitionLog:
-    """The log after a round with these ``replacements``, new segments under their final names."""
+    """The log after ``replacements``; new segments have their final names."""
     if not replacements:
         return log
     by_place = {replacement.places[0]: replacement for replacement in replacements}
@@ -44,7 +44,8 @@ def after_round(
 
 def _new_segments(system: System, log: PartitionLog, replacement: Replacement) -> Iterator[Segment]:
     base_offset = log.segments[replacement.places[0]].base_offset
-    # New segments get the last source's time, which counts if they have no timestamp.
+    # A new segment gets the modification time of its last source. Retention uses that time if no
+    # record has a timestamp.
     mtime_ns = log.segments[replacement.places[-1]].mtime_ns
     sizes = {base_offset: sum(part.bytes_written for part in replacement.parts)}
     stamps = {
@@ -67,10 +68,10 @@ def account_retention(
     replacements: Sequence[Replacement] = (),
     records: Sequence[int] = (),
 ) -> None:
-    """Add the effect of retention to the figures of the round, which made ``replacements``.
+    """Add the effect of retention to the report of a round that made ``replacements``.
 
-    ``records`` are the record counts of each segment of ``log`` before the round; empty if there
-    was none.
+    ``records`` has the record count of each segment of ``log`` before the round. It is empty if
+    there was no round.
     """
     report.log_start_before, report.log_start_after = log.log_start, retention.log_start
     if not retention.segments:
@@ -96,7 +97,7 @@ def account_retention(
     for replacement in replacements:
         further = [new.base_offset for part in replacement.parts for new in part.further]
         whole = sum(part.records for part in replacement.parts)
-        # The records are not counted separately for each of several new segments.
+        # The records of several new segments are only counted together.
         counts[log.segments[replacement.places[0]].base_offset] = None if further else whole
         counts |= dict.fromkeys(further)
     lost = [counts[base] for base in gone]
@@ -107,10 +108,9 @@ def account_retention(
 def end_without_round(
     report: PartitionReport, retention: Retention, compacts: bool, reason: str | None
 ) -> None:
-    """Set the status of a partition that had no round, in which only expired segments can be
-    deleted.
+    """Set the status of a partition without a round, where only retention can change the log.
 
-    ``reason`` is why there was no round.
+    ``compacts`` is whether the policy includes compaction. ``reason`` is why there was no round.
     """
     if retention.segments:
         report.status = Status.CLEANED

@@ -1,8 +1,8 @@
-"""Stage four, rewrite: copy the surviving records into a new segment, which is staged.
+"""Step four, rewrite: copy the surviving records into a new, staged segment.
 
-A task takes the pieces of one new segment, or some of them if the segment is large. It judges each
-chunk with the states from the election, lets the format remove records, and appends the result.
-Without a folder it does all this but writes nothing: so ``plan`` reports exact sizes.
+A task rewrites the pieces of one new segment, or some of them if the segment is large. The rules
+decide on each chunk by the states from the election, the format removes records, and the result is
+appended. Without a folder nothing is written, and ``plan`` still reports exact sizes.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def rewrite(
 ) -> SegmentOutput:
     """Rewrite the unit's pieces.
 
-    ``states`` (by piece) are read from scratch files if they are not given. ``buffers`` are shared
-    by the units of a task. Errors are part of the result, so that the work on other partitions
-    continues. The output is not synced yet: see ``fsync_outputs``.
+    ``states`` has the record states by piece; None reads them from scratch files. The units of a
+    task share ``buffers``. Errors are part of the result, so that the work on other partitions
+    continues. The output is not synced: see ``fsync_outputs``.
     """
     result = SegmentOutput(unit.partition, unit.group, unit.part)
     system = system_named(unit.system)
@@ -73,9 +73,9 @@ def rewrite(
 
 
 def fsync_outputs(made: Sequence[SegmentOutput]) -> None:
-    """Make the staged segments of a task durable, together.
+    """Sync the staged segments of a task to disk, together.
 
-    Parts of a segment are not synced, because they are only read again when they are joined.
+    Parts of a segment are not synced: they are joined into a segment, which is.
     """
     with step("sync"):
         whole = (each for each in made if each.error is None and each.problem is None)
@@ -83,7 +83,7 @@ def fsync_outputs(made: Sequence[SegmentOutput]) -> None:
 
 
 class _Rewriter:
-    """Rewrites a unit's pieces with the worker's buffers, chunk by chunk."""
+    """Rewrites a unit's pieces, chunk by chunk, in the worker's buffers."""
 
     def __init__(self, unit: RewriteUnit, system: System, format: Format, buffers: Buffers) -> None:
         self._unit = unit
@@ -103,7 +103,7 @@ class _Rewriter:
         self.left = PieceLeft(-1, 0, 0)
 
     def _hold(self, batches: int) -> None:
-        """Allocate the columns for ``batches`` batches."""
+        """Allocate the per-batch columns for ``batches`` batches."""
         self._rows: Int64Array = self._buffers.room("rows", batches, np.int64, ROW_COLUMNS)
         self._actions: ByteArray = self._buffers.room("actions", batches, np.uint8)
         self._horizons: Int64Array = self._buffers.room("horizons", batches, np.int64)
@@ -166,7 +166,7 @@ class _Rewriter:
         states: ByteArray,
         rows: Int64Array,
     ) -> None:
-        """Add the remaining records of a chunk to ``left``; ``rows`` are its batches as written."""
+        """Add a chunk's surviving records to ``left``. ``rows`` describes its written batches."""
         left, kept = self.left, int(np.count_nonzero(keep))
         if len(rows):
             left.first_offset = (
@@ -175,7 +175,8 @@ class _Rewriter:
             left.next_offset = int(rows[-1, ROW_NEXT_OFFSET])
         left.records += kept
         left.batches += len(rows)
-        # A plain record always stays. So if any other record stays, more stay than are plain.
+        # State 0 is a plain record, which always stays. If any other record stays too, ``kept`` is
+        # larger than the number of plain records.
         all_plain = kept == len(states) - int(np.count_nonzero(states))
         if left.is_plain and len(rows):
             _, fewest, _, flags = sums_of(table[actions != DROP])
@@ -186,9 +187,7 @@ class _Rewriter:
         self._outputs.append((base_offset, self._system.appender(base_offset, self._unit)))
 
     def _append(self, data: ByteArray, rows: Int64Array) -> None:
-        """Append batches, and start a further segment if an offset is too far from the segment's
-        base.
-        """
+        """Append batches. Starts a new segment if an offset is too far from the segment's base."""
         while len(rows):
             base, appender = self._outputs[-1]
             if (
@@ -205,7 +204,9 @@ class _Rewriter:
             rows[:, ROW_POSITION] -= cut
 
     def finish(self, result: SegmentOutput) -> None:
-        """Finish the new segment as ``result``, and the segments behind it as its ``further`` ones."""
+        """Finish the new segment as ``result``, and the segments that follow it as
+        ``result.further``.
+        """
         bases = [base for base, _ in self._outputs]
         ends = [*bases[1:], None]
         made = [

@@ -1,7 +1,7 @@
-"""Step four, rewrite, on the driver: which segments are joined into one, and which task writes
-what.
+"""Step four, rewrite, on the driver: choose the segments to join, and divide the writing among
+tasks.
 
-``engine.rewrite`` is the workers' side.
+``engine.rewrite`` runs on the workers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lastwrite.reports.compaction import Status
 def rewrite_partitions(
     context: Context, partitions: Sequence[ElectedPartition]
 ) -> list[RewrittenPartition | FinishedPartition]:
-    """Stage the new segments, or measure them; if one is damaged, its partition ends."""
+    """Stage the new segments, or measure them. A damaged piece finishes its partition."""
     chosen = [_choose_runs(context, each) for each in partitions]
     costs = [
         cost for each, runs in zip(partitions, chosen, strict=True) for cost in _costs(each, runs)
@@ -65,7 +65,7 @@ def rewrite_partitions(
 
 
 def _choose_runs(context: Context, partition: ElectedPartition) -> list[tuple[int, ...]]:
-    """The runs of segments to rewrite, by their indexes; each run becomes one segment."""
+    """The runs of segments to rewrite, as segment indexes. Each run becomes one new segment."""
     segments = partition.plan.log.segments
     records, lost = [0] * len(segments), [0] * len(segments)
     for piece, scan in zip(partition.plan.pieces, partition.scans, strict=True):
@@ -92,14 +92,15 @@ def _choose_runs(context: Context, partition: ElectedPartition) -> list[tuple[in
 
 
 def _changes(context: Context, partition: ElectedPartition) -> list[int]:
-    """How much changes in each segment; 0 means nothing."""
+    """The number of changes in each segment; 0 means that it can stay as it is."""
     plan, transactions = partition.plan, partition.transactions
     segments = plan.log.segments
     changes = [0] * len(segments)
     for piece, scan, spent in zip(plan.pieces, partition.scans, transactions.spent, strict=True):
         changes[piece.segment] += scan.losers + scan.changed_batches
         changes[piece.segment] += sum(spent_changes(marker, partition.policy) for marker in spent)
-    # If the transaction index disagrees with the log, it is rebuilt.
+    # A segment whose transaction index disagrees with the log counts as changed, so that its index
+    # is rebuilt.
     told = {entry.last_offset for entry in plan.log.aborted}
     known = {entry.last_offset for entry in plan.aborted}
     for offset in (told - known) | (known & transactions.aborting) - told:
@@ -108,7 +109,7 @@ def _changes(context: Context, partition: ElectedPartition) -> list[int]:
 
 
 def _costs(partition: ElectedPartition, runs: Sequence[tuple[int, ...]]) -> list[int]:
-    """The cost of rewriting each of the ``runs``."""
+    """The cost of rewriting each run, in bytes read."""
     costs = [0] * len(partition.plan.log.segments)
     for piece, scan in zip(partition.plan.pieces, partition.scans, strict=True):
         costs[piece.segment] += rewrite_cost(piece, scan)
@@ -124,8 +125,8 @@ def _units(
 ) -> Iterator[RewriteUnit]:
     """The units of one new segment.
 
-    ``numbered`` is its number in the partition, and the indexes of its sources. ``folder`` is where
-    it is staged, or None.
+    ``numbered`` is the segment's number in the partition, and the indexes of the segments it
+    replaces. ``folder`` is the folder where it is staged; None measures only.
     """
     group, run = numbered
     plan, scans, spent = partition.plan, partition.scans, partition.transactions.spent
@@ -166,7 +167,7 @@ def _units(
 def _aborted_in(
     partition: ElectedPartition, run: tuple[int, ...]
 ) -> tuple[AbortedTransaction, ...]:
-    """The entries of a new segment's transaction index."""
+    """The entries of the transaction index of the segment that replaces ``run``."""
     log = partition.plan.log
     base_offset, end_offset = log.segments[run[0]].base_offset, log.segment_end(run[-1])
     return tuple(

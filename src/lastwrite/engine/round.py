@@ -3,11 +3,11 @@
     plan ──► scan ──► elect ──► rewrite ──► commit
          └─────────── compact ───────────┘
 
-The driver plans and commits. Scan, elect and rewrite are units of work that a runner sends to
-workers; ``one_stage`` joins the three. Partitions are processed in waves, which limits the memory
-of the driver and the size of the scratch folder, and lets the driver work while workers do. A
-partition that is damaged or fails leaves the wave; the others continue. ``partition`` defines the
-values between the steps.
+The driver plans and commits. Workers run the units of scan, elect and rewrite; ``one_stage``
+combines these three for small partitions. Partitions are processed in waves. Waves limit the memory
+of the driver and the size of the scratch folder, and let the driver plan and commit while workers
+run. A partition that is damaged or fails leaves the wave; the others continue. ``partition``
+defines the values between the steps.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from lastwrite.model.work import PendingResult
 from lastwrite.reports.compaction import STAGES, CompactionReport, PartitionReport
 from lastwrite.reports.settings import OverriddenSetting
 
-_WAVE_BYTES = 64 << 30  # at least; no wave gives a worker less than a gigabyte
+_WAVE_BYTES = 64 << 30  # size of a full wave; more if a worker would get less than 1 GiB
 _WAVE_PARTITIONS = 4096
-_FEW_PARTITIONS = 256  # enough for two workers in one stage, whose start costs 40 ms
+_FEW_PARTITIONS = 256  # per two workers; enough work for a stage, which costs 40 ms to start
 _NO_MORE: list[PartitionPlan | FinishedPartition] = []
 
 
 def run_round(context: Context, folders: Sequence[str]) -> CompactionReport:
-    """Compact the partitions in ``folders``, and report them in this order."""
+    """Compact the partitions in ``folders``. The reports are in the same order."""
     began = time.perf_counter()
     clock = _StageClock()
     tell_of_compiling(context.progress.note, context.system.scan_kernel)
@@ -67,7 +67,7 @@ def _waves(
     previous wave, since most of a commit waits for the disk.
     """
     begun: PendingResult[list[RewrittenPartition | FinishedPartition]] | None = None
-    quiet = replace(context, progress=NoProgress())  # for commits beside the workers' progress
+    quiet = replace(context, progress=NoProgress())  # commits run while workers report progress
     with _Commits(clock) as commits:
         try:
             for wave in chain(_planned(context, folders, clock, notes), [_NO_MORE]):
@@ -82,7 +82,7 @@ def _waves(
                 elif done:
                     yield _committed(context, done, clock)
                 if wave and begun is None:
-                    context.exchange.clear()  # of the wave before
+                    context.exchange.clear()  # the previous wave's scratch data
                     yield _committed(context, take_steps(context, wave, clock.of), clock)
             yield from commits.ended()
         finally:
@@ -100,7 +100,8 @@ def _committed(
 class _Commits:
     """A thread that commits one wave at a time.
 
-    Ctrl-C waits for it, because the locks on the partitions are released when this context ends.
+    Ctrl-C waits for a running commit, because the locks on the partitions are released when this
+    context ends.
     """
 
     def __init__(self, clock: _StageClock) -> None:
@@ -114,7 +115,7 @@ class _Commits:
         self._begun = self._thread.submit(commit, context, wave)
 
     def ended(self) -> Iterator[list[PartitionReport]]:
-        """Wait for the wave that was begun, if any, and yield its reports."""
+        """Wait for the running commit, if any, and yield its reports."""
         if self._begun is not None:
             with self._clock.of("commit"):
                 reports = self._begun.result()
@@ -142,8 +143,8 @@ def _planned(
     clock: _StageClock,
     notes: dict[tuple[str, str], OverriddenSetting],
 ) -> Iterator[list[PartitionPlan | FinishedPartition]]:
-    """Yield the waves, and add the given settings that have no effect to ``notes``, by topic and
-    name.
+    """Yield the planned waves. Adds the user's defaults that a topic overrides to ``notes``, by
+    topic and setting.
     """
     wave: list[PartitionPlan | FinishedPartition] = []
     size = 0
@@ -152,7 +153,8 @@ def _planned(
     for folder in folders:
         with clock.of("plan"):
             planned = plan_partition(context, folder, len(wave))
-            with contextlib.suppress(LogError, OSError):  # the partition's report has the error
+            # the error is already in the partition's report
+            with contextlib.suppress(LogError, OSError):
                 for note in context.system.outvoted(folder, context.options.config):
                     notes[note.topic, note.name] = note
         wave.append(planned)

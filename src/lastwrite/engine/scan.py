@@ -1,9 +1,9 @@
-"""Stage two, scan: check the batches of a piece, and emit a fingerprint for each keyed record.
+"""Step two, scan: check the batches of a piece, and emit an entry for each record with a key.
 
-A task takes pieces of one partition. It checks every batch's checksum while the batch is in the
-processor's cache, and visits every record once. The output is 16 bytes per keyed record, in blocks
-sorted by bucket, and one state byte per record. If many keys of a block repeat, the block's own
-losers are marked here and dropped from it.
+A task scans pieces of one partition. It checks every batch's checksum while the batch is in the
+processor's cache, and visits every record once. The output is one entry of 16 bytes per record with
+a key, in blocks sorted by bucket, and one state byte per record. If many keys repeat in a block,
+the records that lose within the block are marked here, and their entries are dropped.
 """
 
 from __future__ import annotations
@@ -42,31 +42,31 @@ from lastwrite.model.policy import Strategy
 from lastwrite.model.work import PieceScan, ScanRange, ScanUnit
 from lastwrite.storage.problems import problem_of
 
-_MOST_NOTES = 100  # per piece
-_SAMPLE_SHARE = 16  # one in so many buckets is a sample that shows whether a block's keys repeat
-_LEAST_SAMPLED = 4096  # entries; in a smaller block the sample would cost as much as the election
+_MOST_NOTES = 100  # problems reported per piece
+_SAMPLE_SHARE = 16  # 1/16 of the buckets is the sample that shows whether keys repeat in a block
+_LEAST_SAMPLED = 4096  # entries; in a smaller block, sampling would cost as much as electing
 
 
 class EntryBlock(NamedTuple):
-    """Entries of one piece, sorted by bucket, ready to be sent. Valid until the next block."""
+    """Entries of one piece, sorted by bucket. Valid until the next block is filled."""
 
     piece: int
     rows: UInt64Array
-    ends: np.ndarray  # uint32 per bucket
-    lengths: np.ndarray | None  # with exact comparison: uint32 per entry, and the keys
+    ends: np.ndarray  # uint32: end of each bucket, in rows
+    lengths: np.ndarray | None  # uint32 per entry: length of its key; None without exact comparison
     keys: ByteArray | None
 
 
 def scan(
     unit: ScanUnit, hand_on: Callable[[EntryBlock], None], buffers: Buffers | None = None
 ) -> Iterator[tuple[PieceScan, ByteArray]]:
-    """Scan the unit's pieces; yield each piece's result and states, valid until the next is
+    """Scan the unit's pieces. Yields the result and states of each piece, valid until the next is
     requested.
 
-    ``hand_on`` receives each block of entries as it fills. A cached scan replaces the scan of a
-    piece; its blocks are handed on too, or stay in their file. A piece that is damaged or of an
-    unsupported format yields a result with its problem, and the other pieces are still scanned.
-    ``buffers`` are shared by the units of a task.
+    ``hand_on`` receives each full block of entries. A cached scan replaces the scan of a piece: its
+    blocks are passed to ``hand_on``, or stay in their file. If a piece is damaged or has an
+    unsupported format, its result has a problem, and the other pieces are still scanned. The units
+    of a task share ``buffers``.
     """
     buffers = buffers or Buffers()
     worker = _Scanner(
@@ -107,7 +107,7 @@ class _Scanner:
         self._secret = secret_from(unit.secret)
         self.states: ByteArray = buffers.room("states", 1 << 18, np.uint8)
         self._columns = 3 if unit.policy.strategy.has_versions else 2
-        words = 4 if unit.exact else self._columns  # whole keys take about as much again
+        words = 4 if unit.exact else self._columns  # whole keys need about as much memory again
         self._hold(2 * unit.limits.block_entries // words)
         self._filled = 0
         self._follower = TransactionTracker()
@@ -115,7 +115,7 @@ class _Scanner:
         self._keys = _KeyBytes(len(self._entries)) if unit.exact else None
 
     def _hold(self, entries: int) -> None:
-        """Allocate the entries of a block, and a sorted copy."""
+        """Allocate arrays for the entries of a block and for their sorted copy."""
         self._entries: UInt64Array = self._buffers.room(
             "entries", entries, np.uint64, self._columns
         )
@@ -153,7 +153,7 @@ class _Scanner:
         if is_transactional:
             flag_aborted(table, self._unit.aborted)
         with located(piece.path, chunk.shift):
-            # Each batch is in one of the runs, whichever way it was decompressed.
+            # Together, the runs contain all batches of the table, in order.
             for run in steps("decompress", self._format.opened(buffer, table)):
                 is_all = run.last - run.first == len(table)
                 records = table["records"][run.first : run.last]
@@ -172,8 +172,8 @@ class _Scanner:
             self._follower.follow(table, states, first_record)
         are_live = chunk.fewest > 0 and not states.any()
         result.is_plain &= are_live and are_plain(chunk.fewest, chunk.flags)
-        # If all records are live and have keys, no batch changes by itself at any time, except one
-        # with a bad horizon.
+        # If all records have keys and values and none is aborted, only a batch with a bad horizon
+        # changes regardless of the election.
         if not are_live or chunk.flags & BAD_HORIZON:
             self._judge(table, states, piece.mtime_ns // 1_000_000, result)
 
@@ -187,7 +187,7 @@ class _Scanner:
     ) -> None:
         """Add the states and entries of the run's records.
 
-        ``numbered`` is the first record's number, and the number of records.
+        ``numbered`` is the ordinal of the run's first record, and the number of its records.
         """
         ordinal, in_run = numbered
         is_full = self._keys is not None and self._keys.is_full
@@ -197,7 +197,7 @@ class _Scanner:
                 self._hold(in_run)
         if ordinal + in_run > election.ORDINAL_MASK:
             raise CorruptLog("more than 2^32 records in one piece", int(table["origin"][run.first]))
-        # Not earlier: until a batch is decompressed its record count is unproven.
+        # Not earlier: a record count cannot be trusted before its batch is decompressed.
         self._reserve(ordinal + in_run)
         before = self._filled
         positions = None if self._keys is None else self._keys.room(len(self._entries))
@@ -237,7 +237,7 @@ class _Scanner:
     def _find_border(
         self, run: BatchRun, table: BatchTable, ordinal: int, result: PieceScan
     ) -> None:
-        """Move ``dirty_from`` past the run's records that are below the first dirty offset."""
+        """Advance ``dirty_from`` over the run's records below the first dirty offset."""
         border = self._unit.first_dirty
         first, last = run.first, run.last
         if int(table["base_offset"][first]) >= border:
@@ -284,7 +284,9 @@ class _Scanner:
             self.states = grown
 
     def _flush(self, result: PieceScan) -> None:
-        """Sort the entries by bucket, mark losers if many keys repeat, and hand the block on."""
+        """Sort the entries by bucket, mark losers if many keys repeat, and pass the block to
+        ``hand_on``.
+        """
         count, self._filled = self._filled, 0
         if not count:
             return
@@ -298,7 +300,8 @@ class _Scanner:
                 election.partition_order(self._entries, count, self._unit.bits, order, ends)
                 np.take(self._entries, order, axis=0, out=rows)
                 lengths, keys = self._keys.ordered(order)
-            # With EVENT_TIME a key's records may only be compared in the log's order.
+            # With EVENT_TIME the records of a key must be compared in the log's order, across
+            # blocks.
             if self._unit.thins and self._unit.policy.strategy is not Strategy.EVENT_TIME:
                 rows, lengths, keys = self._thin(rows, ends, lengths, keys, result)
         result.keyed += count
@@ -312,10 +315,10 @@ class _Scanner:
         keys: ByteArray | None,
         result: PieceScan,
     ) -> tuple[UInt64Array, np.ndarray | None, ByteArray | None]:
-        """Drop the block's own losers if many keys repeat.
+        """Mark and drop the records that lose within the block, if many keys repeat.
 
-        A small block is always thinned. Otherwise a sample of the buckets, or one overfull bucket,
-        decides.
+        This is always done for a small block, or if a bucket is overfull. Otherwise a sample of the
+        buckets decides.
         """
         buckets = len(ends)
         sample = max(1, buckets // _SAMPLE_SHARE)
@@ -350,8 +353,8 @@ class _Scanner:
         keys: ByteArray,
         result: PieceScan,
     ) -> tuple[int, np.ndarray]:
-        """The winners' count and the losers' ordinals in the block's first buckets, one per item of
-        ``ends``.
+        """The number of winners and the losers' ordinals in the block's first ``len(ends)``
+        buckets.
         """
         winners, losers = losers_among(
             [rows.ctypes.data],
@@ -378,7 +381,7 @@ class _KeyBytes:
 
     @property
     def is_full(self) -> bool:
-        """Whether the key bytes exceed the limit, so that the block should be handed on."""
+        """Whether the key bytes exceed the limit, so that the block must be flushed."""
         return self._size > self._limit
 
     def room(self, entries: int) -> Int64Array:
@@ -389,7 +392,7 @@ class _KeyBytes:
         return self._place
 
     def take(self, plain: ByteArray, first: int, last: int) -> None:
-        """Copy the keys of entries ``first`` to ``last`` from the run's bytes."""
+        """Copy the keys of entries ``first`` to ``last`` (exclusive) from ``plain``."""
         starts, lengths = map(np.ascontiguousarray, self._place[first:last].T)
         ends = np.cumsum(lengths)
         self._lengths[first:last] = lengths
@@ -401,7 +404,7 @@ class _KeyBytes:
         self._size += total
 
     def ordered(self, order: Int64Array) -> tuple[np.ndarray, ByteArray]:
-        """The lengths and key bytes in the order of a sorted block; they are then dropped here."""
+        """Return the key lengths and key bytes in the row order ``order``, and forget them."""
         lengths = self._lengths[: len(order)][order]
         whole = np.concatenate(self._parts) if self._parts else np.empty(0, dtype=np.uint8)
         self._parts = []

@@ -1,6 +1,6 @@
-"""Step two, scan, on the driver: make the units, and combine their results by partition.
+"""Step two, scan, on the driver: create the units, and combine their results by partition.
 
-``engine.scan`` is the workers' side.
+``engine.scan`` runs on the workers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LEAST_TASK_BYTES = 8 << 20
 def scan_partitions(
     context: Context, plans: Sequence[PartitionPlan]
 ) -> list[ScannedPartition | FinishedPartition]:
-    """Scan all pieces, and end partitions that are damaged or have too many records without a key."""
+    """Scan all pieces. Finishes partitions with damage or with too many records without a key."""
     wave = scan_pieces(context, plans)
     return advance(wave, lambda open: [_count_records(context, each) for each in open])
 
@@ -44,11 +44,14 @@ def scan_partitions(
 def scan_pieces(
     context: Context, plans: Sequence[PartitionPlan]
 ) -> list[ScannedPartition | FinishedPartition]:
-    """Scan all pieces, and end partitions that are damaged or contradict themselves."""
+    """Scan all pieces. Finishes partitions that are damaged or whose transaction markers are
+    inconsistent.
+    """
     wave = _scan_once(context, plans)
     if any(_contradicts(each) for each in wave):
-        # A transaction index contradicts its log, which is right: scan again with the log's
-        # transactions. All are scanned again, since an exchange holds the entries of one scan.
+        # A transaction index disagrees with its log, and the log is right: scan again with the
+        # transactions in the log. All partitions are scanned again, since an exchange has the
+        # entries of one scan only.
         wave = advance(wave, lambda open: _scan_by_log(context, open))
     return wave
 
@@ -62,7 +65,9 @@ def _contradicts(partition: ScannedPartition | FinishedPartition) -> bool:
 def _scan_by_log(
     context: Context, partitions: Sequence[ScannedPartition]
 ) -> list[ScannedPartition | FinishedPartition]:
-    """Scan again, with the aborted transactions that the logs themselves contain."""
+    """Scan again. Where an index was wrong, the aborted transactions are taken from the log's
+    markers.
+    """
     plans: list[PartitionPlan | FinishedPartition] = []
     for each in partitions:
         plan = each.plan
@@ -130,8 +135,11 @@ def scan_unit(context: Context, plan: PartitionPlan, pieces: Sequence[ScanRange]
 
 
 def policy_of(policy: Policy, pieces: Sequence[ScanRange]) -> Policy:
-    """The policy reduced to ``pieces``: most of many producers wrote their last batch elsewhere."""
-    if not pieces or not len(policy.last_offsets):  # a group of empty segments, or no producers
+    """The policy, with only the producers whose last batch is in ``pieces``. This keeps units
+    small.
+    """
+    # ``pieces`` is empty for a group of empty segments
+    if not pieces or not len(policy.last_offsets):
         return policy
     low, high = np.searchsorted(
         policy.last_offsets, (pieces[0].lowest_offset, pieces[-1].end_offset)
@@ -142,7 +150,7 @@ def policy_of(policy: Policy, pieces: Sequence[ScanRange]) -> Policy:
 def _scanned(
     plan: PartitionPlan, scans: Sequence[PieceScan], error: Exception | None, remedy: str
 ) -> ScannedPartition | FinishedPartition:
-    """The partition with its scans, ended if a piece is damaged or of an unsupported format."""
+    """The partition with its scans; finished if a piece is damaged or has an unsupported format."""
     problems = [*_falling_offsets(plan.pieces, scans, remedy)]
     problems += [scan.problem for scan in scans if scan.problem is not None]
     damage = [problem for problem in problems if problem.kind is ProblemKind.DAMAGED]
@@ -169,8 +177,8 @@ def _scanned(
 def _falling_offsets(
     pieces: Sequence[ScanRange], scans: Sequence[PieceScan], remedy: str
 ) -> Iterator[Problem]:
-    """Yield the pieces whose offsets do not continue above the piece before, which no single scan
-    sees.
+    """Yield a problem for each piece whose offsets do not continue above those of the previous
+    piece. The scan of a single piece cannot detect this.
     """
     for (piece, scan), (following, later) in pairwise(zip(pieces, scans, strict=False)):
         if piece.segment == following.segment and 0 <= later.first_offset < scan.next_offset:
@@ -186,7 +194,7 @@ def _falling_offsets(
 def _count_records(
     context: Context, partition: ScannedPartition
 ) -> ScannedPartition | FinishedPartition:
-    """Add the record counts to the report, and end the partition if too many have no key."""
+    """Add the record counts to the report. Finishes the partition if too many have no key."""
     plan = partition.plan
     records = sum(scan.records for scan in partition.scans)
     report = structs.replace(partition.report, records_before=records, records_after=records)

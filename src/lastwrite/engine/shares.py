@@ -1,4 +1,4 @@
-"""The distribution of rewriting over the workers."""
+"""The distribution of rewrite work over the workers."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from lastwrite.model.work import PieceScan, ScanRange
 
 _LEAST_PART_BYTES = 8 << 20
-# How far the busiest worker may exceed its share before a segment is cut. Cutting costs something
-# too: one processor reads and writes the parts once more to join them.
+# How far the busiest worker may exceed its share before a segment is split. Splitting costs
+# something too: one process reads and writes the parts again to join them.
 _UNEVEN = 1.1
 
 
 def rewrite_cost(piece: ScanRange, scan: PieceScan) -> int:
     """The cost of rewriting a piece, in bytes read.
 
-    A byte that stays costs two and a half bytes more than one that is dropped. It is compressed or
-    written, while a batch that is dropped whole is not even decompressed. Later segments keep more.
+    A byte that stays costs 2.5 bytes more than one that is dropped. It is compressed and written,
+    while a batch that loses all records is not even decompressed.
     """
     left = scan.records - scan.losers
     return piece.bytes + piece.bytes * 5 * left // (2 * max(1, scan.records))
@@ -26,19 +26,19 @@ def rewrite_cost(piece: ScanRange, scan: PieceScan) -> int:
 class Shares:
     """Shares of about equal rewriting cost, one per worker.
 
-    ``costs`` has the cost of each new segment. If whole segments give shares that are equal enough,
-    none is cut. Otherwise shares are filled one after the other. A segment across the end of a
-    share is cut there, at the next piece, and its parts are joined later. The end of a segment
-    fills up a share, since all but its first part are copied when they are joined.
+    ``costs`` has the cost of each new segment. If whole segments give nearly equal shares, none is
+    split. Otherwise shares are filled one after another. A segment that crosses the end of a share
+    is split there, at a piece, and its parts are joined later. Shares are filled from a segment's
+    end, because joining copies all parts except the first.
     """
 
     def __init__(self, costs: Sequence[int], workers: int) -> None:
         self._share = max(1.0, sum(costs) / workers)
         self._cuts = _longest(costs, workers) > _UNEVEN * self._share
-        self._filled = 0.0  # of the current share
+        self._filled = 0.0  # cost in the current share so far
 
     def take(self, costs: Mapping[ScanRange, int], may_cut: bool) -> list[list[ScanRange]]:
-        """The pieces of the next new segment, whose costs are given, in one list per part."""
+        """Divide the pieces of the next new segment, given with their costs, into parts."""
         may_cut = may_cut and self._cuts
         parts: list[list[ScanRange]] = [[]]
         left = sum(piece.bytes for piece in costs)
@@ -59,7 +59,7 @@ class Shares:
 
 
 def _longest(costs: Sequence[int], workers: int) -> int:
-    """The load of the busiest worker if each takes the costliest segment that is left."""
+    """The load of the busiest worker if each free worker gets the costliest remaining segment."""
     loads = [0] * workers
     for cost in sorted(costs, reverse=True):
         heapq.heapreplace(loads, loads[0] + cost)

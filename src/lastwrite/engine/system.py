@@ -1,8 +1,8 @@
-"""The interface of a system to the engine: its layout, its rules, its store and its format.
+"""The interface between the engine and a system: its layout, rules, store and format.
 
-The steps use these classes and name no system. A new system is a package beside ``kafka`` and a
-name in ``commands/systems.py``. The package's ``system.py`` defines a ``System`` under its name in
-capitals. It defines only what differs; these base classes implement what most systems share.
+The steps of a round depend only on these classes. A new system is a package beside ``kafka`` and an
+entry in ``commands/systems.py``. Its ``system.py`` defines a ``System`` object, named after the
+package in capitals. The base classes implement what most systems share.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from lastwrite.storage.throttle import Spend
 class Format(Protocol):
     """Converts between bytes and columns; ``kafka.format.chunk`` documents each method."""
 
-    cut_remedy: str  # the remedy if no batch begins or ends at a position that an index names
+    cut_remedy: str  # remedy if an index has a position where no batch begins or ends
     damage_remedy: str  # the remedy if a file of records is damaged
 
     def split(
@@ -96,34 +96,34 @@ class Decision:
     """The decision of a system's rules on one partition, before its records are read."""
 
     first_dirty: int
-    end: int  # exclusive; segments whose base is at or above it are not cleaned
+    end: int  # end offset, exclusive; segments with a base at or above it are not cleaned
     dirty_ratio: float
-    reason: str | None  # why it is skipped; None if it is cleaned
+    reason: str | None  # why the partition is skipped; None if it is cleaned
     policy: Policy
-    remedy: str | None = None  # what to configure so that it is cleaned
-    # the only reason is that too little is dirty: a round for expired deletes can run
+    remedy: str | None = None  # the setting that would make it due
+    # whether too little is dirty is the only reason, so a round for expired deletes can run
     is_at_rest: bool = False
-    # why the daemon skips it, though a round on request would run
+    # why the daemon skips the partition, although a round on request would run
     waits: str | None = None
-    elect_from: int = 0  # earlier rounds compared the records below it with each other
+    elect_from: int = 0  # offset below which earlier rounds compared the records with each other
     compacts: bool = True  # False if only expired segments are deleted
     cleanable_bytes: int = 0
-    overdue_ms: int = 0  # how long it has waited beyond its limit
+    overdue_ms: int = 0  # time by which the partition has exceeded its maximum lag
     index_interval_bytes: int = 4096
-    # share of the records in range: if more have no key, nothing is cleaned
+    # largest share of records without a key; with more, nothing is cleaned
     max_keyless_ratio: float = 1.0
-    held_for: tuple[BlockingGroup, ...] = ()  # the readers for which the policy holds deletes
+    held_for: tuple[BlockingGroup, ...] = ()  # consumer groups for which the policy holds deletes
 
 
 class IndexChecker(Protocol):
     """Compares a piece's index entries with the actual batches."""
 
     def check(self, table: BatchTable, shift: int) -> None:
-        """Check the next batches; ``shift`` is added to their origins to get file positions."""
+        """Check the next batches. ``shift`` plus a batch's origin is its file position."""
         ...
 
     def ends(self) -> None:
-        """The piece has no more batches."""
+        """Called after the last batch of the piece."""
         ...
 
 
@@ -139,20 +139,20 @@ class SegmentAppender(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CommitPlan:
-    """The new content of a log, or of its copy: ``log`` with each of ``made`` in place of its
-    ``sources``.
+    """The new content of a log, or of its copy: ``log``, with the segments in ``sources`` replaced
+    by those in ``made``.
     """
 
     log: PartitionLog
     sources: Sequence[Sequence[Segment]] = ()
     made: Sequence[SegmentOutput] = ()
-    first_dirty: int | None = None  # None means that it stays as it is
-    retention: Retention | None = None  # a copy leaves out the segments that it deletes
-    policy: Policy | None = None  # the policy that judged its records; None if there was no round
-    # the entries of the transaction indexes of ``made``
+    first_dirty: int | None = None  # new first dirty offset; None keeps the old one
+    retention: Retention | None = None  # a copy omits the segments that retention deletes
+    policy: Policy | None = None  # policy of the round; None if there was no round
+    # transaction index entries of the segments in ``made``
     aborted: Sequence[AbortedTransaction] = ()
-    # The scans of an archive's segments, by base offset. None drops the known scan; a segment that
-    # is absent keeps its scan.
+    # In an archive: the stored scans to list in the manifest, by base offset. None removes the scan
+    # of a segment; a segment that is absent keeps its scan.
     kept: Mapping[int, KeptScan | None] = field(default_factory=dict)
 
 
@@ -161,12 +161,12 @@ class SegmentParts:
     """The staged parts of one new segment, and the arguments for joining them."""
 
     log: PartitionLog
-    sources: Sequence[Segment]  # the segments that it replaces
+    sources: Sequence[Segment]  # segments that the new segment replaces
     parts: Sequence[SegmentOutput]
-    folder: str  # where the whole segment is staged
+    folder: str  # folder in which the joined segment is staged
     index_interval_bytes: int
     limits: Limits
-    aborted: Sequence[AbortedTransaction]  # the entries of its transaction index
+    aborted: Sequence[AbortedTransaction]  # transaction index entries of the new segment
 
     @property
     def base_offset(self) -> int:
@@ -178,10 +178,10 @@ class SegmentParts:
 
 
 class Rules(ABC):
-    """The settings' effect on a partition."""
+    """The rules of a system: what its settings mean for a partition."""
 
-    no_retention: str = ""  # why nothing expires
-    no_deletes: str = ""  # why no delete is kept to be dropped later
+    no_retention: str = ""  # why nothing expires in this system
+    no_deletes: str = ""  # why deletes are not kept until a horizon in this system
 
     @abstractmethod
     def decide(
@@ -199,11 +199,11 @@ class Rules(ABC):
     ) -> list[list[int]]:
         """The indexes of the segments below ``end``, in groups that may each become one segment.
 
-        A group becomes more than one segment if one is not enough.
+        If one segment cannot contain the group, it becomes several.
         """
 
     def expired(self, log: PartitionLog, config: Config, now_ms: int) -> Retention:
-        """The part of ``log`` that retention deletes; by default nothing."""
+        """The segments of ``log`` that retention deletes; by default none."""
         return Retention(
             segments=(),
             rolls=False,
@@ -215,10 +215,9 @@ class Rules(ABC):
     def backlog(
         self, log: PartitionLog, horizon: int, config: Config, now_ms: int
     ) -> Backlog | None:
-        """The bytes of the log that compaction leaves in place, when all below ``horizon`` is
-        compacted.
+        """The segments that compaction leaves in place, divided at ``horizon``.
 
-        None, the default, means that compaction changes the log itself.
+        None, the default, means that compaction replaces segments of the log itself.
         """
         return None
 
@@ -226,15 +225,15 @@ class Rules(ABC):
 class LogStore(ABC):
     """Reads, writes and commits a partition."""
 
-    offset_span: int  # the largest distance of an offset from its segment's base
-    joins_parts: bool = True  # whether a new segment may be written in parts that are joined
-    keeps_scans: bool = False  # whether scans may be kept beside the log
-    # whether recovery finishes an interrupted commit; if not, it undoes it
+    offset_span: int  # largest distance of an offset from its segment's base
+    joins_parts: bool = True  # whether several tasks may write parts of a segment
+    keeps_scans: bool = False  # whether scans may be stored beside the log
+    # whether recovery finishes an interrupted commit; otherwise it is undone
     recover_finishes: bool = False
-    # whether a round makes one segment of all that it cleans, changed or not
+    # whether a round writes everything that it cleans as one segment
     makes_one_segment: bool = False
     damage_remedy: str  # the remedy if a file of records is damaged
-    # whether ``compact`` with ``to`` works on a log that a broker has open
+    # whether ``compact --to`` accepts a log that a broker has open
     copies_beside_a_broker: bool = True
 
     @abstractmethod
@@ -243,7 +242,7 @@ class LogStore(ABC):
 
     @abstractmethod
     def recover(self, folder: str, /) -> None:
-        """Finish or undo what a crash interrupted."""
+        """Finish or undo a commit that a crash interrupted."""
 
     @abstractmethod
     def refuse_unwritable(self, log: PartitionLog, end: int, /) -> None:
@@ -255,7 +254,9 @@ class LogStore(ABC):
 
     @abstractmethod
     def read(self, folder: str, spend: Spend | None = None, /) -> PartitionLog:
-        """Read the log; ``spend`` is called with the bytes of records that are read for that."""
+        """Read the log's segments and bounds. Calls ``spend`` with the number of record bytes that
+        are read.
+        """
 
     def read_below(self, folder: str, end: int, /) -> PartitionLog:
         """Read a log that a broker has open as if it ended at offset ``end``."""
@@ -266,22 +267,22 @@ class LogStore(ABC):
         return log
 
     def check_unmoved(self, log: PartitionLog, /) -> None:
-        """Check that a log that a broker has open is still as it was read.
+        """Check that a log that a broker has open has not changed since it was read.
 
         Raises:
-            CommitConflict: the broker has changed it since.
+            CommitConflict: the broker has changed the log.
         """
         return None
 
     @abstractmethod
     def cut(self, log: PartitionLog, segment: int, piece_bytes: int, /) -> list[int]:
-        """The positions in the file at which a segment may be cut into pieces, its own two ends
-        included.
+        """The positions at which a segment is split into pieces of about ``piece_bytes``, including
+        its start and end.
         """
 
     def aborted_by_log(self, log: PartitionLog, /) -> tuple[AbortedTransaction, ...]:
-        """The aborted transactions according to the log itself, if its transaction index
-        contradicts it.
+        """The aborted transactions according to the log's markers. Used if its transaction index is
+        wrong.
         """
         return log.aborted
 
@@ -293,7 +294,7 @@ class LogStore(ABC):
 
     @abstractmethod
     def appender(self, base_offset: int, unit: RewriteUnit, /) -> SegmentAppender:
-        """A writer of a new segment of the unit, from this offset on.
+        """Return a writer for a new segment of ``unit`` that starts at ``base_offset``.
 
         It writes no indexes if the unit is one of several parts.
         """
@@ -305,8 +306,8 @@ class LogStore(ABC):
         """
 
     def untouched(self, folders: Sequence[str], to: str | None, /) -> list[UntouchedFile]:
-        """The files beside the logs in ``folders``, which a round leaves as they are; those that
-        the copy at ``to`` lacks, where one is made. Archives have none.
+        """The files beside the logs in ``folders`` that a round does not change. With ``to``, the
+        files that the copy does not have. Archives have no such files.
 
         Raises:
             LogError: a folder cannot be listed.
@@ -314,30 +315,26 @@ class LogStore(ABC):
         return []
 
     def archive_of(self, folder: str, to: str | None = None, /) -> str | None:
-        """The archive to which a round writes a partition. None, the default, means that it does
-        not.
-        """
+        """The archive to which a round writes the partition; by default None."""
         return None
 
     def starts_writing(self, log: PartitionLog, to: str | None, /) -> bool:
-        """Whether ``begin_writing`` must be called before anything of the log is staged; by default
-        not.
+        """Whether ``begin_writing`` must be called before a segment of the log is staged; by
+        default not.
         """
         return False
 
     def begin_writing(self, logs: Sequence[PartitionLog], to: str | None, /) -> None:
-        """Prepare all these logs together, on the driver, before anything of them is staged."""
+        """Prepare the logs for writing. Called once on the driver, before any segment is staged."""
         raise NotImplementedError
 
     def join_parts(self, parts: SegmentParts, /) -> SegmentOutput:
-        """Join the parts to one segment; by default there is one part, which is the segment
-        already.
-        """
+        """Join the parts into one segment. By default there is one part, the segment itself."""
         (whole,) = parts.parts
         return whole
 
     def discard(self, part: SegmentOutput, /) -> None:
-        """Remove the staged files."""
+        """Delete the staged files of ``part``."""
         for new in (part, *part.further):
             remove_staged(new.paths)
 
@@ -345,19 +342,21 @@ class LogStore(ABC):
     def swap(self, wave: Sequence[CommitPlan], /) -> list[LogError | OSError | None]:
         """Swap new segments in, and return an error or None for each log.
 
-        After a crash before ``tidy``, ``recover`` finishes the swap.
+        After a crash before ``delete_replaced``, ``recover`` finishes the swap.
         """
 
     def record(self, root: str, first_dirty: Mapping[TopicPartition, int], /) -> None:
-        """Set the checkpoints of partitions of ``root`` that were swapped, all at once.
+        """Write the checkpoint of ``root`` for all partitions in ``first_dirty`` at once.
 
-        By default ``swap`` does this.
+        By default nothing: ``swap`` has stored the first dirty offsets.
         """
         return None
 
     @abstractmethod
     def delete_replaced(self, logs: Sequence[PartitionLog], /) -> list[LogError | OSError | None]:
-        """Remove the remains of ``swap``, after ``record``; return an error or None for each log."""
+        """Delete the segments that ``swap`` replaced, after ``record``. Returns an error or None
+        for each log.
+        """
 
     @abstractmethod
     def publish_copies(
@@ -366,29 +365,30 @@ class LogStore(ABC):
         """Publish copies below ``to``, and return an error or None for each copy."""
 
     def segment_path(self, log: PartitionLog, base_offset: int, /) -> str:
-        """The path of the segment, now or after the round is committed."""
+        """The path of the segment with ``base_offset``, now or after the commit."""
         return log.path_of(base_offset)
 
     def retain(
         self, wave: Sequence[tuple[PartitionLog, Retention]], /
     ) -> list[LogError | OSError | None]:
-        """Delete the segments that the retentions name, and return an error or None for each log.
+        """Delete the expired segments in each retention, and return an error or None for each log.
 
-        By default there are none.
+        By default nothing expires.
         """
         return [None] * len(wave)
 
 
 class System(PartitionLocator, SystemSettings, Rules, LogStore):
-    """One system's part in every step, and in the commands around a round."""
+    """A system: its part in every step of a round, and in the commands around it."""
 
     name: str
-    scan_kernel: str  # the largest kernel that only a scan needs: see ``kernel_cache.is_compiled``
-    notes: QuarantineFile  # where the daemon stores what it has set aside
-    look_ms: int = 15_000  # how long the daemon waits if nothing is due, by default
+    # name of the largest kernel that only a scan uses; see ``kernel_cache.is_compiled``
+    scan_kernel: str
+    notes: QuarantineFile  # the file in which the daemon stores set-aside partitions
+    look_ms: int = 15_000  # default time that the daemon waits if no round is due
 
 
 def system_named(name: str) -> System:
-    """The system of that name, which must exist; its module is imported at the first call."""
+    """Return the system ``name``, which must exist. The first call imports its module."""
     system: System = getattr(import_module(f"lastwrite.{name}.system"), name.upper())
     return system

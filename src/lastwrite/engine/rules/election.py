@@ -1,25 +1,27 @@
-"""Find the last write of every key: entries into buckets, buckets into winners.
+"""Find the last write of every key: sort entries into buckets, and elect in each bucket.
 
 The smallest case: the log holds ``a@0 b@1 a@2``. Read it from its end. The first record seen with a
 key is its last write: ``a@2`` wins, ``b@1`` wins, and ``a@0`` loses, because its key was seen. So a
-set is enough where others keep a map. Nothing is ever updated, and offsets need not be stored.
+set of keys is enough, where Kafka keeps a map of offsets. Its entries are never updated.
 
-An *entry* is two uint64. The first is a fingerprint lane; the second is 32 bits of the other lane
-above the record's ordinal in its piece. The top bits of the first lane choose an entry's bucket. So
-all entries of a key are in one bucket, and a bucket's set fits the processor's cache. Inside a
-bucket, entries keep the log's order.
+An *entry* is two uint64. The first is one lane of the key's fingerprint. The second has 32 bits of
+the other lane in its high half, and the record's ordinal in its piece in its low half. The top bits
+of the first lane choose the entry's bucket. All entries of a key are therefore in one bucket, and a
+bucket's set fits the processor's cache. Inside a bucket, entries keep the log's order.
 
 *Clean* records (below the first dirty offset) were compared with each other in earlier rounds. As
-in Kafka, they are looked up and never entered. In a piece they are the records below an ordinal.
+in Kafka, their keys are looked up in the set but not added. In each piece, the clean records are
+those below one ordinal.
 
 With a strategy other than the offset, an entry has a third word, the record's version. If the
-greatest version wins, and the latest of equals (KIP-280), the method is the same. With
-``Strategy.EVENT_TIME`` times decide, and a delete resets its key's time. So the order of a key's
-records matters, and ``fold`` reads from the log's start.
+greatest version wins, and the latest of equal versions (KIP-280), the method is the same. With
+``Strategy.EVENT_TIME`` a delete resets its key's time, so the order of a key's records matters.
+``fold`` therefore reads from the log's start.
 
-With ``exact`` the whole keys travel beside the entries, and equal fingerprints are compared by key.
+With ``exact`` the whole keys are stored beside the entries, and entries with equal fingerprints are
+compared by key.
 
-Entries are not copied: ``elect`` takes their addresses, in a mapped file or an array.
+Entries are not copied: ``elect`` gets their addresses in a mapped file or an array.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, assignment"
 
@@ -45,14 +47,15 @@ ENTRY_BYTES = 16  # 24 with a version
 _ENTRIES_A_BUCKET = 16_384  # a table of 32,768 slots of 16 bytes is half of a second-level cache
 _MOST_BITS = 16
 
-# the part of an entry's second word that is the record's ordinal in its piece
+# mask of the record's ordinal in an entry's second word
 ORDINAL_MASK = 0xFFFFFFFF
 
-# The words of a slot of the set. The last two exist only with a version or whole keys.
+# The words of a slot of the set. The last two exist only if entries have versions or whole keys.
 _LANE = 0  # the first fingerprint lane; 0 if the slot is free
 _OTHER_LANE = 1
-_ROW = 2  # the row of the entry that has the key, counted through all blocks
-_HOLDER = 3  # its block; with groups, the record's group; in ``fold`` 1 + its block, or 0
+_ROW = 2  # row of the entry that holds the key, counted over all blocks
+# block of that entry; with groups, its group; in ``fold``, its block + 1, or 0 for none
+_HOLDER = 3
 
 # The byte positions of an entry's words.
 _SECOND_AT = 8
@@ -60,7 +63,7 @@ _VERSION_AT = 16
 
 
 def bucket_bits(entries: int) -> int:
-    """The number of top bits that choose the bucket, for about ``entries`` entries.
+    """The number of bits that choose the bucket, for about ``entries`` entries.
 
     There are 2**bits buckets.
     """
@@ -102,8 +105,8 @@ def partition(entries, count, bits, out, ends):
 
 @njit(cache=True, nogil=True)
 def partition_order(entries, count, bits, order, ends):
-    """Write the order that ``partition`` would produce to ``order``: for entries with keys beside
-    them.
+    """Write the row order that ``partition`` would produce to ``order``. Used for entries with
+    whole keys.
     """
     shift = _begin_buckets(entries, count, bits, ends)
     for i in range(count):
@@ -139,7 +142,7 @@ def table_slots(entries):
 
 
 def first_rows(ends: np.ndarray) -> Int64Array:
-    """For each block, the number of entries that the blocks before it have in these buckets."""
+    """For each block, the number of entries in the blocks before it."""
     return np.array([0, *accumulate(ends[:-1, -1].tolist())], dtype=np.int64)
 
 
@@ -172,20 +175,20 @@ def elect(
     """Find the losers in some buckets of one partition, and return the number of winners.
 
     ``rows_at[k]`` is the address of block ``k``'s entries in these buckets, ``columns`` words each.
-    Its bucket ``b`` ends at ``ends[k, b]``, counted from that address. ``first_row`` is
+    ``ends[k, b]`` is the end of its bucket ``b``, in rows from that address. ``first_row`` is
     ``first_rows(ends)``. Blocks are ordered from the log's oldest to its newest. Entries of block
     ``k`` below ordinal ``dirty_from[k]`` are clean. ``table`` is scratch: see ``new_table``.
-    ``key_at`` has the position of each entry's key in ``keys``, counted through all blocks, and one
-    position more at the end. It is empty if fingerprints are enough.
+    ``key_at`` has the position in ``keys`` of each entry's key, over all blocks, and the end of the
+    last key. It is empty if fingerprints are compared only.
 
-    With ``has_groups`` some records are parts of a larger record, whose position is that of its
-    last part. A version is then a number that the parts of one record share, 0 for none. All parts
-    but the last have the bit IN_GROUP. Such a part never wins: the earlier record keeps the key
-    until the last part arrives. It loses if a later record has its key, unless that record is its
-    own last part.
+    With ``has_groups`` some records are parts of a larger record, which counts at the offset of its
+    last part. The version is then a group number that the parts share, 0 for none. All parts but
+    the last have the bit IN_GROUP. Such a part never wins: until the last part, an earlier record
+    holds the key. The part loses if a later record has its key, unless that record is the last part
+    of its group.
 
-    ``lost`` (uint32, one row per entry) receives the losers' ordinals: ``losers[k]`` of block
-    ``k``, from the row of its first entry on. ``losers`` must be 0 before the call.
+    ``lost`` (uint32, one row per entry) receives the losers' ordinals. Those of block ``k`` start
+    at ``first_row[k]``; ``losers[k]`` is their number. ``losers`` must be 0 before the call.
     """
     winners = 0
     exact = len(key_at) > 0
@@ -219,8 +222,8 @@ def elect(
                 version = load64(rows, i * stride + _VERSION_AT) if columns > 2 else np.uint64(0)
                 group = version & ~np.uint64(IN_GROUP)
                 if has_groups and version & np.uint64(IN_GROUP) != 0:
-                    # No record of its key follows, or only its own last part: it neither wins nor
-                    # loses.
+                    # No later record has its key, or only the last part of its group: the part
+                    # neither wins nor loses.
                     if not seen or (group != 0 and group == table[slot, _HOLDER]):
                         continue
                 if not seen:
@@ -253,15 +256,15 @@ def elect(
 
 @njit(cache=True, nogil=True)
 def fold(rows_at, columns, ends, first_row, dirty_from, lost, losers, table, key_at, keys):
-    """Elect by event time: compare a key's records in the log's order, clean ones too.
+    """Elect by event time: compare all records of a key, clean ones too, in the log's order.
 
     The arguments are those of ``elect``. A version is ``time << TIME_SHIFT`` with the bits
-    ``IS_SINGLE`` and ``IS_DELETE``. A record is *newer* if its key has no time, or an earlier time,
-    or the same time and the record is not in a batch. A newer record with a value takes the key,
-    and the record that had the key loses. After a newer delete no record has the key and its time
-    is forgotten, so a later record with an earlier time can take it. A record that is not newer
-    loses, also if it is a delete. A newer delete neither wins nor loses: its verdict depends on
-    being a delete. So no two records of a key may be compared out of order.
+    ``IS_SINGLE`` and ``IS_DELETE``. Each key has a current record, or none. A record is *newer* if
+    there is none, or if that record has an earlier time, or the same time and the new record is not
+    in a batch. A newer record with a value becomes the current record, and the previous one loses.
+    After a newer delete there is no current record, so a later record with an earlier time can win.
+    A record that is not newer loses, even a delete. A newer delete neither wins nor loses:
+    ``verdict`` decides on it.
 
     Source: Pulsar 4.2.4 EventTimeOrderCompactor; docs/formats/pulsar-compaction.md, "Event time".
     """
@@ -358,7 +361,7 @@ def drop_losers(rows, ends, states):
 
 @njit(cache=True, nogil=True)
 def gather(source, starts, lengths, out):
-    """Copy byte ranges to ``out``, one behind the other: for exact comparison, whole keys."""
+    """Copy byte ranges of ``source`` to ``out``, one after another. Used for whole keys."""
     at = 0
     for i in range(len(starts)):
         start = starts[i]

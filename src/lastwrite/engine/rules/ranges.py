@@ -1,18 +1,17 @@
-"""Which offsets a round may clean, whether the round is due, and if not, why.
+"""The offsets that a round may clean, and whether the round is due or why not.
 
-A log has the segments 0, 10, 20 and the active 30, and was cleaned up to offset 10. The *clean*
-part is segment 0. The *dirty* part starts at offset 10, the *first dirty offset*, which a
-checkpoint stores. A round reads the keys of the dirty part and rewrites everything up to its end,
-the *first uncleanable offset*. The lowest of these limits determines that end:
+For example, a log has the segments 0, 10 and 20 and the active segment 30, and was cleaned up to
+offset 10. The *clean* part is segment 0. The *dirty* part starts at offset 10, the *first dirty
+offset*, which a checkpoint stores. A round reads the keys of the dirty part and rewrites everything
+up to its end, the *first uncleanable offset*. The lowest of these limits determines that end:
 
 - the high watermark: nothing that is not replicated is touched;
-- the first offset of the earliest transaction that is open, or whose marker is not replicated;
+- the first offset of the earliest transaction that is open or whose marker is not replicated;
 - the active segment, since a broker appends to it;
 - ``min.compaction.lag.ms``: the first closed segment with a record younger than that.
 
-The end is rounded down to a segment's base, because segments are cleaned whole. The first dirty
-offset is not rounded. If it is inside a segment, that segment's bytes count as clean *and* as
-cleanable.
+The end is rounded down to a segment's base, because a round cleans whole segments. The first dirty
+offset is not rounded. If it is inside a segment, that segment counts as clean *and* as cleanable.
 
 A round is due if the cleanable share of the bytes is *above* ``min.cleanable.dirty.ratio``, or if
 the oldest closed dirty segment has waited longer than ``max.compaction.lag.ms``.
@@ -30,7 +29,7 @@ from lastwrite.model.policy import LONG_MAX
 
 
 class RangeSettings(Protocol):
-    """The settings that determine a range; ``KafkaTopicConfig`` describes each."""
+    """The settings that determine a range. ``KafkaTopicConfig`` describes them."""
 
     @property
     def cleanup_policy(self) -> tuple[str, ...]: ...
@@ -64,17 +63,18 @@ class Range:
 
     first_dirty: int
     first_uncleanable: int  # a segment's base, or the log's end
-    clean_bytes: int  # of segments whose base is below first_dirty
-    # of segments from the one that contains first_dirty up to first_uncleanable
+    clean_bytes: int  # bytes of segments whose base is below first_dirty
+    # bytes of the segments from the one that contains first_dirty to first_uncleanable
     cleanable_bytes: int
-    overdue_ms: int  # how far max.compaction.lag.ms is exceeded; 0 if it is not
+    overdue_ms: int  # time by which max.compaction.lag.ms is exceeded; 0 if it is not
     held_by: Hold
-    checkpoint_corrected: bool  # the checkpoint is outside the log; the log's start counts instead
+    # whether the checkpoint is outside the log, so that the log start is used instead
+    checkpoint_corrected: bool
     eligible: bool
-    reason: str | None  # why the round is not due, with the figures; None if ``eligible``
-    # every limit of the range, and its offset
+    reason: str | None  # why the round is not due, with figures; None if ``eligible``
+    # offset and kind of every limit
     holds: tuple[tuple[int, Hold], ...] = ()
-    # when max.compaction.lag.ms is exceeded; None if nothing is waiting, or never
+    # time at which max.compaction.lag.ms is exceeded; None if that never happens
     overdue_at_ms: int | None = None
 
     @property
@@ -144,9 +144,10 @@ def cleanable_range(
 def is_at_rest(found: Range, log: PartitionLog, config: RangeSettings) -> bool:
     """Whether a round is not due only because too little is dirty.
 
-    The records below the range's end are clean then, and can be cleaned once more.
+    The records below the range's end are then clean, and a round on request can clean them again.
     """
-    reaches_dirty = found.first_dirty <= found.first_uncleanable  # the checkpoint never moves back
+    # a round must not move the checkpoint back
+    reaches_dirty = found.first_dirty <= found.first_uncleanable
     below = (s.size_bytes for s in log.segments if s.base_offset < found.first_uncleanable)
     return config.compacts and not found.eligible and reaches_dirty and any(below)
 

@@ -1,4 +1,4 @@
-"""The result of a retention rule, as a value; each system has its own rule."""
+"""The result of a retention rule. Each system has its own rule."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from lastwrite.reports.compaction import Expired
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The segments that retention deletes: a prefix of the log, oldest first."""
+    """The segments that retention deletes, oldest first: always the start of the log."""
 
     segments: tuple[Expired, ...]
-    rolls: bool  # retention deletes every segment, after an empty one is created at the log's end
-    first_base: int  # base of the first segment that remains
-    log_start: int  # afterwards
+    rolls: bool  # whether all segments are deleted, after an empty one is created at the log's end
+    first_base: int  # base offset of the first remaining segment
+    log_start: int  # log start offset after the deletion
     # why the first remaining segment stays, with the figures; None if none remains
     stays: str | None
 

@@ -1,6 +1,6 @@
-"""The sums over a table of batches, in one pass.
+"""Sums over a batch table, in one pass.
 
-A NumPy reduction of one column takes as long as this pass takes for all columns.
+NumPy would take as long for each single column.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -13,7 +13,7 @@ from lastwrite.encoding.kernel import njit
 
 @njit(cache=True, nogil=True)
 def sums_of(table):
-    """Return (records, the fewest records of a batch, bytes before conversion, flags that occur).
+    """Return (records, smallest record count of a batch, bytes before conversion, flags combined).
 
     ``table`` is a BATCH table with at least one row.
     """

@@ -1,14 +1,15 @@
-"""The transactions of a round: the aborted data, and the markers without data.
+"""The transactions of a round: aborted data, and markers without data.
 
-The smallest case: producer 7 writes ``a@0 b@1`` and aborts at 2. The transaction index has (7, 0,
-2): a batch of producer 7 whose last offset is in [0, 2) is *aborted*. This round drops its records.
-The marker at 2 is not *spent*: this round still read a batch of its transaction. The next round
-reads none, finds the marker spent and stamps it.
+The smallest case: producer 7 writes ``a@0 b@1`` and aborts at 2. The transaction index has the
+entry (7, 0, 2): a batch of producer 7 whose last offset is in [0, 2) is *aborted*. The first round
+drops its records. The marker at 2 is not *spent* yet, because this round still reads a batch of its
+transaction. The next round reads no such batch. The marker is then spent, and gets a delete
+horizon.
 
-A piece of a log decides a marker alone if the producer wrote, or ended a transaction, earlier in
-the same piece. Other markers are *pending*, and ``merge`` decides them from the pieces before. The
-same pass checks the index against the log. The two contradict each other if a marker aborts data
-that the index does not list, or commits data that it lists.
+If a producer wrote, or ended a transaction, earlier in a piece, that piece is enough to decide on
+its next marker. Other markers are *pending*: ``merge`` decides on them by the earlier pieces. The
+same pass checks the transaction index against the log. They disagree if a marker aborts data that
+the index does not list, or commits data that it lists.
 
 Source: Kafka 4.4.0 CleanedTransactionMetadata; docs/formats/kafka-cleaning.md, "Transactions".
 """
@@ -38,27 +39,27 @@ from lastwrite.model.log import AbortedTransaction
 from lastwrite.model.policy import Policy
 from lastwrite.model.work import PendingMarker, PieceTransactions
 
-# The bits of a producer: its data since its last marker in the piece, and whether it has one.
-_DATA = 1  # data since the last marker, or the piece's start
-_UNFLAGGED = 2  # some of it is not flagged as aborted
-_FLAGGED = 4  # some of it is flagged as aborted
-_ENDED = 8  # the piece has a marker of it: the data before the piece no longer matter
+# Bits per producer: the data after its last marker in the piece, and whether there is a marker.
+_DATA = 1  # has data after its last marker, or after the start of the piece
+_UNFLAGGED = 2  # some of these data are not flagged as aborted
+_FLAGGED = 4  # some of these data are flagged as aborted
+_ENDED = 8  # the piece has a marker of the producer, so data in earlier pieces no longer matter
 
-# Values in place of a marker's ordinal: it is not spent, because the piece has data of its
+# Stored instead of an ordinal if the marker is not spent, because the piece has data of its
 # transaction.
-_BEGUN = -1  # more data may precede the piece, which must be flagged alike
-_WHOLE = -2  # no data of it precede the piece
+_BEGUN = -1  # earlier pieces may have more data of it, with the same flag
+_WHOLE = -2  # the transaction is entirely in this piece
 
-# A row of ``aborted_table``.
+# Columns of ``aborted_table``.
 _PRODUCER = 0
 _MARKER_OFFSET = 1
 _FIRST_OFFSET = 2
 _ABORTED_COLUMNS = 3
 
-# A row of pending markers, as the kernel writes it.
+# Columns of the pending markers that the kernel writes.
 _OF_PRODUCER = 0
 _OFFSET = 1
-_ORDINAL = 2  # of its record, or _BEGUN or _WHOLE
+_ORDINAL = 2  # ordinal of the marker's record, or _BEGUN or _WHOLE
 _ABORTS = 3
 _HORIZON = 4
 _MARKER_COLUMNS = 5
@@ -116,8 +117,8 @@ def _slot(pids, pid):
 def _follow(table, first, states, ordinal, pids, seen, used, markers, filled):
     """See ``TransactionTracker.follow``.
 
-    Returns (batches done, slots used, markers filled, the offset of a marker that contradicts the
-    index or -1).
+    Returns (batches done, slots used, markers filled, offset of a marker that disagrees with the
+    index or -1). Stops early if an array is full.
     """
     at = 0
     for b in range(first):
@@ -169,14 +170,15 @@ class TransactionTracker:
         self._used = 0
         self._markers = np.empty((16, _MARKER_COLUMNS), dtype=np.int64)
         self._filled = 0
-        self.contradiction: int | None = None  # offset of a marker that contradicts the index
+        # offset of a marker that disagrees with the transaction index
+        self.contradiction: int | None = None
 
     def follow(self, table: BatchTable, states: ByteArray, ordinal: int) -> None:
-        """Process the next batches, and set SPENT in the states of markers that are known to be
+        """Process the next batches, and set SPENT in the states of markers that are certainly
         spent.
 
-        ``states`` has the states of their records. The first of these has the number ``ordinal`` in
-        the piece.
+        ``states`` has the states of the batches' records; ``ordinal`` is the ordinal of the first
+        record.
         """
         b = 0
         while True:
@@ -209,7 +211,7 @@ class TransactionTracker:
                 self._pids[slot], self._seen[slot] = pid, bits
 
     def result(self) -> PieceTransactions | None:
-        """The decisions that need other pieces. None if the piece has no transactions."""
+        """The facts for decisions that need other pieces. None if the piece has no transactions."""
         if not self._used:
             return None
         known = self._pids >= 0
@@ -228,17 +230,17 @@ class TransactionTracker:
 
 @dataclass(slots=True)
 class MergedTransactions:
-    """The decisions over all pieces of a log."""
+    """The decisions on the transactions of a log, from all its pieces."""
 
-    # by piece: the pending markers that are spent
+    # by piece: pending markers that are spent
     spent: list[list[PendingMarker]] = field(default_factory=list)
-    # offsets of the markers whose aborted data remain
+    # offsets of abort markers with remaining data
     aborting: set[int] = field(default_factory=set)
-    contradiction: int | None = None  # offset of a marker that contradicts the transaction index
+    contradiction: int | None = None  # offset of a marker that disagrees with the transaction index
 
 
 def merge(pieces: Sequence[PieceTransactions | None]) -> MergedTransactions:
-    """Decide the pending markers of each piece, from the first piece of the log on."""
+    """Decide on the pending markers of all pieces, which are in the order of the log."""
     merged = MergedTransactions()
     before: dict[int, int] = {}
     for piece in pieces:
@@ -262,7 +264,7 @@ def merge(pieces: Sequence[PieceTransactions | None]) -> MergedTransactions:
 
 
 def spent_changes(marker: PendingMarker, policy: Policy) -> bool:
-    """Whether a round changes a spent marker's batch: it stamps it or drops it."""
+    """Whether a round changes the batch of a spent marker, by stamping or dropping it."""
     if marker.horizon_ms is None:
         return policy.new_horizon_ms is not None
     return policy.now_ms >= marker.horizon_ms

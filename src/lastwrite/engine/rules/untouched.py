@@ -1,12 +1,13 @@
-"""Which segments of a group are rewritten, and which stay as they are.
+"""Choose the segments of a group that are rewritten, and those that stay as they are.
 
-Kafka rewrites every segment of a round, changed or not. Here a segment that loses nothing and gets
-no stamp may stay, which costs nothing. But small leftovers of earlier rounds must not stay for
-ever. So an unchanged neighbour joins a rewrite if it is no larger than what that rewrite keeps. The
-bytes written at most double, and leftovers double in size until they are full segments.
+Kafka rewrites every segment of a round. Here a segment stays if no record is dropped and no batch
+is stamped, which saves its rewrite. Small segments of earlier rounds must be merged at some time,
+though. An unchanged neighbour is therefore rewritten too, if it is no larger than the bytes that
+the rewrite keeps. This at most doubles the bytes written, and the merged segments double in size
+until they are full.
 
-For example, a group has five segments of 90 MB, 100 MB, 0, 100 MB and 2 MB, and the second keeps 30
-of its 100 MB. The second and the empty third are rewritten as one; the others stay.
+For example, a group has segments of 90 MB, 100 MB, 0, 100 MB and 2 MB, and the second keeps 30 of
+its 100 MB. The second and the empty third are rewritten as one segment; the others stay.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from collections.abc import Sequence
 def rewritten_runs(
     sizes: Sequence[int], kept: Sequence[int], changed: Sequence[bool]
 ) -> list[tuple[int, int]]:
-    """The runs [first, end) of a group's segments that become one new segment each.
+    """The runs [first, end) of segments in a group; each run becomes one new segment.
 
-    ``sizes`` are the bytes now, ``kept`` the bytes that survive, about. ``changed`` is whether a
-    byte must change.
+    By segment: ``sizes`` are the present bytes, ``kept`` the estimated bytes that survive, and
+    ``changed`` is whether the round must change the segment.
     """
     runs: list[list[int]] = []  # first, end, bytes kept
     for i, is_changed in enumerate(changed):

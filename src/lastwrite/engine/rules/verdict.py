@@ -1,4 +1,4 @@
-"""The fate of each record and each batch: one decision, from which all counts follow.
+"""The verdict on each record and the action on each batch. All counts derive from the verdicts.
 
 The smallest case: ``a@1``, ``a@2``. Election has marked ``a@1`` SHADOWED, so it is dropped. The
 rules, in order:
@@ -11,24 +11,21 @@ rules, in order:
 - A shadowed record is dropped at once, tombstone or not.
 - A tombstone that is its key's last write stays until its batch's delete horizon. The first round
   that keeps it stamps the horizon; a round at or after the horizon drops it.
-- Where only records show where a log ends, the last record always stays.
-- A batch that loses all its records is dropped, with two exceptions that stay as empty shells. One
-  is the last batch of an active producer, by which a broker recognizes a duplicate. The other is
-  the batch that ends where the log's replicated part ends, so that the log's end can still be
-  found.
+- If only its records show where a log ends, the log's last record always stays.
+- A batch that loses all its records is dropped, with two exceptions that stay without records. One
+  is the last batch of an active producer, by which a broker recognizes duplicates. The other is
+  the batch that ends at the high watermark, so that the log's end can still be found.
 
 Delete horizons have special cases:
 
 - A horizon is never moved, and stays after the tombstone is dropped.
-- If now + retention is later than the last moment that a batch can hold, there is no horizon and
-  the tombstone stays.
-- A horizon below 0, the result of such a sum when it overflows, counts as none, and a round
-  replaces it.
-- An old format has no field for a horizon, so its tombstones age by their file. A round that keeps
-  one stamps it, since it writes the batch in the new format.
-- If batches hold their write time instead, a tombstone ages from that time, and nothing is stamped.
-- A tombstone that is held for a reader who has not reached it is dropped later, by the policy's
-  limit.
+- If now + retention exceeds a 64-bit integer, no horizon is stamped and the tombstone stays.
+- A horizon below 0 is the result of such an overflow. It counts as none, and a round replaces it.
+- An old format has no field for a horizon, so its tombstones age by the modification time of their
+  file. A round that keeps such a tombstone writes its batch in the new format, with a horizon.
+- If batches contain their write time instead, a tombstone ages from that time, and nothing is
+  stamped.
+- A tombstone that a reader has not reached yet is dropped later, by the policy's limit.
 
 Source: Kafka 4.4.0 cleaner; docs/formats/kafka-cleaning.md.
 """
@@ -70,11 +67,11 @@ class Verdict(IntEnum):
     """Why a record stays or is dropped; the first reason that applies decides."""
 
     KEEP = 0
-    KEYLESS = 1  # no key to compact by
+    KEYLESS = 1  # the record has no key to compact by
     SHADOWED = 2  # a later record has its key
-    EXPIRED = 3  # a delete past its horizon
-    ABORTED = 4  # in a transaction that was aborted
-    MARKER = 5  # the marker of a transaction without remaining data, past its horizon
+    EXPIRED = 3  # a tombstone past its horizon
+    ABORTED = 4  # the record is in an aborted transaction
+    MARKER = 5  # a marker without remaining data, past its horizon
 
     @property
     def label(self) -> str:
@@ -89,7 +86,7 @@ _EXPIRED = int(Verdict.EXPIRED)
 _ABORTED = int(Verdict.ABORTED)
 _MARKER = int(Verdict.MARKER)
 
-# The policy fields that the kernel reads. The rest depends on the file's age as well.
+# The policy fields that the kernel reads. The numbers in _MORE depend on the file's age too.
 _OF_POLICY = (
     "now_ms tombstone_retention_ms keep_keyless keep_empty shell_offset end_offset pinned_offset "
     "keep_tombstones ages_by_write_time kept_end_offset held_from"
@@ -112,8 +109,8 @@ def judge(
 
     ``states`` has one byte per record, in order. ``file_ms`` is the modification time of the
     segment's file. Fills ``keep`` (per record: 1 if it stays), ``actions`` and ``horizons`` (per
-    batch: its new horizon, or NO_HORIZON). Adds the records by Verdict to ``counts``. Converting an
-    old batch is by itself no change.
+    batch: its new horizon, or NO_HORIZON). Adds the number of records by Verdict to ``counts``. A
+    batch that is only converted from an old format does not count as changed.
     """
     numbers = _numbers_of(policy, file_ms)
     producers = policy.last_offsets, policy.marker_producers
@@ -124,7 +121,7 @@ _last: tuple[Policy, int, np.ndarray] | None = None  # the last result of ``_num
 
 
 def _numbers_of(policy: Policy, file_ms: int) -> np.ndarray:
-    """The row of ``_NUMBERS``, cached because it is the same for each chunk of a file."""
+    """The row of ``_NUMBERS``. It is cached, because it is the same for all chunks of a file."""
     global _last
     last = _last
     if last is not None and last[0] is policy and last[1] == file_ms:
@@ -135,7 +132,7 @@ def _numbers_of(policy: Policy, file_ms: int) -> np.ndarray:
         numbers = np.empty(1, dtype=_NUMBERS)
         for name in _OF_POLICY:
             numbers[name] = getattr(policy, name)
-        # Subtracted from now rather than added to a horizon, which can be wrong and huge.
+        # Subtracted from now, because adding to a corrupt, huge horizon could overflow.
         written_ms = policy.tombstone_retention_ms if policy.ages_by_write_time else 0
         numbers["due_ms"] = policy.now_ms - written_ms
         numbers["held_due_ms"] = max(policy.now_ms - written_ms - policy.hold_ms, LONG_MIN)
@@ -148,10 +145,10 @@ def _numbers_of(policy: Policy, file_ms: int) -> np.ndarray:
 
 
 def last_held_ms(table: BatchTable, states: ByteArray, policy: Policy) -> int:
-    """The latest horizon of a tombstone among these records that the policy holds for a reader.
+    """The latest horizon of the tombstones among these records that the policy holds for readers.
 
-    A horizon that this round stamps counts too. Returns -1 if there is none, and LONG_MAX if one of
-    them never gets a horizon.
+    A horizon that this round stamps counts too. Returns -1 if there is no such tombstone, and
+    LONG_MAX if one never gets a horizon.
     """
     rows = np.flatnonzero(table["next_offset"] > policy.held_from)
     if not len(rows):
@@ -166,7 +163,7 @@ def last_held_ms(table: BatchTable, states: ByteArray, policy: Policy) -> int:
 
 
 def are_plain(fewest: int, flags: int) -> bool:
-    """Whether each batch has records, is in no transaction and is in the format that Lastwrite
+    """Whether every batch has records, is in no transaction and has the format that Lastwrite
     writes.
 
     ``fewest`` is the smallest record count of a batch; ``flags`` are all flags that occur.
@@ -195,7 +192,7 @@ def _is_pair_among(pairs, one, two):
 def _judge(table, states, numbers, producers, keep, actions, horizons, counts):
     policy = numbers[0]
     new_horizon = policy.new_horizon
-    # Read once, because Numba cannot exclude that writes to the arrays change them.
+    # Read once: Numba would reread them in the loop, since a write to an array might change them.
     last_due_ms, held_due_ms = policy.due_ms, policy.held_due_ms
     ages_by_write_time, kept_end_offset = policy.ages_by_write_time, policy.kept_end_offset
     keep_keyless, keep_tombstones = policy.keep_keyless, policy.keep_tombstones
@@ -260,9 +257,9 @@ def _judge(table, states, numbers, producers, keep, actions, horizons, counts):
         bad = (row.flags & BAD_HORIZON) != 0
         if kept == row.records and kept > 0:
             action = REBUILD if stamp or bad else COPY
-            # Old tombstones are stamped when they are converted, which by itself is no reason to
-            # convert them. If there is no horizon to stamp, Kafka rebuilds the batch all the same:
-            # only its base timestamp may differ afterwards.
+            # Old tombstones are stamped when they are converted, but stamping alone is no reason to
+            # convert them. If there is no horizon to stamp, Kafka still rebuilds the batch, and at
+            # most its base timestamp changes.
             changed += (bad or (stamp and horizon != NO_HORIZON)) and not old
         elif kept > 0:
             action = REBUILD
