@@ -1,1 +1,1 @@
-"""The last writes of a topic as a table of Iceberg, Delta or Parquet that stays current."""
+"""The last writes of a topic as an Iceberg, Delta or Parquet table that each run updates."""

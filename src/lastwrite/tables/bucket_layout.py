@@ -1,4 +1,4 @@
-"""Rows distributed over buckets: in memory, and beyond a limit in scratch files."""
+"""Rows distributed over buckets. Rows beyond a memory limit are in scratch files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lastwrite.storage.run_folder import make_folder, remove_folder
 from lastwrite.tables.buckets import buckets_of, by_bucket
 from lastwrite.tables.columns import as_bytes
 
-_FEW = 1 << 10  # a bucket's batches with fewer rows on average are merged
+_FEW = 1 << 10  # batches of a bucket are merged if they have fewer rows on average
 
 
 class BucketedRows:
@@ -23,7 +23,7 @@ class BucketedRows:
 
     Attributes:
         counts: bucket to the number of its rows.
-        bytes: of all rows, in memory.
+        bytes: size of all rows if they were in memory.
     """
 
     def __init__(self, identity: str, memory_bytes: int) -> None:
@@ -36,7 +36,7 @@ class BucketedRows:
         self._folder: Path | None = None
 
     def add(self, rows: pa.RecordBatch, buckets: int) -> None:
-        """Distribute rows over this number of buckets."""
+        """Add rows, distributed over this number of buckets."""
         laid = _BucketLayout.of(rows, self._identity, buckets)
         for bucket, (first, end) in laid.places.items():
             self.counts[bucket] = self.counts.get(bucket, 0) + end - first
@@ -47,7 +47,9 @@ class BucketedRows:
             self._spill()
 
     def settle(self) -> None:
-        """End the adding. If there are scratch files, frees memory for the buckets' processing."""
+        """Call after the last ``add``. If there are scratch files, writes all rows to them, which
+        frees memory for processing the buckets.
+        """
         if self._spilt:
             self._spill()
 
@@ -119,7 +121,7 @@ class _SpilledRows:
         return cls(path, numbers)
 
     def of_bucket(self, bucket: int) -> list[pa.RecordBatch]:
-        """The rows of a bucket, which are views of the mapped file."""
+        """The rows of a bucket, as views of the memory-mapped file."""
         numbers = self._numbers.get(bucket)
         if numbers is None:
             return []

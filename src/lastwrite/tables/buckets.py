@@ -1,10 +1,11 @@
 """Buckets and checksums of rows, by the bytes of their keys.
 
-A bucket is Iceberg's: ``(murmur3_x86_32(key) & 0x7fffffff) % buckets``, so engines that support
-that transform read one bucket to find a key. The checksum of a table is a sum over its rows. A
-round adds the new rows and subtracts the removed ones. Of each row the checksum covers the key and
-its place in the log. That determines the value, because a record of a log never changes.
-``verify`` compares the values themselves.
+Rows are divided by Iceberg's bucket transform: ``(murmur3_x86_32(key) & 0x7fffffff) % buckets``.
+Engines that support the transform read one bucket to find a key.
+
+The checksum of a table is the sum of its rows' hashes. An update adds the new rows and subtracts
+the removed ones. A row's hash covers the key and the partition and offset of its record. These
+determine the value, because a record of a log never changes. ``verify`` compares the values.
 
 Source: Iceberg's table format, Appendix B, 32-bit hash requirements.
 """
@@ -22,7 +23,7 @@ from lastwrite.encoding.fingerprint import SECRET_WORDS, secret_from
 from lastwrite.model.columns import ByteArray, Int64Array, UInt64Array
 from lastwrite.tables import kernels
 
-BUCKET_BYTES = 128 << 20  # about, after compression
+BUCKET_BYTES = 128 << 20  # target size of a bucket, compressed
 _MOST = 1 << 20
 _WRAP = 1 << 128
 
@@ -52,7 +53,7 @@ def by_bucket(found: npt.NDArray[np.int32], buckets: int) -> Int64Array | None:
     """The order of rows by bucket, stable within a bucket. Returns None if they are in order."""
     if (found[1:] >= found[:-1]).all():
         return None
-    # numpy sorts the shortest numbers by counting
+    # numpy uses a radix sort for 16-bit numbers
     return np.argsort(found.astype(np.uint16) if buckets <= 1 << 16 else found, kind="stable")
 
 
@@ -66,13 +67,13 @@ def order_of(keys: pa.Array) -> Int64Array | None:
     if kernels.words_of(data, starts, words):
         return None
     order = np.argsort(words)
-    if not kernels.settle_order(data, starts, words, order):  # too many keys of one word
+    if not kernels.settle_order(data, starts, words, order):  # too many keys have the same word
         order = np.asarray(pc.sort_indices(keys)).astype(np.int64)
     return order
 
 
 def checksum_of(keys: pa.Array, partitions: pa.Array, offsets: pa.Array) -> int:
-    """These rows' part of their table's checksum."""
+    """The part of the table's checksum that these rows contribute."""
     data, starts = _parts(keys)
     longest = int(np.diff(starts).max()) if len(keys) else 0
     room: ByteArray = np.empty(longest + 12, np.uint8)
@@ -83,21 +84,21 @@ def checksum_of(keys: pa.Array, partitions: pa.Array, offsets: pa.Array) -> int:
 
 
 def summed(checksum: str, plus: int, minus: int = 0) -> str:
-    """A checksum, as stored in a table's state, after rows were added and removed."""
+    """A table's new checksum. ``plus`` and ``minus`` are the sums of added and removed rows."""
     return f"{(int(checksum or '0', 16) + plus - minus) % _WRAP:032x}"
 
 
 def _secret() -> UInt64Array:
     """The hash secret, equal for all tables.
 
-    So the checksum protects against damage, not against an attacker: a table with other rows and
-    the same checksum can be constructed.
+    The secret is public, so the checksum detects damage, but not an attacker, who can construct
+    other rows with the same checksum.
     """
     return secret_from(hashlib.shake_256(b"lastwrite table").digest(8 * SECRET_WORDS))
 
 
 def _parts(keys: pa.Array) -> tuple[ByteArray, npt.NDArray[np.int32]]:
-    """The bytes of all keys, and the start of each key in them, with the end of the last."""
+    """The bytes of all keys, and each key's start in them, followed by the end of the last key."""
     if not len(keys):
         return np.empty(0, np.uint8), np.zeros(1, np.int32)
     _, ends, data = keys.buffers()

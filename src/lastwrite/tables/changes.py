@@ -1,16 +1,18 @@
 """Changes of a table's rows in a log: the last write, or the delete, of each key, by bucket.
 
-A ``Changes`` covers the part of the log after the table's offsets, or, if ``whole``, all of the
-log. After a pass over the whole log, all rows of the table without a change are deleted. Changes
-beyond a memory limit are in scratch files, so each bucket can be processed by itself.
+A ``Changes`` covers the log from the table's offsets on, or, if ``whole``, the entire log. After
+the entire log was read, rows of the table whose key has no change are deleted. Changes beyond a
+memory limit are in scratch files, so each bucket can be processed by itself.
 
-The part after the offsets is enough if three conditions hold. Otherwise the whole log is read:
+Reading from the table's offsets on is enough under three conditions. Otherwise the entire log is
+read:
 
-- That part was not compacted. A compaction could have removed a delete before it was read.
-- No key occurs in several partitions, neither before nor now. Of such a key the write with the
-  later timestamp counts, as in ``latest``, and the table does not contain the other writes.
-- Each write is later than all earlier deletes in other partitions. Otherwise its key might have
-  been deleted there, later than it was written here.
+- The log was not compacted from these offsets on. A compaction could have removed a delete before
+  it was read.
+- No key occurs in several partitions, neither before nor now. The row of such a key is its write
+  with the latest timestamp, as in ``latest``. The table does not contain its other writes.
+- Each write is later than all earlier deletes in other partitions. Otherwise one of these deletes
+  may be of the same key, and later than the write.
 """
 
 from __future__ import annotations
@@ -39,23 +41,23 @@ from lastwrite.tables.buckets import buckets_at, by_bucket
 from lastwrite.tables.columns import PARTITION, TIMESTAMP
 from lastwrite.tables.rows import IS_DELETE, Rows
 
-_CHUNK_BYTES = 4 << 20  # of the log, whose rows are put into buckets together
+_CHUNK_BYTES = 4 << 20  # bytes of the log whose rows are distributed over buckets at once
 
 
 class NeedsFullScan(Exception):
-    """The part of the log after the table's offsets is not enough; see the module's docstring."""
+    """Reading the log from the table's offsets on is not enough; see the module's docstring."""
 
 
 class Changes:
-    """Changes by bucket. Closing them removes their scratch files.
+    """Changes by bucket. ``close`` removes their scratch files.
 
     Attributes:
-        whole: whether they cover the whole log.
+        whole: whether the changes cover the entire log.
         ends: partition to the first offset that was not read.
         moved, deletes_ms: as in ``TableState``.
         counts: bucket to the number of its changes.
         odd_times: the number of writes whose time no column can represent.
-        first_odd_time: the first of them. None means there is none.
+        first_odd_time: the first write whose time no column can represent, or None.
     """
 
     def __init__(
@@ -97,7 +99,8 @@ class Changes:
                 records = self._last.system.with_deletes(records)
                 self._count_odd_times(records, unit.name.partition)
                 if not self._rows.decodes and records.header_names is None:
-                    # Rows that arrive in order are not moved again. A bad row is reported first.
+                    # Sort by bucket here, so that ``BucketedRows`` need not move the rows. If rows
+                    # are decoded, they stay in log order: then the first bad one is reported.
                     found = buckets_at(records.data, *records.keys, buckets)
                     order = by_bucket(found, buckets)
                     records = records if order is None else records.take(order)
@@ -108,7 +111,7 @@ class Changes:
         self._laid.settle()
 
     def rewrite_buckets(self, buckets: int) -> None:
-        """Distribute the changes over more buckets, at least as many as before."""
+        """Distribute the changes again, over at least as many buckets as before."""
         if buckets == self._buckets:
             return
         before, self._laid = self._laid, BucketedRows(self._rows.identity, self._limit)
@@ -136,7 +139,7 @@ class Changes:
 
     @property
     def bytes(self) -> int:
-        """The size of all changes in memory."""
+        """The size of all changes if they were in memory."""
         return self._laid.bytes
 
     def of(self, bucket: int) -> pa.Table:
@@ -144,16 +147,19 @@ class Changes:
         return pa.Table.from_batches(self._laid.of(bucket), self._rows.change_schema)
 
     def check_times(self, changes: pa.Table, deletes_ms: Mapping[int, int]) -> None:
-        """Compare the writes of one bucket with the deletes before this part of the log.
+        """Check that the writes of one bucket are later than the deletes that were read before.
+
+        Args:
+            deletes_ms: as in the table's ``TableState``.
 
         Raises:
-            Doubt: a write is not later than all deletes in other partitions.
+            NeedsFullScan: a write is not later than all deletes in other partitions.
         """
         if self.whole or len(self.ends) < 2 or not deletes_ms or not len(changes):
             return
         writes = changes.filter(pc.invert(changes.column(IS_DELETE)))
         partitions = np.asarray(writes.column(PARTITION))
-        if writes.column(TIMESTAMP).null_count:  # a time that the column could not represent
+        if writes.column(TIMESTAMP).null_count:  # the column cannot represent a write's time
             raise NeedsFullScan
         times = np.asarray(writes.column(TIMESTAMP).cast(pa.int64())) // 1000
         for partition in np.unique(partitions).tolist():
@@ -175,10 +181,9 @@ class Changes:
 def was_compacted_since(
     system: RowSystem, logs: Sequence[PartitionLog], since: Mapping[int, int]
 ) -> bool:
-    """Whether a compaction may have removed records that were written since these offsets.
+    """Whether a compaction may have removed records at or above these offsets.
 
-    If offsets are consecutive, a removed record leaves a gap. Otherwise the log's checkpoint
-    decides.
+    True if the log's checkpoint is above them, or if an offset has no record.
     """
     for log in logs:
         first = since.get(log.name.partition, 0)
@@ -193,8 +198,8 @@ def was_compacted_since(
 
 
 def _present(system: RowSystem, log: PartitionLog, first: int, end: int) -> int:
-    """The number of records, markers included, in the batches completely inside the offsets
-    [``first``, ``end``).
+    """The number of records, markers included, in the batches whose offsets are all in
+    ``[first, end)``.
     """
     limits, present = Limits(), 0
     for unit in row_units(system, log, ("offset",), is_committed=True, first=first, end=end):
@@ -208,5 +213,5 @@ def _present(system: RowSystem, log: PartitionLog, first: int, end: int) -> int:
 
 
 def bytes_of(last: LastWrites, rows: int) -> int:
-    """About how many bytes of log this number of rows takes, by the records that were read."""
+    """Estimate the log bytes of this number of rows from the average size of scanned records."""
     return rows * last.scanned_bytes // max(1, last.scanned_records)

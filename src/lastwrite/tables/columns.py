@@ -1,8 +1,7 @@
-"""The columns of a table: the key, the value, and the row's place in the log.
+"""The columns of a table: the key, the value, and the partition, offset and time of the record.
 
-The names are ``_log_partition``, ``_offset`` and ``_timestamp``, because Spark reserves
-``_partition`` in Iceberg tables. If keys are decoded into anything but text, the column ``_key``
-contains the bytes that identify them.
+The partition's column is ``_log_partition``, because Spark reserves ``_partition`` in Iceberg
+tables. If keys are decoded into anything but text, the column ``_key`` contains their bytes.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ PLACE: Final = (PARTITION, OFFSET)  # identifies a row's record in the log
 
 
 def identity_of(schema: pa.Schema) -> str:
-    """The column with the bytes that identify a key; rows are bucketed and sorted by it."""
+    """The column with the keys' bytes. It determines the bucket and the order of rows."""
     return RAW_KEY if RAW_KEY in schema.names else KEY
 
 
 def as_bytes(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Keys, binary or text, as one array of bytes."""
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(whole, pa.ChunkedArray):  # if there are no rows
+    if isinstance(whole, pa.ChunkedArray):  # there are no rows
         whole = pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.array([], whole.type)
     return whole if whole.type == pa.binary() else whole.cast(pa.binary())

@@ -1,4 +1,4 @@
-"""Conditional writes of a small object: how a table without a catalog gets a new head."""
+"""Conditional writes of a small object, which commit a new head of a table without a catalog."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from lastwrite.storage.objects.store import ObjectStore, Version
 
 
 def was_put(store: ObjectStore, key: str, content: bytes, seen: Version | None) -> bool:
-    """Write an object in place of the version that was seen. None means there was no object.
+    """Replace an object if its version is still ``seen``. None creates it if it does not exist.
 
-    ``content`` must be unique to this write. A store may answer with an error although it has
-    written the object, and the content shows whether it has.
+    ``content`` must be unique to this write. A store may return an error although it has written
+    the object. The object's content then shows whether it was written.
 
     Returns:
-        Whether the object was written. False means another writer's object is there, or was.
+        Whether the object was written. False means that another writer wrote the object first.
 
     Raises:
-        RemoteFailed: the store refuses, or it is not known whether the object was written.
+        RemoteFailed: the store refuses the write, or it is unknown whether the object was written.
     """
     for wait_s in _waits():
         refused: RemoteFailed | None = None
@@ -53,7 +53,7 @@ def was_put(store: ObjectStore, key: str, content: bytes, seen: Version | None) 
 
 
 def lost(path: str, seen: str) -> TableConflict:
-    """The error for a writer that another writer overtook."""
+    """The error for a write that lost to another program's."""
     return TableConflict(
         f"another program has written the table since {seen} was read",
         path=path,
@@ -62,6 +62,6 @@ def lost(path: str, seen: str) -> TableConflict:
 
 
 def _waits() -> Iterator[float]:
-    """The waits before each next try: at most 31 s in all, with jitter."""
+    """The delay in seconds before each retry, with jitter: in total at most 29 s."""
     for wait_s in (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, *[5.0] * 5):
         yield wait_s * random.uniform(0.5, 1.0)

@@ -1,14 +1,16 @@
-"""A Delta table: deltalake reads its log, and each commit by lastwrite adds one file to it.
+"""A Delta table. deltalake reads its transaction log; lastwrite writes the commits itself.
 
     _bucket=3/5e91….parquet             rows of one bucket; ``_bucket`` is a partition column
     _vectors/deletion_vector_….bin      the deleted rows of files, if deletion vectors are on
     _delta_log/00000000000000000007.json the commit: created only if no other file has this number
 
-A commit stores the whole state as a table property (``lastwrite.state``). So the state always
-belongs to the version whose files it describes, also after the table was restored to an earlier
-version. A commit also has one ``txn`` for each partition with the next offset, for programs that
-look for it there. deltalake could commit, too, but it retries by itself against a newer version,
-and does not sync files. Our files fit one head only, and a reported commit must be durable
+A commit stores the state as a table property (``lastwrite.state``). The state therefore always
+belongs to the version whose files it describes, even if the table is restored to an earlier
+version. A commit also has one ``txn`` action for each partition with its next offset, for programs
+that read the offset there.
+
+deltalake could commit, too, but it retries against a newer version, and does not sync files. A
+change applies to one head only, and a commit must be durable before it is reported
 (docs/decisions/delta-commits.md).
 """
 
@@ -62,21 +64,21 @@ if TYPE_CHECKING:
 
 LOG = "_delta_log"
 BUCKET = "_bucket"
-CHECKPOINT_EVERY = 10  # commits: the most files that a reader reads beside a checkpoint
+CHECKPOINT_EVERY = 10  # commits between checkpoints
 _READER_FEATURES = {"timestampNtz", FEATURE}
 _OLD_FEATURES = {"appendOnly", "invariants"}  # implied for a writer of version 2
 _WRITER_FEATURES = _OLD_FEATURES | _READER_FEATURES
-_ODD_NAMES = set(" ,;{}()\n\t=")  # characters that Delta allows in no column's name
-_LONGEST_TEXT = 64  # characters of a column's bound
+_ODD_NAMES = set(" ,;{}()\n\t=")  # characters that Delta forbids in column names
+_LONGEST_TEXT = 64  # most characters of a text bound in statistics
 _RESTORE = "restore _delta_log from a copy, or make a table in another folder with --to"
 
 
 class DeltaTable:
-    """The table in a folder, or below an address in a bucket.
+    """A Delta table in a folder, or below an address in a bucket.
 
     Args:
         vectors: whether rows are deleted by deletion vectors from the next commit on. A table
-            that has vectors keeps them.
+            that already has the feature keeps it.
     """
 
     name = "delta"
@@ -193,7 +195,7 @@ class DeltaTable:
         return last[path]
 
     def _last_actions(self, version: int) -> Mapping[str, LastAction]:
-        """The last actions, by the files' full paths."""
+        """The last action of each file in this version, by full path."""
         commits, checkpoints = self._log()
         whole = (each for each, keys in checkpoints.items() if _is_whole(keys) and each <= version)
         first = max(whole, default=-1)
@@ -278,16 +280,16 @@ class DeltaTable:
                 "partitionValues": {BUCKET: None if file.bucket < 0 else str(file.bucket)},
                 "size": file.size_bytes,
             }
-            if head is not None and file.deleted:  # what is removed is the file with this vector
+            if head is not None and file.deleted:  # Delta identifies a file by path and vector
                 removed["deletionVector"] = self._last_of(head.token, path).vector
             yield {"remove": removed}
 
     def _deletes(
         self, head: Head | None, deletes: Mapping[str, Int64Array]
     ) -> Iterator[dict[str, Any]]:
-        """Actions for files that stay, with their new vectors.
+        """Actions that give new vectors to files that stay.
 
-        The bounds of columns remain those of all rows, deleted ones included.
+        The statistics keep the bounds of all rows, including deleted ones.
         """
         vectors = write_vectors(self.address, deletes)
         for file in () if head is None else head.files:
@@ -309,8 +311,8 @@ class DeltaTable:
     # ------------------------------------------------------------------ older versions
 
     def expire(self, older_than_ms: int) -> int:
-        """See ``TableFormat``. Makes a checkpoint first if one is due, because Delta can only drop
-        the versions before a checkpoint.
+        """As ``TableFormat.expire``. Writes a checkpoint first if one is due, because Delta can drop
+        only versions before a checkpoint.
         """
         commits, checkpoints = self._log()
         if not commits:
@@ -322,7 +324,7 @@ class DeltaTable:
         ended = [each for each in checkpoints if commits.get(each, older_than_ms) < older_than_ms]
         first = max(ended, default=0)
         old = sorted(each for each in commits if each < first)
-        # Remove the oldest first, so that the latest versions are left after a crash.
+        # Remove the oldest first: after a crash the remaining versions have no gap.
         for version in old:
             self._place.store.remove([self._place.key(f"{LOG}/{version:020}.json")])
         stale = [key for each in sorted(checkpoints) if each < first for key in checkpoints[each]]
@@ -352,7 +354,7 @@ class DeltaTable:
             if FEATURE in set(head.protocol().reader_features or ()):
                 vectors = (last.vector for last in self._last_actions(head.version()).values())
                 found.update(vector_path(self.address, each) for each in vectors if each)
-        # A file of an earlier version was removed by a later commit, or is still there.
+        # A file of an earlier version is in the head, unless a later commit removed it.
         commits, _ = self._log()
         for version in commits:
             content = self._place.store.get(self._place.key(f"{LOG}/{version:020}.json"))
@@ -362,7 +364,7 @@ class DeltaTable:
                 if of_file:
                     found.add(self._place.path(unquote(of_file["path"])))
                     vector = of_file.get("deletionVector")
-                    if vector and vector["storageType"] == "u":  # others have no file of their own
+                    if vector and vector["storageType"] == "u":  # "u": the vector is in a file
                         found.add(vector_path(self.address, vector))
         return found
 
@@ -372,7 +374,7 @@ class DeltaTable:
         return (found.key for found in self._place.store.list(self._place.key(f"{LOG}/")))
 
     def _log(self) -> tuple[dict[int, int], dict[int, list[str]]]:
-        """The versions with a commit, and its time; and those with a checkpoint, and its keys."""
+        """The time of each version's commit, and the keys of each version's checkpoint files."""
         commits: dict[int, int] = {}
         checkpoints: dict[int, list[str]] = {}
         for found in self._place.store.list(self._place.key(f"{LOG}/")):
@@ -401,7 +403,7 @@ class DeltaTable:
 
 
 def _is_whole(keys: Sequence[str]) -> bool:
-    """Whether these are all files of a checkpoint (``<version>.checkpoint.<n>.<of>.parquet``)."""
+    """Whether a checkpoint has all its files (``<version>.checkpoint.<n>.<of>.parquet``)."""
     parts = keys[0].rpartition("/")[2].split(".")
     return len(keys) == (int(parts[3]) if len(parts) > 4 else 1)
 
@@ -467,10 +469,10 @@ def _transactions(state: TableState, now_ms: int) -> Iterator[dict[str, Any]]:
 
 
 def _schema_text(schema: pa.Schema, address: str) -> str:
-    """The rows' schema in the form of Delta's log, with the partition column.
+    """The table's schema as the JSON of Delta's log, with the partition column.
 
     Raises:
-        InvalidConfig: Delta has no such type, or does not allow a column's name.
+        InvalidConfig: Delta lacks a column's type, or forbids its name.
     """
     for field in schema:
         odd = sorted(_ODD_NAMES & set(field.name))
@@ -492,7 +494,7 @@ def _schema_text(schema: pa.Schema, address: str) -> str:
 
 
 def _statistics(file: DataFile) -> dict[str, Any]:
-    """The statistics of a new file: the number of rows, and bounds of columns."""
+    """The statistics of a new file: the number of rows, and the bounds of its columns."""
     assert file.footer is not None, "a new file has its footer"
     found: dict[str, Any] = {"numRecords": file.rows}
     lows: dict[str, Any] = {}
@@ -529,7 +531,7 @@ def _bounds(footer: pq.FileMetaData, column: int) -> tuple[int, int] | tuple[str
 
 @contextmanager
 def _read(address: str) -> Iterator[None]:
-    """Convert errors of deltalake, except that there is no table."""
+    """Convert deltalake's errors, except ``TableNotFoundError``."""
     try:
         yield
     except exceptions.TableNotFoundError:
@@ -555,7 +557,7 @@ def _read(address: str) -> Iterator[None]:
 
 
 def _options(address: str) -> dict[str, str] | None:
-    """deltalake's options for a bucket, from ``storage.*``. It finds credentials by itself."""
+    """deltalake's options for a bucket, from ``storage.*``. deltalake finds credentials itself."""
     if not is_address(address):
         return None
     settings = used()

@@ -1,13 +1,13 @@
-"""Deletion vectors of a Delta table: their files, and the last actions that refer to them.
+"""Deletion vectors of a Delta table: their files, and the log actions that refer to them.
 
     _vectors/deletion_vector_<uuid>.bin   1 byte, the version, 1; then vectors, see ``vectors``
 
-All vectors of a commit are in one file. The underscore hides its folder from programs that remove
-unreferenced files: delta-rs' full vacuum does not see references to vectors.
+All vectors of a commit are in one file. Its folder begins with an underscore, because delta-rs'
+full vacuum ignores references to vectors: in other folders it would remove the file.
 
-deltalake does not return a vector's descriptor, neither from ``get_add_actions`` nor otherwise, and
-an action that replaces or removes the file must repeat it. So the last action of each file is read
-from the log: from the commits since the last checkpoint, and from that checkpoint.
+An action that replaces or removes a data file must repeat the descriptor of its vector, which
+deltalake does not return. The last action of each file is therefore read from the last checkpoint
+and the commits since then.
 
 Source: Delta's protocol, Deletion Vectors.
 """
@@ -43,18 +43,18 @@ _READ = "path", "modificationTime", "stats", "deletionVector"
 
 
 class LastAction(NamedTuple):
-    """The last action of a file that is there."""
+    """The last ``add`` action of a data file in the log."""
 
     stats: Mapping[str, Any]
     modified_ms: int
-    vector: Mapping[str, Any] | None  # its descriptor, as the log has it
+    vector: Mapping[str, Any] | None  # descriptor of the file's deletion vector; None: no vector
 
 
 def vector_path(address: str, descriptor: Mapping[str, Any]) -> str:
-    """The file that contains a vector.
+    """The path of the file that contains a vector.
 
     Raises:
-        UnsupportedFormat: the vector is not in a file below the table.
+        UnsupportedFormat: the vector is not in a file below the table's address.
     """
     text = descriptor["pathOrInlineDv"]
     prefix, name = text[:-_UUID_CHARACTERS], text[-_UUID_CHARACTERS:]
@@ -75,7 +75,7 @@ def vector_path(address: str, descriptor: Mapping[str, Any]) -> str:
 def write_vectors(
     address: str, deletes: Mapping[str, Int64Array]
 ) -> Mapping[str, Mapping[str, Any]]:
-    """Write the vectors of files into one new file. Returns the descriptors by the files' paths."""
+    """Write the vectors of data files to one new file. Returns descriptors by data file path."""
     if not deletes:
         return {}
     id_ = uuid.uuid4()
@@ -103,7 +103,7 @@ def read_vector(address: str, descriptor: Mapping[str, Any]) -> Int64Array:
     """The positions in a vector, ascending.
 
     Raises:
-        CorruptLog: the vector is missing, damaged, or has another number of positions.
+        CorruptLog: the vector is missing or damaged, or its count of positions is wrong.
         UnsupportedFormat: as ``vector_path``.
     """
     return read(
@@ -115,15 +115,15 @@ def read_vector(address: str, descriptor: Mapping[str, Any]) -> Int64Array:
 
 
 def last_actions(commits: Sequence[bytes], checkpoint: Sequence[bytes]) -> Mapping[str, LastAction]:
-    """The last action of each path in the log, including some files that were removed since.
+    """The last ``add`` action of each path in the log. Removed files may be included.
 
     Args:
         commits: the contents of the commits since the checkpoint, the newest first.
-        checkpoint: the contents of its files. Empty means there is no checkpoint.
+        checkpoint: the contents of the checkpoint's files. Empty means there is no checkpoint.
     """
     found: dict[str, LastAction] = {}
     for content in commits:
-        # if one commit removes and adds a file, the new vector counts
+        # if a commit removes and adds the same path, only the vector of ``add`` is current
         for action in map(json.loads, content.splitlines()):
             if added := action.get("add"):
                 found.setdefault(added["path"], _last(added))

@@ -1,7 +1,7 @@
 """Parquet files of rows, sorted by key, in a folder or a bucket.
 
-Row groups are small and have statistics of the key, so a lookup of one key reads one of them.
-Pages have checksums: damage causes an error that names the file, and never a wrong row.
+Row groups are small and have statistics of the key, so a lookup of one key reads one row group.
+Pages have checksums, so damage causes an error with the file's path, never a wrong row.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _REMEDY = f"restore the file from a copy, or {ANEW}"
 
 
 class WrittenFile(NamedTuple):
-    """The result of writing a file."""
+    """The size and footer of a new file."""
 
     size_bytes: int
     footer: pq.FileMetaData
 
 
 def place_of(path: str) -> tuple[ObjectStore, str]:
-    """The store that contains a file, and the file's key there."""
+    """The store that contains a file, and the file's key in that store."""
     if is_address(path):
         return store_at(path)
     folder, name = os.path.split(path)
@@ -93,7 +93,7 @@ class _Source(io.RawIOBase):
 
 
 def write_file(path: str, rows: pa.Table) -> WrittenFile:
-    """Write a file of sorted rows in their own schema. It gets its name when it is complete.
+    """Write sorted rows to a file. Readers cannot see the file before it is complete.
 
     Raises:
         LogError, RemoteFailed: the folder or the store refuses the file.
@@ -140,7 +140,7 @@ def read_file(path: str, size_bytes: int, columns: Sequence[str] | None = None) 
 
 
 def batches_of(path: str, size_bytes: int) -> Iterator[pa.RecordBatch]:
-    """A file's rows in order, at most a row group at a time.
+    """Yield a file's rows in order, at most one row group at a time.
 
     Raises:
         CorruptLog: the file is missing or damaged.
@@ -159,7 +159,7 @@ def remove_files(paths: Iterable[str]) -> None:
 
 
 def read_keys(path: str, size_bytes: int, schema: pa.Schema) -> pa.Table:
-    """The key's column and the rows' places in the log."""
+    """The key, partition and offset of each row."""
     return read_file(path, size_bytes, [identity_of(schema), PARTITION, OFFSET])
 
 
@@ -174,6 +174,6 @@ def _whole(path: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, CommitConflict):  # the head names the file, but it was removed
+    if isinstance(error, CommitConflict):  # the file is not the one in the head
         return "it is missing, or another file has its name"
     return str(error)

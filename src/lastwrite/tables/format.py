@@ -1,11 +1,11 @@
 """The interface of a table format: its head, paths for data files, and an atomic commit.
 
-    head ──► the core finds the changes since head.state.offsets, writes data files under names
-             of its own, and counts ──► commit(head, change) ──► the new head
+    head ──► the core reads the changes since head.state.offsets, and writes data files
+             under random names ──► commit(head, change) ──► the new head
 
 A table is divided into *buckets*: a row is in bucket ``hash(key) % buckets``, and a file contains
-rows of one bucket only. Only the core reads and writes data files. A format names them, and records
-which of their rows are deleted. A commit stores everything that later rounds need.
+rows of one bucket only. Only the core reads and writes data files. A format chooses their paths,
+and stores which of their rows are deleted. A commit stores everything that later updates need.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-PROPERTY: Final = "lastwrite.state"  # the name of the state in a commit, if the format has names
+PROPERTY: Final = "lastwrite.state"  # the property of a commit that contains the state
 ANEW: Final = "rebuild the table (--anew)"
 _VERSION = 1
 
 
 def not_ours(where: str) -> InvalidConfig:
-    """The error for a place with a table that another program made."""
+    """The error if another program created the table at ``where``."""
     return InvalidConfig(
         "lastwrite did not make the table that is there, or another program has replaced it; "
         "nothing was changed",
@@ -42,11 +42,11 @@ class DataFile:
     """A file of rows of one bucket, sorted by key.
 
     Attributes:
-        path: its full path or address, as ``data_path`` returned it.
-        rows, size_bytes: of the file, deleted rows included.
-        deleted: the number of its rows that are deleted by position. If only the bucket's number
-            is known, the first file of the bucket has it.
-        footer: of a new file. None means the file was there before.
+        path: full path or address, as returned by ``data_path``.
+        rows: the number of rows in the file, including deleted ones.
+        deleted: the number of rows that are deleted by position. If only the bucket's number is
+            known, the first file of the bucket has all of it.
+        footer: the Parquet footer of a new file. None if the file is in the head already.
     """
 
     path: str
@@ -62,20 +62,21 @@ class TableState:
     """The source and the contents of a table, stored as JSON in each commit.
 
     Attributes:
-        system, topic: of the log.
+        system, topic: the system and topic of the log.
         identity: partition to ``RowSystem.identity`` at its offset. Partitions without an identity
             are left out.
         offsets: partition to the first offset that is not in the table.
-        settings: the options of the decoding, by their names, and ``headers``.
-        buckets: their number, a power of two.
+        settings: the decoding options by name, and ``headers``.
+        buckets: the number of buckets, a power of two.
         rows: the number of rows.
-        checksum: of all rows, 32 hexadecimal digits; see ``buckets``.
+        checksum: the checksum of all rows, 32 hexadecimal digits; see module ``buckets``.
         moved: whether a key occurred in several partitions.
         deletes_ms: partition to the latest timestamp of a delete in it.
-        credit_bytes: what later rounds may rewrite beyond their own share; see ``update``.
-        unions: path of a column of an Avro union to the names of the union's branches. None means
-            they are not known.
-        plain_bytes: about how many bytes of memory all rows take. 0 means it is not known.
+        credit_bytes: unspent budget: later updates may rewrite these bytes in addition; see
+            module ``update``.
+        unions: path of an Avro union's column to the names of the union's branches. None means
+            unknown.
+        plain_bytes: estimated size of all rows in memory. 0 means unknown.
     """
 
     system: str
@@ -93,15 +94,15 @@ class TableState:
     unions: Mapping[str, list[str]] | None = None
 
     def to_json(self) -> str:
-        """The state as a line of JSON."""
+        """The state as one line of JSON."""
         return json.dumps({"version": _VERSION, **asdict(self)}, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str, where: str) -> TableState:
-        """Decode a state; ``where`` is the table's place, for the error.
+        """Decode a state; ``where`` is the table's address, for the error.
 
         Raises:
-            UnsupportedFormat: another version of lastwrite wrote it.
+            UnsupportedFormat: another version of lastwrite wrote the state.
         """
         try:
             found = json.loads(text)
@@ -119,7 +120,7 @@ class TableState:
 
     @classmethod
     def if_readable(cls, text: str | None, where: str) -> TableState | None:
-        """``from_json``, or None if there is no text or another version of lastwrite wrote it."""
+        """As ``from_json``. Returns None if ``text`` is None or of another version of lastwrite."""
         try:
             return None if text is None else cls.from_json(text, where)
         except UnsupportedFormat:
@@ -131,10 +132,10 @@ class Head:
     """The current version of a table.
 
     Attributes:
-        token: identifies this head, and is shown to users: a snapshot's id, a version.
-        state: None means that nothing was ever written to the table, or that it is to be replaced
-            and its state cannot be read.
-        schema: of its rows, without a column that only places files (``_bucket``).
+        token: identifies this head, and is shown to users: a snapshot id or a version.
+        state: None means that nothing was ever written to the table, or that the table is to be
+            replaced and its state cannot be read.
+        schema: the schema of the rows, without a partition column of the format (``_bucket``).
         files: all files that have rows.
         by_positions: whether the next commit deletes rows by position. Otherwise it replaces
             files.
@@ -160,13 +161,14 @@ class TableChange:
 
     Attributes:
         added: new files, already written, with their footers.
-        removed: paths of files of the head.
-        deletes: path of a file of the head that stays, to the positions of *all* its deleted rows,
-            ascending: those deleted before and those that this commit deletes.
-        state: of the table after the commit.
-        schema: of the rows after the commit: the head's, perhaps with more columns. If all files
-            of the head are removed, it may be any schema.
-        replaces_all: whether nothing of the head stays, including files that were not listed.
+        removed: paths of the head's files that the commit removes.
+        deletes: path of a file that stays, to the positions of *all* its deleted rows, ascending,
+            including rows that were deleted before.
+        state: the table's state after the commit.
+        schema: the rows' schema after the commit: the head's, perhaps with more columns. It may be
+            any schema if the commit removes all files of the head.
+        replaces_all: whether the commit removes all of the head, including files that are not in
+            ``removed``.
     """
 
     added: Sequence[DataFile]
@@ -178,22 +180,22 @@ class TableChange:
 
 
 class TableFormat(Protocol):
-    """One table at one place. Nothing is cached between calls, as other programs may change it."""
+    """One table. Nothing is cached between calls, because other programs may change the table."""
 
     name: str
-    address: str  # of the table, for users: a folder, or an address in a bucket
-    location: str  # the folder or address that contains its files
-    can_rename: bool  # whether columns can get other names: see ``rename``
+    address: str  # the table as the user named it: a folder, an address, or a name in a catalog
+    location: str  # the folder or address that contains the table's files
+    can_rename: bool  # whether ``rename`` is supported
 
     def head(self, *, anew: bool = False) -> Head | None:
         """The table's current head. Returns None if there is no table.
 
         Args:
-            anew: whether the whole table is about to be replaced. Then changes by other programs
-                are no error, and ``state`` is None if it cannot be read.
+            anew: whether the caller will replace the entire table. Then changes by other programs
+                are no error, and ``Head.state`` is None if the state cannot be read.
 
         Raises:
-            InvalidConfig: lastwrite did not make the table, or cannot identify it.
+            InvalidConfig: lastwrite did not create the table, or cannot identify it.
             UnsupportedFormat: lastwrite cannot update this table.
             CorruptLog, RemoteFailed: the table cannot be read.
         """
@@ -210,8 +212,8 @@ class TableFormat(Protocol):
         ...
 
     def rename(self, head: Head, renamed: Mapping[str, str]) -> Head:
-        """Rename columns in a commit of its own: ``renamed`` is new path to old name. Files keep
-        their columns, which are found by the ids that ``file_schema`` gave them.
+        """Rename columns in a separate commit: ``renamed`` maps new paths to old names. Files are
+        not rewritten: readers find their columns by the ids from ``file_schema``.
 
         Raises:
             LogHeld, RemoteFailed: as ``commit``.
@@ -219,29 +221,28 @@ class TableFormat(Protocol):
         ...
 
     def deleted(self, head: Head, bucket: int) -> Mapping[str, Int64Array]:
-        """Positions of deleted rows, ascending, by the path of each file of this bucket that has
-        some. Safe to call from any thread.
+        """Path of each file of the bucket that has deleted rows, to their positions, ascending.
+        Safe to call from any thread.
         """
         ...
 
     def commit(self, head: Head | None, change: TableChange) -> Head:
-        """Replace ``head`` by the changed table. None means the table is created.
+        """Commit ``change`` on top of ``head``. If ``head`` is None, this creates the table.
 
-        There is no retry, because the change fits this head only.
+        A failed commit is not retried, because the change applies to this head only.
 
         Raises:
             LogHeld: the table has another head, or was created meanwhile. Nothing was changed.
-            RemoteFailed: it is not known whether the change was committed. ``head`` returns the
-                new head if it was.
+            RemoteFailed: it is unknown whether the change was committed. Call ``head`` to find out.
         """
         ...
 
     def expire(self, older_than_ms: int) -> int:
-        """Drop heads that were replaced before this time. Returns their number; the last stays."""
+        """Drop heads that were replaced before this time. Returns how many were dropped."""
         ...
 
     def named(self) -> set[str]:
-        """Paths of all files, data and metadata, that the head or an earlier head still available
-        refers to. Other files may be removed as left over.
+        """Paths of all data and metadata files that the head or an earlier, not expired head refers
+        to. Other files are left over, and may be removed.
         """
         ...

@@ -1,5 +1,5 @@
-"""Schemas of tables that change between runs: columns are added, widened or renamed. A change that
-would put two kinds of values into one column is refused.
+"""Changes of a table's schema between runs: columns are added, widened or renamed. A change that
+would mix two kinds of values in one column is refused.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def _grown_type(has: pa.DataType, wanted: pa.DataType, where: str) -> pa.DataTyp
 def renames(
     has: pa.Schema, wanted: pa.Schema, aliases: Mapping[str, Sequence[str]]
 ) -> dict[str, str]:
-    """The columns that a later schema renames: new path to old name. ``aliases`` are other names
-    of columns, by their paths.
+    """The renamed columns: new path to old name. ``aliases`` has the earlier names of each column
+    of ``wanted``, by its path.
     """
     return {} if not aliases else _renames(list(has), list(wanted), aliases, "")
 
@@ -110,10 +110,10 @@ def check_unions(
     renamed: Mapping[str, str],
     where: str,
 ) -> None:
-    """Check that each branch of an Avro union keeps its column, which its number identifies.
+    """Check that each branch of an Avro union keeps its column (``member0`` and so on).
 
     Args:
-        was: the names of branches when the table was written. None means they are not known.
+        was: the names of each union's branches at the last commit. None means unknown.
         has: the table's schema.
         renamed: as returned by ``renames``.
 
@@ -127,7 +127,7 @@ def check_unions(
             continue
         before = None if was is None else was.get(old_path)
         if before is None:
-            # written by a version of lastwrite that stored no names of branches
+            # ``was`` is None: an earlier version of lastwrite stored no branch names
             is_union = was is None and pa.types.is_struct(column) and "member0" in _names(column)
             if not is_union:
                 raise _mixed(path, f"{path} was no union of several types and is one", where)
@@ -146,7 +146,7 @@ def check_unions(
 
 
 def unions_after(was: Mapping[str, Sequence[str]] | None, rows: Rows) -> dict[str, list[str]]:
-    """The names of branches for the state of the next commit."""
+    """The branch names of each union, for the state of the next commit."""
     found = {path: list(names) for path, names in (was or {}).items()}
     for path, branches in rows.unions.items():
         now = [names[0] for names in branches]
@@ -163,13 +163,13 @@ def _mixed(path: str, problem: str, where: str) -> InvalidConfig:
 
 
 def _old_path(path: str, renamed: Mapping[str, str]) -> str:
-    """The path of a column before the renaming."""
+    """The path of a column before its rename."""
     parts = path.split(".")
     return ".".join(renamed.get(".".join(parts[: n + 1]), part) for n, part in enumerate(parts))
 
 
 def _type_at(schema: pa.Schema, path: str) -> pa.DataType | None:
-    """The type of a column. Returns None if there is none."""
+    """The type of the column at a path. Returns None if there is no such column."""
     kind: pa.DataType = pa.struct(list(schema))
     for name in path.split("."):
         if pa.types.is_list(kind):

@@ -1,18 +1,18 @@
-"""The Iceberg table format: rows are deleted by position, and a round is one snapshot.
+"""The Iceberg table format: rows are deleted by position, and an update is one snapshot.
 
     data files ──┐
     positions ───┤► manifests ──► manifest list ──► snapshot, state ──► catalog's pointer moves,
-                 └─ version 2: a file for each bucket, with all        if the head is unchanged
-                    its deleted rows; version 3: a vector for each
-                    data file, all vectors of a commit in one file
+                 └─ version 2: a file per bucket, with all its         if the head is unchanged
+                    deleted rows; version 3: a vector per data
+                    file, all vectors of a commit in one file
 
-The catalog is SQLite in the table's folder, unless another is named, which may be any catalog of
-pyiceberg. The state is in the snapshot's summary. Snapshots by other programs that replace files and
-change no row (``rewrite_data_files``) are skipped when it is looked up. After any other snapshot by
-another program the update stops with an error.
+By default the catalog is a SQLite file in the table's folder. The user may name any other catalog
+of pyiceberg. The state is in the summary of lastwrite's snapshots. Other programs may add snapshots
+that rewrite files without a change of rows (``rewrite_data_files``): the state is then read from an
+older snapshot. After any other snapshot of another program the update stops with an error.
 
-pyiceberg retries commits by itself against a newer head, but our positions fit one head only. So
-all updates are sent to the catalog in one request.
+pyiceberg retries commits against a newer head, but positions of rows apply to one head only. All
+changes are therefore sent to the catalog in one request, without a retry.
 
 Source: Iceberg's table format, sections Manifests, Snapshots, Position Delete Files.
 """
@@ -109,7 +109,7 @@ HINT = "version-hint.text"
 NAMESPACE = "lastwrite"
 _IO = {"py-io-impl": "lastwrite.tables.iceberg_io.StoreIO"}
 _BUCKET_FIELD = "key_bucket"
-CATALOG: Final = "lastwrite.catalog"  # a property of the table: the catalog that contains it
+CATALOG: Final = "lastwrite.catalog"  # table property: the catalog that contains the table
 _PROPERTIES = {
     "write.delete.mode": "merge-on-read",
     "write.update.mode": "merge-on-read",
@@ -124,12 +124,12 @@ class IcebergFormat:
 
     Args:
         to: the table's folder or address; or, with a catalog, ``namespace.table``.
-        topic: gives the table its name in the catalog if ``to`` is a place. Empty means the table
-            exists, and is found by its place.
-        catalog: the URI of a catalog, or the name of one in pyiceberg's configuration. None means
-            SQLite in the table's folder.
-        vectors: whether the table has version 3 from the next commit on, in which rows are deleted
-            by vectors. A table of version 3 stays so.
+        topic: names the table in the catalog if ``to`` is a folder or address. Empty means that
+            the table exists; it is found by ``to``.
+        catalog: the URI of a catalog, or the name of a catalog in pyiceberg's configuration. None
+            means SQLite in the table's folder.
+        vectors: whether the next commit upgrades the table to version 3, which deletes rows by
+            vectors. A table that has version 3 is never downgraded.
 
     Raises:
         InvalidConfig, RemoteFailed: the catalog cannot be used.
@@ -151,7 +151,7 @@ class IcebergFormat:
             self._identifier = tuple(to.split("."))
         self._wants_vectors = vectors
         self._deletes = Deletes("", {}, {})
-        self._place = ""  # of a named table, once the catalog has returned it
+        self._place = ""  # location of a table named in a catalog; empty until it is looked up
 
     # ------------------------------------------------------------------ catalog
 
@@ -235,7 +235,7 @@ class IcebergFormat:
         return Head(token, state, plain_schema(table.schema()), files_, by_positions=True)
 
     def _state(self, table: Table, snapshot: Snapshot) -> TableState | None:
-        """The state in the last snapshot by lastwrite."""
+        """The state in lastwrite's last snapshot."""
         at: Snapshot | None = snapshot
         while at is not None:
             summary = at.summary
@@ -253,7 +253,7 @@ class IcebergFormat:
                 )
             parent = at.parent_snapshot_id
             at = None if parent is None else table.metadata.snapshot_by_id(parent)
-        text = table.properties.get(PROPERTY)  # the snapshots in between have expired
+        text = table.properties.get(PROPERTY)  # lastwrite's last snapshot has expired
         return None if text is None else TableState.from_json(text, self.address)
 
     def _check(self, metadata: TableMetadata, manifest: ManifestFile, state: TableState) -> None:
@@ -269,11 +269,11 @@ class IcebergFormat:
             )
 
     def _check_metadata(self) -> None:
-        """Check that a place unknown to the catalog is free, or that a run for the same table
-        died there.
+        """Check a location at which the catalog has no table. It may contain metadata of a run that
+        crashed before it created this table.
 
         Raises:
-            InvalidConfig: it contains a table of another topic or catalog.
+            InvalidConfig: the location contains a table of another topic or catalog.
         """
         place = TablePlace(self.location)
         for name in metadata_files(place):
@@ -293,7 +293,8 @@ class IcebergFormat:
                     path=self.address,
                     remedy="give a folder for each topic with --to",
                 )
-            # the catalog itself returns the place of a name, by whatever address it is reached
+            # Not checked for a name in a catalog: the catalog chose the location, and its URI in
+            # the properties may be another address of the same catalog.
             if not self._is_named and properties.get(CATALOG) != self._catalog_name:
                 raise InvalidConfig(
                     f"a table is there that this catalog does not contain; its own catalog is "
@@ -304,7 +305,7 @@ class IcebergFormat:
 
     @property
     def _catalog_name(self) -> str:
-        """The catalog as the table's properties name it, without a password."""
+        """The catalog as named in the table's properties: its URI without password and query."""
         if self._uri is None:
             return CATALOG_FILE
         return re.sub(r"//[^/@]*@", "//", self._uri).partition("?")[0]
@@ -312,7 +313,7 @@ class IcebergFormat:
     def _check_place(self, table: Table) -> None:
         """
         Raises:
-            InvalidConfig: the catalog's table is elsewhere, or shares its folder with another.
+            InvalidConfig: the catalog's table is at another location, or shares it with another table.
         """
         there = path_of(table.location()).rstrip("/")
         if not self._is_named and real_path(there) != real_path(self.address):
@@ -355,12 +356,12 @@ class IcebergFormat:
         return path_of(self._place)
 
     def _new_place(self) -> str:
-        """The place that the catalog would give to a table of this name."""
+        """The location that the catalog would choose for a new table of this name."""
         catalog: Any = self._catalog()
         try:
             if hasattr(catalog, "_resolve_table_location"):
                 return str(catalog._resolve_table_location(None, *self._identifier[-2:]))
-            begun = catalog.create_table_transaction(self._identifier, Schema())  # a REST catalog's
+            begun = catalog.create_table_transaction(self._identifier, Schema())  # a REST catalog
         except LogError:
             raise
         except Exception as error:
@@ -384,7 +385,7 @@ class IcebergFormat:
         )
 
     def file_schema(self, head: Head | None, schema: pa.Schema) -> pa.Schema:
-        assert self.location  # looked up before threads need it
+        assert self.location  # looks it up now, before several threads would
         return numbered(schema, next_schema(self._table(), schema))
 
     # ------------------------------------------------------------------ commit
@@ -447,8 +448,8 @@ class IcebergFormat:
     def _prepared(
         self, table: Table | None, change: TableChange
     ) -> tuple[Table, tuple[TableUpdate, ...], TableMetadata, bool]:
-        """The table to commit to, the updates before the snapshot, the metadata after them, and
-        whether no file of the head can stay.
+        """Prepare a commit. Returns the table, the metadata updates that precede the snapshot, the
+        metadata after these updates, and whether the commit removes all files of the head.
         """
         wants = self._wants_vectors
         schema = next_schema(table, change.schema)
@@ -530,7 +531,7 @@ class IcebergFormat:
                 remedy="run again: the run continues from the head that is there",
             ) from error
         files.faults.reach("committed the table", self.address)
-        if self._uri is None:  # for readers that open folders without a catalog
+        if self._uri is None:  # the hint is for readers that open a folder without a catalog
             name = answer.metadata_location.rpartition("/")[2].removesuffix(".metadata.json")
             files.replace(join(self.address, "metadata", HINT), name.encode())
 
@@ -542,7 +543,7 @@ class IcebergFormat:
             return 0
         stays = {each.snapshot_id for each in table.metadata.refs.values()}
         at = table.current_snapshot()
-        while at is not None and not _has_state(at):  # the head's state must stay readable
+        while at is not None and not _has_state(at):  # keep the snapshot with the head's state
             stays.add(at.snapshot_id)
             at = table.metadata.snapshot_by_id(at.parent_snapshot_id or -1)
         if at is not None:
@@ -584,7 +585,7 @@ def _requirements(table: Table | None) -> tuple[TableRequirement, ...]:
 
 
 def _plain(topic: str) -> str:
-    """A topic's name as a table's name."""
+    """The table name of a topic: other characters than letters, digits and _ become _."""
     return re.sub(r"\W", "_", topic)
 
 

@@ -1,11 +1,11 @@
 """The deleted rows of an Iceberg table, and the delete files of the next commit.
 
-    version 2: a file of positions for each bucket, with all its deleted rows; a commit that
-               touches the bucket replaces it
-    version 3: a vector for each data file; a commit writes the changed ones, as one file
+    version 2: a position delete file for each bucket, with all its deleted rows; a commit that
+               deletes rows of the bucket, or removes its files, replaces the delete file
+    version 3: a vector for each data file; a commit writes the changed vectors to one file
 
-An upgrade from version 2 to version 3 converts all positions to vectors in that commit. No files of
-positions may be added to a table of version 3, and readers ignore them if a data file has a vector.
+The commit that upgrades a table to version 3 converts all positions to vectors. Version 3 forbids
+new position delete files, and readers ignore the existing ones of a data file that has a vector.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Deletes(NamedTuple):
     """The delete files of one head.
 
     Attributes:
-        token: of the head.
-        in_bucket: the delete files.
-        locations: path of a data file to its location in manifests.
+        token: the head's token.
+        in_bucket: bucket to its delete files.
+        locations: path of a data file to its location as written in manifests.
     """
 
     token: str
@@ -45,8 +45,8 @@ class Deletes(NamedTuple):
     locations: Mapping[str, str]
 
     def counted(self, found: Iterable[DataFile]) -> tuple[DataFile, ...]:
-        """The files with their numbers of deleted rows: those of a file's vector, and in the first
-        file of each bucket also those of the bucket's files of positions.
+        """The data files with their numbers of deleted rows. Rows in a bucket's position delete
+        files are counted at the first data file of the bucket.
         """
         of_bucket: dict[int, int] = {}
         of_file: dict[str, int] = {}
@@ -64,8 +64,8 @@ class Deletes(NamedTuple):
     def as_positions(
         self, head: Head, change: TableChange, folder: str
     ) -> tuple[list[IcebergFile], list[IcebergFile]]:
-        """New files of positions, one for each bucket with new deletes or a removed file, and the
-        files that they replace.
+        """Write a position delete file for each bucket with new deletes or a removed data file.
+        Returns the new files, and the delete files that they replace.
         """
         removed = set(change.removed)
         touched = {
@@ -94,7 +94,9 @@ class Deletes(NamedTuple):
     def as_vectors(
         self, head: Head, change: TableChange, folder: str
     ) -> tuple[list[IcebergFile], list[IcebergFile]]:
-        """New vectors, and the files that they replace, including all files of positions."""
+        """Write the changed vectors. Returns them, and the delete files that they replace, which
+        include all position delete files.
+        """
         known = [file for some in self.in_bucket.values() for file in some]
         removed = set(change.removed)
         bucket_of = {file.path: file.bucket for file in head.files if file.path not in removed}
@@ -114,11 +116,11 @@ class Deletes(NamedTuple):
 
 
 def positions_of(some: Iterable[IcebergFile], where: str) -> dict[str, Int64Array]:
-    """The deleted positions by the paths of data files. ``where``: the table, for errors.
+    """Path of a data file to its deleted positions. ``where`` is the table's address, for errors.
 
     Raises:
         CorruptLog: a delete file is missing or damaged.
-        UnsupportedFormat: there are equality deletes.
+        UnsupportedFormat: a delete file contains equality deletes.
     """
     found: dict[str, list[Int64Array]] = {}
     for file in some:

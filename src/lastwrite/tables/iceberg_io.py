@@ -1,4 +1,4 @@
-"""File access for pyiceberg through our stores, with the same settings, errors and fault points."""
+"""File access for pyiceberg through lastwrite's object stores, settings and error classes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lastwrite.tables.files import place_of
 
 
 def path_of(location: str) -> str:
-    """A location in our form: without ``file:``, and with ``s3:`` for Hadoop's other schemes."""
+    """A location as a path or address: without ``file:``, and with ``s3:`` for ``s3a:``, ``s3n:``."""
     if location.startswith("file:"):
         return unquote(urlparse(location).path)
     for other in ("s3a://", "s3n://"):
@@ -39,7 +39,7 @@ class StoreIO(FileIO):
 
 
 class _Object(InputFile, OutputFile):
-    """A small object, read and written whole."""
+    """A small object, read and written as one block of bytes."""
 
     def __init__(self, location: str) -> None:
         super().__init__(location)
@@ -74,7 +74,7 @@ class _Object(InputFile, OutputFile):
 
 
 class _Created(io.BytesIO):
-    """An object that is being written. Closing it without an error writes it under its name."""
+    """A buffer for an object. ``close`` writes the object, unless an error occurred before."""
 
     def __init__(self, written: Callable[[bytes], None]) -> None:
         super().__init__()

@@ -18,12 +18,12 @@ from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructT
 
 from lastwrite.errors import InvalidConfig
 
-_FIELD_ID = b"PARQUET:field_id"  # as in ``written``
+_FIELD_ID = b"PARQUET:field_id"  # metadata key of Iceberg's column id, as in module ``written``
 
 
 def next_schema(table: Table | None, schema: pa.Schema) -> Schema:
-    """The table's schema, extended by columns. If it cannot be extended to ``schema``, a new one
-    whose column ids were never used before.
+    """The table's schema, extended by new columns to ``schema``. If that is not possible, returns a
+    new schema with unused column ids.
     """
     if table is not None and plain_schema(table.schema()) == schema:
         return table.schema()
@@ -45,7 +45,7 @@ def next_schema(table: Table | None, schema: pa.Schema) -> Schema:
 def _check_names(schema: pa.Schema) -> None:
     """
     Raises:
-        InvalidConfig: two columns have one name in Iceberg, which joins inner names with dots.
+        InvalidConfig: two columns have the same path in Iceberg, because a name contains a dot.
     """
     seen: set[str] = set()
     for path in _paths(schema, ""):
@@ -72,13 +72,13 @@ def _paths(fields: Iterable[pa.Field], above: str) -> Iterator[str]:
 
 
 def plain_schema(schema: Schema) -> pa.Schema:
-    """The schema in the types that lastwrite writes."""
+    """An Iceberg schema as an Arrow schema with the types that lastwrite writes."""
     found = schema_to_pyarrow(schema, include_field_ids=False)
     return pa.schema([pa.field(each.name, _plain(each.type)) for each in found])
 
 
 def numbered(schema: pa.Schema, known: Schema) -> pa.Schema:
-    """The columns with Iceberg's ids of them, as stored in a Parquet file."""
+    """The columns with Iceberg's column ids as metadata, in the form for a Parquet file."""
     fields = known.as_struct().fields
     return pa.schema([_numbered_field(schema.field(each.name), each) for each in fields])
 
@@ -98,7 +98,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def _united(known: IcebergType, wanted: IcebergType, count: Iterator[int]) -> IcebergType:
-    """A type, extended by the fields of the wanted one, which get ids from ``count``."""
+    """``known``, extended by the fields that only ``wanted`` has. They get ids from ``count``."""
     if isinstance(known, StructType) and isinstance(wanted, StructType):
         later = {each.name: each for each in wanted.fields}
         fields = []
@@ -125,7 +125,7 @@ def _united(known: IcebergType, wanted: IcebergType, count: Iterator[int]) -> Ic
 
 
 def renamed_schema(schema: Schema, renamed: Mapping[str, str]) -> Schema:
-    """The schema with renamed columns: ``renamed`` is new path to old name."""
+    """The schema with renamed columns. ``renamed`` maps new paths to old names."""
     names: dict[tuple[str, str], str] = {}
     for path, old in renamed.items():
         above, _, new = path.rpartition(".")

@@ -1,7 +1,7 @@
-"""A snapshot of an Iceberg table, made from its parent: manifests with removed entries are
-rewritten, and one more contains the new entries.
+"""Write a snapshot of an Iceberg table: manifests of the parent with removed files are rewritten,
+and a new manifest contains the new files.
 
-pyiceberg's own producers cannot add delete files, so this module combines its classes differently.
+pyiceberg's snapshot producers cannot add delete files, so this module uses the classes below them.
 """
 
 # mypy: disable-error-code="call-arg"
@@ -54,8 +54,8 @@ from lastwrite.tables.iceberg_v3 import (
 )
 
 _DELETED = ManifestEntryStatus.DELETED
-_MANY_MANIFESTS = 16  # of a kind: then they are merged into one
-_PATH, _POSITION = 2147483546, 2147483545  # column ids that the format prescribes
+_MANY_MANIFESTS = 16  # manifests of a content type: then they are merged into one
+_PATH, _POSITION = 2147483546, 2147483545  # reserved column ids of position delete files
 _POSITIONS = pa.schema(
     [
         pa.field("file_path", pa.string(), False, {"PARQUET:field_id": str(_PATH)}),
@@ -65,7 +65,7 @@ _POSITIONS = pa.schema(
 
 
 def data_file_of(file: DataFile, metadata: TableMetadata) -> IcebergFile:
-    """The entry of a new data file, with its statistics."""
+    """The manifest's description of a new data file, with statistics."""
     schema = metadata.schema()
     statistics = data_file_statistics_from_parquet_metadata(
         parquet_metadata=file.footer,
@@ -88,7 +88,7 @@ def data_file_of(file: DataFile, metadata: TableMetadata) -> IcebergFile:
 
 
 def positions_file(path: str, bucket: int, deleted: Mapping[str, Int64Array]) -> IcebergFile:
-    """Write a file of positions for one bucket."""
+    """Write a position delete file for one bucket. ``deleted`` maps data files to positions."""
     names = sorted(deleted)
     counts = [len(deleted[name]) for name in names]
     paths = np.repeat(np.arange(len(names), dtype=np.int32), counts)
@@ -110,7 +110,7 @@ def positions_file(path: str, bucket: int, deleted: Mapping[str, Int64Array]) ->
         value_counts={_PATH: len(rows), _POSITION: len(rows)},
         null_value_counts={_PATH: 0, _POSITION: 0},
         nan_value_counts=None,
-        # not truncated, so that readers can compare a file's path with them
+        # Bounds are not truncated, so that readers can compare a data file's path with them.
         lower_bounds={_PATH: names[0].encode(), _POSITION: _long(positions.min())},
         upper_bounds={_PATH: names[-1].encode(), _POSITION: _long(positions.max())},
         key_metadata=None,
@@ -128,9 +128,9 @@ class SnapshotWriter:
     """Writes the manifests of one snapshot.
 
     Args:
-        metadata: of the table with everything but the snapshot: its new schema and partitioning.
-        parent: None means there is none, or nothing of it stays.
-        metadata_path: name of a metadata object to its path.
+        metadata: the table's metadata, with the new schema and partitioning.
+        parent: the snapshot to change. None means that the table has no snapshot.
+        metadata_path: returns the path for the name of a metadata object.
     """
 
     def __init__(
@@ -153,10 +153,12 @@ class SnapshotWriter:
         *,
         is_fresh: bool,
     ) -> Snapshot:
-        """Write the parent's files without those of these keys, and with ``added``. Both contain
-        data files and delete files.
+        """Write a snapshot with the parent's files, except ``removed``, and with ``added``.
 
-        ``is_fresh``: none of the parent's files stay, and none are listed as removed.
+        Args:
+            added: data files and delete files.
+            removed: ``key_of`` data files and delete files.
+            is_fresh: whether the snapshot has no file of the parent, and lists none as removed.
         """
         manifests, gone = [], []
         known = [] if is_fresh or self._parent is None else manifests_of(self._parent, self._io)
@@ -198,10 +200,10 @@ class SnapshotWriter:
         added: Sequence[IcebergFile],
         removed: set[tuple[str, int | None]],
     ) -> tuple[list[ManifestFile], list[IcebergFile]]:
-        """The manifests of data files or of delete files, and the removed files."""
+        """Write the manifests of a content type. Returns all its manifests, and the removed files."""
         kept: list[ManifestFile] = []
         gone: list[IcebergFile] = []
-        moved: list[ManifestEntry] = []  # into the new manifest
+        moved: list[ManifestEntry] = []  # entries of merged manifests, for the new manifest
         merges = len(known) >= _MANY_MANIFESTS
         for manifest in known:
             entries = entries_of(manifest, self._io)
@@ -243,7 +245,7 @@ class SnapshotWriter:
         with ManifestWriter(
             metadata.format_version, content, spec, metadata.schema(), output, self._id, "deflate"
         ) as writer:
-            # removed files come last: they do not take part in row ids
+            # removed files are last, because they get no row ids
             for entry in sorted(entries, key=lambda each: each.status is _DELETED):
                 writer.add_entry(entry)
         return writer.to_manifest_file()

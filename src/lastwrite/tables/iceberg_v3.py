@@ -1,16 +1,16 @@
 """The parts of Iceberg's version 3 that pyiceberg 0.12 does not write: manifests and manifest lists
 with row ids, files of deletion vectors, and metadata.
 
-A row's id is its file's ``first_row_id`` plus its position there. A new file has none: it gets it
-from its manifest, and that from the list, where the snapshot's numbers begin:
+A row's id is the ``first_row_id`` of its file plus the row's position in the file. New files
+inherit their ``first_row_id`` from their manifest, which gets it in the manifest list. For example:
 
     table: next-row-id 50
-    snapshot: first-row-id 50      list: m1, has 0            its files keep their ids
-                                         m2, new: 50          a (10 rows): 50, b (5 rows): 60
+    snapshot: first-row-id 50      list: m1, first id 0       its files keep their ids
+                                         m2, new, id 50       a (10 rows): 50, b (5 rows): 60
     table: next-row-id 65
 
-An entry that is rewritten contains its id. Files of version 2 get their ids in the first commit of
-version 3, as new files do.
+Entries in rewritten manifests contain the id of their file. Files of version 2 have no ids: they
+get them in the first commit of version 3, like new files.
 
 Source: Iceberg's table format, sections Row Lineage, Manifests, Manifest Lists, Deletion Vectors.
 """
@@ -47,13 +47,13 @@ from lastwrite.model.columns import Int64Array
 from lastwrite.tables.iceberg_io import path_of
 from lastwrite.tables.puffin import encode_puffin
 
-# field positions that have no names in pyiceberg: of a manifest, and of a file
+# positions of fields that have no names in pyiceberg: first in a manifest, then in a data file
 _FIRST_OF_MANIFEST: Final = 15
 _FIRST_ROW_ID, _REFERENCED, _OFFSET, _LENGTH = 16, 17, 18, 19
 
 
 def is_vector(file: IcebergFile) -> bool:
-    """Whether the delete file is a vector: one blob of a Puffin file."""
+    """Whether a delete file is a deletion vector, which is one blob of a Puffin file."""
     return file.file_format is FileFormat.PUFFIN
 
 
@@ -73,7 +73,7 @@ def key_of(file: IcebergFile) -> tuple[str, int | None]:
 
 
 def sized(file: IcebergFile) -> IcebergFile:
-    """The entry with the size of the vector itself instead of its shared file."""
+    """A copy whose size, for a vector, is that of its blob instead of the shared Puffin file."""
     if not is_vector(file):
         return file
     alike = IcebergFile(*file._data)
@@ -85,7 +85,7 @@ def sized(file: IcebergFile) -> IcebergFile:
 def vector_files(
     path: str, io: FileIO, deleted: Mapping[str, Int64Array], bucket_of: Mapping[str, int]
 ) -> list[IcebergFile]:
-    """Write the vectors of data files, by their locations, as one file."""
+    """Write the vectors of data files to one Puffin file. Keys are locations of data files."""
     content, places = encode_puffin(deleted)
     with io.new_output(path).create() as file:
         file.write(content)
@@ -121,7 +121,7 @@ def manifests_of(snapshot: Snapshot, io: FileIO) -> list[ManifestFile]:
 
 
 def entries_of(manifest: ManifestFile, io: FileIO) -> list[ManifestEntry]:
-    """The entries of existing files, with the fields that they inherit from the manifest."""
+    """The manifest's entries, except removed files, with the fields inherited from the manifest."""
     with AvroFile[ManifestEntry](
         io.new_input(manifest.manifest_path),
         MANIFEST_ENTRY_SCHEMAS[3],
@@ -142,7 +142,7 @@ def entries_of(manifest: ManifestFile, io: FileIO) -> list[ManifestEntry]:
 
 
 class ManifestWriter(ManifestWriterV2):
-    """Writes a manifest of version 2 or 3, of data files or of delete files."""
+    """Writes a manifest for data files or delete files in format version 2 or 3."""
 
     def __init__(self, version: TableVersion, content: ManifestContent, *given: Any) -> None:
         super().__init__(*given)
@@ -173,7 +173,7 @@ class ManifestWriter(ManifestWriterV2):
 
 
 class ListWriter(ManifestListWriterV2):
-    """Writes a list of version 3. Manifests of data files without a row id get the next one."""
+    """Writes a manifest list of version 3. Data manifests without a first row id get one."""
 
     def __init__(
         self, output: OutputFile, snapshot: int, parent: int | None, sequence: int, first: int
@@ -214,13 +214,13 @@ def _(update: Upgrade, base_metadata: TableMetadata, context: Any) -> TableMetad
 
 
 class _Written(TableMetadataV3):
-    """Version 3 metadata that can be dumped to JSON, which pyiceberg's class refuses."""
+    """Version 3 metadata with a JSON dump, which pyiceberg's class refuses."""
 
     model_dump_json = IcebergBaseModel.model_dump_json
 
 
 def write_metadata(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
-    """Replaces pyiceberg's function of that name, for catalogs whose clients write metadata."""
+    """Write metadata of any version. Replaces pyiceberg's function, which refuses version 3."""
     if isinstance(metadata, TableMetadataV3):
         metadata = _Written.model_construct(**dict(metadata))
     ToOutputFile.table_metadata(metadata, io.new_output(metadata_path))

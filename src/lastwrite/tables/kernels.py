@@ -1,4 +1,4 @@
-"""Kernels over columns of keys: order, bucket and checksum; see ``buckets``."""
+"""Kernels that compute the order, buckets and checksum of keys; see ``buckets``."""
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, operator"
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from lastwrite.encoding.kernel import njit
 
 @njit(cache=True, nogil=True)
 def buckets_of(data, starts, lengths, mask, found):
-    """The bucket of each key ``data[starts[n]:][:lengths[n]]``: murmur3_x86_32, seed 0, & mask."""
+    """Write the bucket of each key ``data[starts[n]:][:lengths[n]]`` to ``found``.
+
+    The bucket is ``murmur3_x86_32(key) & mask``, with seed 0.
+    """
     low = np.uint32(0xFFFFFFFF)
     for n in range(len(found)):
         at, length = np.int64(starts[n]), np.int64(lengths[n])
@@ -53,9 +56,9 @@ def _mixed(k):
 
 @njit(cache=True, nogil=True)
 def words_of(data, starts, words):
-    """Write the eight bytes of each key after the common prefix of all keys, as a number.
+    """Write a word for each key: the eight bytes after the common prefix of all keys, as a number.
 
-    Returns whether the keys are already ascending; then no words are written.
+    Returns True, without writing words, if the keys are already ascending.
     """
     rows = len(words)
     if not rows:
@@ -86,7 +89,10 @@ def words_of(data, starts, words):
 
 @njit(cache=True, nogil=True)
 def settle_order(data, starts, words, order):
-    """Sort keys of the same word; ``order`` sorts the words. Returns False if one has over 64."""
+    """Sort the keys with equal words in ``order``, which already sorts the words.
+
+    Returns False if more than 64 keys have the same word.
+    """
     start = 0
     while start < len(order):
         end = start + 1
@@ -105,7 +111,7 @@ def settle_order(data, starts, words, order):
 
 @njit(cache=True, nogil=True)
 def _compared(data, starts, one, other):
-    """Compare two keys: below 0 if key ``one`` is first, 0 if they are equal."""
+    """Compare two keys. The result is below 0 if key ``one`` is less, and 0 if they are equal."""
     a, b = np.int64(starts[one]), np.int64(starts[other])
     a_end, b_end = np.int64(starts[one + 1]), np.int64(starts[other + 1])
     while a < a_end and b < b_end:
@@ -118,10 +124,10 @@ def _compared(data, starts, one, other):
 
 @njit(cache=True, nogil=True)
 def checksum_of(data, starts, partitions, offsets, secret, room):
-    """The sum of the rows' 128-bit hashes, mod 2^128, as two words, the high one first.
+    """The sum of the rows' 128-bit hashes, mod 2^128, as two words, the high word first.
 
-    A row's hash is the fingerprint of its key, the partition in 4 bytes and the offset in 8, both
-    little endian. ``room`` is a buffer for the longest key and these 12 bytes.
+    A row's hash is the fingerprint of its key, followed by the partition (4 bytes) and the offset
+    (8 bytes), both little endian. ``room`` is a buffer for the longest key and these 12 bytes.
     """
     high, low = np.uint64(0), np.uint64(0)
     source = address(room)

@@ -1,4 +1,4 @@
-"""The tables that a place already contains: one place has one table, of one format."""
+"""Detect tables at a folder or address. A location contains at most one table, of one format."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lastwrite.storage.objects.store import ObjectInfo
 from lastwrite.tables.place import TablePlace
 from lastwrite.tables.upkeep import OURS
 
-CATALOG_FILE: Final = "catalog.db"  # of an Iceberg table whose catalog is in its folder
-# for each format: a prefix of file names below the table, and a pattern for such names
+CATALOG_FILE: Final = "catalog.db"  # the SQLite catalog in the folder of an Iceberg table
+# for each format: the prefix of its metadata files below the table, and a pattern of their names
 _MARKS = {
     "delta": ("_delta_log/", re.compile(r"_delta_log/[0-9._a-z-]+(?:json|parquet)$")),
     "parquet": ("_lastwrite/current", re.compile(r"_lastwrite/current$")),
@@ -27,7 +27,7 @@ _OF_FORMAT = {
     "parquet": "_lastwrite",
     "iceberg": f"metadata and {CATALOG_FILE}",
 }
-# files of a run that died before its first commit, and files that are no data
+# files of a run that crashed before its first commit, and hidden files
 _HARMLESS = re.compile(
     rf"{CATALOG_FILE}(?:-\w+)?$|_lastwrite-probe-|metadata/version-hint\.text$|(?:.*/)?\.[^/]*$|lost\+found/"
 )
@@ -39,13 +39,13 @@ def is_table_name(to: str) -> bool:
 
 
 def metadata_files(place: TablePlace) -> list[str]:
-    """The names of Iceberg's metadata files below a place."""
+    """The names of Iceberg's metadata files below a location."""
     mark, is_like = _MARKS["iceberg"]
     return [name for name in _names(place, mark) if is_like.match(name)]
 
 
 def formats_at(address: str) -> list[str]:
-    """The formats whose tables are at the address, sorted. Lists the place once per format."""
+    """The formats whose tables are at the address, sorted. Lists the address once per format."""
     place = TablePlace(address)
     return sorted(
         format
@@ -58,8 +58,8 @@ def format_there(address: str, format: str | None) -> str:
     """The format of the table at the address; if there is none, ``format`` or ``iceberg``.
 
     Raises:
-        InvalidConfig: a table of another format is there, or tables of two formats are, or the
-            place is no folder and none can be made there.
+        InvalidConfig: the address has a table of another format, or tables of two formats; or it is
+            not a folder, and no folder can be created there.
     """
     if not is_address(address):
         _check_folder(address)
@@ -82,10 +82,10 @@ def format_there(address: str, format: str | None) -> str:
 
 
 def check_free(address: str) -> None:
-    """Check, before a table is made, that the place contains only left-overs of lastwrite.
+    """Check, before a table is created, that the address contains only files of crashed runs.
 
     Raises:
-        InvalidConfig: it contains other files, or is inside another table.
+        InvalidConfig: the address contains other files, or is inside another table.
     """
     place = TablePlace(address)
     for found in place.store.list(place.key("")):
@@ -98,7 +98,7 @@ def check_free(address: str) -> None:
             )
     for above in _above(address):
         there: list[str] = []
-        with suppress(LogError):  # the user may not be allowed to read there
+        with suppress(LogError):  # the user may lack the permission to list this folder
             there = formats_at(above)
         if there:
             raise InvalidConfig(
@@ -112,7 +112,7 @@ def check_free(address: str) -> None:
 def _check_folder(path: str) -> None:
     """
     Raises:
-        InvalidConfig: there is no folder, and none can be made.
+        InvalidConfig: the path is not a folder, and no folder can be created there.
     """
     at = os.path.abspath(path)
     while not os.path.lexists(at):
@@ -123,11 +123,11 @@ def _check_folder(path: str) -> None:
 
 
 def check_writable(path: str) -> None:
-    """Check that files can be written to a folder, which may not exist yet, or below an address,
-    where a small object is written and removed.
+    """Check that files can be written below a path. A folder may not exist yet. Below an address
+    this writes and removes a small object.
 
     Raises:
-        InvalidConfig, RemoteFailed: they cannot be written.
+        InvalidConfig, RemoteFailed: files cannot be written.
     """
     if is_address(path):
         place = TablePlace(path)
@@ -153,7 +153,7 @@ def _names(place: TablePlace, prefix: str) -> Iterator[str]:
 
 
 def _above(address: str) -> Iterator[str]:
-    """The folders above, the nearest first. For an address the bucket itself is the last."""
+    """The folders that contain ``address``, the nearest first; in a store, up to the bucket."""
     if is_address(address):
         scheme, _, rest = address.rstrip("/").partition("://")
         names = rest.split("/")

@@ -1,4 +1,4 @@
-"""Release of memory between the steps of a run, so that each step can use its whole share."""
+"""Release unused memory to the system between the steps of a run."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pyarrow as pa
 
 
 def release_memory() -> None:
-    """Return free memory of Arrow's pool and of the heap to the system; both keep it otherwise.
+    """Return the free memory of Arrow's pool and of the C heap to the system.
 
-    An update of a table of 50 M keys needed 225 MiB of its own with it, and 280 without.
+    An update of a table of 50 M keys needed 225 MiB with this call, and 280 MiB without it.
     """
     pa.default_memory_pool().release_unused()
-    with suppress(OSError, AttributeError):  # only glibc has it
+    with suppress(OSError, AttributeError):  # only glibc has malloc_trim
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,12 +1,11 @@
-"""A table of plain Parquet files, and manifests that name the files of each commit.
+"""A table of plain Parquet files, with manifests that list the files of each commit.
 
     _bucket=3/5e91….parquet          rows of one bucket; written once
     _lastwrite/manifest-7-91c2….json the table after one commit; written once
     _lastwrite/current               the name of the last manifest; replaced by compare-and-swap
 
-A reader that uses the manifest sees exactly one commit. A glob returns more: replaced files stay
-as long as a manifest that has not expired names them, and there are files that no manifest names
-yet, or that none will ever name.
+A reader of the manifest sees exactly one commit. A glob may return more files: replaced files that
+an older manifest still lists, and files of a running or crashed commit.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _VERSION = 1
 
 
 class _File(msgspec.Struct, frozen=True):
-    path: str  # below the table
+    path: str  # relative to the table's folder or address
     bucket: int
     rows: int
     bytes: int
@@ -44,16 +43,16 @@ class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """One commit."""
 
     version: int = _VERSION
-    number: int  # of the commit, from 1
-    before: str  # the manifest that it replaced; empty if there is none
+    number: int  # commits are numbered from 1
+    before: str  # name of the replaced manifest; empty for the first commit
     written_ms: int
     state: msgspec.Raw  # see ``TableState``
-    schema: str  # Arrow's, as base64 of its own form
+    schema: str  # Arrow schema in Arrow's IPC format, as base64
     files: tuple[_File, ...]
 
 
 class ParquetTable:
-    """The table in a folder, or below an address in a bucket."""
+    """A Parquet table in a folder, or below an address in a bucket."""
 
     name = "parquet"
     can_rename = False
@@ -74,7 +73,7 @@ class ParquetTable:
                 made = self._manifest(name) if _number(name) else None
             except CorruptLog:
                 made = None
-            if made is None:  # files without a manifest are removed once they are old
+            if made is None:  # ``upkeep`` later removes the files, which no manifest lists
                 return Head(name, None, pa.schema([]), ())
             return self._head(name, made, anew=True)
         made = self._manifest(name)
@@ -136,7 +135,7 @@ class ParquetTable:
             raise lost(self.address, name)
         seen = None if found is None else found[1].version
         if not was_put(self._place.store, self._place.key(CURRENT), name.encode(), seen):
-            # The store may have written it, and others may have committed after it since.
+            # The store may have written the name, and another program may have replaced it since.
             if not any(each == name for each, _ in self._chain()):
                 raise lost(self.address, "nothing" if head is None else head.token)
         return self._head(name, made)
@@ -150,8 +149,8 @@ class ParquetTable:
         }
         chain = [name for name, _ in self._chain()]
         ended = (n for n, name in enumerate(chain) if times_ms.get(name, 0) < older_than_ms)
-        old = chain[next(ended, len(chain)) + 1 :]  # replaced by a manifest that is that old
-        # Remove the oldest first, so that the rest is a chain after a crash.
+        old = chain[next(ended, len(chain)) + 1 :]  # replaced before ``older_than_ms``
+        # Remove the oldest first: after a crash the remaining manifests are still a chain.
         for name in reversed(old):
             self._place.store.remove([self._place.key(name)])
         return len(old)
@@ -164,7 +163,7 @@ class ParquetTable:
         return names
 
     def _chain(self) -> Iterator[tuple[str, _Manifest]]:
-        """The manifests that are still there, the last first."""
+        """The names and contents of existing manifests, from the current one backwards."""
         found = self._current()
         name = "" if found is None else found[0]
         while name and (made := self._manifest(name)) is not None:
@@ -174,7 +173,9 @@ class ParquetTable:
     # ------------------------------------------------------------------ objects
 
     def _next_number(self, before: str) -> int:
-        """The next commit's number. After a damaged name, the lowest above all manifests."""
+        """The next commit's number. If the name ``before`` is damaged, it follows the highest
+        number of all manifests.
+        """
         numbers = [_number(before)]
         if not numbers[0]:
             listed = self._place.store.list(self._place.key(_MANIFESTS))
@@ -219,7 +220,7 @@ class ParquetTable:
 
 
 def _number(name: str) -> int:
-    """The number in a manifest's name. Returns 0 if it is not such a name."""
+    """The commit number in a manifest's name. Returns 0 for any other name."""
     if not name.startswith(_MANIFESTS):
         return 0
     text = name.removeprefix(_MANIFESTS).partition("-")[0]

@@ -1,4 +1,4 @@
-"""The place of a table, and the names of its files there."""
+"""The location of a table, and the names of its files."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from lastwrite.storage.objects.address import join, store_at
 
 
 class TablePlace:
-    """A folder, or the objects below an address in a bucket.
+    """The folder of a table, or its address in a bucket.
 
-    A file's name is relative to the place, with ``/`` between folders in both cases.
+    A file's name is relative to it, with ``/`` between folders.
     """
 
     def __init__(self, address: str) -> None:
@@ -20,11 +20,11 @@ class TablePlace:
         return f"{self._prefix}/{name}" if self._prefix else name
 
     def name(self, key: str) -> str:
-        """The name of the file with this key."""
+        """The name of the file with this key in the store."""
         return key.removeprefix(self._prefix).lstrip("/")
 
     def path(self, name: str) -> str:
-        """The file's full path or address."""
+        """The full path or address of the file with this name."""
         return join(self.address, *name.split("/"))
 
     def name_of_path(self, path: str) -> str:

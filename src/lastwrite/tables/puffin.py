@@ -4,7 +4,7 @@
     at      type
     ======  ============  =========================================================
     0       4 bytes       magic, ``PFA1``
-    4                     blobs, one after the other: see ``vectors``
+    4                     blobs, one after another: see ``vectors``
             4 bytes       magic
                           JSON: type, offset, length and properties of each blob
     end-12  i32, little   bytes of the JSON
@@ -12,7 +12,8 @@
     end-4   4 bytes       magic
     ======  ============  =========================================================
 
-Manifests contain the places of blobs, so readers of a table need no footer; pyiceberg reads it.
+Manifests contain the offset and length of each blob, so most readers of a table do not need the
+footer. pyiceberg reads it.
 
 Source: Iceberg's Puffin, ``deletion-vector-v1``; its table format, Deletion Vectors.
 """
@@ -28,11 +29,13 @@ from lastwrite.tables.vectors import encode
 
 MAGIC: Final = b"PFA1"
 _BLOB: Final = "deletion-vector-v1"
-_POSITION: Final = 2147483645  # the id of the column ``_pos``, to which a vector applies
+_POSITION: Final = 2147483645  # reserved id of the column ``_pos``, which vectors refer to
 
 
 def encode_puffin(deleted: Mapping[str, Int64Array]) -> tuple[bytes, dict[str, tuple[int, int]]]:
-    """A Puffin file of the vectors of data files, and the offset and length of each, by name."""
+    """Encode vectors as a Puffin file. Returns its bytes, and data file to its blob's offset and
+    length.
+    """
     parts, at, places, blobs = [MAGIC], len(MAGIC), {}, []
     for name, positions in deleted.items():
         vector = encode(positions)
@@ -41,7 +44,7 @@ def encode_puffin(deleted: Mapping[str, Int64Array]) -> tuple[bytes, dict[str, t
             {
                 "type": _BLOB,
                 "fields": [_POSITION],
-                "snapshot-id": -1,  # the commit sets both; they are not known here
+                "snapshot-id": -1,  # -1: inherited from the commit, like the sequence number
                 "sequence-number": -1,
                 "offset": at,
                 "length": len(vector),

@@ -1,10 +1,9 @@
-"""Move the rows of a table that has outgrown its buckets to more of them, in a commit of its own.
+"""Increase the number of buckets of a table in a separate commit, without a change of rows.
 
-A bucket is held in memory while it is written, so a growing table needs more of them. The number
-at least quadruples each time, so all moves together copy a third of the table's final size. Each
-bucket is read batch by batch and distributed over the new buckets. Rows, offsets and checksum stay
-the same. A run that dies before the commit leaves the old table; one that dies after it leaves the
-same rows in more buckets.
+A bucket is in memory while it is written, so a growing table needs more buckets. The number at
+least quadruples each time. All these commits together therefore copy about a third of the table's
+final size. Each bucket is read batch by batch and distributed over the new buckets. Rows, offsets
+and checksum stay the same, so a crash before or after the commit loses nothing.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from lastwrite.tables.format import DataFile, Head, TableChange, TableFormat
 from lastwrite.tables.memory import release_memory
 from lastwrite.tables.written import fitted, write_bucket
 
-_OUTGROWN = 4  # the ratio of the number for the current size to the present number
+_OUTGROWN = 4  # buckets are added if the table's size calls for this multiple of their number
 
 
 def buckets_after(buckets: int, table_bytes: int, bucket_bytes: int) -> int:
-    """The number of buckets that a table of this size and with ``buckets`` should get."""
+    """The number of buckets for a table of this size that has ``buckets`` now."""
     wanted = bucket_count(table_bytes, bucket_bytes)
     return (
         bucket_count(table_bytes, bucket_bytes // 2) if wanted >= _OUTGROWN * buckets else buckets
@@ -71,7 +70,7 @@ def rebucket(
         removed = [file.path for file in base.files]
         return format.commit(base, TableChange(added, removed, {}, state, base.schema))
     except RemoteFailed:
-        raise  # it may have been committed
+        raise  # do not remove the files: the commit may have succeeded
     except Exception:
         with suppress(LogError):
             remove_files(written)

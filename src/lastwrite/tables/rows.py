@@ -1,4 +1,4 @@
-"""Conversion of records to rows of a table: keys and values are decoded, deletes are marked."""
+"""Conversion of records to rows of a table: decodes keys and values, and marks deletes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lastwrite.rows.arrow import HEADERS
 from lastwrite.rows.decoded import ERROR, REMEDY, DecodedRows, decoder_of, put_aside
 from lastwrite.tables.columns import KEY, NAMES, RAW_KEY, identity_of
 
-IS_DELETE = "_is_delete"  # a column of changes, not of tables
+IS_DELETE = "_is_delete"  # column of changes; tables do not have it
 _READ = ("key", "value", "partition", "offset", "timestamp")
 _NO_COLUMN = (
     "--anew (anew=True) rebuilds the table with a column _key, which has the bytes of keys; "
@@ -24,18 +24,18 @@ _NO_COLUMN = (
 
 
 class Rows:
-    """Makes changes of a table from last writes and deletes.
+    """Converts last writes and deletes to changes of a table.
 
     Attributes:
-        read_columns: the columns of records that it needs.
-        schema: of the table.
+        read_columns: the columns of records that ``changes`` needs.
+        schema: the table's schema.
         identity: the column whose bytes identify a key.
         decodes: whether keys or values may be bad.
-        aliases, unions: of Avro, by a column's path: see ``ColumnDecoder``.
+        aliases, unions: Avro aliases and unions by column path; see ``ColumnDecoder``.
 
     Args:
-        has_raw_key: whether a table with keys of text has a column of their bytes, too. None means
-            it has if ``on_bad`` is ``null``, since a key that is not text has a row then.
+        has_raw_key: whether a table with text keys also has a column of their bytes. None means:
+            if ``on_bad`` is ``null``, because keys that are not text then have rows.
 
     Raises:
         InvalidConfig, RemoteFailed: as ``DecodedRows``.
@@ -49,7 +49,8 @@ class Rows:
         has_raw_key: bool | None = None,
     ) -> None:
         self._config, self._topic, self._has_headers = config, topic, has_headers
-        # If a bad value goes aside, its key's row is removed, as the older value is not current.
+        # A bad value that is put aside removes the row of its key, because the row's older value
+        # is not current any more. The decoder must therefore return it as null.
         on_bad = NULL if config.on_bad == ASIDE else config.on_bad
         values = replace(config, key_format="raw", key_schema="", on_bad=on_bad, bad_to="")
         self._values = DecodedRows(values, [*_READ, *[HEADERS] * has_headers], topic)
@@ -58,7 +59,7 @@ class Rows:
             self._keys = decoder_of(config, "key", topic, ())
         self.read_columns = self._values.raw_columns
         if self._keys is not None and "topic" not in self.read_columns:
-            self.read_columns += ("topic",)  # for a record that goes aside
+            self.read_columns += ("topic",)  # for the file of records that are put aside
         decoders = [*self._values.decoders.values(), *([self._keys] if self._keys else ())]
         self.aliases = {path: names for each in decoders for path, names in each.aliases.items()}
         self.unions = {path: names for each in decoders for path, names in each.unions.items()}
@@ -72,7 +73,7 @@ class Rows:
             fields.append(pa.field(ERROR, pa.string()))
         if self._keys is not None:
             fields[0] = pa.field(KEY, self._keys.type)
-            # Text identifies keys, unless a key that is not text has a row.
+            # Text identifies a key, unless keys that are not text can have rows.
             if has_raw_key is None or config.key_format != "utf8":
                 has_raw_key = config.key_format != "utf8" or config.on_bad == NULL
             if has_raw_key:
@@ -82,21 +83,21 @@ class Rows:
         self.change_schema = self.schema.append(pa.field(IS_DELETE, pa.bool_()))
 
     def fitted_to(self, schema: pa.Schema) -> Rows:
-        """The same rows for a table of this schema, which may identify keys by another column."""
+        """This object, or one for the column by which ``schema`` identifies keys."""
         has_raw_key = RAW_KEY in schema.names
         if self._config.key_format != "utf8" or has_raw_key == (RAW_KEY in self.schema.names):
             return self
         return Rows(self._config, self._topic, self._has_headers, has_raw_key)
 
     def changes(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Convert last writes and deletes, which have ``read_columns``, to ``change_schema``.
+        """Convert last writes and deletes from ``read_columns`` to ``change_schema``.
 
-        In a delete all columns are null except the key and its place. The order may change. A
-        delete needs the key's bytes only, so a bad key in it is no error.
+        A delete has a key, partition, offset and timestamp; its other columns are null. The order
+        of records may change. A bad key is no error in a delete, which needs only the key's bytes.
 
         Raises:
-            BadValue: a key or a value of a write is bad, and ``on_bad`` is ``fail``; or a key is
-                bad and the table has no column for its bytes.
+            BadValue: a key or value of a write is bad, and ``on_bad`` is ``fail``; or a key is bad,
+                and the table has no column for its bytes.
         """
         writes, deletes = batch, []
         if batch.column("value").null_count:
@@ -121,7 +122,7 @@ class Rows:
         return made[0] if len(made) == 1 else pa.concat_batches(made)
 
     def _bad_of(self, rows: pa.RecordBatch) -> dict[int, str]:
-        """The bad rows with reasons: keys, and values as far as they are decoded."""
+        """Row to the reason why its key or value is bad."""
         bad: dict[int, str] = {}
         if ERROR in rows.schema.names:
             whys = rows.column(ERROR)
@@ -145,7 +146,7 @@ class Rows:
         if self._keys is not None:
             keys, bad = self._keys.decode(given[KEY])
             given = {**given, KEY: keys, RAW_KEY: given[KEY]}
-            if bad and self.identity == KEY:  # no row can have such a key
+            if bad and self.identity == KEY:  # the table has no row with such a key
                 stays = pa.array([row not in bad for row in range(len(keys))])
                 given = {name: column.filter(stays) for name, column in given.items()}
         rows = len(given[KEY])

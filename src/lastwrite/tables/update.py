@@ -1,12 +1,12 @@
-"""A round of a table: from the log's changes to a commit.
+"""Update a table: read the log's changes, and commit them.
 
 For each bucket with changes, the keys of its files are read and compared with the changes. Replaced
-rows are deleted: by position, or, if the format has no positions, by rewriting their file. The new
-rows become one more file. So a round costs the changes and a pass over keys.
+rows are deleted by position or, if the format has no positions, by rewriting their file. The new
+rows become one more file. An update therefore reads the changes, and the keys of changed buckets.
 
-The same commit limits the cost of deleted rows and small files for readers: it rewrites buckets
-with many changes, many deleted rows or many files, the worst first. For that a round may write four
-times the bytes that it adds. Later rounds may use the unspent part in addition.
+Deleted rows and small files make a table slow to read. The same commit therefore rewrites buckets
+with many changes, many deleted rows or many files, the worst first. It may rewrite four times the
+bytes that it adds. Later updates may use the unspent part of this budget in addition.
 """
 
 from __future__ import annotations
@@ -52,19 +52,20 @@ from lastwrite.tables.rebucket import buckets_after, rebucket
 from lastwrite.tables.rows import IS_DELETE, Rows
 from lastwrite.tables.written import fitted, write_bucket
 
-FIXED = ("key_format", "value_format", "headers")  # settings that only --anew changes
-MANY = 0.2  # of a bucket's rows: changed, or deleted
-MANY_FILES = 8
-_SHARE = 4  # a round may rewrite this multiple of the bytes that it adds
-_SMALL_BYTES = 4 << 20  # of buckets that any round may rewrite
+FIXED = ("key_format", "value_format", "headers")  # settings that change only with --anew
+MANY = 0.2  # share of changed or deleted rows at which a bucket is rewritten
+MANY_FILES = 8  # files at which a bucket is rewritten
+_SHARE = 4  # an update may rewrite this multiple of the bytes that it adds
+_SMALL_BYTES = 4 << 20  # bytes of buckets that each update may rewrite whatever its budget
 
 
 class TableRequest(NamedTuple):
     """The requested table.
 
     Attributes:
-        settings: as in ``TableState``. Those in ``FIXED`` equal the table's, unless it is rebuilt.
-        buckets: None means a number by the log's size, or the table's present number.
+        settings: as in ``TableState``. Settings in ``FIXED`` must equal the table's, unless it is
+            rebuilt.
+        buckets: the number of buckets. None means a number that depends on the table's size.
         anew: whether all rows are written again, whatever state the table has.
     """
 
@@ -83,14 +84,14 @@ def sync_table(
     wish: TableRequest,
     progress: Progress,
 ) -> TableRound:
-    """Make the table, or update it to the end of the logs, which are of one topic.
+    """Create the table, or update it to the end of ``logs``, which are of one topic.
 
-    ``head`` is the head that ``format`` has just returned. If another program replaced the table's
-    files meanwhile without changing rows, the round is repeated.
+    ``head`` is the head that ``format`` has just returned. If another program has rewritten files
+    meanwhile without a change of rows, the update is repeated.
 
     Raises:
-        CommitConflict: changes are missing: the log begins above the table's offsets, ends below
-            them, or is of another topic.
+        CommitConflict: changes are missing: a log begins above the table's offset, ends below it,
+            or belongs to another topic of the same name.
         InvalidConfig: the table has another topic or other settings.
         LogHeld: another run has changed the table meanwhile.
     """
@@ -108,7 +109,7 @@ def sync_table(
 
 
 def _same_rows(one: TableState | None, other: TableState | None) -> bool:
-    """Whether two states have the same rows, perhaps in different numbers of buckets."""
+    """Whether two states are equal, except for the number of buckets."""
     if one is None or other is None:
         return one is other
     return replace(one, buckets=other.buckets) == other
@@ -145,13 +146,13 @@ def _brought_up(task: _Task) -> TableRound:
         with suppress(NeedsFullScan):
             return _round(task, state.offsets)
         now = format.head()
-        if now is not None and _same_rows(now.state, state):  # rows may have moved to more buckets
+        if now is not None and _same_rows(now.state, state):  # ``rebucket`` may have committed
             task = task._replace(head=now, base=now)
     return _round(task, None)
 
 
 class _Task(NamedTuple):
-    """One round. ``base`` is the head, or None if nothing of it stays."""
+    """One update. ``base`` is the head, or None if the update replaces all rows."""
 
     format: TableFormat
     system: RowSystem
@@ -164,7 +165,8 @@ class _Task(NamedTuple):
 
 def _round(task: _Task, since: Mapping[int, int] | None) -> TableRound:
     wish = task.wish
-    if task.base is None or not is_address(task.format.location):  # costs two requests per round
+    # Checked once per table in a store, where the check costs two requests.
+    if task.base is None or not is_address(task.format.location):
         check_writable(task.format.location)
     last = LastWrites(
         task.system,
@@ -193,7 +195,8 @@ def _round(task: _Task, since: Mapping[int, int] | None) -> TableRound:
                 task = _moved(task, buckets)
         with Changes(last, wish.rows, since, wish.memory_bytes // 8) as changes:
             changes.gather(buckets, task.progress)
-            if state is None and not wish.buckets:  # compressed sizes predict rows' sizes badly
+            # The log's compressed size predicts the size of rows badly. Now their size is known.
+            if state is None and not wish.buckets:
                 buckets = max(buckets, bucket_count(changes.bytes, _plain_bytes(wish)))
                 changes.rewrite_buckets(buckets)
             last.close()
@@ -204,7 +207,7 @@ def _round(task: _Task, since: Mapping[int, int] | None) -> TableRound:
 
 
 def _moved(task: _Task, buckets: int) -> _Task:
-    """The task after the table's rows were moved to more buckets."""
+    """Distribute the table's rows over more buckets. Returns the task for the new head."""
     assert task.base is not None and task.base.state is not None
     was = task.base.state.buckets
     task.progress.note(f"the table has outgrown its {was} buckets: its rows move to {buckets}")
@@ -213,18 +216,19 @@ def _moved(task: _Task, buckets: int) -> _Task:
 
 
 def _bucket_bytes(wish: TableRequest) -> int:
-    """The target size of a bucket, of which up to four copies are in memory while it is written."""
+    """The target size of a bucket. Up to four copies of it are in memory while it is written."""
     return max(1 << 20, min(BUCKET_BYTES, wish.memory_bytes // 12))
 
 
 def _plain_bytes(wish: TableRequest) -> int:
-    """The most bytes of rows, as they are in memory, in a bucket of a new table."""
+    """The most bytes that the rows of a bucket of a new table may take in memory."""
     return max(2 * _bucket_bytes(wish), wish.memory_bytes // (6 * _threads(wish)))
 
 
 def _threads(wish: TableRequest, plain_bytes: int = 0) -> int:
-    """The number of buckets processed in parallel: as many as fit in memory. Buckets whose share of
-    ``plain_bytes`` is large reduce it.
+    """The number of buckets to process in parallel, so that they fit in memory.
+
+    ``plain_bytes`` is the size of a bucket's rows in memory, or 0.
     """
     bucket_bytes = max(_bucket_bytes(wish), plain_bytes // 2)
     return max(1, min(core_count(), wish.memory_bytes // (6 * bucket_bytes)))
@@ -235,14 +239,14 @@ class _BucketChanges:
     """The result of processing a bucket."""
 
     bucket: int
-    added: pa.Table  # rows, in any order
-    came: int  # their number
+    added: pa.Table  # new rows, in any order
+    came: int  # number of new rows
     gone: dict[str, Int64Array]  # path to positions of rows that are not current any more
-    minus: int  # their part of the checksum
-    plus: int
-    files: list[DataFile] = field(default_factory=list)  # new ones
-    removed: list[str] = field(default_factory=list)
-    deletes: dict[str, Int64Array] = field(default_factory=dict)
+    minus: int  # checksum of the removed rows
+    plus: int  # checksum of the new rows
+    files: list[DataFile] = field(default_factory=list)  # new files
+    removed: list[str] = field(default_factory=list)  # paths of removed files
+    deletes: dict[str, Int64Array] = field(default_factory=dict)  # as in ``TableChange``
     written_anew: bool = False
 
     @property
@@ -251,7 +255,7 @@ class _BucketChanges:
 
 
 class _Round:
-    """One attempt of a round."""
+    """One attempt of an update."""
 
     def __init__(self, task: _Task, changes: Changes, buckets: int) -> None:
         self._task, self._format, self._changes = task, task.format, changes
@@ -277,14 +281,14 @@ class _Round:
             release_memory()
             return self._commit(found, credit)
         except RemoteFailed:
-            raise  # it may have been committed
+            raise  # do not remove the files: the commit may have succeeded
         except Exception:
             with suppress(LogError):
                 remove_files(self._written)
             raise
 
     def _told(self, each: Iterator[_BucketChanges], buckets: Sequence[int]) -> list[_BucketChanges]:
-        """Collect the results and report progress in bytes that are read and added."""
+        """Collect the results, and report progress in bytes read and added."""
         counts, progress = self._changes.counts, self._task.progress
         a_change = self._changes.bytes / max(1, sum(counts.values()))
         sizes = [
@@ -313,7 +317,7 @@ class _Round:
             rows = sum(file.rows for file in files)
             deleted = sum(file.deleted for file in files)
             size = sum(file.size_bytes for file in files)
-            # after a pass over the whole log most changes are rows that are already there
+            # after a read of the entire log, most changes are rows that the table already has
             changed = 0 if self._changes.whole else counts.get(bucket, 0)
             score = max(changed / rows / MANY, deleted / rows / MANY, len(files) / MANY_FILES)
             if score >= 1:
@@ -352,7 +356,7 @@ class _Round:
             self._write(found, [*parts, found.added])
         else:
             self._write(found, [found.added])
-        found.added = found.added.schema.empty_table()  # a slice would keep the rows in memory
+        found.added = found.added.schema.empty_table()  # frees the rows; a slice would not
         return found
 
     def _deleted(self, bucket: int) -> Mapping[str, Int64Array]:
@@ -362,7 +366,7 @@ class _Round:
     def _looked_up(
         self, bucket: int, files: Sequence[DataFile], deleted: Mapping[str, Int64Array]
     ) -> _BucketChanges:
-        """Find the rows that are removed and those that are added."""
+        """Find the bucket's removed rows and new rows."""
         changes = self._changes.of(bucket)
         known = self._state.deletes_ms if self._state is not None else {}
         self._changes.check_times(changes, known)
@@ -410,7 +414,7 @@ class _Round:
     def _left(
         self, file: DataFile, deleted: Mapping[str, Int64Array], gone: Mapping[str, Int64Array]
     ) -> pa.Table:
-        """The current rows of a file."""
+        """The file's rows that stay current."""
         rows = read_file(file.path, file.size_bytes)
         stays = np.ones(len(rows), np.bool_)
         for which in (deleted, gone):
@@ -418,7 +422,7 @@ class _Round:
         return rows if stays.all() else rows.filter(pa.array(stays))
 
     def _write(self, found: _BucketChanges, parts: Iterable[pa.Table]) -> None:
-        """Write rows, sorted, as one new file. Writes nothing if there are no rows."""
+        """Write rows, sorted, to one new file. Writes no file if there are no rows."""
         some = [fitted(part, self._file_schema) for part in parts if len(part)]
         if some:
             path = self._format.data_path(found.bucket, f"{found.bucket:05d}-{self._run}.parquet")
@@ -523,7 +527,7 @@ def _check_topic(
 ) -> None:
     """
     Raises:
-        InvalidConfig: the table has another topic; ``anew`` does not replace it either.
+        InvalidConfig: the table belongs to another topic. This is an error with ``anew``, too.
     """
     topics = {log.name.topic for log in logs}
     if state.system != system.name or (topics and topics != {state.topic}):
@@ -535,10 +539,10 @@ def _check_topic(
 
 
 def _same(format: TableFormat, head: Head, wish: TableRequest) -> TableState:
-    """The head's state.
+    """Check the head, and return its state.
 
     Raises:
-        InvalidConfig: the table was made with other settings.
+        InvalidConfig: the table was created with other settings.
         UnsupportedFormat: another program removed a column.
     """
     state, where = head.state, format.address
@@ -571,7 +575,7 @@ def _same(format: TableFormat, head: Head, wish: TableRequest) -> TableState:
 
 
 def option_of(name: str, value: str) -> str:
-    """A setting as an option of the command line."""
+    """A setting as a command-line option."""
     option = "--" + name.replace("_", "-")
     if name == "headers":
         return option if value == "true" else "--no-headers"

@@ -1,7 +1,7 @@
-"""Retention of a table's past: each run drops old heads and removes files left over.
+"""Retention of old heads and files: each run drops old heads, and removes files left over.
 
-A replaced head can be read for five days, as in Iceberg. A file that no readable head names belongs
-to a run that died or to a dropped head. It is removed when it is a day old, and only if its name
+A replaced head can be read for five days, as in Iceberg. A file that no readable head refers to
+belongs to a crashed run or a dropped head. It is removed when it is a day old, and only if its name
 has the form that lastwrite generates.
 """
 
@@ -16,7 +16,7 @@ from lastwrite.tables.format import TableFormat
 _DAY_MS: Final = 86_400_000
 PAST_MS: Final = 5 * _DAY_MS
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-OURS: Final = re.compile(  # names of files below a table that lastwrite generates
+OURS: Final = re.compile(  # the names, relative to the table, that lastwrite generates for files
     r"(?:(?:data|_bucket=\d+)/\d{5,}-[0-9a-f]{16}(?:-deletes)?\.parquet"
     r"|data/vectors-[0-9a-f]{16}\.puffin"
     r"|_lastwrite/manifest-\d+-[0-9a-f]{32}\.json"
@@ -27,7 +27,7 @@ OURS: Final = re.compile(  # names of files below a table that lastwrite generat
 
 
 def tidy(format: TableFormat, now_ms: int, past_ms: int = PAST_MS) -> int:
-    """Drop heads that were replaced ``past_ms`` ago, and remove files that no other head names.
+    """Drop heads that were replaced at least ``past_ms`` ago, and remove files left over.
 
     Returns the number of removed files.
 

@@ -32,12 +32,12 @@ from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.tables.files import place_of
 
 MAGIC: Final = (1681511377).to_bytes(4, "little")
-AROUND: Final = 8  # bytes of a vector that its stored length does not include
+AROUND: Final = 8  # bytes of the length and the CRC, which the stored length does not include
 _REMEDY = "rebuild the table (--anew), or restore the file from a copy"
 
 
 def encode(positions: Int64Array) -> bytes:
-    """The vector of these positions, of which there is at least one."""
+    """Encode positions as a vector. There must be at least one."""
     bitmap = BitMap64(array("Q", positions.astype("<u8").tobytes()))
     counted = MAGIC + bitmap.serialize()
     return b"".join(
@@ -46,10 +46,10 @@ def encode(positions: Int64Array) -> bytes:
 
 
 def decode(vector: bytes, where: str, at: int = 0) -> Int64Array:
-    """The positions, ascending. ``where`` and ``at`` are the file and its byte, for the error.
+    """The positions in a vector, ascending. ``where`` and ``at`` are its file and byte, for errors.
 
     Raises:
-        CorruptLog: it is no vector, or a damaged one.
+        CorruptLog: the bytes are no vector, or are damaged.
     """
     counted = vector[4:-4]
     if int.from_bytes(vector[:4], "big") != len(counted) or counted[:4] != MAGIC:
@@ -64,10 +64,10 @@ def decode(vector: bytes, where: str, at: int = 0) -> Int64Array:
 
 
 def read(path: str, at: int, size_bytes: int, count: int) -> Int64Array:
-    """The positions of the vector at byte ``at``, ascending.
+    """The positions in the vector at byte ``at`` of a file, ascending.
 
     Raises:
-        CorruptLog: it is missing, damaged, or has another number of positions than ``count``.
+        CorruptLog: the vector is missing or damaged, or does not have ``count`` positions.
     """
     store, key = place_of(path)
     target: ByteArray = np.empty(size_bytes, np.uint8)

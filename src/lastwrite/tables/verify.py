@@ -1,16 +1,17 @@
-"""Proof that a table equals its topic up to the table's offsets, by another method than the one
-that made it: no fingerprint, no election, no index of places.
+"""Verify that a table equals its topic up to the table's offsets. The method differs from that of
+the update on purpose: it uses no fingerprints, no election and no index.
 
-Every record of the log and every row of the table becomes an entry of hashes (MD5 of the key; MD5
-of key, place and value). Entries are divided into parts by the hash of their key, in scratch files
-if there are many. In each part the log's entries are sorted and the last of each key is taken. A
-write must have a row with the same hashes, and a delete must have no row::
+Every record of the log and every row of the table becomes an entry with two hashes: an MD5 of the
+key, and an MD5 of key, partition, offset and value. Entries are divided into parts by the hash of
+their key, in scratch files if there are many. In each part the log's entries are sorted, which
+yields the last write of each key. A write must have a row with the same hashes, and a delete must
+have no row::
 
     log     a@1  b@2  a@3        sorted   a@1 a@3 │ b@2
     table   a@3  b@2             sorted       a@3 │ b@2        proven
 
-If a key was written again beyond the table's offsets, a round may have removed its older records.
-Its row can neither be proven nor refuted from this log, and is counted separately.
+If a key was written again above the table's offsets, compaction may have removed its older records.
+The log then neither proves nor refutes the row of the key. Such rows are counted separately.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ from lastwrite.tables.files import read_file
 from lastwrite.tables.format import Head, TableFormat, TableState
 
 _PARTS = 64
-_FEW_BYTES = 4 << 20  # of entries that are compared at once
+_FEW_BYTES = 4 << 20  # entries up to this size are not divided into parts
 _COLUMNS = ("key", "value", "offset", "timestamp")
 _ENTRY = np.dtype(
     [
-        ("one", "<u8"),  # of the key, two words
+        ("one", "<u8"),  # the key's hash, two words
         ("two", "<u8"),
-        ("row_one", "<u8"),  # of the record, or the row
+        ("row_one", "<u8"),  # the hash of key, partition, offset and value, two words
         ("row_two", "<u8"),
         ("offset", "<i8"),
         ("time", "<i8"),
@@ -69,10 +70,10 @@ def verify(
     limit: int = 20,
     progress: Progress | None = None,
 ) -> TableProof:
-    """Compare the table with the log. Names the first ``limit`` keys that differ.
+    """Compare the table with the log. The result lists the first ``limit`` keys that differ.
 
-    Values are compared if the table has them as they were written. If it has them decoded, the
-    rows' places in the log are compared.
+    Raw values are compared, too. If the table has decoded values, only the partitions and offsets
+    of rows are compared.
 
     Raises:
         CommitConflict: the log does not contain all offsets of the table.
@@ -152,7 +153,7 @@ def _check_there(system: RowSystem, logs: Sequence[PartitionLog], state: TableSt
 def _records(
     system: RowSystem, logs: Sequence[PartitionLog], limits: Limits, progress: Progress
 ) -> Iterator[tuple[RecordColumns, int]]:
-    """All committed records, in blocks with their partition."""
+    """Yield all committed records, in blocks, each with its partition."""
     ordered = sorted(logs, key=lambda log: log.name.partition)
     units = [
         unit for log in ordered for unit in row_units(system, log, _COLUMNS, is_committed=True)
@@ -188,7 +189,7 @@ def _of_records(
 def _rows(
     format: TableFormat, head: Head, has_values: bool, progress: Progress
 ) -> Iterator[pa.Table]:
-    """The rows of each file, without the deleted ones."""
+    """Yield the rows of each file, except deleted rows."""
     identity = identity_of(head.schema)
     columns = [identity, PARTITION, OFFSET, *[VALUE] * has_values]
     for bucket, files in head.in_bucket().items():
@@ -217,7 +218,7 @@ def _of_rows(table: pa.Table, has_values: bool) -> np.ndarray:
 def _hashed(
     made: np.ndarray, keys: Sequence[bytes], values: Sequence[bytes | None] | None
 ) -> np.ndarray:
-    """Fill in the hashes. The row's hash covers the key, its place, and the value if given."""
+    """Fill in the hashes of entries. ``values`` is None if values are not compared."""
     made["one"], made["two"] = _words([md5(key).digest() for key in keys])
     places = np.empty(len(made), np.dtype([("partition", "<i4"), ("offset", "<i8")]))
     places["partition"], places["offset"] = made["partition"], made["offset"]
@@ -241,9 +242,10 @@ def _key_hash(entry: np.void) -> bytes:
 
 
 class _Parts:
-    """Entries divided by the first bits of their keys' hashes, each part in the order of arrival.
+    """Entries, divided into parts by the first bits of their keys' hashes.
 
-    Entries are in memory, and beyond a limit in scratch files.
+    A part keeps the order in which entries were added. Entries beyond a memory limit are in scratch
+    files.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -306,7 +308,11 @@ def _read(block: tuple[str, int, int]) -> np.ndarray:
 
 
 class _ComparedRows(NamedTuple):
-    """``differences``: by kind, pairs of row and record; if one is missing, both are the other."""
+    """The result of comparing one part.
+
+    ``differences``: kind of difference to pairs of a row and a record. If the row or the record is
+    missing, the other one takes its place in the pair.
+    """
 
     proven: int
     unproven: int
@@ -318,7 +324,7 @@ def _compared(part: np.ndarray, has_values: bool) -> _ComparedRows:
     last = _last_writes(part[(kinds == _WRITE) | (kinds == _DELETE)])
     live = last[last["kind"] == _WRITE]
     rows = part[kinds == _ROW]
-    # By key: the last write, the row, and whether there are records beyond the offsets.
+    # For each key: the last write, the row, and whether records above the table's offsets exist.
     whole = np.concatenate([live, rows, part[kinds == _LATER]])
     order = np.lexsort((whole["two"], whole["one"]))
     is_new = _is_new(whole[order], "one", "two")
@@ -338,7 +344,7 @@ def _compared(part: np.ndarray, has_values: bool) -> _ComparedRows:
     both = has_row & has_record
     is_there = (row["partition"] == record["partition"]) & (row["offset"] == record["offset"])
     is_same = (row["row_one"] == record["row_one"]) & (row["row_two"] == record["row_two"])
-    # A round may have removed the record of a row from the log if a later one has the key.
+    # If a later record has the key, compaction may have removed the row's record from the log.
     may_be = is_later & has_row & (~has_record | (both & (row["offset"] > record["offset"])))
     found = {
         "twice": is_twice,
@@ -362,11 +368,11 @@ def _compared(part: np.ndarray, has_values: bool) -> _ComparedRows:
 
 
 def _last_writes(entries: np.ndarray) -> np.ndarray:
-    """The last write of each key: within a partition the last, between partitions the one with the
-    later time, and of equal times the one of the larger partition.
+    """The last write of each key. Within a partition the order of the log decides, between
+    partitions the later time, and at equal times the larger partition.
     """
     order = np.lexsort((entries["partition"], entries["two"], entries["one"]))
-    entries = entries[order]  # lexsort is stable, so the log's order remains
+    entries = entries[order]  # lexsort is stable: entries of a key and partition stay in log order
     entries = entries[np.roll(_is_new(entries, "one", "two", "partition"), -1)]
     order = np.lexsort((entries["partition"], entries["time"], entries["two"], entries["one"]))
     entries = entries[order]
@@ -375,7 +381,7 @@ def _last_writes(entries: np.ndarray) -> np.ndarray:
 
 
 def _is_new(entries: np.ndarray, *names: str) -> np.ndarray:
-    """Whether an entry differs from the one before. The first entry does."""
+    """Whether each entry differs from the previous one in these fields. The first entry does."""
     is_new = np.zeros(len(entries), np.bool_)
     is_new[:1] = True
     for name in names:
@@ -394,7 +400,7 @@ def _names(
     limits: Limits,
     wanted: set[bytes],
 ) -> dict[bytes, bytes]:
-    """The keys that have these hashes, found by one more pass."""
+    """Hash to key for the ``wanted`` hashes, found by reading rows and records again."""
     found: dict[bytes, bytes] = {}
 
     def keys_of_rows() -> Iterator[list[bytes]]:

@@ -1,4 +1,4 @@
-"""Write a bucket's new file."""
+"""Write a new data file of a bucket."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from lastwrite.tables.columns import as_bytes
 from lastwrite.tables.files import write_file
 from lastwrite.tables.format import DataFile
 
-_FIELD_ID: Final = b"PARQUET:field_id"  # Iceberg's number of a column
+_FIELD_ID: Final = b"PARQUET:field_id"  # metadata key of Iceberg's column id
 
 
 def write_bucket(path: str, bucket: int, rows: pa.Table, identity: str) -> DataFile:
-    """Write rows, sorted by the column ``identity``, as one file.
+    """Write rows to one file, sorted by the column ``identity``.
 
     Raises:
-        LogError, RemoteFailed: the folder or the store refuses it.
+        LogError, RemoteFailed: the folder or the store refuses the file.
     """
     order = order_of(as_bytes(rows.column(identity)))
-    if order is not None:  # rows of one chunk move faster
+    if order is not None:  # ``take`` is faster on one chunk
         rows = rows.combine_chunks().take(pa.array(order))
     written = write_file(path, rows)
     return DataFile(path, bucket, len(rows), written.size_bytes, 0, written.footer)
