@@ -22,19 +22,19 @@ def users(
     group: str | Sequence[str] | None = None,
     mechanism: str | Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Change who may read from ``serve``, and return the resulting contents of the file.
+    """Change the users and permissions of ``serve``. Returns the new contents of the file.
 
     Args:
         path: the users file. Adding a user creates it if it does not exist.
         add: a user. An existing user gets the new password and keeps its permissions.
         remove: a user, removed together with its rules.
-        password: of the user to add.
-        topic: topic names that the user may read in addition. ``*`` at the end makes it a prefix.
-        group: names of consumer groups that the user may use, likewise.
+        password: the password of the user in ``add``.
+        topic: topics that the user may also read. A name that ends in ``*`` is a prefix.
+        group: consumer groups that the user may also use. A name that ends in ``*`` is a prefix.
         mechanism: the SASL mechanisms for the password. None means all supported ones.
 
     Returns:
-        ``users``, each with its name and mechanisms, and ``acls``, as in the file.
+        ``users``, a list of names with their mechanisms, and ``acls``, the rules of the file.
 
     Raises:
         InvalidConfig: the file or a name is invalid, or the password is missing.

@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 ANYBODY, ANYWHERE, ANY_NAME = "User:*", "*", "*"
 ANONYMOUS = "User:ANONYMOUS"
-_MOST_KNOWN = 100_000  # cached decisions
+_MOST_KNOWN = 100_000  # decisions in the cache of an ``AclTable``
 
 
 class Operation(IntEnum):
-    """An operation, by its number in the protocol."""
+    """An operation that an ACL allows or denies. Values are those of Kafka's protocol."""
 
     ALL = 2
     READ = 3
@@ -33,7 +33,7 @@ class Operation(IntEnum):
 
 
 class ResourceType(IntEnum):
-    """The kind of a resource, by its number in the protocol."""
+    """The type of a resource. Values are those of Kafka's protocol."""
 
     TOPIC = 2
     GROUP = 3
@@ -41,7 +41,7 @@ class ResourceType(IntEnum):
     TRANSACTIONAL_ID = 5
 
 
-CLUSTER = "kafka-cluster"  # the only name of this kind
+CLUSTER = "kafka-cluster"  # the only resource of type CLUSTER
 _IMPLYING = {
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
     Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
@@ -70,7 +70,7 @@ class AclEntry(NamedTuple):
 
 
 class AclTable:
-    """The decisions of a set of rules, cached."""
+    """A set of ACLs, with a cache of the decisions that follow from them."""
 
     def __init__(self, rules: Iterable[AclEntry]) -> None:
         self.rules = tuple(rules)

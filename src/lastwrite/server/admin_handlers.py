@@ -20,7 +20,7 @@ from lastwrite.server.messages import ClientRequest, encode_answer, part
 
 
 def describe_log_dirs(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
-    """The folders that contain the partitions, with their sizes in bytes.
+    """The partitions in each folder, with their sizes in bytes.
 
     Volume sizes are not reported. Partitions that cannot be read are omitted.
     """
@@ -79,8 +79,7 @@ def _size_of(request: ClientRequest, held: ServedPartition) -> Any:
 def describe_producers(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
     """The known producers of each partition, with the first offset of an open transaction.
 
-    Sequences and coordinator epochs that are not known are -1, as on a broker: readers do not need
-    them.
+    An unknown sequence number or coordinator epoch is -1, as on a broker.
     """
     return encode_answer(
         request,
@@ -142,7 +141,7 @@ def _producers(catalog: AuthorizedCatalog, request: ClientRequest, name: str, nu
 
 
 def list_partition_reassignments(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
-    """An empty list, because partitions are never reassigned here."""
+    """An empty list: this server never reassigns partitions."""
     error = Code.NONE
     if not place.catalog.of_cluster(Operation.DESCRIBE):
         error = Code.CLUSTER_AUTHORIZATION_FAILED
@@ -151,7 +150,7 @@ def list_partition_reassignments(place: ServerContext, request: ClientRequest, b
 
 # Values of ACL filters. Source: Kafka 4.4 ``ResourcePatternFilter``, ``AccessControlEntryFilter``.
 _UNKNOWN, _ANY = 0, 1
-# Patterns of a rule. MATCH selects all rules that apply to a name.
+# Pattern types of an ACL. In a filter, MATCH selects all ACLs that apply to a name.
 _MATCH, _LITERAL, _PREFIXED = 2, 3, 4
 _DENY, _ALLOW = 2, 3
 
@@ -160,7 +159,7 @@ def describe_acls(place: ServerContext, request: ClientRequest, body: Any) -> by
     """The ACLs that match a filter, grouped by resource.
 
     Raises:
-        CorruptLog: the filter is one that a broker rejects, too.
+        CorruptLog: a filter field is UNKNOWN, which a broker rejects, too.
     """
     kinds = body.resource_type_filter, body.operation, body.permission_type
     if _UNKNOWN in (*kinds, body.pattern_type_filter):

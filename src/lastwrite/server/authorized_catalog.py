@@ -1,8 +1,8 @@
-"""The catalog and the groups as one client may see them for one request.
+"""The topics and groups that a client may access in one request.
 
-An operation without permission is refused before its target is looked up, so that the response does
-not reveal whether it exists. Requests without topics and groups need no permission here; their
-handlers check it.
+A request without permission is refused before its topic or group is looked up. The response
+therefore does not reveal whether the topic or group exists. If a request names neither, its handler
+checks the permission.
 
 Source: Kafka 4.4 ``KafkaApis``, ``AuthHelper``; the responses of Kafka 4.4.0.
 """
@@ -53,7 +53,7 @@ NEEDS: Mapping[str, RequiredAccess] = {
     "consumer_group_heartbeat": _MEMBER,
     "consumer_group_describe": RequiredAccess(),
     "describe_topic_partitions": RequiredAccess(),
-    # a request of other modules is answered only if it has an entry here
+    # a request without an entry here fails, even if it has a handler
     "delete_groups": RequiredAccess(group=Operation.DELETE),
     "offset_delete": RequiredAccess(Operation.READ, Operation.DELETE),
     "init_producer_id": RequiredAccess(),
@@ -67,7 +67,7 @@ NEEDS: Mapping[str, RequiredAccess] = {
     "list_config_resources": RequiredAccess(),
     "list_transactions": RequiredAccess(),
     "describe_transactions": RequiredAccess(),
-    # refused to all clients, so that the need does not matter
+    # refused to all clients, whatever their permissions
     "create_topics": RequiredAccess(),
     "delete_topics": RequiredAccess(),
     "delete_records": RequiredAccess(),
@@ -93,7 +93,7 @@ _OPERATIONS = {
 
 
 class AuthorizedCatalog:
-    """``Catalog``, restricted to what the client may see for this request."""
+    """``Catalog``, restricted to the topics and groups that the client may access."""
 
     def __init__(
         self, catalog: Catalog, client: ClientIdentity = EVERYBODY, need: RequiredAccess = _LOOKS
@@ -103,7 +103,7 @@ class AuthorizedCatalog:
         self._need = need
 
     def for_(self, client: ClientIdentity, request: str) -> AuthorizedCatalog:
-        """The same catalog for another client and a request of that name."""
+        """This catalog for a request by ``client``. ``request`` is the request's name."""
         return AuthorizedCatalog(self._catalog, client, NEEDS[request])
 
     # ------------------------------------------------------------------ topics
@@ -125,11 +125,11 @@ class AuthorizedCatalog:
         return found if found is not None and self.may(found.name) else None
 
     def unknown(self, name: str, code: int = Code.UNKNOWN_TOPIC_OR_PARTITION) -> int:
-        """The error code for a topic, or a partition of it, that ``topic`` does not return."""
+        """The error code of a topic or partition that was not found, or may not be accessed."""
         return code if self.may(name) else Code.TOPIC_AUTHORIZATION_FAILED
 
     def unknown_id(self, id: bytes) -> int:
-        """The error code for a topic requested by its id. Whether an id exists is no secret."""
+        """The error code of a topic id that was not found. It may reveal that the id exists."""
         found = self._catalog.of_id(id)
         return Code.UNKNOWN_TOPIC_ID if found is None else self.unknown(found.name)
 
@@ -146,7 +146,7 @@ class AuthorizedCatalog:
     # ------------------------------------------------------------------ groups, and the cluster
 
     def group_error(self, name: str) -> int:
-        """The error code of the request's operation on a group."""
+        """The error code if the client may not do the request's operation on a group, else NONE."""
         may = self._client.may(self._need.group, ResourceType.GROUP, name)
         return Code.NONE if may else Code.GROUP_AUTHORIZATION_FAILED
 
@@ -166,5 +166,5 @@ class AuthorizedCatalog:
         return None if rights is None else rights.rules
 
     def operations(self, kind: ResourceType, name: str) -> int:
-        """The client's permitted operations among the supported ones, as a bit field by number."""
+        """The supported operations that the client may do, as a bit field by ``Operation``."""
         return sum(1 << each for each in _OPERATIONS[kind] if self._client.may(each, kind, name))

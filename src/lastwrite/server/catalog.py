@@ -1,8 +1,9 @@
 """The served topics, and the current state of each partition.
 
-A partition is read when first requested, and again when it has changed: an archive's manifest; or a
-log directory's folder, active segment or checkpoint of replicated offsets. Clients may continue an
-older listing in a newer one: an offset never names another record.
+A partition is read when it is first requested, and again after a change. In an archive, the
+manifest shows a change. In a log directory it is the partition's folder, its active segment or the
+checkpoint of replicated offsets. Clients may continue to read after a change, because an offset
+always identifies the same record.
 """
 
 from __future__ import annotations
@@ -34,20 +35,21 @@ from lastwrite.storage.file_state import state_of
 from lastwrite.storage.layout import PartitionLocator
 from lastwrite.storage.objects.address import is_address, join, store_at
 
-FILES_S, BUCKET_S = 0.05, 1.0  # between polls of a partition: in a bucket each is a request
-_LIST_S = 5.0  # between searches for new topics
-_AT_ONCE = 16  # partitions read in parallel for a response about all
-_FOLDERS_AT_ONCE = 4  # of them on disks: more threads would only wait for each other
-# namespace for ids of topics that have none
+# Seconds between polls of a partition. In a bucket, each poll is a request.
+FILES_S, BUCKET_S = 0.05, 1.0
+_LIST_S = 5.0  # seconds between searches for new topics
+_AT_ONCE = 16  # partitions read in parallel if a response covers all of them
+_FOLDERS_AT_ONCE = 4  # local partitions read in parallel; more threads would wait for each other
+# UUID namespace of the ids that are derived for topics and clusters
 _IDS = uuid.UUID("4b7f6a53-7d0e-4f0c-9d0e-2f6c1f1c8a11")
-_MOST_NAME = 249  # characters
+_MOST_NAME = 249  # characters of a topic name
 _NAME = re.compile(rf"[a-zA-Z0-9._-]{{1,{_MOST_NAME}}}")
 
 
 class ServedPartition:
     """One partition of one topic."""
 
-    is_of_kafka = True  # it has offsets and groups of a Kafka cluster
+    is_of_kafka = True  # a Kafka partition, whose archive may have committed offsets
 
     def __init__(
         self,
@@ -76,24 +78,24 @@ class ServedPartition:
 
     @property
     def settings_folder(self) -> str:
-        """The folder whose settings apply, as for partitions of Kafka.
+        """The folder that determines the topic's settings.
 
         Raises:
-            LogError: it cannot be read.
+            LogError: the partition cannot be read.
         """
         return self.folder
 
     @property
     def is_read(self) -> bool:
-        """Whether it was requested before."""
+        """Whether the partition was read since the server started."""
         return self._log is not None
 
     @property
     def epoch(self) -> int:
-        """The epoch of the last leader. 0 until the partition is requested.
+        """The leader epoch at the log's end. 0 until the partition is requested.
 
         Raises:
-            LogError: it is damaged, or cannot be read.
+            LogError: the partition is damaged or cannot be read.
         """
         return self.log().epoch if self.is_read else 0
 
@@ -102,7 +104,7 @@ class ServedPartition:
         """The topic's id as text. None if no cluster has assigned one.
 
         Raises:
-            LogError: see above.
+            LogError: the partition is damaged or cannot be read.
         """
         return self.log().topic_id
 
@@ -110,33 +112,33 @@ class ServedPartition:
         """Read the metadata that responses need before records are fetched.
 
         Raises:
-            LogError: see above.
+            LogError: the partition is damaged or cannot be read.
         """
         self.log()
 
     def log(self) -> ServedLog:
-        """The last listing.
+        """The partition's log as last read.
 
         Raises:
-            LogError: it is damaged, or cannot be read.
+            LogError: the partition is damaged or cannot be read.
         """
         if self._log is None:
-            with self._lock:  # a thread that waited here uses what the other one has read
+            with self._lock:  # another thread may have read it meanwhile
                 if self._log is None:
                     return self._read()
         return self._log
 
     def again(self) -> ServedLog:
-        """The current listing.
+        """Read the partition again.
 
         Raises:
-            LogError: see above.
+            LogError: the partition is damaged or cannot be read.
         """
         with self._lock:
             return self._read()
 
     def _read(self) -> ServedLog:
-        """Read it; report an error to the operator, since clients get a number."""
+        """Read the partition. Report an error to the operator: clients get only an error code."""
         try:
             state = self.seen()
             log = self.listed()
@@ -161,22 +163,22 @@ class ServedPartition:
                 self._tell(f"{self.name}: {problem}")
 
     def report(self, error: LogError) -> None:
-        """Report once the error that keeps a request for records from succeeding."""
+        """Report the error of a failed request for records, once for each message."""
         if str(error) != self._told and str(error) not in self._gaps_told:
             self._gaps_told.add(str(error))
             self._tell(f"{self.name}: clients get KAFKA_STORAGE_ERROR: {error}")
 
     def _lost(self, log: PartitionLog) -> tuple[tuple[int, int], ...]:
-        """The offset ranges whose segments are missing, which are reported.
+        """The offset ranges of missing segments, if records are lost. Also reports them.
 
-        A range that may have been compacted away is reported but not returned.
+        Ranges that may have been compacted away are reported, but not returned.
         """
         found = KAFKA.judged(log, {}).problems[len(log.problems) :]
         self._log_once(found)
         return log.holes if any_damaged(found) else ()
 
     def is_there(self) -> bool:
-        """Whether its folder exists, or did within the last 50 ms. Always true for a bucket."""
+        """Whether the folder exists, checked at most every 50 ms. Always true for a bucket."""
         if self._has_folder and time.monotonic() - self._checked_s > FILES_S:
             self._is_there, self._checked_s = self._folder_exists(), time.monotonic()
         return self._is_there
@@ -186,7 +188,7 @@ class ServedPartition:
             os.stat(self.folder)
         except (FileNotFoundError, NotADirectoryError):
             return not self._has_folder
-        except OSError:  # not accessible: the request that reads it finds the reason
+        except OSError:  # not accessible: reading the partition reports the reason
             return True
         return True
 
@@ -194,7 +196,7 @@ class ServedPartition:
         """Read the partition.
 
         Raises:
-            LogError: see above.
+            LogError: the partition is damaged or cannot be read.
         """
         is_root = not archived.is_archived(self.folder)
         root = root_state.recent(self._root) if is_root else None
@@ -206,10 +208,10 @@ class ServedPartition:
         return log
 
     def fresh(self) -> ServedLog:
-        """The current listing, or one of a moment ago.
+        """The partition's log. Checks for a change, at most once per polling interval.
 
         Raises:
-            LogError: see above.
+            LogError: the partition is damaged or cannot be read.
         """
         seconds = BUCKET_S if is_address(self.folder) else FILES_S
         if time.monotonic() - self._looked_s > seconds:
@@ -217,10 +219,10 @@ class ServedPartition:
         return self.log()
 
     def look(self) -> bool:
-        """Read it again if it has changed, and return whether it has.
+        """Read the partition again if it has changed. Returns whether it has.
 
         Raises:
-            LogError: see above.
+            LogError: the partition is damaged or cannot be read.
         """
         self._looked_s = time.monotonic()
         if self._log is not None and self.is_unchanged():
@@ -229,22 +231,23 @@ class ServedPartition:
         return True
 
     def is_unchanged(self) -> bool:
-        """Whether it is unchanged since it was listed."""
+        """Whether the partition has not changed since it was last read."""
         return self.seen() == self._state
 
     def seen(self) -> Hashable:
-        """A value that changes whenever anything of the partition does."""
+        """A value that differs after every change of the partition."""
         if archived.is_archived(self.folder):
             return self.seen_manifest()
         active = None
         if self._log is not None and self._log.log.segments:
             active = state_of(self._log.log.segments[-1].path)
-        # not the file's present time: the next listing may use marks that were read a moment ago
+        # The time in the cached root state, not the file's current time: the next read of the
+        # partition may use the same cached state.
         noted_ns = root_state.recent(self._root).noted_ns
         return beside_a_broker.folder_state(self.folder), active, noted_ns
 
     def seen_manifest(self) -> Hashable:
-        """As ``seen``, for a partition of an archive."""
+        """``seen`` for a partition of an archive: the version of its manifest."""
         path = join(self.folder, MANIFEST)
         if is_address(path):
             store, key = store_at(path)
@@ -261,17 +264,17 @@ class ServedTopic:
     ) -> None:
         self.name = name
         self.partitions = parts
-        self.known_id = known_id  # None until requested
+        self.known_id = known_id  # None until ``id`` is first requested
         first = parts[min(parts)]
-        # for a topic without an id: derived from its path
+        # derived from the topic's path; used if its cluster has not assigned an id
         self.made_id = uuid.uuid5(_IDS, f"{os.path.dirname(first.folder)}/{name}")
 
     @property
     def id(self) -> bytes:
-        """The 16 bytes of the cluster's id for the topic, or of a derived one.
+        """The topic's id, 16 bytes: assigned by its cluster, or derived from its path.
 
         Raises:
-            LogError: its first partition cannot be read.
+            LogError: the topic's first partition cannot be read.
         """
         if self.known_id is None:
             text = self.partitions[min(self.partitions)].topic_id
@@ -286,10 +289,10 @@ class ServedSource(NamedTuple):
     system: PartitionLocator
 
     def found(self, names: Sequence[str]) -> Iterator[tuple[TopicPartition, TopicPartition, str]]:
-        """For each partition its name for clients, its name in its system, and its folder.
+        """For each partition: its name for clients, its name in its own system, and its folder.
 
         Raises:
-            NotALog: there is nothing at the address, or nothing with these ``names``.
+            NotALog: there is no topic at the address, or none with one of ``names``.
             InvalidConfig: a topic's name is not valid for Kafka clients.
         """
         for folder in self.system.find(self.path, list(names) or None, None):
@@ -315,7 +318,7 @@ def as_stored(
 
 
 class Catalog:
-    """The topics at ``sources``, or those of them in ``names``.
+    """The topics at ``sources``. If ``names`` is not empty, only the topics with these names.
 
     ``make`` creates the object that serves a partition.
 
@@ -338,7 +341,7 @@ class Catalog:
         self._make = make
         self._tell = tell
         self._lock = threading.Lock()
-        self._gone: dict[str, TopicPartition] = {}  # folders that disappeared
+        self._gone: dict[str, TopicPartition] = {}  # partitions by missing folder
         self._topics: dict[str, ServedTopic] = {}
         self._of_ids: dict[bytes, ServedTopic] = {}
         self._pool = ThreadPoolExecutor(_AT_ONCE, "catalog")
@@ -351,11 +354,11 @@ class Catalog:
         """Find the current partitions. The state of known partitions is kept.
 
         Raises:
-            NotALog, InvalidConfig: see above.
+            NotALog, InvalidConfig: as for the constructor.
         """
         self._listed_s = time.monotonic()
         found: dict[str, dict[int, ServedPartition]] = {}
-        of: dict[str, tuple[PartitionLocator, str]] = {}  # a topic's system, and its name there
+        of: dict[str, tuple[PartitionLocator, str]] = {}  # each topic's system, and its name there
         missing: NotALog | None = None
         known = {
             part.folder: part
@@ -368,7 +371,7 @@ class Catalog:
             except NotALog as error:
                 if not self._names or len(self._sources) == 1:
                     raise
-                missing = error  # another source may have it
+                missing = error  # another source may have the topic
                 continue
             for name, own, folder in here:
                 there = found.setdefault(name.topic, {})
@@ -412,7 +415,7 @@ class Catalog:
         return None if found is None else self._present(found)
 
     def _present(self, topic: ServedTopic) -> ServedTopic | None:
-        """The topic without partitions whose folders disappeared; None if all of them did."""
+        """The topic with the partitions whose folders exist. None if no folder exists."""
         there = {number: part for number, part in topic.partitions.items() if part.is_there()}
         if len(there) == len(topic.partitions):
             return topic
@@ -428,7 +431,7 @@ class Catalog:
         return rest
 
     def _report_gone(self, part: ServedPartition) -> None:
-        """Report a folder once as long as it is gone."""
+        """Report a missing folder, once until it is found again."""
         with self._lock:
             is_reported = part.folder in self._gone
             self._gone[part.folder] = part.name
@@ -444,13 +447,13 @@ class Catalog:
         return [] if topic is None else sorted(topic.partitions)
 
     def _look(self) -> None:
-        """List again after a few seconds. If a store does not respond, nothing changes."""
+        """List the sources again every few seconds. An error leaves the previous list in use."""
         if time.monotonic() - self._listed_s > _LIST_S:
             with suppress(LogError):
                 self.list_again()
 
     def of_id(self, id: bytes) -> ServedTopic | None:
-        """The topic of that id. Topics that were never requested are read to find it."""
+        """The topic with this id. Reads topics that were not read yet, to find their ids."""
         found = self._of_ids.get(id)
         if found is not None and self._topics.get(found.name) is found:
             return self._present(found)
@@ -462,7 +465,7 @@ class Catalog:
         return self._of_ids.get(id)
 
     def read_all(self, topics: Sequence[ServedTopic]) -> None:
-        """Read the partitions of topics, several in parallel. Unreadable ones are skipped."""
+        """Read the partitions that were not read yet, in parallel. Skips unreadable partitions."""
 
         def read(found: Sequence[ServedPartition]) -> None:
             for each in found:
@@ -489,9 +492,9 @@ class Catalog:
 
 
 def cluster_id_of(paths: Sequence[str]) -> str:
-    """22 characters that stay the same while the same paths are served.
+    """A cluster id of 22 characters, derived from the served paths.
 
-    They differ from the id of the cluster that wrote the logs, so that clients do not mix them up.
+    It differs from the id of the cluster that wrote the logs: clients must not confuse the two.
     """
     text = "\n".join(path if is_address(path) else os.path.abspath(path) for path in paths)
     made = uuid.uuid5(_IDS, text).bytes
@@ -499,12 +502,12 @@ def cluster_id_of(paths: Sequence[str]) -> str:
 
 
 def is_name(topic: str | None) -> bool:
-    """Whether it is a valid topic name."""
+    """Whether ``topic`` is a valid topic name."""
     return _NAME.fullmatch(topic or "") is not None and topic not in (".", "..")
 
 
 def name_problem(topic: str) -> str:
-    """Why a topic name is invalid, as a broker words it; empty if it may."""
+    """Why a topic name is invalid, in a broker's words. Empty if the name is valid."""
     if is_name(topic):
         return ""
     if not topic:

@@ -30,9 +30,9 @@ class ChangeNotifier:
         self._thread.start()
 
     def wait(self, partitions: Iterable[ServedPartition], since: float, seconds: float) -> bool:
-        """Wait until one partition has changed after ``since``, of time.monotonic.
+        """Wait at most ``seconds`` for a change of one of the partitions after ``since``.
 
-        Returns whether one has, within ``seconds``.
+        ``since`` is a time of time.monotonic. Returns whether a partition has changed.
         """
         mine = set(partitions)
         until = time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""Files of a stopped cluster about the cluster itself, reloaded when they change."""
+"""The metadata log and transaction logs of a stopped cluster, reloaded when they change."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class ClusterFiles:
         self._read: tuple[object, ClusterState] | None = None
 
     def state(self) -> ClusterState:
-        """The state of the metadata log; empty without one.
+        """The state in the metadata log. Empty if there is no metadata log.
 
         Raises:
-            LogError: it cannot be read.
+            LogError: the metadata log cannot be read.
         """
         folder = next(filter(None, map(self._metadata_of, self._roots)), None)
         if folder is None:
@@ -38,9 +38,10 @@ class ClusterFiles:
             return self._read[1]
 
     def features(self) -> ClusterState:
-        """The last state read, because each connection requests the features.
+        """The last state that was read, for its features.
 
-        An unreadable metadata log has no features.
+        It is not read again, because each connection requests the features. An unreadable metadata
+        log has no features.
         """
         if self._read is None:
             try:

@@ -1,9 +1,9 @@
-"""Answers about the cluster: its quorum, quotas, resources with settings, transactions.
+"""Responses about the cluster: its quorum, quotas, resources with settings, transactions.
 
-They come from the files of a stopped broker. The server itself is the only node.
+Their data comes from the files of a stopped broker. The server itself is the only node.
 
-Source: Kafka 4.4 ``KafkaApis``, ``ClientQuotasImage``, ``TransactionStateManager``; the answers of
-4.4.0.
+Source: Kafka 4.4 ``KafkaApis``, ``ClientQuotasImage``, ``TransactionStateManager``; the responses
+of Kafka 4.4.0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lastwrite.server.errors import Code
 from lastwrite.server.handlers import NODE, ServerContext
 from lastwrite.server.messages import ClientRequest, encode_answer, part
 
-_EXACT, _DEFAULT, _SPECIFIED = 0, 1, 2  # how a component of a filter matches
+_EXACT, _DEFAULT, _SPECIFIED = 0, 1, 2  # match types of a filter's component
 _USER, _CLIENT, _IP = "user", "client-id", "ip"
 _ALL_RESOURCES = (TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP)
 _ONGOING, _DEAD, _FENCED = "Ongoing", "Dead", "PrepareEpochFence"
@@ -35,7 +35,7 @@ _KNOWN_STATES = tuple(each for each in TRANSACTION_STATES if each != _DEAD)
 
 
 def describe_quorum(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
-    """The end of the metadata log. The server is the leader and the only voter."""
+    """The metadata log's end offset. The server is the leader and the only voter."""
     if not place.catalog.of_cluster(Operation.DESCRIBE):
         return encode_answer(
             request,
@@ -102,7 +102,7 @@ def describe_quorum(place: ServerContext, request: ClientRequest, body: Any) -> 
 
 
 def describe_client_quotas(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
-    """Quotas of the metadata log. The server does not enforce them."""
+    """The quotas in the metadata log. The server does not enforce them."""
     error, message = _filter_error(body.components)
     entries: tuple[Any, ...] = ()
     if not place.catalog.of_cluster(Operation.DESCRIBE_CONFIGS):
@@ -137,7 +137,7 @@ def _quota(request: ClientRequest, entity: QuotaEntity, values: Mapping[str, flo
 
 
 def _filter_error(components: Any) -> tuple[int, str]:
-    """The error of the components of a filter."""
+    """The error code and message of a quota filter. NONE and an empty text if it is valid."""
     kinds: set[str] = set()
     for each in components:
         kind, match = each.entity_type, each.match_type
@@ -178,7 +178,7 @@ def _matches(entity: QuotaEntity, body: Any) -> bool:
 def describe_user_scram_credentials(
     place: ServerContext, request: ClientRequest, body: Any
 ) -> bytes:
-    """Iterations of SCRAM credentials in the metadata log. The server accepts none of them."""
+    """The SCRAM iterations of users in the metadata log. Their credentials are not valid here."""
     error, message = Code.NONE, ""
     credentials: Mapping[str, Mapping[int, int]] = {}
     if not place.catalog.of_cluster(Operation.DESCRIBE):

@@ -1,6 +1,6 @@
-"""Answers about settings of topics, the broker, groups and client metrics.
+"""Responses about settings of topics, the broker, groups and client metrics.
 
-Source: Kafka 4.4 ``ConfigHelper``; the answers of 4.4.0.
+Source: Kafka 4.4 ``ConfigHelper``; the responses of Kafka 4.4.0.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from lastwrite.server.errors import Code
 from lastwrite.server.handlers import MALFORMED, NODE, ServerContext
 from lastwrite.server.messages import ClientRequest, encode_answer, part
 
-TOPIC, LOGGER = 2, 8  # types of resources, beside those of the metadata log
+TOPIC, LOGGER = 2, 8  # types of resources; ``cluster_state`` defines the others
 _NO_CLUSTER = "Cluster authorization failed."
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 def given_settings(config: Mapping[str, object], roots: Sequence[str]) -> dict[str, str]:
-    """The settings of the broker's properties file, as far as given, with the server's own id."""
+    """The broker settings in ``config``, with the log roots and this server's node id."""
     given = {name: str(value) for name, value in config.items() if is_broker_setting(name)}
     own = dict.fromkeys(("node.id", "broker.id"), str(NODE))
     dirs = {"log.dirs": ",".join(roots)} if roots else {}
@@ -41,7 +41,7 @@ def given_settings(config: Mapping[str, object], roots: Sequence[str]) -> dict[s
 
 
 def describe_configs(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
-    """Settings with their sources and synonyms. Loggers have none."""
+    """Settings with their sources and synonyms. Loggers have no settings."""
     return encode_answer(
         request,
         results=tuple(
@@ -97,7 +97,7 @@ _Found = tuple[int, str, list[DescribedSetting]]
 
 
 def _settings(place: ServerContext, asked: Any) -> _Found:
-    """An error and its text; the settings if there is no error."""
+    """An error code, its message, and the settings if there is no error."""
     kind, name = asked.resource_type, asked.resource_name
     try:
         if kind == TOPIC:
@@ -143,7 +143,7 @@ def _topic_settings(place: ServerContext, topic: ServedTopic) -> list[DescribedS
     known = place.system.known_of(folder)
     if known is None:
         found = BrokerSettings(file=place.broker_file).describe_topic({})
-        # showing Kafka's default would be a guess
+        # cleanup.policy is omitted: it is unknown, and Kafka's default would be a guess
         return [each for each in found if each.name != POLICY.replace("_", ".")]
     file = _texts(known.file) if archived.is_archived(folder) else place.broker_file
     broker = BrokerSettings(_texts(known.broker), _texts(known.brokers), file)

@@ -32,7 +32,7 @@ Partition = tuple[str, int]  # topic, number
 
 
 class Heartbeat(NamedTuple):
-    """A heartbeat of a member. None means unchanged since its last one."""
+    """A heartbeat of a member. None means: unchanged since the member's last heartbeat."""
 
     member: str
     epoch: int
@@ -70,21 +70,22 @@ class Reader:
     epoch: int = 0
     before: int = -1  # the previous epoch, still valid if the last response was lost
     target: frozenset[Partition] = frozenset()
-    told: frozenset[Partition] = frozenset()  # its assigned partitions
-    leaving: frozenset[Partition] = frozenset()  # to be revoked, and not confirmed yet
-    left_s: float = 0.0  # since when it has to revoke them
+    told: frozenset[Partition] = frozenset()  # partitions now assigned to the member
+    leaving: frozenset[Partition] = frozenset()  # partitions it still has to revoke
+    left_s: float = 0.0  # time at which the member was asked to revoke them
 
 
 @dataclass(eq=False)
 class ConsumerGroup:
-    """A group. Its lock guards all fields. ``numbers`` lists a topic's partitions, or none."""
+    """A group. Its lock guards all fields. ``numbers`` returns a topic's partition numbers."""
 
     name: str
     numbers: Callable[[str], Sequence[int]]
-    epoch: int = 1  # its first target assignment gets epoch 2, as on a broker
+    epoch: int = 1  # the first target assignment gets epoch 2, as on a broker
     members: dict[str, Reader] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
-    _aimed_at: Mapping[str, Sequence[int]] | None = None  # None: a new target is due
+    # partitions by topic in the target assignment; None: the target has to be computed again
+    _aimed_at: Mapping[str, Sequence[int]] | None = None
 
     @property
     def assignor(self) -> str:
@@ -227,7 +228,7 @@ class ConsumerGroup:
         return HeartbeatResult(Code.NONE, None, found.id, said.epoch)
 
     def may_commit(self, member: str, epoch: int) -> int:
-        """The error of committing offsets as a member of this epoch."""
+        """The error code for committing offsets as ``member`` with this epoch."""
         with self.lock:
             found = self.members.get(member)
             if found is None:
@@ -235,14 +236,16 @@ class ConsumerGroup:
             return Code.NONE if epoch == found.epoch else Code.STALE_MEMBER_EPOCH
 
     def may_fetch(self, member: str | None, epoch: int) -> int:
-        """The error of fetching committed offsets as a member of this epoch.
+        """The error code for fetching committed offsets as ``member`` with this epoch.
 
-        None means an administrator. Source: Kafka 4.4 ``ConsumerGroup.validateOffsetFetch``.
+        Without a member, the client is an administrator.
+
+        Source: Kafka 4.4 ``ConsumerGroup.validateOffsetFetch``.
         """
         return Code.NONE if member is None and epoch < 0 else self.may_commit(member or "", epoch)
 
     def tick(self, now_s: float) -> None:
-        """Remove members without heartbeats, or that do not revoke partitions in time."""
+        """Remove members that sent no heartbeat or did not revoke partitions in time."""
         with self.lock:
             for each in list(self.members.values()):
                 is_silent = now_s - each.heard_s > SESSION_S
@@ -257,13 +260,13 @@ class ConsumerGroup:
             self._aim()
 
 
-Topics = Mapping[str, Sequence[str]]  # of members
+Topics = Mapping[str, Sequence[str]]  # subscribed topics by member id
 
 
 def _evenly(
     members: Topics, there: Mapping[str, Sequence[int]], before: Mapping[str, frozenset[Partition]]
 ) -> dict[str, frozenset[Partition]]:
-    """Assign equally many partitions to each member, keeping present owners where possible."""
+    """Assign equally many partitions to each member, keeping current owners where possible."""
     owners: dict[Partition, str] = {}
     had = {part: id for id, parts in before.items() for part in parts}
     loads = dict.fromkeys(members, 0)

@@ -1,11 +1,11 @@
-"""A bounded store of copies that the server made of partitions.
+"""A bounded store of converted and compacted copies of partitions.
 
     STATE/copies/3f0c…/kafka/orders/0/manifest.json      an archive of one partition
-    STATE/copies/9a11…/orders-0/…                        a cleaned copy of one
+    STATE/copies/9a11…/orders-0/…                        a compacted copy of one
 
-A folder's name is a hash of the copy's source, so a changed source gets another folder, and a
-complete copy is found again after a restart. Beyond the limit the least recently used copies are
-deleted. Clients that read one keep its open files; the next request creates it again.
+A folder's name is a hash of the copy's source. A changed source therefore gets another folder, and
+a complete copy is found again after a restart. Beyond the limit, the least recently used copies are
+deleted. Responses in progress keep the deleted files open; the next request creates the copy again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ASIDE = ".aside"
 class CopyStore:
     """The copies in ``folder``, which is created if missing.
 
-    ``limit_bytes`` is for all together. The newest copy is kept even if it is larger.
+    ``limit_bytes`` is for all copies together. The last used copy is kept even if it is larger.
     """
 
     def __init__(self, folder: str, limit_bytes: int) -> None:
@@ -36,13 +36,13 @@ class CopyStore:
                 remove_tree(os.path.join(folder, name))
 
     def place(self, *what: object) -> str:
-        """The path of the copy of this source, whether it exists or not."""
+        """The path of the copy whose source ``what`` identifies, whether it exists or not."""
         text = "\n".join(map(str, what))
         return os.path.join(self._folder, hashlib.sha256(text.encode()).hexdigest()[:32])
 
     @staticmethod
     def aside(place: str) -> str:
-        """An empty path to create a copy at, before ``keep``."""
+        """The path at which to build a copy before ``keep``. Deletes an unfinished copy there."""
         aside = place + _ASIDE
         if os.path.isdir(aside):
             remove_tree(aside)
@@ -77,7 +77,7 @@ class CopyStore:
                     remove_tree(path)
 
     def _all(self) -> Iterator[tuple[int, str, int]]:
-        """For each copy the time of its last use, its path and its size in bytes."""
+        """For each copy: the time of its last use in ns, its path and its size in bytes."""
         with os.scandir(self._folder) as entries:
             for entry in entries:
                 if not entry.name.endswith(_ASIDE) and entry.is_dir():

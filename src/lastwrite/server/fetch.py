@@ -1,7 +1,7 @@
-"""Fetch responses: byte ranges of files with the frame around them. Records are not decoded.
+"""Fetch responses: encoded frames with byte ranges of files. Records are not decoded.
 
-A response is planned completely before its first byte is sent, because it starts with its size. By
-version, with ``tags`` from 12 on, names before 13 and ids from 13 on::
+A response is planned completely before its first byte is sent, because it starts with its size. It
+has tagged fields from version 12 on, topic names before 13 and topic ids from 13 on::
 
     throttle ms 0 · [error · session 0] · topics: name or id · partitions:
         number · error · high watermark · last stable offset · [log start] ·
@@ -54,8 +54,8 @@ class PartitionRequest(NamedTuple):
     """One partition of a request, whether it exists or not."""
 
     partition: ServedPartition | None
-    unknown: int  # the error if it does not exist
-    of: Any  # kio's structure in the request
+    unknown: int  # the error code if the partition does not exist
+    of: Any  # the partition's structure in kio's request
 
 
 class PendingFetch(NamedTuple):
@@ -65,7 +65,7 @@ class PendingFetch(NamedTuple):
     is_committed: bool
     min_bytes: int
     max_bytes: int
-    until: float  # of time.monotonic
+    until: float  # time.monotonic at which waiting ends
 
     def partitions(self) -> Iterator[ServedPartition]:
         for _, asked in self.topics:
@@ -106,7 +106,7 @@ def _asked(
 
 
 class FetchPlan(NamedTuple):
-    """A response. ``size`` counts its records' bytes; ``error`` is for the whole request."""
+    """A planned response. ``size`` is in bytes of records; ``error`` is for the whole request."""
 
     topics: list[tuple[bytes, list[PartitionResponse]]]
     size: int
@@ -115,16 +115,17 @@ class FetchPlan(NamedTuple):
 
 
 def error_response(body: Any) -> FetchPlan | None:
-    """The answer to a request that continues a session; None if the request is complete."""
+    """The error response to a request that continues a session. None for other requests."""
     if getattr(body, "session_epoch", _NO_SESSION) in (_NO_SESSION, _NEW_SESSION):
         return None
     return FetchPlan([], 0, True, Code.FETCH_SESSION_ID_NOT_FOUND)
 
 
 def planned(waiting: PendingFetch) -> FetchPlan:
-    """The response as of now.
+    """The response with the records that are available now.
 
-    The first partition with records returns its first batch whole; the others return what fits.
+    The first partition with records returns at least one complete batch, whatever its size. The
+    other partitions return the batches that fit.
     """
     left, size, has_error = waiting.max_bytes, 0, False
     topics = []
@@ -175,7 +176,7 @@ def _part(
             return PartitionResponse(of.partition, Code.OFFSET_OUT_OF_RANGE)
         except CommitConflict:
             continue
-        except SegmentMissing:  # reported when the partition is listed
+        except SegmentMissing:  # already reported when the partition was read
             break
         except LogError as error:
             asked.partition.report(error)
@@ -184,14 +185,14 @@ def _part(
 
 
 def epoch_error(ours: int, theirs: int) -> int:
-    """The error of a request with ``theirs`` as leader epoch. -1 means that it has none."""
+    """The error code of a request with leader epoch ``theirs``. -1 means no epoch."""
     if theirs in (-1, ours):
         return Code.NONE
     return Code.UNKNOWN_LEADER_EPOCH if theirs > ours else Code.FENCED_LEADER_EPOCH
 
 
 def encode_fetched(request: ClientRequest, answer: FetchPlan) -> list[bytes | ByteRange]:
-    """The response without its size, with records as ranges of files."""
+    """The response without its size. Records are ranges of files."""
     version = request.version
     out: list[bytes | ByteRange] = []
     head = [answer_head(request), struct.pack(">i", 0)]

@@ -1,4 +1,4 @@
-"""Bytes of segments: files are sent by the kernel, objects through a bounded block cache."""
+"""Read and send segments: the kernel sends files; objects use a bounded block cache."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from lastwrite.storage.files import to_log_error
 from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.reading import reader_of
 
-_MOST_OPEN = 512  # files, fewer if the limit of open files is low
+_MOST_OPEN = 512  # open segment files; fewer if the limit of open files is low
 _NO_LIMIT = 1 << 30
 _BLOCK_BYTES = 1 << 20
 _AHEAD = 2  # blocks of read-ahead for a sequential reader
-_PIECE_BYTES = 256 << 10  # sent through TLS at once
+_PIECE_BYTES = 256 << 10  # sent at once through TLS or from an object
 _ENDS_EARLY = "the segment is shorter than when it was listed"
-_PACE_BYTES = 1 << 20  # that a client has to read within the timeout
+_PACE_BYTES = 1 << 20  # bytes that a client has to read within the socket's timeout
 
 
 def open_files_limit() -> int:
@@ -40,7 +40,7 @@ def open_files_limit() -> int:
 
 
 def most_open_files() -> int:
-    """The number of segments that are kept open."""
+    """The maximum number of segment files kept open."""
     return min(_MOST_OPEN, open_files_limit() // 8)
 
 
@@ -72,9 +72,10 @@ class _OpenFile:
 
 
 class Files:
-    """Reads segments, identified by path, size and time, or by path and tag of the object.
+    """Reads segments.
 
-    ``cache_bytes`` is the memory for blocks of objects.
+    A file is identified by path, size and modification time, an object by path and etag.
+    ``cache_bytes`` is the memory for cached blocks of objects.
     """
 
     def __init__(self, cache_bytes: int) -> None:
@@ -115,7 +116,8 @@ class Files:
         """Read exactly ``size`` bytes of a segment.
 
         Raises:
-            CommitConflict, RemoteFailed: as ``read``; or the segment ends before them.
+            CommitConflict: as ``read``, or the segment has fewer bytes.
+            RemoteFailed: as ``read``.
         """
         content = self.read(segment, position, size)
         if len(content) < size:
@@ -207,7 +209,7 @@ class Files:
 def _wait_to_send(to: socket.socket, until: float) -> None:
     """
     Raises:
-        TimeoutError: the client reads nothing until ``until``, of time.monotonic.
+        TimeoutError: the client reads nothing before time.monotonic is ``until``.
     """
     poll = select.poll()
     poll.register(to.fileno(), select.POLLOUT)

@@ -73,13 +73,13 @@ def find_coordinator(place: Coordinator, request: ClientRequest, body: Any) -> b
 def _coordinator(place: Coordinator, key: str, kind: int) -> dict[str, object]:
     who = place.identity
     error: int = Code.NONE
-    message = "NONE"  # as a broker writes it
+    message = "NONE"  # a broker's text for no error
     if kind == _GROUP_KEY:
         error = place.catalog.group_error(key)
         message = _NO_GROUP if error else message
     elif kind != _TRANSACTION_KEY:
         error, message = Code.INVALID_REQUEST, MALFORMED
-    elif place.catalog.rules() is not None:  # ACLs for transactional ids cannot be given here
+    elif place.catalog.rules() is not None:  # with ACLs, no transactional id is allowed
         error, message = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, _NO_TRANSACTION
     return {
         "node_id": -1 if error else NODE,
@@ -273,12 +273,12 @@ def _beaten(place: Coordinator, request: ClientRequest, body: Any) -> HeartbeatR
 
 
 def _beat_problem(request: ClientRequest, body: Any) -> str:
-    """Why a heartbeat is invalid whatever the group is, as a broker words it; empty if it is not.
+    """Why a heartbeat is invalid for any group, in a broker's words. Empty if it is valid.
 
     Source: Kafka 4.4 ``GroupMetadataManager.throwIfConsumerGroupHeartbeatRequestIsInvalid``.
     """
     epoch = body.member_epoch
-    needs_id = request.version >= 1 or epoch > 0 or epoch == -1  # else the server generates one
+    needs_id = request.version >= 1 or epoch > 0 or epoch == -1  # else the server generates an id
     has_topics = body.subscribed_topic_names is not None
     has_topics = has_topics or getattr(body, "subscribed_topic_regex", None) is not None
     problems = {
@@ -363,7 +363,7 @@ def offset_commit(place: Coordinator, request: ClientRequest, body: Any) -> byte
 
 
 def _may_commit(place: Coordinator, request: ClientRequest, body: Any) -> int:
-    """The error of committing offsets of a group. A broker checks topics before this."""
+    """The error code for committing a group's offsets. As on a broker, topics are checked first."""
     denied = place.catalog.group_error(body.group_id)
     if denied:
         return denied
@@ -429,7 +429,7 @@ def offset_fetch(place: Coordinator, request: ClientRequest, body: Any) -> bytes
 def _may_fetch(place: Coordinator, asked: Any) -> int:
     wrong = place.catalog.group_error(asked.group_id)
     newer = place.groups.known_newer(asked.group_id)
-    if wrong or newer is None or not hasattr(asked, "member_id"):  # from version 9 on
+    if wrong or newer is None or not hasattr(asked, "member_id"):  # exists from version 9 on
         return wrong
     return newer.may_fetch(asked.member_id, asked.member_epoch)
 
@@ -437,7 +437,7 @@ def _may_fetch(place: Coordinator, asked: Any) -> int:
 def _positions(
     place: Coordinator, request: ClientRequest, group: str, topics: Any, plural: str
 ) -> tuple[Any, ...]:
-    """A group's committed offsets in ``topics``, or all of them. A missing one is -1, no error."""
+    """A group's committed offsets in ``topics``; None means all. A missing offset is -1."""
     by_id = request.version >= 10
     if topics is None:
         names: dict[str, list[int]] = {}
@@ -493,7 +493,7 @@ def _position(
     where = None if name is None else GroupPartition(group, name, number)
     found = None if where is None else place.offsets.of(where)
     if where is not None and found is None and place.offsets.is_unread(where):
-        error = Code.KAFKA_STORAGE_ERROR  # -1 would make a consumer skip or repeat records
+        error = Code.KAFKA_STORAGE_ERROR  # with -1, a consumer would skip or repeat records
     return part(
         request,
         f"OffsetFetchResponsePartition{plural}",
@@ -583,7 +583,7 @@ def offset_delete(place: Coordinator, request: ClientRequest, body: Any) -> byte
 def _delete_positions(
     place: Coordinator, name: str, asked: list[GroupPartition]
 ) -> tuple[int, dict[GroupPartition, int]]:
-    """The error of the group, or the error of each offset."""
+    """Delete committed offsets. Returns the group's error code, and one for each offset."""
     with place.groups.held(name) as (group, newer):
         if group.members and group.protocol_type != "consumer":
             return Code.NON_EMPTY_GROUP, {}
@@ -640,7 +640,7 @@ def list_groups(place: Coordinator, request: ClientRequest, body: Any) -> bytes:
 
 
 def _state_of(place: Coordinator, name: str) -> tuple[str, GroupKind, ClassicGroup | None]:
-    """A group's state and protocol, and its members if it is a classic one."""
+    """A group's state and protocol, and the group itself if it is classic and has members."""
     group = place.groups.known(name)
     if group is not None and group.members:
         return group.state, GroupKind(group.protocol_type or ""), group
@@ -681,7 +681,7 @@ def describe_groups(place: Coordinator, request: ClientRequest, body: Any) -> by
         text = "not found"
         if kind.is_newer:
             state, kind, text = GroupState.DEAD, GroupKind(), "is not a classic group"
-        # by version 6 an unknown group is an error (KIP-1043)
+        # from version 6 on, an unknown group is an error (KIP-1043)
         is_missing = state == GroupState.DEAD and request.version >= 6
         described.append(
             part(
@@ -721,7 +721,7 @@ def _operations(place: Coordinator, body: Any, name: str) -> int:
 
 
 def consumer_group_describe(place: Coordinator, request: ClientRequest, body: Any) -> bytes:
-    """Describe groups of KIP-848. After the error for a classic one, clients use DescribeGroups."""
+    """Describe groups of KIP-848. A classic group is an error: clients then use DescribeGroups."""
     described = []
     for name in body.group_ids:
         group = place.groups.known_newer(name)

@@ -35,7 +35,7 @@ _MOST_MEMBERS, _MOST_GROUPS = 1000, 10_000
 
 
 class GroupState(StrEnum):
-    """States under Kafka's names."""
+    """The states of a classic group, by Kafka's names."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -60,7 +60,7 @@ class JoinRequest(NamedTuple):
     protocol_type: str
     protocols: Protocols
     must_know_id: bool  # KIP-394: a member without an id gets one and has to join again with it
-    may_skip: bool  # KIP-814: a rejoining leader may get the response that the assignment stays
+    may_skip: bool  # KIP-814: the response to a rejoining leader may have ``skip_assignment``
 
 
 class JoinResponse(NamedTuple):
@@ -98,8 +98,8 @@ class Member:
     protocols: Protocols
     heard_s: float
     assignment: bytes = b""
-    has_joined: bool = False  # in the rebalance that is being prepared
-    waits: int = 0  # requests that wait for this member: while there are any it is alive
+    has_joined: bool = False  # whether it has joined the rebalance in progress
+    waits: int = 0  # pending requests of this member; with any, its session does not expire
 
     def metadata(self, protocol: str | None) -> bytes:
         return next((data for name, data in self.protocols if name == protocol), b"")
@@ -206,13 +206,14 @@ class ClassicGroup:
     def _replaced(
         self, before: Member, id: str, asked: JoinRequest, now_s: float
     ) -> Member | JoinResponse:
-        """A static member rejoins with a new id.
+        """Replace a static member that rejoins with a new id.
 
-        In a stable group nothing else changes, if its protocols are the same.
+        A stable group stays stable if the member's protocols are the same.
         """
         was_leader = self.leader == before.id
         del self.members[before.id]
-        # without KIP-814 the member gets its old id as the leader's, so that it does not lead
+        # Without KIP-814 the response names the old member id as the leader. The rejoining member
+        # therefore does not assign partitions.
         told = self.leader or ""
         before.id, before.heard_s, before.client = id, now_s, asked.client
         self.members[id] = before
@@ -316,10 +317,10 @@ class ClassicGroup:
         protocol: tuple[str | None, str | None],
         now_s: Callable[[], float],
     ) -> SyncResponse:
-        """The partitions of a member. Waits for the leader's assignments.
+        """The assignment of a member. Waits for the leader's assignments.
 
-        ``asked`` is the member's id, instance id and generation. ``protocol`` is the type and the
-        name that it assumes. ``assignments`` is empty unless the member is the leader.
+        ``asked`` is the member's id, instance id and generation. ``protocol`` is the protocol type
+        and name in the request. ``assignments`` is empty unless the member is the leader.
         """
         with self.changed:
             self.tick(now_s())
@@ -381,7 +382,7 @@ class ClassicGroup:
             return Code.NONE
 
     def may_commit(self, member: str, instance: str | None, generation: int, now_s: float) -> int:
-        """The error of committing offsets. Without members, any client may commit."""
+        """The error code for committing offsets. Any client may commit if there are no members."""
         with self.changed:
             self.tick(now_s)
             if generation < 0 and not self.members:
@@ -394,7 +395,10 @@ class ClassicGroup:
             return Code.REBALANCE_IN_PROGRESS if is_completing else Code.NONE
 
     def subscribed(self) -> set[str] | None:
-        """The topics of all members. None if one is unknown. The caller holds the lock."""
+        """The topics of all members. None if a subscription does not decode.
+
+        The caller holds the lock.
+        """
         found: set[str] = set()
         for each in self.members.values():
             topics = _topics_of(each.metadata(self.protocol))
@@ -404,7 +408,7 @@ class ClassicGroup:
         return found
 
     def is_member(self, member: str, instance: str | None, generation: int) -> int:
-        """The error of a request in the name of a member. The caller holds the lock."""
+        """The error code of a request by a member. The caller holds the lock."""
         found = self._of_instance(instance)
         if found is not None and found.id != member:
             return Code.FENCED_INSTANCE_ID
@@ -438,7 +442,7 @@ class ClassicGroup:
 
 
 def _topics_of(metadata: bytes) -> set[str] | None:
-    """The topics of a member's subscription. None if it does not decode."""
+    """The topics of a member's subscription. None if the subscription does not decode."""
     version = int.from_bytes(metadata[:2], "big", signed=True)
     try:
         # a newer version only adds fields at the end
@@ -460,7 +464,7 @@ class Groups:
         self._lock = threading.Lock()
 
     def newer(self, name: str) -> ConsumerGroup:
-        """The group of KIP-848 of that name, created if there is none."""
+        """The KIP-848 group with this name, created if missing."""
         with self._lock:
             found = self._newer.get(name)
             if found is None:
@@ -470,12 +474,12 @@ class Groups:
             return found
 
     def known_newer(self, name: str) -> ConsumerGroup | None:
-        """The group of KIP-848 of that name. None if it has no members."""
+        """The KIP-848 group with this name. None if it is missing or has no members."""
         found = self._newer.get(name)
         return found if found is not None and found.members else None
 
     def of(self, name: str) -> ClassicGroup:
-        """The classic group of that name, created if there is none."""
+        """The classic group with this name, created if missing."""
         with self._lock:
             found = self._groups.get(name)
             if found is None:
@@ -498,7 +502,7 @@ class Groups:
 
     @contextmanager
     def held(self, name: str) -> Iterator[tuple[ClassicGroup, ConsumerGroup]]:
-        """The group under both protocols, locked: no member can join or leave meanwhile."""
+        """The group under both protocols. Both are locked, so no member can join or leave."""
         group, newer = self.of(name), self.newer(name)
         with group.changed, newer.lock:
             group.tick(self.now_s())

@@ -36,7 +36,7 @@ from lastwrite.server.messages import APIS, ClientRequest, decode_body, encode_a
 
 NODE = 1
 READ_ONLY = "This server is read-only: lastwrite serve accepts no changes."
-_PRODUCERS = count()  # ids; no record is ever written with one
+_PRODUCERS = count()  # producer ids; no record is ever written with them
 UNASKED = -(1 << 31)
 _BROKERS, _CONTROLLERS = 1, 2  # types of endpoints
 _BY_ID = 12  # the first version of Metadata with topic ids in requests
@@ -64,8 +64,8 @@ class ServerIdentity:
 class ServerContext:
     """The state that responses need.
 
-    ``system`` finds topics' settings; ``files`` are those of the cluster. ``broker_file`` has the
-    settings of the stopped broker's properties file, as far as they were given.
+    ``system`` finds the settings of topics. ``files`` are the cluster's own logs. ``broker_file``
+    contains the settings of the stopped broker's properties file, if it was given.
     """
 
     catalog: AuthorizedCatalog
@@ -79,7 +79,7 @@ class ServerContext:
 
 
 def versions_error(place: ServerContext, request: ClientRequest) -> int:
-    """The error of a request for versions, which may name its software and its intended node.
+    """The error code of an ApiVersions request, which may name its software and the node.
 
     Source: Kafka 4.4 ``ApiVersionsRequest.isValid``; KIP-511, KIP-1242; the responses of 4.4.0.
     """
@@ -200,7 +200,7 @@ def _described(request: ClientRequest, topic: ServedTopic, prefix: str) -> dict[
     """A topic as the fields of a response. ``prefix`` begins the name of its partitions' class."""
     try:
         id = uuid.UUID(bytes=topic.id)
-    except LogError:  # each partition reports it
+    except LogError:  # the response has the error for each partition
         id = topic.made_id
     return {
         "error_code": Code.NONE,
@@ -235,7 +235,7 @@ def _partition(request: ClientRequest, prefix: str, found: ServedPartition) -> A
 
 
 def describe_topic_partitions(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
-    """Topics in pages, from a cursor on, with a limit of partitions."""
+    """One page of topics from the cursor on, with a limited number of partitions."""
     names = sorted({each.name for each in body.topics}) or place.catalog.names()
     wrong = body.cursor is not None and (
         body.cursor.partition_index < 0
@@ -439,7 +439,8 @@ def _end_of_epoch(catalog: AuthorizedCatalog, name: str, asked: Any) -> tuple[in
 def init_producer_id(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
     """Assign an id to non-transactional producers.
 
-    With an id they send Produce, and show its error message. Without one they would never see it.
+    A producer with an id sends Produce, and shows the error message of the refusal. Without an id
+    it would never send Produce.
     """
     is_refused = body.transactional_id is not None
     error = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if is_refused else Code.NONE

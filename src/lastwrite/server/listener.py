@@ -44,11 +44,11 @@ from lastwrite.server.session import Session
 _ANSWERS = HANDLERS | ADMIN_HANDLERS | CLUSTER_HANDLERS | CONFIG_HANDLERS | REFUSED_WRITES
 _SIZE = struct.Struct(">i")
 _ROOM_BYTES = 64 << 10
-_AHEAD_BYTES = 4 << 10  # read together with a frame's size: most requests are complete in them
+_AHEAD_BYTES = 4 << 10  # read together with a frame's size; most requests are shorter
 _JOINED_BYTES = 64 << 10  # records up to this size are sent in one call with their frame
 _SEND_ROOM_BYTES = 512 << 10
-# Idle seconds after which a connection may be closed in favour of another client. After a request:
-# longer than the time between two heartbeats of a group member. Before any request: shorter.
+# Idle seconds after which a connection may be closed for another client. The first limit applies
+# after a request: it exceeds a group member's heartbeat interval. The second applies before any.
 _LEAST_IDLE_S, _SILENT_S = 6.0, 1.0
 _BEGINNINGS = {
     b"GET ": "an HTTP client",
@@ -59,28 +59,28 @@ _BEGINNINGS = {
 
 @dataclass(frozen=True, slots=True)
 class ServeLimits:
-    """Limits of what clients may use; see the source above.
+    """Limits for clients. Their source is named at the module's top.
 
     Limits per address do not apply to this machine's own addresses: a proxy there may serve all
     clients.
     """
 
-    request_bytes: int = 100 << 20
-    unknown_bytes: int = 64 << 10  # of a request before authentication
-    work_bytes: int = 256 << 20  # of all requests in progress
+    request_bytes: int = 100 << 20  # bytes of a request
+    unknown_bytes: int = 64 << 10  # bytes of a request before authentication
+    work_bytes: int = 256 << 20  # bytes of all requests in progress
     connections: int = 1000
     connections_of_address: int = 100
     idle_s: float = 600.0
-    known_s: float = 10.0  # for TLS and authentication, from the connection's start
-    frame_s: float = 30.0  # from a frame's first byte to its last
-    send_s: float = 60.0  # for the client to read a response, or each MiB of it
+    known_s: float = 10.0  # seconds for the TLS handshake and authentication together
+    frame_s: float = 30.0  # seconds from a frame's first byte to its last
+    send_s: float = 60.0  # seconds for the client to read a response, or each MiB of it
 
 
 @dataclass(eq=False)
 class _Guest:
     """A client's connection.
 
-    ``idle_s`` is the time since which it waits for a request. None while a request is handled.
+    ``idle_s`` is the time.monotonic at which it became idle. None while a request is handled.
     """
 
     host: str
@@ -88,7 +88,7 @@ class _Guest:
     has_asked: bool = False
 
     def overdue_s(self) -> float:
-        """Seconds for which another client could have had the connection. Negative: not yet."""
+        """Seconds since the connection may be closed for another client. Negative: not yet."""
         if self.idle_s is None:
             return -1.0
         return time.monotonic() - self.idle_s - (_LEAST_IDLE_S if self.has_asked else _SILENT_S)
@@ -154,9 +154,9 @@ class Server:
         return of_host >= self._limits.connections_of_address and not _is_of_this_machine(host)
 
     def _wait_for_descriptors(self) -> None:
-        """Close the connections that are idle longest until files have enough file descriptors.
+        """Close the longest idle connections until the descriptors reserved for files are free.
 
-        New clients wait meanwhile. Without a reserve for files, requests about partitions fail.
+        New clients wait meanwhile. Without the reserve, requests that read partitions would fail.
         """
         while not self._is_closing and _open_descriptors() >= self._most_descriptors:
             text = f"the limit of {open_files_limit()} open files (ulimit -n) is reached: the "
@@ -176,7 +176,7 @@ class Server:
             connection, guest = found
             guest.idle_s = None
         self._metrics.hung_up("full")
-        # not TLS's shutdown: the connection's thread reads the end and closes it
+        # Not TLS's shutdown. The connection's thread reads the end, and closes the connection.
         with contextlib.suppress(OSError):
             socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
@@ -339,13 +339,14 @@ class _ClientConnection:
         self._ahead = b""
 
     def detect_protocol(self) -> str:
-        """The other protocol that the last frame's first bytes belong to. Empty if unknown."""
+        """The other protocol that the last frame begins like. Empty if unknown."""
         return next((who for b, who in _BEGINNINGS.items() if self._begin.startswith(b)), "")
 
     def frame(self, until: float | None) -> memoryview | None:
         """The next request. None if the client closed the connection or stayed idle.
 
-        ``release`` frees its memory. ``until``, of time.monotonic, is set before authentication.
+        ``release`` frees the request's memory. ``until`` is the time.monotonic at which
+        authentication times out. None after authentication.
 
         Raises:
             CorruptLog: the size is invalid for a request.
@@ -367,7 +368,7 @@ class _ClientConnection:
     def _more(self, size: int, until: float) -> memoryview:
         """Read ``size`` bytes. The buffer grows with the bytes received.
 
-        All but its first 64 KiB count against the memory that all requests share.
+        All but the buffer's first 64 KiB count against the memory that all requests share.
         """
         here, self._ahead = self._ahead[:size], self._ahead[size:]
         filled = len(here)

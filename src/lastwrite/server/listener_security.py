@@ -19,7 +19,7 @@ from lastwrite.server.acls import ANONYMOUS, AclTable, ClientIdentity
 from lastwrite.server.users import Users, read_users
 from lastwrite.storage.file_state import state_of
 
-_LOOK_S = 1.0  # between checks for changed files
+_LOOK_S = 1.0  # seconds between checks for changed files
 _SHORT = {  # short names of certificate attributes, as Java writes them
     "commonName": "CN",
     "organizationName": "O",
@@ -35,7 +35,7 @@ Made = TypeVar("Made")
 
 
 class ReloadingFile(Generic[Made]):
-    """A value read from files, which is read again when they change."""
+    """A value read from files. It is read again when a file changes."""
 
     def __init__(
         self, paths: tuple[str, ...], make: Callable[[], Made], tell: Callable[[str], None]
@@ -76,7 +76,7 @@ class ReloadingFile(Generic[Made]):
 def tls_context(certificate: str, key: str, client_ca: str) -> ssl.SSLContext:
     """The server's TLS context.
 
-    ``client_ca`` is the CA that must have issued client certificates. Empty means none is required.
+    Clients need a certificate issued by ``client_ca``. Empty means that they need no certificate.
 
     Raises:
         InvalidConfig: a file is missing, is not PEM, or needs a password.
@@ -126,7 +126,7 @@ class ListenerSecurity:
     tls: ReloadingFile[ssl.SSLContext] | None = None
     users: ReloadingFile[tuple[Users, AclTable]] | None = None
     mechanisms: tuple[str, ...] = ()
-    session_s: float = 0.0  # 0: no expiry
+    session_s: float = 0.0  # seconds until clients authenticate again; 0: never
     failed_delay_s: float = 0.0
 
     @property
@@ -147,7 +147,7 @@ class ListenerSecurity:
     def client(self, user: str | None, host: str) -> ClientIdentity | None:
         """The client with its current permissions. None if the user was removed.
 
-        ``user`` is the name of SASL, or the subject ``CN=…`` of a client certificate. None means
+        ``user`` is the SASL user name, or the subject ``CN=…`` of a client certificate. None means
         that there is no authentication.
         """
         if self.users is None:

@@ -1,4 +1,4 @@
-"""Partitions served from a copy: other systems' in Kafka's format, and compacted views.
+"""Partitions served from a copy: of RocketMQ and Pulsar in Kafka's format, and compacted views.
 
 A copy is created when a client first requests the partition, and updated in the background. Clients
 read the previous copy until the next is complete.
@@ -34,8 +34,8 @@ from lastwrite.storage.file_state import state_of
 from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.reading import TRIES
 
-_FORM = 1  # version of the copies: another version means another copy
-_MEMORY = "512m"  # for each round of compaction
+_FORM = 1  # version of the copy format; copies of other versions are not used
+_MEMORY = "512m"  # memory of each compaction
 
 
 class CopyPolicy(NamedTuple):
@@ -48,7 +48,7 @@ class CopyPolicy(NamedTuple):
     threads: ThreadPoolExecutor
     codec: Codec
     is_compacted: bool  # serve a compacted view of topics that are not compacted
-    config: Mapping[str, object]  # for rounds of compaction
+    config: Mapping[str, object]  # settings of the compactions
     tell: Callable[[str], None]
     dirty_ratio: float = 0.5
 
@@ -73,7 +73,7 @@ class MaterializedPartition(ServedPartition):
         self._job: Future[object] | None = None
 
     def look(self) -> bool:
-        """As ``ServedPartition.look``, but first copies a changed partition in the background."""
+        """Copy a changed partition in the background. Returns whether a new copy is complete."""
         if self._log is None:
             return super().look()
         job, self._job = self._job, None
@@ -112,7 +112,7 @@ class ConvertedPartition(MaterializedPartition):
         return self.log().log.folder
 
     def peek(self) -> None:
-        """Nothing has to be read to describe it."""
+        """Do nothing: responses before the first Fetch need no data of the partition."""
 
     def listed(self) -> PartitionLog:
         """Update the copy and list it.
@@ -123,7 +123,7 @@ class ConvertedPartition(MaterializedPartition):
         for tries in range(1, TRIES + 1):
             try:
                 return self._copied()
-            except CommitConflict:  # a round or a broker changed it meanwhile
+            except CommitConflict:  # a compaction or a broker changed the partition
                 if tries == TRIES:
                     raise
         raise AssertionError("the last try returns")
@@ -164,7 +164,7 @@ def _history(log: PartitionLog) -> tuple[object, ...]:
 
 
 class _Copy(NamedTuple):
-    """A cleaned copy. ``checkpoint`` is that of its source."""
+    """A compacted copy. ``checkpoint`` is the cleaner checkpoint of its source."""
 
     place: str
     log: PartitionLog
@@ -172,25 +172,25 @@ class _Copy(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset up to which it is clean."""
+        """The offset before which the partition is compacted."""
         return self.log.checkpoint or 0
 
 
 class CompactedPartition(MaterializedPartition):
-    """A partition served as the last writes below some offset, then its tail.
+    """A partition served as a compacted copy up to some offset, then its uncompacted tail.
 
-    Offsets are those of the log. The copy is created again when the tail is long enough for a
-    cleaner to run, and when the log itself is compacted. In that case a tombstone that was deleted
-    there has to disappear from the copy, too, with the records that it deletes.
+    Records keep their offsets. The copy is created again when the tail exceeds the dirty ratio, and
+    after a compaction of the log itself. If that compaction removed tombstones, they must disappear
+    from the copy, too, with the records that they delete.
     """
 
     def __init__(self, inner: ServedPartition, files: Files, making: CopyPolicy) -> None:
         super().__init__(inner.name, inner.folder, files, making)
         self.is_of_kafka = inner.is_of_kafka
         self._inner = inner
-        self._tail: dict[int, Hashable] = {}  # closed segments after the copy, by base offset
+        self._tail: dict[int, Hashable] = {}  # states of later closed segments by offset
         self._copy: _Copy | None = None
-        self._left_alone: Hashable = None  # state of a log that is served unchanged
+        self._left_alone: Hashable = None  # state of a log that is served uncompacted
 
     @property
     def epoch(self) -> int:
@@ -230,7 +230,7 @@ class CompactedPartition(MaterializedPartition):
             return log
         try:
             self._copy, self._tail = self._made(log, identity), {}
-        except CommitConflict as error:  # it changed meanwhile: the next look retries
+        except CommitConflict as error:  # the log changed meanwhile: the next poll retries
             self._making.tell(f"{self.name} is served uncompacted for now: {error.problem}")
             self._copy = None
             return log
@@ -244,11 +244,11 @@ class CompactedPartition(MaterializedPartition):
         return self._inner.seen()
 
     def _is_true(self, copy: _Copy, log: PartitionLog) -> bool:
-        """Whether the log has not been cleaned since the copy was made."""
+        """Whether the copy exists, and the log was not compacted after it was created."""
         is_there = os.path.isdir(copy.place)
         if not is_there or copy.checkpoint != log.checkpoint or log.end_offset < copy.end:
             return False
-        if is_archived(log.folder):  # its manifest changes together with the checkpoint
+        if is_archived(log.folder):  # a compaction of an archive also changes the checkpoint
             return True
         closed = (each for each in log.segments if copy.end <= each.base_offset < log.closed_end)
         states = {each.base_offset: _state_of(each) for each in closed}
@@ -298,7 +298,7 @@ def _state_of(segment: Segment) -> Hashable:
 
 
 def composed(copy: PartitionLog, log: PartitionLog) -> PartitionLog:
-    """The log, with the copy's segments instead of its own up to the offset of the copy's end."""
+    """The log, with its segments replaced by the copy's up to the copy's end offset."""
     end = copy.checkpoint or 0
     segments = [each for each in copy.segments if each.base_offset < end]
     for n, each in enumerate(log.segments):

@@ -14,10 +14,10 @@ class MemoryBudget:
         self._changed = threading.Condition()
 
     def take(self, size: int, until: float) -> None:
-        """Take ``size`` bytes of the budget.
+        """Reserve ``size`` bytes. Waits until they are free.
 
         Raises:
-            TimeoutError: not enough is free at ``until``, of time.monotonic.
+            TimeoutError: not enough is free when time.monotonic is ``until``.
         """
         with self._changed:
             while self._left < size:

@@ -1,7 +1,7 @@
 """Decode requests and encode responses: frames and headers here, bodies by kio.
 
 A request of an unsupported version, or one that does not decode, closes the connection, as on a
-broker. Only a request for the versions is always answered: with the oldest body.
+broker. Only an ApiVersions request of an unsupported version is answered, with the oldest body.
 
 Source: Kafka 4.4 ``RequestHeader.json``, ``ApiVersionsResponse.json``; KIP-482, KIP-511; measured
 on 4.4.0.
@@ -24,7 +24,7 @@ from lastwrite.kafka.network.size_limits import checked
 
 
 class SupportedRequest(NamedTuple):
-    """A supported request and its supported versions."""
+    """The key of a request, and its supported versions."""
 
     key: int
     oldest: int
@@ -99,7 +99,7 @@ class ClientRequest(NamedTuple):
     """A decoded request header. ``body`` are the bytes after it."""
 
     name: str
-    version: int  # of a request for the versions, possibly an unsupported one
+    version: int  # of ApiVersions, possibly an unsupported version
     correlation_id: int
     client_id: str
     body: memoryview
@@ -163,7 +163,7 @@ def encode_answer(request: ClientRequest, **values: object) -> bytes:
 
 
 def part(request: ClientRequest, of: str, /, **values: object) -> Any:
-    """A structure of the response to ``request``. Values unknown to the version are ignored."""
+    """A structure of the response, by its class name. Values unknown to the version are ignored."""
     return made(answer_parts(request), of, **_kio_values(values))
 
 
@@ -182,7 +182,7 @@ def answer_parts(request: ClientRequest) -> Any:
 def encode_versions(
     request: ClientRequest, error: int, cluster: ClusterState | None = None
 ) -> bytes:
-    """The response with the supported versions.
+    """The ApiVersions response.
 
     Version 5 is the same as 4. A request of an unknown version gets the oldest body (KIP-511). From
     version 3 on the response includes the features of ``cluster`` (KIP-584).
@@ -202,7 +202,7 @@ def encode_versions(
 
 
 def _features(version: int, error: int, cluster: ClusterState | None) -> bytes:
-    """The tagged fields 0, 1 and 2 of a response about versions.
+    """The tagged fields 0, 1 and 2 of an ApiVersions response.
 
     Features with a lowest level of 0 are omitted before version 4, because older clients fail to
     read a 0 (KAFKA-17492).
@@ -213,7 +213,7 @@ def _features(version: int, error: int, cluster: ClusterState | None) -> bytes:
     fields = [
         (0, _levels(supported)),
         (1, struct.pack(">q", cluster.end.offset - 1)),
-        # the highest level, then the least, which is the same
+        # the maximum level, then the minimum level, which are the same
         (2, _levels({name: (level, level) for name, level in cluster.finalized.items()})),
     ]
     # Java omits fields with default values

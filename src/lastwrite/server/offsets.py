@@ -2,9 +2,10 @@
 
     STATE/__consumer_offsets-0/00000000000000000000.log
 
-Keys and values are Kafka's. So the cleaner compacts it, all readers can show it, and it can be
-copied to a broker. A commit is confirmed once the kernel has it, so killing the server loses no
-confirmed commit. A torn end is truncated at the next start, as a broker does.
+Keys and values have Kafka's format. The log can therefore be compacted, read by all commands, and
+copied to a broker. A commit is confirmed after it was written to the kernel, so that killing the
+server loses no confirmed commit. An incomplete batch at the end is truncated at the next start, as
+on a broker.
 
 Source: ``kafka.cluster.commits``; docs/formats/kafka.md.
 """
@@ -82,7 +83,7 @@ class Offsets:
             return {place.group for place in self._positions.known}
 
     def kind_of(self, group: str) -> GroupKind:
-        """The protocol of a group at the stopped broker that coordinated it."""
+        """The protocol of a group, according to the files of the stopped broker."""
         kinds = (each.kinds[group] for each in self._sources if group in each.kinds)
         return next(kinds, GroupKind())
 
@@ -94,7 +95,7 @@ class Offsets:
         ) or any(each.unread_of(place) for each in self._sources)
 
     def start_from(self, commits: Sequence[tuple[GroupPartition, Commit]], now_ms: int) -> None:
-        """Add commits from elsewhere for partitions that never had one here."""
+        """Add commits for partitions of groups that never had a commit in this log."""
         here = self._positions.known.keys() | self._positions.gone
         fresh = [(place, commit) for place, commit in commits if place not in here]
         if fresh:
@@ -103,7 +104,8 @@ class Offsets:
     def continue_from(self, source: GroupPositions, is_served: Callable[[str], bool]) -> None:
         """Add the commits of a stopped broker, with their times.
 
-        An offset that was committed or deleted here stays, unless the broker's commit is later.
+        An offset that was deleted here stays deleted. An offset that was committed here stays,
+        unless the broker's commit is later.
         Topics for which ``is_served`` is false are skipped.
         """
         self._sources.append(source)
@@ -121,10 +123,10 @@ class Offsets:
         )
 
     def commit(self, commits: Sequence[tuple[GroupPartition, Commit | None]], now_ms: int) -> None:
-        """Store commits, all or none. None deletes one.
+        """Store commits, all or none. A commit of None deletes the committed offset.
 
         Raises:
-            LogError: they could not be written, and none is stored.
+            LogError: the commits could not be written. None of them is stored.
         """
         self._note(
             [(place, commit and commit._replace(at_ms=now_ms)) for place, commit in commits], now_ms

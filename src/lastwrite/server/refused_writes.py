@@ -1,7 +1,7 @@
-"""Requests that change a cluster: each is refused with an error that names the server as read-only.
+"""Requests that change a cluster. Each is refused: the error message states a read-only server.
 
 The codes are those for missing permissions, as for Produce. MirrorMaker and Connect continue after
-them, as they do with a broker that does not allow them to create topics.
+these errors, as with a broker that does not allow them to create topics.
 """
 
 from __future__ import annotations

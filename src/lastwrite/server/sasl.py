@@ -1,7 +1,7 @@
 """The server side of SASL's PLAIN and SCRAM.
 
-Refusing an unknown user takes as long as refusing a wrong password: it is checked against keys that
-belong to no user. Each mechanism has one error message for all failures, the one of a Kafka broker.
+Refusing an unknown user takes as long as refusing a wrong password: the password is checked against
+keys of no user. Each mechanism has one error message for all failures, that of a Kafka broker.
 
 Source: RFC 4616, RFC 5802, RFC 7677; Kafka 4.4 ``PlainSaslServer``, ``ScramSaslServer``.
 """
@@ -21,8 +21,10 @@ from lastwrite.kafka.network.scram import attributes, decode_base64, hash_of, ke
 from lastwrite.server.users import BLOCK, COST, PARALLEL, TURNS, ScramKeys, SlowHash, User
 
 _NAME = re.compile(r"(?:[^=]|=2C|=3D)+")
-_HASHING = threading.Semaphore(2)  # each hash takes 16 MiB and a core
-_NOBODY = secrets.token_bytes(32)  # keys of unknown users are derived from it
+_HASHING = threading.Semaphore(2)  # at most two hashes at once: each needs 16 MiB and a core
+# Secret from which the SCRAM keys of unknown users are derived. With them, a client cannot detect
+# that a user does not exist.
+_NOBODY = secrets.token_bytes(32)
 _NOBODYS_HASH = SlowHash(_NOBODY[:16], COST, BLOCK, PARALLEL, _NOBODY)
 _LONGEST_NONCE = 512
 
@@ -45,7 +47,7 @@ class SaslExchange(Protocol):
         """Process the client's next message.
 
         Raises:
-            Refused: authentication failed.
+            AuthenticationFailed: the credentials are wrong, or the message is invalid.
         """
 
 
@@ -94,9 +96,9 @@ class ScramExchange:
         self._user = ""
         self._keys: ScramKeys | None = None
         self._is_known = False
-        self._head = b""  # of the client's first message; its last one repeats it
+        self._head = b""  # GS2 header of the client's first message; its last message repeats it
         self._nonce = ""
-        self._said = b""  # the client's first message without its head, and the server's response
+        self._said = b""  # the client's first message without that header, and the response
 
     def authenticate(self, token: bytes) -> SaslStep:
         try:

@@ -76,7 +76,7 @@ class RunningServer:
             self._held.close()
 
     def is_over(self, seconds: float) -> bool:
-        """Whether the server is closed, waiting up to ``seconds`` for it."""
+        """Wait at most ``seconds`` for the server to close. Returns whether it is closed."""
         return self._is_over.wait(seconds)
 
     def __enter__(self) -> RunningServer:
@@ -119,10 +119,10 @@ def serve(
         config: access to object stores; TLS and client limits, by the names of Kafka's broker
             settings (``ssl.certificate.location``, ``max.connections``, …).
         metadata: as for ``compact``.
-        cache: memory for bytes of object stores, as ``"256m"``. None means 128 MiB.
+        cache: memory for cached blocks of object stores, such as ``"256m"``. None means 128 MiB.
         users: a file of users and their permissions, as ``lastwrite users`` writes it. None
             means that every client may read everything.
-        copies: disk space below ``state`` for converted and compacted copies, as ``"20g"``. None
+        copies: disk space below ``state`` for converted and compacted copies, like ``"20g"``. None
             means 10 GiB. The least recently used copies are deleted first.
         compression: for the batches that other systems' topics are converted to, ``none`` or
             ``lz4``.
@@ -135,13 +135,13 @@ def serve(
         tell: is called with each message for the operator.
 
     Returns:
-        The server, which listens already. ``run`` serves; as a context manager it serves in a
-        thread.
+        The server, which already listens. ``run`` serves clients; as a context manager, the server
+        serves them in a thread.
 
     Raises:
-        NotALog: no topic is found there.
-        InvalidConfig: a listening address that requires TLS and users or ``is_open``; a setting;
-            the users file.
+        NotALog: no topic is found at ``path``.
+        InvalidConfig: ``listen`` requires TLS and users, or ``is_open``; or a setting or the users
+            file is invalid.
         EnvironmentUnfit: kio is not installed, or the port is taken.
         LogHeld: another server uses the state folder.
         LogError: the state cannot be written, or is damaged.
@@ -217,7 +217,7 @@ def serve(
 
 
 def _make_first(catalog: Catalog) -> None:
-    """Create the first copy before a client requests it, because kernels may need compiling."""
+    """Create a first copy before a client requests it: compiling the kernels takes time."""
     for name in catalog.names():
         topic = catalog.topic(name)
         for each in () if topic is None else topic.partitions.values():
@@ -309,7 +309,7 @@ def _bound(listen: str) -> tuple[str, int]:
     """Parse the address to listen on.
 
     Raises:
-        InvalidConfig: it is not an address.
+        InvalidConfig: ``listen`` is not an address.
     """
     host, colon, port = listen.rpartition(":")
     if colon and port == "0":

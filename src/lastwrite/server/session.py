@@ -23,11 +23,11 @@ from lastwrite.server.listener_security import ListenerSecurity
 from lastwrite.server.messages import ClientRequest, decode_body, encode_answer
 from lastwrite.server.sasl import AuthenticationFailed, SaslExchange, start_sasl
 
-_LEAST_BETWEEN_S = 1.0  # between two authentications of one connection
+_LEAST_BETWEEN_S = 1.0  # minimum seconds between two authentications of a connection
 
 
 class Session:
-    """``certificate_of`` is the subject of the client certificate, if there is one."""
+    """The SASL state. ``certificate_of`` is the subject of the client certificate, if any."""
 
     def __init__(self, door: ListenerSecurity, host: str, certificate_of: str | None) -> None:
         self._door = door
@@ -37,19 +37,19 @@ class Session:
         self._mechanism: str | None = None
         self._proof: SaslExchange | None = None
         self._has_asked_versions = False
-        self._ends = 0.0  # of time.monotonic; 0: never
+        self._ends = 0.0  # time.monotonic at which the session expires; 0: never
         self._shown_s = 0.0
         self.takes_tokens = False
         self.is_over = False
-        self.refused = ""  # why it was refused, for the operator
+        self.refused = ""  # why authentication was refused, for the operator
 
     @property
     def is_known(self) -> bool:
-        """Whether requests may be answered. Before, only authentication is."""
+        """Whether all requests may be answered. Until then, only authentication is."""
         return self._is_known
 
     def client(self) -> ClientIdentity:
-        """The client with its present permissions.
+        """The client with its current permissions.
 
         Raises:
             PermissionError: the user was removed.
@@ -82,7 +82,7 @@ class Session:
         return None
 
     def handle_raw_token(self, token: bytes) -> bytes:
-        """The response to a token without header. If refused, it is empty and the session ends."""
+        """The response to a token without header. If authentication fails, it is empty."""
         try:
             return self._step(token)
         except AuthenticationFailed:
@@ -150,7 +150,7 @@ class Session:
     def _step(self, token: bytes) -> bytes:
         """
         Raises:
-            Refused: authentication failed.
+            AuthenticationFailed: the credentials are wrong, or the message is invalid.
         """
         if self._proof is None:
             raise AuthenticationFailed("Authentication failed")
@@ -171,7 +171,7 @@ class Session:
 
 
 def _body(request: ClientRequest) -> Any:
-    """The decoded body. Error messages do not contain any of it, because it may hold a password."""
+    """The decoded body. Error messages contain no part of it: it may contain a password."""
     try:
         return decode_body(request)
     except CorruptLog:

@@ -5,8 +5,8 @@
      "acls":  [{"principal": "User:alice", "operation": "READ", "resource": "TOPIC",
                 "name": "orders-", "pattern": "PREFIXED"}]}
 
-Passwords cannot be recovered from it: for SCRAM it has the keys that a server needs, for PLAIN a
-slow hash. A rule may also have ``permission`` (``ALLOW`` or ``DENY``) and ``host`` (``*`` or an
+Passwords cannot be recovered from the file: it contains a server's keys for SCRAM, and a slow hash
+for PLAIN. A rule may also have ``permission`` (``ALLOW`` or ``DENY``) and ``host`` (``*`` or an
 address).
 
 Source: Kafka 4.4 ``ScramFormatter``, ``AclBinding``; RFC 5802, RFC 7914.
@@ -32,14 +32,14 @@ from lastwrite.storage import files, ownership
 
 TURNS = 16_384  # iterations of SCRAM: the most that Kafka's own tool accepts
 _LEAST_TURNS, _MOST_TURNS = 4096, 10_000_000
-COST, BLOCK, PARALLEL = 1 << 14, 8, 1  # of scrypt: takes 16 MiB and about 40 ms
+COST, BLOCK, PARALLEL = 1 << 14, 8, 1  # parameters of scrypt: a hash needs 16 MiB and about 40 ms
 _MOST_MEMORY = 128 << 20
 _SALT_BYTES = 16
 _RULE = {"principal", "operation", "resource", "name", "pattern", "permission", "host"}
 
 
 class ScramKeys(NamedTuple):
-    """The values that a server stores of a password for SCRAM."""
+    """The values that a server stores to verify a password by SCRAM."""
 
     salt: bytes
     turns: int
@@ -57,7 +57,7 @@ class ScramKeys(NamedTuple):
 
 
 class SlowHash(NamedTuple):
-    """The value that a server stores of a password for PLAIN: a scrypt hash."""
+    """The value that a server stores to verify a password by PLAIN: a scrypt hash."""
 
     salt: bytes
     cost: int
@@ -88,7 +88,7 @@ class SlowHash(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """The credentials of a user. ``scram`` is by mechanism."""
+    """The credentials of a user. ``scram`` has the keys by mechanism."""
 
     scram: Mapping[str, ScramKeys] = field(default_factory=dict)
     plain: SlowHash | None = None
@@ -295,7 +295,7 @@ def _entries(value: Any) -> Sequence[tuple[str, Any]]:
 def check_name(name: str) -> None:
     """
     Raises:
-        InvalidConfig: it is not a valid user name.
+        InvalidConfig: ``name`` is not a valid user name.
     """
     if not name or len(name) > 249 or any(ord(each) < 32 for each in name):
         raise _wrong("a user name is empty, too long or has control characters")
