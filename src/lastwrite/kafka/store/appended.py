@@ -3,10 +3,10 @@
     FOLDER/00000000000000000000.log     closed
            00000000000000081234.log     active: ends with its last batch
 
-The process that has it open holds the partition's lock. An appended batch is in the kernel's page
-cache and survives the end of the process. Opening the log cuts a batch torn by a crash of the
-machine. The root has a recovery point of 0, like a killed broker's, so readers see the log as after
-a broker's start, which rebuilds the indexes.
+The process that has the log open locks the partition. An appended batch is in the kernel's page
+cache, so it survives a crash of the process. A crash of the machine may leave a torn batch, which
+the next opening truncates. The recovery point in the root is 0, as after a broker was killed.
+Readers therefore list the log as Kafka's recovery would leave it, and need no indexes.
 
 Source: docs/formats/kafka.md; Kafka 4.4 ``LogSegment.recover``.
 """
@@ -35,7 +35,7 @@ class AppendedLog:
 
     Raises:
         CorruptLog: the log is damaged, not only torn at its end.
-        LogError: it cannot be written.
+        LogError: the log cannot be written.
     """
 
     def __init__(self, folder: str, segment_bytes: int) -> None:
@@ -65,7 +65,7 @@ class AppendedLog:
         self._size = last.size_bytes
 
     def batches(self) -> Iterator[Batch]:
-        """All batches as of the opening of the log.
+        """The batches that the log had when it was opened.
 
         Raises:
             CorruptLog: a batch cannot be read.
@@ -76,7 +76,7 @@ class AppendedLog:
         """Append records as a batch, completely or not at all. Offsets begin at ``end_offset``.
 
         Raises:
-            LogError: it could not be written.
+            LogError: the batch could not be written.
         """
         batch = encode_batch(records, leader_epoch=leader_epoch)
         if self._size and self._size + len(batch) > self._segment_bytes:
@@ -90,7 +90,7 @@ class AppendedLog:
 
 
 def batches_of(segments: Iterable[Segment]) -> Iterator[Batch]:
-    """The batches of small segments. Each segment is read whole.
+    """The batches of small segments. Each segment is read into memory.
 
     Raises:
         CorruptLog: a batch cannot be read.

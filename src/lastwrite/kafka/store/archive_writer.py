@@ -2,7 +2,7 @@
 
     log       0 ─────────────────── 1366 (high watermark)
     archive   0 ── 900                                         ends at 900
-    intake        900 ── 1200 ── 1366                          cut at segment.bytes
+    written       900 ── 1200 ── 1366                          segments of segment.bytes
 
 ``fetching`` reads producers, aborted transactions and leader epochs from a broker's files; here
 they are derived from the batches. The partition is committed from time to time, so that an
@@ -58,26 +58,31 @@ _ALL_REPLICATED = (1 << 63) - 1
 class LiveSource:
     """A partition of a live topic as of the start of its fetch."""
 
-    path: str  # for errors
+    path: str  # address of the source, for errors
     log_start: int
-    end: int  # of the replicated part
+    end: int  # the high watermark: the end of the replicated records
     topic_id: str | None
     # leader epochs above the given one, with their first offsets; see ``LiveLog.lineage``
     lineage: Callable[[int], Epochs]
-    known: ArchivedMetadata | None  # None: the archive keeps its own
-    groups: Groups | None  # positions of groups; None: the archive keeps its own
+    # the topic's settings in the cluster; None leaves the archive's settings unchanged
+    known: ArchivedMetadata | None
+    # the groups' committed offsets; None leaves the archive's offsets unchanged
+    groups: Groups | None
     config: KafkaTopicConfig
-    asked_ms: int  # time before ``end`` was requested
-    unread_groups: Set[str] = frozenset()  # groups whose positions in the archive stay
-    accepts_gap: bool = False  # offsets before ``log_start`` that the archive lacks are lost
-    follows: bool = False  # more will arrive soon, so unfinished rounds of others are awaited
+    asked_ms: int  # time just before ``end`` was requested
+    # groups whose committed offsets could not be read, so the archive's offsets stay
+    unread_groups: Set[str] = frozenset()
+    # continue the archive even if offsets between its end and ``log_start`` are lost
+    accepts_gap: bool = False
+    # the caller polls, so it waits while another process has an unfinished round
+    follows: bool = False
     level_ms: int = 0  # when a follower last had all records; 0: unknown
-    # for records from no broker, which are committed all at once: see ``ArchivedLog``
+    # for records that no broker wrote, which are committed together; see ``ArchivedLog``
     written: tuple[tuple[str, int], ...] | None = None
 
 
 class KafkaArchiveWriter:
-    """Writes a partition of a live topic to the partition of an archive at ``folder``.
+    """Writes a partition of a live topic to the archived partition at ``folder``.
 
     Raises:
         LogError: the log does not continue the archive.
@@ -103,7 +108,7 @@ class KafkaArchiveWriter:
                 self._log, why = self._log.with_gap(source.log_start), None
                 self._gap = archived.gap_words(*self._log.gaps[-1])
             self._refuse(why)
-        self.epoch = max(dict(self._log.epochs), default=-1)  # the last one in the archive
+        self.epoch = max(dict(self._log.epochs), default=-1)  # the last leader epoch in the archive
         self._lineage = source.lineage(self.epoch)
         if not self._is_new:
             self._refuse(self._fork())
@@ -146,7 +151,7 @@ class KafkaArchiveWriter:
         return decode_snapshot(index_files.read_file(f"{self._folder}/{self._log.snapshot}"))
 
     def _active(self) -> tuple[int, int, int]:
-        """Base of the active segment, its bytes, and the time of its first batch, or -1."""
+        """Base offset, bytes and first batch's time (-1 if there is none) of the active segment."""
         log = self._log
         begin = log.end_offset if log.active_from is None else log.active_from
         inside = [each for each in log.segments if each.base_offset >= begin]
@@ -154,7 +159,7 @@ class KafkaArchiveWriter:
         return begin, sum(each.bytes for each in inside), -1 if since is None else since
 
     def _fork(self) -> DivergenceReason | None:
-        """The first difference between the leaders of log and archive. None if there is none."""
+        """The first difference between the leader epochs of log and archive. None if they agree."""
         before, known = self._log, self.epoch
         why = fork(before, self._lineage, self._source.end, False)
         if why is None and self._lineage and self._lineage[0][0] < known:
@@ -182,13 +187,13 @@ class KafkaArchiveWriter:
     # ------------------------------------------------------------------ batches
 
     def append(self, data: ByteArray, table: BatchTable) -> None:
-        """Append batches, described by ``table``.
+        """Append the batches in ``data``, which ``table`` describes.
 
-        They follow the batches so far, or are the first ones from ``since`` on.
+        They must follow the last appended batch, or begin at offset ``since``.
 
         Raises:
-            LogError: a batch spans the archive's end, or the end of the replicated part.
-            LogHeld: an earlier round of another process is awaited.
+            LogError: a batch spans the archive's end, or the high watermark.
+            LogHeld: a follower must wait, because another process has an unfinished round.
             CommitConflict, RemoteFailed: from the store.
         """
         compacts = self._source.config.compacts
@@ -197,7 +202,7 @@ class KafkaArchiveWriter:
         if not len(table):
             return
         base = self._at
-        if self._is_new and not self._bytes:  # records of a batch may have been deleted
+        if self._is_new and not self._bytes:  # the log may start inside its first batch
             base = min(base, int(table["base_offset"][0]))
         reject_across(table, base, self.end, self._source.path)
         self._refuse(self._lost_deletes(table, base))
@@ -213,9 +218,9 @@ class KafkaArchiveWriter:
                 self._commit()
 
     def _lost_deletes(self, table: BatchTable, at: int) -> DivergenceReason | None:
-        """Why a tombstone may be missing. None if none can be: only a cleaner leaves holes."""
+        """The reason if a tombstone may be missing, else None. Only a cleaner leaves holes."""
         config = self._source.config
-        if self._gap is not None:  # some may be lost, which --accept-gap accepts
+        if self._gap is not None:  # --accept-gap also accepts lost tombstones
             return None
         since_ms = time.time_ns() // 1_000_000 - self._brought_ms
         if since_ms <= config.delete_retention_ms or not config.compacts:
@@ -226,9 +231,9 @@ class KafkaArchiveWriter:
         return lost_deletes(self._log, since_ms, config.delete_retention_ms)
 
     def _fitting(self, table: BatchTable, base: int) -> int:
-        """How many of the batches fit the segment, by bytes and offsets as for a broker.
+        """The number of batches that fit into the segment by a broker's limits (bytes, offsets).
 
-        A follower also closes a segment by time. At least one batch fits an empty segment.
+        A follower also applies the limit for time. At least one batch fits into an empty segment.
         """
         config, filled = self._source.config, self._active_bytes
         if not self._source.follows:
@@ -292,7 +297,7 @@ class KafkaArchiveWriter:
     def _joined(self, coming: BatchTable) -> Sequence[StoredSegment]:
         """The small segments at the archive's end that are merged into the new one.
 
-        Only uncleaned segments qualify, and for a follower only those of the active segment. The
+        Only uncleaned segments qualify, and for a follower only parts of the active segment. The
         new segment must still have space for the batches in ``coming``.
         """
         before, config = self._log, self._source.config
@@ -314,7 +319,7 @@ class KafkaArchiveWriter:
         return tail[len(tail) - count :]
 
     def _copy(self, segments: Sequence[StoredSegment]) -> None:
-        """Begin the segment with the batches of these, and check their checksums again."""
+        """Begin the new segment with the batches of ``segments``, and verify their checksums."""
         assert self._segment is not None
         ends = [*(each.base_offset for each in segments[1:]), self._at]
         for stored, end in zip(segments, ends, strict=True) if segments else ():
@@ -351,7 +356,7 @@ class KafkaArchiveWriter:
         self._place.renew(self._begun)
 
     def _note_epochs(self, data: ByteArray, table: BatchTable) -> None:
-        """Record where leader epochs begin, by the batches. The oldest formats have no epochs."""
+        """Record the first offset of each leader epoch. Batches of v0 and v1 have no epochs."""
         if self._lineage:
             return
         rows = table[(table["flags"] & IS_OLD) == 0]
@@ -361,7 +366,7 @@ class KafkaArchiveWriter:
         epochs = data[at].astype(np.int64) @ np.array([1 << 24, 1 << 16, 1 << 8, 1])
         for row in [0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist()]:
             epoch = int(epochs[row])
-            if epoch < 1 << 31:  # -1: unknown
+            if epoch < 1 << 31:  # else -1, an unknown epoch
                 self._epochs.setdefault(epoch, int(rows["base_offset"][row]))
 
     # ------------------------------------------------------------------ the end
@@ -370,14 +375,14 @@ class KafkaArchiveWriter:
         """Begin a round.
 
         Raises:
-            LogHeld: a follower waits for another process to finish its round.
+            LogHeld: a follower must wait, because another process has an unfinished round.
         """
         if self._source.follows and self._seen is not None:
             return self._place.begin_after_others(self._seen)
         return self._place.begin(self._seen)
 
     def finish(self, end: int | None = None) -> None:
-        """Commit the batches so far. ``end`` is the log's end, if only the reader determined it.
+        """Commit the batches so far. ``end`` replaces ``self.end`` if the log's end was unknown.
 
         Raises:
             CommitConflict: another process changed the partition meanwhile.
@@ -395,7 +400,7 @@ class KafkaArchiveWriter:
             self._commit()
 
     def keep(self) -> bool:
-        """Commit the batches so far, if the rest is not available now. False if there are none.
+        """Commit the batches so far, after the source failed. False if there are none.
 
         Raises:
             CommitConflict, RemoteFailed, LogHeld: as ``finish``; nothing more is committed then.
@@ -418,7 +423,7 @@ class KafkaArchiveWriter:
 
     @property
     def finished(self) -> IngestResult:
-        """The result: the records that are committed."""
+        """The result. It counts committed records only."""
         return IngestResult(
             first_offset=self.first,
             end_offset=self.end,
@@ -440,7 +445,7 @@ class KafkaArchiveWriter:
     def _commit(self) -> None:
         """Add the finished segments to the archive."""
         begun = self._begun or self._begin()
-        self._begun = None  # the commit may have succeeded even if it fails: keep its objects
+        self._begun = None  # after an error the commit may have succeeded, so its objects stay
         after = self._after(begun)
         manifest = manifest_of(self._seen, after, self._folder)
         self._seen = self._place.commit(begun, manifest)
@@ -477,7 +482,7 @@ class KafkaArchiveWriter:
         )
 
     def _groups(self, before: ArchivedLog) -> Groups:
-        """The groups' positions. For unreadable groups the archive's positions stay."""
+        """The groups' committed offsets. Unreadable groups keep the archive's offsets."""
         source = self._source
         if source.groups is None:
             return before.groups
@@ -493,7 +498,7 @@ class KafkaArchiveWriter:
         entries = [
             self._entries[id] for id in (e.producer_id for e in producers) if id in self._entries
         ]
-        if not entries or len(entries) < len(producers):  # the archive has too little of some
+        if not entries or len(entries) < len(producers):  # some producers have no entry
             return None, 0
         content = encode_snapshot(entries)
         key = f"data/{begun.id}-producers/{segment_file_name(self._at, KafkaFileKind.SNAPSHOT)}"

@@ -2,40 +2,40 @@
 
     ARCHIVE/kafka/orders/0/manifest.json
                            data/<round>-<attempt>/00000000000000000600.log
-                                                  .index, .timeindex, .txnindex likewise;
-                                                  the first two not of a small segment
+                                                  .index, .timeindex: not of small segments
+                                                  .txnindex: if transactions were aborted
                            data/<round>-producers/00000000000000001366.snapshot
 
-Segments are a broker's, byte for byte, and never appended to. Segments in a broker's tier are
-referenced by their addresses, and never changed or removed. The manifest's ``log``::
+Segments have a broker's format, byte for byte, and are never appended to. Segments in a broker's
+tier are referenced by their addresses, and never changed or removed. The manifest's ``log``::
 
     log_start, end_offset      as in a log directory; all below the end is replicated
-    checkpoint                 the first dirty offset; null: no round was finished
+    checkpoint                 the first dirty offset; null if no compaction was finished
     first_unstable             the first offset of a transaction that is open at the end, or null
     segments                   see ``StoredSegment``, oldest first
     aborted                    producer id, first offset, last offset, last stable offset: the
                                entries of all transaction indexes
     producers                  producer id, epoch, last offset, timestamp, first offset of its open
-                               transaction, at the end
-    snapshot                   the object with the broker's own snapshot of them, or null
+                               transaction; as of the log's end
+    snapshot                   the object with the broker's producer snapshot, or null
     epochs                     leader epoch, first offset
-    topic_id                   or null
-    known                      the topic's settings in the cluster's metadata: its own, this
-                               broker's dynamic defaults, all brokers', and its file's if the broker
-                               was asked; null: unknown
+    topic_id                   the topic id, or null
+    known                      settings in the cluster's metadata: the topic's, the broker's dynamic
+                               ones, the defaults of all brokers, and the broker's file if it was
+                               requested; null if unknown
     brought_ms                 time of the last fetch from the cluster
-    groups                     consumer group, its position, the leader epoch before it or -1, its
-                               metadata: as of the last fetch; of log directories as far as they
-                               have ``__consumer_offsets``
-    active_from                base of the active segment of an archive that follows a live cluster:
-                               several segments, to which the next turn appends, and which rounds
-                               skip; null: there is none
+    groups                     consumer group, committed offset, leader epoch before it or -1,
+                               metadata; as of the last fetch. A log directory has only the groups
+                               whose partition of ``__consumer_offsets`` it contains
+    active_from                base offset of the active segment of an archive that follows a live
+                               cluster. It consists of the stored segments from there on. The next
+                               poll appends to it, and compaction skips it; null if there is none
     last_batch                 base offset, next offset, number of records and CRC-32 of the last
-                               batch from a live cluster; null: there is none
+                               batch from a live cluster; null if there is none
     gaps                       first offset and end of records lost between two fetches, accepted
                                with ``--accept-gap``; oldest first
     written                    for a topic created by ``jobs.append``: the names of appends and the
-                               last number of each; null: the topic was fetched from a cluster
+                               last number of each; null if the topic was fetched from a cluster
 """
 
 from __future__ import annotations
@@ -105,27 +105,28 @@ class StoredScan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StoredSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A segment as objects of a partition."""
+    """A segment stored as objects of an archived partition."""
 
     base_offset: int
-    folder: str  # of its objects, relative to the partition's
+    folder: str  # folder of the segment's objects, relative to the partition's folder
     bytes: int
     etag: str = ""
     index_bytes: int = 0
     time_index_bytes: int = 0
-    transaction_index_bytes: int = 0  # 0: there is none
-    is_indexed: bool = msgspec.field(default=True, name="indexed")  # False: neither index exists
+    transaction_index_bytes: int = 0  # 0 if there is no such index
+    # whether there are an offset index and a time index
+    is_indexed: bool = msgspec.field(default=True, name="indexed")
     largest_timestamp_ms: int
     first_batch_timestamp_ms: int | None = None
     mtime_ms: int
     records: int | None = None
     kept: StoredScan | None = None
-    # the whole address of a segment in a broker's tier, which is only read there
+    # full address of a segment in a broker's tier, which Lastwrite only reads; else empty
     address: str = ""
-    in_chunks: tuple[DataObject, ...] = ()  # its objects, if it is stored in chunks
+    in_chunks: tuple[DataObject, ...] = ()  # the segment's objects, if a tier stores it in chunks
 
     def key(self, kind: KafkaFileKind) -> str:
-        """The key of the object of this kind; for a tier's segment its whole address."""
+        """The key of the object of this kind; for a segment in a tier, its full address."""
         if self.address:
             return self.address.removesuffix(KafkaFileKind.LOG) + kind
         return f"{self.folder}{segment_file_name(self.base_offset, kind)}"
@@ -158,7 +159,7 @@ class ArchivedMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, known: topic_settings.TopicMetadata) -> ArchivedMetadata:
-        """The settings in a root's metadata, in the form of an archive."""
+        """Convert settings from the form of the rules to the form of the manifest."""
         return cls(
             topic=_texts(known.topic),
             broker=_texts(known.broker),
@@ -167,7 +168,7 @@ class ArchivedMetadata(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def told(self) -> topic_settings.TopicMetadata:
-        """The settings in the form of the rules."""
+        """Convert the settings to the form of the rules."""
         return topic_settings.TopicMetadata(
             topic=self.topic, broker=self.broker, brokers=self.brokers, file=self.file
         )
@@ -200,7 +201,7 @@ class ArchivedLog(msgspec.Struct, frozen=True, kw_only=True):
     gaps: tuple[tuple[int, int], ...] = ()
 
     def with_gap(self, end: int) -> ArchivedLog:
-        """The log with all offsets from its end up to ``end`` lost.
+        """The log with its end moved to ``end``, and the offsets in between recorded as a gap.
 
         A transaction open at the old end counts as committed: its marker may be in the gap.
         """
@@ -230,13 +231,13 @@ class ArchivedLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_archived(folder: str) -> bool:
-    """Whether a partition's folder is one of an archive: its name is a number."""
+    """Whether the folder is a partition in an archive. Its name is then a number."""
     if not folder.rstrip("/").rpartition("/")[2].isdigit():
         return False
     above, name = os.path.split(folder.rstrip("/"))
     if decode_tier_folder(os.path.basename(above), name) is None:
         return True
-    # A tier's folder, unless a topic has such a name: then it has an archive's manifest.
+    # The path may also be a tier's, if the topic is named so. Only an archive has a manifest.
     return os.path.basename(os.path.dirname(above)) == SYSTEM and _has_manifest(folder)
 
 
@@ -246,18 +247,18 @@ def _has_manifest(folder: str) -> bool:
 
 
 def name_of(folder: str) -> TopicPartition:
-    """The partition of an archive in the folder."""
+    """The topic and number of an archived partition, from its folder."""
     above, number = os.path.split(folder.rstrip("/"))
     return TopicPartition(os.path.basename(above), int(number))
 
 
 def root_of(folder: str) -> str:
-    """The folder with Kafka's topics."""
+    """The archive's folder for Kafka's topics."""
     return os.path.dirname(os.path.dirname(folder.rstrip("/")))
 
 
 def is_root(root: str, names: Iterable[TopicPartition]) -> bool:
-    """Whether these partitions of ``root`` are an archive's, which has no locks."""
+    """Whether the partitions ``names`` in ``root`` are in an archive, which has no locks."""
     if is_address(root):
         return True
     return any(
@@ -311,7 +312,7 @@ def contents_of(manifest: Manifest, folder: str) -> ArchivedLog:
 
 
 def log_of(manifest: Manifest, folder: str) -> PartitionLog:
-    """The log that a manifest describes. Paths of its segments are whole addresses."""
+    """The log that a manifest describes. The paths of its segments are full addresses."""
     log = contents_of(manifest, folder)
     return PartitionLog(
         name=name_of(folder),
@@ -363,7 +364,7 @@ def segment_of(stored: StoredSegment, folder: str) -> Segment:
 def kept_after(
     segments: Iterable[StoredSegment], folder: str, kept: Mapping[int, KeptScan | None]
 ) -> tuple[StoredSegment, ...]:
-    """The segments with the cached scans that a round has ``kept``: see ``CommitPlan``."""
+    """The segments, with their cached scans updated from ``kept`` (see ``CommitPlan``)."""
     return tuple(
         structs.replace(each, kept=found and StoredScan.of(found, folder))
         if (found := kept.get(each.base_offset, _AS_IT_IS)) is not _AS_IT_IS
@@ -373,7 +374,7 @@ def kept_after(
 
 
 def side_file(folder: str, name: str) -> bytes | None:
-    """The content of a small file in a log directory, from the manifest. None if it is unknown.
+    """The content that a log directory's small file would have. None if it is unknown.
 
     Raises:
         NotALog, CorruptLog, UnsupportedFormat, RemoteFailed: as ``read_versioned_manifest``.
@@ -387,7 +388,7 @@ def side_file(folder: str, name: str) -> bytes | None:
 
 
 def snapshots_of(folder: str) -> list[tuple[int, str]]:
-    """(Offset, address) of the producer snapshot, if a broker had one at the end."""
+    """Offset and address of the producer snapshot at the log's end. Empty if there is none."""
     log = contents_of(read_versioned_manifest(folder).manifest, folder)
     return [] if log.snapshot is None else [(log.end_offset, f"{folder}/{log.snapshot}")]
 

@@ -41,9 +41,9 @@ LEAST_INDEXED_BYTES = 256 << 10
 class ArchivedSegment:
     """Appends batches to a new object of the partition at address ``folder``, and indexes them.
 
-    Keys of its objects are relative to ``folder``: ``round_folder``, an attempt id, ``/``, a name.
-    With ``base_offset`` None the base is the first batch's, and without batches there is no object.
-    ``stores`` are the store settings that the driver passes to the worker.
+    Each object's key, relative to ``folder``, is ``<round_folder><attempt id>/<name>``. If
+    ``base_offset`` is None, the first batch's base offset is used, and without batches no object is
+    written. ``stores`` are the store settings that the driver passes to the worker.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class ArchivedSegment:
         )
         if of_transactions:
             sides.append((KafkaFileKind.TRANSACTION_INDEX, of_transactions))
-        with ThreadPoolExecutor(3, "indexes") as pool:  # a request is mostly waiting
+        with ThreadPoolExecutor(3, "indexes") as pool:  # a request mostly waits for the store
             written = [pool.submit(self._place.put, self._name(kind), data) for kind, data in sides]
             found = self._writer.close()
             for each in written:
@@ -142,7 +142,7 @@ class ArchivedSegment:
 
 
 def rows_of(table: np.ndarray) -> Int64Array:
-    """The rows for ``append`` for batches that are written unchanged."""
+    """The argument ``rows`` of ``append`` for batches that are written unchanged."""
     rows = np.zeros((len(table), ROW_COLUMNS), dtype=np.int64)
     rows[:, ROW_POSITION] = table["origin"] - table["origin"][0]
     rows[:, ROW_SIZE] = table["origin_size"]

@@ -1,4 +1,4 @@
-"""A round on Kafka partitions in an archive: the changes of their manifests."""
+"""Compaction and retention of Kafka partitions in an archive: the changes to their manifests."""
 
 from __future__ import annotations
 
@@ -34,12 +34,10 @@ class KafkaRounds(ArchiveRounds):
 
     def __init__(self) -> None:
         super().__init__()
-        self._known: dict[
-            str, tuple[str, ArchivedMetadata | None]
-        ] = {}  # with the nonce of its manifest
-        self._alike: dict[
-            str, ArchivedMetadata | None
-        ] = {}  # equal settings of a topic's partitions, shared
+        # by folder: the manifest's nonce, and the topic's settings
+        self._known: dict[str, tuple[str, ArchivedMetadata | None]] = {}
+        # one object for equal settings, which the partitions share
+        self._alike: dict[str, ArchivedMetadata | None] = {}
 
     def read(self, folder: str) -> PartitionLog:
         """The log, from the manifest that ``now`` reads."""
@@ -110,7 +108,7 @@ class KafkaRounds(ArchiveRounds):
         self._commit(folder, fetching.retained(after, new.retention))
 
     def retain(self, wave: Sequence[tuple[PartitionLog, Retention]]) -> list[Outcome]:
-        """Delete the segments of the retentions, unless a round has done so already."""
+        """Delete each log's expired segments, unless they are deleted already."""
         return self.commit_each(self._retain, wave)
 
     def _retain(self, judged: tuple[PartitionLog, Retention]) -> None:
@@ -127,7 +125,7 @@ class KafkaRounds(ArchiveRounds):
             self.commit(folder, successor(seen.manifest, after))
 
     def discard_part(self, part: SegmentOutput) -> None:
-        """Remove the objects of a segment and of its continuations, as ``discard``."""
+        """Delete the objects of a segment and of its continuations."""
         for new in (part, *part.further):
             if isinstance(new.stored, StoredSegment) and new.log_path:
                 folder = os.path.dirname(new.log_path).removesuffix(new.stored.folder.rstrip("/"))
@@ -142,7 +140,7 @@ def successor(manifest: Manifest, after: ArchivedLog) -> Manifest:
 
 
 def join_parts(parts: SegmentParts) -> SegmentOutput:
-    """The parts of a segment as segments of their own.
+    """Turn each part of a segment into a separate segment.
 
     An archive does not join parts, because its segments may begin at any batch. The transaction
     index of each segment is written here.

@@ -21,8 +21,7 @@ from lastwrite.storage import files
 from lastwrite.storage.file_state import FileState
 
 _BY_HAND = "repair it by hand: each line has a topic, a partition and an offset"
-# Following a remedy restores no deleted record, and never marks a record as replicated that is
-# not.
+# A remedy must neither restore deleted records nor mark unreplicated records as replicated.
 _REMEDIES = {
     CLEANER_OFFSETS: f"{_BY_HAND}; or move it away: the next round then begins at each log's start",
     HIGH_WATERMARKS: f"{_BY_HAND}; or move it away and start the broker, which writes it again, before compacting",
@@ -35,8 +34,8 @@ def read_offsets(root: str, file: str) -> Mapping[TopicPartition, int]:
     """The entries of the checkpoint ``file`` in ``root``. Empty if there is no file.
 
     Raises:
-        CorruptLog, UnsupportedFormat: the file is damaged, with its path and byte.
-        LogError: it cannot be read.
+        CorruptLog, UnsupportedFormat: the file is damaged. The error has its path and byte.
+        LogError: the file cannot be read.
     """
     path = os.path.join(root, file)
     try:
@@ -70,7 +69,7 @@ def _read(path: str) -> dict[TopicPartition, int]:
 
 
 def recovery_point(root: str, name: TopicPartition) -> int:
-    """The offset below which all is on disk. 0 if the file cannot be read, as for a broker."""
+    """The offset below which the broker has flushed the log. 0 if the file cannot be read."""
     try:
         return read_offsets(root, RECOVERY_POINTS).get(name, 0)
     except (CorruptLog, UnsupportedFormat):
@@ -83,15 +82,15 @@ def write_offset(root: str, file: str, name: TopicPartition, offset: int | None)
 
 
 def write_offsets(root: str, file: str, changes: Mapping[TopicPartition, int | None]) -> None:
-    """Set the entries of some partitions atomically; None removes an entry. Others stay.
+    """Set the entries of some partitions atomically. None removes an entry.
 
     The file is read and written whole, so pass many partitions in one call. In the cleaner's
     checkpoint, entries of partitions without a folder are dropped, as in Kafka.
 
     Raises:
-        LogHeld: a broker holds the root.
-        CorruptLog, UnsupportedFormat: the file as it was is damaged.
-        LogError: it cannot be read or written.
+        LogHeld: a broker has the root open.
+        CorruptLog, UnsupportedFormat: the existing file is damaged.
+        LogError: the file cannot be read or written.
     """
     with lock.root_turn(root):
         path = os.path.join(root, file)

@@ -4,11 +4,11 @@ Take segments 0, 100, 200 and 300, of which 0 and 200 are rewritten::
 
     0.log.cleaned, 200.log.cleaned       written aside by workers, now synced and dated
     note                                 the planned changes, for Lastwrite's own recovery
-    200.log.swap, 0.log.swap             from the highest down, then the folder is synced: this
-                                         decides the commit,
-                                         and the note is renamed to record that
+    200.log.swap, 0.log.swap             renamed from the highest base offset down, then the folder
+                                         is synced: this decides the commit, and the note is renamed
+                                         to record the decision
     0.log.deleted, 200.log.deleted       from the lowest up
-    0.log, 200.log                       the new ones
+    0.log, 200.log                       the new segments
     checkpoint                           the first dirty offset, of all partitions of a wave at once
     (nothing)                            files marked deleted are removed, the note last
 
@@ -17,10 +17,10 @@ all segments between the lowest and the highest ``.swap`` as replaced, including
 Therefore an untouched segment in between joins the swap under a second name (a hard link, no byte
 is written). If the loader has to finish the swap, it removes one name and renames the other.
 
-The loader also assumes that the replaced range ends with the last new record, so it would keep a
-later old segment of which no record is left. An empty segment therefore stands in for that one
-until it is removed. Likewise an empty transaction index stands in for an old one if the new segment
-is empty.
+The loader also assumes that the replaced range ends with the last new record. If no record of a
+later old segment is left, the loader would keep that segment. Therefore an empty segment replaces
+it, and is removed at the end. Likewise an empty transaction index replaces an old one if the new
+segment is empty.
 
 Source: Kafka 4.4 ``UnifiedLog.replaceSegments``, ``LogLoader``; docs/decisions/one-swap-a-round.md.
 """
@@ -70,9 +70,9 @@ IN_PLACE = "the new segments are safe in their places, and the next run sets the
 
 
 class CommitNotes:
-    """The notes of commits of one root that run side by side: one file, linked into each folder.
+    """The note of all concurrent commits in one root: one file, hard-linked into each folder.
 
-    A new name costs a disk far less than a new file, and one sync serves all.
+    A link costs a disk far less than a new file, and the file is synced only once.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class CommitNotes:
         self._path: str | None = None
 
     def announce(self, folder: str, intent: Intent) -> None:
-        """Register a planned commit. All must be registered before the first note is left."""
+        """Register a planned commit. Register all commits before the first call of ``leave``."""
         self._intents[os.path.basename(folder)] = intent
 
     def leave(self, folder: str) -> None:
@@ -102,18 +102,18 @@ class CommitNotes:
 def swap(
     log: PartitionLog, outputs: Sequence[NewSegment], first_dirty_offset: int, notes: CommitNotes
 ) -> Steps:
-    """Replace the sources of ``outputs`` by the files written aside, under their final names.
+    """The steps that replace the sources of ``outputs`` by the new files, under their final names.
 
-    ``log`` is an earlier result of ``read_partition``; the caller holds the partition throughout.
-    From the first step on this function owns the files aside and removes them after an error. The
-    note and the old files stay until ``record`` and then ``delete_replaced`` are called, for many partitions
-    together; a crash in between leaves a commit that recovery finishes. ``notes`` are shared by all
-    swaps of one root that run side by side.
+    ``log`` was returned by ``read_partition``, and the caller has locked the partition. From the
+    first step on this function owns the new files, and removes them after an error. Afterwards the
+    caller calls ``record`` and then ``delete_replaced``, for many partitions at once. Until then
+    the note and the old files stay, so that recovery can finish the commit after a crash. All
+    concurrent swaps of one root share ``notes``.
 
     Raises:
-        CommitConflict: a segment changed since ``log`` was read. The old log is whole.
-        LogError: a file could not be changed. The old log is whole. Or, if the error says so, the
-            new one is safe and the next run finishes the swap.
+        CommitConflict: a segment changed since ``log`` was read. The old log is intact.
+        LogError: a file could not be changed. The old log is intact; or, if the remedy is
+            ``UNFINISHED``, the new log is safe and the next run finishes the swap.
     """
     if not outputs:
         check_unchanged(log)
@@ -138,10 +138,10 @@ def swap(
 
 
 def record(root: str, first_dirty_offsets: Mapping[TopicPartition, int]) -> None:
-    """Set the checkpoints of partitions whose ``swap`` is done. Earlier would hide dirty records.
+    """Set the first dirty offsets of partitions. Before ``swap`` ends, this hides dirty records.
 
     Raises:
-        LogError: a checkpoint cannot be read or written. The next run does it.
+        LogError: a checkpoint cannot be read or written. The next run sets it.
     """
     with _with_remedy(IN_PLACE):
         write_offsets(root, CLEANER_OFFSETS, first_dirty_offsets)
@@ -153,7 +153,7 @@ def delete_replaced(folder: str) -> Steps:
     Old files are removed first, then the note.
 
     Raises:
-        LogError: a file could not be removed. The next run does it.
+        LogError: a file could not be removed. The next run removes it.
     """
     with _with_remedy(IN_PLACE):
         yield from remove_leftovers(folder)
@@ -170,7 +170,7 @@ def _check_settled(log: PartitionLog, names: Sequence[str]) -> None:
 
 
 def _give_up(log: PartitionLog, outputs: Sequence[NewSegment], swap: _Swap | None) -> None:
-    """Remove the files written aside. If that fails too, the next run or a broker does it."""
+    """Remove the new files. If that fails too, the next run or a broker removes them."""
     with contextlib.suppress(LogError, OSError):
         if swap is not None:
             swap.undo()
@@ -181,7 +181,7 @@ def _give_up(log: PartitionLog, outputs: Sequence[NewSegment], swap: _Swap | Non
 
 
 def _is_decided(folder: str) -> bool:
-    """Whether the new log counts, although a step failed and undoing it failed as well."""
+    """Whether the commit is decided, although a step failed and could not be undone."""
     return crash_state(folder, os.listdir(folder)).intent is not None
 
 
@@ -198,7 +198,7 @@ def _is_a(suffix: Suffix, name: str) -> bool:
 
 
 class _Swap:
-    """A commit up to the moment that decides it. ``end`` is the result of ``check_outputs``."""
+    """A commit up to the step that decides it. ``end`` is the result of ``check_outputs``."""
 
     def __init__(
         self, log: PartitionLog, outputs: Sequence[NewSegment], end: int, first_dirty_offset: int
@@ -208,7 +208,7 @@ class _Swap:
         outputs = [output for output, _ in self._outputs]
         sources = [segment.base_offset for output in outputs for segment in output.sources]
         bases = {output.base_offset for output in outputs}
-        # The range that Kafka's loader treats as replaced, with its end after every source.
+        # Extend the range that Kafka's loader treats as replaced, so that it covers every source.
         stand_in = max(
             (base for base in sources if base not in bases and base >= end), default=None
         )
@@ -219,13 +219,13 @@ class _Swap:
             for segment in log.segments
             if segment.base_offset not in replaced and sources[0] <= segment.base_offset < end
         ]
-        # (base offset, kind, name now, name to be) of every file that takes part.
+        # (base offset, kind, staged name, .swap name) of each file in the swap
         self._parts: list[tuple[int, KafkaFileKind, str, str]] = []
         self._handed: list[tuple[str, str]] = []
         self._links: list[tuple[str, str]] = []
         for output in outputs:
             for kind, path in output.files:
-                # Under a name of this commit, cleanup by the task that wrote the file misses it.
+                # Renamed, so that cleanup by the task that wrote the file does not find it.
                 staged = segment_file_name(
                     output.base_offset, kind, Suffix.CLEANED, attempt="commit"
                 )
@@ -244,8 +244,8 @@ class _Swap:
         if stand_in is not None:
             for kind in ALWAYS:
                 self._stand_in(stand_in, kind)
-        # The range ends at the base of an empty segment, whose old files are only removed if they
-        # have a successor.
+        # If the range ends at the base offset of an empty segment, the loader removes an old file
+        # of that segment only if a new file replaces it.
         if end == stand_in or (
             end == outputs[-1].base_offset and not outputs[-1].transaction_index_path
         ):
@@ -272,7 +272,7 @@ class _Swap:
         return f"{self._log.folder}/{name}"
 
     def prepare(self, notes: CommitNotes) -> list[DiskWork]:
-        """Remove leftovers that would confuse a recovery; return the syncs that must come first."""
+        """Rename the new files for the swap and write the note. Returns the syncs to run next."""
         self._sweep()
         for output, sources in self._outputs:
             for kind, path in output.files:
@@ -288,7 +288,7 @@ class _Swap:
         return [partial(files.fsync_dir, self._log.folder), *self._witnesses()]
 
     def _witnesses(self) -> list[DiskWork]:
-        """Syncs of unflushed segments that stay, because other records were removed for theirs."""
+        """Syncs of unflushed segments that stay. Their records shadow records that are removed."""
         root = os.path.dirname(self._log.folder)
         if not unclean_shutdown.was_killed(root):
             return []
@@ -310,12 +310,12 @@ class _Swap:
                 files.unlink(self._place(name))
 
     def decide(self) -> None:
-        """Rename all to ``.swap``, the highest base offset first; the last one decides."""
+        """Rename all to ``.swap``, the highest base offset first. The last rename decides."""
         for _, _, staged, swap in sorted(
             self._parts, key=lambda part: (-part[0], SEGMENT_KINDS.index(part[1]))
         ):
             files.rename(self._place(staged), self._place(swap))
-        # A task that was given up may have kept writing in the meantime.
+        # An abandoned task may have written files in the meantime.
         for name in sorted(os.listdir(self._log.folder)):
             if _is_a(Suffix.CLEANED, name):
                 files.unlink(self._place(name))
@@ -327,8 +327,8 @@ class _Swap:
             self._parts, key=lambda part: (part[0], SEGMENT_KINDS.index(part[1]))
         )
         if swap in names:
-            # All were renamed. One .cleaned at the lowest base makes the commit undecided again for
-            # any loader.
+            # All files were renamed. One .cleaned file at the lowest base offset makes any loader
+            # discard the swap.
             files.rename(self._place(swap), self._place(staged))
             files.fsync_dir(self._log.folder)
         note = intent_file(self.intent)

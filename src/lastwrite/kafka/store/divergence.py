@@ -4,9 +4,9 @@
     after    ARCHIVE/kafka/orders/0                                0 ─── 900
              ARCHIVE/_lastwrite/aside/orders-0-17/kafka/orders/0         900 ─── 1366
 
-The part set aside is an archive of its own, which every command reads. It is complete before the
-partition is cut. Its name contains the partition's generation, so that a run after a crash finds
-it.
+The part set aside is an archive that every command can read. It is complete before the original
+partition is truncated. Its name contains the partition's generation, so that a run after a crash
+finds it.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ def or_aside(
     aside: Callable[[ArchivedLog, HoldReason], str],
     asides: list[str],
 ) -> FetchedLog:
-    """Call ``fetch_batches``, which fetches a log into the partition at ``folder``.
+    """Return ``bring()``, which fetches a log into the archived partition at ``folder``.
 
-    If the log does not continue the archive, ``aside`` sets the archive's part aside first. Its
-    address is added to ``asides``.
+    If the log does not continue the archive, call ``aside`` to set the archive's part aside, and
+    ``bring`` again. The address that ``aside`` returns is added to ``asides``.
 
     Raises:
-        NotContinued: there is nothing to set aside. Errors of ``fetch_batches`` and ``aside`` pass through.
+        NotContinued: the archive is empty, so nothing can be set aside. Errors of ``bring`` and
+            ``aside`` pass through.
     """
     try:
         return bring()
@@ -56,10 +57,10 @@ def set_aside(to: str, folder: str, cut: int | None, log_start: int) -> str:
     """Set aside the records of the partition at ``folder`` of the archive ``to`` from ``cut`` on.
 
     Args:
-        cut: the offset at which archive and log diverge. None if it is unknown. If None, or if
-            records below were removed because of records above, all is set aside and the archive
-            starts again.
-        log_start: the live log's. An archive that ends before it also starts again.
+        cut: the offset at which archive and log diverge. None if it is unknown. If it is None, or
+            if compaction removed records below it because of records above it, everything is set
+            aside, and the archive starts empty.
+        log_start: first offset of the live log. An archive that ends before it also starts empty.
 
     Returns:
         The address of the new archive with the part set aside.
@@ -87,9 +88,9 @@ def set_aside(to: str, folder: str, cut: int | None, log_start: int) -> str:
 
 
 def _may_be_cut(log: ArchivedLog, cut: int, log_start: int) -> bool:
-    """Whether the records below the cut are as in the live log.
+    """Whether the archive has the right records if it is truncated at ``cut``.
 
-    A round that reached beyond the cut may have removed records below it because of later ones that
+    A compaction beyond ``cut`` may have removed records below it because of later records, which
     are set aside.
     """
     is_inside = max(log.log_start, log_start - 1) < cut <= log.end_offset
@@ -142,7 +143,7 @@ def _blank(before: ArchivedLog, log_start: int) -> ArchivedLog:
 def _cut(
     log: PartitionLog, before: ArchivedLog, cut: int, folder: str, begun: WriteTransaction
 ) -> ArchivedLog:
-    """The part below ``cut``. The segment across it is rewritten."""
+    """The archive's state truncated at ``cut``. A segment that spans ``cut`` is rewritten."""
     below: list[StoredSegment] = []
     for n, stored in enumerate(before.segments):
         if log.segment_end(n) <= cut:

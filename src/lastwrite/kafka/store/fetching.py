@@ -6,8 +6,8 @@
 
 Whole segments of a broker's tier are not copied; the archive references them by address.
 
-The checksums of batches are checked, and batches are written unchanged, by default from closed
-segments only. If the archive ends inside a segment, the rest becomes a segment of its own. Offsets,
+By default only closed segments are fetched. Batches are verified by their checksums and written
+unchanged. If the archive ends inside a segment, the remainder becomes a separate segment. Offsets,
 leader epochs, the producers at the new end and the transaction indexes are fetched too.
 
 A fetch is refused if the log does not continue the archive: it begins after the archive's end, is
@@ -94,19 +94,18 @@ def fetch(
     """Fetch the part of ``log`` beyond the end of an archive's partition at ``folder``.
 
     Args:
-        log: of a log directory, as it was listed.
+        log: the source, as it was listed.
         folder: the partition's address in the archive; it need not exist yet.
-        known: the topic's settings in the cluster. None means that the archive keeps its own.
-        config: the topic's; after ``delete.retention.ms`` a broker may have dropped a tombstone.
-        include_active: fetch the active segment too, up to the log's end.
-        limits: of the memory to use.
+        known: the topic's settings in the cluster. None leaves the archive's settings unchanged.
+        config: the topic's effective settings: ``delete.retention.ms`` and the index interval.
+        include_active: fetch the active segment too, up to the high watermark.
+        limits: the memory to use.
         advance: called with the number of bytes as they are written.
         copies: copy segments of a tier too, instead of referencing them.
-        secret: the partition's, for cached scans of its segments. None means that no scans are
-            cached.
+        secret: the partition's secret for cached scans. None means that no scans are cached.
         accepts_gap: if the log begins after the archive's end, continue and record the gap.
-        groups: positions of consumer groups, None for a deleted one. Other groups keep the
-            archive's positions.
+        groups: committed offsets of consumer groups, None for a deleted group. Other groups keep
+            the archive's offsets.
 
     Raises:
         LogError: the log does not continue the archive.
@@ -122,7 +121,9 @@ def fetch(
     if not log.segments:
         raise NotALog("the log has no segment", path=log.folder, remedy="check the path")
     end = log.high_watermark
-    if groups is not None and end >= before.end_offset:  # else they are older than the archive's
+    if (
+        groups is not None and end >= before.end_offset
+    ):  # else they are older than the archive's offsets
         said["groups"] = _moved(before, groups)
     if not include_active and not log.is_closed:
         end = min(end, log.segments[-1].base_offset)
@@ -139,9 +140,11 @@ def fetch(
         if why is not None:
             raise no_continuation(folder, why, log.folder)
     if seen is not None and end <= before.end_offset:
-        # Nothing that the archive lacks has been cleaned yet: the time limit for tombstones
+        # The archive lacks no offset, so it has missed no tombstone: the time limit for tombstones
         # restarts.
-        is_older = archived.is_archived(log.folder) and end < before.end_offset  # the source lags
+        is_older = (
+            archived.is_archived(log.folder) and end < before.end_offset
+        )  # the source archive lags behind
         after = structs.replace(before, known=known or before.known, **({} if is_older else said))
         is_due = after.brought_ms - before.brought_ms > config.delete_retention_ms // 2
         if is_due or after != structs.replace(stored, brought_ms=after.brought_ms):
@@ -227,7 +230,7 @@ def publish(
 def _of_cluster(log: PartitionLog, now_ms: int) -> dict[str, Any]:
     """Facts about the source cluster for the manifest.
 
-    From an archive they are taken over, so that the copy can be continued like the original.
+    If the source is an archive, they are copied, so that a fetch can continue the copy.
 
     Raises:
         CommitConflict: the archive changed while it was copied.
@@ -256,7 +259,7 @@ def counted(made: SegmentOutput) -> StoredSegment:
 
 
 def aborted_after(before: Aborted, new: CommitPlan) -> Aborted:
-    """The entries of the transaction indexes after the round."""
+    """The entries of the transaction indexes after the compaction."""
     places = {segment.base_offset: n for n, segment in enumerate(new.log.segments)}
     ends = {
         source.base_offset: new.log.segment_end(places[source.base_offset])
@@ -316,7 +319,7 @@ class DivergenceReason(NamedTuple):
 
 
 def another(log_start: int, before: ArchivedLog, topic_id: str | None) -> DivergenceReason | None:
-    """Why the log cannot continue the archive, by topic id and start. None if it may."""
+    """Why the log cannot continue the archive, by topic id and log start. None if it can."""
     if None not in (topic_id, before.topic_id) and topic_id != before.topic_id:
         there = before.topic_id
         return DivergenceReason(
@@ -344,11 +347,11 @@ def no_continuation(folder: str, why: DivergenceReason, source: str) -> NotConti
 def fork(
     before: ArchivedLog, epochs: Sequence[tuple[int, int]], end: int, may_be_another: bool
 ) -> DivergenceReason | None:
-    """The first difference between the leaders of log and archive. None if there is none.
+    """The first difference between the leader epochs of log and archive. None if they agree.
 
-    A log is only truncated by a leader with a later epoch. The first offsets of epochs are compared
-    only if it ``may_be_another`` topic: they move up in a replica rebuilt from a compacted log, and
-    after old segments were deleted.
+    A log is only truncated after an election, which starts a later epoch. ``may_be_another`` means
+    that the topic ids are unknown. Only then are first offsets of epochs compared: they increase in
+    a replica that is rebuilt from a compacted log, and when old segments are deleted.
     """
     here, there = dict(epochs), dict(before.epochs)
     last, newest = max(there, default=None), max(here, default=None)
@@ -380,7 +383,7 @@ def fork(
 def _lost_deletes(
     log: PartitionLog, before: ArchivedLog, now_ms: int, retention_ms: int
 ) -> DivergenceReason | None:
-    """Why a tombstone may be missing from the rest of the log. None if none can be."""
+    """Why a tombstone may be missing from the offsets to fetch. None if all are there."""
     since_ms = now_ms - before.brought_ms
     if (log.checkpoint or 0) <= before.end_offset or since_ms <= retention_ms:
         return None
@@ -388,7 +391,7 @@ def _lost_deletes(
 
 
 def lost_deletes(before: ArchivedLog, since_ms: int, retention_ms: int) -> DivergenceReason:
-    """The reason if the log was cleaned beyond the archive's end, ``since_ms`` after a fetch."""
+    """The reason if the log was cleaned beyond the archive's end, last fetched ``since_ms`` ago."""
     return DivergenceReason(
         HoldReason.DELETES,
         f"the broker's cleaner has been at offsets from {before.end_offset} on, and the last fetch "
@@ -400,9 +403,9 @@ def lost_deletes(before: ArchivedLog, since_ms: int, retention_ms: int) -> Diver
 def _named(
     log: PartitionLog, number: int, segment: Segment, span: tuple[int, int]
 ) -> StoredSegment | None:
-    """A tier's segment as an archive references it, without reading it.
+    """The manifest's entry for a segment that stays in a broker's tier.
 
-    None if it must be copied, because it is not a tier's or does not count whole.
+    None if the segment must be copied: it is not in a tier, or only a part of it is needed.
     """
     first, end = span
     if not tiered.is_tier(log.folder) or segment.base_offset < first:
@@ -466,8 +469,8 @@ def proven_batches(
 ) -> Iterator[tuple[int, ByteArray, BatchTable]]:
     """The stored batches of a segment that overlap ``span``, with their checksums checked.
 
-    Yields (position in the segment, bytes, table). ``place`` is the segment's index in its log, and
-    ``until`` the offset after it.
+    Yields (position in the segment, bytes, table). ``place`` is the segment's number in its log,
+    and ``until`` is the segment's end offset.
     """
     first, end = span
     piece = ScanRange.of(
@@ -524,7 +527,7 @@ def _after(
         return decode_snapshot(index_files.read_file(snapshots[offset]))
 
     producers, _ = read_producers(log.segments, list(snapshots), entries, log.log_start, end, end)
-    # All is replicated. The archive may have an earlier part of an open transaction than the log.
+    # All records are replicated. An open transaction may begin before the log, in the archive.
     open_from = min((each.open_from for each in producers if each.open_from >= 0), default=None)
     log_start = before.log_start
     if not before.segments:  # the log may start inside a batch, after records were deleted

@@ -18,8 +18,8 @@ from lastwrite.model.work import ScanRange
 def index_checker(piece: ScanRange) -> IndexChecker:
     """The checker for the indexes of a piece's segment.
 
-    An archive's indexes are not checked, to save requests. They were derived from the batches as
-    these were written, no round reads them, and ``verify`` checks them.
+    Compaction does not check an archive's indexes, which saves requests. It does not read them,
+    they were written together with the batches, and ``verify`` checks them.
     """
     return _NoIndexChecker() if piece.etag else KafkaIndexChecker(piece)
 
@@ -79,7 +79,7 @@ class KafkaIndexChecker:
             return
         for named in (self._offsets, self._time_offsets):
             beyond = named[int(np.searchsorted(named, end_offset)) :][:1].tolist()
-            # The last segment ends at the piece's end offset, so it never gets here.
+            # Never true for the last segment, which ends at the piece's end offset.
             if beyond and beyond[0] < piece.end_offset:
                 words = f"its indexes name offset {beyond[0]}, and the next segment begins at {piece.end_offset}"
                 gone = missing(end_offset, EndEvidence(piece.end_offset, words))

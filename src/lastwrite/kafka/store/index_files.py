@@ -44,22 +44,22 @@ def _whole(path: str) -> bytes:
 
 
 def segment_path(folder: str, base_offset: int) -> str:
-    """The segment with this base offset, in a folder without an unfinished swap."""
+    """The path of the segment with this base offset, in a folder without an unfinished swap."""
     return os.path.join(folder, segment_file_name(base_offset, KafkaFileKind.LOG))
 
 
 def index_path(log_path: str) -> str:
-    """The offset index beside a segment, including a segment that is still a ``.swap``."""
+    """The path of a segment's offset index. The segment's name may end in ``.swap``."""
     return _beside(log_path, KafkaFileKind.INDEX)
 
 
 def time_index_path(log_path: str) -> str:
-    """The time index beside a segment, including a segment that is still a ``.swap``."""
+    """The path of a segment's time index. The segment's name may end in ``.swap``."""
     return _beside(log_path, KafkaFileKind.TIME_INDEX)
 
 
 def transaction_index_path(log_path: str) -> str:
-    """The transaction index beside a segment, even if one of both is still a ``.swap``."""
+    """The path of a segment's transaction index. Either name may end in ``.swap``."""
     path = _beside(log_path, KafkaFileKind.TRANSACTION_INDEX)
     swap = path + Suffix.SWAP
     return (
@@ -68,7 +68,7 @@ def transaction_index_path(log_path: str) -> str:
 
 
 def _beside(log_path: str, kind: KafkaFileKind) -> str:
-    if log_path.endswith(KafkaFileKind.LOG):  # also in a tier, where each file has the segment's id
+    if log_path.endswith(KafkaFileKind.LOG):  # also in a tier, where names contain the segment's id
         return log_path.removesuffix(KafkaFileKind.LOG) + kind
     folder, name = os.path.split(log_path)
     return os.path.join(folder, name[:20] + kind + name[20:].removeprefix(KafkaFileKind.LOG))
@@ -86,7 +86,7 @@ class IndexedRange(Protocol):
 def read_offset_index(source: IndexedRange) -> tuple[Int64s, Int64s]:
     """The entries of a segment's offset index: absolute offsets and positions, row for row.
 
-    There are none if the index is missing, or if a crash left one that must not be used.
+    Empty if the index is missing, or unusable after a crash.
 
     Raises:
         CorruptLog: the entries contradict each other.
@@ -98,7 +98,7 @@ def read_offset_index(source: IndexedRange) -> tuple[Int64s, Int64s]:
 def read_time_index(source: IndexedRange) -> tuple[Int64s, Int64s]:
     """The entries of a segment's time index: timestamps in ms and absolute offsets, row for row.
 
-    There are none in the cases of ``read_offset_index``.
+    Empty if the index is missing, or unusable after a crash.
 
     Raises:
         CorruptLog: the entries contradict each other.
@@ -111,8 +111,8 @@ def read_aborted_of(log_path: str) -> tuple[AbortedTransaction, ...]:
     """The entries of a segment's transaction index, by last offset; none if there is no such file.
 
     Raises:
-        CorruptLog: an entry has an unknown version, or markers are below the segment or do not
-            rise.
+        CorruptLog: an entry has an unknown version, or the offsets of markers are below the segment
+            or do not increase.
     """
     path = transaction_index_path(log_path)
     with located(path):
@@ -136,7 +136,7 @@ def side_file(folder: str, name: str) -> bytes | None:
     """The content of a partition's small file with that name. None if there is no such file.
 
     Raises:
-        LogError: it cannot be read.
+        LogError: the file cannot be read.
     """
     if archived.is_archived(folder):
         return archived.side_file(folder, name)
