@@ -1,17 +1,17 @@
-"""The engine's format interface for RocketMQ records, chunk by chunk.
+"""RocketMQ's implementation of ``engine.system.Format``, which processes records in chunks.
 
 A commit log record is a batch of one record:
 
-- ``split`` cuts a chunk into records and checks each body's checksum.
-- ``opened`` decompresses bodies, to check that they decompress and to find empty ones (deletes).
+- ``split`` splits a chunk into records and verifies each body's checksum.
+- ``opened`` decompresses bodies, to detect broken and empty ones. An empty body is a delete.
 - ``walk`` fingerprints the keys.
 - ``rebuild`` copies the records that are kept.
 
 A record is kept or dropped whole. An inner batch counts as one record with one key, as in a broker
 (docs/formats/rocketmq-compaction.md, "Into the compaction log").
 
-The instance keeps what ``split`` finds besides the batch columns until the next ``split``. The
-other calls refer to that table.
+``split`` also fills a table of MESSAGE rows, which the instance keeps until the next ``split``. The
+other methods use that table.
 
 Source: RocketMQ 5.5.0 CompactionLog; docs/formats/rocketmq.md, "Record";
 docs/formats/rocketmq-compaction.md, "Into the compaction log" and "A run".
@@ -39,15 +39,15 @@ from lastwrite.rocketmq.format import chunk_kernels, kernels
 from lastwrite.rocketmq.format.names import RESTORE_QUEUE
 from lastwrite.rocketmq.format.record import COMPRESSED, decompress_body
 
-_ROWS = 4096  # rows of the tables at first
-_ROW_BYTES = 512  # all tables together
+_ROWS = 4096  # initial rows of each table
+_ROW_BYTES = 512  # memory for one row in all tables
 _KEEP = f"nothing was changed; {RESTORE_QUEUE}"
 _UNDECODABLE = f"{_KEEP}, or keep the record as it is with --config undecodable.messages=keep"
 _NO_KEYS = np.empty((0, 2), dtype=np.int64)
 
 
 class RocketmqFormat:
-    """The records of a compaction log. Has reusable buffers, so each worker needs its own instance.
+    """The records of a compaction log. Each worker needs its own instance, which reuses buffers.
 
     ``plain_limit`` bounds the decompressed bytes of one body. With ``keeps_undecodable`` a record
     whose body does not decompress counts as an ordinary write, and ``kept`` lists it.
@@ -74,9 +74,8 @@ class RocketmqFormat:
 
     @property
     def messages(self) -> kernels.MessageTable:
-        """The MESSAGE rows of the last table's records, in its order.
-
-        Further rows are unused.
+        """The MESSAGE rows of the records in the last table, in the same order.
+        Later rows are unused.
         """
         return self._messages
 
@@ -89,18 +88,18 @@ class RocketmqFormat:
         *,
         proves: bool = True,
     ) -> tuple[BatchTable, int, int, ByteArray]:
-        """Cut ``buffer[start:end]`` into whole records and check each body's CRC-32.
+        """Split ``buffer[start:end]`` into whole records and verify each body's CRC-32.
 
         Returns four values: the table, which is valid until the next call; the position after the
-        last whole record; the bytes that a partial record there needs; and ``buffer``. The bytes
-        are 0 if unknown, and -1 if no partial record follows.
+        last whole record; the size of the partial record at that position; and ``buffer``. The size
+        is 0 if unknown, and -1 if no partial record follows.
 
         Raises:
-            CorruptLog: size, magic, lengths or a checksum contradict the format, or queue offsets
-                do not rise.
+            CorruptLog: a size, magic, length or checksum is invalid, or queue offsets do not rise.
         """
         self._kept = []
-        if self._is_full:  # doubles the table: the cost in Python is the same for a longer one
+        # The table is doubled, because the Python overhead of a call does not depend on its length.
+        if self._is_full:
             self._hold(min(2 * len(self._messages), self._most_rows))
         rows, consumed, code, at, wanted = kernels.split(buffer, start, end, self._messages, proves)
         self._is_full = consumed < end and rows == len(self._messages) < self._most_rows
@@ -116,7 +115,8 @@ class RocketmqFormat:
                 )
             return self._table[:framed], int(bad["position"]), -1, buffer
         if not rows and code not in (kernels.OK, kernels.NEED_MORE):
-            # The index states where the records end, so up to there every byte belongs to a record.
+            # ``end`` is the end of the records according to the index, so every byte before it
+            # belongs to a record.
             raise CorruptLog(kernels.CODES[code], int(at), remedy=_KEEP)
         return (
             self._table[:rows],
@@ -125,16 +125,18 @@ class RocketmqFormat:
             buffer,
         )
 
-    # For chunks whose records were all checked before: ``rebuild`` checks the copied ones.
+    # ``split`` without checksums, for chunks that were verified before. ``rebuild`` verifies the
+    # records that it copies.
     split_proven = partialmethod(split, proves=False)
 
     def opened(
         self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None
     ) -> Iterator[BatchRun]:
-        """The records of ``table`` in runs; with ``wanted`` only those with a non-zero byte in it.
+        """The records of ``table`` in runs. ``wanted`` selects records by a byte that is not 0.
 
         Raises:
-            CorruptLog: a body does not decompress. A broker would drop it and the rest of its file.
+            CorruptLog: a body does not decompress. A broker would drop the record and the rest of
+                its file.
             UnsupportedFormat: no release uses this compression type.
             OutOfMemoryBudget: a body decompresses to more than the limit.
         """
@@ -150,7 +152,7 @@ class RocketmqFormat:
                 yield BatchRun(first, last, buffer)
 
     def _try_packed(self, buffer: ByteArray, rows: int, wanted: ByteArray | None) -> None:
-        """Decompress the compressed bodies, to check that this works and to find empty ones."""
+        """Decompress the compressed bodies, to detect broken and empty ones."""
         messages, deletes = self._messages[:rows], self._deletes[:rows]
         chosen = (messages["sys_flag"] & COMPRESSED != 0) & (deletes == 0)
         if wanted is not None:
@@ -171,8 +173,7 @@ class RocketmqFormat:
                 )
 
     def kept(self) -> list[tuple[int, str]]:
-        """The undecodable records kept since the last call.
-
+        """The undecodable records that were kept since the last call.
         Each has its position in the buffer and the reason.
         """
         kept, self._kept = self._kept, []
@@ -189,10 +190,10 @@ class RocketmqFormat:
         filled: int,
         keys: Int64Array | None = None,
     ) -> int:
-        """Write a byte of ``states`` for each record, and a row of ``entries`` for each key.
+        """Write the state of each record to ``states``, and each key's fingerprint to ``entries``.
 
-        Returns the number of rows of ``entries`` in use. ``keys`` gets (position in ``run.plain``,
-        length) for each row of ``entries``.
+        Returns the number of rows of ``entries`` in use. Writes (position in ``run.plain``, length)
+        of each of these keys to ``keys``.
         """
         return int(
             chunk_kernels.walk(
@@ -221,15 +222,15 @@ class RocketmqFormat:
         start: int,
         filled: int,
     ) -> None:
-        """Always raises: a RocketMQ queue is compacted by offset only."""
+        """Raises UnsupportedFormat: a RocketMQ queue is compacted by offset only."""
         raise UnsupportedFormat("a RocketMQ queue is compacted by offset alone")
 
     def records_below(self, run: BatchRun, row: np.void, offset: int) -> int:
-        """The number of records of one batch of ``run`` below ``offset``."""
+        """1 if the batch's record is below ``offset``, else 0."""
         return int(row["base_offset"] < offset)
 
     def rebuilt_size(self, table: BatchTable, records: int) -> int:
-        """The most bytes that ``rebuild`` may need for ``table``."""
+        """The largest number of bytes that ``rebuild`` may write for ``table``."""
         return int(table["size"].sum())
 
     def rebuild(
@@ -244,9 +245,8 @@ class RocketmqFormat:
     ) -> tuple[ByteArray, int, int]:
         """Copy the records that are not dropped to the start of ``out``.
 
-        Writes a row for each to ``rows``.
-
-        The sixth number of a row is the tags code. Returns (``out``, bytes written, rows filled).
+        Writes a row for each to ``rows``, with the tags code as its sixth number.
+        Returns (``out``, bytes written, rows filled).
 
         Raises:
             CorruptLog: a copied record's body does not match its checksum.

@@ -1,7 +1,7 @@
-"""Kernels of a compaction run, for records cut by ``kernels.split`` and for units of their index.
+"""Kernels of a compaction run, for records split by ``kernels.split`` and their index units.
 
-A record is a batch of one record. ``tests/unit/test_rocketmq_chunk.py`` compares each kernel with a
-slow Python version.
+A record counts as a batch with one record. ``tests/unit/test_rocketmq_chunk.py`` compares each
+kernel with a slow Python version.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -38,7 +38,7 @@ from lastwrite.model.columns import (
 from lastwrite.rocketmq.format.kernels import is_whole
 from lastwrite.rocketmq.format.record import COMPRESSED
 
-_PHYSICAL_OFFSET_AT = 28  # in a record
+_PHYSICAL_OFFSET_AT = 28  # byte of a record
 _UNIT_BYTES = 46
 _MAX_I64 = 0x7FFFFFFFFFFFFFFF
 
@@ -78,9 +78,8 @@ def frame(messages, rows, lowest_offset, table):
 
 @njit(cache=True, nogil=True)
 def note_deletes(messages, rows, deletes):
-    """Set in ``deletes`` which of the first ``rows`` records have an empty body.
-
-    Returns how many of the other records are compressed.
+    """Set ``deletes[i]`` for each of the first ``rows`` records whose body is empty.
+    Returns the number of compressed records among the others.
     """
     packed = 0
     for i in range(rows):
@@ -92,11 +91,10 @@ def note_deletes(messages, rows, deletes):
 
 @njit(cache=True, nogil=True)
 def walk(data, messages, first, last, deletes, secret, ordinal, states, entries, filled, keys):
-    """Visit the records ``messages[first:last]`` of ``data``, like ``kafka.format.kernels.walk``.
-
+    """Write the states and key fingerprints of the records ``messages[first:last]`` of ``data``.
     ``deletes`` has a byte for each record: whether its body is empty. Returns the number of entries
-    filled. The parameters are those of ``engine.system.Format.walk`` as single arrays, since a
-    kernel takes no objects.
+    filled. The parameters are those of ``engine.system.Format.walk``, as arrays and numbers,
+    because a kernel does not accept objects.
     """
     source = address(data)
     for i in range(first, last):
@@ -119,16 +117,16 @@ def walk(data, messages, first, last, deletes, secret, ordinal, states, entries,
 
 @njit(cache=True, nogil=True)
 def rebuild(data, messages, count, actions, out, rows):
-    """Copy the records among the first ``count`` that are not DROP to ``out``.
+    """Copy those of the first ``count`` records whose action is not DROP to ``out``.
 
     Writes a row for each to ``rows`` (see ROW_COLUMNS).
 
-    Returns (bytes written, rows filled, records done). If fewer than ``count`` records are done,
-    the body of the next one does not match its checksum.
+    Returns (bytes written, rows filled, records processed). If fewer than ``count`` records are
+    processed, the body of the next one does not match its checksum.
     """
     at = np.int64(0)
     filled = 0
-    # Records that follow each other are copied together.
+    # Adjacent records are copied in one operation.
     begin = np.int64(0)
     pending = np.int64(0)
     for i in range(count):
@@ -160,9 +158,8 @@ def rebuild(data, messages, count, actions, out, rows):
 @njit(cache=True, nogil=True)
 def place(data, rows, first, last, start, units, units_at):
     """Set the addresses of the records ``rows[first:last]`` in ``data``, and write their units.
-
-    The first address is ``start``. The units of 46 bytes are written to ``units`` from ``units_at``
-    on.
+    The first record's address is ``start``. The units have 46 bytes each and are written from byte
+    ``units_at`` of ``units``.
 
     Source: docs/formats/rocketmq-compaction.md, "Into the compaction log".
     """
@@ -183,17 +180,17 @@ def place(data, rows, first, last, start, units, units_at):
         start += size
 
 
-# Defects of a unit. The modules in ``store`` have the messages.
+# Defects of a unit. ``store.queues`` has the messages.
 FITS = 0
-GAP = 1  # the record does not follow the one before it
-BEHIND = 2  # the record would end after its file
-ORDER = 3  # the queue offset is not above the ones before
+GAP = 1  # the record does not begin where the previous record ends
+BEHIND = 2  # the record would end after the end of its file
+ORDER = 3  # the queue offset is not above that of the previous unit
 NUMBER = 4  # the unit counts more than one record
-PLACE = 5  # the unit has another address than its record
-SIZE = 6
-OFFSET = 7
-TIME = 8
-NONE = 9  # there is no unit
+PLACE = 5  # the unit's address differs from its record's
+SIZE = 6  # the unit's size differs from its record's
+OFFSET = 7  # the unit's queue offset differs from its record's
+TIME = 8  # the unit's store time differs from its record's
+NONE = 9  # the record has no unit
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -225,12 +222,12 @@ def count_units(data, is_valid):
 
 @njit(cache=True, nogil=True)
 def follow_units(data, start, file_end, floor):
-    """Check that the valid units in ``data`` are contiguous, like their records.
+    """Check that the records of the units in ``data`` are contiguous in the log file.
 
-    Addresses must be from ``start`` to ``file_end`` at most, and queue offsets must rise from
-    ``floor``.
-
-    Returns (defect, its unit, address after the last record, largest store time).
+    The first record must begin at address ``start``, and the last end at ``file_end`` or before.
+    Queue offsets must rise, and be at least ``floor``.
+    Returns (defect, number of the defective unit, address after the last record, largest store
+    time).
     """
     source = address(data)
     place = np.int64(start)
@@ -255,8 +252,7 @@ def follow_units(data, start, file_end, floor):
 @njit(cache=True, nogil=True)
 def compare_units(data, table, shift):
     """Compare the units in ``data`` with the records of a BATCH table, one by one.
-
-    A record's address is its origin plus ``shift``. Returns (defect, its row).
+    A record's address is its origin plus ``shift``. Returns (defect, row of the defective unit).
     """
     source = address(data)
     for i in range(len(table)):

@@ -1,32 +1,35 @@
 """The rules by which a broker dispatches a commit log to queues, an index and compaction logs.
 
 A commit log has the records of all topics in order of arrival. A broker's reput thread reads them
-one by one and dispatches each to up to three places:
+one by one and dispatches each to up to three destinations:
 
     record of topic t, queue 3, queue offset 7, KEYS "a b"
       consumequeue/t/3            unit number 7: address, size, tags code (20 bytes)
-      index/…                     an entry each for t#UNIQ_KEY, t#a and t#b
+      index/…                     one entry for each of t#UNIQ_KEY, t#a and t#b
       compaction/…/t/3            if t is compacted: the record itself and a unit of 46 bytes
 
-This module does the same for many records at once, in two steps without Python code per record.
-``take`` turns split records into *rows* of eight words, and ``group`` sorts the rows of a piece by
-queue. Index entries come from ``kernels.index_keys``. Each queue is then a run of rows in log
-order. ``fill_queue``, ``fill_batch_queue`` and ``place_records`` apply a broker's decisions row by
-row:
+This module does the same for many records at once, without Python code per record:
+
+1. ``take`` converts split records to *rows* of eight words, and ``group`` sorts them by queue. The
+   rows of a queue are then contiguous and in log order. ``kernels.index_keys`` returns the index
+   entries.
+2. ``fill_queue``, ``fill_batch_queue`` and ``place_records`` apply a broker's rules to each row.
+
+The rules:
 
 - A prepared or rolled back message of a transaction gets no unit.
 - A record that names light queues (``INNER_MULTI_DISPATCH``) also gets a unit in each of them, at
   the queue offset in ``INNER_MULTI_QUEUE_OFFSET``; see ``find_light_queues``.
 - A record below the queue's end address is skipped, so dispatching twice adds nothing.
-- A unit's number is its queue offset. If a queue's first record is not number 0, fillers stand
-  before it. A second number 0 means that the topic was deleted and created again, so the queue
-  starts over. Any other offset that exists already is skipped, as a broker does. A gap in the
-  offsets ends the dispatch: a broker would file all later records under wrong numbers.
+- A unit's number is its queue offset. If a queue's first record is not number 0, fillers precede
+  its unit. A second number 0 means that the topic was deleted and created again, so the queue
+  starts over. As in a broker, any other existing offset is skipped. A gap in the offsets ends the
+  dispatch, because a broker would store all later records under wrong numbers.
 - A batch consume queue counts queue offsets by INNER_NUM and INNER_BASE if a record has both. Other
-  records count 1, from their own queue offset on (observed with 5.5.0). A negative value of either
-  is skipped.
-- A compaction log takes records that have a key and a higher offset than all its records; see
-  ``place_records``.
+  records count 1, from their own queue offset on (observed with 5.5.0). A record with a negative
+  value is skipped.
+- A record is appended to a compaction log if it has a key and its offset is above those of all
+  records in the log; see ``place_records``.
 
 Source: RocketMQ 5.5.0 ``DefaultMessageStore`` (the reput service and its dispatchers),
 ``ConsumeQueue``, ``BatchConsumeQueue``, ``MultiDispatchUtils``, ``CompactionLog``;
@@ -75,42 +78,43 @@ from lastwrite.rocketmq.format.record import (
 )
 from lastwrite.rocketmq.format.units import BATCH_UNIT, CONSUME_QUEUE_UNIT
 
-# The words of a row. A row is a record on its way to one queue.
-ADDRESS: Final = 0  # in the commit log
+# The words of a row. A row is one record for one queue.
+ADDRESS: Final = 0  # the record's first byte in the commit log
 SIZE: Final = 1
 TAGS: Final = 2  # tags code
 OFFSET: Final = 3  # queue offset
 STORED: Final = 4  # store time, ms
-NUMBER: Final = 5  # of queue offsets: INNER_NUM of an inner batch, else 1
-BASE: Final = 6  # the first of them: INNER_BASE of an inner batch, else the queue offset
+NUMBER: Final = 5  # count of queue offsets: INNER_NUM of an inner batch, else 1
+BASE: Final = 6  # first queue offset: INNER_BASE of an inner batch, else the queue offset
 FLAGS: Final = 7  # the bits below
 ROW_WORDS: Final = 8
 
-IS_QUEUED: Final = 1  # gets a unit
+IS_QUEUED: Final = 1  # the record gets a unit
 IS_KEYED: Final = 2  # KEYS is present and not blank
-IS_DELAYED: Final = 4  # has a property DELAY
-IS_LIGHT: Final = 8  # for a light queue; the record is of another topic
+IS_DELAYED: Final = 4  # the record has a property DELAY
+IS_LIGHT: Final = 8  # the queue is a light queue; the record belongs to another topic
 
-# The words of a light queue of one record, as written by ``find_light_queues``.
+# The words that ``find_light_queues`` writes for each light queue of a record.
 NAME_AT: Final = 0
 NAME_LENGTH: Final = 1
 LIGHT_QUEUE_ID: Final = 2
 LIGHT_OFFSET: Final = 3
 LIGHT_NUMBER: Final = 4  # number of the queue in ``QueueNumbers``
 LIGHT_WORDS: Final = 5
-# most light queues of a record: properties have 32,767 bytes, a name and its comma take two
+# Maximum number of light queues of a record: properties have at most 32,767 bytes, and a name with
+# its comma needs at least two.
 MOST_LIGHT: Final = 1 << 14
 
-# Whether light queues are built (``enableLmq``), and which queue number they get.
+# Whether light queues are built, and the queue number that they get.
 NO_LIGHT: Final = 0
 LIGHT_AT_ZERO: Final = 1  # a queue named %LMQ%… is queue 0
-LIGHT_BY_RECORD: Final = 2  # it gets the record's queue number
+LIGHT_BY_RECORD: Final = 2  # a light queue has the record's queue number
 
 # Bits of a queue in ``QueueNumbers``.
 TO_LIGHT: Final = 1  # its records are also dispatched to light queues
-NO_UNITS: Final = 2  # it takes no units of 20 bytes
+NO_UNITS: Final = 2  # the queue has no units of 20 bytes
 
-# Why a kernel stopped.
+# Reasons why a kernel stopped.
 DONE: Final = 0
 NEW_QUEUE: Final = 1
 FULL: Final = 2
@@ -149,15 +153,15 @@ def _put16(data, at, value):
 def find_record(data, start, end, base):
     """The first position in ``[start, end)`` where a record may begin, -1 if there is none.
 
-    ``data`` is a whole file whose first byte has the address ``base``. A record begins at a magic
-    if the address that the record states is its own. A body can contain such bytes by intent, so a
-    caller that starts here must check that the record before ends here.
+    ``data`` is a whole file whose first byte has the address ``base``. A position is returned if it
+    has a magic and a stored address that equals its own. A malicious body can contain such bytes,
+    so the caller must check that the previous record ends at the position.
     """
     source = address(data)
     last = min(end, len(data) - SMALLEST_RECORD_BYTES + 1) + 4
     at = start + 4
     while at < last:
-        word = load64(source, at)  # within the file: 87 bytes follow at least
+        word = load64(source, at)  # in bounds: at least 87 bytes follow
         if word == np.uint64(0):
             at += 8  # no byte of a magic is zero
             continue
@@ -172,10 +176,10 @@ def find_record(data, start, end, base):
 
 @njit(cache=True, nogil=True)
 def count_sound(table, count, base):
-    """How many of the first ``count`` messages a broker could dispatch from their positions.
-
-    The next one states another address (stale bytes from elsewhere), or its INNER_NUM or INNER_BASE
-    is not a number. ``base`` is the address of the first byte of the split data.
+    """The number of messages, of the first ``count``, that a broker could dispatch.
+    Counting stops at a message whose stored address is not its position (stale bytes), or whose
+    INNER_NUM or INNER_BASE is not a number. ``base`` is the address of the first byte of the data
+    that was split.
     """
     for i in range(count):
         if table[i].physical_offset != base + table[i].position or table[i].marks & BAD_NUMBER:
@@ -205,7 +209,7 @@ def _begins_with(source, at, end, wanted):
 
 @njit(cache=True, nogil=True)
 def _without_commas(source, at, end):
-    """The end of the text without trailing commas: Java's ``split`` drops empty parts there."""
+    """The end of the text without trailing commas. Java's ``split`` drops trailing empty parts."""
     while end > at and load8(source, end - 1) == _COMMA:
         end -= 1
     return end
@@ -233,12 +237,12 @@ def _parts(source, at, end):
 def find_light_queues(data, at, end, queue_id, light, out):
     """Write the light queues named in the properties ``data[at:end]`` of a record to ``out``.
 
-    ``light`` is LIGHT_AT_ZERO or LIGHT_BY_RECORD; ``queue_id`` is the record's. As in a broker
-    there are none if the numbers of offsets and names differ, and a name with a slash is skipped.
-
-    Returns (count, whether an offset is not a number from 0 on). At such an offset a broker's
-    dispatch fails again and again: the queues before it have their units by then, the ones after it
-    do not.
+    ``light`` is LIGHT_AT_ZERO or LIGHT_BY_RECORD; ``queue_id`` is the record's queue. As in a
+    broker, a record with different numbers of names and offsets has no light queues, and a name
+    with a slash is skipped.
+    Returns (count, whether an offset is invalid: negative or not a number). A broker's dispatch
+    fails at such an offset, again at each retry. The queues named before it have their units, the
+    queues named after it do not.
 
     Source: RocketMQ 5.5.0 ``ConsumeQueue.multiDispatchLmqQueue``,
     ``MultiDispatchUtils.checkMultiDispatchQueue``.
@@ -320,13 +324,13 @@ def _is_same(one, at, other, start, length):
 
 
 class QueueNumbers:
-    """The queues that ``take`` has met, numbered in order of arrival; topics are bytes."""
+    """The queues found by ``take``, numbered in the order of discovery. Topics are bytes."""
 
     def __init__(self) -> None:
         self.names: list[tuple[bytes, int]] = []
         self.slots: Int64Array = np.full(1 << 8, -1, np.int64)  # open addressing, at most half full
-        # position and length of the topic's name, queue, whether it is compacted, TO_LIGHT and
-        # NO_UNITS
+        # Columns: position and length of the topic's name, queue, whether the topic is compacted,
+        # the bits TO_LIGHT and NO_UNITS.
         self.table: Int64Array = np.zeros((1 << 7, 5), np.int64)
         self.topics: ByteArray = np.zeros(1 << 12, np.uint8)
         self._used = 0
@@ -337,8 +341,7 @@ class QueueNumbers:
     def add(self, topic: bytes, queue: int, *, is_compacted: bool, light: int = 0) -> None:
         """Assign the next number to a new queue.
 
-        ``is_compacted``: its records also go to a compaction log. ``light``: the bits TO_LIGHT,
-        NO_UNITS.
+        ``is_compacted``: the queue has a compaction log. ``light``: the bits TO_LIGHT and NO_UNITS.
         """
         number = len(self.names)
         if number == len(self.table):
@@ -365,9 +368,8 @@ class QueueNumbers:
 
 @njit(cache=True, nogil=True)
 def _take_light(data, message, slots, queues, topics, light, light_queues, light_bad):
-    """Write the light queues of a message, with their numbers in ``QueueNumbers``.
-
-    Returns their count, or -1 if the one now in row 0 of ``light_queues`` has no number yet.
+    """Write the light queues of a message to ``light_queues``, with their numbers.
+    Returns their count. Returns -1 if a light queue has no number yet; row 0 then has that queue.
     """
     source = address(data)
     names = address(topics)
@@ -417,17 +419,18 @@ def take(
     light_queues,
     light_bad,
 ):
-    """Turn the messages ``first`` to ``count`` of a MESSAGE table into rows, from ``row`` on.
+    """Convert ``table[first:count]``, a MESSAGE table, to rows, written from ``row`` on.
 
     ``slots``, ``queues`` and ``topics`` belong to a ``QueueNumbers``. ``row_queues`` gets the queue
     number of each row. Records below the address ``queued_from``, and records that get no unit,
-    give rows to compacted queues only. For ``light`` see ``find_light_queues``, whose ``out`` is
-    ``light_queues``. ``light_bad`` gets the count of records with a bad light queue and the address
-    of the first.
+    get a row only if their queue is compacted. ``light`` and ``light_queues`` are ``light`` and
+    ``out`` of ``find_light_queues``. ``light_bad`` gets the count of records with a bad light
+    queue, and the address of the first.
 
-    Returns (messages done, rows, code). The code is NEW_QUEUE if the next message's queue has no
-    number, NEW_LIGHT_QUEUE if the light queue in row 0 of ``light_queues`` has none, FULL, or DONE.
-    There are many parameters because a kernel takes arrays and numbers, no objects.
+    Returns (messages processed, rows, code). The code is NEW_QUEUE if the next message's queue has
+    no number, NEW_LIGHT_QUEUE if the light queue in row 0 of ``light_queues`` has none, FULL if
+    ``rows`` is full, or DONE. There are many parameters because a kernel accepts only arrays and
+    numbers.
     """
     source = address(data)
     names = address(topics)
@@ -491,9 +494,8 @@ def take(
 
 @njit(cache=True, nogil=True)
 def group(rows, row_queues, count, ends, out):
-    """Sort the first ``count`` rows by queue into ``out``, stable within a queue.
-
-    ``ends`` has an element for every queue and gets the end of its rows.
+    """Sort the first ``count`` rows by queue into ``out``. The sort is stable.
+    ``ends`` has an element for each queue, which is set to the end of the queue's rows.
     """
     ends[:] = 0
     for i in range(count):
@@ -512,24 +514,22 @@ def group(rows, row_queues, count, ends, out):
 
 # ---------------------------------------------------------------------- consume queues
 
-# State of a queue: the kernels below continue from it and update it.
-NEXT: Final = 0  # the next unit's number; -1: the queue is empty
-# end of its last record in the commit log, for a batch consume queue its begin; -1: no record
+# The state of a queue, which the kernels below read and update.
+NEXT: Final = 0  # number of the next unit; -1: the queue is empty
+# address after the queue's last record; in a batch consume queue its first byte; -1: no record
 END: Final = 1
-FIRST: Final = 2  # the number of the first unit that was filled
-FILLED: Final = 3  # units filled
+FIRST: Final = 2  # number of the first unit written
+FILLED: Final = 3  # units written
 IS_ANEW: Final = 4  # the queue started over: its old units are replaced
-PASSED: Final = 5  # records skipped because their offset exists already or is below 0
+PASSED: Final = 5  # records skipped because their offset exists or is negative
 STATE_WORDS: Final = 6
 
 
 @njit(cache=True, nogil=True)
 def fill_queue(rows, until, state, out):
-    """Write the units of 20 bytes of one queue's ``rows`` to ``out``, after the ``FILLED`` ones.
-
-    Only rows below the address ``until`` count.
-
-    Returns (rows done, code).
+    """Append the units (20 bytes each) of one queue's ``rows`` to the ``FILLED`` units in ``out``.
+    Stops at the first row whose address is not below ``until``.
+    Returns (rows processed, code).
     """
     target = address(out)
     for i in range(len(rows)):
@@ -568,11 +568,9 @@ def fill_queue(rows, until, state, out):
 
 @njit(cache=True, nogil=True)
 def fill_batch_queue(rows, until, state, out):
-    """Write the units of 46 bytes of one batch consume queue's ``rows`` to ``out``.
-
-    They follow the ``FILLED`` ones. Only rows below the address ``until`` count.
-
-    Returns (rows done, code).
+    """Append the units (46 bytes each) of a batch consume queue's ``rows`` to ``out``.
+    They follow the ``FILLED`` units. Stops at the first row whose address is not below ``until``.
+    Returns (rows processed, code).
     """
     target = address(out)
     for i in range(len(rows)):
@@ -606,15 +604,15 @@ def _put_batch_unit(target, place, rows, i, at, base, number):
 
 # ---------------------------------------------------------------------- compaction logs
 
-# State of a compaction log: ``place_records`` continues from it and updates it.
-HIGHEST: Final = 0  # highest queue offset in it; -1: none
-# the pair of files being written; 0 is the pair that existed before; -1: there is none
+# The state of a compaction log, which ``place_records`` reads and updates.
+HIGHEST: Final = 0  # highest queue offset in the log; -1: the log is empty
+# number of the pair (log and index file) being written; 0: the pair that existed before; -1: none
 PAIR: Final = 1
-LOG_WROTE: Final = 2  # bytes written to its log
-INDEX_WROTE: Final = 3  # bytes written to its index
-OLD: Final = 4  # records left out because their offset exists already
-KEYLESS: Final = 5  # records left out without a key
-TOO_LARGE: Final = 6  # records left out because no file is large enough
+LOG_WROTE: Final = 2  # bytes written to the pair's log file
+INDEX_WROTE: Final = 3  # bytes written to the pair's index file
+OLD: Final = 4  # records skipped because their offset exists
+KEYLESS: Final = 5  # records skipped because they have no key
+TOO_LARGE: Final = 6  # records skipped because they are larger than a log file
 LOG_STATE_WORDS: Final = 7
 
 
@@ -624,10 +622,11 @@ def place_records(rows, until, log_bytes, index_bytes, state, pairs, positions):
 
     See docs/formats/rocketmq-compaction.md, "Into the compaction log".
 
-    ``pairs`` gets for each row the pair of files that takes it, or -1 if it is left out.
-    ``positions`` gets the position in that pair's log file. Every pair before the last is closed;
-    see ``closing``. A record too large for any file is left out. A broker loses it too, but leaves
-    a pair without a unit, and then serves nothing from the queue.
+    ``pairs`` gets the number of the pair (log and index file) for each row, or -1 if the row is
+    skipped. ``positions`` gets the row's position in the pair's log file. Every pair before the
+    last is closed; see ``closing``. A record that is larger than a log file is skipped. A broker
+    loses this record too, but it also creates a pair without a unit, and then serves nothing from
+    the queue.
     """
     for i in range(len(rows)):
         pairs[i] = -1
@@ -664,15 +663,14 @@ def place_records(rows, until, log_bytes, index_bytes, state, pairs, positions):
 def closing(
     log_wrote: int, index_wrote: int, log_bytes: int, index_bytes: int
 ) -> tuple[bytes, bool]:
-    """The blank record for the log of a full pair, and whether its index gets an end unit.
-
-    The log gets a blank record. Neither file gets anything if one of them is full to its last byte,
-    because then a broker does not try to append the next record.
+    """The blank record for a full pair's log file, and whether its index file gets an end unit.
+    If one of the two files is full to its last byte, neither is closed, because a broker then does
+    not try to append the next record.
     """
     room = log_bytes - log_wrote
     if room == 0 or index_wrote >= index_bytes:
         return b"", False
-    if room < BLANK_BYTES:  # left by another writer; a broker fails here
+    if room < BLANK_BYTES:  # only another writer leaves this; a broker fails here
         return b"", True
     return room.to_bytes(4, "big") + MAGIC_BLANK.to_bytes(4, "big", signed=True), True
 
@@ -681,10 +679,10 @@ def closing(
 def copy_records(data, base, rows, log_address, positions, out, units):
     """Copy records of a commit log file into a compaction log file's bytes, and write their units.
 
-    ``data`` is the commit log file, its first byte at ``base``. ``log_address`` is the address of
-    the compaction log file's first byte, and ``positions`` are the records' positions in it.
-    Records are contiguous in ``out``, their units in ``units``. Returns the bytes written, or -1 if
-    a record is not within ``data``.
+    ``data`` is the commit log file, whose first byte has the address ``base``. ``log_address`` is
+    the address of the compaction log file, and ``positions`` are the records' positions in that
+    file. The records are written to ``out`` without gaps, and their units to ``units``. Returns the
+    bytes written, or -1 if a record is not within ``data``.
     """
     source, target, unit = address(data), address(out), address(units)
     at = np.int64(0)

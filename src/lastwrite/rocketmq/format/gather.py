@@ -1,7 +1,5 @@
-"""Columns of the positions of keys, bodies and properties of many messages.
-
-Compressed bodies and inner batches (rare in a compaction log) are decoded one by one, bodies with
-the library that the client uses.
+"""Columns with the positions of the keys, bodies and properties of many messages.
+Compressed bodies and inner batches, which are rare in a compaction log, are decoded one by one.
 ``tests/unit/test_other_rows.py`` compares this module with ``rocketmq.format.record``.
 """
 
@@ -25,18 +23,18 @@ from lastwrite.rocketmq.format.record import (
 )
 
 LOG_APPEND_TIME = 1
-_OPEN_BYTES = 4 << 20  # limit of decompressed bodies in memory, if no single one is larger
+_OPEN_BYTES = 4 << 20  # decompressed bodies above which a run of messages ends
 
 
 def gather(
     buffer: ByteArray, messages: MessageTable, span: tuple[int, int], shift: int, limit_bytes: int
 ) -> Iterator[RecordColumns]:
-    """The messages whose queue offsets are in ``span``; its second number is exclusive.
+    """The columns of the messages whose queue offsets are in ``span``, without its end.
 
     Args:
-        messages: the rows that ``kernels.split`` found in ``buffer``.
-        shift: added to a position in the buffer, it gives the position in the file.
-        limit_bytes: of one decompressed body.
+        messages: the rows that ``kernels.split`` filled for ``buffer``.
+        shift: position in the file of the buffer's first byte.
+        limit_bytes: largest size of one decompressed body.
 
     Raises:
         CorruptLog, UnsupportedFormat, OutOfMemoryBudget: a body does not decompress.
@@ -66,7 +64,7 @@ def gather(
 
 
 def with_properties(records: RecordColumns) -> RecordColumns:
-    """The same records, with their properties as headers, each name once with its last value."""
+    """``records`` with their properties as headers. Each name occurs once, with its last value."""
     starts, lengths = records.headers
     found = property_items(records.data, starts, lengths)
     counts = np.diff(found.offsets).astype(np.int64)
@@ -95,7 +93,7 @@ def _columns(data: ByteArray, messages: MessageTable, shift: int) -> RecordColum
 
 
 class _InflatedBodies:
-    """Decompressed bodies by row."""
+    """Decompressed bodies and their rows."""
 
     def __init__(self, buffer: ByteArray) -> None:
         self._buffer = buffer
@@ -110,7 +108,7 @@ class _InflatedBodies:
         self.size += len(body)
 
     def columns(self, messages: MessageTable, first: int, shift: int) -> RecordColumns:
-        """The columns of ``messages``, whose first row is row ``first``."""
+        """The columns of ``messages``, with decompressed bodies. ``first`` is their first row."""
         found = _columns(self._buffer, messages, shift)
         bodies = {row - first: body for row, body in self._bodies}
         data, values = with_bodies(self._buffer, found.values, bodies)
@@ -120,7 +118,7 @@ class _InflatedBodies:
 def with_bodies(
     data: ByteArray, stored: Slices, bodies: Mapping[int, bytes]
 ) -> tuple[ByteArray, Slices]:
-    """The data followed by ``bodies``, and slices with each in place of its row's stored body."""
+    """``data`` with ``bodies`` (by row) appended, and slices that refer to them in these rows."""
     starts, lengths = np.array(stored[0]), np.array(stored[1])
     rows = list(bodies)
     lengths[rows] = [len(body) for body in bodies.values()]

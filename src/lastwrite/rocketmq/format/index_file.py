@@ -1,13 +1,13 @@
 """The index file: from a key to the commit log addresses of the records that have it.
 
-A file has a header, slots and entries. A key's hash chooses a slot. The slot has the number of its
-newest entry, each entry the number of the one before it, and 0 ends the chain. Entry 0 is never
-used, so the count in the header begins at 1. Hashes collide: a lookup must compare the records' own
-keys.
+A file has a header, slots and entries. A key's hash selects a slot. The slot contains the number of
+its newest entry. Each entry contains the number of the entry before it; 0 ends the chain. Entry 0
+is never used, so the count in the header begins at 1. Hashes collide, so a lookup must compare the
+keys in the records.
 
-5.5.0 also enters a record's tag, under the key ``T#TAG``; 4.9.3 does not.
+RocketMQ 5.5.0 also indexes a record's tag, under the key ``T#TAG``; 4.9.3 does not.
 
-The file states neither the number of slots nor the capacity for entries; a broker takes both from
+The file does not contain its number of slots or its capacity for entries; a broker reads both from
 its settings. ``find_slots`` derives them from the file size and the entries.
 
 Source: RocketMQ 5.5.0 ``IndexFile``, ``IndexHeader``, ``IndexService.buildIndex``;
@@ -42,7 +42,8 @@ class IndexHeader(NamedTuple):
     first_physical_offset: Annotated[int, At(16, I64)]
     last_physical_offset:  Annotated[int, At(24, I64)]
     used_slots:            Annotated[int, At(32, I32)]
-    count:                 Annotated[int, At(36, I32)]  # type: ignore[assignment]  # the next entry to write; from 1
+    # number of the next entry to write; at least 1
+    count:                 Annotated[int, At(36, I32)]  # type: ignore[assignment]
     # fmt: on
 
 
@@ -51,10 +52,10 @@ class KeyIndexEntry(NamedTuple):
 
     # fmt: off
     #                               offset  type
-    hash:            Annotated[int, At(0,  I32)]  # of "TOPIC#KEY", not negative
+    hash:            Annotated[int, At(0,  I32)]  # hash of "TOPIC#KEY", not negative
     physical_offset: Annotated[int, At(4,  I64)]
-    seconds:         Annotated[int, At(12, I32)]  # after the header's first store time
-    previous:        Annotated[int, At(16, I32)]  # the entry before it in the same slot; 0: none
+    seconds:         Annotated[int, At(12, I32)]  # seconds after the header's first store time
+    previous:        Annotated[int, At(16, I32)]  # previous entry's number in the slot; 0: none
     # fmt: on
 
 
@@ -96,9 +97,9 @@ def find_slots(data: Buffer) -> int | None:
 
     Returns None if that is impossible.
 
-    RocketMQ's default ratio of four entries per slot is tried first, then every number that the
-    size allows. A number is accepted if the first and the last entry are at the positions that
-    follow from it, agree with the header, and have slots that point to them or to later entries.
+    RocketMQ's default ratio of four entries per slot is tested first, then every number that the
+    size allows. A number determines the positions of the first and the last entry. It is accepted
+    if both entries match the header, and their slots point to them or to later entries.
     """
     header = decode_index_header(data)
     rest = len(data) - INDEX_HEADER.size
@@ -106,7 +107,7 @@ def find_slots(data: Buffer) -> int | None:
         return None
     if rest % 84 == 0 and _fits(data, header, rest // 84):
         return rest // 84
-    # 4 * slots + 20 * entries = rest, so the number of slots is known modulo 5.
+    # 4 * slots + 20 * entries = rest, which determines the number of slots modulo 5.
     first = rest // 4 % 5 or 5
     most = (rest - INDEX_ENTRY.size * header.count) // 4
     if most < first:
@@ -119,8 +120,8 @@ def find_slots(data: Buffer) -> int | None:
             view[INDEX_HEADER.size + 4 * candidates + INDEX_ENTRY.size + 4 + k] == wanted[k]
         ]
     fitting = [int(slots) for slots in candidates.tolist() if _fits(data, header, slots)]
-    # If the first entries have address 0, a shift by one entry may fit too. But entry 0 is never
-    # used, and nothing follows the last entry unless a crash left an old header.
+    # If the first entries have address 0, a layout shifted by one entry may fit too. The right
+    # layout has zeros in entry 0 and after the last entry, unless a crash left an old header.
     best = (slots for slots in fitting if _ends_fit(data, header, slots))
     return next(best, fitting[0] if fitting else None)
 
@@ -149,7 +150,7 @@ def _fits(data: Buffer, header: IndexHeader, slots: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """An index file's bytes and their division into slots and entries."""
+    """The bytes of an index file, its number of slots and its header."""
 
     data: Buffer
     slots: int
@@ -157,9 +158,7 @@ class IndexFile:
 
     @classmethod
     def of(cls, data: Buffer, slots: int | None = None) -> IndexFile:
-        """Open the bytes of an index file.
-
-        Without ``slots`` their number is derived from the bytes.
+        """Parse an index file. If ``slots`` is None, the number of slots is derived.
 
         Raises:
             TruncatedLog: too few bytes for the header, the slots, or the entries that the header
@@ -172,7 +171,7 @@ class IndexFile:
         if slots is None:
             if header.count > 1:
                 raise CorruptLog("header and entries of the index file contradict each other", 36)
-            # Without entries any number of slots will do.
+            # Without entries, any number of slots is right.
             slots = max((len(data) - INDEX_HEADER.size) // 84, 1)
         held = header.count if header.count > 1 else 0
         needed = INDEX_HEADER.size + 4 * slots + INDEX_ENTRY.size * held
@@ -182,7 +181,7 @@ class IndexFile:
 
     @property
     def capacity(self) -> int:
-        """The number of entries that fit, including the unused entry 0."""
+        """The number of entries for which the file has space, including the unused entry 0."""
         return (len(self.data) - INDEX_HEADER.size - 4 * self.slots) // INDEX_ENTRY.size
 
     @property
@@ -195,15 +194,15 @@ class IndexFile:
         return int.from_bytes(bytes(self.data[at : at + 4]), "big", signed=True)
 
     def entry_at(self, number: int) -> int:
-        """The position of entry ``number`` in the file; the first one in use is 1."""
+        """The position of entry ``number`` in the file. The first used entry is number 1."""
         return INDEX_HEADER.size + 4 * self.slots + INDEX_ENTRY.size * number
 
     def entry(self, number: int) -> KeyIndexEntry:
-        """Entry ``number``, 1 to count - 1."""
+        """Entry ``number``, which is from 1 to ``header.count - 1``."""
         return KeyIndexEntry._make(INDEX_ENTRY.unpack_from(self.data, self.entry_at(number)))
 
     def entries(self) -> npt.NDArray[np.void]:
-        """All entries from number 1 on, without a copy."""
+        """A view of all entries from number 1 on."""
         if self.header.count < 2:
             return np.empty(0, ENTRY_DTYPE)
         return np.frombuffer(self.data, ENTRY_DTYPE, self.header.count - 1, self.entry_at(1))
@@ -212,7 +211,7 @@ class IndexFile:
         """The addresses of the entries with the key's hash, newest first.
 
         Raises:
-            CorruptLog: the chain leaves its slot or does not descend.
+            CorruptLog: the chain has an entry of another slot, or its entry numbers do not descend.
         """
         wanted = index_hash(topic, key)
         slot = wanted % self.slots
@@ -235,7 +234,9 @@ class IndexFile:
 def new_index_file(
     slots: int, entries: int, *, last_physical_offset: int = 0, last_store_time_ms: int = 0
 ) -> ByteArray:
-    """An index file without entries, as a broker creates it after one with these last values."""
+    """An index file without entries, as a broker creates it.
+    Its header has the last address and store time of the previous index file.
+    """
     out = np.zeros(index_bytes(slots, entries), np.uint8)
     time_ms, offset = max(last_store_time_ms, 0), max(last_physical_offset, 0)
     head = INDEX_HEADER.pack(time_ms, time_ms, offset, offset, 0, 1)
@@ -251,14 +252,12 @@ def build(
     times: Int64Array,
     first: int = 0,
 ) -> int:
-    """Enter the keys from ``first`` on into an index file until it is full.
-
-    The keys are those that ``kernels.index_keys`` returns.
-
-    Returns how many were entered. The bytes equal those that a broker writes.
+    """Add the keys from ``first`` on to an index file until it is full.
+    The arrays are those that ``kernels.index_keys`` fills.
+    Returns the number of keys added. The bytes equal those that a broker writes.
 
     Raises:
-        ValueError: the bytes are not an index file with so many slots.
+        ValueError: ``out`` is not an index file with ``slots`` slots.
     """
     capacity = (len(out) - INDEX_HEADER.size - 4 * slots) // INDEX_ENTRY.size
     if slots < 1 or capacity < 1:

@@ -1,10 +1,11 @@
 """Java strings and their hash code.
 
-A record's texts are UTF-8. The broker decodes them to Java strings and computes on their UTF-16
-code units: a character outside the first 65,536 counts as two. Java accepts broken UTF-8. Each
-broken sequence becomes U+FFFD, so two different byte strings may be the same Java string.
+Topics and properties in a record are UTF-8. The broker decodes them to Java strings and hashes
+their UTF-16 code units; a character above U+FFFF has two. Java replaces each invalid UTF-8
+sequence by U+FFFD, so two different byte strings may become the same Java string.
 
-The hash of ``u0 … un-1`` is ``h = 31 * h + u`` in wrapping 32-bit arithmetic, from 0.
+The hash begins at 0. For each code unit ``u`` it becomes ``31 * h + u`` in wrapping 32-bit
+arithmetic.
 
 Source: Java 17 ``String``; RocketMQ 5.5.0 ``IndexFile.indexKeyHashMethod``,
 ``MessageExtBrokerInner.tagsString2tagsCode``; docs/formats/rocketmq.md.
@@ -16,7 +17,7 @@ from functools import lru_cache
 
 _REPLACEMENT = "\ufffd"
 
-# Character.isWhitespace, which commons-lang's isBlank tests for each code unit.
+# The code units for which Java's Character.isWhitespace is true; commons-lang's isBlank uses it.
 _SPACES = frozenset(
     [*range(0x09, 0x0E), *range(0x1C, 0x21), 0x1680, *range(0x2000, 0x2007), 0x2008, 0x2009, 0x200A]
     + [0x2028, 0x2029, 0x205F, 0x3000]
@@ -45,10 +46,10 @@ def _decode_broken(raw: bytes) -> str:
 
 
 def sequence_length(raw: bytes, at: int) -> int:
-    """The bytes of the character at ``at``. If negative, so many broken bytes become one U+FFFD.
-
-    A surrogate that is encoded by itself is broken as a whole, three bytes. Any other broken
-    sequence ends before the first byte that does not continue it.
+    """The number of bytes of the character at ``at``.
+    A negative number ``-n`` means that ``n`` invalid bytes become one U+FFFD. An encoded surrogate
+    is an invalid sequence of three bytes. Any other invalid sequence ends before the first byte
+    that does not continue it.
     """
     left = len(raw) - at
     first = raw[at]
@@ -92,14 +93,14 @@ def string_hash(text: str) -> int:
 
 
 def index_hash(topic: str, key: str) -> int:
-    """The hash of a topic's key in an index file: 0 to 2**31 - 1."""
+    """The hash of a topic and key in an index file: 0 to 2**31 - 1."""
     value = abs(string_hash(f"{topic}#{key}"))
     return value if value < 1 << 31 else 0
 
 
 @lru_cache(1 << 12)
 def tags_code(tag: str | None) -> int:
-    """The tag's hash in a consume queue unit; 0 without a tag."""
+    """The hash of a tag in a consume queue unit; 0 if ``tag`` is None or empty."""
     return string_hash(tag) if tag else 0
 
 

@@ -1,11 +1,13 @@
-"""Kernels over RocketMQ records: split, index keys, index entries.
+"""Kernels over RocketMQ records: ``split``, ``index_keys`` and ``put_entries``.
 
-Each works on whole chunks, checks every size and length before it uses one, and returns a code and
-a position instead of raising. Functions called for every record take the address of the bytes (see
-``encoding.intrinsics``). ``tests/unit/test_rocketmq_kernels.py`` compares each kernel with a slow
-version in ``record``, ``properties``, ``java_hash`` or ``units``, which have the layout tables.
+Each kernel processes a whole chunk and checks every size and length before use. It returns a code
+and a position instead of raising. Functions that run for every record have a parameter with the
+address of the bytes; see ``encoding.intrinsics``. ``tests/unit/test_rocketmq_kernels.py`` compares
+each kernel with a slow version in ``record``, ``properties``, ``java_hash`` or ``units``. These
+modules also have the layout tables.
 
-Record, big-endian; B and S are 8 or 20 (docs/formats/rocketmq.md, "Record"):
+A record, big-endian. B and S are the sizes of the hosts, 8 or 20 bytes (docs/formats/rocketmq.md,
+"Record"):
 
     0 size i32 · 4 magic i32 · 8 body crc i32 · 12 queue i32 · 16 flag i32 · 20 queue offset i64
     28 physical offset i64 · 36 sysFlag i32 · 40 born time i64 · 48 born host B · store time i64 ·
@@ -48,14 +50,15 @@ MESSAGE = np.dtype(
     [
         (name, np.int64)
         for name in (
-            "position",  # of the record, in the buffer; so are all fields named ``…_at``
+            # the record's first byte in the buffer; fields named ``…_at`` are buffer positions too
+            "position",
             "size",
             "magic",
             "body_crc",
             "queue_id",
             "flag",
             "queue_offset",
-            "physical_offset",  # as the record states it; in a sound log its address there
+            "physical_offset",  # address stored in the record; in a sound log its real address
             "sys_flag",
             "born_time",
             "store_time",
@@ -69,32 +72,32 @@ MESSAGE = np.dtype(
             "topic_length",
             "properties_at",
             "properties_length",
-            "key_at",  # the whole KEYS; set also if KEYS is blank
-            "key_length",  # -1: no KEYS, or only white space
+            "key_at",  # value of KEYS; also set if it is blank
+            "key_length",  # -1: KEYS is missing or blank
             "tags_at",
-            "tags_length",  # -1: none
-            "tags_code",  # Java's hash of the tag, 0 without
-            "inner_num",  # INNER_NUM and INNER_BASE, -1 unless both are there
-            "inner_base",
+            "tags_length",  # -1: no TAGS
+            "tags_code",  # Java's hash of the tag; 0 without a tag
+            "inner_num",  # INNER_NUM; -1 unless both INNER_NUM and INNER_BASE are present
+            "inner_base",  # INNER_BASE; -1 unless both are present
             "uniq_at",  # UNIQ_KEY
-            "uniq_length",  # -1: none
+            "uniq_length",  # -1: no UNIQ_KEY
             "marks",  # the bits below
         )
     ]
 )
 
-# Marks of a record without a column of their own; ``record.decode_message`` decodes the values.
+# Bits of the column ``marks``. ``record.decode_message`` decodes the values of these properties.
 HAS_DELAY = 1  # a property DELAY
 HAS_MULTI_DISPATCH = 2  # a property INNER_MULTI_DISPATCH
 HAS_INNER = 4  # both INNER_NUM and INNER_BASE
 BAD_NUMBER = 8  # INNER_NUM or INNER_BASE is not a number: a broker treats the record as broken
-# KEYS is only white space; its length is in the bits from KEY_LENGTH_SHIFT on
+# KEYS has only white space; its length is in the bits from KEY_LENGTH_SHIFT on.
 BLANK_KEY = 16
 KEY_LENGTH_SHIFT = 16
 
 MessageTable = npt.NDArray[np.void]
 
-# Codes that kernels return; ``CODES`` has the messages.
+# Return codes of kernels; ``CODES`` has their messages.
 OK = 0
 NEED_MORE = 1
 BLANK = 2
@@ -117,19 +120,19 @@ CODES = {
     BAD_ORDER: "queue offsets do not rise",
 }
 
-# A DLedger commit log has a header before each record: magic i32, size i32 with this header, index
-# i64, term i64, position i64, channel i32, CRCs of chain and body i32, body length i32. A blank
+# A DLedger commit log has a header before each record: magic i32, size i32 (header included), index
+# i64, term i64, position i64, channel i32, chain CRC i32, body CRC i32, body length i32. A blank
 # entry at the end of a file has the magic -1 and the number of bytes left. Source: DLedger 0.3.2.
 DLEDGER_HEADER_BYTES = 48
 _DLEDGER_MESSAGE = 1
 _DLEDGER_BLANK = -1
 
 _SMALLEST = 91
-_V1_HEAD = 75  # the fixed fields without the hosts
+_V1_HEAD = 75  # bytes of the fixed fields, without the hosts
 _MAX_I16 = 32767
 _MAX_I64 = 0x7FFFFFFFFFFFFFFF
 
-# Names as little-endian words, as ``load64``, ``load32`` and ``load16`` read them.
+# Property names as little-endian words, for comparison with ``load64``, ``load32`` and ``load16``.
 _KEYS = np.uint64(int.from_bytes(b"KEYS", "little"))
 _TAGS = np.uint64(int.from_bytes(b"TAGS", "little"))
 _UNIQ_KEY = np.uint64(int.from_bytes(b"UNIQ_KEY", "little"))
@@ -148,7 +151,7 @@ _TOPS = np.uint64(0x8080808080808080)
 
 @njit(cache=True, nogil=True, forceinline=True)
 def value_end(source, at, end, bound):
-    """The first byte 2 in ``[at, end)``, or ``end``. Bytes up to ``bound`` may be loaded."""
+    """The position of the first byte 2 in ``[at, end)``, or ``end``. Loads no byte at ``bound``."""
     while at < end:
         if at + 8 <= bound:
             word = load64(source, at) ^ _TWOS
@@ -203,7 +206,7 @@ def _mixed(value, unit):
 
 @njit(cache=True, nogil=True)
 def _hash_on(source, at, end, value):
-    """Java's hash, continued from ``value`` over ``[at, end)``; below 2**32."""
+    """Java's string hash of ``[at, end)``, continued from ``value``. The result is below 2**32."""
     while at < end:
         first = np.int64(load8(source, at))
         if first < 0x80:
@@ -257,7 +260,9 @@ def _signed32(value):
 
 @njit(cache=True, nogil=True)
 def decimal(source, at, end, largest):
-    """The number in ``[at, end)`` as Java parses it, and whether it is at most ``largest``."""
+    """Parse the decimal number in ``[at, end)`` like Java. Returns (number, whether it is valid).
+    A number above ``largest`` is invalid.
+    """
     negative = False
     sign = load8(source, at)
     if sign == np.uint64(45) or sign == np.uint64(43):
@@ -278,9 +283,9 @@ def decimal(source, at, end, largest):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _properties(source, at, end, bound, row):
-    """Write what ``row`` needs of the properties ``[at, end)``; the last of equal names counts.
-
-    This is one function, because a call would have to pass its dozen local numbers.
+    """Fill the columns of ``row`` that depend on the properties ``[at, end)``.
+    If a name is repeated, its last value counts. This is one function, because smaller ones would
+    have to pass a dozen local numbers.
     """
     key_at = np.int64(-1)
     key_length = np.int64(-1)
@@ -297,9 +302,8 @@ def _properties(source, at, end, bound, row):
     while at < end:
         stop = value_end(source, at, end, bound)
         length = stop - at
-        # No name contains a byte 1, so the first one is at the expected position or the name is
-        # another. A byte is loaded only where the length allows it. At least one byte of value
-        # follows.
+        # No name contains a byte 1, so a byte 1 after the expected letters ends the name. Each
+        # length check keeps loads within the piece, and requires a value of at least one byte.
         if length >= 6:
             word = load32(source, at)
             if word == _KEYS and load8(source, at + 4) == one:
@@ -347,7 +351,7 @@ def _properties(source, at, end, bound, row):
                 marks |= HAS_DELAY
         at = stop + 1
     if key_at >= 0 and load8(source, key_at) - np.uint64(0x21) > np.uint64(0x5E):
-        # Only a value that begins with a space or a byte beyond ASCII can be blank.
+        # A blank value begins with a control character, a space or a byte that is not ASCII.
         if is_blank(source, key_at, key_at + key_length):
             marks |= BLANK_KEY | key_length << KEY_LENGTH_SHIFT
             key_length = np.int64(-1)
@@ -385,20 +389,18 @@ def is_whole(data, body_at, body_length, crc):
 
 @njit(cache=True, nogil=True)
 def split(data, start, end, table, check_crc):
-    """Cut ``data[start:end]`` into whole records, until the table is full.
-
+    """Split ``data[start:end]`` into whole records, until the table is full.
     Each record fills one row of ``table`` (MESSAGE).
 
     Returns (rows, position after the last whole record, code, position that the code refers to,
-    bytes that the record there needs, 0 if unknown). After NEED_MORE the bytes count from the
-    record's first byte. They are a claim of the record, to be compared with the bytes left in its
-    file. After BLANK they are the bytes that the blank record states, and the log continues in the
-    next file. After END and the codes of damage the position is where they were found.
+    size of the record at that position or 0 if unknown). After NEED_MORE the size is the one stored
+    in the record; compare it with the bytes left in the file. After BLANK the size is the one
+    stored in the blank record, and the log continues in the next file. After END or a damage code,
+    the position is that of the unwritten bytes or the damage.
 
-    This is one function, because each check needs the numbers that the ones before it have read.
-
-    Like a broker it does not check the record's address. ``physical_offset - position`` is the same
-    in all rows of a sound log; a row where it differs is stale bytes from elsewhere.
+    This is one function, because each check needs the numbers that earlier checks have read.
+    Like a broker, it does not check the record's address. In a sound log ``physical_offset -
+    position`` is equal in all rows; a row with another difference has stale bytes.
     """
     rows = 0
     at = np.int64(start)
@@ -406,7 +408,7 @@ def split(data, start, end, table, check_crc):
     while rows < len(table) and at < end:
         left = end - at
         if left < 8:
-            # Written data ends with zeros, and a file may end with fewer than eight of them.
+            # Zeros follow the written data, and fewer than eight may remain in the file.
             return rows, at, NEED_MORE, at, 8
         size = i32(source, at)
         magic = i32(source, at + 4)
@@ -423,7 +425,7 @@ def split(data, start, end, table, check_crc):
                 return rows, at, NEED_MORE, at, DLEDGER_HEADER_BYTES
             if magic < DLEDGER_HEADER_BYTES or i32(source, at + 44) != magic - DLEDGER_HEADER_BYTES:
                 return rows, at, BAD_MAGIC, at + 4, 0
-            at += DLEDGER_HEADER_BYTES  # the body is the record, which states its own address
+            at += DLEDGER_HEADER_BYTES  # the body of a DLedger entry is the record
             continue
         if size < _SMALLEST:
             return rows, at, BAD_SIZE, at, 0
@@ -496,11 +498,11 @@ def _key_hash(source, at, end, topic_hash):
 def index_keys(data, table, first, last, hashes, places, times, tags=True):
     """The index entries of the rows ``first`` to ``last`` of a MESSAGE table, in a broker's order.
 
-    A record gives an entry for its UNIQ_KEY, then one for each part of KEYS between spaces. With
-    ``tags``, as in 5.5.0 but not in 4.9.3, an entry for its tag under the key ``T#TAG`` follows. A
-    rolled back record of a transaction gives none. The three arrays get the hash, address and store
-    time of each entry. Returns (entries, next row): a row whose entries may no longer fit is left
-    for the next call.
+    A record has an entry for its UNIQ_KEY, then one for each word of KEYS. With ``tags``, as in
+    5.5.0 but not in 4.9.3, an entry for its tag follows, under the key ``T#TAG``. A record of a
+    rolled back transaction has no entries. The three arrays get the hash, address and store time of
+    each entry. Returns (entries, next row). A row whose entries may not fit is left for the next
+    call.
     """
     source = address(data)
     filled = 0
@@ -511,7 +513,7 @@ def index_keys(data, table, first, last, hashes, places, times, tags=True):
         length = row.key_length
         if row.marks & BLANK_KEY:
             length = row.marks >> KEY_LENGTH_SHIFT
-        # Each part has at least one byte, with a space between parts.
+        # Each word has at least one byte, and a space separates two words.
         if filled + 2 + (max(length, 0) + 1) // 2 > len(hashes):
             return filled, i
         before = _hash_on(source, row.topic_at, row.topic_at + row.topic_length, np.int64(0))
@@ -545,10 +547,9 @@ def index_keys(data, table, first, last, hashes, places, times, tags=True):
 
 @njit(cache=True, nogil=True)
 def put_entries(out, slots, capacity, hashes, places, times, first, last):
-    """Enter ``hashes[first:last]`` into the index file ``out`` as a broker does, until it is full.
-
-    ``out`` is the whole file, of the size that ``slots`` and ``capacity`` give. Returns the number
-    of entries written.
+    """Add ``hashes[first:last]`` to the index file ``out`` as a broker does, until it is full.
+    ``out`` is the whole file. Its size must match ``slots`` and ``capacity``. Returns the number of
+    entries written.
     """
     base = 40 + 4 * slots
     count = max(i32(out, 36), np.int64(1))

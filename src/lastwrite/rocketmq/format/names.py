@@ -1,11 +1,11 @@
 """Names and sizes of files and folders in a RocketMQ store.
 
 ``00000000000104857460`` is the file of a log or queue whose first byte has that address. Files of
-one log are equally large, but compaction leaves gaps between names. So find the file of an address
-in the list of names, and never by division. A file of the compaction index has the name of its log
-file, not an address of its own.
+one log have equal sizes, but compaction leaves gaps between names. So find the file of an address
+in the list of names, and never by division. A compaction index file has the name of its log file,
+not its own address.
 
-``consumequeue/orders/3`` is queue 3 of topic ``orders``: plain decimal.
+``consumequeue/orders/3`` is queue 3 of topic ``orders``; the number is in plain decimal.
 
 Source: RocketMQ 5.5.0 ``UtilAll.offset2FileName``, ``MappedFileQueue.load``, ``CompactionStore``;
 docs/formats/rocketmq.md, "The store"; docs/formats/rocketmq-compaction.md, "Files and their sizes".
@@ -22,7 +22,7 @@ OFFSET_DIGITS = 20
 LIGHT_QUEUE = "%LMQ%"  # prefix of the topic names of light queues
 LITE_TOPIC = "%LMQ%$"  # prefix of the names of lite topics (5.5.0)
 
-# In the store's root.
+# Names in the store's root.
 COMMIT_LOG = "commitlog"
 CONSUME_QUEUES = "consumequeue"
 CONSUME_QUEUE_EXTENSIONS = "consumequeue_ext"
@@ -31,23 +31,23 @@ INDEX = "index"
 COMPACTION = "compaction"
 CONFIG = "config"
 TIMER_LOG = "timerlog"
-TIMER_WHEEL = "timerwheel"  # a file; its snapshots have this name followed by a number
+TIMER_WHEEL = "timerwheel"  # a file; a snapshot's name has a dot and a number after it
 CHECKPOINT = "checkpoint"
 ABORT = "abort"
 LOCK = "lock"
 
-# Markers of an interrupted command, in ``commitlog/``. Their length differs from that of its files,
-# so that no broker loads them.
+# Markers of an interrupted command, in ``commitlog/``. Their size is not that of a commit log file,
+# so that a broker does not load the folder.
 DISPATCH_GUARD = "lastwrite-dispatch"
 CUT_GUARD = "lastwrite-cut"
 
-# In ``compaction/``.
+# Names in ``compaction/``.
 COMPACTION_LOGS = "compactionLog"
 COMPACTION_QUEUES = "compactionCq"
 POSITION_CHECKPOINT = "position-checkpoint"
 
-# Folders in a queue's folder of the two, while a broker compacts or rebuilds a replica; and the
-# suffix of a file that is being replaced.
+# Folders that exist in a queue's folder of COMPACTION_LOGS and COMPACTION_QUEUES while a broker
+# compacts or rebuilds a replica, and the suffix of a file that is being replaced.
 COMPACTING = "compacting"
 REPLICATING = "replicating"
 DELETED_SUFFIX = ".delete"
@@ -61,31 +61,31 @@ UNFINISHED_REMEDY = (
     f"{COMPACTING}"
 )
 
-# The remedy for a damaged compaction log. Each replica compacts by itself, so a single file of a
-# replica does not fit.
+# The remedy for a damaged compaction log. Replicas compact independently, so a single file of
+# another replica does not fit.
 RESTORE_QUEUE = (
     "restore the whole queue, log files and index files together, from one backup or one replica"
 )
 
-# In ``config/``.
+# Names in ``config/``.
 TOPICS = "topics.json"
 CONSUMER_OFFSETS = "consumerOffset.json"
-LIGHT_OFFSETS = "lmqConsumerOffset.json"  # replaces it if a broker has enableLmq
+LIGHT_OFFSETS = "lmqConsumerOffset.json"  # used instead of CONSUMER_OFFSETS with enableLmq
 DELAY_OFFSETS = "delayOffset.json"
 TIMER_CHECKPOINT = "timercheck"
 BACKUP_SUFFIX = ".bak"
 
-RETRY_TOPIC = "%RETRY%"  # prefix of the topic names for messages that are consumed again
-SYSTEM_TOPIC = "rmq_sys_"  # prefix of the names of most of a broker's own topics
-TIMER_TOPIC = "rmq_sys_wheel_timer"  # messages with a time of delivery, in queue 0
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # delayed messages: their tags code is the time of delivery
+RETRY_TOPIC = "%RETRY%"  # prefix of retry topics, for messages to be consumed again
+SYSTEM_TOPIC = "rmq_sys_"  # prefix of most internal topics of a broker
+TIMER_TOPIC = "rmq_sys_wheel_timer"  # messages with a delivery time, in queue 0
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # delayed messages; their tags code is the delivery time
 DEFAULT_CONSUME_QUEUE_BYTES = 6_000_000  # mappedFileSizeConsumeQueue
 DEFAULT_BATCH_QUEUE_BYTES = 13_800_000  # mapperFileSizeBatchConsumeQueue
 DEFAULT_COMPACTION_LOG_BYTES = 104_857_600  # compactionMappedFileSize, before log_sizes
 DEFAULT_COMPACTION_QUEUE_BYTES = 10_485_760  # compactionCqMappedFileSize, before log_sizes
 
 _BATCH_UNIT_BYTES = 46
-_FEWEST_INDEXES = 5  # a log file is at least as large as so many index files
+_FEWEST_INDEXES = 5  # smallest size of a log file, in index files
 _MAX_I64 = (1 << 63) - 1
 _MAX_I32 = (1 << 31) - 1
 _NAME = re.compile(r"[0-9]{20}", re.ASCII)
@@ -108,8 +108,8 @@ def file_name(offset: int) -> str:
 def parse_file_name(name: str) -> int | None:
     """The address in a file's name. Returns None for any other name.
 
-    A broker accepts any decimal number. But it writes 20 digits and would not find the file again
-    under another name.
+    A broker accepts any decimal number as a name. But it writes names of 20 digits, and would not
+    find the file under another name.
     """
     if not _NAME.fullmatch(name):
         return None
@@ -118,7 +118,7 @@ def parse_file_name(name: str) -> int | None:
 
 
 def parse_queue_name(name: str) -> int | None:
-    """The number of a queue's folder. Returns None for a name that brokers skip."""
+    """The queue number in a folder's name. Returns None for a name that brokers skip."""
     if not _QUEUE.fullmatch(name):
         return None
     queue = int(name)
@@ -128,24 +128,23 @@ def parse_queue_name(name: str) -> int | None:
 def dispatches_to_light_queues(topic: str) -> bool:
     """Whether a broker dispatches the topic's records to the light queues that they name.
 
-    Source: RocketMQ 5.5.0 ``MultiDispatchUtils.isNeedHandleMultiDispatch``. Only an ordinary
-    consume queue does so.
+    Only records in an ordinary consume queue are dispatched so.
+    Source: RocketMQ 5.5.0 ``MultiDispatchUtils.isNeedHandleMultiDispatch``.
     """
     return topic != SCHEDULE_TOPIC and not topic.startswith((RETRY_TOPIC, SYSTEM_TOPIC))
 
 
 def is_index_name(name: str) -> bool:
-    """Whether ``name`` is an index file's: ``yyyyMMddHHmmssSSS``, in the broker's time zone."""
+    """Whether ``name`` is an index file name: ``yyyyMMddHHmmssSSS``, in the broker's time zone."""
     return _INDEX_NAME.fullmatch(name) is not None
 
 
 def log_sizes(
     compaction_mapped_file_size: int, compaction_cq_mapped_file_size: int
 ) -> tuple[int, int]:
-    """The sizes of compaction log files and of their index files that result from the two settings.
-
-    The log's size is a multiple of the index's: a broker computes positions in index files as
-    address modulo index file size.
+    """The sizes of a compaction log file and of its index file, computed from the two settings.
+    The log file's size is a multiple of the index file's, because a broker computes the position in
+    an index file as the address modulo the index file's size.
 
     Raises:
         InvalidConfig: an index file would have no unit, or a file would exceed 2 GiB.

@@ -1,12 +1,12 @@
 r"""The properties of a message: names and values in one flat string.
 
-``KEYS\x01order-1\x02TAGS\x01TagA\x02``: a name, byte 1, a value, byte 2, and so on. Brokers before
-5.2.0 leave out the last byte 2. Nothing is escaped, so a value may contain a byte 1 but never a
-byte 2. A broker that writes record checksums puts ``__CRC32#`` last. It always takes 20 bytes: its
-value has ten digits, the least significant first.
+``KEYS\x01order-1\x02TAGS\x01TagA\x02`` has a name, byte 1, a value, byte 2, and so on. Brokers
+before 5.2.0 omit the last byte 2. Nothing is escaped, so a value may contain a byte 1 but never a
+byte 2. A broker that writes record checksums writes the property ``__CRC32#`` last. It always has
+20 bytes; its value has ten digits, the least significant first.
 
-A piece without byte 1, without a name or without a value is ignored. The last of equal names
-counts.
+A piece without byte 1, without a name or without a value is ignored. If a name is repeated, its
+last value counts.
 
 Source: RocketMQ 5.5.0 ``MessageDecoder.string2messageProperties``, ``MessageExtEncoder``,
 ``UtilAll.crc32``; docs/formats/rocketmq.md, "Record" and "Properties";
@@ -31,8 +31,8 @@ UNIQUE_KEY: Final = "UNIQ_KEY"
 INNER_NUM: Final = "INNER_NUM"  # number of messages in an inner batch
 INNER_BASE: Final = "INNER_BASE"  # first queue offset of an inner batch
 DELAY: Final = "DELAY"  # a level of messageDelayLevel, from 1
-MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"  # further (light) queues, separated by commas
-MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"  # the offsets in these queues
+MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"  # light queues, separated by commas
+MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"  # the offsets in the light queues
 RECORD_CRC: Final = "__CRC32#"
 
 RECORD_CRC_BYTES: Final = 20
@@ -50,15 +50,15 @@ def items(raw: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def parse(raw: bytes) -> dict[str, str]:
-    """The properties as a broker sees them. Broken UTF-8 becomes U+FFFD, as in Java."""
+    """Parse the properties as a broker does. Invalid UTF-8 becomes U+FFFD, as in Java."""
     return {decode(name): decode(value) for name, value in items(raw)}
 
 
 def light_queues(found: Mapping[str, str], queue_id: int) -> list[tuple[str, int, int]]:
     """Topic, queue and offset of each light queue that a record of queue ``queue_id`` names.
 
-    As in a broker there are none if the numbers of offsets and names differ, and none from an
-    offset on that is not a number. A queue that a record names twice has the record once.
+    As in a broker, there are none if the numbers of names and offsets differ. The list ends before
+    an offset that is not a number. A queue that is named twice is returned once.
 
     Source: RocketMQ 5.5.0 ``ConsumeQueue.multiDispatchLmqQueue``.
     """
@@ -81,7 +81,7 @@ def build(pairs: Mapping[str, str] | Iterable[tuple[str, str]], *, closed: bool 
     """Encode properties. ``closed`` adds the last byte 2, as brokers since 5.2.0 do.
 
     Raises:
-        ValueError: a name or value would not be decoded to itself.
+        ValueError: a name or value cannot be encoded, because it is empty or contains a separator.
     """
     out = []
     for name, value in pairs.items() if isinstance(pairs, Mapping) else pairs:
@@ -92,19 +92,18 @@ def build(pairs: Mapping[str, str] | Iterable[tuple[str, str]], *, closed: bool 
 
 
 def record_crc(record: bytes | memoryview) -> int:
-    """Compute the checksum stored in a record: over all but its last 20 bytes, top bit cleared."""
+    """The checksum of a record without its last 20 bytes: CRC-32 with the top bit cleared."""
     return zlib.crc32(memoryview(record)[:-RECORD_CRC_BYTES]) & 0x7FFF_FFFF
 
 
 def record_crc_item(crc: int) -> bytes:
-    """The last property of a record with a checksum."""
+    """Encode the property that contains the record checksum; it is a record's last property."""
     return _RECORD_CRC_HEAD + f"{crc:010d}"[::-1].encode() + bytes([VALUE_END])
 
 
 def record_crc_holds(record: bytes | memoryview) -> bool | None:
     """Whether a whole record matches its record checksum. Returns None if it has none.
-
-    In a compaction log it never matches, because the address changes after it was computed.
+    In a compaction log it never matches, because the copy has another address.
     """
     tail = bytes(memoryview(record)[-RECORD_CRC_BYTES:])
     digits = tail[len(_RECORD_CRC_HEAD) : -1]

@@ -15,7 +15,7 @@ _SMALLEST_ITEM_BYTES = 3  # a name, byte 1, a value
 
 
 class PropertyItems(NamedTuple):
-    """Names and values as slices; message i has ``[offsets[i], offsets[i + 1])``."""
+    """Names and values as slices; those of message i are at ``[offsets[i], offsets[i + 1])``."""
 
     offsets: npt.NDArray[np.int32]
     name_at: Int64Array
@@ -25,7 +25,9 @@ class PropertyItems(NamedTuple):
 
 
 def property_items(data: ByteArray, starts: Int64Array, lengths: Int64Array) -> PropertyItems:
-    """The properties in ``data[start : start + length]``, each name once, with its last value."""
+    """The properties of each message, which are in ``data[start : start + length]``.
+    If a message repeats a name, only the last value is returned.
+    """
     # A byte 2 follows each item, except perhaps the last.
     most = int(((lengths + 1) // (_SMALLEST_ITEM_BYTES + 1)).sum())
     offsets = np.zeros(len(starts) + 1, np.int32)
@@ -65,7 +67,7 @@ def _items(data, starts, lengths, offsets, columns):
 
 @njit(cache=True, nogil=True)
 def _place_of(data, columns, first, count, at, length):
-    """The column where the message has this name already, else ``count``."""
+    """The index of the message's earlier item with this name, else ``count``."""
     for place in range(first, count):
         if columns[1, place] == length:
             same = True

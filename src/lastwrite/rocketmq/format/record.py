@@ -7,8 +7,8 @@ hosts, body, topic, properties. In addition:
 
 - A host takes 8 bytes (IPv4) or 20 (IPv6); the sysFlag has one bit for each of the two hosts.
 - Magic v2 has two bytes of topic length, v1 one.
-- The last record of a file is *blank*: the number of bytes left, and a magic of its own. Bytes
-  after it have no meaning. In the file being written, data ends where the total size is 0.
+- The last record of a file is *blank*: it has the number of bytes left, and a special magic. Later
+  bytes have no meaning. In the file being written, data ends where the total size is 0.
 - The body may be compressed. It is stored as the client sent it, and the checksum covers the stored
   bytes.
 - An *inner batch* is one record whose body is a sequence of messages.
@@ -51,7 +51,7 @@ from lastwrite.rocketmq.format.properties import (
     record_crc_item,
 )
 
-# Magics as the signed numbers that the layouts below decode.
+# Magics, as signed numbers like those that the layouts below decode.
 MAGIC_V1 = 0xDAA320A7 - (1 << 32)
 MAGIC_V2 = 0xDAA320AB - (1 << 32)
 MAGIC_BLANK = 0xCBD43194 - (1 << 32)
@@ -72,12 +72,12 @@ COMPRESSION_LZ4 = 0x100
 COMPRESSION_ZSTD = 0x200
 COMPRESSION_ZLIB = 0x300
 
-IS_INNER = NEEDS_UNWRAP | INNER_BATCH  # both: the body is a sequence of messages
+IS_INNER = NEEDS_UNWRAP | INNER_BATCH  # both bits: the body is a sequence of messages
 
 BLANK_BYTES = 8
 SMALLEST_RECORD_BYTES = 91  # IPv4 hosts, magic v1, no body, topic or properties
-PHYSICAL_OFFSET_AT = 28  # the only bytes that change when a record is copied to a compaction log
-DEFAULT_LIMIT_BYTES = 64 << 20  # of one body, decompressed
+PHYSICAL_OFFSET_AT = 28  # only these 8 bytes change when a record is copied
+DEFAULT_LIMIT_BYTES = 64 << 20  # largest size of a decompressed body
 
 _MAX_I16 = (1 << 15) - 1
 _MAX_I32 = (1 << 31) - 1
@@ -85,18 +85,18 @@ _SMALLEST_ITEM_BYTES = 22
 
 
 class RecordHead(NamedTuple):
-    """The start of every record, the same for all kinds of hosts and both magics."""
+    """The start of a record; it does not depend on the magic or the kinds of hosts."""
 
     # fmt: off
     #                               offset  type
-    size:            Annotated[int, At(0,  I32)]  # of the record, this field included
+    size:            Annotated[int, At(0,  I32)]  # bytes of the record, this field included
     magic:           Annotated[int, At(4,  I32)]
     # CRC-32 of the stored body, top bit cleared; 0 without body
     body_crc:        Annotated[int, At(8,  I32)]
     queue_id:        Annotated[int, At(12, I32)]
-    flag:            Annotated[int, At(16, I32)]  # the application's own
+    flag:            Annotated[int, At(16, I32)]  # defined by the application
     queue_offset:    Annotated[int, At(20, I64)]
-    # of this record's first byte in the log that holds it
+    # address of the record's first byte in its log
     physical_offset: Annotated[int, At(28, I64)]
     sys_flag:        Annotated[int, At(36, I32)]
     born_time_ms:    Annotated[int, At(40, I64)]  # by the client's clock
@@ -120,7 +120,7 @@ class RecordTail(NamedTuple):
     # fmt: off
     #                               offset  type
     reconsume_times: Annotated[int, At(0,  I32)]
-    prepared_offset: Annotated[int, At(4,  I64)]  # of a transaction's prepared message; 0: none
+    prepared_offset: Annotated[int, At(4,  I64)]  # address of the prepared message; 0: none
     body_length:     Annotated[int, At(12, I32)]
     # 16: body; topic length, i8 or i16; topic; properties' length, i16; properties
     # fmt: on
@@ -141,7 +141,7 @@ class InnerHead(NamedTuple):
 
     # fmt: off
     #                           offset  type
-    size:        Annotated[int, At(0,  I32)]  # of the item, this field included
+    size:        Annotated[int, At(0,  I32)]  # bytes of the message, this field included
     magic:       Annotated[int, At(4,  I32)]  # 0
     body_crc:    Annotated[int, At(8,  I32)]  # 0
     flag:        Annotated[int, At(12, I32)]
@@ -212,7 +212,7 @@ LOCALHOST = Host(b"\x7f\0\0\1", 10911)
 
 @dataclass(frozen=True, slots=True)
 class RocketmqMessage:
-    """A record with every field as stored. Sizes and lengths follow from its parts."""
+    """A record with every field as stored. Sizes and lengths are computed from the fields."""
 
     magic: int = MAGIC_V1
     body_crc: int = 0
@@ -238,7 +238,7 @@ class RocketmqMessage:
 
     @property
     def keys(self) -> str | None:
-        """The whole KEYS, which compaction uses as the key. None if it is missing or blank."""
+        """The value of KEYS, which is the key for compaction. None if it is missing or blank."""
         keys = self.properties.get(KEYS)
         return None if is_blank(keys) else keys
 
@@ -258,7 +258,7 @@ class RocketmqMessage:
     @property
     def size(self) -> int:
         """The size of the record in bytes."""
-        lengths = 4 if self.magic == MAGIC_V2 else 3  # of topic and properties
+        lengths = 4 if self.magic == MAGIC_V2 else 3  # bytes of the two length fields
         parts = (self.body, self.topic_bytes, self.properties_bytes)
         return self.body_at + lengths + sum(map(len, parts))
 
@@ -285,7 +285,7 @@ def _host_bytes(sys_flag: int, bit: int) -> int:
 
 
 def decode_blank(buffer: Buffer, at: int, end: int) -> int | None:
-    """The number of bytes that a blank record at ``at`` states. Returns None for other bytes."""
+    """The size in the blank record at ``at``. Returns None if there is no blank record."""
     if end - at < BLANK_BYTES:
         return None
     blank = Blank._make(BLANK.unpack_from(buffer, at))
@@ -347,7 +347,7 @@ def decode_message(buffer: Buffer, at: int, end: int) -> RocketmqMessage:
 
 
 def _record_size(buffer: Buffer, at: int, end: int) -> int:
-    """The stated size of the record at ``at``; raises as ``decode_message`` does."""
+    """The size field of the record at ``at``; raises like ``decode_message``."""
     left = end - at
     if left < BLANK_BYTES:
         raise TruncatedLog(f"record cut short: {max(left, 0)} bytes", at)
@@ -381,9 +381,9 @@ def make_message(
     closed: bool = True,
     **fields: Any,
 ) -> RocketmqMessage:
-    """A message with the checksum and host bits that match its parts.
-
-    ``closed`` is that of ``properties.build``; ``fields`` are other fields of ``RocketmqMessage``.
+    """A message whose checksum and host bits match its body and hosts.
+    ``closed`` is passed to ``properties.build``; ``fields`` are other fields of
+    ``RocketmqMessage``.
     """
     raw = build(properties or {}, closed=closed)
     made = RocketmqMessage(
@@ -399,13 +399,12 @@ def make_message(
 
 
 def encode_message(message: RocketmqMessage, *, record_crc: bool = False) -> bytes:
-    """Encode a record. Lengths are derived; the body's checksum is the message's field.
-
-    ``record_crc`` appends a record checksum to the properties, which must be ``closed`` for a
-    reader to find it.
+    """Encode a record. Lengths are computed; the body's checksum is the message's ``body_crc``.
+    ``record_crc`` appends a record checksum to the properties. The properties must end with byte 2,
+    or a reader does not find the checksum.
 
     Raises:
-        ValueError: a part does not fit its field, or hosts contradict the sysFlag.
+        ValueError: a value does not fit its field, or the hosts do not match the sysFlag.
     """
     if message.magic not in (MAGIC_V1, MAGIC_V2):
         raise ValueError(f"magic {message.magic}")
@@ -451,10 +450,9 @@ def encode_message(message: RocketmqMessage, *, record_crc: bool = False) -> byt
 
 
 def encode_blank(room: int) -> bytes:
-    """Encode a blank record that leaves ``room`` bytes of a file unused, itself included.
-
+    """Encode the blank record for the last ``room`` bytes of a file.
     Raises:
-        ValueError: ``room`` is too small for it.
+        ValueError: ``room`` is less than the 8 bytes of a blank record, or 2 GiB or more.
     """
     if not BLANK_BYTES <= room <= _MAX_I32:
         raise ValueError(f"a blank record in {room} bytes")
@@ -464,8 +462,8 @@ def encode_blank(room: int) -> bytes:
 def body_of(message: RocketmqMessage, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes:
     """The decompressed body, of at most ``limit_bytes``.
 
-    As in a broker, a body of length 0 is returned unchanged despite its sysFlag, and zlib data is
-    read to the end of its stream.
+    As in a broker, an empty body is returned unchanged whatever its sysFlag, and bytes after the
+    end of a zlib stream are ignored.
 
     Raises:
         CorruptLog: the body does not decompress; positions count from the record's first byte.
@@ -478,7 +476,7 @@ def body_of(message: RocketmqMessage, limit_bytes: int = DEFAULT_LIMIT_BYTES) ->
 def decompress_body(
     body: bytes, sys_flag: int, body_at: int, limit_bytes: int = DEFAULT_LIMIT_BYTES
 ) -> bytes:
-    """``body_of`` for the body of a record that is not decoded as a whole."""
+    """Like ``body_of``, for a body whose record was not decoded."""
     if not body or not sys_flag & COMPRESSED:
         return body
     compression = compression_of(sys_flag)
@@ -519,11 +517,12 @@ def split_inner(
 ) -> list[RocketmqMessage]:
     """The messages of an inner batch, each with its own flag, body, properties and queue offset.
 
-    All other fields, including the address, are the record's. Any other message is returned alone.
+    All other fields, including the address, are those of the record. A message that is not an inner
+    batch is returned alone.
 
     Raises:
-        CorruptLog: items do not fill the body, or their number is not INNER_NUM; positions as in
-            ``body_of``.
+        CorruptLog: the messages do not fill the body, or their number is not INNER_NUM. Positions
+            count from the record's first byte.
     """
     if not message.is_inner_batch:
         return [message]
@@ -597,8 +596,7 @@ def encode_inner(messages: Sequence[tuple[int, bytes, bytes]]) -> bytes:
 
 def offset_message_id(host: Host, physical_offset: int) -> str:
     """The id by which a broker finds a message in its commit log: host and address in hex.
-
-    It needs the address in the commit log; the address in a compaction log is another one.
+    ``physical_offset`` must be the address in the commit log, not the one in a compaction log.
     """
     return (host.encode() + struct.pack(">q", physical_offset)).hex().upper()
 

@@ -1,11 +1,13 @@
-"""The small files beside the logs: checkpoint, abort, lock, and the broker's JSON.
+"""The small files beside the logs: checkpoint, abort, lock, and the broker's JSON files.
 
-``checkpoint`` has 4,096 bytes: six numbers and zeros. ``abort`` exists while a broker runs, with
-its process id (5.x) or empty (4.9.3). If it exists at a start, the broker was not stopped cleanly.
-``lock`` contains the text ``lock`` and is locked while a broker runs.
+``checkpoint`` has 4,096 bytes: six numbers and zeros. ``abort`` exists while a broker runs. It has
+the broker's process id (5.x) or is empty (4.9.3). If it exists when a broker starts, the previous
+broker was not stopped cleanly. ``lock`` contains the text ``lock`` and is locked while a broker
+runs.
 
-The JSON is written by fastjson. Numbers may be member names without quotation marks (``{0:5}``). No
-other parser accepts that, so they are quoted first. Unknown members are ignored.
+The JSON files are written by fastjson, which writes numbers as member names without quotation
+marks (``{0:5}``). Python's parser rejects these names, so they are quoted first. Unknown members
+are ignored.
 
 Source: RocketMQ 5.5.0 ``StoreCheckpoint``, ``DefaultMessageStore``, ``TopicConfigManager``,
 ``ConsumerOffsetManager``, ``CompactionPositionMgr``; docs/formats/rocketmq.md, "The store" and
@@ -37,17 +39,17 @@ _RECOVERY_MARGIN_MS = 3_000
 
 
 class Checkpoint(NamedTuple):
-    """A broker's progress. A field that a release does not write is 0."""
+    """A broker's progress. Fields that a release does not write are 0."""
 
     # fmt: off
     #                                      offset  type
-    commit_log_time_ms:     Annotated[int, At(0,  I64)]  # newest store time on disk
-    # newest one in consume queues; updated only every 60 s
+    commit_log_time_ms:     Annotated[int, At(0,  I64)]  # newest store time flushed to disk
+    # newest store time in consume queues; updated only every 60 s
     consume_queue_time_ms:  Annotated[int, At(8,  I64)]
     index_time_ms:          Annotated[int, At(16, I64)]
-    master_flushed_offset:  Annotated[int, At(24, I64)]  # 5.0.0
-    confirm_offset:         Annotated[int, At(32, I64)]  # 5.1.1
-    # 5.5.0: commit log address up to which the consume queues are filled
+    master_flushed_offset:  Annotated[int, At(24, I64)]  # since 5.0.0
+    confirm_offset:         Annotated[int, At(32, I64)]  # since 5.1.1
+    # since 5.5.0; commit log address up to which the consume queues are filled
     consume_queue_offset:   Annotated[int, At(40, I64)]
     # fmt: on
 
@@ -74,12 +76,12 @@ def decode_checkpoint(data: Buffer) -> Checkpoint:
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """Encode the 4,096 bytes of the file."""
+    """Encode the file ``checkpoint``, 4,096 bytes."""
     return CHECKPOINT.pack(*checkpoint).ljust(CHECKPOINT_BYTES, b"\0")
 
 
 def decode_abort(data: bytes) -> int | None:
-    """The process id in ``abort``. Returns None if it has none, as in 4.9.3."""
+    """The process id in the file ``abort``. Returns None if the file has none, as in 4.9.3."""
     text = bytes(data).strip()
     return int(text) if text.isdigit() and len(text) < 12 else None
 
@@ -91,7 +93,7 @@ class TopicConfig:
     name: str
     read_queues: int
     write_queues: int
-    perm: int  # 8 priority, 4 read, 2 write, 1 inherit
+    perm: int  # bits: 8 priority, 4 read, 2 write, 1 inherit
     is_ordered: bool = False
     filter_type: str = "SINGLE_TAG"
     system_flag: int = 0
@@ -148,7 +150,7 @@ def _topic(name: str, value: Any) -> TopicConfig:
 def decode_consumer_offsets(data: bytes) -> dict[tuple[str, str], dict[int, int]]:
     """Decode ``config/consumerOffset.json`` or ``lmqConsumerOffset.json``.
 
-    Returns the next offset of each queue, by topic and group. A light queue's is that of queue 0.
+    Returns the next offset of each queue, by topic and group. A light queue has the number 0.
 
     Raises:
         CorruptLog: the data is not JSON, or a value is not a number.
@@ -170,7 +172,7 @@ def decode_consumer_offsets(data: bytes) -> dict[tuple[str, str], dict[int, int]
 
 
 def decode_delay_offsets(data: bytes) -> dict[int, int]:
-    """Decode ``config/delayOffset.json``: the next offset to deliver, by delay level.
+    """Decode ``config/delayOffset.json``. Returns the next offset to deliver, by delay level.
 
     Raises:
         CorruptLog: the data is not JSON, or a value is not a number.
@@ -198,13 +200,11 @@ _QUEUE_OFFSET = re.compile(r'("?)(?<![0-9])([0-9]{1,10})\1(\s*:\s*)([0-9]{1,19})
 def lower_consumer_offsets(
     data: bytes, ends: Mapping[tuple[str, int], int]
 ) -> tuple[bytes, list[tuple[str, str, int, int, int]]]:
-    """The file of consumer offsets with offsets lowered to ``ends``.
+    """Lower the offsets in ``consumerOffset.json`` or ``lmqConsumerOffset.json`` to ``ends``.
 
-    It is ``config/consumerOffset.json`` or ``lmqConsumerOffset.json``.
-
-    ``ends`` is by topic and queue. A light queue's offset is a plain number, without its queue 0.
-    All other text is kept as it is. Returns the bytes, and for each lowered offset its topic,
-    group, queue, old and new value.
+    ``ends`` has the largest offset by topic and queue. All other text is unchanged. Returns the
+    bytes, and for each lowered offset its topic, group, queue, old and new value. A light queue has
+    the number 0.
     """
     lowered: list[tuple[str, str, int, int, int]] = []
 
@@ -238,7 +238,7 @@ _DELAY_OFFSET = re.compile(rb'("?)(?<![0-9])([0-9]{1,10})\1(\s*:\s*)([0-9]{1,19}
 def lower_delay_offsets(
     data: bytes, ends: Mapping[int, int]
 ) -> tuple[bytes, list[tuple[int, int, int]]]:
-    """``config/delayOffset.json`` with offsets lowered to the ``ends`` of their levels.
+    """Lower the offsets in ``config/delayOffset.json`` to ``ends``, by delay level.
 
     Returns the bytes, and for each lowered offset its level, old and new value.
     """
@@ -262,7 +262,7 @@ def decode_positions(data: bytes) -> dict[str, int]:
 
     Returns the highest compacted queue offset, by ``TOPIC_QUEUE``.
 
-    An empty file returns nothing. A broker then reads its ``.bak``.
+    Returns an empty dict for an empty file; a broker then reads its ``.bak``.
 
     Raises:
         CorruptLog: the data is not JSON, or a value is not a number.
@@ -274,14 +274,13 @@ def decode_positions(data: bytes) -> dict[str, int]:
 
 
 def position_name(topic: str, queue: int) -> str:
-    """The name of a queue's position in the file."""
+    """The member name of a queue in ``position-checkpoint``."""
     return f"{topic}_{queue}"
 
 
 def encode_positions(positions: Mapping[str, int]) -> bytes:
     """Encode positions as 5.5.0 does: tabs, no final newline, in the order of Java's map.
-
-    ``positions`` has the loaded ones first, in their order, then new ones in order of arrival.
+    ``positions`` has the loaded positions first, in file order, then new ones in insertion order.
     """
     if not positions:
         return b'{\n\t"empty":true,\n\t"queueOffsetMap":{}\n}'
@@ -294,9 +293,9 @@ def encode_positions(positions: Mapping[str, int]) -> bytes:
 def java_order(names: Iterable[str]) -> list[str]:
     """The order in which a ``ConcurrentHashMap`` iterates over names added one by one.
 
-    The order is by bucket of a table that doubles when it is three quarters full. Names in a bucket
-    are in order of arrival, except where doubling reverses them: it moves the longest tail of each
-    bucket that stays together unchanged, and puts the others before it one by one.
+    Names are ordered by bucket. The table doubles when it is three quarters full. Within a bucket,
+    names are in insertion order until a doubling splits it. The bucket's longest tail that goes to
+    one new bucket keeps its order; the other names are inserted before it one by one.
     """
     table: list[list[tuple[int, str]]] = [[] for _ in range(16)]
     count = 0
@@ -342,7 +341,7 @@ def _json(data: bytes) -> Any:
 
 
 def _byte_of(text: str, place: int) -> int:
-    """The byte in the file for a character's position in the text with quoted names."""
+    """The byte position in the file of a character of the text whose names were quoted."""
     quotes = 0
     for match in _BARE_NAME.finditer(text):
         if match[3] is not None and match.start(3) + quotes < place:

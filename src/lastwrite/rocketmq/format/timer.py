@@ -1,12 +1,13 @@
-"""The timer's files, for messages with a delivery time of their own (5.0.0).
+"""The timer's files, for messages with an arbitrary delivery time (since 5.0.0).
 
-A broker stores such a message under ``rmq_sys_wheel_timer``, queue 0. Its timer service reads that
-consume queue and appends a unit of 52 bytes to ``timerlog/``. ``timerwheel`` has the last unit of
-each second, and the units of one second are chained backwards. A file of the log ends with a blank:
-a size, 8 bytes and a magic of its own. ``config/timercheck`` has the service's positions in both.
+A broker stores such a message in topic ``rmq_sys_wheel_timer``, queue 0. Its timer service reads
+that consume queue and appends a unit of 52 bytes to ``timerlog/``. ``timerwheel`` has the position
+of the last unit of each second; each unit has the position of the previous unit of its second. A
+timer log file ends with a blank: a size, 8 bytes and a special magic. ``config/timercheck`` has the
+service's positions in the consume queue and the timer log.
 
-A broker without ``timerwheel`` rebuilds it at its start from the log, beginning one file before the
-byte ``log_flushed_at``.
+If ``timerwheel`` is missing, a starting broker rebuilds it from the timer log, from one file before
+the byte ``log_flushed_at``.
 
 Source: RocketMQ 5.5.0 ``TimerMessageStore``, ``TimerLog``, ``TimerWheel``, ``TimerCheckpoint``.
 """
@@ -22,8 +23,8 @@ from lastwrite.encoding.layout import I32, I64, At, Buffer, layout
 from lastwrite.errors import TruncatedLog
 from lastwrite.model.columns import ByteArray
 
-PRECISION_MS: Final = 1000  # timerPrecisionMs, the default: the time span of one slot of the wheel
-_MOST_MAGIC: Final = 0xF  # largest magic of a unit; a blank has a larger one
+PRECISION_MS: Final = 1000  # default of timerPrecisionMs: the time span of a wheel slot
+_MOST_MAGIC: Final = 0xF  # largest magic of a unit; the magic of a blank is larger
 
 
 class TimerUnit(NamedTuple):
@@ -32,8 +33,8 @@ class TimerUnit(NamedTuple):
     # fmt: off
     #                               offset  type
     size:            Annotated[int, At(0,  I32)]  # 52
-    previous:        Annotated[int, At(4,  I64)]  # unit of the same second; -1: none
-    magic:           Annotated[int, At(12, I32)]  # bits: 1, 2 to be stored again, 4 a recall
+    previous:        Annotated[int, At(4,  I64)]  # previous unit of the same second; -1: none
+    magic:           Annotated[int, At(12, I32)]  # bits: 1 default, 2 store again, 4 recall
     write_time_ms:   Annotated[int, At(16, I64)]
     delay_ms:        Annotated[int, At(24, I32)]  # after write_time_ms
     physical_offset: Annotated[int, At(28, I64)]  # in the commit log
@@ -53,9 +54,9 @@ class TimerCheckpoint(NamedTuple):
 
     # fmt: off
     #                                   offset  type
-    read_time_ms:        Annotated[int, At(0,  I64)]  # slots before it are delivered
+    read_time_ms:        Annotated[int, At(0,  I64)]  # slots before this time are delivered
     log_flushed_at:      Annotated[int, At(8,  I64)]  # byte of the timer log
-    queue_offset:        Annotated[int, At(16, I64)]  # next one of the timer's consume queue
+    queue_offset:        Annotated[int, At(16, I64)]  # next offset of the timer's consume queue
     master_queue_offset: Annotated[int, At(24, I64)]
     state_version:       Annotated[int, At(32, I64)]
     version_time_ms:     Annotated[int, At(40, I64)]
@@ -78,7 +79,7 @@ def decode_timer_checkpoint(data: Buffer) -> TimerCheckpoint:
 
 
 def timer_units(data: ByteArray) -> TimerUnits:
-    """The units at the start of a timer log file, up to the blank or to unwritten bytes."""
+    """The units of a timer log file, up to its blank or its unwritten bytes."""
     whole = len(data) // TIMER_UNIT.size * TIMER_UNIT.size
     table = data[:whole].view(TIMER_DTYPE)
     is_unit = (table["size"] == TIMER_UNIT.size) & ((table["magic"] | _MOST_MAGIC) == _MOST_MAGIC)

@@ -1,15 +1,16 @@
-"""Units: the entry of a record in a consume queue, a batch consume queue or a compaction index.
+"""Units: the entries for records in a consume queue, a batch consume queue or a compaction index.
 
-Consume queue, the smallest case: the unit number is the queue offset and a unit has 20 bytes, so
-unit q is at byte ``20 * q`` of the queue. If the first kept message of a queue is not number 0,
-fillers stand before it in its file.
+Consume queue, the smallest case: a unit has 20 bytes and its number is the queue offset, so unit q
+is at byte ``20 * q`` of the queue. If a queue's first message is not number 0, fillers precede its
+unit in the file.
 
-Batch consume queue: 46 bytes for each record. A record covers the offsets ``base`` to ``base +
-number - 1``, so units are searched by base. A record that is not an inner batch covers its own
-offset. The compaction index has the same units, with ``number`` always 1 and gaps between bases.
-Its file ends at the first invalid unit: an end unit, zeros, or the file's end.
+Batch consume queue: a unit has 46 bytes. Its record has the queue offsets ``base`` to ``base +
+number - 1``, so units are searched by base. The compaction index has the same units, with
+``number`` always 1 and gaps between bases. Its units end at the first invalid unit: an end unit,
+zeros, or the file's end.
 
-Extension: units of 20 bytes and more, at addresses that a consume queue has instead of a tags code.
+Consume queue extension: units of at least 20 bytes. A consume queue unit then has the address of an
+extension unit instead of a tags code.
 
 Source: RocketMQ 5.5.0 ``ConsumeQueue``, ``BatchConsumeQueue``, ``SparseConsumeQueue``,
 ``ConsumeQueueExt``; docs/formats/rocketmq.md, "Units".
@@ -34,7 +35,7 @@ class ConsumeQueueUnit(NamedTuple):
     # fmt: off
     #                               offset  type
     physical_offset: Annotated[int, At(0,  I64)]  # in the commit log
-    size:            Annotated[int, At(8,  I32)]  # of the whole record
+    size:            Annotated[int, At(8,  I32)]  # bytes of the record
     # hash of the tag, delivery time, or address of an extension unit
     tags_code:       Annotated[int, At(12, I64)]
     # fmt: on
@@ -50,18 +51,18 @@ class BatchUnit(NamedTuple):
     tags_code:        Annotated[int, At(12, I64)]
     store_time_ms:    Annotated[int, At(20, I64)]
     base:             Annotated[int, At(28, I64)]  # first queue offset
-    number:           Annotated[int, At(36, I16)]  # of queue offsets
+    number:           Annotated[int, At(36, I16)]  # count of queue offsets
     compacted_offset: Annotated[int, At(38, I32)]  # -1
     reserved:         Annotated[int, At(42, I32)]  # 0
     # fmt: on
 
 
 class ExtensionHead(NamedTuple):
-    """The start of an extension's unit."""
+    """The start of a unit in a consume queue extension file."""
 
     # fmt: off
     #                             offset  type
-    size:          Annotated[int, At(0,  I16)]  # of the unit; below 1: no more units in this file
+    size:          Annotated[int, At(0,  I16)]  # bytes of the unit; below 1: no more units
     tags_code:     Annotated[int, At(2,  I64)]
     store_time_ms: Annotated[int, At(10, I64)]
     bitmap_length: Annotated[int, At(18, I16)]
@@ -80,13 +81,14 @@ FILLER_SIZE = (1 << 31) - 1
 FILLER = CONSUME_QUEUE_UNIT.pack(0, FILLER_SIZE, 0)
 END_UNIT = BATCH_UNIT.pack(-1, 0, 0, 0, 0, 0, -1, 0)
 
-EXTENSION_BASE = -(1 << 63)  # plus the byte of an extension unit: the tags code that refers to it
+# A tags code that refers to an extension unit is EXTENSION_BASE plus the unit's address.
+EXTENSION_BASE = -(1 << 63)
 
 Units = npt.NDArray[np.void]
 
 
 class Extension(NamedTuple):
-    """A decoded unit of an extension."""
+    """A decoded unit of a consume queue extension file (``consumequeue_ext``)."""
 
     size: int
     tags_code: int
@@ -95,22 +97,22 @@ class Extension(NamedTuple):
 
 
 def consume_queue_units(data: Buffer) -> Units:
-    """The whole units of 20 bytes in ``data``, without a copy; a partial unit is left out."""
+    """A view of the units of 20 bytes in ``data``. A partial unit at the end is skipped."""
     return np.frombuffer(data, CONSUME_QUEUE_DTYPE, len(data) // CONSUME_QUEUE_UNIT.size)
 
 
 def batch_units(data: Buffer) -> Units:
-    """The whole units of 46 bytes in ``data``, without a copy; a partial unit is left out."""
+    """A view of the units of 46 bytes in ``data``. A partial unit at the end is skipped."""
     return np.frombuffer(data, BATCH_DTYPE, len(data) // BATCH_UNIT.size)
 
 
 def queue_units(data: Buffer, *, is_batch: bool) -> Units:
-    """The whole units of a consume queue file of either kind."""
+    """A view of the whole units of a consume queue file; ``is_batch`` selects the kind."""
     return batch_units(data) if is_batch else consume_queue_units(data)
 
 
 def offsets_of(units: Units, row: int, start: int) -> tuple[int, int]:
-    """The first and last queue offset of a unit in a file that begins at byte ``start``."""
+    """The first and last queue offset of unit ``row`` in a file that begins at byte ``start``."""
     if units.dtype == BATCH_DTYPE:
         base = int(units["base"][row])
         return base, base + int(units["number"][row]) - 1
@@ -119,18 +121,16 @@ def offsets_of(units: Units, row: int, start: int) -> tuple[int, int]:
 
 
 def lower_bound(column: npt.NDArray[Any], wanted: int, count: int) -> int:
-    """The index of the first ascending value that is not below ``wanted``, else ``count``.
-
-    Searches by bisection, so that only a few pages of a mapped file are read.
+    """The index of the first value of ascending ``column`` not below ``wanted``, or ``count``.
+    Bisection reads only a few pages of a mapped file.
     """
     return bisect_left(range(count), wanted, key=lambda row: int(column[row]))
 
 
 def valid_count(units: Units) -> int:
-    """The number of units before the first invalid one, for either kind.
-
-    A filler counts, because it replaces a unit. A unit of 46 bytes is valid if its address and base
-    are at least 0, and its size and number at least 1.
+    """The number of units before the first invalid one.
+    A unit is valid if its address is at least 0 and its size at least 1. A unit of 46 bytes must
+    also have a base of at least 0 and a number of at least 1. A filler is valid.
     """
     step = 1 << 14
     for first in range(0, len(units), step):
@@ -144,10 +144,9 @@ def valid_count(units: Units) -> int:
 
 
 def find_offset(units: Units, offset: int, count: int | None = None) -> int:
-    """The number of the unit of 46 bytes that answers a read of queue offset ``offset``.
-
-    That is the first whose last offset is not below ``offset``, else ``count``. ``count`` is the
-    number of valid units, counted if it is None.
+    """The number of the first 46-byte unit whose last offset is at least ``offset``, or ``count``.
+    A read at queue offset ``offset`` begins with this unit. ``count`` is the number of valid units;
+    None means that they are counted.
     """
     if count is None:
         count = valid_count(units)
@@ -155,11 +154,11 @@ def find_offset(units: Units, offset: int, count: int | None = None) -> int:
 
 
 def decode_extension(buffer: Buffer, at: int, end: int) -> Extension | None:
-    """The extension's unit at ``at``. Returns None if the file's units end there.
+    """Decode the extension unit at ``at``. Returns None if the file's units end there.
 
     Raises:
         TruncatedLog: the bytes end inside the unit.
-        CorruptLog: lengths contradict each other.
+        CorruptLog: the unit's size is too small for its fields or its bitmap.
     """
     if end - at < 2:
         return None
@@ -182,10 +181,9 @@ def decode_extension(buffer: Buffer, at: int, end: int) -> Extension | None:
 
 
 def encode_extension(tags_code: int, store_time_ms: int, bitmap: bytes = b"") -> bytes:
-    """An extension's unit.
-
+    """Encode an extension unit.
     Raises:
-        ValueError: more than 32,767 bytes.
+        ValueError: the unit has more than 32,767 bytes.
     """
     try:
         head = EXTENSION_UNIT.pack(
