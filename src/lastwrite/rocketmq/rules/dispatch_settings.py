@@ -1,6 +1,5 @@
-"""The settings of RocketMQ's dispatch, under the broker's names, defaults and units.
-
-Existing files determine the file sizes. A size setting is used only if there is no file yet.
+"""The settings of RocketMQ's dispatch, with the broker's names, defaults and units.
+A size setting is used only if no file exists; otherwise the files determine the size.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from lastwrite.rocketmq.rules.broker_names import BROKER_NAMES
 
 _DELAY_UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
-# Settings in a broker's properties that dispatch does not support, with the only accepted value.
+# Broker settings of which dispatch supports only one value.
 _MUST_BE = {
     "storeType": "default",
     "enableConsumeQueueExt": "false",
@@ -32,11 +31,11 @@ _MUST_BE = {
 class DispatchConfig(SettingsTable):
     """A broker's settings for dispatch.
 
-    None means that the files, or else the broker's default, decide.
-
+    None means the value of the existing files, or else the broker's default.
     ``index.tags`` is a setting of Lastwrite. Set it to false for a broker before 5.5.0, which does
-    not enter tags into the index. Light queues are built for records that name them with offsets,
-    which only a broker with ``enableLmq`` writes. ``enableMultiDispatch=false`` turns that off.
+    not index tags. Light queues are built for records that have light queues and their offsets.
+    Only a broker with ``enableLmq`` writes such records. ``enableMultiDispatch=false`` disables
+    this.
 
     Source: RocketMQ 5.5.0 ``MessageStoreConfig``; docs/formats/rocketmq-compaction.md, "Settings".
     """
@@ -72,10 +71,10 @@ class DispatchConfig(SettingsTable):
 
     @classmethod
     def from_names(cls, names: Mapping[str, object]) -> Self:
-        """Parse settings like ``SettingsTable.from_names``, and ignore a broker's unrelated ones.
-
+        """Parse settings like ``SettingsTable.from_names``, and ignore unrelated broker settings.
         Raises:
-            InvalidConfig: also for a feature that dispatch does not build.
+            InvalidConfig: a setting is invalid, or enables a feature that dispatch does not
+                support.
         """
         for name in _MUST_BE.keys() & names.keys():
             text = str(names[name]).strip()

@@ -1,7 +1,7 @@
 """The settings for connecting to a live cluster.
 
-Their names are those of RocketMQ's clients and their ``tls.properties``, or Kafka's if RocketMQ has
-none.
+Their names are those of RocketMQ's clients and their ``tls.properties``. A setting that RocketMQ
+does not have has Kafka's name.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class RocketmqClientConfig(SettingsTable):
     tls_certificate: str = setting("", "tls.client.certPath")
     tls_key: str = setting("", "tls.client.keyPath")
     tls_key_password: str = setting("", "tls.client.keyPassword")
-    # whether the broker's certificate is verified; RocketMQ's own clients verify none by default
+    # whether the broker's certificate is verified; RocketMQ's clients do not verify it by default
     tls_proves_server: bool = setting(True, "tls.client.authServer")
-    request_timeout_ms: int = setting(30_000, "request.timeout.ms", 100, INT_MAX)  # of one request
-    # how long a broker or name server may be unreachable
+    request_timeout_ms: int = setting(30_000, "request.timeout.ms", 100, INT_MAX)  # for one request
+    # longest time for which a broker or name server may be unreachable
     api_timeout_ms: int = setting(60_000, "default.api.timeout.ms", 100, INT_MAX)
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class RocketmqClientConfig(SettingsTable):
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        """Ignore settings of compaction and of buckets, which are in the same file."""
+        """Whether a setting is ignored: those of compaction and buckets are in the same file."""
         return name not in CLIENT_NAMES
 
 
@@ -53,7 +53,7 @@ CLIENT_NAMES = frozenset(RocketmqClientConfig.field_of())
 
 
 def rules_of(names: Mapping[str, object]) -> dict[str, object]:
-    """The settings without those of a client."""
+    """The settings, except those of the network client."""
     return {name: value for name, value in names.items() if name not in CLIENT_NAMES}
 
 
@@ -61,7 +61,7 @@ class ClusterAddress(NamedTuple):
     """The name servers of a cluster, and the broker to use."""
 
     name_servers: str  # separated by semicolons
-    broker: str | None  # None means the only broker that has the topic
+    broker: str | None  # None means the broker of a topic that has only one
 
     def __str__(self) -> str:
         return self.name_servers.replace(";", ",")
@@ -71,7 +71,7 @@ def cluster_of(url: str) -> ClusterAddress:
     """Parse ``rocketmq://HOST:PORT[,HOST:PORT…][/BROKER]``; semicolons may replace the commas.
 
     Raises:
-        InvalidConfig: an address is malformed, or text follows.
+        InvalidConfig: an address is malformed, or text follows the broker's name.
     """
     if url.startswith(f"{SCHEME}/"):
         path = url.removeprefix(SCHEME)

@@ -1,17 +1,18 @@
 """A RocketMQ broker's answer to a pull of a compaction topic: status, next offset, and file.
 
-A queue was ``a@0 b@1 a@2`` and is compacted to ``b@1 a@2``. Its minimum is 1 and its maximum, the
-offset after the last message, is 3. A pull at 1 or 2 returns the message, and a pull at 0 returns
-the next higher one. A pull at 3 finds no message yet (*overflow one*). Beyond 3 the client is moved
-back to the maximum, or to 0 if the minimum is 0 (*overflow badly*). No status means "too small".
+The queue ``a@0 b@1 a@2`` is compacted to ``b@1 a@2``. Its minimum is 1 and its maximum, the offset
+after the last message, is 3. A pull at 1 or 2 returns the message at that offset, and a pull at 0
+returns the message at 1. A pull at 3 finds no message yet (*overflow one*). After a pull beyond 3
+the client continues at the maximum, or at 0 if the minimum is 0 (*overflow badly*). No status means
+"offset too small".
 
-Files complicate this. One answer contains records of one file only. A pair of files without a valid
-unit does no harm as the last, new pair. Elsewhere the search may end in it. The answer is then
-"nothing, continue at 0" (*found null*), forever. A log whose first pair has no valid unit has
-minimum 0 and gives that answer at offset 0.
+An answer contains records of one file only. A pair of files (log and index) without a valid unit is
+harmless if it is the last pair. If another pair has none, the search may end in it. The answer is
+then "no message, continue at 0" (*found null*), at every retry. A log whose first pair has no valid
+unit has the minimum 0 and returns this answer at offset 0.
 
-This is the search through the files themselves, ``searchBcqByCacheEnable=false``. With the cache, a
-restarted broker skips live messages.
+These are the rules of the search through the files (``searchBcqByCacheEnable=false``). With the
+cache, a restarted broker skips live messages.
 
 Source: RocketMQ 5.5.0 ``CompactionLog.getMessage``, ``SparseConsumeQueue``, ``BatchConsumeQueue``,
 ``DefaultPullMessageResultHandler``; docs/formats/rocketmq-compaction.md.
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-# Limits of the broker, and of the stock client where it requests no less.
+# Default limits of the broker and of the stock client.
 MAX_MESSAGES = 32  # the stock pull consumer's pullBatchSize
 # maxTransferBytesOnMessageInMemory, maxTransferCountOnMessageInMemory
 MEMORY_BYTES, MEMORY_MESSAGES = 262_144, 32
@@ -42,9 +43,9 @@ class PullStatus(StrEnum):
     """The broker's names for the outcomes of a pull."""
 
     FOUND = "FOUND"
-    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"  # no compaction log of the queue
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"  # the queue has no compaction log
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
-    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"  # the reader has everything
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"  # the reader has read all messages
     OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
     OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"  # the search ends in a file without a valid unit
 
@@ -61,14 +62,14 @@ class PullStatus(StrEnum):
 
 
 class FileOffsets(NamedTuple):
-    """The first and last offset in the index of one file."""
+    """The first and last queue offset in one index file."""
 
     first: int
     last: int
 
 
 class ListedOffsets(Protocol):
-    """The offsets of a queue's files, in order. None for a pair of files without a valid unit."""
+    """The offsets of a queue's files, in order. None: the pair of files has no valid unit."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, number: int, /) -> FileOffsets | None: ...
@@ -76,24 +77,23 @@ class ListedOffsets(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """A broker's answer. If it is FOUND, ``next_offset`` is the requested offset.
-
-    The real next offset depends on the number of messages in the answer. The answer begins in file
-    ``file``, at the first offset that is not below the requested one.
+    """A broker's answer.
+    If the status is FOUND, ``next_offset`` is only the requested offset, because the real next
+    offset depends on the number of messages in the answer. The messages begin in file ``file``, at
+    the first offset that is at least the requested one.
     """
 
     status: PullStatus
     next_offset: int
     min_offset: int
     max_offset: int
-    file: int | None = None  # its index in the list
+    file: int | None = None  # index in the list of files
 
 
 def answer(offset: int, files: ListedOffsets | None) -> PullResult:
     """The answer to a pull at ``offset`` of a queue with these ``files``, in order.
-
-    ``files`` is None for a queue without a compaction log. Only the elements that the search needs
-    are read, starting at the end.
+    ``files`` is None for a queue without a compaction log. The search reads few elements of
+    ``files``, from the last to the first.
     """
     if files is None:
         return PullResult(PullStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
@@ -118,7 +118,7 @@ def _smallest(files: ListedOffsets) -> int:
 
 
 def _largest(files: ListedOffsets) -> int:
-    """The offset after the last message. A broker looks for it in the last two files only."""
+    """The offset after the last message. As in a broker, only the last two files are searched."""
     for number in range(len(files) - 1, max(len(files) - 3, -1), -1):
         held = files[number]
         if held is not None:
@@ -127,7 +127,7 @@ def _largest(files: ListedOffsets) -> int:
 
 
 def _find_file(offset: int, files: ListedOffsets) -> int | None:
-    """The file with ``offset``, else the one after the last file that ends below it."""
+    """The index of the file with ``offset``, else of the file after the last one below it."""
     for number in range(len(files) - 1, -1, -1):
         held = files[number]
         if held is None:
@@ -145,11 +145,10 @@ def taken(
     max_bytes: int = LARGEST_MAX_BYTES,
     on_disk: bool = False,
 ) -> int:
-    """How many messages of these ``sizes``, contiguous in one file, fit into one answer.
-
-    ``max_messages`` and ``max_bytes`` are the client's limits. ``on_disk`` means that the broker
-    treats the messages as read from disk: they are further from the log's end than
-    ``accessMessageInMemoryMaxRatio`` of its memory. The first message always fits.
+    """The number of messages in one answer; ``sizes`` has the sizes of contiguous messages.
+    ``max_messages`` and ``max_bytes`` are the client's limits. ``on_disk`` selects the broker's
+    limits for messages on disk. A broker applies them if the distance to the log's end exceeds
+    ``accessMessageInMemoryMaxRatio`` of its memory. An answer has at least one message.
     """
     own_bytes, own_messages = MEMORY_BYTES, MEMORY_MESSAGES
     if on_disk:

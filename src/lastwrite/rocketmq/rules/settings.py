@@ -1,10 +1,10 @@
 """The settings of a RocketMQ store's compaction.
 
-A broker has no setting for when to compact a queue, how long to keep a delete, or what to do with
+A broker has no settings for when to compact a queue, how long to keep deletes, or whether to keep
 messages without a key. It compacts whenever a closed file is dirty, and drops deletes and keyless
-messages at once. Lastwrite has settings for these, with Kafka's names if Kafka has the same
-setting. The broker's own names are accepted without effect, so that its ``broker.conf`` can be used
-unchanged. Sizes of files are taken from the files.
+messages at once. Lastwrite has such settings, with Kafka's names if Kafka has the same setting. The
+broker's settings are accepted without effect, so that its ``broker.conf`` can be used unchanged.
+New files have the sizes of the existing files.
 
 Source: RocketMQ 5.5.0 MessageStoreConfig, BrokerConfig; docs/formats/rocketmq-compaction.md, "A
 run" and "Settings".
@@ -28,16 +28,16 @@ DROP, KEEP, REFUSE = "drop", "keep", "refuse"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RocketmqConfig(SettingsTable):
-    """The settings of compaction; dots become underscores.
+    """The settings of compaction; dots in a setting's name become underscores.
 
-    ``delete_retention_ms`` is a day as in Kafka, while a broker drops deletes at once. A consumer
-    that was offline for less than that sees every delete. It counts from the delete's own store
-    time. ``keyless_messages`` drops them by default, as a broker does; its own compaction logs have
-    none. ``undecodable_messages`` applies to messages whose body does not decompress; a broker's
-    compaction drops them and the rest of their file.
+    ``delete_retention_ms`` counts from the delete's store time. The default is a day, as in Kafka,
+    so that a consumer that is offline for less than a day receives every delete. By default
+    ``keyless_messages`` drops messages without a key, as a broker does; a compaction log that a
+    broker wrote has none. ``undecodable_messages`` applies to messages whose body does not
+    decompress; a broker's compaction drops such a message and the rest of its file.
 
     Raises:
-        InvalidConfig: a value is out of its range, or contradicts another.
+        InvalidConfig: a value is out of its range, or min.compaction.lag.ms is above the maximum.
     """
 
     # fmt: off
@@ -45,8 +45,10 @@ class RocketmqConfig(SettingsTable):
     min_compaction_lag_ms: int = setting(0, "min.compaction.lag.ms", 0)
     max_compaction_lag_ms: int = setting(LONG_MAX, "max.compaction.lag.ms", 1)
     delete_retention_ms: int = setting(_DAY, "delete.retention.ms", 0)
-    keyless_messages: str = setting(DROP, "keyless.messages", choices=(DROP, KEEP), parse=lower_text)
-    undecodable_messages: str = setting(REFUSE, "undecodable.messages", choices=(REFUSE, KEEP), parse=lower_text)
+    keyless_messages: str = setting(DROP, "keyless.messages", choices=(DROP, KEEP),
+        parse=lower_text)
+    undecodable_messages: str = setting(REFUSE, "undecodable.messages", choices=(REFUSE, KEEP),
+        parse=lower_text)
     unclean: bool = setting(False, "unclean")  # continue although a broker was not stopped cleanly
     # fmt: on
 
