@@ -1,7 +1,7 @@
 """Authentication to a broker: TLS, and a signature in every request.
 
-A request's values, in the order of their names, and its body are signed with the secret key. The
-broker has the same key and compares signatures.
+The secret key signs a request's values, in the order of their names, and its body. The broker has
+the same key and compares the signatures.
 
 Source: RocketMQ 5.5.0 ``AclClientRPCHook``, ``AclUtils``, ``AclSigner``, ``TlsSystemConfig``.
 """
@@ -21,14 +21,14 @@ _SIGNATURE = "Signature"
 
 
 class RequestCredentials:
-    """TLS and signatures of a connection. Without ``config`` neither is used."""
+    """TLS and request signatures for a connection. If ``config`` is None, neither is used."""
 
     def __init__(self, config: RocketmqClientConfig | None = None) -> None:
         self._config = config or RocketmqClientConfig()
         self.tls = _context(self._config)  # wraps the connection's socket; None means no TLS
 
     def signed(self, fields: Mapping[str, str], body: bytes) -> dict[str, str]:
-        """The fields of a request with its access key and signature."""
+        """The fields of a request, with the access key and the signature added."""
         config = self._config
         if not config.access_key:
             return dict(fields)
@@ -41,7 +41,7 @@ class RequestCredentials:
 
 
 def _context(config: RocketmqClientConfig) -> ssl.SSLContext | None:
-    """The TLS context of a connection. Returns None without TLS.
+    """The TLS context of a connection. Returns None if TLS is disabled.
 
     Raises:
         InvalidConfig: a file is missing or not PEM.

@@ -4,8 +4,8 @@
         queue = client.route("orders").readable[0]
         pulled = client.pull(queue, 0)
 
-A pull includes its subscription, so that no heartbeat is needed. It uses the consumer group of
-RocketMQ's own tools, so that the broker stores no state.
+A pull includes its subscription, so the client sends no heartbeats. It uses the consumer group of
+RocketMQ's tools, so the broker stores no state for it.
 
 Source: RocketMQ 5.5.0 and 4.9.3 ``RequestCode``, ``ResponseCode``, ``PullSysFlag``,
 ``PullMessageRequestHeader``, ``SendMessageRequestHeaderV2``, ``CreateTopicRequestHeader``;
@@ -43,7 +43,7 @@ PULL_COUNT = 32  # messages per pull; by default a broker returns no more
 
 
 class RequestCode(IntEnum):
-    """Request codes."""
+    """The codes of the requests that Lastwrite sends."""
 
     PULL = 11
     CREATE_TOPIC = 17
@@ -55,7 +55,7 @@ class RequestCode(IntEnum):
     ROUTE = 105
     CLUSTER = 106
     TOPICS = 206
-    SEND = 310  # the header has one letter for each name
+    SEND = 310  # SEND_MESSAGE_V2, whose header fields have names of one letter
     SEND_BATCH = 320
     QUEUE_UNITS = 321
     TOPIC_CONFIG = 351
@@ -65,16 +65,16 @@ class PullCode(IntEnum):
     """The outcome of a pull."""
 
     FOUND = 0
-    NOT_FOUND = 19  # the queue ends here, or has nothing at this offset
+    NOT_FOUND = 19  # the offset is the queue's end, or no message is found
     RETRY = 20
-    MOVED = 21  # not here: continue at the next offset
+    MOVED = 21  # continue at the next offset of the answer
 
 
 _SYSTEM_ERROR = 1
 _NO_SUCH_REQUEST = 3
 _TOPIC_NOT_EXIST = 17
-_SENT = {0, 10, 11, 12}  # stored; all but 0 were flushed or replicated too slowly for the setting
-_WITH_SUBSCRIPTION = 4  # a pull's sysFlag
+_SENT = {0, 10, 11, 12}  # stored; a code other than 0 means a late flush or replication
+_WITH_SUBSCRIPTION = 4  # sysFlag of a pull that includes its subscription
 _TOOLS_GROUP = "TOOLS_CONSUMER"  # exists on every broker
 _PRODUCER_GROUP = "lastwrite"
 _DEFAULT_TOPIC = "TBW102"
@@ -88,7 +88,7 @@ class PullResponse:
     status: PullCode
     next_offset: int
     min_offset: int
-    max_offset: int  # after the queue's last
+    max_offset: int  # offset after the queue's last message
     records: bytes
 
 
@@ -100,7 +100,7 @@ class Unit(NamedTuple):
 
 
 class SendResult(NamedTuple):
-    """The position of a sent message."""
+    """The queue, offset and id of a stored message."""
 
     queue: MessageQueue
     offset: int
@@ -110,10 +110,10 @@ class SendResult(NamedTuple):
 class RocketmqClient:
     """A client of a name server and its brokers.
 
-    Several name servers are separated by semicolons; the first that answers is used. A client must
-    not be used by two threads at once. ``timeout`` is in seconds, for each request. ``patience``
-    limits the retries of requests for topics, routes and settings; None means no retry. Without
-    ``access`` the client is anonymous.
+    ``name_server`` may have several addresses separated by semicolons; the first that answers is
+    used. Two threads must not use a client at once. ``timeout`` is in seconds, for each request.
+    ``patience`` limits the retries of requests for topics, routes and settings; None means no
+    retries. If ``access`` is None, the client is anonymous.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class RocketmqClient:
         """The brokers and queues of a topic, cached after the first request.
 
         Raises:
-            RemoteFailed: there is no such topic, or no answer.
+            RemoteFailed: the topic does not exist, or no name server answers.
         """
         route = self._routes.get(topic) or self._find_route(topic)
         if route is None:
@@ -175,7 +175,7 @@ class RocketmqClient:
         return route
 
     def masters(self) -> dict[str, str]:
-        """The address of the master of each broker that has one, by broker name."""
+        """The addresses of the masters, by broker name. Brokers without a master are skipped."""
 
         def decode(body: bytes) -> dict[str, dict[int, str]]:
             known = decode_json(body)
@@ -206,7 +206,7 @@ class RocketmqClient:
     def topic_config(self, queue: MessageQueue) -> TopicConfig | None:
         """The settings of the queue's topic on its broker.
 
-        Returns None for a release before 5.0, which has no attributes.
+        Returns None if the broker's release is before 5.0, which has no topic attributes.
         """
         return self._patiently(lambda: self._topic_config(queue))
 
@@ -224,9 +224,8 @@ class RocketmqClient:
             raise self._strange(connection.address, doing, error) from error
 
     def units(self, queue: MessageQueue, offset: int, count: int) -> tuple[int, list[Unit]]:
-        """Up to ``count`` units of the ordinary consume queue, and the queue offset of the first.
-
-        The first is at ``offset``, or at the begin of the queue if that is higher.
+        """Up to ``count`` units of the ordinary consume queue, after the first unit's queue offset.
+        The first unit is at ``offset``, or at the start of the queue if that is higher.
         """
         connection = self._reader(queue)
         doing = f"asking for the consume queue of {queue.topic}-{queue.queue}"
@@ -240,7 +239,7 @@ class RocketmqClient:
         if first >= offset + count:
             return first, []
         answer = connection.call(RequestCode.QUEUE_UNITS, fields, doing=doing)
-        if not answer.body:  # the queue ends before
+        if not answer.body:  # the queue ends before ``first``
             return first, []
         try:
             known = decode_json(answer.body)
@@ -253,9 +252,8 @@ class RocketmqClient:
             raise self._strange(connection.address, doing, problem) from error
 
     def record_at(self, queue: MessageQueue, address: int) -> bytes | None:
-        """The record at an address of the commit log of the queue's broker.
-
-        Returns None if there is none.
+        """The record at ``address`` in the commit log of the queue's broker.
+        Returns None if no record begins there.
         """
         connection = self._reader(queue)
         doing = f"asking for the message at {address} of the commit log"
@@ -268,12 +266,11 @@ class RocketmqClient:
         return answer.body
 
     def pull(self, queue: MessageQueue, offset: int, count: int = PULL_COUNT) -> PullResponse:
-        """Up to ``count`` messages from queue offset ``offset`` on.
-
-        An answer ends with a file of the broker at the latest.
+        """Pull up to ``count`` messages from queue offset ``offset`` on.
+        An answer has messages of one file only.
 
         Raises:
-            RemoteFailed: no answer, or a refusal.
+            RemoteFailed: the broker does not answer, or refuses the request.
         """
         doing = f"pulling {queue.topic}-{queue.queue} at offset {offset}"
         connection = self._reader(queue)
@@ -304,7 +301,7 @@ class RocketmqClient:
         )
 
     def bounds(self, queue: MessageQueue) -> tuple[int, int]:
-        """The first offset of the ordinary consume queue, and the one after its last."""
+        """The first offset of the ordinary consume queue, and the offset after its last unit."""
         connection = self._reader(queue)
         doing = f"asking for the bounds of {queue.topic}-{queue.queue}"
         first, end = (
@@ -322,10 +319,9 @@ class RocketmqClient:
         )
 
     def broker_config(self, broker: str) -> dict[str, str]:
-        """The running settings of the broker that answers pulls for ``broker``.
-
+        """The current settings of the broker that answers pulls for ``broker``.
         Raises:
-            RemoteFailed: no answer, or a refusal: some brokers answer only authorized clients.
+            RemoteFailed: the broker does not answer, or refuses an unauthorized client.
         """
         doing = f"asking for the settings of {broker}"
         answer = self._patiently(
@@ -342,8 +338,9 @@ class RocketmqClient:
         """Append one message to ``queue``. ``born_ms`` is the sender's time; None means now.
 
         Raises:
-            InvalidConfig: no broker would accept the message.
-            RemoteFailed: no answer (the message may have been stored), or a refusal.
+            InvalidConfig: brokers would not accept the message.
+            RemoteFailed: the broker refuses the message, or does not answer. In the latter case the
+                message may be stored.
         """
         properties = message.encode_properties(secrets.token_hex(16).upper())
         body, sys_flag = message.encode_body()
@@ -352,10 +349,9 @@ class RocketmqClient:
     def send_batch(
         self, queue: MessageQueue, messages: Sequence[OutgoingMessage], born_ms: int | None = None
     ) -> list[SendResult]:
-        """Append messages to ``queue`` in one step, with consecutive offsets.
-
-        Bodies are not compressed. Brokers do not check keys in a batch: messages without one are
-        stored, and compaction drops them.
+        """Append messages to ``queue`` in one request, with consecutive offsets.
+        Bodies are not compressed. Brokers do not check the keys in a batch, so they store messages
+        without a key, and compaction drops these.
         """
         if not messages:
             return []
@@ -373,12 +369,11 @@ class RocketmqClient:
     ) -> Route:
         """Create or change a topic on every broker, and wait until the name server has it.
 
-        ``attributes`` are like ``{"cleanup.policy": "COMPACTION"}``; brokers before 5.0 support
-        none.
-
+        ``attributes`` has values such as ``{"cleanup.policy": "COMPACTION"}``. Brokers before 5.0
+        have no attributes.
         Raises:
-            RemoteFailed: no answer, a refusal, or the name server does not have the topic within
-                ``seconds``.
+            RemoteFailed: a broker does not answer or refuses, or the name server does not have the
+                topic after ``seconds``.
         """
         fields = {
             "topic": topic,
@@ -417,7 +412,7 @@ class RocketmqClient:
             time.sleep(0.1)
 
     def set_broker_config(self, broker: str, settings: Mapping[str, str]) -> None:
-        """Change settings of a running broker, which also writes them to its file."""
+        """Change settings of a running broker. The broker also writes them to its settings file."""
         body = "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
         self._broker(broker).call(
             RequestCode.SET_BROKER_CONFIG, {}, body, doing=f"changing settings of {broker}"
@@ -484,7 +479,7 @@ class RocketmqClient:
             except RemoteFailed as error:
                 failures.append(error)
                 continue
-            if n:  # use the one that answered first from now on
+            if n:  # try the name server that answered first from now on
                 self._name_servers.insert(0, self._name_servers.pop(n))
             return answer
         raise failures[0]

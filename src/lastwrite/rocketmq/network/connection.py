@@ -1,7 +1,7 @@
 """One connection to a name server or a broker, for requests and their answers.
 
-Every call ends within the timeout. The length of a frame is not trusted: bytes are collected as
-they arrive, and a frame longer than any real answer closes the connection.
+Every call ends within the timeout. The length in a frame is not trusted: memory grows only with
+the received bytes, and a length above 64 MiB closes the connection.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lastwrite.rocketmq.network.frame import PREFIX, Command, decode_command, en
 
 TIMEOUT_SECONDS = 30.0
 
-_MOST_BYTES = 64 << 20  # of an answer; brokers accept frames of at most 16 MiB
+_MOST_BYTES = 64 << 20  # largest answer; brokers accept frames of at most 16 MiB
 _READ_BYTES = 1 << 18
 
 SUCCESS = 0
@@ -26,7 +26,7 @@ SUCCESS = 0
 class RocketmqConnection:
     """A connection to ``address``, ``HOST:PORT``, opened by the first request.
 
-    Without ``access`` the client is anonymous. Must not be used by two threads at once.
+    If ``access`` is None, the client is anonymous. Two threads must not use a connection at once.
     """
 
     def __init__(
@@ -46,10 +46,9 @@ class RocketmqConnection:
     def ask(
         self, code: int, fields: Mapping[str, object], body: bytes = b"", doing: str = ""
     ) -> Command:
-        """Send a request and return the answer; ``doing`` describes the request in errors.
-
+        """Send a request and return the answer. ``doing`` describes the request in errors.
         Raises:
-            RemoteFailed: no answer within the timeout, or one that is not RocketMQ's protocol.
+            RemoteFailed: no answer arrives within the timeout, or it is not RocketMQ's protocol.
         """
         doing = doing or f"request {code}"
         self._opaque += 1
@@ -60,7 +59,7 @@ class RocketmqConnection:
             self._connected(deadline).sendall(encode_command(request))
             while True:
                 answer = decode_command(self._frame(deadline))
-                # A broker may send requests to its clients, too; they are ignored.
+                # Requests that a broker sends to its clients are ignored.
                 if answer.is_answer and answer.opaque == request.opaque:
                     return answer
         except (LogError, OSError) as error:
@@ -88,10 +87,9 @@ class RocketmqConnection:
     def call(
         self, code: int, fields: Mapping[str, object], body: bytes = b"", doing: str = ""
     ) -> Command:
-        """Like ``ask``, for requests that should succeed.
-
+        """Like ``ask``, but raises if the request is refused.
         Raises:
-            RemoteFailed: as ``ask``, and if the request is refused.
+            RemoteFailed: as in ``ask``, or the request is refused.
         """
         answer = self.ask(code, fields, body, doing)
         if answer.code != SUCCESS:
@@ -148,18 +146,18 @@ class RocketmqConnection:
 
 
 class RocketmqConnectionBroken(RemoteFailed):
-    """The connection was closed by the other side or the network, perhaps within an answer."""
+    """The server or the network closed the connection, perhaps in the middle of an answer."""
 
 
 class RequestRefused(RemoteFailed):
-    """The request was refused; the same request would be refused again."""
+    """The request was refused, and a retry would be refused too."""
 
 
-_TRANSIENT = {2, 14}  # busy; not in service yet, or no longer
+_TRANSIENT = {2, 14}  # codes: system busy; service not available
 
 
 def refusal(address: str, doing: str, answer: Command) -> RemoteFailed:
-    """The error for a refused request, with its remark up to Java's stack trace."""
+    """The error for a refused request, with the first line of the answer's remark."""
     said = (answer.remark or "no reason given").strip().splitlines()
     kind = RemoteFailed if answer.code in _TRANSIENT else RequestRefused
     return kind(

@@ -1,18 +1,18 @@
 """Encodes one request or answer of RocketMQ's remoting protocol.
 
-    bytes 0 to 3   i32  length of all that follows
-    byte  4        encoding of the header: 0 JSON, 1 RocketMQ's own binary form
+    bytes 0 to 3   i32  length of the rest of the frame
+    byte  4        encoding of the header: 0 JSON, 1 RocketMQ's binary encoding
     bytes 5 to 7   u24  length of the header
     then           the header, and the body up to the frame's end
 
 The header in JSON has these members:
 
-- ``code``: the request; in an answer 0 or an error.
+- ``code``: the request code; in an answer 0 or an error code.
 - ``opaque``: a number that is copied from the request to its answer.
-- ``flag``: bit 0 marks an answer, bit 1 a request without an answer.
-- ``remark``: the error as text.
-- ``extFields``: text by text.
-- ``language``, ``version`` and ``serializeTypeCurrentRPC`` of the sender.
+- ``flag``: bit 0 marks an answer, bit 1 a request that expects no answer.
+- ``remark``: the error message.
+- ``extFields``: the fields of the request or answer; names and values are text.
+- ``language``, ``version`` and ``serializeTypeCurrentRPC``: properties of the sender.
 
 A broker answers in the encoding of the request, so only JSON is supported.
 
@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from lastwrite.encoding.layout import Buffer
 from lastwrite.errors import CorruptLog, TruncatedLog, UnsupportedFormat
 
-PREFIX = struct.Struct(">i")  # the frame's length
+PREFIX = struct.Struct(">i")  # length of the rest of the frame
 IS_ANSWER = 1
 
 _JSON = 0
@@ -53,7 +53,7 @@ class Command:
 
 
 def encode_command(command: Command) -> bytes:
-    """Encode a request or an answer as a frame, including its length."""
+    """Encode a request or an answer as a frame, including the length prefix."""
     header: dict[str, object] = {
         "code": command.code,
         "language": "PYTHON",
@@ -73,12 +73,12 @@ def encode_command(command: Command) -> bytes:
 
 
 def decode_command(frame: Buffer) -> Command:
-    """Decode the command in ``frame``, which begins after its own length.
+    """Decode the command in ``frame``, without the length prefix.
 
     Raises:
         TruncatedLog: the frame ends inside its header.
         UnsupportedFormat: the header is not JSON.
-        CorruptLog: the header is JSON of another shape.
+        CorruptLog: the header is not valid JSON, or a member has the wrong type.
     """
     view = memoryview(frame)
     if len(view) < _HEAD.size:

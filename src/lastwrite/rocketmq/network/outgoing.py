@@ -1,8 +1,8 @@
-"""A message to be sent, encoded like a stock client's from key, body and tag.
+"""A message to be sent, encoded as by RocketMQ's own client.
 
-A delete is a message without a body. A bug of 5.x brokers refuses a single message with an empty
-body. So a delete is sent as an empty zlib stream with the compression flag: every reader, including
-the broker's own compaction, finds the body empty after decompressing it.
+A delete is a message with an empty body. 5.x brokers have a bug and refuse a single message with an
+empty body. So a delete is sent as an empty zlib stream with the compression flag. Every reader,
+including the broker's compaction, decompresses it to an empty body.
 
 Source: RocketMQ 5.5.0 ``DefaultMQProducerImpl``, ``MessageClientIDSetter``,
 ``SendMessageProcessor``; docs/formats/rocketmq.md, "Properties" and "Record";
@@ -31,7 +31,7 @@ from lastwrite.rocketmq.format.record import (
 
 COMPRESS_FROM_BYTES = 4096  # compressMsgBodyOverHowmuch
 
-_LEVEL = 5  # the stock client's level for all three
+_LEVEL = 5  # level of RocketMQ's client for zlib, LZ4 and zstd
 _FLAGS = {
     Compression.NONE: 0,
     Compression.ZLIB: COMPRESSED | COMPRESSION_ZLIB,
@@ -39,28 +39,26 @@ _FLAGS = {
     Compression.ZSTD: COMPRESSED | COMPRESSION_ZSTD,
 }
 _DELETE = zlib.compress(b"", _LEVEL)
-_OWN = {names.KEYS, names.TAGS, names.UNIQUE_KEY}  # set from the message itself
+_OWN = {names.KEYS, names.TAGS, names.UNIQUE_KEY}  # properties set from other fields
 _MOST_PROPERTY_BYTES = (1 << 15) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """A message of an application. A ``body`` of None deletes the key."""
+    """A message to send. If ``body`` is None, the message deletes the key."""
 
     key: str | None
     body: bytes | None
     tag: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     compression: Compression = Compression.ZLIB
-    compress_from: int = COMPRESS_FROM_BYTES  # bodies of at least so many bytes are compressed
+    compress_from: int = COMPRESS_FROM_BYTES  # smallest body in bytes that is compressed
 
     def encode_properties(self, unique_key: str) -> str:
         """Encode the properties as a flat string.
-
         Raises:
-            InvalidConfig: a name or value would not be decoded to itself, or the name is reserved
-                for
-                clients.
+            InvalidConfig: a name or value is empty or contains a separator, or the name is
+                reserved.
         """
         given: dict[str, str] = {}
         if self.key is not None:
@@ -91,7 +89,7 @@ class OutgoingMessage:
         return flat.decode()
 
     def encode_body(self) -> tuple[bytes, int]:
-        """The body as it is stored, and its sysFlag.
+        """The body as sent and stored, and its sysFlag.
 
         Raises:
             InvalidConfig: the body is empty, which brokers refuse.
@@ -108,7 +106,7 @@ class OutgoingMessage:
 
 
 def compress(body: bytes, compression: Compression) -> bytes:
-    """Compress a body as clients expect it: zlib stream, LZ4 frame, zstd without a content size."""
+    """Compress a body as clients do: zlib stream, LZ4 frame, or zstd without a content size."""
     if compression is Compression.ZLIB:
         return zlib.compress(body, _LEVEL)
     if compression is Compression.LZ4:
@@ -121,9 +119,8 @@ def compress(body: bytes, compression: Compression) -> bytes:
 
 
 def encode_batch_member(message: OutgoingMessage, unique_key: str, flag: int = 0) -> bytes:
-    """Encode a message as a member of a batch: its body uncompressed, or empty for a delete.
-
-    The layout is that of an item of an inner batch (``rocketmq.format.record.InnerHead``).
+    """Encode a message of a batch. The body is not compressed; that of a delete is empty.
+    The layout is that of a message in an inner batch (``rocketmq.format.record.InnerHead``).
     """
     flat = message.encode_properties(unique_key).encode()
     body = message.body or b""

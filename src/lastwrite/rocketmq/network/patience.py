@@ -21,7 +21,7 @@ _SHORT_S = 2.0
 
 
 class Patience:
-    """Retries for up to ``seconds``, or until ``stopped`` is set. Threads may share it."""
+    """Retries for up to ``seconds``, or until ``stopped`` is set. Threads may share an instance."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.stopped = Event()
@@ -30,31 +30,28 @@ class Patience:
 
     @property
     def now_s(self) -> float:
-        """The current limit in seconds for retries of work without progress.
-
-        It is a few seconds once a fetch has given up and no queue has received a message since.
+        """The current limit in seconds for retries without progress.
+        After a fetch has given up, the limit is two seconds at most until a message arrives.
         """
         is_short = self._gave_up_s > self._records_s
         return min(self._seconds, _SHORT_S) if is_short else self._seconds
 
     def note_records(self) -> None:
-        """Note that messages of a queue have arrived."""
+        """Record that messages of a queue have arrived."""
         self._records_s = time.monotonic()
 
     def note_abandoned(self) -> None:
-        """Note that a fetch has given up."""
+        """Record that a fetch has given up."""
         self._gave_up_s = time.monotonic()
 
     def until_answered(
         self, ask: Callable[[], T], forget: Callable[[], None], since_s: float | None = None
     ) -> T:
-        """The result of ``ask``, which is repeated while there is no answer.
-
+        """Call ``ask`` until it is answered, and return its result.
         ``forget`` closes old connections before each retry. ``since_s`` is the monotonic time of
-        the last progress of the work; None means now.
-
+        the last progress; None means now.
         Raises:
-            RemoteFailed: a refusal, or no answer in that time.
+            RemoteFailed: the request is refused, or not answered within the limit.
         """
         begin_s, tries = time.monotonic() if since_s is None else since_s, 0
         while True:

@@ -1,9 +1,9 @@
-"""Reads a queue of a live broker by queue offset: stored messages, a few per answer, verified.
+"""Reads stored messages of a live broker's queue by queue offset, and verifies them.
 
-For a topic with ``cleanup.policy=COMPACTION`` a broker answers from its compaction log. Offsets
-have gaps, and addresses and end are that log's. For any other topic it answers from the commit log.
-``original`` reads messages that compaction has removed from the commit log, which may still have
-them.
+For a topic with ``cleanup.policy=COMPACTION`` a broker answers from its compaction log. The offsets
+then have gaps, and the addresses and the end are those of the compaction log. For any other topic a
+broker answers from the commit log. ``original`` reads messages from the commit log that compaction
+has removed from the compaction log.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ Records: TypeAlias = tuple[ByteArray, MessageTable]  # a buffer and the records 
 T = TypeVar("T")
 
 CACHE_SETTING = "searchBcqByCacheEnable"
-_MOST_RETRIES = 100  # of one pull; a broker requests a retry while it removes files
+_MOST_RETRIES = 100  # retries of a pull; a broker requests them while it removes files
 _RETRY_SECONDS = 0.1
-_UNITS = 512  # per request
+_UNITS = 512  # units per request
 _SMALLEST_RECORD_BYTES = 91
 
 
 class Puller:
-    """Pulls from one queue. Must not be used by two threads at once."""
+    """Pulls from one queue. Two threads must not use an instance at once."""
 
     def __init__(
         self, client: RocketmqClient, queue: MessageQueue, patience: Patience | None = None
@@ -52,16 +52,15 @@ class Puller:
         self.name = TopicPartition(queue.topic, queue.queue)
         self._client = client
         self._patience = patience or Patience()
-        self.path = f"{queue.broker}/{self.name}"  # for errors
+        self.path = f"{queue.broker}/{self.name}"  # the queue in error messages
         self._units: dict[int, Unit] = {}
-        # Lowered if connections break within an answer.
+        # Messages per pull and units per request; lowered if connections break during an answer.
         self._pulls, self._most_units = PULL_COUNT, _UNITS
 
     def patiently(self, ask: Callable[[], T]) -> T:
-        """The result of ``ask``, which is repeated while there is no answer.
-
+        """Call ``ask`` until it is answered, and return its result.
         Raises:
-            RemoteFailed: a refusal, or no answer within the limit.
+            RemoteFailed: the request is refused, or not answered within the limit.
         """
         begin_s = time.monotonic()
         try:
@@ -76,7 +75,7 @@ class Puller:
             ) from error
 
     def bounds(self) -> tuple[int, int]:
-        """The first offset and the one after the last that a pull can return.
+        """The first offset that a pull can return, and the offset after the last one.
 
         Raises:
             RemoteFailed: no answer, or a refusal.
@@ -85,16 +84,14 @@ class Puller:
         return pulled.min_offset, pulled.max_offset
 
     def commit_bounds(self) -> tuple[int, int]:
-        """``bounds`` of the ordinary consume queue, whose messages are in the commit log."""
+        """Like ``bounds``, for the ordinary consume queue, whose messages are in the commit log."""
         return self.patiently(lambda: self._client.bounds(self.queue))
 
     def records(self, first: int = 0, below: int | None = None) -> Iterator[Records]:
-        """The broker's messages from ``first`` to before ``below``, or to its end.
-
-        Yields a buffer with a table of the records in it.
-
+        """The queue's messages from offset ``first`` up to ``below``, which is excluded.
+        ``below`` None means the queue's end. Yields a buffer and a table of the records in it.
         Raises:
-            RemoteFailed: no answer, a refusal, or an answer that makes no progress.
+            RemoteFailed: no answer, a refusal, or an answer without progress.
             CorruptLog: a record in an answer is damaged.
         """
         offset, retries, heard_s = first, 0, time.monotonic()
@@ -137,8 +134,7 @@ class Puller:
 
     def _pull(self, offset: int, heard_s: float) -> PullResponse:
         """Pull once, with fewer messages after each broken connection.
-
-        ``heard_s`` is the monotonic time of the last messages.
+        ``heard_s`` is the monotonic time at which the last messages arrived.
         """
 
         def pull() -> PullResponse:
@@ -177,9 +173,8 @@ class Puller:
     # ------------------------------------------------------------------ the commit log
 
     def original(self, offset: int, ahead: int = 1) -> tuple[RocketmqMessage, bytes] | None:
-        """The message at a queue offset from the commit log, and its bytes. None if it is gone.
-
-        ``ahead`` is how many consecutive offsets will probably be requested.
+        """The message at a queue offset from the commit log, and its bytes. None if it is missing.
+        ``ahead`` is the number of consecutive offsets that the caller will probably request.
         """
         if offset not in self._units:
             first, units = self.patiently(lambda: self._units_from(offset, ahead))
@@ -238,10 +233,8 @@ class Puller:
 
 
 def reject_reader_with_holes(client: RocketmqClient, broker: str, otherwise: str = "") -> None:
-    """Refuse a restarted broker that skips live messages of a compacted topic.
-
-    A setting of the broker prevents the skipping. ``otherwise`` is added to the remedy.
-
+    """Refuse a broker that may skip live messages of a compacted topic after a restart.
+    A broker skips none with ``searchBcqByCacheEnable=false``. ``otherwise`` is added to the remedy.
     Raises:
         RemoteFailed: the broker may skip messages, or its setting is unknown.
     """
@@ -256,7 +249,7 @@ def reject_reader_with_holes(client: RocketmqClient, broker: str, otherwise: str
             path=error.path,
             remedy=remedy,
         ) from error
-    if value is not None and value.lower() != "false":  # None means a release without that cache
+    if value is not None and value.lower() != "false":  # None: a release without the cache
         raise RequestRefused(
             f"{broker} has {CACHE_SETTING}={value}: since its last start it may skip live messages",
             remedy=remedy,

@@ -2,8 +2,8 @@
 
 A topic's writable queues are numbered over all brokers that have a master: by broker name, then by
 queue number, or in the order of the name server's ordered-topic configuration
-(``broker-a:4;broker-b:2``). Equal keys are sent to one queue because all producers use the same
-numbering: see ``queue_of``.
+(``broker-a:4;broker-b:2``). All producers use this numbering, so messages with equal keys are sent
+to one queue; see ``queue_of``.
 
 Source: RocketMQ 5.5.0 ``TopicRouteData``, ``MQClientInstance.topicRouteData2TopicPublishInfo``,
 ``SelectMessageQueueByHash``; docs/formats/rocketmq-compaction.md, "Routing".
@@ -20,10 +20,10 @@ from typing import Any
 from lastwrite.errors import CorruptLog
 from lastwrite.rocketmq.format.java_hash import string_hash
 
-MASTER = 0  # the id of the master among the brokers of one name
+MASTER = 0  # broker id of the master; brokers of one name have different ids
 
 _READABLE, _WRITABLE = 4, 2
-_MOST_QUEUES = 65536  # of one broker; a higher number is treated as damage
+_MOST_QUEUES = 65536  # queues of a broker; a larger number counts as damage
 
 # Older name servers write numbers as member names without quotes: {0:"127.0.0.1:10911"}.
 _TEXT_OR_BARE_NAME = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(?=\s*:)')
@@ -31,7 +31,7 @@ _TEXT_OR_BARE_NAME = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(?=\s*:)')
 
 @dataclass(frozen=True, slots=True, order=True)
 class MessageQueue:
-    """One queue of a topic on the broker with this name."""
+    """One queue of a topic on one broker."""
 
     topic: str
     broker: str
@@ -43,16 +43,16 @@ class Route:
     """The brokers of a topic and its queues."""
 
     topic: str
-    addresses: Mapping[str, Mapping[int, str]]  # by broker name and broker id
+    addresses: Mapping[str, Mapping[int, str]]  # broker addresses by name and id
     readable: tuple[MessageQueue, ...]
-    writable: tuple[MessageQueue, ...]  # in the order of producers
+    writable: tuple[MessageQueue, ...]  # in the order that producers use
 
     def master_of(self, broker: str) -> str | None:
-        """The address that accepts messages for ``broker``. None if it currently has no master."""
+        """The address that accepts messages for ``broker``. None if it has no master now."""
         return self.addresses.get(broker, {}).get(MASTER)
 
     def readers_of(self, broker: str) -> list[str]:
-        """The addresses that answer pulls for ``broker``, its master first."""
+        """The addresses that answer pulls for ``broker``, with the master first."""
         known = self.addresses.get(broker, {})
         return [known[number] for number in sorted(known)]
 
@@ -61,7 +61,7 @@ def decode_route(topic: str, body: bytes) -> Route:
     """Decode the route in a name server's answer.
 
     Raises:
-        CorruptLog: it is not a route.
+        CorruptLog: the answer is not a route.
     """
     known = _object(decode_json(body), "the route")
     addresses = decode_addresses(_listed(known, "brokerDatas"))
@@ -86,7 +86,7 @@ def decode_route(topic: str, body: bytes) -> Route:
 
 
 def decode_addresses(brokers: object) -> dict[str, dict[int, str]]:
-    """Addresses by name and id, from a list of ``{"brokerName": …, "brokerAddrs": {"0": …}}``."""
+    """Broker addresses by name and id, from ``[{"brokerName": …, "brokerAddrs": {"0": …}}, …]``."""
     found: dict[str, dict[int, str]] = {}
     for data in _objects(brokers):
         known = _object(data.get("brokerAddrs"), "brokerAddrs")
@@ -100,10 +100,9 @@ def decode_addresses(brokers: object) -> dict[str, dict[int, str]]:
 
 
 def decode_json(body: bytes) -> Any:
-    """Decode JSON from name servers, including numbers as member names from old ones.
-
+    """Decode JSON from a name server. Old releases write member names that are unquoted numbers.
     Raises:
-        CorruptLog: it is not JSON.
+        CorruptLog: the bytes are not JSON.
     """
     try:
         text = body.decode()
@@ -114,11 +113,10 @@ def decode_json(body: bytes) -> Any:
 
 def queue_of(key: str, queues: Sequence[MessageQueue]) -> MessageQueue:
     """The queue of all messages with ``key``.
-
-    It is chosen by Java's hash, like the stock client's hash selector.
+    The queue is selected by the key's Java hash, as by RocketMQ's ``SelectMessageQueueByHash``.
     """
-    # Java's remainder has the sign of the dividend, so its absolute value is the remainder of the
-    # absolute value.
+    # Java's remainder has the sign of the dividend, so its absolute value equals the remainder of
+    # the absolute value.
     return queues[abs(string_hash(key)) % len(queues)]
 
 

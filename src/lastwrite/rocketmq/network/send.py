@@ -1,4 +1,4 @@
-"""``send``: messages to a topic of a live cluster, equal keys to one queue."""
+"""``send``: sends messages to a topic of a live cluster; equal keys go to one queue."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def send(
     broker: str | None = None,
     timeout: float = TIMEOUT_SECONDS,
 ) -> list[SendResult]:
-    """Send messages one after the other. Returns where each was stored.
+    """Send messages one after the other. Returns the queue, offset and id of each.
 
     Args:
-        name_server: ``HOST:PORT``, several separated by semicolons.
+        name_server: ``HOST:PORT``; semicolons separate several.
         topic: the topic's name.
-        messages: as ``OutgoingMessage``, or as mappings for ``parse_message``.
-        queue: the queue of all messages. None chooses by the key's hash as the stock client does,
-            so that equal keys are in one queue. Compaction needs that, because it is by queue.
-        broker: only its queues; None means the queues of all brokers.
-        timeout: seconds, for each request.
+        messages: values of ``OutgoingMessage``, or mappings for ``parse_message``.
+        queue: the queue for all messages. None selects a queue by the key's hash, as RocketMQ's
+            client does. Compaction needs this, because it compares only keys of one queue.
+        broker: the broker whose queues are used; None means all brokers.
+        timeout: seconds for each request.
 
     Raises:
-        InvalidConfig: there is no such queue, or no broker would accept a message; the messages
-            before it are sent.
-        RemoteFailed: no answer, or a refusal.
+        InvalidConfig: the queue does not exist, or brokers would not accept a message. Earlier
+            messages are already sent.
+        RemoteFailed: the server does not answer, or refuses the request.
     """
     return list(send_each(name_server, topic, messages, queue, broker, timeout))
 
@@ -52,7 +52,7 @@ def send_each(
     broker: str | None = None,
     timeout: float = TIMEOUT_SECONDS,
 ) -> Iterator[SendResult]:
-    """Like ``send``, one message at a time: each is sent when the caller reads its result."""
+    """Like ``send``, but sends each message when the caller requests its result."""
     with RocketmqClient(name_server, timeout) as client:
         queues = [known for known in client.route(topic).writable if broker in (None, known.broker)]
         if queue is not None:
@@ -79,11 +79,11 @@ def parse_message(
 ) -> OutgoingMessage:
     """Parse a message from ``{"key": …, "body": …, "tag": …, "properties": {…}}``.
 
-    ``body`` is text; ``body_base64`` instead of it is bytes. If both are null or missing, the
-    message deletes the key.
+    ``body`` is text. ``body_base64`` may replace it and contains bytes. If both are null or
+    missing, the message deletes the key.
 
     Raises:
-        InvalidConfig: another name, or a value that is not text.
+        InvalidConfig: a name is unknown, or a value is not text.
     """
     if unknown := set(given) - _NAMES:
         raise InvalidConfig(
