@@ -1,28 +1,28 @@
 """Pulsar's entries, chunk by chunk: Pulsar's implementation of the engine's format interface.
 
 A chunk is a range of a data object in the object-store offloader's layout. It begins with an entry,
-a block or padding. An entry is a batch: ``split`` cuts a chunk into entries and verifies each
-checksum, ``opened`` decompresses payloads, ``walk`` visits the messages, and ``rebuild`` writes
-framed entries of what is kept. Raw and compacted ledgers are read in the same way, because an
-entry's bytes show its kind. The appender lays the entries out in the new ledger.
+a block or padding. An entry is a batch: ``split`` divides a chunk into entries and verifies each
+checksum, ``opened`` decompresses payloads, ``walk`` visits the messages, and ``rebuild`` writes the
+kept messages as framed entries. Raw and compacted ledgers are read in the same way, because an
+entry's bytes show its kind. The appender writes the entries to the new ledger.
 
 - A readable batch has a record for each message that is present; placeholders do not count. A
-  dropped message leaves a placeholder, so every other message keeps its index. The rebuilt batch
-  has ``compacted_batch_indexes`` and ``uncompressed_size``, from which a broker answers the last
-  message id. It has them even if all messages stay; then the payload is copied. All other metadata
-  are copied byte for byte.
+  dropped message leaves a placeholder, so every other message keeps its index. A rebuilt batch
+  always has ``compacted_batch_indexes`` and ``uncompressed_size``: a broker reads the last message
+  id from them. If all messages stay, the payload is copied. All other metadata are copied byte for
+  byte.
 - An older compactor lists no ``compacted_batch_indexes``. The placeholders of its batches count as
   superseded records.
 - A single message, an encrypted batch (by its clear-text key) and an unreadable batch are one
-  record each. An unreadable batch has more if its metadata can validly claim more. Its records do
-  not compete, so the entry stays.
-- The last chunk of a chunked message competes by the key, and the others stay. With
-  ``TELLS_GROUPS`` they stay and go with it (``Strategy.GROUPS``). With ``LIKE_BROKER`` each chunk
-  competes, and the last one is kept, as in a broker.
+  record each. An unreadable batch counts as more records if its metadata validly state more. Its
+  records do not compete, so the entry stays.
+- The last chunk of a chunked message competes by its key, and the other chunks are kept. With
+  ``TELLS_GROUPS`` the other chunks are kept or removed with the last one (``Strategy.GROUPS``).
+  With ``LIKE_BROKER`` each chunk competes, and the last one is kept, as in a broker.
 - A marker has no record. Transactional entries have the transaction's number as their producer.
 
-The facts about each entry that ``split`` finds beyond a batch's columns stay in this instance until
-the next ``split``. The other calls refer to that table.
+``split`` also fills a table of facts about each entry (``kernels.ENTRY``). It is valid until the
+next ``split``, and the other methods read it.
 
 Source: Pulsar 4.2.4 TwoPhaseCompactor, RawBatchConverter; docs/formats/pulsar.md, "Entry";
 docs/formats/pulsar-compaction.md.
@@ -75,8 +75,8 @@ _WORDS = {
 _UNSUPPORTED = (kernels.TOO_FAR, kernels.BAD_TRANSACTION)
 _CODECS = tuple(PulsarCodec)
 _NO_KEYS = np.empty((0, 2), dtype=np.int64)
-_PLAIN_BYTES = 1 << 20  # size of the buffer for decompressed payloads, until one needs more
-# Bytes decompressed before they are walked. They should still be in the second-level cache then.
+_PLAIN_BYTES = 1 << 20  # initial size of the buffer for decompressed payloads
+# Bytes to decompress before walking them: few enough to stay in the second-level cache.
 _RUN_BYTES = 1 << 19
 
 
@@ -127,12 +127,12 @@ class PulsarFormat:
     def split(
         self, buffer: ByteArray, start: int, end: int, lowest_offset: int
     ) -> tuple[BatchTable, int, int, ByteArray]:
-        """Cut ``buffer[start:end]`` into whole entries, each verified by its CRC-32C if it has one.
+        """Split ``buffer[start:end]`` into complete entries, and verify their CRC-32C if present.
 
         Returns (table, end, wanted, buffer). The table is valid until the next call. ``end`` is the
-        position after its entries, block headers and padding. ``wanted`` is the size of the next,
-        incomplete entry, or -1 if all are complete. Position and size of a row refer to the framed
-        entry; its origin is where the entry begins in the object.
+        position after the table's entries, block headers and padding. ``wanted`` is the size of the
+        next, incomplete entry, or -1 if all are complete. Position and size of a row refer to the
+        framed entry; its origin is where the entry begins in the object.
 
         Raises:
             CorruptLog: lengths, ids, metadata or a checksum contradict the format, or an entry is
@@ -168,7 +168,7 @@ class PulsarFormat:
         """Decompress ``table``'s entries, or those with a non-zero byte in ``wanted``, in runs.
 
         Sets ``plain_start`` and ``plain_end``. A run is valid until the next one is requested. A
-        batch that does not decompress to the size it states is kept whole.
+        batch that does not decompress to its stated size is kept unchanged.
 
         Raises:
             OutOfMemoryBudget: one batch decompresses to more than the limit.
@@ -197,7 +197,8 @@ class PulsarFormat:
         Returns the run's end.
 
         Raises:
-            OutOfMemoryBudget: as ``opened``, for the first entry. A later one begins the next run.
+            OutOfMemoryBudget: the first entry exceeds the limit. A later such entry begins the next
+                run.
         """
         if not len(self._plain):
             self._plain = np.empty(max(1, min(self._limit, _PLAIN_BYTES)), dtype=np.uint8)
@@ -218,7 +219,7 @@ class PulsarFormat:
                 if b > first:
                     break
                 raise
-            if size < 0:  # the buffer is full: return what is there
+            if size < 0:  # the buffer is full: end the run here
                 break
             used += size
             b += 1
@@ -227,9 +228,10 @@ class PulsarFormat:
     def _open_by_library(
         self, buffer: ByteArray, table: BatchTable, first: int, last: int, used: int
     ) -> tuple[int, int]:
-        """Decompress adjacent batches from ``first`` on that need a library, after ``used`` bytes.
+        """Decompress the adjacent batches from ``first`` on that need a library.
 
-        Returns the end of those that fit, and the bytes used.
+        Writes from byte ``used`` of the buffer on. Returns the end of the batches that fit, and the
+        bytes used.
         """
         last = int(kernels.library_end(table, self._entries, first, last))
         part, entries = table[first:last], self._entries[first:last]
@@ -248,7 +250,7 @@ class PulsarFormat:
             if used + size > most or used >= _RUN_BYTES:
                 break
             try:
-                if size:  # otherwise it is dropped
+                if size:  # 0 if the batch is dropped
                     room = plain[used : used + size]
                     self._codecs.open_into(_CODECS[codec], held[start:stop], size, room)
                 used += size
@@ -261,7 +263,7 @@ class PulsarFormat:
         return first + done, used
 
     def _open_one(self, buffer: ByteArray, row: np.void, entry: np.void, used: int) -> int:
-        """Decompress an entry that ``open_many`` left, after ``used`` bytes.
+        """Decompress an entry at which ``open_many`` stopped, to byte ``used`` of the buffer.
 
         Returns its size, or -1 if it does not fit.
         """
@@ -311,7 +313,7 @@ class PulsarFormat:
         filled: int,
         keys: Int64Array | None = None,
     ) -> int:
-        """Visit the run's records: a byte of ``states`` per record.
+        """Visit the run's records, and write a byte of ``states`` for each.
 
         Each competing record also gets a row of ``entries``.
 
@@ -334,7 +336,7 @@ class PulsarFormat:
         start: int,
         filled: int,
     ) -> None:
-        """Check the versions, which ``walk`` has written.
+        """Check the versions that ``walk`` has written.
 
         A version is the event time above the bits IS_SINGLE (not a member of a batch) and
         IS_DELETE. An event time that is absent, or negative in Java, is 0. With TELLS_GROUPS the
@@ -359,7 +361,7 @@ class PulsarFormat:
         return int(row["records"]) if row["base_offset"] < offset else 0
 
     def rebuilt_size(self, table: BatchTable, records: int) -> int:
-        """The most bytes that ``rebuild`` may need for ``table``, without batches that grow."""
+        """The most bytes that ``rebuild`` may write for ``table``, if no batch grows."""
         return int(kernels.rebuilt_size(table, self._entries, len(table)))
 
     def rebuild(
@@ -380,7 +382,7 @@ class PulsarFormat:
 
         Raises:
             CorruptLog: a batch with records to drop cannot be read: it changed after the scan.
-            OutOfMemoryBudget: as ``opened``.
+            OutOfMemoryBudget: one batch decompresses to more than the limit.
         """
         chunk = kernels.SplitChunk(buffer, table, self._entries)
         orders = kernels.EntryActions(actions, keep, bool(self._reading & KEEPS_PREFIX))
@@ -402,7 +404,7 @@ class PulsarFormat:
         return kernels.Scratch(self._plain, self._thin, self._indexes, self._heads, self._notes)
 
     def _grow(self, row: np.void, entry: np.void, out: ByteArray, at: int) -> ByteArray:
-        """Enlarge ``out``, with ``at`` bytes in use, and the scratch so that one entry fits."""
+        """Enlarge the scratch and ``out``, which has ``at`` bytes in use, to fit one entry."""
         payload = int(row["position"] + row["size"] - entry["payload_at"])
         plain = int(entry["plain_size"]) if row["codec"] else payload
         if row["codec"] and len(self._plain) < plain:
@@ -459,17 +461,17 @@ class PulsarFormat:
         out: ByteArray,
         at: int,
     ) -> tuple[ByteArray, int, Int64Array]:
-        """Write the payloads of ``thin_many`` to ``out`` from ``at`` on, with room for heads.
+        """Write the payloads of ``thin_many`` to ``out`` from byte ``at`` on, with room for heads.
 
-        Returns (``out``, which may have been enlarged; the end position; the size of each with its
-        head).
+        Returns (``out``, which may have been enlarged; the end position; the size of each entry,
+        head included).
         """
         part, entries = table[first:last], self._entries[first:last]
         notes = self._notes[: last - first]
         thin, held, view, stop = memoryview(self._thin), memoryview(buffer), memoryview(out), at
         begins = entries["framed_at"] if not self._reading & KEEPS_PREFIX else part["position"]
         heads = np.diff(notes[:, kernels.HEAD], prepend=0)
-        # If all messages stay unmoved, the compressed payload is copied.
+        # If all messages are kept at their positions, the compressed payload is copied.
         thinned = notes[:, kernels.END] - notes[:, kernels.START]
         same = (actions[first:last] == COPY) & (thinned == part["plain_end"] - part["plain_start"])
         behinds = part["position"] + part["size"]

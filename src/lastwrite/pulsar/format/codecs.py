@@ -7,8 +7,8 @@
 - SNAPPY: one raw block.
 
 A payload must decompress to exactly the number of bytes in its metadata; otherwise it is broken.
-That number may be false. So no buffer of that size is allocated before the codec's greatest ratio
-shows that the number is possible, and never one above the caller's limit.
+That number may be false. A buffer of that size is allocated only if the codec's greatest ratio
+permits the number and it is within the caller's limit.
 
 Source: docs/formats/pulsar-compaction.md, "Codecs"; Pulsar 4.2.4
 ``org.apache.pulsar.common.compression``.
@@ -29,7 +29,7 @@ from lastwrite.encoding.layout import Buffer
 from lastwrite.errors import CorruptLog, OutOfMemoryBudget, UnsupportedFormat
 
 _ZSTD_LEVEL = 3
-_ZSTD_WINDOW_BYTES = 8 << 20  # the most that a context may keep; level 3 uses 2 MiB
+_ZSTD_WINDOW_BYTES = 8 << 20  # largest accepted window; level 3 uses 2 MiB
 _FIRST_GUESS_BYTES = 64 * 1024
 _SLACK = 64
 _LIKELY_RATIO = 64
@@ -54,8 +54,7 @@ class PulsarCodec(IntEnum):
         """The codec with this number.
 
         Raises:
-            UnsupportedFormat: the number is not 0 to 4. The error has
-                ``at``.
+            UnsupportedFormat: the number is not 0 to 4. The error contains ``at``.
         """
         try:
             return cls(number)
@@ -82,13 +81,13 @@ class PulsarCodecs:
     def open_into(
         self, codec: PulsarCodec, data: Buffer, size: int, out: npt.NDArray[np.uint8] | memoryview
     ) -> bool:
-        """Decompress ``data`` to the front of ``out``; the result must have ``size`` bytes.
+        """Decompress ``data`` to the start of ``out``; the result must have ``size`` bytes.
 
-        Returns False if ``out`` is too small to find out whether ``size`` is true. The content of
+        Returns False if ``out`` is too small to check ``size``. The content of
         ``out`` is undefined after False and after an error.
 
         Raises:
-            CorruptLog: the data are broken or do not give ``size`` bytes. Positions are in
+            CorruptLog: the data are broken, or decompress to another size. Positions are bytes of
                 ``data``.
         """
         view = memoryview(data)
@@ -149,8 +148,8 @@ class PulsarCodecs:
         try:
             said = zstandard.frame_content_size(data)
         except zstandard.ZstdError:
-            said = -1  # the stream below reports what is wrong
-        if said not in (-1, size):  # a partial read would not notice it
+            said = -1  # the stream below raises the error
+        if said not in (-1, size):  # a partial read would not detect this
             raise CorruptLog(f"zstd data state {said} bytes, and the metadata {size}", 0)
         if said > 0 and size <= min(len(out), max(_FIRST_GUESS_BYTES, _LIKELY_RATIO * len(data))):
             try:
@@ -158,7 +157,7 @@ class PulsarCodecs:
                 return True
             except zstandard.ZstdError as error:
                 raise CorruptLog(f"broken zstd data: {error}", 0) from None
-        # A stream writes at most the given buffer, even if its frame states another size.
+        # A stream fills at most the given buffer, even if the frame states a larger size.
         try:
             with self._zstd_opener.stream_reader(data) as stream:
                 room = memoryview(out)[: min(size, len(out))]
@@ -175,7 +174,7 @@ class PulsarCodecs:
             return False
         if held != size or more:
             raise CorruptLog(f"zstd data hold {'more' if more else held} bytes, not {size}", 0)
-        # The stream does not report whether the frame ends. Clients refuse a frame that does not.
+        # The stream does not detect a frame without an end, which clients refuse.
         whole = self._zstd_opener.decompressobj()
         if size and not (whole.decompress(data) and whole.eof):
             raise CorruptLog("zstd data end inside their frame", len(data))

@@ -1,12 +1,13 @@
 """An entry of a compacted ledger: the id of the original entry, and that entry.
 
 ``u32 id length, MessageIdData, u32 body length, body``. The body is a framed entry (``entry.py``),
-copied or rebuilt. Its id has no batch index. ``0000000f 080a 1004 18ffffffffffffffffff01 0000004e
-0e01…`` was entry 4 of ledger 10 of a topic without partitions. The lengths add up exactly.
+copied or rebuilt. Its id has no batch index. For example, ``0000000f 080a 1004
+18ffffffffffffffffff01 0000004e 0e01…`` is the record of entry 4 of ledger 10 in a topic without
+partitions. The lengths must fill the record exactly.
 
-The first bytes distinguish it from a raw entry. Raw entries begin with ``0e01`` or ``0e02``; those
-of very old producers begin with the length of their metadata, whose first field is a name (tag
-``0a``). A MessageIdData begins with its ledger (tag ``08``).
+The first bytes distinguish it from a raw entry. Raw entries begin with ``0e01`` or ``0e02``. Raw
+entries of very old producers begin with the length of their metadata, whose first field is a name
+(tag ``0a``). A MessageIdData begins with its ledger (tag ``08``).
 
 Source: Pulsar 4.2.4 ``RawMessageImpl``, ``AbstractTwoPhaseCompactor``; docs/formats/pulsar.md,
 "Compacted ledger".
@@ -66,13 +67,13 @@ class MessageId(ProtoMessage):
 def is_record(data: Buffer) -> bool:
     """Whether the bytes are a record of a compacted ledger and not a raw entry.
 
-    Both may be damaged.
+    The bytes may be damaged.
     """
     return len(data) > 4 and data[4] == _LEDGER_TAG and data[0] != _FRAME_MARK
 
 
 def encode_record(position: Position, partition: int | None, body: bytes) -> bytes:
-    """The record of the entry ``body`` from ``position``.
+    """The record of the framed entry ``body``, whose original position was ``position``.
 
     A broker writes -1 as the partition of a topic without partitions. None omits the partition.
     """

@@ -1,24 +1,23 @@
-"""An entry of a ledger, field by field: what one producer sent in one piece.
-
-The readable version of ``kernels``.
+"""An entry of a ledger, field by field: a message, a batch of messages, or a marker.
+``kernels`` reads the same bytes faster.
 
 The smallest case is one message: ``0e01``, CRC-32C, length of the metadata, metadata, payload.
-Then:
+Other entries:
 
 - A broker may put ``0e02``, a length and its own metadata in front; the checksum does not cover
   them. Entries of very old producers have no ``0e01`` and no checksum.
 - A *batch* states its number of messages in ``num_messages_in_batch``; 1 is a batch too. Its
   payload has ``u32 length, SingleMessageMetadata, value`` for each message and is compressed as a
-  whole. The key in the metadata of a batch is only its first message's.
+  whole. The key in a batch's metadata belongs to its first message.
 - An *encrypted* payload cannot be read: single or batch, it is one record with one key.
 - A *marker* is not a message.
 - Compaction keeps the indexes of a batch. A removed message becomes a placeholder, ``00000004
   18002001``, and ``compacted_batch_indexes`` lists the kept ones. Upstream describes a denser
-  layout without placeholders. It is read here, but no writer of it is known.
+  layout without placeholders. Lastwrite reads that layout, but no program is known to write it.
 
 Decoding is as strict as a broker: a required field that is missing or a length that does not add up
 is an error. Rebuilding a batch never encodes its metadata from decoded fields. Two fields are
-removed and inserted at their places, so unknown fields stay byte for byte.
+replaced in the encoded bytes, so unknown fields stay byte for byte.
 
 Source: Pulsar 4.2.4 ``Commands``, ``RawBatchConverter``, ``MessageMetadata`` in PulsarApi.proto;
 docs/formats/pulsar.md, "Entry"; docs/formats/pulsar-compaction.md, "Batches" and "Order, keys,
@@ -55,19 +54,19 @@ from lastwrite.pulsar.format.protobuf import (
 MAGIC_CHECKSUM = b"\x0e\x01"
 MAGIC_BROKER = b"\x0e\x02"
 
-# Field numbers that rebuilding changes.
+# Numbers of the fields that a rebuild replaces.
 UNCOMPRESSED_SIZE = 9
 COMPACTED_BATCH_INDEXES = 31
 
 PLACEHOLDER = bytes.fromhex("0000000418002001")
-SMALLEST_MESSAGE_BYTES = 4 + 2  # in a batch: a length, and payload_size
-MOST_DENSE = 1 << 14  # most indexes of a batch that has only its kept messages
+SMALLEST_MESSAGE_BYTES = 4 + 2  # a message in a batch has at least a length and payload_size
+MOST_DENSE = 1 << 14  # limit of num_messages_in_batch in the layout without placeholders
 
-# marker_type
+# values of marker_type
 TXN_COMMIT = 21
 TXN_ABORT = 22
 
-DEFAULT_LIMIT_BYTES = 64 << 20  # of a decompressed payload
+DEFAULT_LIMIT_BYTES = 64 << 20  # largest decompressed payload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,18 +103,18 @@ class Metadata(ProtoMessage):
 
     # fmt: off
     producer_name:             Annotated[str, ProtoField(1, STRING, required=True)]
-    # in a batch: its first message's
+    # in a batch: the first message's sequence id
     sequence_id:               Annotated[int, ProtoField(2, UINT64, required=True)]
     # ms, by the producer's clock
     publish_time:              Annotated[int, ProtoField(3, UINT64, required=True)]
     property_fields:           Annotated[tuple[bytes, ...], ProtoField(4, BYTES, repeated=True)] = ()
     replicated_from:           Annotated[str | None, ProtoField(5, STRING)] = None
-    # text; bytes are sent as Base64
+    # text; a binary key is sent as Base64
     partition_key:             Annotated[bytes | None, ProtoField(6, BYTES)] = None
     replicate_to:              Annotated[tuple[str, ...], ProtoField(7, STRING, repeated=True)] = ()
-    compression:               Annotated[int | None, ProtoField(8, INT32)] = None  # see Codec
+    compression:               Annotated[int | None, ProtoField(8, INT32)] = None  # see PulsarCodec
     uncompressed_size:         Annotated[int | None, ProtoField(9, UINT32)] = None
-    # makes the entry a batch
+    # present only in a batch
     num_messages_in_batch:     Annotated[int | None, ProtoField(11, INT32)] = None
     event_time:                Annotated[int | None, ProtoField(12, UINT64)] = None
     encryption_keys:           Annotated[tuple[bytes, ...], ProtoField(13, BYTES, repeated=True)] = ()
@@ -125,14 +124,14 @@ class Metadata(ProtoMessage):
     partition_key_b64_encoded: Annotated[bool | None, ProtoField(17, BOOL)] = None
     ordering_key:              Annotated[bytes | None, ProtoField(18, BYTES)] = None
     deliver_at_time:           Annotated[int | None, ProtoField(19, INT64)] = None
-    # makes the entry a marker
+    # present only in a marker
     marker_type:               Annotated[int | None, ProtoField(20, INT32)] = None
     txnid_least_bits:          Annotated[int | None, ProtoField(22, UINT64)] = None
     txnid_most_bits:           Annotated[int | None, ProtoField(23, UINT64)] = None
-    # in a batch: its last message's
+    # in a batch: the last message's sequence id
     highest_sequence_id:       Annotated[int | None, ProtoField(24, UINT64)] = None
     null_value:                Annotated[bool | None, ProtoField(25, BOOL)] = None
-    # of a chunked message
+    # shared by all chunks of a message
     uuid:                      Annotated[str | None, ProtoField(26, STRING)] = None
     num_chunks_from_msg:       Annotated[int | None, ProtoField(27, INT32)] = None
     total_chunk_msg_size:      Annotated[int | None, ProtoField(28, INT32)] = None
@@ -146,7 +145,7 @@ class Metadata(ProtoMessage):
     def properties(self) -> tuple[tuple[str, str], ...]:
         """Names and values in their order.
 
-        ``CorruptLog`` if one is broken, with a position in that property.
+        Raises ``CorruptLog`` if a property is broken. The position is a byte of that property.
         """
         return decode_properties(self.property_fields)
 
@@ -215,8 +214,8 @@ class Entry:
     def broker(self) -> BrokerMetadata | None:
         """The broker's metadata. None if there are none, or if they cannot be read.
 
-        Neither a compactor nor the checksum uses them, so broken ones do not make the entry
-        damaged.
+        Neither a compactor nor the checksum uses them. Broken broker metadata therefore do not make
+        the entry damaged.
         """
         try:
             return BrokerMetadata.decode(self.prefix, 6) if self.prefix else None
@@ -237,7 +236,7 @@ class Entry:
 
     @property
     def is_readable_batch(self) -> bool:
-        """Whether compaction reads its messages one by one."""
+        """Whether compaction reads the batch's messages one by one."""
         return self.is_batch and not self.is_encrypted and not self.is_marker
 
     @property
@@ -279,7 +278,7 @@ class PulsarMessage:
 def decode_properties(encoded: Sequence[bytes]) -> tuple[tuple[str, str], ...]:
     """The names and values of KeyValue messages, in their order.
 
-    ``CorruptLog`` if one is broken.
+    Raises ``CorruptLog`` if one is broken.
     """
     pairs = (KeyValue.decode(item) for item in encoded)
     return tuple((pair.key, pair.value) for pair in pairs)
@@ -340,16 +339,14 @@ def _length(raw: bytes, at: int, what: str) -> int:
 
 def messages_of(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> list[PulsarMessage]:
     """The messages of an entry, placeholders included.
-
-    A marker has none, a single or an encrypted entry one, and a batch its own number.
-
-    Placeholders are included. The value of an encrypted entry is its stored payload, and its key is
+    A marker has no messages, a single or an encrypted entry has one, and a batch has as many as it
+    states. The value of an encrypted entry is its stored payload, and its key is
     from the metadata. A chunked message is compressed as a whole, so join its chunks first.
 
     Raises:
-        CorruptLog: the payload does not decompress to the stated size, or has another number of
-            messages. Positions are bytes of the decompressed payload. A compactor keeps such a
-            batch whole.
+        CorruptLog: the payload does not decompress to the stated size, or does not have the stated
+            number of messages. Positions are bytes of the decompressed payload. A compactor keeps
+            such a batch whole.
         UnsupportedFormat: an unknown codec.
         OutOfMemoryBudget: the payload decompresses to more than ``limit_bytes``.
     """
@@ -404,12 +401,11 @@ def batch_parts(meta: Metadata, plain: bytes) -> list[tuple[int, SingleMetadata,
 
     Raises:
         CorruptLog: more or fewer messages than stated, or bytes after them. In the denser layout
-            also
-            indexes that do not rise, or a batch of more messages than any that is read.
+            also indexes that do not ascend, or too many messages.
     """
     count = meta.num_messages_in_batch or 0
     kept = meta.compacted_batch_indexes
-    # Checked before a list of that size is made. Each message takes a few bytes.
+    # Check the count before allocating a list of that size: each message has a minimum size.
     most = len(plain) // SMALLEST_MESSAGE_BYTES
     if not 0 <= count <= (max(most, MOST_DENSE) if kept else most) or len(kept) > min(count, most):
         raise CorruptLog(
@@ -542,9 +538,9 @@ def rebatched(
 ) -> bytes | None:
     """The framed entry of a readable batch with only the messages whose index satisfies ``keeps``.
 
-    Returns None if no message is kept. Every index stays: a removed message becomes a placeholder,
-    and placeholders remain. The broker's prefix stays. Errors as ``messages_of``; the caller keeps
-    an unreadable batch unchanged.
+    Returns None if no message is kept. Indexes do not change: a removed message becomes a
+    placeholder, and existing placeholders remain. The broker's prefix stays. Errors as
+    ``messages_of``; the caller keeps an unreadable batch unchanged.
     """
     parts = batch_parts(entry.metadata, plain_payload(entry, limit_bytes))
     held = {

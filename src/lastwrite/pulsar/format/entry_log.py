@@ -1,26 +1,26 @@
 """A bookie's entry log: the entries of all its ledgers in order of arrival.
 
-Also its journal, which gets them first.
+Also the bookie's journal, to which entries are written first.
 
 A log begins with 1024 bytes: ``BKLO``, a version, the position of the map of its ledgers (0 if the
-log was not closed for its size) and their number. Then records: ``i32 size``, and so many bytes.
-These are ledger, entry, the last entry confirmed when this one was written, the bytes of the ledger
-up to it, a digest of these four and the payload, and the payload. For example ``00000044 …0a …00
-…ffff …20 705f6c99 0e01…`` is entry 0 of ledger 10 with CRC-32C. Then:
+log was not closed for its size) and their number. Records follow: ``i32 size``, then ``size``
+bytes. These are ledger, entry, the last entry confirmed when this one was written, the payload
+bytes of the ledger up to this entry, a digest of these four and the payload, and the payload. For
+example ``00000044 …0a …00 …ffff …20 705f6c99 0e01…`` is entry 0 of ledger 10 with CRC-32C. Details:
 
-- The record does not name its digest; the ledger's metadata do. Without metadata both are tried,
-  CRC-32C first. A wrong one matches by chance once in 4 billion records.
+- The ledger's metadata state the kind of digest; the record does not. Without metadata, CRC-32C is
+  tried, then CRC-32. The wrong kind matches by chance in one of 4 billion records.
 - Records of a negative ledger or entry are the bookie's own: the map, or padding of the direct I/O
   writer.
 - Between records there may be padding: a size of 0 or below. ``f0`` bytes fill up to the next
   multiple of 4096; zeros to the end mean that nothing was written there. After any other gap a
   record counts only if its digest matches.
-- A bookie that is killed leaves a torn record at the end. Replication and garbage collection can
-  leave an entry several times, with equal ids and equal payloads. Deleted ledgers remain until
-  garbage collection.
+- A killed bookie leaves a torn record at the end. Replication and garbage collection can store an
+  entry several times, with equal ids and equal payloads. Deleted ledgers remain until garbage
+  collection.
 
-The next log already exists, with 0 bytes. A journal (``BKLG``, records from byte 512) has the same
-bytes after each size, the size -256 for padding, and zeros after the last record.
+A bookie creates the next log in advance, with 0 bytes. A journal (``BKLG``, records from byte 512)
+has the same bytes after each size, the size -256 for padding, and zeros after the last record.
 
 Source: BookKeeper 4.17.3 ``DefaultEntryLogger``, ``LogReaderScan``, ``DigestManager``, ``Journal``;
 docs/formats/pulsar.md, "Entry log".
@@ -47,7 +47,7 @@ HEADER_BYTES = 1024
 JOURNAL_HEADER_BYTES = 512
 ALIGNMENT = 4096
 PADDING_BYTE = 0xF0
-JOURNAL_PADDING = -0x100  # in place of a size
+JOURNAL_PADDING = -0x100  # the size field of padding in a journal
 
 MAP_LEDGER = -1
 MAP_ENTRY = -2
@@ -65,13 +65,13 @@ class LogHeader(NamedTuple):
     # fmt: off
     magic:   Annotated[int, At(0,  U32)]
     version: Annotated[int, At(4,  I32)]
-    map_at:  Annotated[int, At(8,  I64)]  # 0 if there is none
-    ledgers: Annotated[int, At(16, I32)]  # in the map
+    map_at:  Annotated[int, At(8,  I64)]  # byte of the ledger map; 0 if there is none
+    ledgers: Annotated[int, At(16, I32)]  # number of ledgers in the map
     # fmt: on
 
 
 class EntryRecordHead(NamedTuple):
-    """The bytes after a record's size that the digest covers, besides the payload."""
+    """The fields between a record's size and its digest. The digest covers them and the payload."""
 
     # fmt: off
     ledger:         Annotated[int, At(0,  I64)]
@@ -89,12 +89,12 @@ RECORD_HEAD = layout(EntryRecordHead, byte_order=">", size=32)
 class LogRecord(NamedTuple):
     """An entry of a log. Its payload is the ``size`` bytes at ``at``."""
 
-    record_at: int  # of the record's size
+    record_at: int  # byte of the record's size field
     ledger: int
     entry: int
     last_confirmed: int
     length: int
-    # the one that matches; None if no digest was given and neither CRC matches
+    # the kind that matches; None if the kind was not given and neither CRC matches
     digest: Digest | None
     at: int
     size: int
@@ -127,8 +127,8 @@ def walk_entry_log(
 ) -> Iterator[LogRecord]:
     """The entries of a log in the order of writing. A log of 0 bytes has none.
 
-    ``digests`` has the digest of each ledger with known metadata. ``passwords`` has those of
-    ledgers with HMAC.
+    ``digests`` has the kind of digest of each ledger with known metadata. ``passwords`` has the
+    password of each ledger with HMAC digests.
 
     Raises:
         TruncatedLog, CorruptLog, UnsupportedFormat: as ``decode_header``.
@@ -158,11 +158,11 @@ def walk_entry_log(
 
 
 def _behind_padding(data: Buffer, at: int, end: int, behind_gap: bool) -> tuple[int, bool]:
-    """The position of the next possible record, and whether a record there must prove itself."""
+    """The position of the next possible record, and whether its digest must match."""
     if int(data[at]) == PADDING_BYTE:
         return min(end, at + ALIGNMENT - at % ALIGNMENT), behind_gap
     if not any(bytes(data[at : min(end, at + ALIGNMENT)])) and end - at > ALIGNMENT:
-        return at + ALIGNMENT - 3, True  # a record's size may begin with zeros
+        return at + ALIGNMENT - 3, True  # the next record's size may begin with zeros
     return at + 1, True
 
 
@@ -186,7 +186,7 @@ def _is_record(
 def _record(
     data: Buffer, at: int, size: int, digests: Mapping[int, Digest], passwords: Mapping[int, bytes]
 ) -> LogRecord | None:
-    """The record whose size is at ``at``, or None for the bookie's own.
+    """The record whose size is at ``at``, or None for a record of the bookie itself.
 
     The caller has checked the length.
     """
@@ -209,9 +209,8 @@ def _record(
 
 
 def _holds(digest: Digest, body: bytes, password: bytes) -> bool:
-    """Whether the digest in a record's body matches the rest.
-
-    The body has at least its head.
+    """Whether the digest in a record's body matches its head and payload.
+    The body has at least a complete head.
     """
     size = DIGEST_BYTES[digest]
     head, stored, payload = body[:32], body[32 : 32 + size], body[32 + size :]
@@ -230,8 +229,7 @@ def digest_of(digest: Digest, head: bytes, payload: bytes, password: bytes = b""
 
 
 def decode_map(data: Buffer) -> dict[int, int]:
-    """Bytes by ledger, record sizes included, from a log that was closed for its size.
-
+    """The bytes of each ledger, size fields included, from the map of a closed log.
     Empty without a map.
 
     Raises:

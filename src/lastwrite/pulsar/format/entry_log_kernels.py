@@ -2,7 +2,7 @@
 
 An entry log mixes all ledgers of all topics. Only the first 16 bytes of a record are read unless
 its ledger is wanted. ``tests/unit/test_pulsar_entry_log_kernels.py`` compares the kernels with the
-slow reader in ``entry_log``, which has the table:
+slow reader in ``entry_log``. The layout of a record:
 
     0 size i32 · then: 0 ledger i64 · 8 entry i64 · 16 last add confirmed i64 · 24 length i64 · 32
     digest · payload
@@ -33,9 +33,9 @@ STORED = np.dtype(
     [
         ("ledger", np.int64),
         ("entry", np.int64),
-        ("confirmed", np.int64),  # last entry known to be safe when this one was written; -1: none
+        ("confirmed", np.int64),  # last entry confirmed when this one was written; -1: none
         ("length", np.int64),  # payload bytes of the ledger, this entry included
-        ("at", np.int64),  # of the payload, in the file
+        ("at", np.int64),  # the payload's first byte in the file
         ("size", np.int64),
         ("digest", np.int64),  # which digest matched, see below
         ("file", np.int64),  # number that the caller assigns
@@ -52,19 +52,19 @@ AT_END = 0
 TABLE_FULL = 1  # continue from the returned position
 SCRATCH_FULL = 2  # the next record needs more scratch
 TORN = 3  # the size exceeds the file, or cannot be a record's
-WRITTEN_END = 4  # of a journal: nothing was written after it
+WRITTEN_END = 4  # in a journal: nothing was written after this position
 
 FRAME_BYTES = 12  # before an entry in a data object: its size and its id
 _HEAD_BYTES = 32  # bytes that a digest covers besides the payload
-# Ledger and entry. A bookie's own records may have no more than that; a smaller size is padding.
+# Bytes of ledger id and entry id. A bookie's own record may end there; a smaller size is padding.
 _SMALLEST_BYTES = 16
 _PADDING_BYTE = 0xF0  # written by the direct I/O writer, up to the next multiple of the alignment
 _ALIGNMENT = 4096
 _MOST_TO_PROVE = 64 << 20
-_PADDING_MARK = -256  # of a journal
+_PADDING_MARK = -256  # the size field of padding in a journal
 
 
-# Longer than other functions: a part of the loop would have as many parameters as the function.
+# Long, because a part of the loop would need as many parameters as the function.
 @njit(cache=True, nogil=True)
 def walk(data, at, must_prove, wanted, is_journal, table, scratch):
     """Find records of the ``wanted`` ledgers from byte ``at`` on, and fill ``table`` (STORED).
@@ -72,7 +72,7 @@ def walk(data, at, must_prove, wanted, is_journal, table, scratch):
     ``wanted`` must ascend.
 
     ``must_prove`` is true after a gap that no writer leaves on purpose. Four bytes that look like a
-    size are then a record only if a digest matches. It is false at the begin of a log. Returns the
+    size are then a record only if a digest matches. It is false at the start of a log. Returns the
     rows filled, the position reached, ``must_prove`` there, and why it stopped (see above).
     """
     rows = 0
@@ -140,7 +140,7 @@ def walk(data, at, must_prove, wanted, is_journal, table, scratch):
 def _digest(where, body, size, scratch):
     """The digest that matches, and the payload's position.
 
-    No record names its digest, so both are tried.
+    A record does not state its kind of digest, so both kinds are tried.
     """
     if size >= _HEAD_BYTES + 4:
         payload = size - _HEAD_BYTES - 4
@@ -160,8 +160,8 @@ def _digest(where, body, size, scratch):
 def frame(data, rows, places, out):
     """Write the entries of ``rows`` (STORED) from ``data`` to ``out`` in the form of a data object.
 
-    ``places`` has the position of each in ``out``: int32 size, int64 entry, bytes. The caller
-    ensures that they fit.
+    Each is written at its position in ``places``, as int32 size, int64 entry id and bytes. The
+    caller ensures that the entries fit.
     """
     where, target = address(data), address(out)
     for n in range(len(rows)):

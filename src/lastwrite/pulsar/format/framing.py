@@ -61,7 +61,7 @@ def framed_sizes(rows, tail_bytes, sizes):
 
 @njit(cache=True, nogil=True)
 def frame(data, rows, first, last, tail, entry_id, out, at):
-    """Frame ``rows[first:last]`` at ``out[at]``, numbered from ``entry_id``.
+    """Write ``rows[first:last]`` as framed entries from ``out[at]`` on, with ids from ``entry_id``.
 
     Returns the end position.
     """
@@ -90,7 +90,7 @@ def frame(data, rows, first, last, tail, entry_id, out, at):
 def renumber(data, at, end, shift):
     """Add ``shift`` to the entry ids in ``data[at:end]``.
 
-    Returns the count, or -1 if an entry is incomplete.
+    Returns the number of entries, or -1 if one is incomplete.
     """
     target = address(data)
     count = 0

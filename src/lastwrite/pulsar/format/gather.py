@@ -5,8 +5,8 @@ No Python statement runs per message.
 ``tests/unit/test_other_rows.py`` compares it with ``pulsar.format.entry``.
 
 The offset of a message is its entry's, so the messages of a batch share one. ``orders``
-distinguishes them: the entry's position in the file, then the message's index in the batch when it
-was sent.
+distinguishes them: the entry's position in the file, then the message's original index in the
+batch.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -50,7 +50,7 @@ from lastwrite.pulsar.format.kernels import (
 from lastwrite.pulsar.format.remedy import RESTORE
 
 CREATE_TIME = 0
-INDEX_BITS = 20  # of an order: the index in a batch
+INDEX_BITS = 20  # low bits of an order: the index in a batch
 IN_PARTS = -3  # the length of a value that is split over several entries
 NULL = -1
 
@@ -69,7 +69,7 @@ _REMEDIES = {
 _KINDS: dict[int, type[LogError]] = {_HUGE: OutOfMemoryBudget, _UNREADABLE: CorruptLog}
 _COLUMNS = 9
 _OFFSET, _TIME, _KEY_AT, _KEY, _VALUE_AT, _VALUE, _PROPERTIES_AT, _PROPERTIES, _AT = range(_COLUMNS)
-# Field tags, in a message's own metadata and in a batch.
+# Tags of the fields for a Base64 key, a null value and a property: in an entry, in a batch.
 _OF_ENTRY = np.array([136, 200, 34], np.int64)  # 17, 25, 4
 _OF_MEMBER = np.array([48, 72, 10], np.int64)  # 6, 9, 1
 
@@ -124,9 +124,9 @@ def gather(
     length.
 
     Args:
-        is_committed: leave out messages of aborted transactions, according to ``table``. raw_keys:
-            keep a key of bytes as the Base64 that was sent. shift: added to an origin in the
-            buffer, it gives the position in the file.
+        is_committed: skip messages of aborted transactions, which ``table`` marks.
+        raw_keys: return a binary key as the Base64 text that was sent.
+        shift: bytes to add to a position in the buffer to get the position in the file.
 
     Raises:
         CorruptLog: a batch cannot be read.
@@ -212,7 +212,7 @@ def _facts(data, at, end, tags):
     return is_b64, is_null, count
 
 
-# One function with a loop per batch: a part of the loop would have fifteen parameters.
+# Long, because a part of the loop would need fifteen parameters.
 @njit(cache=True, nogil=True)
 def _locate(
     joined,
@@ -264,7 +264,7 @@ def _locate(
             rows[_TIME, filled] = row.max_timestamp
             rows[_KEY_AT, filled] = base + entry.key_at
             rows[_KEY, filled] = entry.key_length
-            # Inverted, to mark the metadata of an entry.
+            # Inverted, to mark that the properties are in an entry's metadata.
             rows[_PROPERTIES_AT, filled] = ~begin
             rows[_PROPERTIES, filled] = count
             rows[_AT, filled] = row.origin

@@ -77,27 +77,27 @@ from lastwrite.model.columns import (
     UInt64Array,
 )
 
-# The facts about each entry that ``split`` finds beyond a batch's columns. ``…_at`` is a position
-# in the chunk's buffer.
+# Facts about each entry that ``split`` finds, besides the columns of ``BatchTable``. ``…_at`` is a
+# position in the chunk's buffer.
 ENTRY = np.dtype(
     [
         (name, np.int64)
         for name in (
-            "kind",  # below
-            "marks",  # the bits below
+            "kind",  # MARKER, SINGLE, BATCH or WHOLE
+            "marks",  # bits from IS_PART to IS_DROPPED
             "framed_at",  # after the broker's metadata
             "metadata_at",
             "payload_at",  # after the metadata
-            "key_at",  # of a single message; in an encrypted batch its first message's
+            "key_at",  # key of a single message, or of an encrypted batch's first message
             "key_length",  # -1: none
-            "value_length",  # of a single message, by the rule that makes it a tombstone
+            "value_length",  # value length of a single message; 0 makes it a tombstone
             "event_time",
             "messages",  # num_messages_in_batch, or 1 if absent
             "kept",  # number of compacted_batch_indexes
-            "kept_at",  # the first of them, at its tag
+            "kept_at",  # tag of the first compacted_batch_index
             "plain_size",  # uncompressed_size, or -1 if absent
             "marker",  # marker_type, or -1
-            "uuid_at",  # of a chunked message
+            "uuid_at",  # uuid of a chunked message
             "uuid_length",  # -1: none
         )
     ]
@@ -121,14 +121,14 @@ class KeyedRecords(NamedTuple):
     """The tables that ``walk`` fills, with a row for each record that competes for its key."""
 
     entries: UInt64Array
-    places: Int64Array  # no rows if not needed
+    places: Int64Array  # position and length of each key; no rows if not needed
 
 
 class EntryActions(NamedTuple):
     """The actions for the entries and records of a chunk."""
 
-    actions: ByteArray  # per entry
-    keep: ByteArray  # per record
+    actions: ByteArray  # one byte per entry
+    keep: ByteArray  # one byte per record
     keeps_prefix: bool  # broker metadata are kept
 
 
@@ -146,14 +146,14 @@ class RebuildProgress(NamedTuple):
     """The progress of a rebuild."""
 
     entries: int
-    keep_at: int  # in ``EntryActions.keep``
-    at: int  # in the output
+    keep_at: int  # index into ``EntryActions.keep``
+    at: int  # byte of the output
     rows: int
 
 
 # Kinds of entries.
 MARKER = 0  # from the broker, not a message
-SINGLE = 1  # judged as one record: a message, a chunk of one, or an encrypted batch
+SINGLE = 1  # one record: a message, a chunk, or an encrypted batch
 BATCH = 2  # a batch with readable messages
 WHOLE = 3  # an unreadable batch, which is kept whole
 
@@ -169,7 +169,7 @@ IS_CHUNKED = 128  # a chunk of a message of several chunks
 IS_DROPPED = 256  # not needed: all its records are dropped
 
 # Ways to read entries, as bits (``Policy.reading``).
-# As release 4.2.4: each chunk competes, and only the length decides whether a value is empty.
+# As Pulsar 4.2.4: each chunk competes, and only the length decides whether a value is empty.
 LIKE_BROKER = 1
 KEEPS_PREFIX = 2  # broker metadata are kept before an entry
 TELLS_GROUPS = 4  # a record's version identifies the chunked message that it belongs to
@@ -195,10 +195,10 @@ PACKED = 15
 
 BLOCK_HEADER_BYTES = 128
 ENTRY_HEADER_BYTES = 12
-SMALLEST_MESSAGE = 6  # the length, and a payload_size
+SMALLEST_MESSAGE = 6  # a length and a payload_size
 PLACEHOLDER_BYTES = 8
-MOST_DENSE = 1 << 14  # most indexes of a batch that has only its kept messages
-TRANSACTION_BITS = 48  # of a transaction's own number; the coordinator's number is above
+MOST_DENSE = 1 << 14  # limit of num_messages_in_batch in the layout without placeholders
+TRANSACTION_BITS = 48  # low bits of a transaction id: its number; the coordinator's number is above
 
 _MAGIC = 0xFBDBABCB
 _PADDING = np.array([0xFE, 0xDC, 0xDE, 0xAD], dtype=np.uint8)
@@ -232,7 +232,7 @@ def _long_varint(data, at, end):
 def _varint(data, at, end):
     """The varint at ``at`` as an int64, and its end.
 
-    Those of one byte, nearly all, need no loop.
+    Nearly all varints have one byte, which needs no loop.
     """
     if at < end:
         byte = np.int64(load8(data, at))
@@ -435,7 +435,7 @@ def _message_id(data, at, end):
 def _between(buffer, data, at, end, is_first, expected):
     """Skip one block header or run of padding, whose first byte is 80 or above.
 
-    ``is_first`` is true at the begin of a chunk, where padding may have begun earlier. Returns
+    ``is_first`` is true at the start of a chunk, where padding may have begun earlier. Returns
     (code, position after it, expected entry id, bytes needed).
     """
     byte = load8(data, at)
@@ -462,10 +462,10 @@ def _between(buffer, data, at, end, is_first, expected):
 
 
 # One pass over an entry's frame from front to back, checking every length before the next read.
-# Smaller functions would have to pass all of its state.
+# Smaller functions would need all of its state as parameters.
 @njit(cache=True, nogil=True)
 def split(buffer, start, end, table, entries, lowest_offset, limit, reading):
-    """Cut ``buffer[start:end]`` into whole entries, one row of ``table`` and ``entries`` each.
+    """Split ``buffer[start:end]`` into complete entries, a row of each table per entry.
 
     ``lowest_offset`` is the lowest offset that the first entry may have; for raw entries its upper
     half is the ledger. Offsets rise, for raw entries by 1. ``limit`` is the
@@ -561,7 +561,7 @@ def split(buffer, start, end, table, entries, lowest_offset, limit, reading):
         row.origin_size = stop - at
         row.base_offset = base
         row.next_offset = base + 1
-        row.horizon = 0  # a delete acts at once
+        row.horizon = 0  # a tombstone may be removed at once
         row.flags = (
             IS_TRANSACTIONAL if entry.marks & HAS_TRANSACTION and entry.kind != MARKER else 0
         )
@@ -708,7 +708,7 @@ def _next_index(data, at, end, packed_end):
 def _is_dense(plain, at, end, data, entry):
     """Whether the payload ``plain[at:end]`` contains only the kept messages, with rising indexes.
 
-    A payload with as many messages as the batch never counts as one.
+    A payload with all messages of the batch does not count.
     """
     if entry.kept == 0 or entry.kept == entry.messages:
         return False
@@ -737,7 +737,7 @@ def _group(data, entry, secret):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _version(event_time, is_single, is_tombstone):
-    """See ``PulsarFormat.add_versions``."""
+    """The version of a message: see ``PulsarFormat.add_versions``."""
     held = min(max(event_time, np.int64(0)), np.int64(MOST_TIME))
     return np.uint64(
         held << TIME_SHIFT | (IS_SINGLE if is_single else 0) | (IS_DELETE if is_tombstone else 0)
@@ -755,16 +755,17 @@ def _enter(found, keys, filled, plain, key_at, key_length, secret, ordinal):
         keys[filled, 1] = key_length
 
 
-# One function of 80 lines: a part of the loop would have fifteen parameters.
+# Long, because a part of the loop would need fifteen parameters.
 @njit(cache=True, nogil=True)
 def walk(run, chunk, reading, secret, ordinal, states, keyed, filled):
     """Visit every record of the run's entries, whose keys or messages are in ``run.plain``.
 
     Writes a state byte per record from ``states[0]`` on. For each record that competes for its key
-    it writes a row of ``keyed.entries`` from ``filled`` on. A row has the first lane; the high half
-    of the second lane with the ordinal; and, if rows have a third word, the version. If
-    ``keyed.places`` has rows, they get the key's position in ``run.plain`` and its length. A batch
-    whose messages contradict its metadata becomes WHOLE. Returns the number of filled rows.
+    it writes a row of ``keyed.entries`` from ``filled`` on. A row has the first word of the key's
+    fingerprint; the high half of the second word with the ordinal; and, if rows have a third word,
+    the version. If ``keyed.places`` has rows, they get the key's position in ``run.plain`` and its
+    length. A batch whose messages do not match its metadata becomes WHOLE. Returns the number of
+    filled rows.
     """
     seen = 0
     first, last, plain = run
@@ -818,7 +819,7 @@ def walk(run, chunk, reading, secret, ordinal, states, keyed, filled):
                 at = np.int64(-1)
                 break
             if is_out:
-                # Their number is not stored. It counts as a record that was superseded long ago.
+                # The number of placeholders is not stored. Each counts as a superseded record.
                 states[seen] = SHADOWED
             elif key_length < 0:
                 states[seen] = KEYLESS
@@ -880,7 +881,8 @@ def thin(plain, end, data, row, entry, keep, out, indexes):
     addresses. ``keep`` has a byte for each record that is present. ``indexes`` receives the batch
     indexes of the kept messages. ``out`` must have ``thin_room`` bytes.
 
-    Returns (bytes written, or -1 if the batch contradicts itself; number of kept messages).
+    Returns (bytes written, or -1 if the messages do not match the metadata; number of kept
+    messages).
     """
     bad = np.int64(-1)
     at = np.int64(0)
@@ -956,8 +958,8 @@ def put_head(data, row, entry, size, kept, keeps_prefix, out, at):
     """Write the part of an entry before its payload, without the checksum.
 
     The metadata get the indexes of the kept messages and ``size``, the size of the decompressed
-    payload. All other fields are copied. Addresses as in ``thin``. Returns (start of the frame,
-    position after the head). Source: docs/formats/pulsar-compaction.md, "Batches".
+    payload. All other fields are copied. ``data`` and ``out`` are addresses. Returns (start of the
+    frame, position after the head). Source: docs/formats/pulsar-compaction.md, "Batches".
     """
     if keeps_prefix:
         copy_bytes(out, at, data, row.position, entry.framed_at - row.position)
@@ -1032,7 +1034,7 @@ def _put_batch(chunk, orders, scratch, b, keep_at, out, at):
     A compressed batch is written only if all messages stay.
 
     Returns (position after it, number of kept messages, code). PACKED: it must be decompressed or
-    compressed elsewhere. CHANGED: it contradicts itself.
+    compressed elsewhere. CHANGED: its messages do not match its metadata.
     """
     row = chunk.table[b]
     entry = chunk.entries[b]
@@ -1123,10 +1125,10 @@ def rebuild(chunk, orders, scratch, done, out, rows):
     return RebuildProgress(b, keep_at, at, filled), OK
 
 
-# Columns of the notes of ``thin_many`` on a batch.
-HEAD = 0  # end of its head, in ``heads``
-FRAME = 1  # start of its frame, in ``heads``
-START = 2  # of its messages, in ``thinned``
+# Columns of ``Scratch.notes``, which ``thin_many`` fills for each batch.
+HEAD = 0  # end of the entry's head in ``heads``
+FRAME = 1  # start of the entry's frame in ``heads``
+START = 2  # start of the batch's messages in ``thinned``
 END = 3
 KEPT = 4
 THINNED = 5  # number of columns
@@ -1137,9 +1139,9 @@ def thin_many(chunk, orders, scratch, first, last, keep_at):
     """Write the kept messages of the batches ``first`` to ``last`` to ``scratch.thinned``.
 
     The batches are decompressed in ``scratch.plain``. The head of each payload is written to
-    ``scratch.heads``, and a row per batch to ``scratch.notes``. A batch that contradicts itself
-    becomes WHOLE if it is to be copied; otherwise the loop ends before it. Returns (end of the
-    batches done, keep_at, code).
+    ``scratch.heads``, and a row per batch to ``scratch.notes``. A batch whose messages do not match
+    its metadata becomes WHOLE if it is to be copied; otherwise the loop ends before it. Returns
+    (end of the batches done, keep_at, code).
     """
     buffer, table, entries = chunk
     actions, keep, keeps_prefix = orders
@@ -1234,8 +1236,8 @@ def packed_end(table, entries, first, actions):
 def rooms(table, entries, first, last, enough):
     """The scratch needed to thin the batches of ``table[first:last]`` together.
 
-    Returns (end of the batches that ``enough`` bytes suffice for, payloads, heads, records of the
-    largest). ``plain_start`` and ``plain_end`` must be set.
+    Returns (end of the batches that need at most ``enough`` bytes, bytes of payloads, bytes of
+    heads, records of the largest batch). ``plain_start`` and ``plain_end`` must be set.
     """
     payloads = np.int64(0)
     heads = np.int64(0)
@@ -1256,7 +1258,7 @@ def rooms(table, entries, first, last, enough):
 
 @njit(cache=True, nogil=True)
 def rebuilt_size(table, entries, count):
-    """The bytes that the first ``count`` entries need once rebuilt, without batches that grow."""
+    """The bytes that the first ``count`` entries need after the rebuild, if no batch grows."""
     size = np.int64(0)
     for b in range(count):
         size += table[b].size

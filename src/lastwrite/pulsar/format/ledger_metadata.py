@@ -53,7 +53,7 @@ class Digest(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ensemble(ProtoMessage):
-    """Segment: the bookies that store the entries from ``first_entry`` on."""
+    """BookKeeper's Segment: the bookies that store the entries from ``first_entry`` on."""
 
     bookies: Annotated[tuple[str, ...], ProtoField(1, STRING, repeated=True)] = ()
     first_entry: Annotated[int, ProtoField(2, INT64, required=True)]
@@ -72,7 +72,7 @@ class LedgerMetadata(ProtoMessage):
     """LedgerMetadataFormat."""
 
     # fmt: off
-    # bookies that store an entry
+    # number of bookies that store each entry
     quorum:        Annotated[int, ProtoField(1, INT32, required=True)]
     ensemble:      Annotated[int, ProtoField(2, INT32, required=True)]
     # bytes of all entries, set once the ledger is closed
@@ -110,9 +110,8 @@ class LedgerMetadata(ProtoMessage):
         """Decode a node of the metadata store, version 2 or 3.
 
         Raises:
-            CorruptLog: the beginning is not BookKeeper's, the length differs from the bytes that
-                follow, or
-                the message is broken.
+            CorruptLog: the first line is not BookKeeper's, the length is wrong, or the message is
+                broken.
             UnsupportedFormat: version 1, which releases before 4.2 wrote.
         """
         line, _, rest = data.partition(b"\n")
@@ -166,7 +165,7 @@ _NAMES = {
 
 
 def _of_text(text: str, begin: int) -> dict[str, Any]:
-    """The fields of a message in protobuf's text form. ``begin`` is its first byte, for errors."""
+    """The fields of a message in protobuf's text form. ``begin`` is its first byte in the node."""
     found: dict[str, Any] = {}
     ensembles: list[Ensemble] = []
     custom: list[CustomMetadata] = []
@@ -194,7 +193,7 @@ def _of_text(text: str, begin: int) -> dict[str, Any]:
 
 
 def _text_items(text: str, begin: int) -> list[tuple[str, Any]]:
-    """Names with their values: text, or, one level deep, a list of the same pairs."""
+    """Pairs of name and value. A value is text or, at the top level, a list of pairs of texts."""
     items: list[tuple[str, Any]] = []
     inner: list[tuple[str, str]] | None = None
     name = ""
@@ -230,7 +229,7 @@ def _text_number(value: str, begin: int) -> int:
 
 
 def _text_bytes(value: str) -> bytes:
-    """The bytes that a quoted text stands for. Escapes are bytes, mostly octal."""
+    """The bytes of a quoted text. Escapes are bytes, mostly octal."""
 
     def plain(found: re.Match[str]) -> str:
         code = found[1]

@@ -1,10 +1,11 @@
 """A managed ledger: the ledgers of a topic and the positions of its cursors.
 
-``/managed-ledgers/public/default/persistent/orders`` of the metadata store is a ManagedLedgerInfo:
-ledgers 10, 12 and 15, 15 open (no entries stated), 10 offloaded under a uuid.
-``…/orders/__compaction`` is a ManagedCursorInfo. While a broker serves the topic, it only names a
-ledger of its own (``cursors_ledger``), whose last entry, a PositionInfo, is valid instead. A cursor
-at 10:5 with property CompactedTopicLedger = 77 means: up to 10:5, read ledger 77.
+``/managed-ledgers/public/default/persistent/orders`` of the metadata store is a ManagedLedgerInfo,
+for example with ledgers 10, 12 and 15. Ledger 10 is offloaded under a uuid. Ledger 15 is open, so
+its number of entries is absent. ``…/orders/__compaction`` is a ManagedCursorInfo. While a broker
+serves the topic, the node only names the cursor's ledger (``cursors_ledger``). The last entry of
+that ledger, a PositionInfo, is valid instead. A cursor at 10:5 with property CompactedTopicLedger =
+77 means: up to 10:5, read ledger 77.
 
 Either node, and a PositionInfo, may be compressed: ``4778``, i32 length, a message with codec and
 size, then the compressed bytes.
@@ -40,7 +41,7 @@ from lastwrite.pulsar.format.protobuf import (
 )
 
 COMPRESSED = b"\x47\x78"
-_LIMIT_BYTES = 256 << 20  # of one node; a metadata store contains far less
+_LIMIT_BYTES = 256 << 20  # largest decompressed node; real nodes are far smaller
 _U64 = (1 << 64) - 1
 # A ledger's own metadata, as ``stats-internal --metadata`` prints them.
 _ENDED = re.compile(r"state=CLOSED, length=(?P<length>\d+), lastEntryId=(?P<last>-?\d+),")
@@ -169,7 +170,7 @@ class OffloadContext(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerInfo(ProtoMessage):
-    """One ledger of a topic. The open one has no entries, no size and no time."""
+    """One ledger of a topic. An open ledger has no entries, no size and no time."""
 
     # fmt: off
     ledger:     Annotated[int, ProtoField(1, INT64, required=True)]
@@ -187,7 +188,7 @@ class LedgerInfo(ProtoMessage):
 
     @property
     def offloaded_as(self) -> UUID | None:
-        """The uuid in the names of its objects. None if the ledger was not completely offloaded."""
+        """The uuid in the names of the ledger's objects. None without a complete offload."""
         return self.offload.uuid if self.offload is not None and self.offload.complete else None
 
 
@@ -208,7 +209,7 @@ class ManagedLedgerInfo(ProtoMessage):
 
     @property
     def in_order(self) -> ManagedLedgerInfo:
-        """The same with its ledgers sorted by id."""
+        """This info with its ledgers sorted by id."""
         return replace(self, ledgers=tuple(sorted(self.ledgers, key=lambda one: one.ledger)))
 
 
@@ -216,7 +217,8 @@ class ManagedLedgerInfo(ProtoMessage):
 class CursorInfo(ProtoMessage):
     """ManagedCursorInfo.
 
-    If ``cursors_ledger`` is -1, its other fields are valid, otherwise that ledger's last entry.
+    If ``cursors_ledger`` is -1, the other fields are valid. Otherwise the last entry of that ledger
+    is valid instead.
     """
 
     # fmt: off
@@ -244,7 +246,7 @@ class CursorInfo(ProtoMessage):
 
     @classmethod
     def decode_node(cls, data: bytes) -> CursorInfo:
-        """As ``ManagedLedgerInfo.decode_node``."""
+        """Decode a node of the metadata store. Errors as ``decode`` and ``unwrapped``."""
         return cls.decode(unwrapped(data))
 
 
@@ -273,7 +275,7 @@ class PositionInfo(ProtoMessage):
 
     @classmethod
     def decode_node(cls, data: bytes) -> PositionInfo:
-        """As ``ManagedLedgerInfo.decode_node``."""
+        """Decode an entry of a cursor's ledger. Errors as ``decode`` and ``unwrapped``."""
         return cls.decode(unwrapped(data))
 
 
@@ -295,23 +297,23 @@ class ExportedTopic:
     """The content of a topic's JSON export. A fact that the export lacks is None."""
 
     info: ManagedLedgerInfo
-    horizon: Position | None = None  # of the cursor __compaction
+    horizon: Position | None = None  # mark-delete position of the cursor __compaction
     compacted_ledger: int | None = None
-    compacted_entries: int | None = None  # of that ledger
+    compacted_entries: int | None = None  # entries of the compacted ledger
     last_confirmed: Position | None = None  # the last entry; entry -1 in an empty ledger
     ended: frozenset[int] = frozenset()  # ledgers whose entry count is from their own metadata
 
 
 def from_json(text: str) -> ExportedTopic:
-    """Parse the managed ledger of an exported JSON document.
-
-    The document has a list of ledgers. Under ``ledgerInfo`` it has the fields of the messages.
-    Under ``ledgers`` it has the output of ``info-internal`` or ``stats-internal``. The former has
-    the uuid of an offloaded ledger, the latter the compaction's horizon and ledger.
+    """Parse a managed ledger from JSON.
+    The document has a list ``ledgerInfo`` with the fields of the protobuf messages, or a list
+    ``ledgers`` as printed by ``info-internal`` and ``stats-internal``. Only ``info-internal`` has
+    the uuids of offloaded ledgers. Only ``stats-internal`` has the compaction horizon and the
+    compacted ledger.
 
     Raises:
         CorruptLog: not JSON, or a field of another type.
-        InvalidConfig: JSON of another kind.
+        InvalidConfig: the JSON has neither list.
     """
     try:
         document = json.loads(text)
@@ -375,9 +377,8 @@ def _ledger_of_messages(item: dict[str, Any]) -> LedgerInfo:
 
 
 def _of_admin(document: dict[str, Any]) -> ExportedTopic:
-    """Both forms of pulsar-admin.
-
-    One has times and uuids, the other the entries of all closed ledgers.
+    """Parse the output of ``info-internal`` or ``stats-internal``.
+    The former has times and uuids, the latter the entries of all closed ledgers.
     """
     is_stats = "state" in document or "lastConfirmedEntry" in document
     count = len(document["ledgers"])
@@ -385,7 +386,7 @@ def _of_admin(document: dict[str, Any]) -> ExportedTopic:
     for n, item in enumerate(document["ledgers"]):
         uuid = item.get("offloadedContextUuid")
         entries, size = _number(item.get("entries")), _number(item.get("size"))
-        # Statistics have no times. The last ledger is the open one unless the topic is closed.
+        # ``stats-internal`` prints no times. The last ledger is open unless the topic is closed.
         is_last = n == count - 1 and not entries
         if is_stats and is_last and document.get("state") != "ClosedLedger":
             entries, size = None, None

@@ -4,9 +4,8 @@ If entry 7 of a ledger is damaged in every copy, ``fetch`` stores the others. Th
 entries 0 to 6 in one block and 8 to 89 in the next. The custom metadata of its index contain
 ``lastwrite/missing`` = ``7``. Several ranges are ``7,12-15``: ascending, with at least one entry
 between two ranges. A block begins after each range, so a reader of the index skips them without
-further code. Only archives have this pair: no broker reads a ledger with a gap.
-
-The pair is Lastwrite's own; the rest of the index is Pulsar 4.2.4 ``OffloadIndexBlockImpl``.
+further code. Only archives have this item: no broker reads a ledger with a gap.
+The item is Lastwrite's own; the rest of the index is Pulsar 4.2.4 ``OffloadIndexBlockImpl``.
 """
 
 from __future__ import annotations

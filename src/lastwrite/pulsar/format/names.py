@@ -5,7 +5,7 @@ partitioned topic is a topic of its own, ``persistent://public/default/orders-pa
 *managed ledger* is ``public/default/persistent/orders-partition-3``, with the local name encoded as
 in a web form. An archive stores the topic folder under that path. ``<uuid>-ledger-10`` is the
 object of ledger 10 in a bucket, and ``<uuid>-ledger-10-index`` its index. Each attempt has a new
-random uuid; the managed ledger's metadata contain the uuid that counts.
+random uuid; the managed ledger's metadata contain the uuid of the valid attempt.
 
 Source: Pulsar 4.2.4 ``TopicName``, ``Codec``, ``DataBlockUtils``,
 ``FileSystemManagedLedgerOffloader``; docs/formats/pulsar.md.
@@ -27,9 +27,10 @@ DEFAULT_NAMESPACE = "default"
 PARTITION_MARK = "-partition-"
 
 COMPACTION_CURSOR = "__compaction"
-LEDGER_PROPERTY = "CompactedTopicLedger"  # property of that cursor: the compacted ledger's id
+# property of the compaction cursor: the compacted ledger's id
+LEDGER_PROPERTY = "CompactedTopicLedger"
 
-# In a topic folder.
+# Files in a topic folder.
 MANAGED_LEDGER = "managed-ledger"
 MANAGED_LEDGER_JSON = "managed-ledger.json"
 MANIFEST = "compacted.json"
@@ -37,7 +38,7 @@ FETCHED = "fetched.json"
 INDEX_SUFFIX = "-index"
 SURVEY_SUFFIX = ".survey"
 
-# In a MapFile's folder.
+# The file in a MapFile's folder.
 MAP_DATA = "data"
 
 ENTRY_LOG_SUFFIX = ".log"
@@ -72,8 +73,7 @@ class TopicName:
 
         Raises:
             InvalidConfig: the topic is not persistent, has the old form with a cluster, or has an
-                empty or
-                a forbidden part.
+                empty or a forbidden part.
         """
         rest = text
         if "://" in text:
@@ -153,7 +153,7 @@ class TopicName:
         return self.partition >= 0
 
     def with_partition(self, partition: int) -> TopicName:
-        """The topic of that partition. -1 gives the whole topic."""
+        """The topic of this partition. -1 means the whole topic."""
         return TopicName(self.tenant, self.namespace, self.local, partition)
 
     def __str__(self) -> str:
@@ -203,7 +203,7 @@ def map_file_name(ledger: int, uuid: UUID) -> str:
 
 
 def parse_map_file_name(name: str) -> tuple[int, UUID] | None:
-    """Ledger and uuid of the name of such a folder. None for any other name."""
+    """The ledger and uuid in the name of a MapFile's folder. None for any other name."""
     found = _MAP_FILE.fullmatch(name)
     if found is None or int(found[1]) > _MAX_I64:
         return None

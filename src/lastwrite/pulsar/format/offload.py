@@ -50,7 +50,7 @@ class BlockHeader(NamedTuple):
     # fmt: off
     magic:        Annotated[int, At(0,  U32)]
     header_bytes: Annotated[int, At(4,  I64)]  # 128
-    block_bytes:  Annotated[int, At(12, I64)]  # with header and padding
+    block_bytes:  Annotated[int, At(12, I64)]  # bytes of the block, header and padding included
     first_entry:  Annotated[int, At(20, I64)]
     # fmt: on
 
@@ -58,7 +58,7 @@ class BlockHeader(NamedTuple):
 class EntryHead(NamedTuple):
     """The 12 bytes before an entry."""
 
-    size: Annotated[int, At(0, I32)]  # of the bytes that follow; negative: padding
+    size: Annotated[int, At(0, I32)]  # bytes of the entry; negative in padding
     entry: Annotated[int, At(4, I64)]
 
 
@@ -67,9 +67,9 @@ class IndexHead(NamedTuple):
 
     # fmt: off
     magic:          Annotated[int, At(0,  U32)]
-    index_bytes:    Annotated[int, At(4,  I32)]  # of the whole object
-    data_bytes:     Annotated[int, At(8,  I64)]  # of the data object
-    header_bytes:   Annotated[int, At(16, I64)]  # of a block's header
+    index_bytes:    Annotated[int, At(4,  I32)]  # bytes of the whole index object
+    data_bytes:     Annotated[int, At(8,  I64)]  # bytes of the data object
+    header_bytes:   Annotated[int, At(16, I64)]  # bytes of a block's header
     blocks:         Annotated[int, At(24, I32)]
     metadata_bytes: Annotated[int, At(28, I32)]
     # fmt: on
@@ -81,7 +81,7 @@ class OffloadIndexEntry(NamedTuple):
     # fmt: off
     first_entry: Annotated[int, At(0,  I64)]
     part:        Annotated[int, At(8,  I32)]  # number in the upload, from 1
-    offset:      Annotated[int, At(12, I64)]  # of the block's header, in the data object
+    offset:      Annotated[int, At(12, I64)]  # byte of the block's header in the data object
     # fmt: on
 
 
@@ -106,8 +106,7 @@ def parse_block_header(data: Buffer, at: int, end: int) -> BlockHeader:
     Raises:
         TruncatedLog: the header or the block exceeds ``end``.
         CorruptLog: another magic, another header length, a block shorter than its header, or a
-            first
-            entry below 0.
+            first entry below 0.
     """
     if end - at < BLOCK_HEADER_BYTES:
         raise TruncatedLog(f"block header in {end - at} bytes", at)
@@ -159,8 +158,7 @@ def block_entries(
     data: Buffer, block: int, block_bytes: int, expected: int
 ) -> Iterator[tuple[int, int, int]]:
     """The entries of the block at byte ``block``, from id ``expected`` on.
-
-    Its header is not checked.
+    The block's header is not checked.
 
     Results and errors are as in ``walk_data``.
     """
@@ -198,8 +196,7 @@ class IndexObject:
 
         Raises:
             CorruptLog: the metadata are broken; or the blocks, the size of the data or the missing
-                entries
-                contradict the last entry.
+                entries do not match the last entry.
         """
         found = LedgerMetadata.decode(self.metadata_bytes)
         last = -1 if found.last_entry is None else found.last_entry
@@ -222,7 +219,7 @@ class IndexObject:
 
     @property
     def missing(self) -> tuple[EntryRange, ...]:
-        """The entries before the last that the data object lacks. Errors as ``metadata``."""
+        """The entries up to the last entry that the data object lacks. Errors as ``metadata``."""
         text = self.metadata.custom.get(MISSING)
         return () if text is None else decode_ranges(text)
 
@@ -242,9 +239,8 @@ class IndexObject:
 
         Raises:
             TruncatedLog: fewer bytes than the stated length.
-            CorruptLog: another magic, lengths that do not add up, or blocks that do not rise or are
-                outside
-                the data.
+            CorruptLog: another magic, lengths that do not add up, or blocks that do not ascend or
+                are outside the data.
             UnsupportedFormat: an index of layout V2.
         """
         if len(data) < INDEX_HEAD.size:

@@ -2,7 +2,7 @@
 
 A message is a sequence of fields, each a *tag* and a value. The tag is a varint: field number << 3
 | wire type. ``08 0a`` is field 1, wire type 0 (varint), 10; ``12 02 6b 31`` is field 2, wire type 2
-(length, then bytes), "k1". Then:
+(length, then bytes), "k1". Details:
 
 - A varint has seven bits a byte, the lowest first. Bit 7 is set on all bytes but the last. It has
   at most ten bytes, and only the low 64 bits count. Negative numbers of type int32 and int64 are
@@ -15,13 +15,13 @@ A message is a sequence of fields, each a *tag* and a value. The tag is a varint
 
 A class lists its fields with their number and kind::
 
-    class KeyValue(Message):
-        key:   Annotated[str, Field(1, STRING, required=True)]
-        value: Annotated[str, Field(2, STRING, required=True)]
+    class KeyValue(ProtoMessage):
+        key:   Annotated[str, ProtoField(1, STRING, required=True)]
+        value: Annotated[str, ProtoField(2, STRING, required=True)]
 
-It decodes, encodes, and keeps unknown fields. An absent field is None, or () if repeated. Lengths
-may be false: bounds are checked first, and no memory is allocated by a stated length. This is the
-slow reader; the kernels read what compaction needs.
+The class decodes, encodes, and keeps unknown fields. An absent field is None, or () if repeated.
+Lengths may be false: bounds are checked first, and no memory is allocated by a stated length. This
+is the slow reader; the kernels read what compaction needs.
 
 Source: Protocol Buffers' encoding guide; Pulsar 4.2.4, LightProto; docs/formats/pulsar.md,
 "Protocol Buffers".
@@ -214,8 +214,7 @@ class ProtoMessage:
 
         Raises:
             TruncatedLog, CorruptLog: as ``spans``, or a required field is missing. Positions are
-                bytes of
-                ``data``.
+                bytes of ``data``.
         """
         table = _table(cls)
         values: dict[str, Any] = {}
@@ -255,7 +254,7 @@ _TABLES: dict[type[ProtoMessage], dict[int, tuple[str, ProtoField]]] = {}
 
 
 def _table(message: type[ProtoMessage]) -> dict[int, tuple[str, ProtoField]]:
-    """The fields by number. A table that contradicts itself is a ``TypeError``."""
+    """The fields by number. Raises ``TypeError`` for an inconsistent table."""
     if message in _TABLES:
         return _TABLES[message]
     hints = get_type_hints(message, include_extras=True)

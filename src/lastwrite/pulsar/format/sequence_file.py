@@ -7,8 +7,9 @@ sync follow. The key is an entry id in 8 bytes; the value of key -1 is the ledge
 value is ``i32`` length and bytes. By Hadoop's default each value is compressed by itself, with
 zlib.
 
-Compressed in blocks, keys and values are separate. After each sync come a count, the lengths of the
-keys, the keys, the lengths of the values and the values, each of the four compressed as a whole.
+In a file compressed by blocks, keys and values are separate. After each sync follow a count, the
+lengths of the keys, the keys, the lengths of the values and the values, each of the four compressed
+as a whole.
 
 Lengths of class names and counts are Hadoop's variable-length numbers: one byte from -112 to 127,
 or a byte that encodes sign and length, and that many bytes.
@@ -35,7 +36,7 @@ BYTES_WRITABLE = "org.apache.hadoop.io.BytesWritable"
 DEFAULT_CODEC = "org.apache.hadoop.io.compress.DefaultCodec"
 GZIP_CODEC = "org.apache.hadoop.io.compress.GzipCodec"
 DEFLATE_CODEC = "org.apache.hadoop.io.compress.DeflateCodec"
-DEFAULT_LIMIT_BYTES = 256 << 20  # of one value, or one block's values
+DEFAULT_LIMIT_BYTES = 256 << 20  # largest value, or all values of one block
 
 WINDOW_BITS = {DEFAULT_CODEC: 15, DEFLATE_CODEC: 15, GZIP_CODEC: 31}
 _SYNC_BYTES = 16
@@ -133,12 +134,11 @@ def walk_sequence_file(
 
     With ``skip``, a damaged record or block is passed to it instead of being raised. Reading
     continues with the next record, or, if that cannot be located, at the next sync, as in Hadoop's
-    readers. The ids are then unproven.
+    readers. The ids are then not reliable.
 
     Raises:
         TruncatedLog, CorruptLog: as ``decode_header``; also lengths of a record or a block that do
-            not
-            add up, a wrong sync, or data that do not decompress.
+            not add up, a wrong sync, or data that do not decompress.
         UnsupportedFormat: other classes, or a codec other than Hadoop's zlib and gzip.
         OutOfMemoryBudget: a value, or the values of a block, exceed ``limit_bytes``.
     """
@@ -167,7 +167,7 @@ def walk_sequence_file(
 
 
 def _next(reader: _BufferReader, header: SequenceHeader, limit_bytes: int) -> Iterator[MapPair]:
-    """The next record, or those of the next block. Yields nothing for a sync without a block."""
+    """The next record, or the next block's records. Yields nothing for a sync without a block."""
     at = reader.at
     size = reader.int32("record")
     if size == _SYNC_ESCAPE:

@@ -2,8 +2,8 @@
 
 No checksum is verified and no payload is decompressed.
 
-A store surveys each ledger once. Before a round it then has the number of records, the decided
-transactions, and the position up to which compaction may go.
+A store surveys each ledger once. The survey gives compaction the number of records, the decided
+transactions, and the position up to which it may go.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -20,11 +20,11 @@ from lastwrite.pulsar.format.chunk import PulsarFormat
 SURVEYED = np.dtype(
     [
         ("offset", np.int64),  # ledger and entry
-        ("position", np.int64),  # of the entry's first byte, in the buffer
-        ("records", np.int64),  # as a round counts them
+        ("position", np.int64),  # the entry's first byte in the buffer
+        ("records", np.int64),  # as compaction counts them
         ("messages", np.int64),  # as the entry's metadata count them, without placeholders
         ("marker", np.int64),  # marker_type, or -1
-        # of data and markers, as ``producer_id`` of a batch; -1 outside of transactions
+        # transaction number of data and markers, as in ``producer_id``; -1 outside of transactions
         ("transaction", np.int64),
         ("publish_time", np.int64),
         ("is_part", np.int64),  # 1 for a chunk of a message that is not its last
