@@ -1,12 +1,11 @@
-"""The part of a backlog below the compaction horizon, and what retention lets expire of it.
+"""The part of a backlog below the compaction horizon, and which ledgers of it expire.
 
 The smallest case: ledgers 10 (2 MB), 12 (3 MB), and 15, which is still written; the horizon is the
 last entry of 12. Both 10 and 12 are below it. Retention goes from the oldest ledger up. A ledger
-expires if *either* rule expires it: its age, or the size of the rest, which must be at least the
+expires by *either* of two rules: by its age, or if the younger ledgers together have at least the
 retention size. With a retention of 4 MB, ledger 10 stays while 15 is empty and expires once 15 has
-1 MB. The first ledger that neither rule expires ends the walk: a younger one after it stays too.
-
-A negative limit switches the rule off. A limit of 0 retains nothing.
+1 MB. At the first ledger that does not expire the walk ends: all younger ledgers stay too. A
+negative limit switches its rule off. A limit of 0 retains nothing.
 
 Source: Pulsar 4.2.4 ManagedLedgerImpl.internalTrimLedgers, hasLedgerRetentionExpired,
 isLedgerRetentionOverSizeQuota; docs/formats/pulsar-compaction.md, "Retention and thresholds".
@@ -24,10 +23,10 @@ class RawSegment(NamedTuple):
     """A segment of a backlog."""
 
     name: str
-    end_offset: int  # after its last entry
+    end_offset: int  # offset after the last entry
     size_bytes: int
-    closed_ms: int | None  # when it was closed; None if unknown
-    is_open: bool = False  # whether it is still written
+    closed_ms: int | None  # time of closing; None if unknown
+    is_open: bool = False  # whether it is still being written
 
 
 def backlog_of(

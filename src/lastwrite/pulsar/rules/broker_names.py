@@ -1,7 +1,7 @@
 """Settings of a Pulsar broker and client that have no effect on compaction.
 
-With them a ``broker.conf`` or ``client.conf`` can be given unchanged. A round on a live topic uses
-some of them.
+They are accepted so that a ``broker.conf`` or ``client.conf`` can be used unchanged. The compaction
+of a live topic uses some of them.
 
 Source: Pulsar 4.2.4 ServiceConfiguration, which has them as fields, client.conf and
 ClientConfigurationData. Offloaders read their own settings by prefix.

@@ -1,9 +1,9 @@
-"""Reads from a compacted log: where each read looks, where it continues, and the last message.
+"""Reads from a compacted log: the part that each read uses, the next position, the last message.
 
 A log contains ``a@1 b@2 a@3 b@4 c@7``, where ``b@4`` is a tombstone, and was compacted up to its
 *horizon* 5: the compacted part is ``a@3``. A read at or below the horizon, 5 included, uses the
 compacted part and returns the entries there at or after the position. A read above the horizon uses
-the *backlog*, the log itself. So a reader from the begin gets ``a@3`` and continues at 4. That is
+the *backlog*, the log itself. So a reader from the start gets ``a@3`` and continues at 4. That is
 still below the horizon, and the compacted part has nothing more. So the reader moves beyond the
 horizon, to 6, where the backlog returns ``c@7``. No message at the border is returned twice or
 lost.
@@ -40,8 +40,7 @@ class LogPart(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReadStep:
-    """The place where a read looks.
-
+    """The source and position of one read.
     ``first`` is the index in the compacted part where the read begins. It is None if the compacted
     part has nothing for the read, or if the backlog is used. ``position`` is where the backlog is
     read, or where the reader continues after a read that returned nothing.
@@ -55,13 +54,13 @@ class ReadStep:
 def step(
     position: int, horizon: int | None, compacted: Sequence[int], borders: Sequence[int] = ()
 ) -> ReadStep:
-    """The place where a read at ``position`` looks.
+    """The source and position of a read at ``position``.
 
     ``compacted`` has the offsets of the entries of the compacted part.
 
     ``horizon`` is None for a log that was never compacted. ``compacted`` rises strictly; only the
-    offsets that a binary search needs are read. ``borders`` are ascending indexes of it whose
-    offsets are cheaper to read; other offsets are read only between two borders.
+    offsets that a binary search needs are read. ``borders`` are ascending indexes of ``compacted``
+    whose offsets are cheaper to read; other offsets are read only between two borders.
     """
     if horizon is None or position > horizon:
         return ReadStep(LogPart.BACKLOG, position)
@@ -96,7 +95,7 @@ def last_index(
     ``record_count`` is the number of messages that the batch states, or None for an entry that is
     not a batch. ``survivors`` are the indexes that it lists as not removed, empty if it has no
     list. ``removed`` has a flag per record: whether compaction removed it. It is empty if the entry
-    is unreadable, and is used only if neither of the others decides.
+    is unreadable, and is used only if ``record_count`` and ``survivors`` do not decide.
     """
     if source is LogPart.BACKLOG:
         return NOT_BATCHED if record_count is None else record_count - 1

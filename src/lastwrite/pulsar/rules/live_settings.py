@@ -2,9 +2,10 @@
 
 They have the names of a ``broker.conf`` or a ``client.conf``.
 
-A round on a live topic needs the metadata store, which has the addresses of bookies and brokers. A
-broker's whole ``broker.conf`` is sufficient. If both files name a setting, the broker's name
-counts. The exception is the key pair: a broker's own certificate is not a client's.
+The compaction of a live topic needs the metadata store, which has the addresses of bookies and
+brokers. A broker's whole ``broker.conf`` is sufficient. If a setting has a name in both files, the
+name in ``broker.conf`` takes precedence. The exception is the key pair: a broker's own certificate
+is not a client's.
 
 Source: Pulsar 4.2.4 ServiceConfiguration, ClientConfigurationData, ``bin/pulsar compact-topic``,
 AuthenticationToken, AuthenticationTls, BookKeeperClientFactoryImpl;
@@ -45,7 +46,7 @@ _BOOKIES_FILES = (
     "bookkeeperTLSKeyFilePath",
 )
 _BOOKIES_TYPES = ("bookkeeperTLSKeyFileType", "bookkeeperTLSTrustCertTypes")
-# Lastwrite's own: upstream uses JAAS for ZooKeeper's access lists
+# Lastwrite's own setting: upstream uses JAAS for ZooKeeper's access lists
 _STORE_AUTH = "metadataStoreAuth"
 _RATE = "managedLedgerDefaultMarkDeleteRateLimit"
 _QUORUMS = (
@@ -72,18 +73,18 @@ LIVE_NAMES = frozenset(
 class TlsFiles:
     """The PEM files and checks of a TLS connection."""
 
-    trusted: str = ""  # certificate authorities; empty means those that this machine trusts
-    certificate: str = ""  # the client's own; empty means no client certificate
+    trusted: str = ""  # certificate authorities; empty means the system's
+    certificate: str = ""  # the client's certificate; empty means none
     key: str = ""
     verifies_host: bool = False
-    is_insecure: bool = False  # accepts any certificate of the other side
+    is_insecure: bool = False  # accepts any server certificate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
     """The client's identity for a broker: none, a token, or a certificate."""
 
-    method: str | None = None  # the protocol's name: token, tls; None without authentication
+    method: str | None = None  # name in the protocol: token or tls; None without authentication
     token: str = field(default="", repr=False)
     token_file: str = ""  # read for every connection, since tokens are renewed
 
@@ -92,9 +93,9 @@ class Login:
 class LiveConfig:
     """The settings of a live cluster.
 
-    ``quorums`` are ensemble, write and ack quorum; None means those of the topic's own ledgers.
-    ``goes_on`` continues even if the compacted ledger is lost. ``bookies_tls`` None means
-    connections to bookies without TLS. ``store_auth`` is ``digest:USER:PASSWORD``, or
+    ``quorums`` are ensemble, write and ack quorum; None means the quorums of the topic's ledgers.
+    ``goes_on`` makes compaction continue even if the compacted ledger is lost. ``bookies_tls`` None
+    means connections to bookies without TLS. ``store_auth`` is ``digest:USER:PASSWORD``, or
     ``file:///PATH`` of a file with that text.
     """
 
@@ -117,7 +118,8 @@ class LiveConfig:
         """Read the settings of a live cluster from ``names``. Other settings are ignored.
 
         Raises:
-            InvalidConfig: the metadata store is missing, or a way of access is not supported.
+            InvalidConfig: the metadata store is missing, or an authentication or TLS setting is not
+                supported.
         """
         _, store = _first(names, _STORES)
         if not store:

@@ -58,11 +58,11 @@ def _plain(value: object) -> object:
 class PulsarConfig(SettingsTable):
     """The settings of compaction.
 
-    A broker removes its own metadata from an entry before sending it to a consumer, the compactor
-    among them, unless ``keeps_broker_metadata``. The daemon compacts a topic once its compaction
-    backlog exceeds ``compaction_threshold_bytes``; 0 means never. A requested round does not wait.
-    Retention applies to raw ledgers below the compaction horizon and all subscriptions: 0 deletes
-    them at once, -1 never.
+    A broker removes its own metadata from entries before it sends them to consumers, including the
+    compactor, unless ``keeps_broker_metadata`` is set. The daemon compacts a topic once its
+    compaction backlog exceeds ``compaction_threshold_bytes``; 0 means never. A requested compaction
+    ignores the threshold. Retention applies to raw ledgers below the compaction horizon and all
+    subscriptions: 0 deletes them at once, -1 never.
 
     Raises:
         InvalidConfig: a value is out of its range.
