@@ -26,7 +26,7 @@ from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.network.identity import ANONYMOUS, PulsarCredentials
 from lastwrite.pulsar.network.link import TIMEOUT_SECONDS
 
-_MOST_BYTES = 64 << 20  # of an answer
+_MOST_BYTES = 64 << 20  # largest answer
 _MOST_REDIRECTS = 5
 
 
@@ -35,9 +35,10 @@ class TopicInMemory:
     """A topic's state in its broker's memory."""
 
     last_confirmed: Position  # the last written entry; entry -1 in an empty ledger
-    mark_delete: Position | None  # of the compaction's subscription; None if there is none
+    mark_delete: Position | None  # position of the subscription __compaction; None if there is none
     ledger: int | None  # the compacted ledger; None if never compacted
-    served: int | None  # the ledger that readers get; differs only after a refused horizon
+    # the ledger that readers get; differs from ``ledger`` only after a refused horizon
+    served: int | None
 
 
 def topic_in_memory(
@@ -113,10 +114,8 @@ def compaction_threshold(
     timeout: float = TIMEOUT_SECONDS,
 ) -> int | None:
     """The backlog in bytes from which brokers compact the topic.
-
-    The topic's own policy, its namespace's, or the brokers' setting has it.
-
-    0 means never, and None that none of them sets it. ``admin`` as in ``topic_in_memory``.
+    It is from the topic's policy, the namespace's policy, or the brokers' setting.
+    0 means never. Returns None if none of them sets it. ``admin`` as in ``topic_in_memory``.
 
     Raises:
         RemoteFailed: no answer, or no usable one.
@@ -149,7 +148,7 @@ def _get(admin: str, path: str, identity: PulsarCredentials, timeout: float, doi
             raise RemoteFailed(
                 f"{doing}: {admin!r} is not an HTTP address", path=admin, remedy=remedy
             )
-        # after a redirect, for example: send no token without TLS
+        # Send no token without TLS. A redirect may lead to such an address.
         if url.scheme == "http" and identity.wants_tls:
             remedy = "give webServiceUrl=https://HOST:PORT, and brokers a webServicePortTls"
             raise RemoteFailed(f"{doing}: {admin} has no TLS", path=admin, remedy=remedy)

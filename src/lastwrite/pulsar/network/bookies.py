@@ -11,10 +11,10 @@ Pulsar's brokers use this protocol too.
               from the first on u32 length, the packet
     packet    as a record of an entry log: a RecordHead, digest of it and the payload, payload
 
-The metadata name an ensemble of bookies for entry e. The entry is on the bookies e, e + 1 … of it,
-modulo its size; the write quorum is their number. Any of them is asked. If it lacks the entry,
-cannot read it from its disk, or returns something else, the next one is asked. Reading does not
-fence a ledger: a topic's open ledger is still written meanwhile.
+The metadata name an ensemble of bookies for entry e. The entry is on the bookies e, e + 1 … of the
+ensemble, modulo its size. The write quorum is the number of these bookies. One of them is asked. If
+it lacks the entry, cannot read it from its disk, or returns other bytes, the next one is asked.
+Reading does not fence a ledger: a topic's open ledger is still written meanwhile.
 
 Sending an answer costs a bookie more than reading an entry. If each bookie of an ensemble has all
 entries, they are requested in batches. A bookie older than 4.17 then closes the connection and is
@@ -47,12 +47,12 @@ from lastwrite.pulsar.network.start_tls import ask_for_tls
 
 _ADD, _READ, _BATCH_READ = 1, 2, 7
 _VERSION = 2
-_LAST = -1  # as the entry of a read: the bookie's last one
+_LAST = -1  # entry id in a read request: asks for the bookie's last entry
 _READ_REQUEST = struct.Struct(">BBHqq")
 _ADD_REQUEST = struct.Struct(">BBH")
 _ANSWER = struct.Struct(">BBHiqq")
 _BATCH_REQUEST = struct.Struct(">BBHqqqiq")
-_REQUEST_BYTES = 8  # the number of the request, before the packets of a batch
+_REQUEST_BYTES = 8  # bytes of the request's number, before the packets of a batch
 _SIZE = struct.Struct(">I")
 _USUAL = struct.Struct(">qqqqI")  # a RecordHead and a CRC-32C; the payload follows
 
@@ -76,12 +76,13 @@ _UNREADABLE = 101
 _NO_LEDGER = (1 << 63) - 1
 _NOT_LET_IN = 102
 
-_FIRST_AHEAD = 16  # entries requested ahead, before their size is known
+_FIRST_AHEAD = 16  # number of entries requested ahead before their size is known
 _MOST_AHEAD = 1024
-_AHEAD_BYTES = 16 << 20  # limit for entries as large as the largest so far
+# limit of the bytes requested ahead, if all entries are as large as the largest so far
+_AHEAD_BYTES = 16 << 20
 _BATCHES_AHEAD = 4  # number of batches requested ahead
-_BATCH_BYTES = 1 << 20  # of an answer; a bookie's frame has at most 5 MiB by default
-_MOST_OUTSTANDING = 1000  # entries added without an answer yet
+_BATCH_BYTES = 1 << 20  # requested bytes of a batch; a bookie's frame has at most 5 MiB by default
+_MOST_OUTSTANDING = 1000  # limit of the entries added and not answered
 _OUTSTANDING_BYTES = 8 << 20
 _SEND_BYTES = 1 << 17
 
@@ -97,7 +98,7 @@ class LiveLedger:
         """The bookies that the entry is distributed over, in their order.
 
         Raises:
-            CorruptLog: the metadata name none.
+            CorruptLog: the metadata name no bookies.
         """
         found: tuple[str, ...] = ()
         for segment in self.metadata.ensembles:
@@ -118,8 +119,8 @@ class LiveLedger:
     def turns(self, first: int, end: int) -> Iterator[tuple[int, int, list[list[str]]]]:
         """The entries from ``first`` to before ``end`` by ensemble.
 
-        Yields the first entry, the end, and a list with ``bookies_of`` for each place of the
-        rotation.
+        Yields the first entry, the end, and ``bookies_of`` for as many entries as the ensemble has
+        bookies; later entries repeat that list.
         """
         changes = sorted({segment.first_entry for segment in self.metadata.ensembles})
         borders = [first, *(place for place in changes if first < place < end), end]
@@ -132,10 +133,11 @@ class LiveLedger:
 class LastEntry(NamedTuple):
     """An entry of a ledger on a bookie, usually the last one."""
 
-    entry: int  # the highest that any bookie has, or -1
-    confirmed: int  # readers may read up to it; its writer usually has one more
+    entry: int  # the highest entry that any bookie has, or -1
+    # last confirmed entry, up to which readers may read; usually the one before the last
+    confirmed: int
     payload: bytes = b""
-    ledger_bytes: int = 0  # bytes of all payloads up to it
+    ledger_bytes: int = 0  # bytes of all payloads up to this entry
 
 
 class _Answer(NamedTuple):
@@ -166,7 +168,8 @@ class Bookies:
         self._timeout = timeout
         self._tls = tls
         self._links: dict[str, Link] = {}
-        self._failed: dict[str, RemoteFailed] = {}  # bookies that failed: asked last from then on
+        # bookies that failed: they are asked last from then on
+        self._failed: dict[str, RemoteFailed] = {}
         self._with_batches: set[str] = set()  # bookies that returned a batch
         # bookies that closed the connection after a batch request
         self._without_batches: set[str] = set()
@@ -187,21 +190,18 @@ class Bookies:
     def read(self, ledger: LiveLedger, first: int, last: int) -> Iterator[tuple[int, bytes]]:
         """Number and payload of the entries ``first`` to ``last``, in order, with verified digests.
 
-        Keeps one entry in memory, and those that arrive out of order.
+        Keeps one entry in memory, and the entries that arrive out of order.
 
         Raises:
-            CorruptLog: every bookie of an entry answers that it lacks it or cannot read it, or
-                returns
-                something else.
+            CorruptLog: every bookie of an entry answers that it lacks the entry or cannot read it,
+                or returns other bytes.
             RemoteFailed: a bookie that may have an entry does not answer, and no other returns it.
             UnsupportedFormat: the digest is not supported.
         """
         return self._read(ledger, first, last, skips=False)
 
     def read_whole(self, ledger: LiveLedger, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-        """As ``read``, but skips entries that no bookie returns whole.
-
-        All their bookies were asked and answered.
+        """As ``read``, but skips an entry if all its bookies answer and none returns it undamaged.
 
         Raises:
             CorruptLog: the ledger's metadata name no bookies.
@@ -231,8 +231,8 @@ class Bookies:
         """The end of an open ledger, without fencing it.
 
         Raises:
-            CorruptLog: all of its bookies answer, and none returns what was written.
-            RemoteFailed: some do not answer, and no other returns it.
+            CorruptLog: all of its bookies answer, and none returns an undamaged entry.
+            RemoteFailed: some bookies do not answer, and no other returns the entry.
             UnsupportedFormat: the digest is not supported.
         """
         digest = _digest_of(ledger)
@@ -263,7 +263,7 @@ class Bookies:
             raise damage
         if not answered:
             raise self._none_answers(f"the end of ledger {ledger.id}", troubles)
-        if best.entry < confirmed:  # the newest ensemble has no entry yet, so ask the one before
+        if best.entry < confirmed:  # the newest ensemble has no entry yet, so ask the previous one
             best = self._ask_each(ledger, confirmed, digest)
         return best._replace(confirmed=confirmed)
 
@@ -289,7 +289,7 @@ class Bookies:
         )
 
     def _ask_one(self, bookie: str, ledger: int, entry: int) -> bytes | None:
-        """The packet of one entry. None if the bookie answers that it has none.
+        """The packet of one entry. None if the bookie answers that it does not have the entry.
 
         Raises:
             CorruptLog: the bookie cannot read this entry.
@@ -315,7 +315,7 @@ class Bookies:
     def _is_answered(self, link: Link) -> bool:
         """Whether the bookie answers reads at all.
 
-        For an impossible ledger it answers that it has none.
+        A working bookie answers a read of an impossible ledger with "no such ledger".
         """
         doing = "asking for an impossible ledger"
         link.send([_READ_REQUEST.pack(_VERSION, _READ, 0, _NO_LEDGER, 0)], doing)
@@ -374,8 +374,8 @@ class Bookies:
 class _LedgerReadAhead:
     """Entries of a ledger, each requested ahead from one of its bookies, and returned in order.
 
-    If a bookie does not return an entry, the others are asked when it is that entry's turn. A
-    bookie that failed, or returned a damaged entry, is used for requests ahead only if there is no
+    If a bookie does not return an entry, the other bookies are asked when ``take`` reaches that
+    entry. A bookie that failed or returned a damaged entry gets requests ahead only if there is no
     other.
     """
 
@@ -389,7 +389,7 @@ class _LedgerReadAhead:
         self._ahead = _FIRST_AHEAD
         self._asked: dict[int, tuple[str, Link]] = {}
         self._batches: dict[int, int] = {}  # end of each batch, by its first entry
-        # arrived out of order; None if that bookie does not have it
+        # payloads that arrived out of order; None if the bookie does not have the entry
         self._found: dict[int, bytes | None] = {}
         self._largest = 0
 
@@ -410,7 +410,7 @@ class _LedgerReadAhead:
         return payload
 
     def end(self) -> None:
-        """Close connections with unread answers, so that none is taken for a later answer."""
+        """Close connections with unread answers, which would be mistaken for later answers."""
         self._bookies.release({bookie for bookie, _ in self._asked.values()})
 
     def _ask(self, end: int) -> None:
@@ -434,7 +434,7 @@ class _LedgerReadAhead:
             self._bookies._give_up(bookie, error)
 
     def _gives_batches(self, turn: list[list[str]]) -> bool:
-        """Whether each bookie of the ensemble has all entries, and none is known to be too old."""
+        """Whether each bookie of the ensemble has all entries, and none refused a batch before."""
         refused = self._bookies._without_batches
         return len(turn[0]) == len(turn) and refused.isdisjoint(turn[0])
 
@@ -479,7 +479,7 @@ class _LedgerReadAhead:
         return self._found.pop(entry)
 
     def _may_be_older(self, bookie: str, error: RemoteFailed) -> bool:
-        """Whether the bookie hung up after a batch request and never returned a batch."""
+        """Whether the bookie closed the connection after its first batch request."""
         known = self._bookies._with_batches | self._bookies._without_batches
         return (
             isinstance(error.__cause__, ConnectionError)
@@ -498,7 +498,7 @@ class _LedgerReadAhead:
         """Handle a bookie's answer.
 
         Raises:
-            RemoteFailed: it does not match a request, or is a refusal.
+            RemoteFailed: the answer does not match a request, or is a refusal.
         """
         is_batch = frame[1:2] == bytes([_BATCH_READ])
         first, code, rest = self._bookies._answer_in(
@@ -540,7 +540,8 @@ class _LedgerReadAhead:
 
     def _payload(self, packet: bytes, entry: int, bookie: str, link: Link) -> bytes | None:
         """The payload in the entry's packet. None if the packet is damaged."""
-        if self._digest is Digest.CRC32C and len(packet) >= _USUAL.size:  # as brokers write it
+        # the digest that brokers use
+        if self._digest is Digest.CRC32C and len(packet) >= _USUAL.size:
             ledger, number, _, _, digest = _USUAL.unpack_from(packet)
             payload = packet[_USUAL.size :]
             head = google_crc32c.value(packet[: RECORD_HEAD.size])
@@ -549,7 +550,7 @@ class _LedgerReadAhead:
                 return payload
         try:
             return _opened(packet, self._ledger.id, entry, self._digest, bookie).payload
-        except CorruptLog as error:  # only this entry: the others may be whole
+        except CorruptLog as error:  # only this entry is damaged: others may be intact
             self._bookies._failed[bookie] = RemoteFailed(
                 error.problem, path=link.address, remedy=error.remedy
             )
@@ -558,11 +559,9 @@ class _LedgerReadAhead:
 
 class LedgerWriter:
     """Adds entries to a new ledger of this process.
-
-    Its metadata are open, and the caller closes them.
-
-    Many entries are written at once. An entry counts when all bookies of its write quorum have it
-    on disk. An error of one bookie ends the writing: ``failed`` names the bookie, and the ledger
+    The ledger's metadata are in state open; the caller closes them.
+    Many entries are in flight at once. An entry counts when all bookies of its write quorum have it
+    on disk. An error of one bookie ends writing: ``failed`` names the bookie, and the ledger
     must be abandoned.
     """
 
@@ -586,7 +585,7 @@ class LedgerWriter:
         """Append an entry. Returns its number.
 
         Raises:
-            RemoteFailed: a bookie does not accept this or an earlier one.
+            RemoteFailed: a bookie does not accept this or an earlier entry.
         """
         entry = self.entries
         self.entries += 1
@@ -665,7 +664,7 @@ def _opened(
     """The entry in a packet. ``entry`` None accepts any entry.
 
     Raises:
-        CorruptLog: it is another entry, or its digest is wrong.
+        CorruptLog: the packet has another entry, or its digest is wrong.
     """
     size = RECORD_HEAD.size + DIGEST_BYTES[digest]
     where = f"ledger {ledger}" if entry is None else f"entry {entry} of ledger {ledger}"

@@ -64,21 +64,21 @@ class BrokerUrl(NamedTuple):
 
 
 class _NotReady(RemoteFailed):
-    """No broker serves the topic at the moment. One will do so soon."""
+    """No broker serves the topic at the moment. The lookup should be repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastMessage:
     """The end of a topic in its broker's memory."""
 
-    position: Position  # of the last entry that a consumer may get; -1:-1 without one
-    mark_delete: Position | None  # of this subscription, in the broker's memory
+    position: Position  # the last entry that a consumer may get; -1:-1 without one
+    mark_delete: Position | None  # mark-delete position of this subscription
 
 
 class Broker:
-    """A connection to one broker, opened at once. A thread of its own keeps it alive.
-
-    ``identity`` authenticates. ``proxied`` is the ``HOST:PORT`` of the broker behind a proxy at
+    """A connection to one broker, opened at once. A thread keeps it alive.
+    ``identity`` authenticates the client. ``proxied`` is the ``HOST:PORT`` of the broker behind a
+    proxy at
     ``url``.
 
     Raises:
@@ -127,7 +127,7 @@ class Broker:
     # ------------------------------------------------------------------ requests
 
     def lookup(self, topic: str, authoritative: bool = False) -> LookupResponse:
-        """Ask for the broker that serves the topic. The asked broker may take the topic itself.
+        """Ask for the broker that serves the topic. The asked broker may load the topic.
 
         Raises:
             RemoteFailed: no answer.
@@ -143,7 +143,7 @@ class Broker:
         """Subscribe to ``__compaction``. A new subscription starts at the topic's first entry.
 
         Raises:
-            LogHeld: another compaction of the topic holds it.
+            LogHeld: another compaction of the topic has the subscription.
             NotALog: the topic does not exist.
             RemoteFailed: no answer, or a refusal.
         """
@@ -200,7 +200,7 @@ class Broker:
             raise
 
     def _listen(self) -> None:
-        """Until the end: answer pings, pass on answers, and record closed consumers."""
+        """Answer pings, deliver answers, and record closed consumers, until the connection ends."""
         try:
             while not self._is_closed:
                 frame = self._link.receive("listening", seconds=1.0)
@@ -324,7 +324,7 @@ class Subscription:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the broker has ended it, or is gone. Another compaction may hold it then."""
+        """Whether the broker ended the subscription, or is gone. Another compaction may have it."""
         return self._consumer in self.broker._lost or self.broker._trouble is not None
 
     def last_message(self) -> LastMessage:
@@ -350,12 +350,12 @@ class Subscription:
         """Acknowledge that all entries up to ``horizon`` are compacted into ``ledger``.
 
         The broker then serves that ledger.
-
-        A return means only that the broker has read this, not that it has accepted or stored it.
+        A return means only that the broker has read the acknowledgement, not that it has accepted
+        or stored it.
         Never acknowledge a ledger twice: the broker then deletes it.
 
         Raises:
-            RemoteFailed: it is unknown whether the broker has read this.
+            RemoteFailed: it is unknown whether the broker has read the acknowledgement.
         """
         number = next(self.broker._numbers)
         doing = f"acknowledging {horizon} of {self.topic} with ledger {ledger}"
@@ -367,7 +367,7 @@ class Subscription:
         )
         if self.broker._protocol < ACK_RECEIPT_VERSION:
             self.broker._link.send([encode_command(BaseCommand(kind=10, ack=ack))], doing)
-            return  # the next request is answered after this one
+            return  # the broker answers the next request only after it has read this one
         answer = self.broker._ask(number, BaseCommand(kind=10, ack=ack), doing)
         response = answer.ack_response
         if response is not None and response.error is not None:
@@ -386,7 +386,7 @@ class Subscription:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # the broker also ends it when the connection is closed
+        # the broker also ends the subscription when the connection is closed
         with contextlib.suppress(RemoteFailed):
             self.close()
 
@@ -447,7 +447,7 @@ def _follow(service: BrokerUrl, topic: str, identity: PulsarCredentials, timeout
 
 
 def _named(answer: LookupResponse, asked: BrokerUrl, topic: str) -> BrokerUrl:
-    """The broker in an answer, with or without TLS as before. Never leaves TLS."""
+    """The broker in an answer: with TLS if ``asked`` has TLS, otherwise preferably without TLS."""
     if asked.has_tls and not answer.broker_url_tls:
         raise RemoteFailed(
             f"{topic} is served by a broker that does not accept TLS",

@@ -1,9 +1,8 @@
 """A live cluster, and how far a topic of it is compacted.
-
-Three places have this state, and they may differ. The store has a node of the subscription
-``__compaction``. While a broker serves the topic, the node only names a ledger, whose last entry
-counts. And the broker's memory is ahead of both: by default it stores a cursor at most once a
-second, and does not report a skipped write.
+This state is stored in three ways, which may differ. The metadata store has a node of the
+subscription ``__compaction``. While a broker serves the topic, the node only names a ledger, whose
+last entry is valid. The broker's memory is ahead of both: by default a broker stores a cursor at
+most once a second, and does not report a skipped write.
 
 Source: Pulsar 4.2.4 ``ManagedCursorImpl``, ``CompactorSubscription``;
 docs/formats/pulsar-compaction.md, "The commit"; docs/formats/pulsar.md, "Managed ledger".
@@ -43,7 +42,7 @@ from lastwrite.pulsar.network.metadata import MetadataStore
 from lastwrite.pulsar.network.tls import tls_context
 from lastwrite.pulsar.rules.live_settings import TlsFiles
 
-_MOST_TRIES = 5  # reads of a cursor's ledger that is replaced meanwhile
+_MOST_TRIES = 5  # attempts to read a cursor's ledger, which may be replaced meanwhile
 _RETRY_SECONDS = 0.1
 
 T = TypeVar("T")
@@ -54,7 +53,7 @@ class ClusterAccess:
     """The addresses of a cluster, and the client's identity.
 
     ``brokers`` is ``pulsar://HOST:PORT`` of some brokers; empty means those in the metadata store.
-    ``admin`` is ``http://HOST:PORT`` of some, which are asked before those in the store.
+    ``admin`` is ``http://HOST:PORT`` of some brokers, which are asked before those in the store.
     ``bookies_tls`` None means no TLS with bookies. ``store_auth`` is as in ``LiveConfig``.
     ``mark_deletes_a_second`` is the brokers' ``managedLedgerDefaultMarkDeleteRateLimit``.
     """
@@ -68,14 +67,13 @@ class ClusterAccess:
     store_auth: str = field(default="", repr=False)
     timeout: float = TIMEOUT_SECONDS
     mark_deletes_a_second: float = 1.0
-    patience_s: float = 60.0  # how long requests over broken connections are repeated
+    patience_s: float = 60.0  # seconds for which requests over broken connections are repeated
 
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """A topic's compaction: everything up to the horizon, into the ledger.
-
-    None if never compacted.
+    """A topic's compaction: everything up to the horizon is compacted into the ledger.
+    ``ledger`` is None if the topic was never compacted.
     """
 
     horizon: Position
@@ -131,7 +129,7 @@ class PulsarCluster:
     def written_down(self, topic: TopicName) -> Compaction | None:
         """The topic's compaction on disk, as a broker would find it after a crash.
 
-        Returns None without a subscription of the compaction.
+        Returns None if the topic has no subscription ``__compaction``.
 
         Raises:
             RemoteFailed: no answer.
@@ -162,7 +160,8 @@ class PulsarCluster:
                     path=self.store.address,
                     remedy="unload the topic, so that its broker stores the subscription again",
                 )
-            except CorruptLog as error:  # another ledger may have replaced it meanwhile
+            # another cursor's ledger may have replaced this one meanwhile
+            except CorruptLog as error:
                 problem = error
             time.sleep(_RETRY_SECONDS)
         assert problem is not None
@@ -171,7 +170,7 @@ class PulsarCluster:
     def in_memory(self, topic: TopicName) -> Compaction | None:
         """The topic's compaction in its broker's memory. None if no broker answers.
 
-        The position is valid at once, the ledger a moment after an acknowledgement.
+        After an acknowledgement the position is valid at once, the ledger a moment later.
         """
         found = self.told(topic)
         if found is None or found.mark_delete is None:
@@ -192,7 +191,7 @@ class PulsarCluster:
             try:
                 return ask(admin)
             except RemoteFailed as error:
-                if isinstance(error.__cause__, TimeoutError):  # do not wait for it again
+                if isinstance(error.__cause__, TimeoutError):  # do not wait for this broker again
                     self._silent.add(admin)
         return None
 
@@ -239,7 +238,7 @@ class CursorHold:
     run in between, so check how far the topic is compacted.
 
     Raises:
-        LogHeld: another compaction holds it.
+        LogHeld: another compaction has the subscription.
         NotALog: the topic does not exist.
         RemoteFailed: no answer, or a refusal.
     """
@@ -249,7 +248,7 @@ class CursorHold:
         self.topic = topic
         self._broker: Broker | None = None
         self._subscription: Subscription | None = None
-        self.since = 0.0  # time on the monotonic clock
+        self.since = 0.0  # monotonic time of the subscription or of the last acknowledgement
         self.again()
 
     def again(self) -> Subscription:
@@ -266,7 +265,7 @@ class CursorHold:
         return self._subscription
 
     def acknowledged(self) -> None:
-        """Record the time of an acknowledgement, after which the broker stores the cursor."""
+        """Record the time of an acknowledgement: the broker may store the cursor from then on."""
         self.since = time.monotonic()
 
     def release(self) -> None:

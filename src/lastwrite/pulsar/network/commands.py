@@ -1,4 +1,4 @@
-"""The messages between a client and a broker, as tables: those that the commit of a ledger needs.
+"""The messages between a client and a broker that the commit of a ledger needs, as tables.
 
 A frame without payload is a u32 length and a ``BaseCommand`` of that length. Its field 1 is the
 command's number; another field contains the command.
@@ -34,12 +34,12 @@ _LENGTH = struct.Struct(">I")
 
 
 class ServerError(IntEnum):
-    """The error codes of a broker that have a handling of their own."""
+    """The error codes of a broker that are handled specially."""
 
     AUTHENTICATION = 3
     AUTHORIZATION = 4
     CONSUMER_BUSY = 5  # the exclusive subscription is in use
-    SERVICE_NOT_READY = 6  # try again, from the lookup on
+    SERVICE_NOT_READY = 6  # repeat the lookup and the request
     TOPIC_NOT_FOUND = 11
     SUBSCRIPTION_NOT_FOUND = 12
     TOO_MANY_REQUESTS = 14
@@ -113,7 +113,7 @@ class CommandError(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseConsumer(ProtoMessage):
-    """Sent by the client at its end, and by the broker if the topic moves: then subscribe again."""
+    """Sent by a client that ends, and by a broker if the topic moves: then subscribe again."""
 
     consumer_id: Annotated[int, ProtoField(1, UINT64, required=True)]
     request_id: Annotated[int, ProtoField(2, UINT64, required=True)]
@@ -189,14 +189,14 @@ class BaseCommand(ProtoMessage):
     last_message_id_response: Annotated[
         LastMessageIdResponse | None, ProtoField(30, LastMessageIdResponse)
     ] = None
-    # Its content is not needed, since there is only one answer.
+    # The content of a challenge is not needed, since there is only one possible answer.
     auth_challenge: Annotated[Ping | None, ProtoField(36, Ping)] = None
     auth_response: Annotated[AuthResponse | None, ProtoField(37, AuthResponse)] = None
     ack_response: Annotated[AckResponse | None, ProtoField(38, AckResponse)] = None
 
 
 def encode_command(command: BaseCommand) -> bytes:
-    """The frame of a command without payload, without the frame's own length."""
+    """The frame of a command without payload. The frame's length is not included."""
     data = command.encode()
     return _LENGTH.pack(len(data)) + data
 

@@ -1,8 +1,8 @@
 """Metadata in etcd, by its JSON gateway.
 
-A node is a key, its path, and has no parents. Versions count from 1 in etcd and from 0 in Pulsar;
-here they are etcd's. A unique number is the version of the folder's key, which each writer that
-needs a number rewrites.
+A node's path is its key; it has no parents. Versions count from 1 in etcd and from 0 in Pulsar;
+this module uses etcd's. Each writer that needs a unique number rewrites the folder's key and uses
+the new version as the number.
 
 Source: Pulsar 4.2.4 ``EtcdMetadataStore``; etcd 3.4 ``rpc.proto``, its gateway.
 """
@@ -25,7 +25,7 @@ from lastwrite.pulsar.network.zookeeper import digest_of_user
 from lastwrite.pulsar.rules.live_settings import TlsFiles
 
 _SCHEME = "etcd:"
-_MOST_BYTES = 256 << 20  # of an answer
+_MOST_BYTES = 256 << 20  # largest answer
 _RETRY_SECONDS = 0.2
 _UNREACHED = "check that etcd runs there, and that this machine can reach it"
 _REFUSED = (401, 403)
@@ -112,7 +112,7 @@ class Etcd:
             raise self._strange(doing) from error
 
     def _done(self, asked: Mapping[str, object], doing: str) -> bool:
-        """Request a change once. Returns whether it was made."""
+        """Request a change once. Returns whether etcd made the change."""
         try:
             return bool(self._once("kv/txn", asked, doing).get("succeeded"))
         except RemoteFailed as error:
@@ -121,7 +121,7 @@ class Etcd:
     # ------------------------------------------------------------------ requests
 
     def _asked(self, what: str, asked: Mapping[str, object], doing: str) -> dict[str, Any]:
-        """Send a request that may be repeated, to the next server too, until the timeout."""
+        """Send a request, and repeat it until the timeout, with each of the servers."""
         deadline = time.monotonic() + self._timeout
         while True:
             try:

@@ -31,7 +31,7 @@ _MOST_TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Quorums:
-    """Numbers of bookies: of a ledger, of each entry, and those that must confirm an entry."""
+    """The numbers of bookies that a ledger has, that store an entry, and that must confirm it."""
 
     ensemble: int = 2
     write: int = 2
@@ -62,7 +62,7 @@ def write_ledger(
 
     Raises:
         RemoteFailed: not enough bookies, or no answer. The new ledger is deleted.
-        CommitConflict: another program has changed the ledger.
+        CommitConflict: another program has changed the new ledger.
     """
     refused: dict[str, RemoteFailed] = {}
     for _ in range(_MOST_TRIES):
@@ -77,7 +77,7 @@ def write_ledger(
             return _closed(store, made, writer)
         except BaseException as error:
             writer.abandon()
-            with contextlib.suppress(LogError):  # the ledger was noted, so the next run finds it
+            with contextlib.suppress(LogError):  # the next run finds the ledger by its note
                 store.delete_ledger(made.ledger.id)
             if writer.failed is None or not isinstance(error, RemoteFailed):
                 raise
@@ -124,7 +124,7 @@ def choose_bookies(
     """Choose ``count`` random bookies, from as many racks as possible.
 
     Raises:
-        RemoteFailed: there are fewer.
+        RemoteFailed: fewer bookies are available.
     """
     usable = [bookie for bookie in alive if bookie not in refused]
     if len(usable) < count:

@@ -61,7 +61,7 @@ class Link:
         self._begin = begin
         self._socket: socket.socket | TlsSocket | None = None
         self._received = bytearray()
-        self._taken = 0  # bytes at the start of ``_received`` that were returned already
+        self._taken = 0  # bytes at the start of ``_received`` that were already returned
 
     def open(self, doing: str) -> None:
         """Connect, if not connected yet. ``doing`` names the purpose in errors.
@@ -97,12 +97,12 @@ class Link:
         """Send whole frames.
 
         Raises:
-            RemoteFailed: they are not accepted within the timeout.
+            RemoteFailed: the other side does not accept them within the timeout.
         """
         self.open(doing)
         parts = [part for frame in frames for part in (_PREFIX.pack(len(frame)), frame)]
         try:
-            if self._socket is None:  # another thread met an error
+            if self._socket is None:  # another thread closed the connection after an error
                 raise ConnectionAbortedError
             self._socket.sendall(b"".join(parts))
         except OSError as error:
@@ -112,13 +112,12 @@ class Link:
     def receive(self, doing: str, seconds: float | None = None) -> bytes | None:
         """The next frame.
 
-        With ``seconds`` it returns None if the frame does not start to arrive in that time.
-        Without, it waits for the timeout and raises.
+        With ``seconds``, returns None if no byte of the frame arrives in that time. Without
+        ``seconds``, waits until the timeout and raises.
 
         Raises:
             RemoteFailed: the frame does not arrive in time, the connection is closed, or the bytes
-                are not
-                a frame.
+                are not a frame.
         """
         frame = self._at_hand()
         if frame is not None:
@@ -162,10 +161,7 @@ class Link:
         return bytes(memoryview(self._received)[begin:end])
 
     def shutdown(self) -> None:
-        """Shut the connection down, also for a thread that waits in ``receive``.
-
-        That thread then closes it.
-        """
+        """Shut the connection down. A thread that waits in ``receive`` wakes up and closes it."""
         connected = self._socket
         if connected is not None:
             with contextlib.suppress(OSError):

@@ -5,7 +5,7 @@
     /managed-ledgers/<managed ledger>              the topic's ledgers (ManagedLedgerInfo)
     /managed-ledgers/<managed ledger>/<cursor>     a subscription (ManagedCursorInfo)
     /admin/partitioned-topics/<t>/<n>/persistent/<x>     {"partitions": 4}
-    /ledgers/00/0000/L0042                         a ledger's metadata; it exists as long as this
+    /ledgers/00/0000/L0042                         a ledger's metadata: it exists while the node does
     /ledgers/idgen/ID-0000000042                   temporary: its creator owns the number
     /ledgers/available/<bookie>                    a bookie that accepts entries, and its address;
                                                    …/readonly/<…>
@@ -56,7 +56,7 @@ _BROKERS = "/loadbalance/brokers"
 _RACKS = "/bookies"
 _OURS = "/lastwrite/publishing"
 _HIERARCHICAL = "HierarchicalLedgerManagerFactory"
-_MAX_LEDGER = (1 << 31) - 1  # ids from here on have another layout, and do not fit an offset
+_MAX_LEDGER = (1 << 31) - 1  # higher ids have another layout, and do not fit an offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class Endpoint(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceInfo(ProtoMessage):
-    """A bookie's registration. Empty in older releases, where its id is its address."""
+    """A bookie's registration. Empty in older releases, where a bookie's id is its address."""
 
     endpoints: Annotated[tuple[Endpoint, ...], ProtoField(6, Endpoint, repeated=True)] = ()
 
@@ -81,12 +81,12 @@ class CreatedLedger:
     """A new open ledger of this process."""
 
     ledger: LiveLedger
-    version: int  # of its node
+    version: int  # version of its node
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """The addresses of a broker. None if it does not listen in this way."""
+    """The addresses of a broker. An address is None if the broker does not listen there."""
 
     binary: str | None  # pulsar://HOST:PORT, or pulsar+ssl://…
     admin: str | None  # http://HOST:PORT, or https://…
@@ -96,8 +96,9 @@ class MetadataStore:
     """The metadata store at ``url``. The connection starts with the first request.
 
     ``url`` is as in the brokers' ``metadataStoreUrl``, see ``open_nodes``. ``ledgers`` is the path
-    of the ledgers there. ``timeout`` is in seconds, for every request. ``auth`` is the user for its
-    access lists, as in ``LiveConfig``. ``tls`` is used for a store over https.
+    of the ledgers there. ``timeout`` is in seconds, for every request. ``auth`` is the user for the
+    store's access lists, as ``store_auth`` in ``LiveConfig``. ``tls`` is used for a store over
+    https.
 
     Raises:
         InvalidConfig: the address is invalid, or of an unsupported kind of store.
@@ -128,7 +129,7 @@ class MetadataStore:
         """Check that the store can be changed.
 
         Raises:
-            InvalidConfig: it can only be read.
+            InvalidConfig: the store can only be read.
         """
         if self._nodes.read_only:
             words = f"{doing}: the metadata store can only be read"
@@ -178,7 +179,7 @@ class MetadataStore:
     def cursor(self, topic: TopicName, subscription: str) -> CursorInfo | None:
         """A subscription in the store.
 
-        If ``cursors_ledger`` names a ledger, that ledger is valid instead.
+        If ``cursors_ledger`` names a ledger, the last entry of that ledger is valid instead.
         """
         path = f"{_TOPICS}/{topic.managed_ledger}/{subscription}"
         node = self._get(path, f"asking for the subscription {subscription} of {topic}")
@@ -190,9 +191,9 @@ class MetadataStore:
     # ------------------------------------------------------------------ brokers and bookies
 
     def brokers(self, in_tls: bool = False) -> list[BrokerAddress]:
-        """The addresses of the live brokers, with ``in_tls`` only those with TLS.
-
-        Otherwise an address without TLS is preferred.
+        """The addresses of the live brokers.
+        With ``in_tls`` only addresses with TLS are returned. Otherwise an address without TLS is
+        preferred.
         """
         found = []
         for name in self._nodes.children(_BROKERS, "asking for the brokers"):
@@ -262,7 +263,8 @@ class MetadataStore:
             UnsupportedFormat: the cluster's ledger numbers or their layout are not supported.
         """
         self._refuse_other_layout()
-        metadata = replace(metadata, ctoken=secrets.randbits(62))  # identifies this process's node
+        # identifies the node as this process's
+        metadata = replace(metadata, ctoken=secrets.randbits(62))
         number = self._next_number()
         path, data = self._ledger_path(number), metadata.encode_node()
         doing = f"making ledger {number}"
@@ -271,7 +273,7 @@ class MetadataStore:
         except (
             NodeExists,
             MetadataTimeout,
-        ) as error:  # it may have been created, and the answer lost
+        ) as error:  # the node may exist because its creation succeeded and the answer was lost
             found = self._nodes.find(path, doing)
             if found is None or found.data != data:
                 raise self._not_done(doing, error) from error
@@ -311,7 +313,7 @@ class MetadataStore:
     def note(self, topic: TopicName, ledger: int) -> None:
         """Note that ``ledger`` may become the topic's compacted ledger.
 
-        A note left by a crash marks a ledger that may have no owner.
+        After a crash the note marks a ledger that may be unused.
         """
         path, doing = f"{_notes_path(topic)}/{ledger}", f"noting ledger {ledger} of {topic}"
         try:
@@ -390,7 +392,7 @@ class MetadataStore:
         try:
             endpoints = ServiceInfo.decode(node).endpoints if node else ()
         except LogError:
-            endpoints = ()  # the id is the address, as in an older release
+            endpoints = ()  # in older releases the id is the address
         for endpoint in endpoints:
             if endpoint.host and endpoint.port and endpoint.protocol in (None, "bookie-rpc"):
                 host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host

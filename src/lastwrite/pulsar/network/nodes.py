@@ -42,7 +42,7 @@ class Nodes(Protocol):
     """
 
     address: str
-    read_only: str  # why nothing can be changed there, as a remedy; empty if it can
+    read_only: str  # the remedy in errors if the store is read-only; empty if it can be changed
 
     def find(self, path: str, doing: str) -> Node | None:
         """The content of the path. None if there is no node."""
@@ -54,14 +54,14 @@ class Nodes(Protocol):
         """Create a node, and missing parents. Returns its version.
 
         Raises:
-            Taken, Unanswered.
+            NodeExists, MetadataTimeout.
         """
 
     def replace(self, path: str, data: bytes, version: int, doing: str) -> None:
         """Replace the bytes of the node if it has this version.
 
         Raises:
-            Changed, Unanswered.
+            VersionMismatch, MetadataTimeout.
         """
 
     def delete(self, path: str, doing: str) -> None:

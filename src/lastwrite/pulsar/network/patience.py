@@ -20,7 +20,7 @@ def until_whole(ask: Callable[[], T], seconds: float, what: str) -> T:
     ``what`` is a sentence about the missing result.
 
     Raises:
-        RemoteFailed: there was no result in that time, or another error.
+        RemoteFailed: there was no result in that time, or ``ask`` failed for another reason.
     """
     begin_s, tries = time.monotonic(), 0
     while True:

@@ -1,4 +1,4 @@
-"""Describe what answers at an address that should be a ZooKeeper's.
+"""Describe the server at an address where ZooKeeper should be.
 
 Three requests are sent, each over a connection of its own and all at once. The first answer that
 identifies the server counts::
@@ -28,9 +28,9 @@ from lastwrite.config.address import parse_address
 from lastwrite.errors import InvalidConfig, LogError
 from lastwrite.pulsar.network.commands import BaseCommand, Connect, decode_command, encode_command
 
-_SECONDS = 2.0  # for one request
-_MORE_SECONDS = 0.5  # for a name that does not resolve, since name resolution cannot be interrupted
-_STALLED_SECONDS = 4.5  # for a server that does not answer: it may be busy
+_SECONDS = 2.0  # timeout of one request
+_MORE_SECONDS = 0.5  # extra time for name resolution, which cannot be interrupted
+_STALLED_SECONDS = 4.5  # wait for a server that does not answer: it may be busy
 _MOST_BYTES = 4096
 _SHOWN_BYTES = 24
 
@@ -57,7 +57,8 @@ _T = TypeVar("_T")
 class ProbeResult:
     """The description of an address.
 
-    ``worth_seconds`` is how long it may still turn out to serve, from the first try on.
+    ``worth_seconds`` is the time, from the first try on, in which the server may still start to
+    serve.
     """
 
     words: str
@@ -73,7 +74,7 @@ _SILENT = ProbeResult(
 
 
 def probe_addresses(addresses: Sequence[str]) -> dict[str, ProbeResult]:
-    """Describe each of ``addresses``, ``HOST:PORT``. Takes three seconds in all."""
+    """Describe the server at each ``HOST:PORT``. Waits at most three seconds for all of them."""
     asked = [partial(_who_answers, address) for address in addresses]
     found = _at_once(asked, _SECONDS + 2 * _MORE_SECONDS)
     return {
@@ -83,7 +84,7 @@ def probe_addresses(addresses: Sequence[str]) -> dict[str, ProbeResult]:
 
 
 def _at_once(works: Sequence[Callable[[], _T]], seconds: float) -> list[_T | None]:
-    """Run ``works`` in parallel. The result is None for one that does not finish in time."""
+    """Run ``works`` in parallel. A result is None if the function does not return in time."""
     found: list[_T | None] = [None] * len(works)
 
     def do(place: int, work: Callable[[], _T]) -> None:
@@ -120,7 +121,7 @@ def _who_answers(address: str) -> ProbeResult:
 def _ask(host: str, port: int, question: bytes) -> bytes | ProbeResult:
     """The first bytes of the answer, empty if there is none.
 
-    An ``ProbeResult`` if the connection failed.
+    A ``ProbeResult`` if the connection failed.
     """
     deadline = time.monotonic() + _SECONDS
     try:

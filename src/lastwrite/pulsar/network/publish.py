@@ -1,24 +1,26 @@
 """Commit a compacted ledger to a topic that brokers serve.
 
 The commit is one acknowledgement on ``__compaction`` with the horizon and the ledger's id. Seven
-facts complicate it, and each is handled here:
+facts complicate the commit:
 
 - *A refusal is not answered.* The result is read from the store afterwards:
   ``PulsarCluster.written_down``.
-- *Cursors are stored at most once a second.* A broker answers an acknowledgement that arrives too
-  early, serves the new ledger and deletes the former one, but stores nothing: after a crash readers
-  hang. So the acknowledgement is sent only after the subscription was held and idle for longer than
-  that.
+- *Cursors are stored at most once a second.* If an acknowledgement arrives too early, a broker
+  answers it, serves the new ledger and deletes the former one, but stores nothing: after a crash
+  readers hang. So the acknowledgement is sent only after the subscription was held and idle for
+  more than a second.
 - *A horizon below the mark-delete position is refused*, and that position may have moved without a
   compaction: after a reload it is ``N:-1`` of a newer ledger. If no entry is in between, exactly
   that position becomes the horizon.
 - *A horizon beyond the last entry is refused.* So the topic must still have the horizon's entry.
 - *A ledger that is acknowledged twice is deleted* while it is served. So each acknowledgement has a
-  ledger of its own. If one has no effect, or is lost, another follows with a new copy.
+  new ledger. If an acknowledgement has no effect or is lost, the next one has another copy of the
+  ledger.
 - *A reference to a deleted ledger* is repaired in memory by a first acknowledgement, and on disk by
   a second.
-- *A failure leaves ledgers without an owner.* A note of each is stored before anything is written
-  into it, and removed once it is in use or deleted. The next commit deletes the noted ledgers.
+- *A failure leaves ledgers without an owner.* A note of each ledger is stored before its first
+  entry is written, and removed once the ledger is in use or deleted. The next commit deletes the
+  noted ledgers.
 
 Source: docs/formats/pulsar-compaction.md, "The commit", observed with Pulsar 4.2.4.
 """
@@ -38,7 +40,7 @@ from lastwrite.pulsar.network.cluster import Compaction, CursorHold, PulsarClust
 from lastwrite.pulsar.network.ledgers import Quorums, write_ledger
 
 _MOST_TRIES = 3
-_MARGIN_SECONDS = 0.3  # more than the brokers' pause between two writes of a cursor
+_MARGIN_SECONDS = 0.3  # added to the brokers' pause between two writes of a cursor
 _LOOK_SECONDS = 0.02
 _WRITTEN_SECONDS = 5.0  # an acknowledgement is on disk within this time, or never will be
 
@@ -49,7 +51,7 @@ class PublishedLedger:
 
     ledger: int
     horizon: Position
-    tries: int  # ledgers written for it
+    tries: int  # number of ledgers written for the commit
     removed: tuple[int, ...]  # deleted ledgers without an owner
 
 
@@ -65,9 +67,9 @@ def publish(
 ) -> PublishedLedger:
     """Commit ``records`` for everything up to ``horizon``, and check that the commit is on disk.
 
-    ``base`` is the topic's compaction when the work began; the records contain all that it had.
-    ``records`` is called once for every copy. ``reach`` is called before each step, for tests that
-    crash there.
+    ``base`` is the topic's compaction when the work began. ``records`` must cover that compaction
+    too. ``records`` is called once for every copy. ``reach`` is called before each step, for tests
+    that crash there.
 
     Raises:
         CommitConflict: the topic was compacted, emptied or recreated meanwhile. Nothing was
@@ -96,7 +98,7 @@ def publish(
             ).id
             time.sleep(max(0.0, hold.since + pause - time.monotonic()))
             if base is not None and base.ledger is not None:
-                # It has no owner as soon as the broker has read the acknowledgement.
+                # The former ledger is unused as soon as the broker has read the acknowledgement.
                 store.note(topic, base.ledger)
             reach("acknowledge")
             acknowledged.append(ours)
@@ -131,7 +133,7 @@ def sweep(hold: CursorHold) -> tuple[int, ...]:
         return ()
     told, written = cluster.told(topic), cluster.written_down(topic)
     if told is None or written is None or not told.ledger == told.served == written.ledger:
-        return ()  # it is unknown which ledger is in use; the next commit decides
+        return ()  # it is unknown which ledger is in use; the next commit deletes the others
     return () if hold.again().is_lost else _swept(cluster, topic, written.ledger)
 
 
@@ -215,7 +217,7 @@ def _place(
 def _has_entries_between(
     cluster: PulsarCluster, info: ManagedLedgerInfo, low: Position, high: Position
 ) -> bool:
-    """Whether there is an entry after ``low`` and before the first one of ledger ``high``."""
+    """Whether there is an entry after ``low`` and before the first entry of ``high.ledger``."""
     for each in info.ledgers:
         if low.ledger <= each.ledger < high.ledger:
             last = _last_of(cluster, info, Position(each.ledger, 0))
@@ -227,8 +229,8 @@ def _has_entries_between(
 def _last_of(cluster: PulsarCluster, info: ManagedLedgerInfo, at: Position) -> int:
     """The last entry of a ledger of the topic, or -1.
 
-    It is from the ledger's own metadata. An offloaded ledger whose metadata are deleted has at
-    least the entry ``at`` and the entries in the topic's list, which may have fewer.
+    It is read from the ledger's metadata. If the metadata of an offloaded ledger are deleted, the
+    result is the last entry in the topic's list, but at least the entry of ``at``.
     """
     ledger = cluster.store.ledger(at.ledger)
     if ledger is None:
@@ -242,7 +244,7 @@ def _last_of(cluster: PulsarCluster, info: ManagedLedgerInfo, at: Position) -> i
 
 
 def _is_written(cluster: PulsarCluster, topic: TopicName, expected: Compaction) -> bool:
-    """Whether the acknowledgement is stored on disk in time."""
+    """Wait for the acknowledgement on disk. Returns whether it was stored in time."""
     deadline = time.monotonic() + _WRITTEN_SECONDS
     while True:
         with contextlib.suppress(LogError):

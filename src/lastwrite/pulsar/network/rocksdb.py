@@ -2,8 +2,8 @@
 
 The standalone has exclusive write access and keeps running. Lastwrite opens the store as a
 secondary, which reads what the primary has written, and catches up with it before each request. So
-a topic can be fetched and planned. A round cannot be published, because no other process may write
-there.
+a topic can be fetched and planned. A compaction cannot be committed, because no other process may
+write to the store.
 
 A value is 41 bytes of head and the data; the key is the path.
 
@@ -21,7 +21,7 @@ from lastwrite.pulsar.network.nodes import Node
 from lastwrite.storage.scratch import make_folder, remove_folder
 
 _SCHEME = "rocksdb:"
-# its size, format, version, owner, created, changed, is ephemeral
+# size of the head, format, version, owner, created, changed, is ephemeral
 _HEAD = struct.Struct(">iiqqqqb")
 _FORMAT = 1
 _READ_ONLY = (
@@ -59,7 +59,7 @@ class RocksDb:
         self._scratch = make_folder()
         try:
             options = Options(raw_mode=True)
-            # otherwise a file that compaction removes could not be read any more
+            # keep all files open: a file that RocksDB's compaction removes can still be read
             options.set_max_open_files(-1)
             self._store: Any = Rdict(
                 self.address, options, access_type=AccessType.secondary(str(self._scratch))
@@ -98,7 +98,7 @@ class RocksDb:
     def _catch_up(self, doing: str) -> None:
         try:
             self._store.try_catch_up_with_primary()
-        except Exception as error:  # of a type of the library's own
+        except Exception as error:  # the library raises exceptions of its own type
             raise RemoteFailed(
                 f"{doing}: {error}", path=self.address, remedy="run it again"
             ) from error

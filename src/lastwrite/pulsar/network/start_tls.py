@@ -1,7 +1,7 @@
 """Start TLS on a connection to a bookie.
 
-The client sends a request of the third protocol without TLS and reads the response. The TLS
-handshake follows, and the second protocol is used inside.
+The client sends a request of BookKeeper's third protocol without TLS and reads the response. The
+TLS handshake follows. The connection then uses the second protocol over TLS.
 
 Source: BookKeeper 4.17.3 ``PerChannelBookieClient.initiateTLS``, ``BookieRequestProcessor``,
 ``BookkeeperProtocol.proto``.
@@ -51,7 +51,7 @@ def ask_for_tls(exchange: Callable[[bytes], bytes], address: str) -> None:
     ``exchange`` sends a frame and returns the next one.
 
     Raises:
-        RemoteFailed: the bookie has no TLS, or the address is not a bookie's.
+        RemoteFailed: the bookie has no TLS, or the server is not a bookie.
     """
     answer = exchange(BookieRequest().encode())
     try:

@@ -28,7 +28,7 @@ def tls_context(files: TlsFiles) -> ssl.SSLContext:
         if files.certificate:
             # For an encrypted key the library would ask for a password at the terminal.
             context.load_cert_chain(files.certificate, files.key or None, password="")
-    except OSError as error:  # also errors of ssl
+    except OSError as error:  # includes ssl.SSLError
         raise InvalidConfig(
             f"a certificate or key cannot be read: {error.strerror or error}",
             path=", ".join(each for each in (files.trusted, files.certificate, files.key) if each),

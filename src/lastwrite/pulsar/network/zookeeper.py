@@ -39,7 +39,7 @@ from lastwrite.pulsar.rules.live_settings import path_of
 DEFAULT_PORT = 2181
 
 _RETRY_SECONDS = 0.2
-_FIRST_SECONDS = 1.0  # then the addresses are probed
+_FIRST_SECONDS = 1.0  # wait for a connection before the addresses are probed
 _START_AGAIN = "check the metadata store, then run it again"
 _UNREACHED = "check that the metadata store runs there, and that this machine can reach it"
 _AGAIN = (
@@ -51,7 +51,7 @@ _AGAIN = (
 )
 _SERVERS = re.compile(r"[\w.\-]+(?::\d+)?|\[[0-9a-fA-F:]+\](?::\d+)?", re.ASCII)
 
-# kazoo logs every change of a connection as a warning; users get what matters as an error.
+# kazoo logs every change of a connection as a warning. Relevant changes become errors.
 _LOG = logging.getLogger("lastwrite.zookeeper")
 _LOG.addHandler(logging.NullHandler())
 _LOG.propagate = False
@@ -119,7 +119,7 @@ class ZooKeeper:
 
     def number(self, prefix: str, doing: str) -> str:
         how = {"ephemeral": True, "sequence": True, "makepath": True}
-        # Repeated if needed: an unused number costs nothing.
+        # The request may be repeated: an unused number costs nothing.
         made = str(self._asked(lambda client: client.create_async(prefix, b"", **how), doing))
         with contextlib.suppress(NoNodeError, *_AGAIN):  # the node is deleted with the session
             self._once(_delete(made), doing)
@@ -177,8 +177,8 @@ class ZooKeeper:
     def _siblings_access(self, client: Any) -> Any:
         """The access list of new nodes.
 
-        It is that of the ledgers' folder, so that brokers may change and delete the nodes. If that
-        list cannot be read completely, only this user has access.
+        It is the access list of the ledgers' folder, so that brokers may change and delete the
+        nodes. If that list cannot be read completely, only this user has access.
         """
         with contextlib.suppress(KazooException, *_AGAIN):
             found, _ = client.get_acls_async(self._like).get(timeout=self._timeout)
@@ -190,7 +190,7 @@ class ZooKeeper:
         """Connect. Fails at once if none of the servers can be a ZooKeeper.
 
         Raises:
-            RemoteFailed: none of them accepts the client.
+            RemoteFailed: no server accepts the client.
         """
         begun = time.monotonic()
         connected = client.start_async()
@@ -228,7 +228,7 @@ class ZooKeeper:
 
 
 def _end(client: Any) -> None:
-    with contextlib.suppress(Exception):  # errors are ignored: nothing depends on it
+    with contextlib.suppress(Exception):  # errors are ignored: nothing depends on the shutdown
         client.stop()
         client.close()
 
