@@ -7,8 +7,8 @@ SCRAM, with the client's messages on the left::
     c=biws,r=abcXYZ,p=PROOF   →
                               ←   v=SIGNATURE
 
-Neither side learns the other's secret. The proof shows that the client has the password, the
-signature that the broker has the server key derived from it.
+Neither side sends its secret. The proof shows that the client has the password. The signature shows
+that the broker has the server key, which is derived from the password.
 
 Source: RFC 5802, RFC 7677; Kafka 4.4 ``ScramSaslClient``, ``PlainSaslServer``; KIP-152.
 """
@@ -33,10 +33,10 @@ from lastwrite.kafka.network.scram import (
 )
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig
 
-_LEAST_TURNS, _MOST_TURNS = 4096, 10_000_000  # iterations that a broker may ask for
+_LEAST_TURNS, _MOST_TURNS = 4096, 10_000_000  # accepted iteration counts from a broker
 _NO_BINDING = base64.b64encode(b"n,,").decode()
 
-Exchange = Callable[[bytes], bytes]  # sends a token and returns the broker's
+Exchange = Callable[[bytes], bytes]  # sends a token and returns the broker's token
 
 
 def tls_context(config: KafkaClientConfig) -> ssl.SSLContext | None:
@@ -69,8 +69,8 @@ def authenticate(config: KafkaClientConfig, exchange: Exchange, address: str) ->
     """Authenticate as the configured user; SCRAM also verifies the broker's signature.
 
     Raises:
-        RemoteFailed: the broker's signature is wrong, or its message is not SCRAM. ``exchange``
-            raises what the broker refuses.
+        RemoteFailed: the broker's signature is wrong, its message is not SCRAM, or ``exchange``
+            raises because the broker rejects the user.
     """
     if config.sasl_mechanism == "PLAIN":
         exchange(f"\0{config.user}\0{config.password}".encode())

@@ -1,6 +1,6 @@
 """A cluster: its brokers, topics, partition leaders, topic settings and committed offsets.
 
-Leaders move and brokers restart. Requests that only read are retried at the new leader for up to
+Leaders move and brokers restart. Read requests are retried at the new leader for up to
 ``default.api.timeout.ms``.
 """
 
@@ -22,7 +22,7 @@ from lastwrite.kafka.rules.topic_settings import TopicMetadata
 from lastwrite.model.log import TopicPartition
 from lastwrite.reports.groups import UnreadPosition, unread_because
 
-# Retriable errors: waiting, or another leader, may resolve them.
+# Retriable error codes: waiting, or another leader, may resolve them.
 _PASSING = {
     3: "the topic is not known there",
     5: "no leader is elected",
@@ -57,13 +57,13 @@ _UNKNOWN_TOPIC = (3, 100)
 _AGAIN_S = 0.2
 _FIRST_AGAIN_S = 0.01
 _SHORT_S = 2.0
-_TOPIC = 2  # a kind of resource that has settings
+_TOPIC = 2  # resource type of a topic in DescribeConfigs
 _NO_ID = bytes(16)
 # Config sources of DescribeConfigs.
 _OF_TOPIC, _OF_BROKER, _OF_BROKERS, _OF_FILE = 1, 2, 3, 4
 _WORDS = {_OF_BROKER: "broker", _OF_BROKERS: "brokers", _OF_FILE: "file"}
 
-# GROUP_ID_NOT_FOUND (since removed) or a type of group without offsets.
+# Error codes of a group without offsets: GROUP_ID_NOT_FOUND (a deleted group), another group type.
 _NO_GROUP = (24, 69)
 _SHARE = "share"
 
@@ -74,9 +74,9 @@ class GroupOffset(NamedTuple):
     """A consumer group's committed offset in a partition."""
 
     group: str
-    offset: int  # of the record that it reads next
-    leader_epoch: int  # of the record before; -1 if the commit has none
-    metadata: str  # as committed by the client
+    offset: int  # offset of the next record to read
+    leader_epoch: int  # leader epoch of the last record read; -1 if the commit has none
+    metadata: str  # text committed by the client
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,10 @@ class LiveTopic:
     """A topic, from the cluster's metadata."""
 
     name: str
-    id: bytes  # 16 bytes; all zero if the broker is too old to have ids
+    id: bytes  # 16 bytes; all zero if the broker is too old for topic ids
     is_internal: bool
-    partitions: Mapping[int, tuple[int, int]]  # leader (-1: none) and its epoch, by number
+    # node id of the leader (-1: none) and leader epoch, by partition number
+    partitions: Mapping[int, tuple[int, int]]
 
     @property
     def id_text(self) -> str | None:
@@ -133,7 +134,7 @@ class KafkaCluster:
 
     @contextlib.contextmanager
     def connection(self, address: str) -> Iterator[KafkaConnection]:
-        """A connection to the broker, used by this context alone; an idle one is reused."""
+        """A connection to the broker for exclusive use. Reuses an idle connection if possible."""
         with self._lock:
             idle = self._idle.setdefault(address, [])
             connection = idle.pop() if idle else KafkaConnection(address, self._config, self._tls)
@@ -144,7 +145,7 @@ class KafkaCluster:
             yield connection
         except BaseException:
             self._busy.discard(connection)
-            connection.close()  # a response may still arrive
+            connection.close()  # an unread response may still arrive
             raise
         with self._lock:
             self._busy.discard(connection)
@@ -168,20 +169,20 @@ class KafkaCluster:
 
     @property
     def patience_s(self) -> float:
-        """For how many seconds work that does not advance is retried.
+        """The number of seconds for which a request without progress is retried.
 
-        The full timeout applies unless a fetch has given up and no record of any partition has
-        arrived since; then it is ``_SHORT_S``.
+        This is the full timeout. After a fetch has failed, it is ``_SHORT_S`` until a record of any
+        partition arrives.
         """
         full = self._config.api_timeout_ms / 1000
         return min(full, _SHORT_S) if self._gave_up_s > self._records_s else full
 
     def note_records(self) -> None:
-        """Note that records of a partition arrived."""
+        """Record that records of a partition arrived, for ``patience_s``."""
         self._records_s = time.monotonic()
 
     def note_abandoned(self) -> None:
-        """Note that a fetch gave up."""
+        """Record that a fetch failed after its last retry, for ``patience_s``."""
         self._gave_up_s = time.monotonic()
 
     def patiently(
@@ -192,11 +193,11 @@ class KafkaCluster:
     ) -> T:
         """Call ``work``, and retry it with fresh metadata while its error is retriable.
 
-        ``since_s`` is when it last advanced, by the monotonic clock; None means now. ``advanced``
-        returns a number that grows if a failed attempt has made progress.
+        ``since_s`` is the monotonic time of the last progress; None means now. ``advanced`` returns
+        a number that grows if a failed attempt has made progress.
 
         Raises:
-            RemoteFailed: the error is not retriable, or the patience is over.
+            RemoteFailed: the error is not retriable, or ``patience_s`` has passed without progress.
         """
         begin_s = time.monotonic() if since_s is None else since_s
         far, tries = advanced(), 0
@@ -227,14 +228,16 @@ class KafkaCluster:
     def wait(self, until: float, breaks: int | None = None) -> None:
         """Pause, then refresh the metadata.
 
-        ``breaks`` is how many connections have broken without progress. After the first of them the
-        pause is short and the metadata is not refreshed, since leaders have not moved.
+        ``until`` is the monotonic time at which the pause ends at the latest. ``breaks`` is the
+        number of earlier broken connections without progress, or None if the connection did not
+        break. While it is small, the pause is short and the metadata is not refreshed, because
+        leaders have not moved.
         """
         pause_s = _AGAIN_S if breaks is None else min(_FIRST_AGAIN_S * 2**breaks, _AGAIN_S)
         time.sleep(max(0.0, min(pause_s, until - time.monotonic())))
         if pause_s < _AGAIN_S:
             return
-        with contextlib.suppress(RemoteFailed):  # the next attempt reports it
+        with contextlib.suppress(RemoteFailed):  # the next attempt reports the error
             self.refresh()
 
     # ------------------------------------------------------------------ topics
@@ -294,7 +297,7 @@ class KafkaCluster:
         """The topic with this name.
 
         Raises:
-            Passing: the topic does not exist now.
+            RetriableError: the topic does not exist now.
         """
         found = self._topics.get(name)
         if found is None:
@@ -302,10 +305,10 @@ class KafkaCluster:
         return found
 
     def leader(self, topic: str, partition: int) -> tuple[str, int]:
-        """The address of a partition's leader, and its epoch.
+        """The address of a partition's leader, and the leader epoch.
 
         Raises:
-            Passing: the partition has no leader now.
+            RetriableError: the partition has no leader now.
         """
         broker, epoch = self.topic(topic).partitions.get(partition, (-1, -1))
         address = self._brokers.get(broker)
@@ -320,12 +323,12 @@ class KafkaCluster:
     def check(
         self, error: int, doing: str, address: str, said: str | None = None, rights: str = _READING
     ) -> None:
-        """Raise a response's error code, if it has one.
+        """Raise an exception for the error code of a response. Code 0 means no error.
 
-        ``said`` is the broker's error message; ``rights`` are the ACLs that the request needs.
+        ``said`` is the broker's error message. ``rights`` are the ACLs that the request needs.
 
         Raises:
-            Passing: the error is retriable.
+            RetriableError: the error is retriable.
             RemoteFailed: any other error.
         """
         if error in _PASSING:
@@ -341,7 +344,7 @@ class KafkaCluster:
             raise RemoteFailed(f"{doing}: refused with error {int(error)}{words}", path=address)
 
     def settings(self, topics: Sequence[str]) -> dict[str, TopicMetadata | LogError]:
-        """The settings of each topic with their origins, or the error why they are unknown.
+        """The settings of each topic with their sources, or the error if they cannot be read.
 
         Raises:
             RemoteFailed: no broker answers.
@@ -372,10 +375,10 @@ class KafkaCluster:
         return {topic: found.get(topic, missing) for topic in topics}
 
     def positions(self) -> tuple[dict[TopicPartition, list[GroupOffset]], list[UnreadPosition]]:
-        """Committed offsets by partition, sorted by group; and the groups that could not be read.
+        """Committed offsets by partition, sorted by group, and the groups that could not be read.
 
         Raises:
-            RemoteFailed: a broker does not answer, or refuses to list groups.
+            RemoteFailed: a broker does not answer, or rejects the request to list groups.
         """
         found: dict[TopicPartition, list[GroupOffset]] = {}
         unread: list[UnreadPosition] = []
@@ -390,7 +393,7 @@ class KafkaCluster:
         done: set[str],
     ) -> None:
         doing = "ask for the groups' positions"
-        for address in list(self._brokers.values()):  # each lists the groups it coordinates
+        for address in list(self._brokers.values()):  # each lists its own groups
             with self.connection(address) as connection:
                 listed = connection.ask("list_groups", doing, states_filter=())
                 self.check(listed.error_code, doing, address)
@@ -439,5 +442,5 @@ def _known(configs: Sequence[Any]) -> TopicMetadata:
 
 
 def address_of(host: str, port: int) -> str:
-    """``HOST:PORT``."""
+    """``HOST:PORT``, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,7 +1,7 @@
 """One connection to one broker: send a request, receive the response.
 
-Every call ends within the timeout, whatever the broker does. The length of a frame is not trusted:
-the buffer grows with the bytes received.
+Every call ends within the timeout, whatever the broker does. The buffer grows with the bytes
+received, so a wrong frame length cannot exhaust the memory.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _MOST_BYTES = (1 << 31) - 1
 _SIZE = struct.Struct(">i")
 _TLS_ALERT = 0x1503
 _UNSUPPORTED_VERSION = 35
-_LONGEST_PAUSE_S = 60.0  # of a broker's throttle time
+_LONGEST_PAUSE_S = 60.0  # upper limit of a broker's throttle time
 
 
 class RetriableError(RemoteFailed):
-    """A retriable error: waiting, or another leader, may resolve it."""
+    """An error that waiting, or another leader, may resolve."""
 
 
 class ConnectionBroken(RetriableError):
@@ -54,13 +54,13 @@ class ConnectionBroken(RetriableError):
 
 
 class ReceiveBuffer:
-    """The buffer of a response. Its views are valid until the next response is received into it."""
+    """The buffer of a response. Views of it are valid until it receives the next response."""
 
     def __init__(self) -> None:
         self._bytes = np.empty(_ROOM_BYTES, dtype=np.uint8)
 
     def grown(self, filled: int, size: int) -> memoryview:
-        """A view of ``size`` bytes whose first ``filled`` bytes are kept."""
+        """A view of ``size`` bytes. Grows the buffer, keeping its first ``filled`` bytes."""
         if size > len(self._bytes):
             grown = np.empty(size, dtype=np.uint8)
             grown[:filled] = self._bytes[:filled]
@@ -69,8 +69,9 @@ class ReceiveBuffer:
 
 
 class KafkaConnection:
-    """A connection to ``address`` (``HOST:PORT``), opened by the first request and closed by the
-    first error. Not thread-safe.
+    """A connection to ``address`` (``HOST:PORT``). Not thread-safe.
+
+    The first request opens the connection, and an error closes it. The next request reopens it.
     """
 
     def __init__(
@@ -83,13 +84,13 @@ class KafkaConnection:
         self._socket: socket.socket | None = None
         self._versions: dict[int, tuple[int, int]] = {}
         self._correlation_id = 0
-        self._awaited: deque[int] = deque()  # correlation ids of ``ask_produce``
+        self._awaited: deque[int] = deque()  # correlation ids of unanswered Produce requests
         self._room = ReceiveBuffer()
         self._filled = 0  # bytes that the last ``_fill`` received
-        self._arrived = memoryview(b"")  # of a response that was cut off
+        self._arrived = memoryview(b"")  # received bytes of an incomplete response
         self._tls = tls
         self._muted_until = 0.0
-        self._expires = 0.0  # when to authenticate again; 0 means never
+        self._expires = 0.0  # monotonic time of the next authentication; 0: never
 
     # ------------------------------------------------------------------ requests
 
@@ -99,7 +100,8 @@ class KafkaConnection:
         ``doing`` describes the request in error messages.
 
         Raises:
-            RemoteFailed: no answer, or none in time, or not Kafka's protocol, or no common version.
+            RemoteFailed: the broker does not answer in time, does not use Kafka's protocol, or has
+                no common version.
         """
         with self._failing(doing):
             deadline = self._opened(doing)
@@ -113,7 +115,7 @@ class KafkaConnection:
             return messages.schema(name, self._version(name))
 
     def knows(self, name: str, doing: str) -> bool:
-        """Whether the broker supports this request in a version that we do."""
+        """Whether the broker and Lastwrite support a common version of this request."""
         with self._failing(doing):
             self._opened(doing)
             return self._common(name) is not None
@@ -132,7 +134,7 @@ class KafkaConnection:
     def fetched(self, asked: FetchPartition, room: ReceiveBuffer, doing: str) -> FetchedPartition:
         """The response to ``ask_fetch``; its records are a view of ``room``.
 
-        If the connection breaks within the records, it contains those that arrived.
+        If the connection breaks within the records, the response has the bytes received so far.
         """
         with self._failing(doing):
             deadline = time.monotonic() + self._timeout + asked.max_wait_ms / 1000
@@ -146,8 +148,9 @@ class KafkaConnection:
             return answer
 
     def _cut(self, version: int, error: OSError) -> FetchedPartition:
-        """Decode the part of a response that arrived before ``error``. Raises ``error`` if no
-        record did.
+        """Decode the bytes of a response received before ``error``.
+
+        Raises ``error`` if the records had not begun.
         """
         if len(self._arrived) < 4:
             raise error
@@ -166,7 +169,7 @@ class KafkaConnection:
     def ask_produce(self, append: ProduceBatch, doing: str) -> None:
         """Send a Produce request. ``produced`` returns its response.
 
-        Several may be in flight. No other request may be sent until all are answered.
+        Several Produce requests may be in flight. Send no other request until all are answered.
         """
         with self._failing(doing):
             self._opened(doing)
@@ -188,7 +191,7 @@ class KafkaConnection:
         with self._failing(doing):
             deadline = (
                 time.monotonic() + 2 * self._timeout
-            )  # the broker may wait as long for replicas
+            )  # the broker may also wait for its replicas
             data = self._receive(deadline, self._room, self._awaited.popleft())
             answer = decode_produce(self._version("produce"), data)
             self._mute(answer.throttle_ms)
@@ -201,14 +204,14 @@ class KafkaConnection:
             self._socket = None
 
     def shutdown(self) -> None:
-        """Shut the socket down, so that a thread that waits for a response fails at once."""
+        """Shut the socket down. A thread that waits for a response then fails at once."""
         talking = self._socket
         if talking is not None:
             with contextlib.suppress(OSError):
                 talking.shutdown(socket.SHUT_RDWR)
 
     def _opened(self, doing: str) -> float:
-        """Connect and authenticate if needed; return the deadline of this call."""
+        """Connect and authenticate if needed. Returns the monotonic deadline of the request."""
         if self._expires and time.monotonic() > self._expires:
             self.close()
         deadline = time.monotonic() + self._timeout
@@ -334,7 +337,7 @@ class KafkaConnection:
     ) -> memoryview:
         """The next response, without its correlation id.
 
-        ``wanted`` is the correlation id to expect; None means that of the last request.
+        ``wanted`` is the expected correlation id. None means the id of the last request.
         """
         wanted = self._correlation_id if wanted is None else wanted
         self._arrived = memoryview(b"")
@@ -360,7 +363,7 @@ class KafkaConnection:
         return view[4:]
 
     def _fill(self, view: memoryview, deadline: float) -> None:
-        """Receive as many bytes as ``view`` has."""
+        """Receive bytes until ``view`` is full."""
         if self._socket is None:
             raise ConnectionAbortedError("the connection is closed")
         self._filled = 0
@@ -405,7 +408,7 @@ class KafkaConnection:
 
 
 def _error_of(data: memoryview) -> int:
-    """The error code that begins an ApiVersions response of every version."""
+    """The error code at the start of an ApiVersions response, the same in every version."""
     if len(data) < 2:
         raise CorruptLog(f"an answer of {len(data)} bytes", 0)
     return int.from_bytes(data[:2], "big", signed=True)

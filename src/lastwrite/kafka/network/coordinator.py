@@ -30,7 +30,7 @@ def _of_offsets(answer: Any) -> Iterable[int]:
 
 
 class _Coordinator:
-    """Finds the coordinator of a key, and sends it requests."""
+    """Finds the coordinator of a group or transactional id, and sends requests to it."""
 
     def __init__(self, cluster: KafkaCluster, key: str, kind: int) -> None:
         self._cluster = cluster
@@ -93,7 +93,7 @@ class GroupClient:
         self._coordinator = _Coordinator(cluster, name, _GROUP)
 
     def position(self, name: TopicPartition) -> CommittedOffset | None:
-        """The committed offset, once no open transaction may change it. None if there is none.
+        """The committed offset. None if the group has none. Waits for open transactions to end.
 
         Raises:
             RemoteFailed: the request is refused, or not answered within the timeout.
@@ -169,7 +169,7 @@ def _position(
 
 
 class TransactionClient:
-    """The transactions of the producer with transactional id ``id``, one after another."""
+    """Consecutive transactions of the producer with transactional id ``id``."""
 
     def __init__(self, cluster: KafkaCluster, id: str) -> None:
         self._id = id
@@ -183,7 +183,7 @@ class TransactionClient:
             "transactional_id": self._id,
             "producer_id": self.producer_id,
             "producer_epoch": self.epoch,
-            # no member of any group
+            # not a group member
             "generation_id": -1,
             "member_id": "",
             "group_instance_id": None,
@@ -192,8 +192,8 @@ class TransactionClient:
     def begin(self) -> None:
         """Fence earlier producers with this id.
 
-        When this returns, the open transaction of an earlier one is aborted. Its later requests are
-        refused by the coordinators.
+        When this returns, an open transaction of an earlier producer is aborted. Coordinators
+        reject its later requests.
 
         Raises:
             RemoteFailed: the request is refused, or not answered within the timeout.
@@ -209,7 +209,7 @@ class TransactionClient:
         self.producer_id, self.epoch = int(answer.producer_id), int(answer.producer_epoch)
 
     def add_partition(self, name: TopicPartition) -> None:
-        """Add the partition to the transaction, so that its marker is written there."""
+        """Add the partition to the transaction, so that it receives the marker."""
 
         def values(module: Any) -> Mapping[str, object]:
             topic = module.AddPartitionsToTxnTopic(name=name.topic, partitions=(name.partition,))
@@ -226,8 +226,9 @@ class TransactionClient:
         self._coordinator.ask("add_offsets_to_txn", doing, lambda module: asked)
 
     def end(self, committed: bool) -> None:
-        """Commit or abort the transaction. The outcome is decided when this returns; markers follow
-        soon.
+        """Commit or abort the transaction.
+
+        When this returns, the outcome is final, but the markers may not yet be written.
         """
         asked = {**self.who, "committed": committed}
         self._coordinator.ask("end_txn", "end a transaction", lambda module: asked)

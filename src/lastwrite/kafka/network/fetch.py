@@ -1,7 +1,7 @@
 """Fetch, the request that reads records: one partition of one topic, without sessions.
 
 The records of a response are a view of the bytes received. Versions 4 to 12 have the topic's name,
-13 its id; 12 and 13 are flexible::
+version 13 has its id. Versions 12 and 13 are flexible. Fields in brackets depend on the version::
 
     request   replica -1 · max wait ms · min bytes · max bytes · isolation 0 · [session 0, -1]
               topics: name or id · partitions: number · [leader epoch] · offset ·
@@ -33,7 +33,7 @@ class FetchPartition(NamedTuple):
     topic: str
     topic_id: bytes  # 16 bytes; all zero if unknown
     partition: int
-    leader_epoch: int  # -1 means that the broker does not check it
+    leader_epoch: int  # -1: the broker does not check the epoch
     offset: int
     max_bytes: int
     max_wait_ms: int
@@ -47,7 +47,7 @@ class FetchedPartition(NamedTuple):
     high_watermark: int
     log_start: int  # -1 if the response has none
     records: memoryview
-    is_cut: bool = False  # the connection broke within ``records``
+    is_cut: bool = False  # whether the connection broke within ``records``
 
 
 def encode_fetch(version: int, correlation_id: int, client_id: str, asked: FetchPartition) -> bytes:
@@ -86,7 +86,7 @@ def _topic(version: int, asked: FetchPartition) -> bytes:
         return asked.topic_id
     name = asked.topic.encode()
     if version >= _FLEXIBLE:
-        size = len(name) + 1  # a name has at most 249 bytes: a varint of one byte or two
+        size = len(name) + 1  # at most 250, a varint of one or two bytes
         return bytes([size] if size < 0x80 else [size & 0x7F | 0x80, size >> 7]) + name
     return struct.pack(">h", len(name)) + name
 

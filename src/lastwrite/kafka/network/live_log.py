@@ -1,7 +1,7 @@
 """Read one partition of a live topic from its leader.
 
-A broker sends the bytes that it stores: whole batches, and perhaps a partial one at the end, which
-is ignored. The next request is sent while a response is processed.
+A broker sends the bytes that it stores: complete batches, and perhaps a partial batch at the end,
+which is ignored. While a response is processed, the next request is already sent.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from lastwrite.model.log import TopicPartition
 _EPOCH_AT = BATCH_HEADER.offset_of("partition_leader_epoch")
 _EARLIEST, _LATEST = -2, -1
 _OUT_OF_RANGE = 1
-# Small enough that a response is still in the processor's cache: 16 MiB took three times as long.
+# A response of this size stays in the processor's cache. Fetching with 16 MiB took three times as
+# long.
 _FETCH_BYTES = 4 << 20
-_LEAST_BYTES = 16 << 10  # the least request size when connections break
+_LEAST_BYTES = 16 << 10  # smallest max bytes of a request after connections broke
 _MOST_BYTES = (1 << 31) - 1
-_WAIT_MS = 500  # the broker's max wait for records
-_LOOKS = 3  # attempts to fetch damaged bytes: the damage may be in transit, not in the log
+_WAIT_MS = 500  # longest time that the broker waits for records
+_LOOKS = 3  # attempts to fetch damaged bytes; the damage may be in transit, not in the log
 
 
 class LogBounds(NamedTuple):
@@ -45,7 +46,7 @@ class LogBounds(NamedTuple):
 
 
 class LiveLog:
-    """A partition. Not thread-safe; ``close`` returns its connection."""
+    """Reads one partition. Not thread-safe. ``close`` returns the connection to the cluster."""
 
     def __init__(
         self, cluster: KafkaCluster, name: TopicPartition, config: KafkaClientConfig
@@ -57,11 +58,11 @@ class LiveLog:
         self._config = config
         self._held = contextlib.ExitStack()
         self._connection: KafkaConnection | None = None
-        self._epoch = -1  # of the leader that requests go to
-        self._last_epoch = -1  # of the last batch received; -1 if unknown
+        self._epoch = -1  # leader epoch of the requests
+        self._last_epoch = -1  # leader epoch of the last batch received; -1 if unknown
         self._max_bytes = _FETCH_BYTES
         self._asked: FetchPartition | None = None
-        self._room = ReceiveBuffer()  # not the connection's: its next user would overwrite it
+        self._room = ReceiveBuffer()  # the connection's buffer would be overwritten
 
     def close(self) -> None:
         self._held.close()
@@ -100,11 +101,11 @@ class LiveLog:
     def lineage(self, known: int, log_start: int) -> tuple[tuple[int, int], ...]:
         """The leader epochs above ``known`` with their start offsets, oldest first.
 
-        They are preceded by ``known``, or the last epoch below it, if the log still has it, as if
-        it began at the log start. Empty if the broker has no epochs.
+        The first entry is the epoch at ``log_start``: ``known``, or the last epoch below it, if the
+        log still has records of it. Empty if the broker has no epochs.
 
-        OffsetForLeaderEpoch returns the largest epoch not above the one requested, and where the
-        next one begins.
+        Uses OffsetForLeaderEpoch, which returns the largest epoch up to the requested one, and the
+        start offset of the epoch after it.
 
         Raises:
             RemoteFailed: no broker answers within the timeout.
@@ -113,7 +114,7 @@ class LiveLog:
         found: list[tuple[int, int]] = []
         while epoch > max(known, 0):
             below, start = self._cluster.patiently(partial(self._end_of_epoch, epoch - 1))
-            if start < 0 or (found and start == found[-1][1]):  # it has none of this number
+            if start < 0 or (found and start == found[-1][1]):  # the epoch has no records
                 return tuple(reversed(found))
             found.append((epoch, start))
             epoch = below
@@ -122,8 +123,9 @@ class LiveLog:
         return tuple(reversed(found))
 
     def common_end(self, epochs: Sequence[tuple[int, int]], end: int) -> int | None:
-        """The offset up to which a log with these leader epochs and this log agree. None if
-        unknown.
+        """The offset up to which this log and a log with ``epochs`` agree. None if unknown.
+
+        ``epochs`` are leader epochs with start offsets, and ``end`` is the end of that log.
 
         Raises:
             RemoteFailed: no broker answers within the timeout.
@@ -135,7 +137,7 @@ class LiveLog:
         return forks.common_end(epochs, end, ask)
 
     def _end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """The log's last epoch up to ``epoch``, and where the next one begins."""
+        """The log's last epoch up to ``epoch``, and the start offset of the epoch after it."""
         doing = f"ask for the leader epochs of {self.name}"
         address, current = self._cluster.leader(self.name.topic, self.name.partition)
         with self._cluster.connection(address) as connection:
@@ -156,16 +158,16 @@ class LiveLog:
     ) -> Iterator[tuple[ByteArray, BatchTable]]:
         """The stored batches with offsets from ``first`` to ``end``, each verified by its checksum.
 
-        Yields the bytes and their table, whose origins are positions in the bytes. Both are valid
-        until the next are requested.
+        Yields bytes and a table of their batches, whose origins are positions in the bytes. Both
+        are valid until the next item is requested.
 
         Args:
             epoch: the leader epoch of the records below ``first``; -1 if unknown.
 
         Raises:
-            CorruptLog: the batches contradict their format, also when fetched again.
-            CommitConflict: the log does not have ``first`` any more, or an election truncated it.
-            RemoteFailed: the broker refuses, or no broker answers within the timeout.
+            CorruptLog: the batches are malformed, also when fetched again.
+            CommitConflict: the log no longer has ``first``, or an election truncated the log.
+            RemoteFailed: the broker rejects the request, or no broker answers within the timeout.
         """
         self._last_epoch = epoch
         at, lowest, looks = first, 0, _LOOKS
@@ -211,13 +213,13 @@ class LiveLog:
                     wanted = (table["next_offset"] > begun) & (table["base_offset"] < end)
                     if wanted.any():
                         yield data, table[wanted]
-                heard = time.monotonic()  # the consumer's time is not the broker's
+                heard = time.monotonic()  # the broker's timeout excludes the caller's time
         finally:
-            if self._asked is not None:  # its response would stay unread
+            if self._asked is not None:  # the connection has an unread response
                 self._drop()
 
     def _wait_for_more(self, at: int, received: int, heard: float) -> None:
-        """Handle a response without a whole batch: request more bytes, or give up."""
+        """Handle a response without a complete batch: request more bytes, or raise."""
         if received:
             if self._max_bytes == _MOST_BYTES:
                 raise CorruptLog(f"the batch at offset {at} has no end", path=self.path)
@@ -230,8 +232,9 @@ class LiveLog:
             )
 
     def _wait_after_cut(self, at: int, received: int, heard: float, cuts: int) -> None:
-        """Pause after a connection broke before a whole batch arrived, the ``cuts``-th time in a
-        row.
+        """Pause after a connection broke before a complete batch arrived.
+
+        ``cuts`` is the number of consecutive such failures before this one.
         """
         until = heard + self._cluster.patience_s
         if time.monotonic() >= until:
@@ -252,9 +255,9 @@ class LiveLog:
         )
 
     def _read(self, at: int, heard: float) -> FetchedPartition:
-        """The response from offset ``at`` on; asks the new leader if leadership moved.
+        """Fetch from offset ``at`` on. Retries with the new leader if leadership moved.
 
-        ``heard`` is when the last record arrived.
+        ``heard`` is the monotonic time at which the last record arrived.
         """
 
         doing = f"fetch from {self.name}"
@@ -314,7 +317,7 @@ class LiveLog:
         self._asked = asked
 
     def _refuse_if_cut(self, at: int) -> None:
-        """A new leader may lack fetched records, and have others at their offsets."""
+        """Raise ``CommitConflict`` if the new leader lacks records that were already fetched."""
         if self._last_epoch < 0:
             return
         epoch, end = self._end_of_epoch(self._last_epoch)
@@ -327,14 +330,14 @@ class LiveLog:
             )
 
     def _ask_ahead(self, at: int) -> None:
-        """``_ask``, but an error is left to the call that needs the response."""
+        """Call ``_ask`` and ignore its error. The call that needs the response asks again."""
         try:
             self._ask(at)
         except RemoteFailed:
             self._drop()
 
     def _drop(self) -> None:
-        """Close the connection: a response may still arrive."""
+        """Close the connection, because an unread response may still arrive."""
         self._asked = None
         if self._connection is not None:
             self._connection.close()
@@ -343,7 +346,7 @@ class LiveLog:
 
 
 def _epoch_of(data: ByteArray, table: BatchTable) -> int:
-    """The leader epoch of the last batch; -1 for formats before magic 2."""
+    """The leader epoch of the last batch of ``table``; -1 for formats before magic 2."""
     if table["flags"][-1] & IS_OLD:
         return -1
     at = int(table["origin"][-1]) + _EPOCH_AT
@@ -351,7 +354,7 @@ def _epoch_of(data: ByteArray, table: BatchTable) -> int:
 
 
 def _split(data: ByteArray, lowest: int, format: KafkaFormat) -> Iterator[BatchTable]:
-    """The tables of the whole batches in ``data``; a partial batch at the end is ignored."""
+    """The tables of the complete batches in ``data``. A partial batch at the end is ignored."""
     start = 0
     while start < len(data):
         table, consumed, wanted, _ = format.split(data, start, len(data), lowest)

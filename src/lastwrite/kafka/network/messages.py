@@ -1,7 +1,7 @@
-"""Requests and responses other than Fetch and Produce: kio's messages, by name and version.
+"""Requests and responses other than Fetch and Produce, with kio's classes by name and version.
 
-Requests and responses have a header and a body. From some version on a message is *flexible*: its
-structures and headers end with a section of tagged fields::
+Requests and responses have a header and a body. Each message has a first *flexible* version. From
+that version on, structures and headers end with a section of tagged fields::
 
     request  i16 api key, i16 version, i32 correlation id · client id · tags if flexible · body
     answer   i32 correlation id · tags if flexible · body
@@ -49,7 +49,7 @@ APIS = {
     "create_topics": Api(19, 2, 7),
     "init_producer_id": Api(22, 0, 4),
     "offset_for_leader_epoch": Api(23, 2, 4),
-    # No versions in which a broker raises the epoch after each transaction (KIP-890).
+    # In later versions a broker raises the producer epoch after each transaction (KIP-890).
     "add_partitions_to_txn": Api(24, 0, 3),
     "add_offsets_to_txn": Api(25, 0, 3),
     "end_txn": Api(26, 0, 3),
@@ -60,7 +60,7 @@ APIS = {
 }
 
 
-_NEWER = {("api_versions", 5), ("delete_groups", 3)}  # than kio
+_NEWER = {("api_versions", 5), ("delete_groups", 3)}  # requests and versions that kio lacks
 
 
 @cache
@@ -82,7 +82,7 @@ def schema(name: str, version: int, side: str = "request") -> Any:
 
 
 def made(module: Any, of: str, /, **values: object) -> Any:
-    """A message, or a part of one, from those ``values`` that its version has."""
+    """A message, or a structure in it, named ``of``. Ignores values that its version lacks."""
     kind = getattr(module, of)
     return kind(
         **{name: each for name, each in values.items() if name in kind.__dataclass_fields__}
@@ -110,7 +110,7 @@ def decode(name: str, version: int, data: Buffer) -> Any:
     """The body of a response; ``data`` begins after the correlation id.
 
     Raises:
-        CorruptLog: the bytes are not such a response.
+        CorruptLog: the bytes are not a response to this request.
     """
     from kio.serial import entity_reader
 
@@ -121,7 +121,7 @@ def decode(name: str, version: int, data: Buffer) -> Any:
     body = checked(kind, data, at)
     try:
         return entity_reader(kind)(body, 0)[0]
-    except Exception as error:  # damaged bytes make kio raise many types
+    except Exception as error:  # kio raises many exception types on damaged bytes
         raise CorruptLog(f"not a response to {name}: {error}", at) from error
 
 
@@ -139,5 +139,5 @@ def skip_tags(data: Buffer, at: int) -> int:
 
 
 def request_of(name: str, version: int, **values: object) -> Any:
-    """A request's body from those ``values`` that its version has."""
+    """The body of a request. Ignores values that its version lacks."""
     return made(schema(name, version), _class_of(name) + "Request", **values)

@@ -1,6 +1,6 @@
-"""Messages of versions that kio 0.6 lacks, as classes like kio's, so that kio encodes them.
+"""Message versions that kio 0.6 lacks, as classes like those of kio, which encodes them.
 
-kio reads the field types, so the annotations here are not strings.
+kio reads the field types, so this module must not import ``annotations`` from ``__future__``.
 
 Source: Kafka 4.4 ``ApiVersionsRequest.json`` (KIP-1242), ``DeleteGroupsRequest.json``,
 ``DeleteGroupsResponse.json``.
@@ -19,7 +19,7 @@ from kio.static.primitive import i16, i32Timedelta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiVersionsRequest:
-    """Version 5: has the cluster and node that the client expects."""
+    """ApiVersions request, version 5, with the cluster and node that the client expects."""
 
     __type__: ClassVar = EntityType.request
     __version__: ClassVar[i16] = i16(5)
@@ -34,7 +34,7 @@ class ApiVersionsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteGroupsRequest:
-    """Version 3: as version 2."""
+    """DeleteGroups request, version 3; its fields are those of version 2."""
 
     __type__: ClassVar = EntityType.request
     __version__: ClassVar[i16] = i16(3)
@@ -46,7 +46,7 @@ class DeleteGroupsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletableGroupResult:
-    """Version 3: with an error message."""
+    """The result of one group in a DeleteGroups response, version 3, with an error message."""
 
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(3)
@@ -60,7 +60,7 @@ class DeletableGroupResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteGroupsResponse:
-    """Version 3."""
+    """DeleteGroups response, version 3."""
 
     __type__: ClassVar = EntityType.response
     __version__: ClassVar[i16] = i16(3)

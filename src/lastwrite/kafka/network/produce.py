@@ -1,6 +1,7 @@
 """Produce, the request that writes records: one batch for one partition, with acks=all.
 
-Versions 3 to 8, which are not flexible and have the topic's name::
+Versions 3 to 8 are not flexible, and have the topic's name. Fields in brackets depend on the
+version::
 
     request   transactional id null · acks -1 · timeout ms · topics: name · partitions: number ·
               records
@@ -35,7 +36,7 @@ class ProduceResult(NamedTuple):
     throttle_ms: int
     error: int
     base_offset: int  # -1 if the batch was rejected
-    message: str  # the broker's reason
+    message: str  # the broker's error messages; empty if it sent none
 
 
 def encode_produce(
@@ -58,7 +59,7 @@ def decode_produce(version: int, data: Buffer) -> ProduceResult:
     """Decode a Produce response; ``data`` begins after the correlation id.
 
     Raises:
-        CorruptLog: the bytes are not a response to such a request.
+        CorruptLog: the bytes are not a response about one partition.
     """
     reader = MessageReader(data, 0)
     topics = reader.integer(I32)

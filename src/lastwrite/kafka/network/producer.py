@@ -1,16 +1,17 @@
-"""The producer that restores a partition's records, and the note of its progress.
+"""The producer that restores a partition's records, and the record of its progress.
 
-Requests of an earlier, dead run may still arrive. So all runs use the same transactional id. Each
-run raises its epoch and has the marker of an empty transaction written to the partition. The broker
-refuses requests of an earlier epoch after that marker, so the log's end behind it shows what
-arrived::
+Requests of an earlier run that was killed may still arrive. So all runs use the same transactional
+id. Each run raises its epoch, and ends an empty transaction, whose marker is written to the
+partition. After that marker the broker rejects requests of earlier epochs. The log's end therefore
+shows which of their records arrived::
 
-    epoch 4    note: from 70 on 3 + 2 records     3 records @70  (lost: 2 records @73)
-    epoch 6    marker @73    note: from 74 on 2 records          2 records @74
+    epoch 4    progress: 3 + 2 records from 70 on     3 records @70  (lost: 2 records @73)
+    epoch 6    marker @73    progress: 2 records from 74 on          2 records @74
 
-The records themselves are in no transaction: what is written stays, and no consumer sees it twice,
-not even with ``read_uncommitted``. The note is in one: it is text in the offset metadata of a
-consumer group, split over as many groups as its length needs, which are committed together.
+The restored records are not part of a transaction: records once written stay, and no consumer reads
+a record twice, not even with ``read_uncommitted``. The progress is written in a transaction. It is
+text in the offset metadata of a consumer group. A long text is split over several groups, which are
+committed together.
 
 Source: Kafka 4.4 ``ProducerAppendInfo``, ``TransactionCoordinator``; KIP-98;
 docs/decisions/giving-back-through-produce.md.
@@ -31,15 +32,15 @@ from lastwrite.kafka.network.coordinator import GroupClient, TransactionClient
 from lastwrite.kafka.network.produce import ProduceBatch
 from lastwrite.model.log import TopicPartition
 
-_UNDER_WAY = 5  # requests in flight; a broker keeps the last five batches of a producer
-_PIECE_CHARACTERS = 3000  # brokers accept 4096 bytes (offset.metadata.max.bytes)
+_UNDER_WAY = 5  # requests in flight; a broker remembers the last five batches of a producer
+_PIECE_CHARACTERS = 3000  # characters in one group; brokers accept 4096 bytes of offset metadata
 _FENCED = (47, 90)
 _OUT_OF_ORDER = 45
 _LONGEST_SILENCE_S = 60.0
 
 
 class ProgressRecord:
-    """Text that is stored in the cluster for a partition, in consumer groups named after ``name``."""
+    """Text stored in the cluster for one partition, in consumer groups named after ``name``."""
 
     def __init__(self, cluster: KafkaCluster, name: str, of: TopicPartition) -> None:
         self._cluster = cluster
@@ -48,7 +49,7 @@ class ProgressRecord:
         self._groups: list[GroupClient] = []
 
     def read(self) -> str:
-        """The text. Empty if there is none.
+        """The text. Empty if no text is stored.
 
         Raises:
             RemoteFailed: a request is refused, or not answered within the timeout.
@@ -85,8 +86,9 @@ class ProgressRecord:
 
 
 class TransactionalProducer:
-    """Writes one partition, as the module describes. Not thread-safe; ``close`` returns its
-    connection.
+    """Writes one partition, as described in the module docstring. Not thread-safe.
+
+    ``close`` returns the connection to the cluster.
     """
 
     def __init__(
@@ -114,14 +116,14 @@ class TransactionalProducer:
         self._transactions.begin()
         self._transactions.add_partition(self._name)
         self._transactions.end(committed=False)
-        self._transactions.begin()  # returns once the marker is written
+        self._transactions.begin()  # returns after the marker is written
         self._sequence = 0
 
     def send(self, batches: Sequence[OutgoingBatch], offset: int) -> None:
-        """Append the batches; the first must get offset ``offset``.
+        """Append the batches, which the broker must write from offset ``offset`` on.
 
         Raises:
-            Passing: it is unknown which batches arrived. Call ``begin`` again.
+            RetriableError: it is unknown which batches arrived. Call ``begin`` again.
             CommitConflict: another run, or another producer, writes to the partition.
             RemoteFailed: the broker refuses the batches.
         """
@@ -150,8 +152,10 @@ class TransactionalProducer:
             raise
 
     def _awake(self, heard: float) -> float:
-        """Fail after a long pause: a stopped process may have been replaced by another run, and
-        brokers forget idle producers.
+        """Return the time, or raise ``RetriableError`` if the last call is too long ago.
+
+        After a long pause of this process, another run may have replaced it, and brokers may have
+        forgotten the producer.
         """
         now = time.monotonic()
         if now - heard > _LONGEST_SILENCE_S:
@@ -159,7 +163,7 @@ class TransactionalProducer:
         return now
 
     def _take(self, offset: int) -> None:
-        """Check the response about the batch that must be at ``offset``."""
+        """Receive a response, and check that its batch was written at ``offset``."""
         assert self._connection is not None
         answer, address = self._connection.produced(self._doing), self._connection.address
         if answer.error in _FENCED:
@@ -183,7 +187,7 @@ class TransactionalProducer:
             )
 
     def abandon(self) -> None:
-        """Close the connection: responses may still arrive."""
+        """Close the connection, because unread responses may still arrive."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -1,10 +1,10 @@
-"""Keys that both sides of SCRAM derive from a password, and parsing of its messages.
+"""Keys that client and server derive from a password in SCRAM, and parsing of SCRAM messages.
 
     salted      = PBKDF2(password, salt, turns)
     client key  = HMAC(salted, "Client Key")        stored key = H(client key)
     server key  = HMAC(salted, "Server Key")
 
-A server stores the stored key and the server key. The client key cannot be computed from them.
+A server has only the stored key and the server key. The client key cannot be computed from them.
 
 Source: RFC 5802, RFC 7677.
 """
@@ -18,7 +18,7 @@ import hmac
 
 
 def hash_of(mechanism: str) -> str:
-    """The hash of a mechanism: ``SCRAM-SHA-256`` gives ``sha256``."""
+    """The name of a mechanism's hash: ``sha256`` for ``SCRAM-SHA-256``."""
     return mechanism.removeprefix("SCRAM-").replace("-", "").lower()
 
 
@@ -33,8 +33,9 @@ def keys_of(hash_name: str, password: bytes, salt: bytes, turns: int) -> tuple[b
 
 
 def masked(one: bytes, other: bytes) -> bytes:
-    """The XOR of both. Of the proof, the client key and the client signature, any two give the
-    third.
+    """The XOR of two values.
+
+    The proof is the XOR of client key and client signature, so any two of the three give the third.
     """
     return bytes(a ^ b for a, b in zip(one, other, strict=True))
 
@@ -49,7 +50,7 @@ def attributes(message: bytes) -> dict[str, str]:
 
 
 def decode_base64(text: str) -> bytes:
-    """The decoded bytes.
+    """The bytes of a base64 text.
 
     Raises:
         ValueError: the text is not base64.

@@ -1,9 +1,9 @@
 """Check a message's sizes and drop its unknown tagged fields before kio decodes it.
 
-kio's reader allocates as many elements as a count announces, and the system kills a process that
-allocates a hundred gigabytes. It also rejects unknown tagged fields, which a receiver must ignore.
-So every message is walked once, by the types of kio's classes. Each length must fit in the message,
-each count in the rest of it, and all counts together below a bound.
+kio's reader allocates as many elements as a count requires, so a damaged count could exhaust the
+memory. kio also rejects unknown tagged fields, which a receiver must ignore. So this module walks
+every message once, guided by the types of kio's classes. Each length and count must fit in the
+remaining bytes of the message, and the sum of all counts must not exceed a limit.
 
 =============  ================================  =============================
 kind           fixed                             flexible
@@ -11,11 +11,11 @@ kind           fixed                             flexible
 string         i16 length                        unsigned varint, length + 1
 bytes          i32 length                        unsigned varint, length + 1
 list           i32 count                         unsigned varint, count + 1
-structure      its fields                        its fields, then tagged ones
+structure      its fields                        fields, then tagged fields
 =============  ================================  =============================
 
-Null is the length -1, or 0 as a varint. A nullable structure has an i8 before it; a negative one
-means null.
+Null is the length -1, or the varint 0. A nullable structure is preceded by an i8, which is negative
+for null.
 
 Source: KIP-482; Kafka 4.4 ``MessageDataGenerator``.
 """
@@ -34,7 +34,7 @@ from lastwrite.encoding.varint import encode_unsigned
 from lastwrite.errors import CorruptLog
 from lastwrite.kafka.cluster.message import MessageReader
 
-MOST_ELEMENTS = 2_000_000  # in all lists of a message together
+MOST_ELEMENTS = 2_000_000  # elements in all lists of a message together
 _FIXED = {
     "bool": 1,
     "int8": 1,
@@ -52,7 +52,7 @@ _FIXED = {
 
 
 class _Kind(NamedTuple):
-    """The type of a field: ``size`` fixed bytes, a string or bytes, or a structure."""
+    """The type of a field: ``size`` fixed bytes, a string, bytes, or a structure."""
 
     size: int = 0
     lengths: str = ""  # "string" or "bytes" if the field has a length prefix
@@ -65,17 +65,17 @@ class _Struct(NamedTuple):
     kinds: tuple[_Kind, ...]
     tagged: Mapping[int, _Kind]
     is_flexible: bool
-    steps: tuple[_Kind, ...]  # the same kinds, adjacent ones of fixed size merged into one
+    steps: tuple[_Kind, ...]  # ``kinds``, with adjacent fixed sizes added up
 
 
 def checked(kind: type, data: Buffer, at: int, most: int = MOST_ELEMENTS) -> Buffer:
     """The message of kio's class ``kind`` that begins at ``at``, without unknown tagged fields.
 
-    ``most`` bounds the elements of all its lists together. Copies nothing if there are no unknown
-    fields.
+    ``most`` limits the number of elements in all lists together. Copies nothing if there are no
+    unknown fields.
 
     Raises:
-        CorruptLog: the message ends early, or announces more than it can contain.
+        CorruptLog: the message ends early, or a length or count is too large.
     """
     walk = _SizeWalk(data, at, most)
     walk.struct(_struct_of(kind))
@@ -89,7 +89,7 @@ class _SizeWalk:
         self._reader = MessageReader(data, at)
         self._end = len(self._data)
         self._elements = 0
-        self._edits: list[tuple[int, int, bytes]] = []  # begin, end and replacement, in order
+        self._edits: list[tuple[int, int, bytes]] = []  # (begin, end, replacement), ascending
 
     def without_unknown_tags(self, at: int) -> Buffer:
         return self._edited(at, self._end, self._edits) if self._edits else self._data[at:]

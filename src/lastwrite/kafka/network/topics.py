@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from lastwrite.kafka.network.cluster import KafkaCluster
 from lastwrite.kafka.network.messages import made
 
-_TOPIC, _BROKER = 2, 4  # kinds of resources that have settings
+_TOPIC, _BROKER = 2, 4  # resource types in DescribeConfigs
 _LARGEST_REQUEST = "socket.request.max.bytes"
-_OF_TOPIC = 1  # the config source of a topic's own settings
+_OF_TOPIC = 1  # config source of a value that is set for the topic
 _SET, _DELETE = 0, 1
 _EXISTS = 36
 _PATIENCE = timedelta(seconds=30)
@@ -21,7 +21,7 @@ class TopicSetting(NamedTuple):
     """The effective value of a topic's setting."""
 
     value: str | None
-    is_own: bool  # set for the topic itself
+    is_own: bool  # whether the value is set for the topic, and not a default
 
 
 def settings(cluster: KafkaCluster, topic: str) -> dict[str, TopicSetting]:
@@ -51,10 +51,9 @@ def settings(cluster: KafkaCluster, topic: str) -> dict[str, TopicSetting]:
 
 
 def largest_request(cluster: KafkaCluster) -> int | None:
-    """The least ``socket.request.max.bytes`` of the cluster's brokers. None if they refuse to
-    report it.
+    """The smallest ``socket.request.max.bytes`` of the cluster's brokers.
 
-    Brokers close the connection on a larger request.
+    A broker closes the connection on a larger request. None if no broker reports the setting.
 
     Raises:
         RemoteFailed: no broker answers within the timeout.
@@ -78,7 +77,9 @@ def largest_request(cluster: KafkaCluster) -> int | None:
 def create(
     cluster: KafkaCluster, topic: str, partitions: int, replication: int, own: Mapping[str, str]
 ) -> None:
-    """Create a topic unless it exists. ``replication`` -1 means the brokers' default.
+    """Create a topic unless it exists, and wait for its leaders.
+
+    ``replication`` -1 means the brokers' default. ``own`` has the topic's settings.
 
     Raises:
         RemoteFailed: the request is refused, or not answered within the timeout.
@@ -121,7 +122,7 @@ def create(
 
 
 def alter(cluster: KafkaCluster, topic: str, own: Mapping[str, str | None]) -> None:
-    """Set some of a topic's own settings; None removes one.
+    """Change settings of a topic. The value None removes a setting.
 
     Raises:
         RemoteFailed: the request is refused, or not answered within the timeout.
