@@ -1,13 +1,13 @@
 """Walk a segment from batch header to batch header for producers and transaction markers.
 
-The smallest case, two batches: one of 97 bytes without a producer, one of 78 that is a COMMIT of
-producer 7. The walk looks at bytes 0 to 61, jumps to 97, finds a producer and a control batch, and
-reads the type of its one record. The result is one row::
+The smallest case is two batches: 97 bytes without a producer, then 78 bytes with a COMMIT of
+producer 7. The walk reads bytes 0 to 61 and jumps to byte 97. It finds a producer and a control
+batch there, and reads the type of its record. The result is one row::
 
     COMMIT  producer 7  epoch 0  base offset 2  last offset 2  timestamp 1700000000000
 
-CRCs are not checked and nothing is decompressed: the scan verifies every batch before anything is
-written. Entries of the old formats have no producer and are skipped.
+CRCs are not checked and nothing is decompressed, because the scan verifies every batch before a
+file is written. Entries of the old formats have no producer and are skipped.
 
 Source: Kafka 4.4 ``DefaultRecordBatch``, ``ControlRecordType``; docs/formats/kafka.md, "Record
 batch".
@@ -28,25 +28,25 @@ from lastwrite.model.columns import ByteArray, Int64Array
 KIND, PRODUCER_ID, EPOCH, BASE_OFFSET, LAST_OFFSET, TIMESTAMP_MS, POSITION = range(7)
 COLUMNS = 7
 
-# Kinds of batches that have a producer. Emptied control batches and those of other types have none.
+# Kinds of batches with a producer. Control batches without records or of other types get no row.
 DATA = 0
 TRANSACTIONAL = 1
 ABORT = 2
 COMMIT = 3
-PACKED = 4  # a compressed control batch, at the row's position
+PACKED = 4  # a compressed control batch; POSITION is its position in ``data``
 
 # Why a walk stops.
 MORE = 0  # the next batch extends beyond ``data``
 FULL = 1  # ``rows`` is full
 END = 2  # the file ends, or a batch that reaches ``end_offset`` begins
-DAMAGED = 3  # no whole batch begins here
+DAMAGED = 3  # no complete batch begins here
 
 _LARGEST = np.int64(0x7FFFFFFFFFFFFFFF)
 
 
 @njit(cache=True, nogil=True)
 def _control_type(data, at, end):
-    """The type in the key of the uncompressed control record at ``at``; -1 if there is none."""
+    """The type in the key of the uncompressed control record at ``at``; -1 if malformed."""
     stop, _, _, _, key_at, key_length, _ = kernels._record(address(data), at, end)
     if stop < 0 or key_length < 4 or data[key_at] >= 128:  # a version below 0
         return np.int64(-1)
@@ -57,15 +57,16 @@ def _control_type(data, at, end):
 def walk_headers(
     data: ByteArray, left: int, floor: int, from_offset: int, end_offset: int, rows: Int64Array
 ) -> tuple[int, int, int, int, int]:
-    """Walk the batches that begin in ``data``; the file has ``left`` bytes from its first byte on.
+    """Walk the batches that begin in ``data``.
 
-    ``floor`` is the least offset that the next batch may have. Each batch with a producer that ends
-    in [``from_offset``, ``end_offset``) fills a row of ``rows``, in order. A marker's timestamp is
-    its batch's largest timestamp.
+    ``left`` is the number of bytes in the file from the first byte of ``data`` on. ``floor`` is the
+    smallest valid base offset of the next batch. Each batch with a producer whose last offset is in
+    [``from_offset``, ``end_offset``) fills a row of ``rows``, in order. A marker's timestamp is its
+    batch's largest timestamp.
 
-    Returns (rows filled, position to continue at, which may be beyond ``data``, floor there,
-    batches walked, why it stopped). MORE at position 0 means that ``data`` is too small for a batch
-    that must be read whole.
+    Returns (rows filled, position to continue at, floor there, batches walked, why it stopped). The
+    position may be beyond ``data``. MORE at position 0 means that ``data`` is too small for a
+    control batch, which must be read completely.
     """
     at = 0
     end = len(data)

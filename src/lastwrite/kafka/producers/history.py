@@ -1,13 +1,13 @@
 """Producers and transactions of a Kafka log, read when compaction is planned.
 
 A broker writes a snapshot of its producers at the base of each new segment, and at the log's end
-when it shuts down. So the state at the log's end is the newest snapshot plus the batches after it:
-none after a clean shutdown, those of one segment after a crash. Only headers and markers are read
-for that.
+when it shuts down. So the state at the log's end is the newest snapshot plus the batches after it.
+After a clean shutdown there are none; after a crash there are those of one segment. Only headers
+and markers are read.
 
-A transaction whose marker is not replicated counts as open. The newest snapshot may have been
-written after that marker, and then lacks the transaction. In that case the walk begins at a
-snapshot below the high watermark.
+A transaction whose marker is not replicated counts as open. If the newest snapshot was written
+after that marker, it does not contain the transaction. The walk then begins at a snapshot below the
+high watermark.
 
 Source: Kafka 4.4 ``UnifiedLog.rebuildProducerState``, ``ProducerStateManager``;
 docs/formats/kafka.md, "Indexes" and "Producer snapshot"; docs/formats/kafka-cleaning.md, "Loading a
@@ -35,34 +35,36 @@ from lastwrite.model.log import AbortedTransaction, PartitionLog, ProducerState,
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.reading import reader_of
 
-_VERSION = 0  # of a transaction index
+_VERSION = 0  # version of a transaction index entry
 _WINDOW_BYTES = 256 << 10
-_NARROW_BYTES = 4 << 10  # for large batches, of which only the headers are read
+_NARROW_BYTES = 4 << 10  # window for large batches: only headers are read
 _ROWS = 4096
 
 
 class ProducerHistory(NamedTuple):
-    """Producers and transactions, from a log's batches alone."""
+    """Producers and transactions, as found in the batches of a log."""
 
     producers: tuple[ProducerState, ...]
-    aborted: tuple[AbortedTransaction, ...]  # by the marker's offset
-    # (producer id, first offset) of open transactions, by that offset
+    aborted: tuple[AbortedTransaction, ...]  # ascending by the marker's offset
+    # (producer id, first offset) of open transactions, ascending by first offset
     open: tuple[tuple[int, int], ...]
-    # (producer id, offset) of all ABORT markers, with or without data left
+    # (producer id, offset) of all ABORT markers, also of transactions without remaining data
     aborts: frozenset[tuple[int, int]]
 
 
 class ProducerBatch(NamedTuple):
     """A batch that has a producer."""
 
-    kind: int  # as in ``kafka.producers.headers``
+    kind: int  # a kind of ``kafka.producers.headers``
     producer_id: int
     epoch: int
     base_offset: int
     last_offset: int
     timestamp_ms: int
-    last_sequence: int = -1  # of data; this and the next only from ``sightings_in``
-    coordinator_epoch: int = -1  # of a marker
+    # last sequence number of a data batch; -1 unless from ``sightings_in``
+    last_sequence: int = -1
+    # coordinator epoch of a marker; -1 unless from ``sightings_in``
+    coordinator_epoch: int = -1
 
 
 def read_producers(
@@ -74,14 +76,15 @@ def read_producers(
     end_offset: int,
     bare_from: int | None = None,
 ) -> tuple[tuple[ProducerState, ...], int | None]:
-    """The producers at a log's end, by id, and the first offset of the earliest transaction that is
-    open or whose marker is not replicated (None if there is none).
+    """The producers at a log's end, by id, and the first unstable offset.
+
+    The first unstable offset is the first offset of the earliest transaction that is open or whose
+    marker is not replicated. None if there is no such transaction.
 
     ``snapshots`` are the offsets of the snapshot files; ``read_snapshot`` decodes one. As in a
-    broker, a snapshot is skipped for the next older one if it does not decode, or is at or below
-    ``log_start`` or above ``end_offset``. Without a snapshot the walk begins at ``log_start``. It
-    ends where the log is damaged. ``bare_from``: no batch at or after this offset has a producer;
-    None means unknown.
+    broker, a snapshot is skipped if it does not decode, or is at or below ``log_start`` or above
+    ``end_offset``. Without a snapshot the walk begins at ``log_start``. The walk ends at the first
+    damage. No batch at or after ``bare_from`` has a producer; None means unknown.
 
     Raises:
         LogError: a file cannot be read.
@@ -96,8 +99,8 @@ def read_producers(
     if newest <= high_watermark:
         feed(states, _sightings(segments, newest, end_offset))
         return states.producers, _not_below(states.first_unstable_offset, log_start)
-    # Only the newest snapshot has all producers. Only the older one has every transaction that
-    # counts as open.
+    # The newest snapshot has all producers. The older one has every transaction that counts as
+    # open. Neither has both.
     older, known = _newest(
         [offset for offset in useful if offset <= high_watermark], read_snapshot, log_start
     )
@@ -113,11 +116,11 @@ def read_producers(
 
 
 def read_history(log: PartitionLog) -> ProducerHistory:
-    """Producers and transactions from the batches of ``log`` alone, without snapshots and
-    transaction indexes.
+    """Producers and transactions from the batches of ``log``, without snapshots and indexes.
 
-    If an aborted transaction's first batches were cleaned, its first offset is later than in its
-    index entry. Without any batch left it has no entry. Readers see no difference.
+    If compaction removed the first batches of an aborted transaction, its first offset is later
+    than in the transaction index. If it removed all batches, the transaction is missing. The result
+    for readers is the same.
 
     Raises:
         LogError: a segment cannot be read.
@@ -133,12 +136,12 @@ def read_history(log: PartitionLog) -> ProducerHistory:
 
 
 def sightings_in(data: ByteArray, floor: int, end_offset: int) -> Iterator[ProducerBatch]:
-    """The batches with a producer among the whole batches in ``data``, up to ``end_offset``.
+    """The batches with a producer in ``data``, up to ``end_offset``.
 
-    ``floor`` is the least offset that the first batch may have.
+    ``floor`` is the smallest valid base offset of the first batch.
 
     Raises:
-        CorruptLog: the bytes are not whole batches.
+        CorruptLog: the bytes are not complete batches.
     """
     rows, at = np.empty((_ROWS, headers.COLUMNS), dtype=np.int64), 0
     while at < len(data):
@@ -159,9 +162,7 @@ def sightings_in(data: ByteArray, floor: int, end_offset: int) -> Iterator[Produ
 
 
 def _more(batch: ByteArray, kind: int) -> tuple[int, int]:
-    """The last sequence number of a data batch (else -1), and a marker's coordinator epoch (else
-    -1).
-    """
+    """The last sequence number of a data batch, and the coordinator epoch of a marker, or -1."""
     header = BATCH_HEADER.unpack_from(batch)
     found = BatchHeader._make(header)
     if kind <= headers.TRANSACTIONAL:
@@ -172,11 +173,11 @@ def _more(batch: ByteArray, kind: int) -> tuple[int, int]:
 
 
 def entry_after(before: ProducerEntry | None, seen: ProducerBatch) -> ProducerEntry:
-    """A broker's entry for a producer after one more of its batches."""
+    """A broker's entry for a producer after the batch ``seen``; ``before`` is the old entry."""
     is_other = before is None or before.producer_epoch != seen.epoch
     open_from = -1 if before is None else before.current_txn_first_offset
     coordinator_epoch = -1 if before is None else before.coordinator_epoch
-    if seen.kind > headers.TRANSACTIONAL:  # a marker ends the transaction; its epoch may be new
+    if seen.kind > headers.TRANSACTIONAL:  # a marker ends the transaction and may begin an epoch
         last = (-1, -1, 0) if is_other or before is None else before[2:5]
         return ProducerEntry(
             seen.producer_id, seen.epoch, *last, seen.timestamp_ms, seen.coordinator_epoch, -1
@@ -212,15 +213,15 @@ def feed(states: ProducerStates, sightings: Iterable[ProducerBatch]) -> None:
 
 
 def decode_aborted(data: bytes, base_offset: int) -> tuple[AbortedTransaction, ...]:
-    """The entries of the transaction index of the segment at ``base_offset``. A partial last entry
-    is ignored.
+    """Decode the transaction index of the segment at ``base_offset``. Ignores a partial last entry.
 
     Raises:
-        CorruptLog: a version other than 0, or markers below the segment or not ascending.
+        CorruptLog: a version is not 0, or the offsets of the markers do not rise from
+            ``base_offset``.
     """
     try:
         entries = decode_transaction_index(data, base_offset)
-    except LogError as error:  # Kafka has no other version either, and refuses to load such a log
+    except LogError as error:  # an unknown version is damage too: Kafka does not load such a log
         raise CorruptLog(error.problem, error.at, error.path, error.remedy) from error
     return tuple(
         AbortedTransaction(e.producer_id, e.first_offset, e.last_offset, e.last_stable_offset)
@@ -229,7 +230,7 @@ def decode_aborted(data: bytes, base_offset: int) -> tuple[AbortedTransaction, .
 
 
 def encode_aborted(aborted: Iterable[AbortedTransaction]) -> bytes:
-    """The bytes of a transaction index with these entries. Without entries there should be no file."""
+    """The bytes of a transaction index. Write no file if there are no entries."""
     return index.encode_transaction_index(
         [index.AbortedEntry(_VERSION, *astuple(entry)) for entry in aborted]
     )
@@ -240,7 +241,7 @@ def _newest(
     read_snapshot: Callable[[int], tuple[ProducerEntry, ...]],
     log_start: int,
 ) -> tuple[int, tuple[ProducerState, ...]]:
-    """The offset and producers of the first snapshot that decodes, else ``log_start`` and none."""
+    """The offset and producers of the first snapshot that decodes, else ``log_start`` and ()."""
     for offset in offsets:
         try:
             entries = read_snapshot(offset)
@@ -269,7 +270,10 @@ def _not_below(offset: int | None, log_start: int) -> int | None:
 def _sightings(
     segments: Sequence[Segment], from_offset: int, end_offset: int
 ) -> Iterator[ProducerBatch]:
-    """The batches with a producer that end in [``from_offset``, ``end_offset``), up to any damage."""
+    """The batches with a producer and a last offset in [``from_offset``, ``end_offset``).
+
+    Stops at the first damage.
+    """
     if from_offset >= end_offset:
         return
     rows = np.empty((_ROWS, headers.COLUMNS), dtype=np.int64)
@@ -285,7 +289,7 @@ def _sightings(
 def _in_segment(
     segment: Segment, from_offset: int, end_offset: int, rows: Int64Array
 ) -> Generator[ProducerBatch, None, bool]:
-    """``_sightings`` of one segment. Returns whether it was walked to the end of its file."""
+    """``_sightings`` of one segment. Returns whether the walk reached the end of the file."""
     position, floor, window = 0, segment.base_offset, _WINDOW_BYTES
     room = np.empty(_WINDOW_BYTES, dtype=np.uint8)
     try:
@@ -320,7 +324,7 @@ def _in_segment(
 
 
 def _packed_marker(data: ByteArray) -> int | None:
-    """The kind of a compressed control batch. Brokers do not write them, but read them."""
+    """The kind of a compressed control batch. Brokers read such batches but do not write them."""
     records = decode_batch(data.tobytes(), 0).records
     kind = decode_control_record(records[0]).type if records else None
     if kind == ControlType.ABORT:

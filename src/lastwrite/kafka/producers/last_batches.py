@@ -1,4 +1,4 @@
-"""A broker's state of each producer at a log's end, from the batches alone.
+"""A broker's state of each producer at a log's end, computed from the batches.
 
 The smallest case: producer 7 writes sequences 0 to 4 at offsets 0 to 4, and commits at 5. Its
 snapshot entry has last sequence 4, last offset 4, and the time and coordinator epoch of the marker.
@@ -26,21 +26,24 @@ _NONE = -1
 
 
 class LastBatches:
-    """Collects entries from tables in the log's order; all their transactions must have ended."""
+    """Collects producer entries from batch tables in the log's order.
+
+    All transactions in the tables must have ended.
+    """
 
     def __init__(self) -> None:
         self._known: dict[int, ProducerEntry] = {}
 
     @property
     def entries(self) -> tuple[ProducerEntry, ...]:
-        """The entries by producer id. None has expired, since that needs a clock."""
+        """The entries by producer id. Expired ones are included, because expiry needs a clock."""
         return tuple(entry for _, entry in sorted(self._known.items()))
 
     def add(self, data: ByteArray, positions: Int64Array, table: BatchTable) -> None:
-        """Add the batches of magic 2 at ``positions`` in ``data``, row for row with ``table``."""
+        """Add the batches of ``table``, all of magic 2, at ``positions`` in ``data``."""
         has_producer = table["producer_id"] >= 0
         is_control = table["flags"] & IS_CONTROL != 0
-        is_marker = is_control & (table["records"] > 0)  # an emptied one has no marker
+        is_marker = is_control & (table["records"] > 0)  # an empty control batch has no marker
         chosen = [has_producer & ~is_control, has_producer & is_marker]
         for row in sorted(row for each in chosen for row in _last_of_each(table, each)):
             at = int(positions[row])
@@ -64,7 +67,7 @@ class LastBatches:
         found = decode_batch(batch, 0)
         header, (marker, *_) = found.header, found.records
         said = decode_control_record(marker)
-        if said.coordinator_epoch is None:  # another type, which does not change producers
+        if said.coordinator_epoch is None:  # other control records do not change producers
             return
         before = self._known.get(header.producer_id)
         if before is None or before.producer_epoch != header.producer_epoch:

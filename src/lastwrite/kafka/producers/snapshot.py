@@ -1,7 +1,7 @@
 """Producer snapshots: a broker's state of every producer below the offset in the file's name.
 
-The smallest is an empty state: ``0001``, the crc, ``00000000``.  Each producer adds 46 bytes, in no
-particular order. Nothing may follow them.
+The smallest snapshot, without producers, is ``0001``, the CRC, ``00000000``. Each producer adds 46
+bytes. The producers have no particular order, and no bytes follow them.
 
 Source: Kafka 4.4 ``ProducerStateManager``, ``ProducerSnapshot.json``; docs/formats/kafka.md,
 "Producer snapshot".
@@ -18,7 +18,7 @@ from lastwrite.encoding.layout import I16, I32, I64, U32, At, Buffer, layout
 from lastwrite.errors import CorruptLog, TruncatedLog, UnsupportedFormat
 
 VERSION = 1
-CRC_START = 6  # the first byte that the crc covers
+CRC_START = 6  # position of the first byte that the CRC covers
 
 
 class SnapshotHeader(NamedTuple):
@@ -39,13 +39,13 @@ class ProducerEntry(NamedTuple):
     #                                                offset  type
     producer_id:              Annotated[int, At(0,  I64)]
     producer_epoch:           Annotated[int, At(8,  I16)]
-    last_sequence:            Annotated[int, At(10, I32)]  # -1 if none
-    # of its last batch; -1 if there is none in this epoch
+    last_sequence:            Annotated[int, At(10, I32)]  # -1: none
+    # last offset of the producer's last data batch; -1 if the epoch has no data batch
     last_offset:              Annotated[int, At(14, I64)]
-    offset_delta:             Annotated[int, At(22, I32)]  # that batch's last offset less its first
-    timestamp_ms:             Annotated[int, At(26, I64)]  # of its last batch or marker
-    coordinator_epoch:        Annotated[int, At(34, I32)]  # -1 if none
-    current_txn_first_offset: Annotated[int, At(38, I64)]  # -1 if none is open
+    offset_delta:             Annotated[int, At(22, I32)]  # last minus base offset of that batch
+    timestamp_ms:             Annotated[int, At(26, I64)]  # timestamp of the last batch or marker
+    coordinator_epoch:        Annotated[int, At(34, I32)]  # -1: no marker yet
+    current_txn_first_offset: Annotated[int, At(38, I64)]  # -1: no open transaction
     # fmt: on
 
 
@@ -58,8 +58,8 @@ def decode_snapshot(data: Buffer) -> tuple[ProducerEntry, ...]:
 
     Raises:
         TruncatedLog: the file is shorter than its header, or than its producer count requires.
-        UnsupportedFormat: a version other than 1.
-        CorruptLog: a wrong CRC, a negative count, or bytes after the last producer.
+        UnsupportedFormat: the version is not 1.
+        CorruptLog: the CRC is wrong, the count is negative, or bytes follow the last producer.
     """
     view = memoryview(data)
     if len(view) < SNAPSHOT_HEADER.size:
@@ -83,7 +83,7 @@ def decode_snapshot(data: Buffer) -> tuple[ProducerEntry, ...]:
 
 
 def encode_snapshot(producers: Sequence[ProducerEntry]) -> bytes:
-    """The bytes of a snapshot file; the empty state is 10 bytes."""
+    """The bytes of a snapshot file. Without producers it has 10 bytes."""
     body = b"".join(PRODUCER_ENTRY.pack(*producer) for producer in producers)
     head = SNAPSHOT_HEADER.pack(VERSION, 0, len(producers))
     crc = int(google_crc32c.value(head[CRC_START:] + body))
