@@ -1,1 +1,1 @@
-"""The state of a log after a crash, its repair by a broker's start, and lost records."""
+"""The state of a log after a crash, how a broker repairs it at start, and lost records."""

@@ -1,12 +1,13 @@
 """Checks of a segment's index entries against its batches.
 
-An offset entry ``(o, p)`` sends a reader of ``o`` or later to byte ``p``: a batch must begin there,
-and no batch before it may reach up to ``o``. A time entry ``(t, o)`` promises that every record
-later than ``t`` is after ``o``. The last time entry of a closed segment is the segment's largest
-timestamp, which lookups and retention use. Fewer entries than possible are not an error: any subset
-of true entries is a true index, even an empty one.
+With an offset entry ``(o, p)`` a reader of offset ``o`` or later starts at byte ``p``. So a batch
+must begin there, and no earlier batch may reach ``o``. A time entry ``(t, o)`` means that every
+record with a timestamp above ``t`` has an offset above ``o``. The last time entry of a closed
+segment has the segment's largest timestamp, which lookups and retention use. Missing entries are
+not an error: any subset of correct entries is a correct index, even an empty one.
 
-Each function takes batches in order, row for row, and returns the first wrong entry, or None.
+The functions named ``false_…`` expect batches in log order, one row each, and return the first
+wrong entry, or None.
 
 Source: docs/formats/kafka.md, "Indexes".
 """
@@ -38,7 +39,7 @@ _NEVER = np.iinfo(np.int64).max
 
 
 class BadIndexEntry(NamedTuple):
-    """A wrong index entry."""
+    """A wrong index entry: its number in the index, and what is wrong."""
 
     row: int
     problem: str
@@ -50,9 +51,9 @@ def time_if_true(  # type: ignore[no-untyped-def]
 ):
     """The largest timestamp up to the end of these batches, or NO_TIME if an entry is wrong.
 
-    Does the checks of ``false_offset_entry`` and ``false_time_entry`` in a fraction of their time.
-    ``table``: the BATCH rows of the batches, ``shift`` from an origin to its byte; the other
-    arguments are as there.
+    Combines the checks of ``false_offset_entry`` and ``false_time_entry`` in one faster pass.
+    ``table`` has the rows of the batches. ``shift`` added to an origin in it gives the position in
+    the segment. The other parameters are those of the two functions.
     """
     rows = len(table)
     final = table[rows - 1]
@@ -90,7 +91,10 @@ def time_if_true(  # type: ignore[no-untyped-def]
 def false_offset_entry(
     offsets: Int64s, positions: Int64s, begins: Int64s, end: int, base_offsets: Int64s
 ) -> BadIndexEntry | None:
-    """The first wrong entry that points to a byte from the first batch to ``end``."""
+    """The first wrong entry with a position from the first batch to ``end``, exclusive.
+
+    ``begins`` and ``base_offsets`` are the positions and base offsets of the batches.
+    """
     first, behind = positions.searchsorted((begins[0], end)).tolist()
     if first >= behind:
         return None
@@ -121,12 +125,12 @@ def false_time_entry(
     reached: int,
     last_before: int,
 ) -> BadIndexEntry | None:
-    """The first entry, among those from ``last_before`` to the end of these batches, that a record
-    up to its offset contradicts.
+    """The first wrong entry with an offset from ``last_before`` to the end of these batches.
 
-    ``reached``: the largest timestamp of the batches before these; ``last_before``: their last
-    offset. An entry inside a batch is compared with the batches before it. One that names a batch's
-    last offset must have that batch's timestamp.
+    An entry is wrong if a record up to its offset has a later timestamp. ``reached`` and
+    ``last_before`` are the largest timestamp and the last offset of all earlier batches. An entry
+    with an offset inside a batch is compared with the batches before that batch. An entry with a
+    batch's last offset must have that batch's timestamp.
     """
     first, behind = (
         int(offsets.searchsorted(last_before)),
@@ -156,8 +160,9 @@ def false_time_entry(
 def hidden_from_time_entry(
     times: Int64s, offsets: Int64s, next_offset: int, reached: int
 ) -> BadIndexEntry | None:
-    """The first entry from ``next_offset`` on whose time is below ``reached``, a timestamp before
-    it.
+    """The first entry at ``next_offset - 1`` or later, if its time is below ``reached``.
+
+    ``reached`` is the largest timestamp of the records below ``next_offset``.
     """
     row = int(np.searchsorted(offsets, next_offset - 1))
     if row < len(times) and int(times[row]) < reached:
@@ -176,7 +181,7 @@ def _time_lie(row: int, times: Int64s, offsets: Int64s, found: int) -> BadIndexE
 def entry_beyond(
     offsets: Int64s, positions: Int64s, size_bytes: int, next_offset: int
 ) -> BadIndexEntry | None:
-    """The first offset entry that points beyond the segment's last byte or names a later offset."""
+    """The first offset entry whose position or offset is beyond the segment's end."""
     beyond = np.flatnonzero((positions >= size_bytes) | (offsets >= next_offset))
     if not len(beyond):
         return None
@@ -191,10 +196,10 @@ def entry_beyond(
 def wrong_last_time(
     times: Int64s, offsets: Int64s, next_offset: int, largest: int
 ) -> BadIndexEntry | None:
-    """The last time entry of a closed segment, if it is not the segment's ``largest`` timestamp or
-    is beyond the segment.
+    """The last time entry of a closed segment, if it is wrong.
 
-    A time index without entries is true.
+    It must have the segment's ``largest`` timestamp, and an offset in the segment. A time index
+    without entries is correct.
     """
     if not len(times):
         return None
@@ -213,26 +218,28 @@ def wrong_last_time(
 
 
 def widest_gap(positions: Int64s, size_bytes: int) -> int:
-    """The most bytes that a reader scans after a lookup in the offset index."""
+    """The largest number of bytes that a reader scans after a lookup in the offset index."""
     return int(np.diff(np.concatenate([[0], positions, [size_bytes]])).max())
 
 
 class TransactionIndexCheck:
     """Checks transaction index entries against the transactions in the log.
 
-    With an entry ``(producer, first, last, stable)`` a reader drops the producer's transactional
-    batches that end at ``first`` or later and below the ABORT marker at ``last``. The entry must
-    not cover a committed transaction, nor begin after data of its own that is left.
+    With an entry ``(producer, first, last, stable)`` a reader drops transactional batches of the
+    producer. It drops those that end at ``first`` or later and below the ABORT marker at ``last``.
+    The entry must not cover a committed transaction. It must not begin after the first remaining
+    data of its transaction.
 
-    ``stable`` ends the reader's search for further entries, so none that is needed may begin below
-    it. It is no later than the first offset of any other transaction that was open then.
+    At ``stable`` the reader stops its search for further entries, so no entry that it needs may
+    begin below ``stable``. When the marker was written, no other open transaction began below
+    ``stable``.
 
-    An aborted transaction with data left must have an entry; one for data that is gone does no
-    harm. Data that ends below the log's start is never read, and Kafka's cleaner drops its entries.
+    An aborted transaction with remaining data must have an entry. An entry without remaining data
+    is harmless. Data below the log start is never read, and Kafka's cleaner drops its entries.
 
-    ``transactions``: rows of ``verification.rows``, ascending by marker. ``first_open``: the first
-    offset of the earliest transaction without a marker. Source: docs/formats/kafka.md, "Indexes";
-    docs/formats/kafka-cleaning.md, "What a reader may rely on".
+    ``transactions`` are rows of ``verification.rows``, ascending by marker. ``first_open`` is the
+    first offset of the earliest transaction without a marker. Source: docs/formats/kafka.md,
+    "Indexes"; docs/formats/kafka-cleaning.md, "What a reader may rely on".
     """
 
     def __init__(self, transactions: Int64s, first_open: int | None, log_start: int = 0) -> None:
@@ -241,7 +248,7 @@ class TransactionIndexCheck:
         self._transactions = transactions
         begins = np.where(transactions[:, LEFT] > 0, transactions[:, FIRST_LEFT], _NEVER)
         begins = np.append(begins, _NEVER if first_open is None else first_open)
-        # The least first offset among the transactions from each row on.
+        # For each row: the smallest first offset of its transaction and all later ones.
         self._earliest = np.minimum.accumulate(begins[::-1])[::-1]
         committed = transactions[
             (transactions[:, VERDICT] == COMMIT_MARKER) & (transactions[:, LEFT] > 0)
@@ -251,9 +258,10 @@ class TransactionIndexCheck:
     def first_lie(
         self, entries: Sequence[tuple[int, int, int, int]], base_offset: int, end_offset: int
     ) -> BadIndexEntry | None:
-        """The first wrong or missing entry of the segment with these offsets.
+        """The first wrong or missing entry of the segment from ``base_offset`` to ``end_offset``.
 
-        ``entries``: (producer, first offset, last offset, last stable offset), by last offset.
+        ``entries`` are (producer, first offset, last offset, last stable offset), ascending by last
+        offset.
         """
         named = set()
         for row, (producer, first, last, stable) in enumerate(entries):

@@ -1,20 +1,20 @@
-"""Proof of lost records: files beside a log may name offsets that it does not have.
+"""Evidence of lost records: files beside a log may contain offsets that the log does not have.
 
-A broker notes an offset only after it has written the records. So if a note is beyond the end of a
-log, records were there::
+A broker writes an offset to such a file only after it has written the records. So if that offset is
+beyond the log's end, records are lost::
 
     180.log  offsets 180 to 187, then half a batch
     replication-offset-checkpoint  190            offsets 188 and 189 are missing
-    190.snapshot                                  the same
+    190.snapshot                                  offsets 188 and 189 are missing
 
-Killing a broker does not cause this: the notes never exceed what was written, and written data
-survives. A power cut does, since it loses what was not synced; so do a failing disk and a copy that
-ended early.
+Killing a broker does not cause this, because written data survives. A power cut does, because it
+loses data that was not synced. A failing disk and an incomplete copy do, too.
 
-A closed segment proves less, because a cleaner removes whole batches from its end. There the next
-segment's base offset is a proof only if a batch is broken; its own indexes are one if they name an
-offset after its last. The indexes of the last segment prove nothing after a crash: a broker that
-truncates a log leaves the old entries in the file until it closes it.
+A closed segment gives less evidence, because a cleaner removes batches from its end. The next
+segment's base offset is evidence only if the closed segment has a broken batch. The indexes of the
+closed segment are evidence if they contain an offset after its last one. The indexes of the last
+segment are no evidence after a crash: a broker that truncates a log leaves old entries in the index
+files until it closes them.
 
 Source: Kafka 4.4 ``ReplicaManager.checkpointHighWatermarks``, ``LogManager.truncateTo``,
 ``LogLoader.recoverLog``, ``AbstractIndex.truncateToEntries0``,
@@ -30,17 +30,17 @@ from lastwrite.kafka.format.names import KafkaFileKind, segment_file_name
 
 
 class EndEvidence(NamedTuple):
-    """Evidence that a log once had all records below an offset."""
+    """Evidence that a log once had all records below ``end_offset``."""
 
     end_offset: int
-    words: str
-    if_stale: str = ""  # what to do if the evidence is not of this log
+    words: str  # the evidence, as the end of a sentence
+    if_stale: str = ""  # what the user can do if the evidence belongs to an older log
 
 
 def missing(end_offset: int, witness: EndEvidence, *, is_file_at_end: bool = True) -> str:
-    """The missing offsets of a log or segment that ends at ``end_offset``, with the proof, as text.
+    """Text with the missing offsets of a log or segment from ``end_offset`` on, and the evidence.
 
-    If bytes follow the end, some of the records may still be there, but their position is unknown.
+    If ``is_file_at_end`` is false, bytes follow the end. They may contain some of the records.
     """
     last = witness.end_offset - 1
     gone = (
@@ -53,10 +53,10 @@ def missing(end_offset: int, witness: EndEvidence, *, is_file_at_end: bool = Tru
 
 
 def recovery_truncation_offset(at_offset: int, following: Sequence[int], log_start: int) -> str:
-    """The remedy if a broker's start would truncate the log and remove the segments that begin at
-    ``following``.
+    """The remedy if a broker would truncate the log at start.
 
-    ``log_start``: from its checkpoint. A log that ends below it is replaced by an empty one.
+    The broker would also remove the segments with the base offsets ``following``. ``log_start`` is
+    the offset in the log start checkpoint. A log that ends below it is replaced by an empty log.
     """
     start = f"that start cuts the log at offset {at_offset}"
     if log_start > at_offset:
@@ -73,7 +73,7 @@ def recovery_truncation_offset(at_offset: int, following: Sequence[int], log_sta
 
 
 def recovery_end_offset(end_offset: int, log_start: int) -> str:
-    """The remedy if a broker's start would accept ``end_offset`` as the log's end without an error."""
+    """The remedy if a broker would accept ``end_offset`` as the log's end without an error."""
     start = f"that start takes offset {end_offset} for the log's end, and new records get the offsets that are missing"
     if log_start > end_offset:
         start = f"that start removes all segments, and starts again at offset {log_start}, the log's start"
@@ -85,7 +85,7 @@ def recovery_end_offset(end_offset: int, log_start: int) -> str:
 
 
 def recovery_checkpoint_offset(end_offset: int) -> str:
-    """The remedy if the last segment is torn and the broker's start would not truncate it."""
+    """The remedy if the last segment is torn and a broker would not truncate it at start."""
     return (
         "nothing was changed; where other replicas are in sync, move the partition's folder out of the log root before "
         "you start the broker: it fetches the whole partition from them; where this is the only copy, copy the log "

@@ -1,6 +1,6 @@
-"""Problems that listing a partition finds; above all, lost records.
+"""Problems found while the files of a partition are listed, such as lost records.
 
-``loss`` describes how a loss is proved, and what to do about it.
+``lost_records`` describes the evidence of lost records, and what the user can do.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ _SETTLED_LATER = "nothing to do: compact, or the broker's next start, repairs it
 class RecoveryProblems:
     """The problems of one partition, in the order in which they are found.
 
-    ``live``: the current name of every file of the log, by its proper name. ``bases``: base offsets
-    of the segments that have a file, ascending. ``gone``: segments without a file, by base offset,
-    with the greatest offset that their indexes name. ``log_start``: from its checkpoint.
+    ``live`` has the current name of every file of the log, by its final name. ``bases`` are the
+    base offsets of segments with a ``.log`` file, ascending. ``gone`` has segments without one: the
+    greatest offset in their indexes, by base offset. ``log_start`` is from the log start
+    checkpoint.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class RecoveryProblems:
         self._bases = bases
         self._gone = gone
         self._log_start = log_start
-        self._is_end_said = False  # a problem about records after the log's end was reported
+        self._is_end_said = False  # whether records after the log's end were reported
 
     def path_of(self, name: str) -> str:
         return f"{self._folder}/{self._live.get(name, name)}"
@@ -76,8 +77,9 @@ class RecoveryProblems:
     def is_lost_in(
         self, base: int, found: RecoveredSegment, *, is_active: bool, is_unflushed: bool
     ) -> bool:
-        """Whether a killed broker's segment lost records, which is reported. If not, its tail is
-        only torn.
+        """Report damage or lost records in a segment of a killed broker.
+
+        Returns whether a problem was reported. If not, the segment has a torn tail or no error.
         """
         path, end_offset, error = self.log_path(base), found.end_offset, found.error
         following = [other for other in self._bases if other > base]
@@ -109,10 +111,13 @@ class RecoveryProblems:
         return True
 
     def do_indexes_know_more(self, base: int, size_bytes: int, end_offset: int, named: int) -> bool:
-        """Whether an index of a closed segment names records after its end, which is reported."""
+        """Report records after the end of a closed segment that its indexes contain.
+
+        Returns whether there are any.
+        """
         after = self._next_segment(base)
         if not end_offset <= named < after.end_offset:
-            return False  # not a true entry, so the index proves nothing
+            return False  # a wrong entry is no evidence
         ends = f"the segment ends at offset {end_offset}" if size_bytes else "the segment is empty"
         witness = EndEvidence(
             after.end_offset, f"its indexes name offset {named}, and {after.words}"
@@ -124,8 +129,9 @@ class RecoveryProblems:
     def entry_beyond(
         self, base: int, end_offset: int, size_bytes: int, entry: tuple[int, int], index_bytes: int
     ) -> None:
-        """Report whether the segment or its last index entry is wrong; the entry points beyond the
-        segment.
+        """Report a last index entry that points beyond the segment.
+
+        Either the segment lost records, or the entry is wrong.
         """
         offset, position = base + entry[0], entry[1]
         is_last = base == self._bases[-1]
@@ -154,7 +160,7 @@ class RecoveryProblems:
 
     @property
     def _furthest(self) -> EndEvidence:
-        """The witness of the highest offset."""
+        """The evidence with the highest end offset."""
         return max(self.witnesses, key=lambda witness: witness.end_offset)
 
     def torn_tail(self, path: str, tail: Walk) -> None:
@@ -170,7 +176,7 @@ class RecoveryProblems:
         self._is_end_said = True
 
     def missing_at_end(self, last: Segment | None, end_offset: int) -> None:
-        """Report that files beside the log prove records after its end."""
+        """Report lost records after the log's end, if files beside the log are evidence of them."""
         witness = self._furthest
         if witness.end_offset <= end_offset or self._is_end_said:
             return
@@ -184,7 +190,7 @@ class RecoveryProblems:
     # ------------------------------------------------------------------ whole segments
 
     def gone_segments(self, orphans: Sequence[str], end_offset: int) -> None:
-        """Report which ``orphans``, indexes without a segment, prove lost records."""
+        """Report indexes without a segment, ``orphans``, and the records lost with the segments."""
         lost = [
             base for base, named in sorted(self._gone.items()) if not self._is_over(base, named)
         ]
@@ -204,10 +210,9 @@ class RecoveryProblems:
             self.damaged(f"the segment's file is missing: {gone}", path, remedy=remedy)
 
     def _is_over(self, base: int, named: int) -> bool:
-        """Whether the records of a segment without a file had left the log before the file was
-        removed.
+        """Whether a segment without a file was removed regularly, so that no record is lost.
 
-        They are below the log's start, or in the segment before, because a cleaner merged both.
+        Its records are then below the log start, or a cleaner merged them into the segment before.
         """
         after = self._after(base)
         if (named + 1 if after is None else after) <= self._log_start:
@@ -219,5 +224,5 @@ class RecoveryProblems:
         return end_offset_of(self.log_path(before), index, before) > named
 
     def _after(self, base: int) -> int | None:
-        """The base offset of the next segment, with or without a file. None if there is none."""
+        """The base offset of the next segment, with or without a file. None if it is the last."""
         return min((other for other in (*self._bases, *self._gone) if other > base), default=None)

@@ -1,9 +1,9 @@
 """Walk a segment from entry to entry, verifying each checksum, as a broker's recovery does.
 
-The smallest case: two batches of 97 and 78 bytes and 30 bytes of a third. The walk verifies the
-first and the second, sees that the third announces more than the file has, and stops at byte 175.
-Nothing is decompressed. Before the checksum only the length is used, so a walk stops exactly where
-Kafka's recovery truncates a segment.
+The smallest case: two batches of 97 and 78 bytes, and 30 bytes of a third. The walk verifies the
+first two batches. The length of the third is more than the rest of the file, so the walk stops at
+byte 175. Nothing is decompressed. The walk checks only length and checksum, so it stops exactly
+where Kafka's recovery truncates a segment.
 
 Source: Kafka 4.4 ``FileLogInputStream.nextBatch``, ``LogSegment.recover``,
 ``DefaultRecordBatch.ensureValid``, ``LegacyRecord.ensureValid``; docs/formats/kafka.md, "Record
@@ -21,8 +21,8 @@ from lastwrite.encoding.kernel import njit
 from lastwrite.kafka.format.kernels import HEADER_BYTES
 from lastwrite.model.columns import ByteArray, Int64Array
 
-# Columns of a row. The base offset of an old wrapper is inside its compressed records; its row has
-# the last offset instead.
+# Columns of a row. A compressed message of magic 0 or 1 has its base offset inside the compressed
+# data, so BASE_OFFSET is its last offset.
 POSITION, SIZE, BASE_OFFSET, LAST_OFFSET, TIMESTAMP_MS, IS_CONTROL = range(6)
 COLUMNS = 6
 
@@ -33,7 +33,7 @@ END = 2  # the file ends here
 TORN = 3  # the file ends inside an entry
 CORRUPT = 4  # an impossible size, or a wrong checksum
 
-_FRAME_BYTES = 17  # offset, size, and up to the magic
+_FRAME_BYTES = 17  # bytes of an entry up to its magic, inclusive
 _LEAST_SIZE = 14
 
 
@@ -57,10 +57,11 @@ def describe(data, at, size, row):
 
 @njit(cache=True, nogil=True)
 def walk_proven(data: ByteArray, left: int, rows: Int64Array) -> tuple[int, int, int, int]:
-    """Walk the whole entries in ``data``; the file has ``left`` bytes from its first byte on.
+    """Walk and verify the complete entries in ``data``.
 
-    Returns (rows filled, position after the last verified entry, bytes that the next one announces
-    or 0, why it stopped). Positions in rows count from the start of ``data``.
+    ``left`` is the number of bytes in the file from the first byte of ``data`` on. Returns (rows
+    filled, position after the last verified entry, size of the next entry or 0 if unknown, why it
+    stopped). Positions in rows are relative to ``data``.
     """
     at = 0
     end = len(data)
@@ -95,11 +96,10 @@ def walk_proven(data: ByteArray, left: int, rows: Int64Array) -> tuple[int, int,
 
 @njit(cache=True, nogil=True)
 def seek(data: ByteArray, at: int, left: int, floor: int, ceiling: int) -> int:
-    """The first position in ``data``, from ``at`` on, that may be the header of an entry; -1 if
-    none.
+    """The first position in ``data[at:]`` where an entry may begin, or -1.
 
-    Its offset is between ``floor`` and ``ceiling``, and its size fits into the ``left`` bytes of
-    the file. The checksum is not checked.
+    The offset there is from ``floor`` to ``ceiling``, and the entry does not exceed the ``left``
+    bytes of the file from the start of ``data`` on. The checksum is not verified.
     """
     for place in range(at, len(data) - _FRAME_BYTES):
         magic = data[place + 16]

@@ -1,13 +1,13 @@
-"""Segments as a killed broker left them, and as its next start would leave them.
+"""Segments after a broker was killed, and what the broker's next start would change.
 
-On a clean shutdown a broker writes the file ``.kafka_cleanshutdown`` to its log root. Without it,
-the broker was killed or is running. The *recovery point* is the offset up to which it had flushed.
-From the segment with the recovery point on, its next start ignores the indexes and verifies the
-checksums of all entries::
+On a clean shutdown a broker writes the file ``.kafka_cleanshutdown`` to its log root. Without this
+file, the broker was killed or is running. The *recovery point* (rp) is the offset up to which the
+broker had flushed. From the segment with the recovery point on, the next start ignores the indexes
+and verifies the checksums of all entries::
 
     0.log    flushed                       trusted
     100.log  whole            rp 130       indexes rebuilt
-    200.log  whole, then half a batch      truncated there: here the log ends
+    200.log  whole, then half a batch      truncated there: the log's end
     300.log                                removed
 
 Source: Kafka 4.4 ``LogLoader.recoverLog``, ``LogSegment.recover``; docs/formats/kafka.md, "Names";
@@ -60,14 +60,14 @@ _ROWS = 4096
 # magic 0 and 1").
 _OLD_CRC = 12
 _MAGIC = 16
-_ATTRIBUTES = 21  # the first byte under a batch's checksum
+_ATTRIBUTES = 21  # the first byte that a batch's checksum covers
 _HEADER_BYTES = 61
-_HEAD_BYTES = 17  # offset, size, and up to the magic
-_MOST_PROVEN = 256 << 20  # bytes of false candidates after which a search ends
+_HEAD_BYTES = 17  # bytes of an entry up to its magic, inclusive
+_MOST_PROVEN = 256 << 20  # bytes of wrong candidates after which ``whole_beyond`` stops
 
 
 def was_killed(root: str) -> bool:
-    """Whether ``root`` is the log root of a broker that was killed, or runs."""
+    """Whether ``root`` is the log root of a broker that was killed or is running."""
     is_brokers = any(
         os.path.exists(os.path.join(root, name)) for name in (META_PROPERTIES, RECOVERY_POINTS)
     )
@@ -77,9 +77,10 @@ def was_killed(root: str) -> bool:
 class IndexState(NamedTuple):
     """The state of an index, after a walk over its segment."""
 
-    entry_bytes: int = 0  # without trailing zeros
-    is_true: bool = False  # all its entries are true, even if they are few
-    # true, without trailing zeros; in a time index, the last entry is the largest timestamp
+    entry_bytes: int = 0  # size of the file without trailing zeros
+    is_true: bool = False  # whether every entry is correct; entries may be missing
+    # whether it is correct and has no trailing zeros, and the last time entry has the largest
+    # timestamp
     is_closed: bool = False
 
 
@@ -90,20 +91,20 @@ _NO_INDEX = IndexState()
 class RecoveredSegment:
     """The result of a broker's recovery of one segment."""
 
-    size_bytes: int  # of the entries that stay; the rest is truncated
-    end_offset: int  # after the last of them; the base offset if there is none
-    largest_timestamp_ms: int  # of them; -1 if none
+    size_bytes: int  # size after truncation
+    end_offset: int  # offset after the last remaining entry, or the base offset
+    largest_timestamp_ms: int  # largest timestamp of the remaining entries; -1 if none
     index: IndexState = _NO_INDEX
     time_index: IndexState = _NO_INDEX
-    # the first offset at or after ``end_offset`` that an index names
+    # the first offset at or after ``end_offset`` in an index
     indexed_beyond: int | None = None
-    has_markers: bool = False  # control batches, which need a transaction index
+    has_markers: bool = False  # whether it has control batches, and may need a transaction index
     error: LogError | None = None  # why the segment is truncated
-    is_emptied: bool = False  # the whole segment is removed, because offsets are out of order
-    is_unseen: bool = False  # a broker does not notice the error and does not truncate
+    is_emptied: bool = False  # whether all entries are removed, because of their order
+    is_unseen: bool = False  # whether a broker does not notice the error and does not truncate
 
     def is_indexed(self, *, is_active: bool) -> bool:
-        """Whether its indexes can be used. In a closed segment they must be closed, too."""
+        """Whether the indexes can be used. In a closed segment they must be closed, too."""
         if is_active:
             return self.index.is_true and self.time_index.is_true
         return self.index.is_closed and self.time_index.is_closed
@@ -112,7 +113,7 @@ class RecoveredSegment:
 def recover_segment(
     log_path: str, base_offset: int, index_path: str, time_index_path: str
 ) -> RecoveredSegment:
-    """Walk the whole segment as a broker's recovery does, and check its indexes. Changes nothing.
+    """Walk a segment as a broker's recovery does, and check its indexes. Writes nothing.
 
     Raises:
         LogError: a file cannot be read.
@@ -123,7 +124,7 @@ def recover_segment(
 
 
 class FileIdentity(NamedTuple):
-    """The identity of an unchanged file. ``size_bytes`` is -1 if it is missing."""
+    """Attributes that change if the file changes. ``size_bytes`` is -1 if the file is missing."""
 
     path: str
     size_bytes: int
@@ -144,7 +145,7 @@ def file_identity(path: str) -> FileIdentity:
 
 @lru_cache(
     maxsize=256
-)  # a run recovers a segment, plans it, and checks it before and after a commit
+)  # a compaction needs the result to list, to plan, and to check before and after the commit
 def _recover_once(
     base_offset: int, log: FileIdentity, index: FileIdentity, time_index: FileIdentity
 ) -> RecoveredSegment:
@@ -158,7 +159,7 @@ def _recover_once(
         if bad < len(rows):
             at, last = int(rows[bad, proof_walk.POSITION]), int(rows[bad, proof_walk.LAST_OFFSET])
             error = CorruptLog(f"offset {last} comes after {end_offset - 1}", at, path)
-            # Recovery's behaviour depends on where it would write an index entry.
+            # Kafka's recovery detects the wrong order only where it would write an index entry.
             if _is_emptied(path, file_bytes, base_offset):
                 return RecoveredSegment(0, base_offset, -1, error=error, is_emptied=True)
             return RecoveredSegment(size, end_offset, largest, error=error, is_unseen=True)
@@ -174,8 +175,9 @@ def _recover_once(
 
 
 def _first_out_of_order(rows: Int64Array, end_offset: int) -> int:
-    """The first row whose offsets do not follow the row before, or ``end_offset``; else the row
-    count.
+    """The first row whose offsets are not above those of the row before, or the row count.
+
+    The offsets of the first row must not be below ``end_offset``.
     """
     ends = np.concatenate([np.array([end_offset], np.int64), rows[:-1, proof_walk.LAST_OFFSET] + 1])
     bad = (rows[:, proof_walk.BASE_OFFSET] < ends) | (
@@ -185,9 +187,9 @@ def _first_out_of_order(rows: Int64Array, end_offset: int) -> int:
 
 
 class _Entries:
-    """The verified entries from the start of a segment, in portions of ``proof_walk``'s rows.
+    """The verified entries of a segment from ``start`` on, as arrays of ``proof_walk`` rows.
 
-    After the iteration, ``error`` is why they end before the file does. None if they do not.
+    After the iteration, ``error`` is the reason if they end before the file, or None.
     """
 
     def __init__(self, path: str, file_bytes: int, start: int = 0) -> None:
@@ -238,7 +240,7 @@ class _Entries:
 
 
 def _proves_true(file: int, position: int, size_bytes: int) -> bool:
-    """Whether the checksum of a very large entry is right, reading it in windows."""
+    """Whether the checksum of a large entry is right. Reads the entry in windows."""
     head = os.pread(file, _HEADER_BYTES, position)
     is_old = head[_MAGIC] < 2 or head[_MAGIC] > 127
     at, end, crc = position + (_MAGIC if is_old else _ATTRIBUTES), position + size_bytes, 0
@@ -254,7 +256,7 @@ def _proves_true(file: int, position: int, size_bytes: int) -> bool:
 
 
 def _row(head: bytes, position: int, size_bytes: int) -> Int64Array:
-    """The row of an entry, from its header alone."""
+    """The row of an entry with the header ``head``."""
     row = np.empty((1, proof_walk.COLUMNS), dtype=np.int64)
     proof_walk.describe(np.frombuffer(head, dtype=np.uint8), 0, size_bytes, row[0])
     row[0, proof_walk.POSITION] = position
@@ -262,21 +264,21 @@ def _row(head: bytes, position: int, size_bytes: int) -> Int64Array:
 
 
 class EntriesBehindDamage(NamedTuple):
-    """Whole entries after the position where a segment breaks."""
+    """Verified entries after a damaged range of a segment."""
 
     position: int
     base_offset: int
-    end_offset: int  # after the last of those that follow one another without a break
+    end_offset: int  # offset after the last entry before the next damage
 
 
 def whole_beyond(
     log_path: str, at: int, base_offset: int, end_offset: int
 ) -> EntriesBehindDamage | None:
-    """The first verified entries after byte ``at`` with offsets from ``end_offset`` on. None if
-    there are none.
+    """The first verified entries after byte ``at`` with offsets from ``end_offset`` on.
 
-    A page lost in a power cut leaves them, or a failing disk; nothing follows a torn write. Each
-    byte is searched once. The search ends after ``_MOST_PROVEN`` bytes of false candidates.
+    Such entries exist if a power cut or a failing disk lost a page. After a torn write there are
+    none. The search examines each byte once, and stops after ``_MOST_PROVEN`` bytes of wrong
+    candidates. None if no entry is found.
 
     Raises:
         LogError: the file cannot be read.
@@ -296,7 +298,7 @@ def _beyond_once(
                 data = np.frombuffer(os.pread(file.fileno(), _WINDOW_BYTES, begin), dtype=np.uint8)
                 if len(data) <= _HEAD_BYTES:
                     break
-                place = 0 if data.any() else -1  # the zeros of a preallocated file are skipped
+                place = 0 if data.any() else -1  # skip zeros of a preallocated file
                 while place >= 0 and proven < _MOST_PROVEN:
                     left = file_bytes - begin
                     place = proof_walk.seek(
@@ -316,7 +318,7 @@ def _beyond_once(
 
 
 def _follow(path: str, file_bytes: int, position: int, floor: int) -> EntriesBehindDamage | None:
-    """The entries from ``position`` on, up to the next break."""
+    """The verified entries from ``position`` on, up to the next damage."""
     base, end_offset = -1, floor
     for rows in _Entries(path, file_bytes, position):
         base = int(rows[0, proof_walk.BASE_OFFSET]) if base < 0 else base
@@ -329,10 +331,9 @@ def _follow(path: str, file_bytes: int, position: int, floor: int) -> EntriesBeh
 
 
 def _is_emptied(path: str, file_bytes: int, base_offset: int) -> bool:
-    """Whether a broker that rebuilds the indexes of an out-of-order segment gives up and empties
-    it.
+    """Whether a broker empties an out-of-order segment when it rebuilds the indexes.
 
-    It notices only if an index entry would precede the one before.
+    A broker detects the wrong order only if an index entry would be below the entry before.
     """
     since, largest, largest_offset = 0, -1, base_offset
     entry_offset, time_offset, entry_time = -1, -1, -1
@@ -371,7 +372,7 @@ class _IndexCheck:
             self._are_times_true = False
 
     def check(self, rows: Int64Array) -> None:
-        """Check the indexes against the next entries."""
+        """Check the indexes against the next entries of the segment."""
         begins, bases = rows[:, proof_walk.POSITION], rows[:, proof_walk.BASE_OFFSET]
         lasts, timestamps = rows[:, proof_walk.LAST_OFFSET], rows[:, proof_walk.TIMESTAMP_MS]
         end = int(begins[-1] + rows[-1, proof_walk.SIZE])
@@ -388,7 +389,7 @@ class _IndexCheck:
         self._last_before = int(lasts[-1])
 
     def first_beyond(self, end_offset: int) -> int | None:
-        """The first offset at or after ``end_offset`` in one of the indexes. None if there is none."""
+        """The first offset at or after ``end_offset`` in one of the indexes, or None."""
         firsts = (
             named[int(np.searchsorted(named, end_offset)) :][:1]
             for named in (self._offsets.offsets, self._times.offsets)
@@ -398,7 +399,7 @@ class _IndexCheck:
     def judge(
         self, size_bytes: int, end_offset: int, largest_timestamp_ms: int
     ) -> tuple[IndexState, IndexState]:
-        """The states of the offset index and the time index, after the last entries."""
+        """The states of offset index and time index. Call it after all entries are checked."""
         offsets, times = self._offsets, self._times
         beyond = index_check.entry_beyond(
             offsets.offsets, offsets.positions, size_bytes, end_offset
@@ -440,10 +441,10 @@ def _read(file: FileIdentity) -> bytes:
 
 
 def mend_indexes(segment: Segment, aborted: Sequence[AbortedTransaction]) -> None:
-    """Write the indexes that a broker's start would write for a segment; true ones stay.
+    """Write the indexes that a broker would write for a segment at start. Correct ones stay.
 
-    If only the time index is missing, it becomes an empty one, as in Kafka. ``aborted`` are the
-    entries of the transaction index; without any it is removed.
+    If only the time index is missing, an empty one is created, as in Kafka. ``aborted`` are the
+    entries of the transaction index; without entries the file is removed.
     """
     folder = os.path.dirname(segment.path)
     index = segment_file_name(segment.base_offset, KafkaFileKind.INDEX)
@@ -452,7 +453,7 @@ def mend_indexes(segment: Segment, aborted: Sequence[AbortedTransaction]) -> Non
         paths = [os.path.join(folder, name) for name in (index, time_index)]
         found = recover_segment(segment.path, segment.base_offset, *paths)
         offsets, times = new_indexes(segment.path, segment.base_offset, segment.size_bytes)
-        # A broker rebuilds both while the offset index is missing, so that one is written last.
+        # A broker rebuilds both indexes if the offset index is missing, so it is written last.
         if not found.time_index.is_closed:
             _replace(folder, time_index, times)
         if not found.index.is_closed:
@@ -477,11 +478,10 @@ def _replace(folder: str, name: str, content: bytes) -> None:
 
 
 def new_indexes(log_path: str, base_offset: int, size_bytes: int) -> tuple[bytes, bytes]:
-    """The ``.index`` and ``.timeindex`` of a segment's first ``size_bytes``, rebuilt from its
-    entries.
+    """The ``.index`` and ``.timeindex`` of a segment's first ``size_bytes``.
 
-    Entries are spaced by Kafka's default: the topic's own setting is unknown here, and any true
-    entries are a true index. Offsets too large for an index have no entry.
+    Uses Kafka's default for ``index.interval.bytes``, because the topic's setting is unknown here
+    and any interval gives a correct index. Offsets too large for an index have no entry.
     """
     indexer = SegmentIndexer(base_offset, DEFAULT_INTERVAL_BYTES)
     for rows in _Entries(log_path, size_bytes):

@@ -1,20 +1,21 @@
 """The state of a partition's folder after a crash, and its repair.
 
-A commit (see ``commit``) goes through these states, and a crash may leave any of them::
+A commit (see ``store.commit``) goes through these states, and a crash may leave any of them::
 
     ….cleaned               new files are being written                       the old log is valid
     some .swap, .cleaned    they are being renamed, from the highest down     the old log is valid
     all .swap               old files are removed, new ones get their names   the new log is valid
 
-Kafka's loader distinguishes them by names alone. It deletes every ``.swap`` at or above the lowest
-``.cleaned``. The remaining ones replace all files whose number is from the lowest ``.swap`` to the
-end of the last one's records. Lastwrite does the same with files of a broker's own cleaner.
+Kafka's loader distinguishes the states only by file names. It deletes every ``.swap`` at or above
+the lowest ``.cleaned``. The remaining ``.swap`` files replace all files with a number from the
+lowest ``.swap`` to the last offset in them. Lastwrite does the same with files of a broker's
+cleaner.
 
-Lastwrite's commits also write a note, the *intent*: which segments replace which, and the new first
-dirty offset. Once all files are ``.swap`` it is renamed, before any old file is. With it, recovery
-can do what names alone do not allow: remove old segments after the last new record, and write the
-checkpoint. So a killed run ends in the same bytes as one that was not killed. The note's name ends
-in ``.deleted``, so that Kafka's loader, which does not need it, deletes it.
+Lastwrite's commits also write a note, the *intent*. It has the old and new segments, and the new
+first dirty offset. After all new files are ``.swap``, and before an old file is renamed, the note
+is renamed. With the note, recovery can also remove old segments after the last new record, and
+write the checkpoint. So the result is the same as without a crash. The note's name ends in ``.deleted``,
+so Kafka's loader, which does not need the note, deletes it.
 
 Source: Kafka 4.4 ``LogLoader``; docs/decisions/one-swap-a-round.md; docs/formats/kafka-cleaning.md,
 "Loading a log".
@@ -44,20 +45,20 @@ from lastwrite.storage.parallel_sync import Steps
 
 _UNDER_WAY = (Suffix.CLEANED, Suffix.SWAP, Suffix.DELETED)
 _INTENT = re.compile(r"[0-9]{20}\.(?P<state>commit|decided)\.deleted")
-_ONE, _MANY = 2, 3  # versions: for one folder, as in earlier releases, and for several
+_ONE, _MANY = 2, 3  # versions of the note: one folder (earlier releases), several folders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """The plan of a commit; segments are named by their base offsets, ascending."""
+    """The plan of a commit. Segments are given by their base offsets, ascending."""
 
     first_dirty_offset: int  # the checkpoint's new value
     outputs: tuple[int, ...]  # new segments
     sources: tuple[int, ...]  # old segments, all replaced
-    kept: tuple[int, ...]  # untouched segments among them, which take part as hard links
-    # the ``.swap`` names of all files that take part; the commit is decided with the last one
+    kept: tuple[int, ...]  # unchanged segments between them; their new files are hard links
+    # the ``.swap`` names of all new files; when the last one exists, the commit is valid
     swaps: tuple[str, ...]
-    # empty ones among them, for old files without a successor
+    # names in ``swaps`` of empty files, for old files that have no new file
     stand_ins: tuple[str, ...]
 
     @property
@@ -67,7 +68,7 @@ class Intent:
 
 
 def intent_file(intent: Intent, *, is_decided: bool = False) -> str:
-    """The name of the note, before or after the new log is valid."""
+    """The file name of the note. ``is_decided`` means that the new log is valid."""
     return f"{intent.sources[0]:020d}.{'decided' if is_decided else 'commit'}{Suffix.DELETED}"
 
 
@@ -76,7 +77,7 @@ def is_intent(name: str) -> bool:
 
 
 def encode_intents(intents: Mapping[str, Intent]) -> bytes:
-    """The note of simultaneous commits, by the names of their folders."""
+    """Encode the note of simultaneous commits. ``intents`` has one intent per folder name."""
     folders = {
         name: {field.name: getattr(intent, field.name) for field in dataclasses.fields(Intent)}
         for name, intent in intents.items()
@@ -85,7 +86,7 @@ def encode_intents(intents: Mapping[str, Intent]) -> bytes:
 
 
 def decode_intent(text: bytes, folder_name: str) -> Intent | None:
-    """The intent for one folder. None if a crash cut the note short."""
+    """Decode the intent for one folder. None if the note is incomplete after a crash."""
     try:
         fields = json.loads(text)
         version = fields["version"]
@@ -99,18 +100,18 @@ def decode_intent(text: bytes, folder_name: str) -> Intent | None:
 
 @dataclass(frozen=True, slots=True)
 class CrashState:
-    """The steps that leave only live files in a folder."""
+    """The steps after which a folder has only live files."""
 
     doomed: tuple[str, ...]  # files to remove, in this order
     renames: tuple[tuple[str, str], ...]  # (old name, new name), in this order, after the removals
-    intent: Intent | None = None  # of a commit to finish
+    intent: Intent | None = None  # the plan of a commit that must be finished
 
     @property
     def is_settled(self) -> bool:
         return not self.doomed and not self.renames and self.intent is None
 
     def live(self, names: Iterable[str]) -> dict[str, str]:
-        """The current name of every file of the log, by its proper name."""
+        """The current name of every file of the log, by its final name."""
         gone = {*self.doomed, *(source for source, _ in self.renames)}
         return {
             **{name: name for name in names if name not in gone},
@@ -122,7 +123,7 @@ _SETTLED = CrashState((), ())
 
 
 def crash_state(folder: str, names: Iterable[str]) -> CrashState:
-    """The steps of recovery for ``folder``, whose files are ``names``. Changes nothing."""
+    """The recovery steps for ``folder``, whose files are ``names``. Changes nothing."""
     names = sorted(names)
     found = {name: classify(name) for name in names if name.endswith(_UNDER_WAY)}
     if not found:
@@ -138,13 +139,13 @@ def crash_state(folder: str, names: Iterable[str]) -> CrashState:
     ]
     intent, is_decided = _read_intent(folder, notes)
     if intent is not None:
-        # No old file is renamed before the note is. Until then the commit is valid only if all
-        # swaps exist, else it is undone.
+        # The note is renamed before the first old file. If it is not renamed yet, the commit is
+        # valid only if all new files are .swap. Otherwise the commit is undone.
         if is_decided or all(swap in found for swap in intent.swaps):
             doomed, renames = _outcome(intent, names, swaps)
             return CrashState((*doomed, *cleaned, *deleted, *notes), renames, intent)
-        # The note is removed first: without it, and with swaps beside .cleaned, the old log is
-        # valid by Kafka's rule too.
+        # The note is removed first. Without it, and with .swap beside .cleaned, the old log is
+        # valid by Kafka's rule, too.
         return CrashState((*notes, *reversed(swaps), *cleaned, *deleted), ())
     lowest = min((_offset(name) for name in cleaned), default=None)
     lost = [name for name in swaps if lowest is not None and _offset(name) >= lowest]
@@ -185,7 +186,7 @@ def _offset(name: str) -> int:
 
 
 def _read_intent(folder: str, notes: list[str]) -> tuple[Intent | None, bool]:
-    """The note that is complete, and whether it declares the new log valid."""
+    """The intent in the first complete note, and whether the note's name has ``decided``."""
     for name in notes:
         with open(os.path.join(folder, name), "rb") as file:
             intent = decode_intent(file.read(), os.path.basename(os.path.abspath(folder)))
@@ -197,7 +198,7 @@ def _read_intent(folder: str, notes: list[str]) -> tuple[Intent | None, bool]:
 def _outcome(
     intent: Intent, names: list[str], swaps: list[str]
 ) -> tuple[list[str], tuple[tuple[str, str], ...]]:
-    """The files that ``finish_swap`` removes from ``names``, and its renames."""
+    """The files among ``names`` that ``finish_swap`` removes, and the renames that it does."""
     present = set(names)
     gone = [name for _, name in _replaced(intent, present)]
     gone += [name for name in map(_snapshot, intent.vanished) if name in present]
@@ -213,9 +214,9 @@ def _snapshot(base: int) -> str:
 
 
 def _replaced(intent: Intent, present: set[str]) -> list[tuple[int, str]]:
-    """Files of old segments that still have their names, ascending, with their base offsets.
+    """Base offset and name of each file of an old segment that is not renamed yet, ascending.
 
-    A file is an old one if its successor is still a ``.swap``, or if it has no successor.
+    A file is old if its new file is still a ``.swap``, or if it has no new file.
     """
     found = []
     successors = {*intent.swaps} - {*intent.stand_ins}
@@ -229,11 +230,11 @@ def _replaced(intent: Intent, present: set[str]) -> list[tuple[int, str]]:
 
 
 def finish_swap(folder: str, intent: Intent) -> Steps:
-    """The steps that finish a commit after every new file is a ``.swap``. Safe to repeat after a
-    crash at any point.
+    """The steps that finish a commit after every new file is a ``.swap``.
 
-    The note stays, and so do the old files, renamed to ``.deleted``. Until the checkpoint is
-    written and ``remove_leftovers`` has run, a crash leaves a commit that recovery finishes.
+    They can be repeated after a crash at any point. The note stays, and the old files get the
+    suffix ``.deleted``. After a crash before the checkpoint is written or ``remove_leftovers`` has
+    run, recovery finishes the commit.
     """
 
     def place(name: str) -> str:
@@ -242,12 +243,13 @@ def finish_swap(folder: str, intent: Intent) -> Steps:
     sync_folder = partial(files.fsync_dir, folder)
     present = set(os.listdir(folder))
     if intent_file(intent) in present:
-        # Every new file must be durable as a .swap before the first old one is renamed.
+        # Every new file must be durable as a .swap before the first old file is renamed.
         yield [sync_folder]
         files.rename(place(intent_file(intent)), place(intent_file(intent, is_decided=True)))
     for _, name in _replaced(intent, present):
         files.rename(place(name), place(name + Suffix.DELETED))
-    # After a successor loses its .swap name, a power cut must not restore the old segment's name.
+    # Sync before a new file loses its .swap suffix. Otherwise a power cut could restore the old
+    # segment's name after it.
     yield [sync_folder]
     swaps = [name for name in present if classify(name).suffix is Suffix.SWAP]
     swaps.sort(key=lambda name: (_offset(name), SEGMENT_KINDS.index(classify(name).kind)))
@@ -264,10 +266,10 @@ def finish_swap(folder: str, intent: Intent) -> Steps:
 
 
 def remove_leftovers(folder: str) -> Steps:
-    """The steps that remove deleted and unfinished files; the notes of commits last.
+    """The steps that remove deleted and unfinished files, and then the notes of commits.
 
-    The folder is not synced: files that a power cut restores are still marked, and the next run
-    removes them.
+    The folder is not synced. A file that a power cut restores still has its suffix, and the next
+    run removes it.
     """
     names = sorted(name for name in os.listdir(folder) if name.endswith(_UNDER_WAY))
     leftovers = [name for name in names if _is_leftover(name) and not is_intent(name)]
@@ -285,10 +287,10 @@ def _is_leftover(name: str) -> bool:
 
 
 def orphans(names: Iterable[str]) -> list[str]:
-    """The files among ``names`` that are indexes without a segment; a broker's start removes them.
+    """The index files among ``names`` without a segment. A broker removes them at start.
 
-    If one names offsets, these records existed. Unless they left the log before, the segment's file
-    is lost.
+    Offsets in such an index belong to records that once existed. Unless retention or compaction
+    removed them, the segment's file is lost.
     """
     found = [(name, classify(name)) for name in names]
     live = [(name, file) for name, file in found if file.suffix is Suffix.LIVE]
@@ -301,7 +303,7 @@ def orphans(names: Iterable[str]) -> list[str]:
 
 
 def going(names: Iterable[str]) -> list[str]:
-    """The orphans whose segment a broker, or a compaction, is deleting: the log is renamed first."""
+    """The orphans of segments that are being deleted: the ``.log`` is already ``.deleted``."""
     present = {*names}
     if not any(name.endswith(Suffix.DELETED) for name in present):
         return []
@@ -313,7 +315,7 @@ def going(names: Iterable[str]) -> list[str]:
 
 
 def remove_orphans(folder: str, names: Sequence[str]) -> None:
-    """Remove the orphans ``names`` from ``folder`` durably."""
+    """Remove the files ``names`` from ``folder``, and sync the folder."""
     for name in names:
         files.unlink(os.path.join(folder, name))
     if names:
@@ -321,7 +323,7 @@ def remove_orphans(folder: str, names: Sequence[str]) -> None:
 
 
 def undo_or_end(folder: str, state: CrashState) -> None:
-    """Apply ``crash_state`` of a swap without a note to ``folder``."""
+    """Apply the steps of ``state`` to ``folder``. ``state`` must have no intent."""
     for name in state.doomed:
         files.unlink(os.path.join(folder, name))
         if is_intent(name):

@@ -1,6 +1,6 @@
 """Walk a segment from batch header to batch header to find its end.
 
-Nothing is decompressed and no CRC is checked: the scan does that.
+Nothing is decompressed and no CRC is checked, because the scan does both later.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ _READ_BYTES = 1 << 16
 class Walk:
     """The result of a walk from a position to the end of a segment."""
 
-    end_offset: int  # after the last whole batch; the base offset if there is none
-    end: int  # the position after that batch
-    largest_timestamp_ms: int  # of the batches walked; -1 if none
-    error: LogError | None = None  # why it ends before the file does: a torn tail, or damage
-    # whether it began at byte 0 and no batch of today's format has a producer
+    end_offset: int  # offset after the last complete batch, or the base offset
+    end: int  # position after the last complete batch
+    largest_timestamp_ms: int  # largest timestamp of the batches walked; -1 if none
+    error: LogError | None = None  # a torn tail or damage, if the walk ended there
+    # whether the walk began at byte 0 and no batch has a producer
     is_bare: bool = False
 
 
 class OpenFile:
-    """A file that is opened once, at the first read. ``read_head`` keeps its bytes, so that a walk
-    from byte 0 does not read them again.
+    """A file that is opened at the first read and stays open.
+
+    ``read_head`` caches the bytes that it reads, so that a walk from byte 0 need not read them
+    again.
     """
 
     def __init__(self, path: str) -> None:
@@ -47,7 +49,7 @@ class OpenFile:
         self._head = b""
 
     def read(self, count: int, at: int) -> bytes:
-        """At most ``count`` bytes at ``at``.
+        """Read at most ``count`` bytes at position ``at``.
 
         Raises:
             OSError: the file cannot be opened or read.
@@ -59,8 +61,9 @@ class OpenFile:
         return os.pread(self._handle, count, at)
 
     def read_head(self, size_bytes: int, *, is_walked: bool) -> bytes:
-        """The first header's bytes, of a file of ``size_bytes``. ``is_walked``: the caller will
-        walk it from byte 0.
+        """Read the first batch header of a file of ``size_bytes``.
+
+        Reads ahead if ``is_walked``, because the caller will walk the file from byte 0.
 
         Raises:
             OSError: as ``read``.
@@ -88,10 +91,10 @@ def walk(
     below: int = NO_END,
     reader: SegmentReader | OpenFile | None = None,
 ) -> Walk:
-    """Walk the batches from ``start`` to the file's end, the first partial batch, or the first that
-    reaches beyond offset ``below``.
+    """Walk the batches from byte ``start`` to the end of the file.
 
-    ``reader`` is needed if the segment is not a local file, or is already open.
+    Stops early before a partial or damaged batch, and before a batch with a last offset of
+    ``below`` or more. Pass ``reader`` if the segment is not a local file, or is already open.
     """
     end_offset, largest, at, is_bare = base_offset, -1, start, start == 0
     with _bytes_of(path, reader) as read:
@@ -157,10 +160,10 @@ def walk_tail(
     below: int = NO_END,
     reader: SegmentReader | OpenFile | None = None,
 ) -> Walk:
-    """Walk a segment's end from the last index entry that is true, else from byte 0, up to the
-    offset ``below``.
+    """Walk a segment from one of its last two index entries, or else from byte 0.
 
-    ``reader``: as in ``walk``.
+    An index entry is used only if it matches the batch at its position. ``below`` and ``reader``
+    are those of ``walk``.
     """
     last = int(np.searchsorted(index.offsets, below)) - 1 if len(index) else -1
     for row in range(last, max(-1, last - 2), -1):
@@ -179,8 +182,9 @@ def _first_next_offset(path: str, position: int, reader: SegmentReader | OpenFil
 
 
 def end_offset_of(log_path: str, index_path: str, base_offset: int) -> int:
-    """The end offset of a segment's last whole batch, else its base. A bad index only makes it
-    slower.
+    """The offset after a segment's last complete batch, or its base offset.
+
+    A missing or damaged index only makes this slower.
     """
     try:
         size_bytes = os.stat(log_path).st_size
