@@ -17,7 +17,7 @@ _MOST_NAMES = 5
 
 
 def topic_of(name: TopicPartition) -> tuple[str, ...]:
-    """The only name of a topic in most systems."""
+    """The names of a topic: in most systems, one."""
     return (name.topic,)
 
 
@@ -47,7 +47,7 @@ def choose(
     Raises:
         InvalidConfig: the list of topics is empty.
         NotALog: a name or pattern matches no topic, or no matching topic has the partition. The
-            message lists the existing ones.
+            message lists the existing topics or partitions.
     """
     listed = list(found)
     known = {name: names_of(name) for name, _ in listed}
@@ -70,7 +70,7 @@ def check_there(text: str, known: Iterable[Sequence[str]], path: str, kind: str 
     """Check that a name or pattern matches one of the topics, whose names are ``known``.
 
     Raises:
-        NotALog: it matches none. The message has the most similar name, or the existing ones.
+        NotALog: no topic matches. The message has the most similar name, or the existing names.
     """
     there = list(dict.fromkeys(map(tuple, known)))
     if any(_matches(text, names) for names in there):
@@ -89,7 +89,7 @@ def check_there(text: str, known: Iterable[Sequence[str]], path: str, kind: str 
 def _texts(topic: str | Sequence[str]) -> Sequence[str]:
     """
     Raises:
-        InvalidConfig: an empty list. It may be a caller's mistake, so it does not mean all topics.
+        InvalidConfig: the list is empty. This may be a mistake, so it does not mean all topics.
     """
     texts = (topic,) if isinstance(topic, str) else topic
     if not texts:
@@ -133,7 +133,7 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def _some(texts: Iterable[str]) -> str:
-    """The first few texts, and the number of the others."""
+    """The first five texts, and the number of the others."""
     every = list(texts)
     more = f" and {len(every) - _MOST_NAMES:,} more" if len(every) > _MOST_NAMES else ""
     return ", ".join(every[:_MOST_NAMES]) + more

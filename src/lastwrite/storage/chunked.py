@@ -1,13 +1,13 @@
-"""A segment that was stored in chunks, read as if it were whole.
+"""Decode a segment that was stored in chunks.
 
 This is the format of Aiven's tiered-storage-for-apache-kafka. ``STEM.log`` has the chunks one after
 another, each optionally compressed and then optionally encrypted (``encryption``).
-``STEM.rsm-manifest``, written last, has the size of each::
+``STEM.rsm-manifest``, written last, contains the size of each chunk::
 
     {"version": "1",
      "chunkIndex": {"type": "variable", "originalChunkSize": 4194304, "originalFileSize": 9000000,
                     "transformedChunks": "base64 of zstd of the sizes"},
-     "segmentIndexes": {"offset": {"position": 0, "size": 24}, …},     of STEM.indexes
+     "segmentIndexes": {"offset": {"position": 0, "size": 24}, …},     positions in STEM.indexes
      "compression": true, "encryption": {…}, "remoteLogSegmentMetadata": {…}}
 
 Source: commit 8fb15816 of the plugin (2026-05-04): ``SegmentManifestV1``, ``FixedSizeChunkIndex``,
@@ -49,8 +49,8 @@ class ChunkIndex(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """The stored size of each chunk.
 
         Raises:
-            CorruptLog: the fields contradict each other.
-            OutOfMemoryBudget: the chunks are larger or more than any writer makes them.
+            CorruptLog: the fields do not match each other.
+            OutOfMemoryBudget: there are more or larger chunks than any writer creates.
         """
         if self.original_chunk_size > _MOST_CHUNK_BYTES:
             raise OutOfMemoryBudget(f"chunks of {self.original_chunk_size} bytes")
@@ -74,7 +74,7 @@ class ChunkIndex(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class IndexSlice(msgspec.Struct, frozen=True, kw_only=True):
-    """The position of an index in ``STEM.indexes``."""
+    """The position and size of an index in ``STEM.indexes``, in bytes."""
 
     position: int
     size: int
@@ -91,7 +91,7 @@ class IndexSlices(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ChunkManifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The fields that are read; see the module."""
+    """The fields of a manifest that Lastwrite reads; the module's docstring has an example."""
 
     version: str
     chunk_index: ChunkIndex
@@ -104,8 +104,8 @@ def decode_manifest(data: bytes, path: str) -> ChunkManifest:
     """Decode a manifest. ``path`` is for error messages.
 
     Raises:
-        CorruptLog: it is not a manifest.
-        UnsupportedFormat: it has another version.
+        CorruptLog: the data is not a manifest.
+            UnsupportedFormat: the manifest has another version.
     """
     try:
         found = decode_struct(data, ChunkManifest)
@@ -140,14 +140,14 @@ class SegmentChunks:
         return number * self._each
 
     def place(self, number: int) -> tuple[int, int]:
-        """The start and end of a chunk in the object."""
+        """The first byte of a chunk in the object, and the byte after its last."""
         return self._ends[number], self._ends[number + 1]
 
     def opened(self, number: int, stored: bytes) -> bytes | memoryview:
         """Decrypt and decompress a chunk.
 
         Raises:
-            CorruptLog: it has a wrong length, or fails to decrypt or decompress.
+            CorruptLog: the chunk has a wrong length, or fails to decrypt or decompress.
         """
         wanted = min(self._each, self.size_bytes - self.start(number))
         if self._cipher is not None:
@@ -172,8 +172,8 @@ class SegmentChunks:
 def _sizes(text: str) -> list[int]:
     """Decode the sizes of chunks.
 
-    Fields: the count, the least size, the width of the differences to it, the differences, and the
-    last size in full. With a single chunk only the count and the last size.
+    The fields are the count, the least size, the width of a difference in bytes, the differences
+    from the least size, and the last size. A single chunk has only the count and the last size.
     """
     try:
         packed = base64.b64decode(text, validate=True)

@@ -1,12 +1,12 @@
 """Free the space of deleted files in the background.
 
-A system frees a file's blocks and cached pages when the last handle is closed, and that close
-waits: 0.2 s per GiB, and 1 ms per file of any size if free blocks are discarded on the disk. So a
-file is held open while it is unlinked, and a thread closes it. When a process ends, the effect is
-the same.
+The kernel frees a file's blocks and cached pages when the last handle is closed. That close blocks
+for 0.2 s per GiB, and for another 1 ms per file if the disk discards free blocks. A file is
+therefore kept open while it is unlinked, and a thread closes it. The end of the process also closes
+it.
 
-With discards, a sync at the same time waits for them: 2 s for 1.8 GB. So handles are closed only
-after pending syncs (``after_syncs``).
+A sync waits for discards that run at the same time: 2 s for 1.8 GB. Handles are therefore closed
+only after pending syncs (``after_syncs``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST_HELD = 256  # files, to stay far below the limit of open files
 
 _held: queue.Queue[int] = queue.Queue(_MOST_HELD)
 _starting = threading.Lock()
-_syncing: set[object] = set()  # callers with syncs to come
+_syncing: set[object] = set()  # callers that have not finished their syncs
 _may_free = threading.Condition()
 _thread: threading.Thread | None = None
 
@@ -30,7 +30,7 @@ _thread: threading.Thread | None = None
 def hold(path: str) -> int | None:
     """Open a file so that unlinking it does not free its blocks yet.
 
-    None if it has no blocks, or if too many handles are open.
+    None if the file has no blocks, or if too many handles are open.
     """
     if _held.full():
         return None
@@ -42,7 +42,7 @@ def hold(path: str) -> int | None:
 
 
 def release(handle: int | None) -> None:
-    """Close the handle, in the background if the queue is not full."""
+    """Close the handle in the background; at once if the queue is full."""
     global _thread
     if handle is None:
         return
@@ -87,7 +87,7 @@ def _close_all(held: queue.Queue[int]) -> None:
 
 
 def _forget() -> None:
-    """After a fork: the child has no such thread, and the pending syncs are the parent's."""
+    """Reset the state after a fork: the thread and the pending syncs belong to the parent."""
     global _held, _starting, _thread, _may_free
     _held, _starting, _thread = queue.Queue(_MOST_HELD), threading.Lock(), None
     _syncing.clear()

@@ -1,13 +1,13 @@
 """Decryption of encrypted chunks and side files.
 
 This is the format of Aiven's tiered-storage-for-apache-kafka. Each segment has its own data key,
-AES of 256 bits. The manifest has it after the id of a key pair of the broker's key ring, encrypted
-with the RSA key by OAEP with SHA3-512 (for MGF1, too)::
+for AES with 256 bits. The manifest contains the data key, encrypted with an RSA key of the broker's
+key ring (OAEP with SHA3-512, also for MGF1), after the id of the key pair::
 
     "encryption": {"dataKey": "ID:base64", "aad": "base64"}
 
 Each chunk, after optional compression, and each index is stored as 12 bytes of IV, the ciphertext
-of AES in Galois counter mode, and 16 bytes of tag. The tag covers ``aad``, too.
+of AES in Galois counter mode, and a tag of 16 bytes. The tag also covers ``aad``.
 
 Source: commit 8fb15816 of the plugin (2026-05-04): ``RsaEncryptionProvider``,
 ``AesEncryptionProvider``, ``EncryptionChunkEnumeration``; files that its classes wrote in
@@ -40,7 +40,7 @@ class Encryption(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """The id of the key pair, and the data key encrypted with it.
 
         Raises:
-            CorruptLog: the field does not have this form.
+            CorruptLog: ``data_key`` is not ``ID:BASE64``.
         """
         name, _, text = self.data_key.partition(":")
         try:
@@ -77,7 +77,7 @@ class SegmentCipher:
         """Decrypt a chunk or an index.
 
         Raises:
-            CorruptLog: it is not the data that was written.
+            CorruptLog: the data was changed after it was written.
         """
         from Crypto.Cipher import AES
 
@@ -101,7 +101,7 @@ def check_key(file: str) -> None:
     """Check that the private key in ``file`` can be used on this machine.
 
     Raises:
-        InvalidConfig: the file is missing, or not such a key.
+        InvalidConfig: the file is missing, or is not an RSA key without a password.
         EnvironmentUnfit: pycryptodome is not installed.
     """
     _private_key(file, _modified_ns(file))

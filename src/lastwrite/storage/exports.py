@@ -1,4 +1,4 @@
-"""Target folders, separate from the folders that are read, and written completely or not at all."""
+"""Checks of a target folder against the source folders, and atomic creation of a folder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def reject_inside(to: str, sources: Iterable[str]) -> None:
 
 
 def reject_around(to: str, sources: Iterable[str]) -> None:
-    """Refuse a target that contains one of the ``sources``, because copies would mix with it.
+    """Refuse a target that contains one of the ``sources``: copies would mix with the source.
 
     Raises:
         InvalidConfig: the target contains a source. Nothing was done.
@@ -52,11 +52,11 @@ def _lies_in(path: str, folder: str) -> bool:
 
 @contextlib.contextmanager
 def naming_what_stays(to: str, progress: Progress, what: str) -> Iterator[Callable[[], None]]:
-    """Note that the folder ``to`` is incomplete if the work inside fails.
+    """Report that the folder ``to`` is incomplete if the context fails.
 
-    Complete files in it can be used, so nothing is deleted. ``what`` names the whole. The yielded
-    function reports a failure without an exception. After an ``InvalidConfig`` the note does not
-    recommend the same command, which would fail again.
+    Complete files in the folder can be used, so nothing is deleted. ``what`` names the complete
+    copy. The yielded function reports a failure without an exception. After an ``InvalidConfig``
+    the same command would fail again, so the report does not recommend it.
     """
     was_empty = _is_empty(to)
 
@@ -72,7 +72,7 @@ def naming_what_stays(to: str, progress: Progress, what: str) -> Iterator[Callab
     try:
         yield tell
     except BaseException as error:
-        # with previous contents, the error may be a refusal because of them
+        # if the folder had contents before, the error may be caused by these contents
         if was_empty or isinstance(error, KeyboardInterrupt):
             tell(error)
         raise
@@ -88,7 +88,7 @@ def new_folder(target: str) -> Iterator[str]:
 
     Raises:
         InvalidConfig: ``target`` exists and is not empty.
-        LogError: it cannot be written.
+        LogError: the folder cannot be written.
     """
     target = os.path.abspath(target)
     if os.path.lexists(target) and not (os.path.isdir(target) and not os.listdir(target)):

@@ -1,7 +1,7 @@
-"""The state of a file, by which a later check recognises it.
+"""The state of a file, to detect later that the file changed or was replaced.
 
-A path names any file, a file system gives the inode of a deleted file to a new one, and programs
-set modification times. Change times cannot be set, so they are part of the state.
+A path may later name another file, a file system may reuse the inode of a deleted file, and
+programs may set modification times. Change times cannot be set, so they are part of the state.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class FileState(NamedTuple):
 
 
 def state_of(path: str) -> FileState | None:
-    """The state of the file at ``path``; None if it is not accessible."""
+    """The state of the file at ``path``. None if the file is not accessible."""
     try:
         return FileState.of(os.stat(path))
     except OSError:
@@ -43,7 +43,7 @@ def state_of(path: str) -> FileState | None:
 def checksum_of_ends(
     path: str, position: int, size_bytes: int, state: FileState | None
 ) -> int | None:
-    """CRC-32 of the first and the last 16 KiB of a part of the file that has ``state``.
+    """CRC-32 of the first and the last 16 KiB of a byte range of the file with ``state``.
 
     None means that the path names another file, or that the file is too short or unreadable.
     """

@@ -1,7 +1,7 @@
 """All operations that change a log's files, one function each.
 
-Each passes a *fault point* before it acts, so that a test can stop the process between any two of
-them::
+Each function passes a *fault point* before it acts, so that a test can stop the process between any
+two operations::
 
     LASTWRITE_FAULT_POINT=7      before the seventh operation the process kills itself
     LASTWRITE_FAULT_ERROR=28     instead, that operation and all later ones fail with this errno
@@ -11,8 +11,8 @@ them::
 File contents are written in two halves with a fault point in between, so that torn writes are
 tested, too.
 
-Errors of the system become a ``LogError`` with the file and a remedy: a full disk, a read-only
-folder, a file that vanished meanwhile (``CommitConflict``).
+An error of the operating system becomes a ``LogError`` with the file and a remedy. Examples are a
+full disk, a read-only folder and a file that vanished meanwhile (``CommitConflict``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lastwrite.errors import CommitConflict, LogError
 from lastwrite.storage import deferred_unlink, ownership
 from lastwrite.storage.ownership import Ownership
 
-# per system call; the kernel copies without passing the bytes through this process
+# bytes copied by one system call, in the kernel
 _COPY_BYTES = 64 << 20
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV, errno.ENOSYS}
 _NO_FAST_COPY = {
@@ -71,7 +71,7 @@ class FaultPoints:
         )
 
     def reach(self, operation: str, path: str) -> None:
-        """Announce that ``operation`` comes next."""
+        """Called before ``operation``. Stops the process or fails at the chosen point."""
         if not self.is_armed:
             return
         self.passed += 1
@@ -86,14 +86,14 @@ class FaultPoints:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def synced(self, handle: int) -> None:
-        """Announce that the file or folder of ``handle`` is on disk, for a model of power loss."""
+        """Called after a sync of ``handle``. Tests override it to model power loss."""
 
 
 faults = FaultPoints.from_environment(os.environ)
 
 
 def to_log_error(error: OSError, path: str, doing: str) -> LogError:
-    """An error of the system as a ``LogError`` with a remedy. ``doing`` continues "could not"."""
+    """Convert an ``OSError`` to a ``LogError`` with a remedy. ``doing`` continues "could not"."""
     reason = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return LogError(
@@ -137,7 +137,7 @@ def to_log_error(error: OSError, path: str, doing: str) -> LogError:
 
 
 class changing:
-    """A fault point before, and ``to_log_error`` for errors. ``doing`` continues "could not"."""
+    """A context that passes a fault point, and converts errors by ``to_log_error``."""
 
     __slots__ = ("_doing", "_operation", "_path")
 
@@ -156,12 +156,12 @@ class changing:
 
 
 def create(path: str, like: Ownership | None) -> FileIO:
-    """Create a file for reading and writing, with its owner and rights set before its first byte.
+    """Create a file for reading and writing. Its owner and mode are set before the first byte.
 
     The caller passes the fault point.
 
     Raises:
-        OSError: it exists already, or the system refuses.
+        OSError: the file exists, or the system refuses.
     """
     return open(ownership.make(path, like), "r+b", buffering=0)
 
@@ -171,8 +171,8 @@ def write(
 ) -> None:
     """Write ``content`` to a new file, or overwrite the existing one.
 
-    It is synced unless ``is_synced`` is false. ``like`` is its owner from its first byte on; None
-    means the caller.
+    The file is synced unless ``is_synced`` is false. It gets the owner ``like`` before its first
+    byte. None means the caller.
     """
     with (
         changing("write", path, "write the file"),
@@ -190,8 +190,8 @@ def write(
 def append(path: str, content: bytes, at: int) -> None:
     """Append ``content`` to a file of ``at`` bytes, or create the file.
 
-    The caller is the only writer. If it fails, the written part is truncated. Nothing is synced:
-    the bytes are in the kernel, and survive a crash of the process.
+    The caller is the only writer. If the write fails, its bytes are truncated. The file is not
+    synced: the bytes are in the kernel, and survive a crash of the process only.
     """
     with (
         changing("append", path, "append to the file"),
@@ -216,9 +216,9 @@ def replace(
     is_synced: bool = True,
     like: Ownership | None = None,
 ) -> None:
-    """Write a file under the name with ``suffix``, then rename it.
+    """Replace a file atomically: write ``path + suffix``, then rename it.
 
-    After a failure the previous file is left, and no other. The caller syncs the folder.
+    After a failure the previous file is unchanged. The caller syncs the folder.
     """
     staged = path + suffix
     with removed_on_failure(staged):
@@ -285,7 +285,7 @@ def fsync_file(path: str) -> None:
 
 
 def fsync_dir(folder: str) -> None:
-    """Sync the folder's names to disk."""
+    """Sync the folder's entries to disk."""
     with changing("fsync folder", folder, "sync the folder"):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -305,7 +305,7 @@ def rename(source: str, target: str) -> None:
 
 
 def unlink(path: str) -> None:
-    """Delete a file. Its space is freed a moment later: see ``deferred_unlink``."""
+    """Delete a file. Its space is freed in the background: see ``deferred_unlink``."""
     with changing("unlink", path, "remove the file"):
         handle = deferred_unlink.hold(path)
         try:
@@ -327,7 +327,7 @@ def set_mtime(path: str, mtime_ns: int) -> None:
 
 
 def make_folder(path: str, like: Ownership | None = None, *, is_synced: bool = True) -> None:
-    """Create a folder and its missing parents, and sync their names unless ``is_synced`` is false.
+    """Create a folder and its missing parents. Syncs their parents unless ``is_synced`` is false.
 
     ``like`` is the owner of the new folders; None means the caller. Existing folders are unchanged.
     """
@@ -389,8 +389,8 @@ def exchange(one: str, other: str) -> None:
     """Exchange the names of two folders or files atomically.
 
     Raises:
-        LogError: the system or the file system does not support this, or they are on different file
-            systems.
+        LogError: the system or the file system does not support this, or ``one`` and ``other`` are
+            on different file systems.
     """
     with changing("exchange", other, f"exchange {os.path.basename(one)} with this"):
         ctypes.set_errno(errno.ENOSYS)
@@ -412,14 +412,13 @@ def exchange(one: str, other: str) -> None:
 
 
 def give(path: str, like: Ownership, *, is_synced: bool = False) -> None:
-    """Set the owner and rights of a file or folder. With ``is_synced``, sync it if they changed."""
+    """Set the owner and mode of a file or folder. With ``is_synced``, sync a changed file."""
     with changing("give", path, "give it to the log's owner"):
         _give(path, like, is_synced=is_synced)
 
 
 def _give(path: str, like: Ownership, *, is_synced: bool = False) -> None:
-    # through a handle, because a user with write access to the folder could replace the name by a
-    # link
+    # through a handle: a user with write access to the folder could replace the file by a link
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         if ownership.give(handle, like) and is_synced:
@@ -432,7 +431,7 @@ def owner_of(path: str, siblings: Iterable[str] = ()) -> Ownership:
     """The ownership for a file that replaces ``path``: see ``ownership.of_replaced``.
 
     Raises:
-        LogError: it is not accessible.
+        LogError: the file is not accessible.
     """
     try:
         return ownership.of_replaced(path, siblings)
@@ -482,7 +481,7 @@ def link(source: str, target: str) -> None:
 
 
 def name_new(source: str, target: str) -> bool:
-    """Give a file a second name atomically, unless that name exists. Returns whether it succeeded.
+    """Link a file to a new name atomically. Returns False if that name exists.
 
     The caller deletes the first name.
 
@@ -506,13 +505,13 @@ def name_new(source: str, target: str) -> bool:
 
 
 def copy(source: str, target: str) -> None:
-    """Copy a file with its time, and owner and rights as far as permitted, and sync it."""
+    """Copy and sync a file, with its times and, as far as permitted, its owner and mode."""
     with changing("copy", target, f"copy {os.path.basename(source)} to this"):
         _copy(source, target, ownership.of(source).as_far_as_may())
 
 
 def append_file(source: str, writer: int) -> int:
-    """Write the file's bytes to the open file ``writer`` and return their number, without a sync.
+    """Append the file's bytes to the open file ``writer``, without a sync. Returns their number.
 
     Raises:
         OSError: the system refuses.
@@ -554,6 +553,6 @@ def _copy_in_kernel(reader: int, writer: int, size_bytes: int) -> None:
     left = size_bytes
     while left:
         copied = os.copy_file_range(reader, writer, min(left, _COPY_BYTES))
-        if copied == 0:  # shorter than before: checking the source's identity reports it
+        if copied == 0:  # the source is shorter now: the check of its identity reports this
             return
         left -= copied

@@ -15,19 +15,19 @@ from lastwrite.storage.choice import Topics, choose, topic_of
 class PartitionSnapshot(NamedTuple):
     """A quick check of a partition's folder.
 
-    While ``state`` is equal, and not None, no file was added or deleted.
+    Two equal states other than None mean that no file was added or deleted between them.
     """
 
     name: TopicPartition
     folder: str
     state: Hashable | None
-    rests: bool  # no file was added or deleted for some seconds, so no process is writing it
+    rests: bool  # no file was added or deleted for some seconds: no process writes there
 
 
 class PartitionLocator(ABC):
     """The partitions of a system, their folders and their locks."""
 
-    names_of_parts = ("topic", "partition")  # for error messages: selected by name, and by number
+    names_of_parts = ("topic", "partition")  # words for error messages
 
     @abstractmethod
     def find(self, path: str, topic: Topics, partition: int | None, /) -> list[str]:
@@ -56,9 +56,9 @@ class PartitionLocator(ABC):
         """The folder with the broker's lock and checkpoints of this partition."""
 
     def scan_root(self, root: str, /) -> list[PartitionSnapshot]:
-        """For the daemon: every partition folder at ``root``, with a cheap check for changes.
+        """Every partition folder at ``root``, with a cheap check for changes, for the daemon.
 
-        By default changes are not detected.
+        The default does not detect changes.
 
         Raises:
             LogError: the root cannot be listed.
@@ -76,7 +76,7 @@ class PartitionLocator(ABC):
     def try_lock(
         self, root: str, names: Collection[TopicPartition], /
     ) -> AbstractContextManager[set[TopicPartition]]:
-        """Lock the free ones of these partitions. Yields their names."""
+        """Lock those of the partitions that are free. Yields the locked names."""
 
     @abstractmethod
     def refuse_if_held(self, root: str, names: Collection[TopicPartition], /) -> None: ...
@@ -86,20 +86,20 @@ class PartitionLocator(ABC):
         return None
 
     def merge_tiers(self, folders: Sequence[str], /) -> list[str]:
-        """The folders to read if ``folders`` are named together. By default, each on its own."""
+        """The folders to read if ``folders`` are given together. The default returns them all."""
         return list(folders)
 
     def refuse_read_only(self, root: str, /) -> None:
-        """Refuse a round in place if logs are only read here. By default they may be changed.
+        """Refuse compaction in place if the logs are read-only. The default allows it.
 
         Raises:
-            InvalidConfig: logs are only read. The remedy has the alternative.
+            InvalidConfig: the logs are read-only. The remedy names the alternative.
         """
         return None
 
     def refuse_unclean(self, root: str, config: Mapping[str, object], /) -> None:
         """Refuse a root whose broker was not shut down cleanly, unless ``config`` allows it.
 
-        By default it does not matter.
+        The default refuses no root.
         """
         return None

@@ -1,7 +1,7 @@
 """Locks on partitions of a log root: byte-range locks on the broker's own lock file.
 
 A broker holds an exclusive POSIX record lock on that file while it runs. Lastwrite locks single
-bytes of it, one for each log that a run changes. In Kafka, whose broker locks all of
+bytes of the file, one for each log that a run changes. In Kafka, whose broker locks all of
 ``<root>/.lock``::
 
     0                           the root's turn, held while a file of the root itself is rewritten
@@ -13,11 +13,12 @@ In RocketMQ, whose broker locks only the first byte of ``STORE/lock``::
     1                           the turn
     2 + 62 bits of a hash       the queue
 
-So runs on different logs can share a root; a run prevents a broker from starting while it holds a
-single byte; a broker excludes every run; and a crash releases the locks. Record locks belong to a
-process, with three consequences. ``flock`` does not see them. A second run in the same process
-would get them, too, so there is a registry here. Closing *any* handle of the file drops all of
-them, so there is one handle per root.
+Runs on different logs can therefore share a root. A run that holds a single byte prevents a broker
+from starting, and a broker prevents every run. A crash releases the locks.
+
+Record locks belong to a process, with three consequences. ``flock`` does not detect them. A second
+run in the same process would get them, too, so this module has a registry of its locks. Closing
+*any* handle of the file releases all of its locks, so a process has one handle per root.
 
 Source: Kafka 4.4 ``FileLock`` (``FileChannel.tryLock``: from 0, without end); RocketMQ 5.5.0
 ``DefaultMessageStore.start`` (``tryLock(0, 1, false)``).
@@ -44,9 +45,9 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.storage import ownership
 from lastwrite.storage.files import to_log_error
 
-_HASH_BITS = 62  # with the preceding bytes still below the 63 bits of a file offset
+_HASH_BITS = 62  # keeps the byte's position below the 63 bits of a file offset
 _LONGEST_PAUSE_S = 0.02
-_OPEN_S = 2.0  # a process that only checks locks has the file open for less
+_OPEN_S = 2.0  # seconds; a process that only checks locks has the file open for less
 _GONE = -1
 STOP_OR_WAIT = "stop it first, or wait until it is done"
 
@@ -56,19 +57,19 @@ class LockPlace:
     """The positions at which a system's brokers, and Lastwrite, lock a root."""
 
     file: str
-    what: str  # the root, in users' words
-    turn: int  # byte of the root's turn; lower bytes are a broker's, and runs share them
-    turn_s: float  # a process that holds the turn for longer is considered stopped
-    # the broker's own files in the root: a new file gets the rights of the first one
+    what: str  # the word for the root in error messages
+    turn: int  # byte of the root's turn; lower bytes are the broker's, and runs share them
+    turn_s: float  # seconds after which a process that holds the turn counts as stopped
+    # the broker's own files in the root: a new file gets the mode of the first existing one
     siblings: tuple[str, ...] = ()
 
     def byte_of(self, name: TopicPartition) -> int:
-        """The byte of a log."""
+        """The byte that a lock on the partition covers."""
         digest = hashlib.blake2b(str(name).encode(errors="surrogateescape"), digest_size=8).digest()
         return self.turn + 1 + (int.from_bytes(digest, "big") >> (64 - _HASH_BITS))
 
     def is_brokers(self, kind: int, start: int, length: int) -> bool:
-        """Whether such a lock is a broker's. ``length`` 0 means without end."""
+        """Whether a lock of this kind and range is a broker's. ``length`` 0 means without end."""
         return kind == fcntl.F_WRLCK and start == 0 and (self.turn > 0 or length != 1)
 
 
@@ -87,9 +88,9 @@ class _Root:
 
 @dataclass(frozen=True, slots=True)
 class _Blocker:
-    """The holder of a requested byte."""
+    """The process that holds a requested byte."""
 
-    pid: int  # 0 or negative: on another machine or in another container
+    pid: int  # 0 or negative: a process on another machine or in another container
     is_broker: bool
 
     def __str__(self) -> str:
@@ -106,7 +107,7 @@ _registry = threading.RLock()
 
 
 def _forget() -> None:
-    """After a fork: the child inherits the registry, but no lock."""
+    """Reset the registry after a fork: the child inherits the registry, but no lock."""
     global _registry
     _registry = threading.RLock()
     for entry in _roots.values():
@@ -125,12 +126,11 @@ os.register_at_fork(after_in_child=_forget)
 def hold(root: str, names: Iterable[TopicPartition], place: LockPlace) -> Iterator[None]:
     """Lock the partitions ``names`` of ``root`` against brokers and other runs, all or none.
 
-    The lock file is created if missing, with the root's owner, and left there as a broker leaves
-    it.
+    The lock file is created if missing, with the root's owner. It is not deleted, as by a broker.
 
     Raises:
-        LogHeld: a broker, another process or another run in this process holds one of them. The
-            message names both. Or it cannot be determined that no broker holds it.
+        LogHeld: a broker, another process or another run in this process holds a partition. The
+            message names the holder and the partition. Also raised if a broker may hold it.
         LogError: the root cannot be written.
     """
     wanted = {place.byte_of(name): name for name in names}
@@ -153,7 +153,7 @@ def hold(root: str, names: Iterable[TopicPartition], place: LockPlace) -> Iterat
 def try_lock(
     root: str, names: Iterable[TopicPartition], place: LockPlace
 ) -> AbstractContextManager[set[TopicPartition]]:
-    """As ``hold``, but skips partitions that are not free now. Yields the held names.
+    """Like ``hold``, but skips partitions that are not free. Yields the locked names.
 
     Raises:
         LogError: the root cannot be written.
@@ -166,7 +166,7 @@ def try_each(
     names: Iterable[TopicPartition],
     hold_one: Callable[[TopicPartition], AbstractContextManager[None]],
 ) -> Iterator[set[TopicPartition]]:
-    """Hold all partitions that ``hold_one`` does not refuse. Yields their names."""
+    """Lock all partitions that ``hold_one`` does not refuse. Yields their names."""
     with contextlib.ExitStack() as stack:
         got = set()
         for name in names:
@@ -218,15 +218,15 @@ def holds(root: str, name: TopicPartition, place: LockPlace) -> bool:
 
 
 def is_held(root: str, names: Collection[TopicPartition] | None, place: LockPlace) -> bool:
-    """Whether a broker or a run, also of this process, holds one of the partitions. None: any."""
+    """Whether a broker or a run, also in this process, holds one of ``names``. None: of all."""
     return _holder(root, names, place) is not None
 
 
 def reject_if_held(root: str, names: Collection[TopicPartition] | None, place: LockPlace) -> None:
-    """Refuse to read ``names``, or everything in the root if None, while they are locked.
+    """Refuse to read the partitions ``names`` while they are locked. None means all of the root.
 
     Raises:
-        LogHeld: they may change while they are read.
+        LogHeld: a partition is locked, so it may change while it is read.
     """
     found = _holder(root, names, place)
     if found is not None:
@@ -261,7 +261,7 @@ def _broker(root: str, place: LockPlace) -> _Blocker | None:
 def _holder(
     root: str, names: Collection[TopicPartition] | None, place: LockPlace
 ) -> tuple[_Blocker, TopicPartition | None] | None:
-    """The holder of one of ``names``, and that name. None if all are free."""
+    """The process that holds one of ``names``, and that name. None if all are free."""
     asked: list[TopicPartition | None] = [None] if names is None else list(names)
     with _looking(root, place) as (handle, entry):
         if handle is None:
@@ -288,7 +288,7 @@ def _holder(
 
 @contextlib.contextmanager
 def _looking(root: str, place: LockPlace) -> Iterator[tuple[int | None, _Root | None]]:
-    """A handle of the lock file for queries, None without a file, and this process's locks."""
+    """A handle of the lock file for queries, and this process's locks. None if missing."""
     path = os.path.join(root, place.file)
     with _registry:
         entry = _roots.get(_key(root, place))
@@ -307,7 +307,7 @@ def _looking(root: str, place: LockPlace) -> Iterator[tuple[int | None, _Root | 
 def _held_elsewhere(
     place: LockPlace, path: str, blocker: _Blocker | None, name: TopicPartition | None
 ) -> LogHeld:
-    if blocker is None:  # it was released meanwhile
+    if blocker is None:  # the lock was released meanwhile
         return LogHeld(f"another run worked on {name} a moment ago", path=path, remedy="try again")
     what = (
         place.what
@@ -325,7 +325,7 @@ def _held_elsewhere(
 
 @contextlib.contextmanager
 def root_turn(root: str, place: LockPlace) -> Iterator[None]:
-    """Wait for and hold the exclusive right to rewrite a file of the root, such as a checkpoint.
+    """Wait for, and hold, the lock for rewriting a file of the root, such as a checkpoint.
 
     Raises:
         LogHeld: a broker holds the root, or the turn is held for longer than ``place`` allows.
@@ -345,7 +345,7 @@ def root_turn(root: str, place: LockPlace) -> Iterator[None]:
 
 
 def _wait_for_turn(entry: _Root) -> None:
-    # polling, because a blocking wait has no timeout and cannot distinguish a broker from a turn
+    # Polling, because a blocking wait has no timeout, and cannot distinguish a broker from a run.
     place = entry.place
     deadline = time.monotonic() + place.turn_s
     pause = 0.0005
@@ -359,11 +359,12 @@ def _wait_for_turn(entry: _Root) -> None:
 
 @contextlib.contextmanager
 def unopened(root: str, place: LockPlace) -> Iterator[None]:
-    """Inside ``root_turn``: ensure that no other process has the lock file open, or can open it.
+    """Within ``root_turn``: ensure that no other process has the lock file open, or can open it.
 
     A RocketMQ broker opens the file first, and locks it only after it has read the whole store.
-    Files that it has started to read must not be exchanged. On Linux, a lease shows this to the
-    file's owner. Without leases, or if another run has the file open, the context does nothing.
+    Files must not be exchanged after a broker has started to read them. On Linux, the owner of the
+    lock file detects an open file by a lease. Without leases, or if another run has the file open,
+    the context does nothing.
 
     Raises:
         LogHeld: another process has the file open.
@@ -395,12 +396,12 @@ def unopened(root: str, place: LockPlace) -> Iterator[None]:
 def _lease(entry: _Root) -> bool | None:
     """Take a lease. True: no other process has the file open, and opening it waits.
 
-    None means that another process has it open. False means that leases are not available.
+    None means that another process has the file open. False means that leases are not available.
     """
     if not hasattr(fcntl, "F_SETLEASE"):
         return False
     try:
-        # opening it makes the system send a signal, whose default is to end the process
+        # opening a leased file sends a signal; by default it ends the process, SIGURG does not
         fcntl.fcntl(entry.handle, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(entry.handle, fcntl.F_SETLEASE, fcntl.F_WRLCK)
     except OSError as error:
@@ -433,7 +434,7 @@ def _enter(root: str, place: LockPlace) -> _Root:
 
 
 def siblings(root: str, place: LockPlace) -> list[str]:
-    """The files of ``root`` whose rights a new file takes. The first existing one counts."""
+    """The files of ``root`` from which a new file gets its mode. The first existing one counts."""
     return [os.path.join(root, name) for name in place.siblings]
 
 
@@ -446,7 +447,7 @@ def _open(root: str, place: LockPlace) -> int:
         return _make(path, root, place)
     seen = os.fstat(handle)
     if seen.st_uid == os.geteuid() != os.stat(root).st_uid and not os.path.islink(path):
-        # earlier releases left a file of root's beside a broker of another user
+        # earlier releases left a lock file of user root in a folder of the broker's user
         with contextlib.suppress(OSError):
             ownership.give(handle, ownership.of_new(root, siblings(root, place)).as_far_as_may())
     return handle
@@ -457,7 +458,7 @@ def _make(path: str, root: str, place: LockPlace) -> int:
     made = f"{path}.{os.getpid()}"
     handle = ownership.make(made, like, is_new=False)
     try:
-        # must not replace a lock file created meanwhile, which a broker may hold
+        # a link does not replace a lock file that was created meanwhile: a broker may hold it
         os.link(made, path)
         return handle
     except OSError as error:
@@ -474,7 +475,7 @@ def _make(path: str, root: str, place: LockPlace) -> int:
 
 
 def _share(entry: _Root) -> None:
-    """Take a shared lock, which excludes brokers whose lock does not cover the runs' bytes."""
+    """Lock the broker's bytes in shared mode: its lock does not cover the bytes of the runs."""
     try:
         if not _lock(entry, 0, entry.place.turn, is_shared=True):
             raise _held_elsewhere(
@@ -546,7 +547,7 @@ _FLOCK = _DarwinFlock() if sys.platform == "darwin" else _LinuxFlock()
 
 
 def _blocker(handle: int, place: LockPlace, start: int, length: int = 1) -> _Blocker | None:
-    """The other process with a lock on the bytes. None if there is none."""
+    """The other process with a lock on the bytes. None if the bytes are free."""
     answer = fcntl.fcntl(handle, fcntl.F_GETLK, _FLOCK.question(start, length))
     kind, first, covered, pid = _FLOCK.answer(answer)
     if kind == fcntl.F_UNLCK:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
 _PROC = Path("/proc")
-# added to the driver's oom_score_adj, in thousandths of the memory: choom(1)
+# added to oom_score_adj of the JVM and workers, in thousandths of the memory; see choom(1)
 MORE_LIKELY_TO_GO = 250
 LESS_MEMORY = (
     "nothing was swapped; raise that limit, or run with less: --memory SIZE, --master local[1]"
@@ -24,7 +24,7 @@ def memory_bytes() -> int:
 
 
 def _lowest_limit() -> tuple[int, Path | None]:
-    """The memory, and the file that limits it. None means the machine's memory."""
+    """The lowest memory limit in bytes, and its file. None means the machine's memory."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits: list[tuple[int, Path | None]] = [(total, None)]
     for file in _limit_files("memory.max", "memory/memory.limit_in_bytes"):
@@ -65,10 +65,10 @@ def memory_kill_since(before: Mapping[Path, int]) -> str | None:
 
 
 def go_first_for_memory() -> None:
-    """Make the system kill this process and its children before the driver when memory runs out.
+    """Let the kernel kill this process and its children before the driver when memory runs out.
 
-    A killed worker's task is retried, and after the JVM's death the driver can report the cause.
-    The driver's own death could not be reported.
+    The task of a killed worker is retried. If the JVM is killed, the driver can report the cause.
+    If the driver is killed, nothing can be reported.
     """
     file = _PROC / "self/oom_score_adj"
     adjust = _read(file)
@@ -78,7 +78,7 @@ def go_first_for_memory() -> None:
 
 
 def available_bytes() -> int:
-    """The free memory now, at most ``memory_bytes``."""
+    """The memory that is free now, in bytes, at most ``memory_bytes``."""
     import psutil
 
     return min(int(psutil.virtual_memory().available), memory_bytes())
@@ -122,7 +122,7 @@ def free_bytes(folder: str) -> int | None:
 def _limit_files(name: str, old_name: str | None = None) -> list[Path]:
     """Files of this process's control group and of its parents: ``name`` in v2, ``old_name`` in v1.
 
-    Inside a container, its own group may appear as the root, whatever its path is.
+    Inside a container, the container's group may appear as the root, whatever its path is.
     """
     files = []
     controller, _, old_file = (old_name or "").partition("/")

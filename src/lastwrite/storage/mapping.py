@@ -1,4 +1,4 @@
-"""A file's bytes without copying, while a context lasts."""
+"""Memory-mapped files as context managers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from lastwrite.storage.files import to_log_error
 
 @contextmanager
 def mapped(path: str, size_bytes: int | None = None) -> Iterator[ByteArray]:
-    """The file's bytes, read-only. A view that is kept longer keeps the mapping.
+    """The file's bytes, read-only. A view that outlives the context keeps the mapping open.
 
     Raises:
         CommitConflict: the file vanished, or does not have ``size_bytes``.
-        LogError: it cannot be read.
+        LogError: the file cannot be read.
     """
     try:
         handle = os.open(path, os.O_RDONLY)
@@ -49,7 +49,7 @@ def mapped(path: str, size_bytes: int | None = None) -> Iterator[ByteArray]:
 
 @contextmanager
 def mapped_for_writing(path: str) -> Iterator[ByteArray]:
-    """The file's bytes, to be changed in place without changing its size."""
+    """The file's bytes, which can be changed in place. The size is fixed."""
     handle = os.open(path, os.O_RDWR)
     try:
         view = mmap.mmap(handle, 0)

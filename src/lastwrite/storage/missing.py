@@ -14,7 +14,7 @@ _MANIFEST = "manifest.json"
 
 
 def missing_error(path: str, what: str, remedy: str) -> LogError:
-    """Damage if the archive's manifest still has the object, otherwise a conflict.
+    """``CorruptLog`` if the archive's manifest still lists the object, else ``CommitConflict``.
 
     ``what`` and ``remedy`` are for the message of the conflict.
     """
@@ -23,7 +23,7 @@ def missing_error(path: str, what: str, remedy: str) -> LogError:
         if f'"{key}"'.encode() in manifest:
             held = _held_in(manifest, key)
             wrong = f"the object is missing, and the manifest of its archive names it{held}"
-            return CorruptLog(wrong, path=path, remedy=remedy)  # an archive has its own remedy
+            return CorruptLog(wrong, path=path, remedy=remedy)  # of the error class, for archives
     return CommitConflict(f"{what} vanished while we worked", path=path, remedy=remedy)
 
 
@@ -41,17 +41,17 @@ def _held_in(manifest: bytes, key: str) -> str:
             if key.startswith(part["key"]):
                 return f": ledger {part['ledger']}, entries 0 to {part['entries'] - 1}"
     except (msgspec.MsgspecError, AttributeError, KeyError, TypeError):
-        pass  # a manifest of another release: the object is missing all the same
+        pass  # a manifest of another release: only the offsets are omitted from the message
     return ""
 
 
 def _base(part: Mapping[str, int]) -> str:
-    """The beginning of the object's name. In RocketMQ it is the address."""
+    """The beginning of the object's name: the base offset, or in RocketMQ the address."""
     return f"/{part.get('address', part['base_offset']):020d}"
 
 
 def _manifest_of(path: str) -> tuple[bytes, str]:
-    """The manifest beside the folder ``data``, or nothing if unreadable, and the object's key."""
+    """The manifest of the object's archive, empty if unreadable, and the object's key."""
     folder, _, key = path.rpartition(_DATA)
     manifest = f"{folder}/{_MANIFEST}"
     try:

@@ -1,9 +1,9 @@
-"""A new file that is written sequentially and not read soon.
+"""Write a new file sequentially that is not read soon.
 
-Written pages would evict pages that consumers read from the page cache. Each cached page also costs
-more processor time than the disk needs for its bytes: up to 1.5 s per GiB on a virtual machine,
-whose host has to provide the page first. So all but the first bytes of a large file bypass the page
-cache (``O_DIRECT``), from one of four buffers while another is filled::
+Pages of the file would evict pages that consumers read from the page cache. Caching a page also
+costs more processor time than the disk needs for its bytes: up to 1.5 s per GiB on a virtual
+machine, whose host has to provide the page first. All but the first bytes of a large file therefore
+bypass the page cache (``O_DIRECT``). One of four buffers is filled while others are written::
 
     0             4 MiB                           n · 4096       end
     │ page cache    │ direct, 1 MiB after another    │ page cache │
@@ -28,11 +28,11 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from lastwrite.storage import files
 from lastwrite.storage.ownership import Ownership
 
-DIRECT_FROM_BYTES = 4 << 20  # the sync of a smaller file waits for the disk either way
+DIRECT_FROM_BYTES = 4 << 20  # for a smaller file, direct writes would save no time
 BUFFER_BYTES = 1 << 20
-_BUFFERS = 4  # about the output of a chunk: the next is processed while they are written
+_BUFFERS = 4  # together about the output of a chunk; the next chunk is processed meanwhile
 _WRITEBACK_BYTES = 8 << 20
-_WRITEBACK_AT_END_BYTES = 256 << 10  # a smaller rest is left to the sync
+_WRITEBACK_AT_END_BYTES = 256 << 10  # a smaller remainder is written by the sync
 _ALIGNMENT = 4096  # of position and size: no disk requires more
 _DIRECT = getattr(os, "O_DIRECT", 0)  # macOS has none
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
@@ -40,13 +40,13 @@ _NO_DIRECT = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 class NewFile:
-    """A file of ``files.create``, and the position of its next byte.
+    """A file that is created by ``files.create`` and appended to.
 
-    With ``is_read_soon`` all of it uses the page cache. With ``continues`` it exists and is
-    appended to. Nothing is synced. The caller passes the fault points.
+    With ``is_read_soon``, all writes use the page cache. With ``continues``, the file exists.
+    Nothing is synced. The caller passes the fault points.
 
     Raises (every method):
-        OSError: the system refuses, possibly for bytes of an earlier call.
+        OSError: a write failed, possibly of an earlier call's bytes.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class NewFile:
         else:
             self._file = files.create(path, like)
             self._size = 0
-        self._begun = self._size  # writeback was started up to here
+        self._begun = self._size  # position up to which writeback was started
         self._may_be_direct = bool(_DIRECT) and not is_read_soon
         self._direct: _DirectWriter | None = None
 
@@ -80,7 +80,7 @@ class NewFile:
             self._start_writeback(self._size)
 
     def close(self) -> None:
-        """Write the rest, and close the file."""
+        """Write the buffered bytes, and close the file."""
         try:
             if self._direct is not None:
                 self._direct.close()
@@ -105,7 +105,7 @@ class NewFile:
     def _begin_direct(self, data: memoryview) -> memoryview:
         """Switch to direct writes at the next aligned position, and return the data after it.
 
-        Nothing is changed while another file of this process uses the buffers.
+        The page cache is used as long as another file of this process uses the buffers.
         """
         place = self._size - len(data)
         first = -place % _ALIGNMENT
@@ -129,12 +129,12 @@ class _DirectWriter:
     """Writes a file's bytes from ``place`` on without the page cache, one buffer at a time."""
 
     def __init__(self, handle: int, place: int, buffers: list[mmap.mmap]) -> None:
-        # for the thread, which closes it after the last write, however the caller ends
+        # The thread closes this handle after the last write, even if the caller fails.
         self._handle = os.dup(handle)
-        self._place = place  # of the first byte of the buffer being filled
+        self._place = place  # file position of the buffer being filled
         self._filled = 0
-        self._buffers = buffers  # the one being filled, then those being written, in order
-        self._going: deque[Future[None]] = deque()  # their pending writes
+        self._buffers = buffers  # the buffer being filled, then the buffers being written, in order
+        self._going: deque[Future[None]] = deque()  # pending writes of the buffers
         self._end = weakref.finalize(self, _end_later, self._handle, buffers)
         self._end.atexit = False
 
@@ -156,7 +156,7 @@ class _DirectWriter:
                     self._wait()
 
     def close(self) -> None:
-        """Write the rest, through the page cache."""
+        """Write the last, partial buffer, through the page cache."""
         try:
             while self._going:
                 self._wait()
@@ -166,7 +166,7 @@ class _DirectWriter:
             self._end()
 
     def _wait(self) -> None:
-        """Wait for the next write."""
+        """Wait for the oldest pending write."""
         wait([self._going[0]])  # after Ctrl-C the write continues
         self._going.popleft().result()
 
@@ -196,7 +196,7 @@ def _write_at(handle: int, buffer: mmap.mmap, size: int, place: int) -> None:
                 _set_direct(handle, False)
 
 
-# Per process: the buffers of one file, since a task writes one large file at a time; and a thread.
+# Per process: a thread, and the buffers of one file: a task writes one large file at a time.
 _spare: list[list[mmap.mmap]] | None = None
 _pool: ThreadPoolExecutor | None = None
 
@@ -204,7 +204,7 @@ _pool: ThreadPoolExecutor | None = None
 def _take_buffers() -> list[mmap.mmap] | None:
     global _spare
     if _spare is None:
-        # private: shared memory, the default, would be written by forks, too
+        # private, not shared as by default: a forked process must not write to them
         _spare = [[mmap.mmap(-1, BUFFER_BYTES, flags=_PRIVATE) for _ in range(_BUFFERS)]]
     with contextlib.suppress(IndexError):
         return _spare.pop()
@@ -234,7 +234,7 @@ def _end(handle: int, buffers: list[mmap.mmap]) -> None:
 
 
 def _forget() -> None:
-    """After a fork: the child has no such thread, and the file is the parent's."""
+    """Reset the state after a fork: the thread and the file belong to the parent."""
     global _spare, _pool
     _spare = _pool = None
 

@@ -1,18 +1,18 @@
-"""Ownership of new files: owner, group, rights, access list and attributes of replaced files.
+"""Ownership of new files: owner, group, mode, access list and attributes of the replaced file.
 
-Otherwise a round that root runs on logs of user ``kafka`` would leave files that the broker cannot
-open, and would make files of mode ``0600`` readable. For ``0.log`` of ``kafka:kafka 0640``::
+Without it, a compaction that root runs on logs of user ``kafka`` would leave files that the broker
+cannot open, and would make files of mode ``0600`` readable. For ``0.log`` of ``kafka:kafka 0640``::
 
     0.log.5e….cleaned      created with 0600, chowned to kafka:kafka, then 0640; only then the first
                            byte is written
 
-So a file that a recovery may adopt never has another owner, and its data is never readable by more
-users than before. A file that replaces nothing gets owner and group of its folder and the rights of
-a sibling.
+A file that a recovery may adopt therefore never has another owner, and never more readers than
+before. A file that replaces nothing gets the owner and group of its folder and the mode of a
+sibling.
 
 Extended attributes are copied if they control access or belong to users: the POSIX access list,
-SELinux's label and ``user.*``. Others (hashes of ``security.ima``, capabilities) describe the
-bytes.
+SELinux's label and ``user.*``. Other attributes (hashes of ``security.ima``, capabilities) describe
+the old bytes.
 
 Source: Linux man-pages chown(2), acl(5), xattr(7); the layout of ``system.posix_acl_access`` from
 the kernel's ``include/uapi/linux/posix_acl_xattr.h``.
@@ -52,15 +52,15 @@ _ACCESS_HEAD, _ACCESS_ENTRY = (
     struct.Struct("<I"),
     struct.Struct("<HHI"),
 )  # version; tag, rights, who
-_OF_GROUP = 0x04  # the tag of the file's own group
+_OF_GROUP = 0x04  # the tag of the owning group in an access list
 
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
     """The ownership that a file gets from the one that it replaces.
 
-    If ``is_required`` is false, the caller sets as much as permitted. If ``attributes`` is None,
-    the file keeps those that its folder passes on.
+    If ``is_required`` is false, what the caller may not set is skipped. If ``attributes`` is None,
+    the file keeps the attributes that it inherits from its folder.
     """
 
     uid: int
@@ -70,7 +70,7 @@ class Ownership:
     is_required: bool = True
 
     def as_far_as_may(self) -> Ownership:
-        """The same for a copy elsewhere, which stays the caller's if it may not be given away."""
+        """This ownership for a copy elsewhere: what the caller may not set is skipped."""
         return replace(self, is_required=False)
 
 
@@ -78,7 +78,7 @@ def of(path: str) -> Ownership:
     """The ownership of a file or folder.
 
     Raises:
-        OSError: it does not exist or is not accessible.
+        OSError: the file does not exist or is not accessible.
     """
     seen = os.stat(path)
     return Ownership(seen.st_uid, seen.st_gid, stat.S_IMODE(seen.st_mode), _attributes(path))
@@ -87,9 +87,9 @@ def of(path: str) -> Ownership:
 def of_new(folder: str, siblings: Iterable[str] = ()) -> Ownership:
     """The ownership for a new file in ``folder``.
 
-    It has the folder's owner and group, and the rights of the first existing file of ``siblings``.
-    A folder of root may be open to a broker by its group, so then the sibling's owner is used, too.
-    Without a sibling the rights are the folder's, limited by the umask.
+    The file gets the folder's owner and group, and the mode of the first existing file of
+    ``siblings``. If root owns the folder, a broker may use it through the group: the sibling's
+    owner is used, too. Without a sibling, the mode is the folder's, limited by the umask.
 
     Raises:
         OSError: the folder is not accessible.
@@ -111,9 +111,9 @@ def of_new(folder: str, siblings: Iterable[str] = ()) -> Ownership:
 
 
 def of_new_folder(path: str) -> Ownership | None:
-    """The ownership for the new folder ``path``: the nearest parent's owner, the umask's rights.
+    """The ownership for a new folder: the owner of its nearest existing parent, and the umask.
 
-    None if that parent is shared by all users, or belongs to the caller.
+    None if that parent is sticky, so shared by all users, or belongs to the caller.
 
     Raises:
         OSError: no parent is accessible.
@@ -134,10 +134,10 @@ def of_new_folder(path: str) -> Ownership | None:
 
 
 def of_replaced(path: str, siblings: Iterable[str] = ()) -> Ownership:
-    """``of`` the file ``path`` if it exists, otherwise ``of_new`` in its folder.
+    """The ownership of ``path`` if it exists, otherwise that of a new file in its folder.
 
     Raises:
-        OSError: neither is accessible.
+        OSError: the file or the folder is not accessible.
     """
     try:
         return of(path)
@@ -146,24 +146,24 @@ def of_replaced(path: str, siblings: Iterable[str] = ()) -> Ownership:
 
 
 def private() -> Ownership:
-    """The caller's own ownership without rights for others, for parts that are combined later."""
+    """The caller's ownership, mode 0600, for part files that are combined later."""
     return Ownership(os.geteuid(), os.getegid(), _PRIVATE, None, is_required=False)
 
 
 def make(path: str, ownership: Ownership | None, *, is_new: bool = True) -> int:
     """Create a file for reading and writing, with its ownership set before its first byte.
 
-    With ``ownership`` None it belongs to the caller, with the umask's rights. If ``is_new`` is
-    false, an existing file is truncated, and a link is deleted, so that data never goes to a file
-    that another user has linked there.
+    With ``ownership`` None the file belongs to the caller, with the umask's mode. If ``is_new`` is
+    false, an existing file is truncated. A link is deleted, so that no data is written to a file
+    that another user linked there.
 
     Raises:
-        OSError: it cannot be created, or cannot get a required owner. Then no file is left.
+        OSError: the file cannot be created, or cannot get a required owner. No file is left.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     mode = 0o666 if ownership is None else _PRIVATE
     if ownership is not None and ownership.uid == os.geteuid():
-        # no chown needed: saves a call for each of many small files
+        # no chown is needed, which saves a call for each of many small files
         mode = ownership.mode & 0o777
     try:
         handle = os.open(path, flags, mode)
@@ -184,7 +184,7 @@ def make(path: str, ownership: Ownership | None, *, is_new: bool = True) -> int:
 
 
 def _emptied(path: str) -> int | None:
-    """Truncate an existing file and return its handle. A link is deleted, and None returned."""
+    """Truncate an existing file and return its handle. Deletes a link, and returns None."""
     seen = os.lstat(path)
     if stat.S_ISREG(seen.st_mode) and seen.st_nlink == 1:
         handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -198,7 +198,7 @@ def give(file: int | str, ownership: Ownership) -> bool:
     """Set the ownership of a file or folder. Returns whether it changed anything.
 
     Raises:
-        OSError: the system refuses a required owner, group, right or access list.
+        OSError: the system refuses a required owner, group, mode or access list.
     """
     seen = os.stat(file)
     changed = _give_owner(file, seen, ownership)
@@ -273,7 +273,8 @@ def _give_attributes(
             if name == ACCESS_LIST:
                 if ownership.is_required or error.errno not in _NOT_KNOWN:
                     raise
-                # without the list, its mask would become the group's rights
+                # Without the list, its mask, which is in the mode's group bits, would apply to the
+                # group. The group may have fewer rights in the list.
                 mode &= ~0o070 | _rights_of_group(value) << 3
             elif error.errno not in (*_NOT_KNOWN, errno.ENOSPC, errno.E2BIG, errno.EDQUOT):
                 raise
@@ -281,7 +282,7 @@ def _give_attributes(
 
 
 def _rights_of_group(access_list: bytes) -> int:
-    """The rights of the file's own group in a POSIX access list."""
+    """The permission bits of the owning group in a POSIX access list."""
     body = access_list[_ACCESS_HEAD.size :]
     for tag, rights, _ in _ACCESS_ENTRY.iter_unpack(
         body[: len(body) // _ACCESS_ENTRY.size * _ACCESS_ENTRY.size]
@@ -304,10 +305,10 @@ def _umask() -> int:
 
 
 def reject_foreign(paths: Iterable[str]) -> None:
-    """Refuse, before anything is written, if the caller cannot give new files to the old owner.
+    """Check, before anything is written, that the caller can give new files to the old owner.
 
-    ``paths`` are folders. Missing ones are skipped, and so are root's: they may be open to others
-    by their group, and their files show the owner.
+    ``paths`` are folders. Missing folders are skipped. Folders of root are skipped, too: brokers
+    may use them through the group, and the owner of their files is checked later.
 
     Raises:
         LogError: a folder belongs to a user or group that the caller cannot give files to.
@@ -320,7 +321,7 @@ def reject_foreign(paths: Iterable[str]) -> None:
 
 
 def reject_owner(path: str, uid: int, gid: int, folder: os.stat_result | None = None) -> None:
-    """``reject_foreign`` for the owner of a path. ``folder`` will contain the new file, if known.
+    """Check that the caller can give a file to this user and group. ``folder`` will contain it.
 
     Raises:
         LogError: the caller cannot give files to that user and group.
@@ -347,14 +348,14 @@ def reject_owner(path: str, uid: int, gid: int, folder: os.stat_result | None = 
 
 
 def group_of_new(folder: os.stat_result | None) -> int:
-    """The group of the caller's new files in a folder. None means a folder without setgid."""
+    """The group of the caller's new files in ``folder``. None means a folder without setgid."""
     if folder is not None and (folder.st_mode & stat.S_ISGID or sys.platform == "darwin"):
         return folder.st_gid
     return os.getegid()
 
 
 def may_give(uid: int, gid: int) -> bool:
-    """Whether the caller may give a file to them, tested on a nameless file. -1 means unchanged."""
+    """Whether the caller may chown a file so, tested on an unnamed file. -1 means unchanged."""
     return _may_give(uid, gid, os.geteuid())
 
 
@@ -386,7 +387,7 @@ def user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
-        return f"#{uid}"  # as sudo -u takes it
+        return f"#{uid}"  # the form that sudo -u accepts
 
 
 __all__ = [

@@ -1,17 +1,17 @@
 """Run many small disk operations so that their waiting times overlap.
 
 A sync takes longer than writing all bytes of a small partition, and so does a removal if the disk
-discards free blocks. But a disk completes twenty of them in little more time than one. So work on a
-partition is written as *steps*: a generator that yields disk operations, and is resumed when all of
-them are done. Many generators run side by side::
+discards free blocks. But a disk completes twenty syncs in little more time than one. The work on a
+partition is therefore written as *steps*: a generator that yields disk operations, and is resumed
+when they are done. Many generators run side by side::
 
     a: rename rename ─┐ sync ┌─ rename ─┐ sync ┌─ rename
     b: rename rename ─┤ sync ├─ rename ─┤ sync ├─ rename
     c: rename rename ─┘ sync └─ rename ─┘ sync └─ rename
 
-All of them take a step before one takes the next. One thread runs the generators; only the disk
-operations use more, because other Python code in threads costs more than it gains. With fault
-points everything runs in order, so that a test knows the operation at which it stops.
+All generators complete a step before the next step starts. One thread runs the generators. Only the
+disk operations use more threads, because threads slow down other Python code. With fault points,
+the operations run in order, so that a test can choose the operation at which it stops.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ R = TypeVar("R")
 
 DiskWork: TypeAlias = Callable[[], None]  # a sync of a file or folder, or a removal
 Steps: TypeAlias = Generator[Sequence[DiskWork], None, None]
-Outcome: TypeAlias = LogError | OSError | None  # the error of some work; None if it succeeded
+Outcome: TypeAlias = LogError | OSError | None  # the error of a work; None if it succeeded
 
 
 def together(works: Sequence[DiskWork]) -> list[Outcome]:
-    """Run all of them in threads. Returns an error or None for each."""
+    """Run all ``works`` in threads. Returns an error or None for each."""
     threads = 1 if files.faults.is_armed else min(_THREADS, len(works) // _LEAST_A_THREAD)
     if threads < 2:
         return [outcome(work) for work in works]
@@ -44,7 +44,7 @@ def together(works: Sequence[DiskWork]) -> list[Outcome]:
     try:
         parts = [each.result() for each in begun]
     finally:
-        wait(begun)  # also after Ctrl-C, which stops none of them
+        wait(begun)  # also after Ctrl-C, which does not stop them
     return [parts[n % threads][n // threads] for n in range(len(works))]
 
 
@@ -53,7 +53,7 @@ def _outcomes(works: Sequence[DiskWork]) -> list[Outcome]:
 
 
 def all_or_raise(works: Sequence[DiskWork]) -> None:
-    """Run all of them in threads, and raise the first error when all have ended."""
+    """Run all ``works`` in threads, and raise the first error when all have ended."""
     for error in together(works):
         if error is not None:
             raise error
@@ -69,7 +69,7 @@ def outcome(work: Callable[[], None]) -> Outcome:
 
 
 def side_by_side(works: Iterable[Steps]) -> list[Outcome]:
-    """Run the steps of all works together. Returns for each the error that ended it, or None.
+    """Run the steps of all works together. Returns the error that ended each work, or None.
 
     An error of a disk operation is raised inside the work that yielded it.
     """
@@ -111,7 +111,7 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def _forget() -> None:
-    """After a fork: the child has no such threads."""
+    """Reset the state after a fork: the threads exist only in the parent."""
     global _pool
     _pool = None
 
@@ -123,7 +123,7 @@ def run_steps_serially(work: Steps) -> None:
     """Run the steps of one work.
 
     Raises:
-        LogError, OSError: the error that ended it.
+        LogError, OSError: the error that ended the work.
     """
     (error,) = side_by_side([work])
     if error is not None:
@@ -131,9 +131,9 @@ def run_steps_serially(work: Steps) -> None:
 
 
 def overlapped(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """The results of ``work`` for each item, in threads: for work that mostly reads and writes.
+    """The results of ``work`` for each item, in order. Runs in threads: for work that waits.
 
-    An error is raised here, and items that were not started are cancelled.
+    An error is raised to the caller. Items that were not started are then cancelled.
     """
     if len(items) < 2 or files.faults.is_armed:
         yield from map(work, items)

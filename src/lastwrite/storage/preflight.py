@@ -1,9 +1,9 @@
-"""Find reasons that would stop a swap halfway before anything is written.
+"""Find, before anything is written, the reasons that would stop a swap of files halfway.
 
-This takes a few system calls per log and opens no file. A file may be immutable or append-only
-(``chattr +i``, ``+a``). Its folder may be not writable, on a read-only file system, or shared and
-sticky. Then a rename or a removal fails, and a swap would leave old files behind. Or the caller may
-be unable to give new files to the old owner (see ``ownership``).
+A file may be immutable or append-only (``chattr +i``, ``+a``). Its folder may not be writable, may
+be on a read-only file system, or may be sticky. A rename or a removal then fails, and a swap would
+leave old files behind. The caller may also be unable to give new files to the old owner (see
+``ownership``). The check takes a few system calls per log, and opens no file.
 
 Source: Linux man-pages statx(2), ioctl_iflags(2), access(2), inode(7) for the sticky bit.
 """
@@ -25,7 +25,7 @@ from lastwrite.storage.files import to_log_error
 _COPY = "or write a cleaned copy elsewhere with --to; nothing was changed"
 _NO_FOLLOW, _TYPE_MODE_UID_GID = 0x100, 0x1 | 0x2 | 0x8 | 0x10
 _IMMUTABLE, _APPEND_ONLY = 0x10, 0x20
-_STATX = struct.Struct("=IIQIIIHHQQQQ")  # up to stx_attributes_mask; the structure has 256 bytes
+_STATX = struct.Struct("=IIQIIIHHQQQQ")  # the fields up to stx_attributes_mask
 _STATX_BYTES = 256
 
 
@@ -39,7 +39,7 @@ class _FileAttributes(NamedTuple):
 def _statx_call() -> Callable[[str], _FileAttributes]:
     try:
         call = ctypes.CDLL(None, use_errno=True).statx
-    except (AttributeError, OSError):  # not Linux, or a C library without it
+    except (AttributeError, OSError):  # not Linux, or a C library without statx
         call = None
     if call is None or platform.system() != "Linux":
         return _stat
@@ -69,10 +69,11 @@ _look = _statx_call()
 def reject_unwritable(folder: str, names: Iterable[str]) -> None:
     """Refuse a folder in which files cannot be created, or ``names`` cannot be replaced.
 
-    Names that do not exist are skipped. New files have to get the owner of the old ones.
+    Names that do not exist are skipped. The caller must be able to give new files the owner of the
+    old files.
 
     Raises:
-        LogError: the obstacle, with its path.
+        LogError: a file cannot be created or replaced. The error has the reason and the path.
     """
     try:
         above = os.stat(folder)

@@ -1,4 +1,4 @@
-"""Reading past damage: a window on a file that may be damaged, and errors as values."""
+"""Read files that may be damaged: a bounded view of a file, and errors as values."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from lastwrite.storage.reading import SegmentReader
 
 RowT = TypeVar("RowT")
 CHUNK_BYTES = 4 << 20
-BATCH_LIMIT_BYTES = 256 << 20  # of one batch, stored and decompressed
+BATCH_LIMIT_BYTES = 256 << 20  # limit of one batch, both stored and decompressed
 DAMAGE_REMEDY = "restore this file from a replica or a backup"
 
 
 class Window:
-    """A moving view of a file, which holds at most a chunk or one batch."""
+    """A moving view of a file. It keeps at most one chunk, or one larger batch, in memory."""
 
     def __init__(
         self, reader: SegmentReader, size_bytes: int, limit_bytes: int = BATCH_LIMIT_BYTES
@@ -37,7 +37,7 @@ class Window:
         self._begin = self._end = 0
 
     def at(self, position: int, least: int) -> ByteArray:
-        """The bytes from ``position`` on: at least ``least``, or fewer only at the file's end.
+        """The bytes from ``position`` on: at least ``least`` bytes, or fewer at the file's end.
 
         Valid until the next call.
 
@@ -61,12 +61,12 @@ class Window:
 def problem_of(
     error: LogError, path: str, shift: int = 0, remedy: str | None = DAMAGE_REMEDY
 ) -> Problem:
-    """An error as a value, its position moved by ``shift``.
+    """An error as a value. Adds ``shift`` bytes to its position.
 
-    ``remedy`` is for damage whose error has none.
+    ``remedy`` is used for damage if the error has no remedy.
 
     Raises:
-        RemoteFailed: ``error`` itself, because it is no statement about the data.
+        RemoteFailed: ``error`` itself, because it does not concern the data.
     """
     if isinstance(error, RemoteFailed):
         raise error
@@ -79,7 +79,7 @@ def problem_of(
 def damaged(
     message: str, path: str, position: int | None = None, remedy: str | None = DAMAGE_REMEDY
 ) -> Problem:
-    """Damage: bytes that contradict their format, or files that do not match each other."""
+    """Damage: invalid bytes, or files that do not match each other."""
     return Problem(ProblemKind.DAMAGED, message, path, position, remedy)
 
 
@@ -102,7 +102,7 @@ def error_of(problems: Sequence[Problem]) -> LogError | None:
 
 
 def limited(rows: Iterator[RowT], limit: int | None, problems: Sequence[Problem]) -> Iterator[RowT]:
-    """At most ``limit`` rows. At the end, raises the first of the ``problems`` found meanwhile."""
+    """At most ``limit`` rows. At the end, raises the first problem that ``rows`` has added."""
     count = 0
     if limit is None or limit > 0:
         for row in rows:

@@ -6,8 +6,8 @@ and each partition is retried after one minute, then two, four, up to a day::
     {"version": 1, "partitions": {"orders-0": {"reason": "…", "since_ms": …, "tries": 2,
     "next_try_ms": …}}}
 
-A broker that starts on the root ignores plain files. ``QuarantineFile`` has a system's names of
-partitions. An archive has the same text as an object, ``ARCHIVE/_lastwrite/
+A broker that starts on the root ignores plain files. ``QuarantineFile`` defines how a system's
+partitions are named in the list. An archive has the list as an object, ``ARCHIVE/_lastwrite/
 uncleanable-<system>.json``. It is not locked: a writer replaces only the version that it has read.
 """
 
@@ -33,7 +33,7 @@ FILE = "lastwrite-uncleanable.json"
 _VERSION = 1
 _FIRST_PAUSE_MS = 60_000
 _LONGEST_PAUSE_MS = 86_400_000
-_TRIES, _WAIT_S = 20, 0.1  # attempts to replace an object that others replace, too
+_TRIES, _WAIT_S = 20, 0.1  # attempts to replace the object, and seconds between them
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,27 +42,27 @@ class QuarantineFile:
 
     place: lock.LockPlace
     text_of: Callable[[TopicPartition], str]
-    name_of: Callable[[str], TopicPartition | None]  # None if the text is not a partition's name
-    folder_of: Callable[[str, TopicPartition], str]  # of a partition, by root
+    name_of: Callable[[str], TopicPartition | None]  # None: not a partition's name
+    folder_of: Callable[[str, TopicPartition], str]  # a partition's folder, by root
     system: str = ""  # empty if the system has no archives
-    # whether partitions of a root are of an archive
+    # whether the partitions of a root belong to an archive
     is_archive: Callable[[str, Collection[TopicPartition]], bool] = lambda root, names: False
 
     def object_of(self, root: str) -> tuple[ObjectStore, str]:
-        """The object with the list of an archive's root, the folder of a system's topics."""
+        """The store and key of an archive's list. ``root`` is the folder of a system's topics."""
         store, prefix = store_at(os.path.dirname(root))
         return store, f"{prefix}/_lastwrite/uncleanable-{self.system}.json".lstrip("/")
 
 
 def name_of(text: str) -> TopicPartition | None:
-    """The partition whose name ``text`` is. None if it is not a partition's name."""
+    """Parse ``topic-number``. None if ``text`` is not a partition's name."""
     topic, _, number = text.rpartition("-")
     is_one = topic and number.isascii() and number.isdigit() and number == str(int(number))
     return TopicPartition(topic, int(number)) if is_one else None
 
 
 def pause_ms(tries: int) -> int:
-    """The pause after this many failed tries."""
+    """The pause in ms after this many failed tries."""
     return min(_FIRST_PAUSE_MS << min(tries - 1, 32), _LONGEST_PAUSE_MS)
 
 
@@ -71,7 +71,7 @@ def read_quarantine(root: str, notes: QuarantineFile) -> dict[TopicPartition, Qu
 
     Raises:
         CorruptLog: the list is not one that Lastwrite wrote.
-        LogError: it cannot be read.
+        LogError: the list cannot be read.
     """
     path = os.path.join(root, FILE)
     try:
@@ -139,7 +139,7 @@ def _known(notes: QuarantineFile, text: str) -> TopicPartition:
 def set_aside(
     root: str, reasons: dict[TopicPartition, str], now_ms: int, notes: QuarantineFile
 ) -> None:
-    """Record that a round of these partitions failed at ``now_ms``.
+    """Record that the compaction of these partitions failed at ``now_ms``.
 
     Raises:
         LogHeld: a broker holds the root.
@@ -189,7 +189,7 @@ def _change(
     notes: QuarantineFile,
     change: Callable[[dict[TopicPartition, Quarantined]], None],
 ) -> None:
-    """Apply ``change`` to the list of the root that has these partitions, and write it."""
+    """Apply ``change`` to the entries of the list, and write the list."""
     if notes.is_archive(root, names):
         _change_object(*notes.object_of(root), notes, change)
         return
@@ -208,7 +208,7 @@ def _change_object(
     path, written = f"{store.address}/{key}", b""
     for _ in range(_TRIES):
         found = store.get(key)
-        if found is not None and found[0] == written:  # written, and the response was lost
+        if found is not None and found[0] == written:  # written, but the response was lost
             return
         try:
             entries = {} if found is None else _decode(found[0], notes, path)
@@ -242,7 +242,7 @@ def _readable(root: str, notes: QuarantineFile) -> dict[TopicPartition, Quaranti
 
 
 def _write(root: str, entries: dict[TopicPartition, Quarantined], notes: QuarantineFile) -> None:
-    """Write the entries of all partitions that still exist. Without any the file is deleted."""
+    """Write the entries of partitions that still exist. Deletes the file if there are none."""
     path = os.path.join(root, FILE)
     kept = {
         name: entry for name, entry in entries.items() if os.path.isdir(notes.folder_of(root, name))

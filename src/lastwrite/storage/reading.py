@@ -1,4 +1,4 @@
-"""Readers of segments, as files or objects, that check for changes since the plan."""
+"""Readers of segments, in files or objects. They detect changes after the plan."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from lastwrite.storage.files import to_log_error
 from lastwrite.storage.missing import missing_error
 from lastwrite.storage.objects.address import is_address, store_at, used
 
-# A folder that changed so shortly before may change again without a new modification time.
+# A folder that changed within this time may change again without a new modification time.
 SETTLED_NS = 50_000_000
 RESTS_NS = 2_000_000_000
 
@@ -41,7 +41,7 @@ AGAIN = "nothing was changed; stop whatever writes here and run again"
 TRIES = 3  # attempts to read beside a broker, which replaces and deletes files
 TRY_AGAIN = "run again when its cleaner rests; or read a copy, or stop the broker"
 
-_LEAST_BYTES = 64 << 10  # per request of an object: smaller ones take no less time
+_LEAST_BYTES = 64 << 10  # least bytes of a request: a smaller one takes as long
 
 SMALL_LIMIT_BYTES = 256 << 20  # far above the size of any side file
 
@@ -57,7 +57,7 @@ class SegmentReader:
     ``Segment``.
 
     Raises:
-        CommitConflict: the file vanished or changed since.
+        CommitConflict: the file vanished or changed after the plan.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class SegmentReader:
             raise
 
     def _check(self, seen: os.stat_result, inode: int | None = None) -> None:
-        """``inode`` identifies the file that has the name now, if known."""
+        """Compare ``seen`` with the plan. ``inode`` is that of the file now at the path."""
         if not _is_as_seen(seen, *self._identity) or inode not in (None, seen.st_ino):
             raise CommitConflict(
                 "the segment changed while we worked", path=self._path, remedy=_AGAIN
@@ -126,13 +126,13 @@ class SegmentReader:
 class ObjectReader(SegmentReader):
     """One object, read by position into the caller's buffer.
 
-    Sequential reads fetch ranges of ``ahead_bytes``, one in advance. Other reads fetch little more
-    than is needed. Each request names the object's version, so no separate check is needed. Objects
-    of an archive never change, but have other etags in a copy of the archive. If such an object has
-    the planned size, it is read by its present etag, and its batches' checksums prove it.
+    Sequential reads fetch ranges of ``ahead_bytes``, one in advance. Other reads fetch at least
+    64 KiB. Each request includes the object's version, so no separate check is needed. Objects of
+    an archive never change, but have other etags in a copy of it. An object with the planned
+    size is therefore read with its current etag, and the checksums of its batches are verified.
 
-    With an empty ``etag`` the present object is read if it has the size. ``start`` is the position
-    of a sequential read; negative means unknown. Nothing is read ahead from ``end`` on.
+    With an empty ``etag`` the current object is read if it has ``size_bytes``. ``start`` is the
+    position of a sequential read; negative means unknown. Bytes from ``end`` on are not read ahead.
 
     Raises:
         CommitConflict: the object is gone or was replaced.
@@ -154,7 +154,7 @@ class ObjectReader(SegmentReader):
         self._ahead_bytes = limits.ahead_bytes
         self._next = start  # end of the last read
         self._end = size_bytes if end is None else end
-        self._ranges: deque[_Range] = deque()  # in order; the first is the current one
+        self._ranges: deque[_Range] = deque()  # in order of position; the first is being read
         self._threads: ThreadPoolExecutor | None = None
         self._size_bytes, self._turn = size_bytes, threading.Lock()
         self._planned = self._etag = etag or self._etag_now()
@@ -170,9 +170,9 @@ class ObjectReader(SegmentReader):
         return found.version.etag
 
     def _is_of_copy(self, asked: str) -> bool:
-        """Whether, after a conflict, only the etag differs from the plan, as in a copied archive.
+        """After a conflict: whether only the etag differs from the plan, as in a copied archive.
 
-        If so, the present etag is used from then on.
+        If so, the current etag is used from then on.
         """
         if asked != self._planned or not is_of_archive(self._path):
             return False
@@ -182,7 +182,7 @@ class ObjectReader(SegmentReader):
             return self._etag != self._planned
 
     def check_unchanged(self) -> None:
-        """Does nothing, because each response was checked to be of the planned object."""
+        """Do nothing: each request was for the planned version of the object."""
 
     def read_into(self, target: ByteArray, position: int) -> None:
         """Fill ``target`` with the bytes from ``position`` on."""
@@ -236,9 +236,9 @@ class ChunkedReader(SegmentReader):
     """A segment stored in chunks (see ``chunked``), read by position in the segment.
 
     Raises:
-        CommitConflict: it is gone or was replaced.
-        CorruptLog, UnsupportedFormat, OutOfMemoryBudget: of its manifest.
-        InvalidConfig, EnvironmentUnfit: it is encrypted, and ``cipher_of`` cannot decrypt it.
+        CommitConflict: the segment is gone or was replaced.
+            CorruptLog, UnsupportedFormat, OutOfMemoryBudget: the manifest is invalid.
+            InvalidConfig, EnvironmentUnfit: the segment is encrypted and cannot be decrypted.
     """
 
     def __init__(self, path: str, size_bytes: int, limits: Limits | None = None) -> None:
@@ -259,10 +259,10 @@ class ChunkedReader(SegmentReader):
             self._stored: SegmentReader = ObjectReader(log, stored, "", limits=limits)
         else:
             self._stored = SegmentReader(log, stored, 0, etag="-")
-        self._held: dict[int, ByteArray] = {}  # the chunks opened last
+        self._held: dict[int, ByteArray] = {}  # the last two decoded chunks, by number
 
     def check_unchanged(self) -> None:
-        """Does nothing, because a segment with a manifest does not change."""
+        """Do nothing: a segment with a manifest does not change."""
 
     def read_into(self, target: ByteArray, position: int) -> None:
         """Fill ``target`` with the bytes from ``position`` on."""
@@ -301,7 +301,7 @@ def reader_of(segment: Segment) -> SegmentReader:
     """A reader of the segment's file or object.
 
     Raises:
-        CommitConflict: it vanished or changed since it was listed.
+        CommitConflict: the segment vanished or changed after it was listed.
     """
     if segment.path.endswith(chunked.MANIFEST):
         return ChunkedReader(segment.path, segment.file_bytes)
@@ -329,7 +329,7 @@ def reader_at(
 
 
 def reader_of_piece(piece: ScanRange, limits: Limits | None = None) -> SegmentReader:
-    """As ``reader_of``, for sequential reading of a piece by a worker with ``limits``."""
+    """A reader for sequential reading of a piece, in a worker with ``limits``."""
     if piece.path.endswith(chunked.MANIFEST):
         return ChunkedReader(piece.path, piece.size_bytes, limits)
     if is_address(piece.path):
@@ -359,7 +359,7 @@ def exists(path: str) -> bool:
 def _is_as_seen(
     seen: os.stat_result, size_bytes: int, mtime_ns: int, growing: int, etag: str
 ) -> bool:
-    if etag:  # the name is never reused, and a copy has another time
+    if etag:  # an object's name is never reused, and a copy has another modification time
         return seen.st_size == size_bytes
     if growing:
         return seen.st_ino == growing and seen.st_size >= size_bytes
@@ -367,11 +367,11 @@ def _is_as_seen(
 
 
 def read_small(path: str) -> bytes:
-    """The bytes of a side file or an object, or with ``PATH#POSITION+SIZE`` those in that range.
+    """The bytes of a side file or object. ``PATH#POSITION+SIZE`` selects a range of an index file.
 
     Raises:
-        LogError: it cannot be read.
-        OutOfMemoryBudget: it is far larger than any side file.
+        LogError: the file cannot be read.
+        OutOfMemoryBudget: the file is far larger than any side file.
     """
     whole, _, place = path.rpartition("#")
     if whole.endswith(chunked.INDEXES) and (part := _STRETCH.fullmatch(place)):
@@ -396,9 +396,9 @@ def read_small(path: str) -> bytes:
 def cipher_of(
     manifest: chunked.ChunkManifest, path: str, stores: StoreSettings | None = None
 ) -> SegmentCipher | None:
-    """The cipher for the segment with this manifest at ``path``. None if it is not encrypted.
+    """The cipher of the segment with this manifest at ``path``. None if it is not encrypted.
 
-    ``stores`` are a worker's settings. None means those of ``use``.
+    ``stores`` are the settings of a worker. None means the settings of ``use``.
 
     Raises:
         InvalidConfig, CorruptLog, EnvironmentUnfit: as ``SegmentCipher``.
@@ -427,7 +427,7 @@ def _read_object(address: str) -> bytes:
 
 @contextmanager
 def one_try(number: int, *, is_open: bool) -> Iterator[None]:
-    """One attempt to read. A conflict is ignored in an open log, unless it is the last attempt.
+    """One attempt to read. In an open log, a conflict is ignored before the last attempt.
 
     ``is_open`` means that a broker has the log open. ``number`` counts from 1.
 
@@ -452,11 +452,11 @@ def check_segments(log: PartitionLog) -> None:
     """Compare the segments' files with the listing.
 
     Raises:
-        CommitConflict: one changed or vanished.
+        CommitConflict: a file changed or vanished.
     """
     for segment in log.segments:
         is_object = is_address(segment.path) or segment.path.endswith(chunked.MANIFEST)
-        if is_object:  # objects do not change, and every response was checked
+        if is_object:  # objects do not change, and every response was for the planned version
             continue
         try:
             seen = os.stat(segment.path)

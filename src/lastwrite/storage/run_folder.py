@@ -1,8 +1,8 @@
 """A run's own folder, which is deleted with the run.
 
-A killed run's folder is deleted by the next run once it is unused: its process is gone, and no
-other process has its lock file open. The run's JVM keeps the file open, so its output stays while
-it runs. So does the folder of a run in another container, whose process is not visible here.
+The folder of a killed run is deleted by a later run once it is unused: the run's process is gone,
+and no other process holds the folder's lock file. The run's JVM holds the file, so the folder stays
+while the JVM runs. A run in another container, whose process is not visible here, also holds it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def make_folder(parent: str | None = None) -> Path:
             path=str(home),
             remedy="make the folder, or name another by TMPDIR or --conf spark.lastwrite.scratch=DIR",
         ) from error
-    with suppress(OSError):  # without file locks, only the process number shows that it is used
+    with suppress(OSError):  # without file locks, only the process id shows that the folder is used
         handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         _held[folder] = handle
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -56,7 +56,7 @@ def make_folder(parent: str | None = None) -> Path:
 
 
 def _remove_all(process: int) -> None:
-    """Delete this process's folders at its end, because an interrupt may have prevented it."""
+    """Delete this process's folders at its end: an interrupt may have left some."""
     if process == os.getpid():
         for folder in list(_held):
             remove_folder(folder)
@@ -72,7 +72,7 @@ def unwritten(error: OSError, path: str) -> LogError:
 
 
 def hold_of(folder: Path) -> int | None:
-    """The lock file's handle, to pass on to a process that outlives this one."""
+    """The handle of the folder's lock file, for a process that outlives this one."""
     return _held.get(folder)
 
 
@@ -82,7 +82,7 @@ def _is_in_use(folder: Path) -> bool:
         return True
     try:
         handle = os.open(folder / _LOCK, os.O_RDWR)
-    except FileNotFoundError:  # created by an earlier version
+    except FileNotFoundError:  # created by an earlier release, without a lock file
         return False
     except OSError:
         return True
@@ -98,7 +98,7 @@ def _is_in_use(folder: Path) -> bool:
 
 
 def memory_home() -> tuple[Path, int] | None:
-    """A folder in memory and its free bytes. None if the system has none."""
+    """A folder in memory and its free bytes. None if the system has no such folder."""
     if sys.platform != "linux" or not os.access(_MEMORY_HOME, os.W_OK):
         return None
     seen = os.statvfs(_MEMORY_HOME)
@@ -116,7 +116,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a run's folder. The space of large files is freed a moment later."""
+    """Delete a run's folder. The space of large files is freed in the background."""
     held = [deferred_unlink.hold(str(file)) for file in folder.glob("*")]
     shutil.rmtree(folder, ignore_errors=True)
     for handle in held:

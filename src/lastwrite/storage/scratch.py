@@ -1,7 +1,7 @@
 """Scratch files of one run: entries and record states between stages.
 
-They are in a folder that all workers of the machine see, and in a memory folder up to a limit.
-Names contain the attempt, and only files that a finished task reported are used.
+The files are in a folder that all workers of the machine can read, and up to a limit in a memory
+folder. Each attempt of a task has its own files, and only files of finished tasks are used.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class ScratchFolders:
     def clear(self) -> None:
         """Delete the files of ``ScratchWriter``.
 
-        Those in memory are freed at once, because other files need the space. Those on disk are
-        freed in the background.
+        Files in memory are freed at once: other files need the space. Files on disk are freed in
+        the background.
         """
         for file in self._folder.glob(f"*{_BLOCKS}"):
             handle = deferred_unlink.hold(str(file))
@@ -94,8 +94,8 @@ class ScratchFolders:
 class ScratchWriter:
     """Appends blocks to one file of a folder. The name is random, so attempts do not collide.
 
-    After ``allow`` it first appends to a file in memory, and continues on disk when the allowance
-    is used up or memory runs out. Files are created with their first block.
+    After ``allow``, blocks are first written to a file in memory. When the allowed bytes are used
+    up, or memory runs out, they are written to disk. A file is created with its first block.
     """
 
     def __init__(self, folder: str, label: str) -> None:
@@ -208,7 +208,7 @@ class ScratchMap:
             self._map.madvise(_POPULATE_WRITE, start, position + size - start)
 
     def release(self) -> None:
-        """Release the touched pages. Later accesses read them again, and no change is lost."""
+        """Release the pages in memory. Later accesses read them again, and no change is lost."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
 
@@ -218,7 +218,7 @@ class ScratchMap:
 
 
 def read_states(path: str, position: int, records: int) -> ByteArray:
-    """The state bytes of a piece."""
+    """The state bytes of a piece, one for each record."""
     return filled(np.empty(records, dtype=np.uint8), path, position)
 
 

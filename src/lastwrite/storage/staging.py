@@ -12,12 +12,12 @@ from lastwrite.storage.parallel_sync import together
 
 
 def changing(operation: str, path: str) -> files.changing:
-    """As ``files.changing``, for a new segment."""
+    """``files.changing`` for an operation on a new segment."""
     return files.changing(operation, path, f"{operation} a new segment")
 
 
 def sync_staged(made: Sequence[SegmentOutput]) -> None:
-    """Sync new segments and their further files to disk. An error is stored in its segment."""
+    """Sync new segments and their side files to disk. An error is stored in its segment."""
     waiting = [
         (result, path) for result in made for new in (result, *result.further) for path in new.paths
     ]

@@ -1,13 +1,13 @@
 """A folder through which a driver and its tasks on one machine exchange work and results.
 
     00000002-001.work    published by the driver
-    00000002-001.1       the same, taken by task 1
+    00000002-001.1       work that task 1 is processing
     00000002-001.done    the result
     closed               tasks take no more work
     to-tasks, to-driver  pipes: a byte means that something has changed
 
-Files are written under another name and renamed, so each is complete. If several tasks try to take
-the same work, the rename succeeds for one.
+Files are written under another name and renamed, so each file is complete. A task claims work by a
+rename, which succeeds for one task only.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Notifier:
 
 
 class Tasks:
-    """The side of task ``number`` of the exchange in ``folder``.
+    """The interface of task ``number`` to the queue in ``folder``.
 
     Raises:
         FileNotFoundError: the driver is gone.
@@ -63,26 +63,26 @@ class Tasks:
         )
 
     def look(self) -> list[str] | None:
-        """The names in the folder, in the order of work. None if the driver is gone."""
+        """The file names in the folder, in the order of work. None if the driver is gone."""
         try:
             return sorted(os.listdir(self._folder))
         except FileNotFoundError:
             return None
 
     def own(self, names: list[str]) -> list[str]:
-        """Those of ``names`` that this task, or a previous one with its number, has taken."""
+        """The names of work that this task, or a previous task with its number, has claimed."""
         return [name for name in names if name.endswith(f".{self._number}")]
 
     def take(self, names: list[str]) -> str | None:
-        """Take the first available work among ``names``, and return its new name."""
+        """Claim the first available work among ``names``, and return its new file name."""
         there = [name.removesuffix(_WORK) for name in names if name.endswith(_WORK)]
         for n, stem in enumerate(there, 1):
             taken = f"{stem}.{self._number}"
             with contextlib.suppress(FileNotFoundError):  # another task was faster
                 os.rename(self._folder / f"{stem}{_WORK}", self._folder / taken)
                 if n < len(there):
-                    # wake another task: one woken for the rest may have looked too early, and the
-                    # byte that was written for it may have been read by this task
+                    # Wake another task for the remaining work, or a wake-up may be lost: that task
+                    # may have checked the folder too early, and this task may have read its byte.
                     self._bell.ring()
                 return taken
         return None
@@ -101,11 +101,11 @@ class Tasks:
         self._drivers.ring()
 
     def wait(self, seconds: float) -> None:
-        """Wait until something may have changed, at most ``seconds``."""
+        """Wait at most ``seconds`` until the folder may have changed."""
         self._bell.wait(seconds)
 
     def shut(self) -> None:
-        """Prevent all tasks from taking more work."""
+        """Prevent all tasks from claiming more work."""
         with contextlib.suppress(FileNotFoundError):
             _write(self._folder / _CLOSED, b"")
 
@@ -115,7 +115,7 @@ class Tasks:
 
 
 def is_shut(names: list[str]) -> bool:
-    """Whether ``names``, of ``look``, mean that tasks take no more work."""
+    """Whether the result ``names`` of ``look`` means that tasks claim no more work."""
     return _CLOSED in names
 
 
@@ -143,7 +143,7 @@ class TaskQueue:
         return str(self._folder)
 
     def open(self) -> None:
-        """Allow tasks to take work.
+        """Allow tasks to claim work.
 
         Raises:
             LogError: the folder was deleted.
@@ -156,7 +156,7 @@ class TaskQueue:
         """Publish work for a task.
 
         Raises:
-            LogError: it cannot be written.
+            LogError: the work cannot be written.
         """
         try:
             _write(self._folder / f"{name}{_WORK}", content)
@@ -165,7 +165,7 @@ class TaskQueue:
         self._tasks.ring()
 
     def answer(self, name: str) -> bytes | None:
-        """The result. None if there is none yet."""
+        """The result of the work ``name``. None if the work is not finished."""
         done = self._folder / f"{name}.done"
         if not done.exists():
             return None
@@ -174,11 +174,11 @@ class TaskQueue:
         return answer
 
     def wait(self, seconds: float) -> None:
-        """Wait until there may be a result, at most ``seconds``."""
+        """Wait at most ``seconds`` until there may be a result."""
         self._bell.wait(seconds)
 
     def end(self, tasks: int) -> None:
-        """Delete the folder, so that the given number of tasks exit."""
+        """Delete the folder, and wake ``tasks`` tasks, which then exit."""
         # rename first: a file that a task writes meanwhile would block the removal
         with contextlib.suppress(OSError):
             self._folder.rename(self._parent / "over")

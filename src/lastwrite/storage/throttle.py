@@ -1,8 +1,8 @@
 """A limit of bytes read and written per second for all workers together, and a stop signal.
 
-The workers of a machine share a small file in the scratch folder. It has a rate and an anchor: at
-100 bytes a second, anchored at second 7, the 50th byte is due at 7.5. A worker that has read or
-written bytes adds them to the common count, and sleeps until its last byte is due::
+The workers of a machine share a small file in the scratch folder. It contains a rate and an anchor:
+at 100 bytes a second, anchored at second 7, the 50th byte is due at 7.5. A worker adds the bytes
+that it has read or written to the common count, and sleeps until its last byte is due::
 
     offset  type
     0       f64   bytes per second; infinity means no limit
@@ -11,9 +11,9 @@ written bytes adds them to the common count, and sleeps until its last byte is d
     24      f64   the count now
     32      u8    1: stop
 
-Changing the rate moves the anchor, and sleeping workers check the file, so it takes effect at once.
-Idle time is saved up for at most 300 ms, as in Kafka. On a cluster, without a shared file, each
-worker counts on its own, with its part of the rate.
+A change of the rate moves the anchor. Sleeping workers check the file every 100 ms, so the change
+takes effect at once. Idle time of at most 300 ms can be used later, as in Kafka. On a cluster there
+is no shared file: each worker has its own count, and an equal part of the rate.
 
 Source: Kafka 4.4 ``Throttler``: reading and writing, at most every 300 ms;
 docs/formats/kafka-cleaning.md, "Throttle and buffers".
@@ -45,7 +45,7 @@ _PACE = struct.Struct("=dddd")
 _STOP = _PACE.size
 _SIZE = _STOP + 1
 _SAVED_S = 0.3
-_LOOK_S = 0.1  # between a sleeper's checks for a new rate or a stop
+_LOOK_S = 0.1  # seconds between a sleeping worker's checks for a new rate or a stop
 _LEAST_SLEEP_S = 0.01
 
 
@@ -72,7 +72,7 @@ class Pacer:
         """Count bytes that were read or written, and wait as the rate requires.
 
         Raises:
-            LogError: the work has to stop now.
+            LogError: the run was stopped.
         """
         self._check()
         if not math.isfinite(self.bytes_per_second):
@@ -99,7 +99,7 @@ class Pacer:
         return rate
 
     def set_rate(self, bytes_per_second: float) -> None:
-        """Change the rate for all who share it. Bytes beyond the old rate are still waited for."""
+        """Change the rate for all users of the throttle. Workers still wait for bytes in excess."""
         with self._turn():
             rate, anchor, base, count = self._read()
             now = time.monotonic()
@@ -149,24 +149,24 @@ class Throttles:
         )
 
     def on(self, limits: Limits) -> Limits:
-        """``limits`` with these throttles added."""
+        """A copy of ``limits`` with these throttles."""
         return replace(
             limits, reading=(self._both, self._reading), writing=(self._both, self._writing)
         )
 
     def set_rates(self, rates: Rates) -> None:
-        """Change the rates for all who share the throttles: see ``Pacer.set_rate``."""
+        """Change the rates for all users of the throttles: see ``Pacer.set_rate``."""
         for throttle, rate in zip((self._both, self._reading, self._writing), rates, strict=True):
             pacer_of(throttle).set_rate(rate)
 
     def stop(self) -> None:
-        """Make the next read or write of every worker fail, also of sleeping ones."""
+        """Make the next read or write of every worker fail, also of sleeping workers."""
         for throttle in (self._both, self._reading, self._writing):
             pacer_of(throttle).stop()
 
 
 def make_throttle(scratch: str, bytes_per_second: float, workers: int, what: str = "") -> Throttle:
-    """A throttle for all ``workers``: a file in the folder ``scratch``, or else a part for each."""
+    """A throttle for all ``workers``: a file in ``scratch``, or an equal part for each worker."""
     if not scratch:
         return Throttle("", bytes_per_second / workers, what)
     path = os.path.join(scratch, f"throttle-{uuid.uuid4().hex[:12]}")
@@ -186,7 +186,7 @@ def spender(throttles: Sequence[Throttle]) -> Spend:
     return spend
 
 
-# One per throttle: record locks are released when any handle of the file is closed.
+# One pacer per throttle: closing any handle of the file would release its record locks.
 @lru_cache(maxsize=24)
 def pacer_of(throttle: Throttle) -> Pacer:
     """This process's ``Pacer`` of a throttle."""

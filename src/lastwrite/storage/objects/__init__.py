@@ -1,1 +1,1 @@
-"""Object stores, as folders or buckets, in which archives are stored."""
+"""Object stores for archives: folders and buckets."""

@@ -1,4 +1,4 @@
-"""Addresses of archives and their contents: a folder's path, or ``s3://bucket/key``."""
+"""Addresses of archives and of their objects: a folder's path, or ``s3://bucket/key``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def used() -> StoreSettings:
 
 
 def is_address(path: str) -> bool:
-    """Whether it is the address of a bucket or object, and not a path."""
+    """Whether ``path`` is the address of a bucket or object, not a file path."""
     scheme, colon, _ = path.partition("://")
     return bool(colon) and scheme in SCHEMES
 
@@ -49,8 +49,8 @@ def store_at(address: str, settings: StoreSettings | None = None) -> tuple[Objec
     """The store of an address, and the key in it.
 
     For ``s3://bucket/a/b`` these are the bucket and ``a/b``; for a folder, the folder and an empty
-    key. A process has one store per bucket, whose connections are shared. ``settings`` are a
-    worker's; None means those of ``use``.
+    key. A process has one store per bucket, and shares its connections. ``settings`` None means
+    the settings of ``use``.
 
     Raises:
         InvalidConfig: the address has no bucket.
@@ -89,7 +89,7 @@ def asked() -> Requests:
 
 @contextlib.contextmanager
 def dry() -> Iterator[None]:
-    """Only count writes in this context, here and in workers that get ``used``."""
+    """Count writes without sending them, in this process and in workers with its settings."""
     before = _settings
     for store in _dry.values():
         store.forget()

@@ -1,10 +1,13 @@
-"""A bucket as a store, by obstore: S3 and compatible stores, Google's and Azure's.
+"""A bucket as a store, accessed by obstore: S3 and compatible stores, Google's and Azure's.
 
-Four properties of the client shape this module. It retries a conditional write whose response was
-lost, finds its own object, and reports that it exists; so None is ambiguous (see ``Store``). It
-resumes a body that breaks off, except for small objects and listings, which are read again here. A
-call cannot be interrupted by Ctrl-C, so the main thread leaves calls to another thread. In a
-process forked after the first request its calls hang, so they are refused.
+Four properties of the client explain this module:
+
+- It retries a conditional write whose response was lost. If the first attempt had succeeded, it
+  reports that the object exists. The result None is therefore ambiguous (see ``ObjectStore``).
+- It resumes a response that breaks off, except for small objects and listings. These are read again
+  here.
+- Ctrl-C does not interrupt a call. The main thread therefore makes its calls in another thread.
+- Calls hang in a process that was forked after the first request. They are refused there.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from lastwrite.storage.objects.store import ObjectInfo, Requests, Version, check
 T = TypeVar("T")
 
 INSTALL = "pip install 'lastwrite[objects]'"
-RANGE_BYTES = 8 << 20  # per request, so that even a slow connection completes it within the timeout
+RANGE_BYTES = 8 << 20  # of a request: even a slow connection completes it within the timeout
 _ENDPOINTS = (
     "AWS_ENDPOINT_URL",
     "AWS_ENDPOINT",
@@ -42,7 +45,7 @@ _ENDPOINTS = (
     "AZURE_ENDPOINT",
     "AZURE_STORAGE_ENDPOINT",
 )  # environment variables that select another store
-LEAST_PART_BYTES = 5 << 20  # S3 refuses smaller ones
+LEAST_PART_BYTES = 5 << 20  # S3 refuses smaller parts of an upload
 AT_ONCE = 1000  # objects listed or deleted by one request
 _CONNECT = timedelta(seconds=3)
 _ALL_TRIES = timedelta(minutes=3)
@@ -75,7 +78,7 @@ class BucketStore:
             self._store = _open(self._scheme, bucket, settings or StoreSettings())
         except LogError:
             raise
-        except Exception as error:  # no request was sent: the environment has no account or key
+        except Exception as error:  # no request was sent: an account or key is missing
             raise replace(Refusal.of(error), is_nobody=True).error(address, "get") from None
 
     def head(self, key: str) -> ObjectInfo | None:
@@ -143,7 +146,7 @@ class BucketStore:
         answer = self._ask(lambda: self._client.put(self._store, key, content, mode=mode), tries=1)
         if not isinstance(answer, Refusal):
             return self._version(answer)
-        # if the store has never responded, there is no point in checking
+        # a store that never responded cannot have written the object
         if answer.is_condition or (answer.is_passing and was_there):
             return None
         raise answer.error(self._place(key), "put")
@@ -164,7 +167,7 @@ class BucketStore:
         waiting = iter(keys)
         while batch := list(islice(waiting, AT_ONCE)):
             if not self._remove(batch) and len(batch) > 1:
-                # in Google's and Azure's stores, a missing object is an error that stops the others
+                # Google's and Azure's stores stop a batch at a missing object
                 for key in batch:
                     self._remove([key])
 
@@ -182,7 +185,7 @@ class BucketStore:
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         above, slash, name = prefix.rpartition("/")
-        # the client lists folders: a partial name needs a start before it
+        # the client lists complete folders; for a partial name, start just before it
         after = prefix[:-1] if name else ""
         pages, seen, tries = self._pages(above + slash, after), 0, _TRIES
         while True:
@@ -212,7 +215,7 @@ class BucketStore:
         )
 
     def remove_unfinished(self, prefix: str, older_than_ms: int) -> None:
-        """See ``Store``."""
+        """See ``ObjectStore``."""
 
     def folders(self, prefix: str) -> Sequence[str]:
         self._count(lists=1)
@@ -234,7 +237,7 @@ class BucketStore:
                 answer = _interruptibly(do)
             except self._errors as error:
                 refusal = Refusal.of(error)
-                # a response about a single object means that the bucket exists
+                # a failed condition on an object shows that the bucket exists
                 self._is_there |= refusal.is_condition
                 tries -= 1
                 if not (tries and refusal.is_broken):
@@ -244,7 +247,7 @@ class BucketStore:
                 return answer
 
     def _check_absent(self, refusal: Refusal, key: str, action: str = "get") -> None:
-        """Return if the object does not exist. Raise for a missing bucket and other errors."""
+        """Raise the error, unless it only means that the object does not exist."""
         if not refusal.is_absent:
             raise refusal.error(self._place(key), action)
         if not self._is_there:
@@ -260,7 +263,7 @@ class BucketStore:
         return f"{self.address}/{key}"
 
     def _version(self, meta: Mapping[str, Any]) -> Version:
-        # S3 and Azure report versions of versioned buckets, which conditions do not use
+        # conditions do not use the versions that S3 and Azure report for versioned buckets
         generation = meta["version"] if self._scheme == "gs" else None
         return Version(meta["e_tag"] or "", generation)
 
@@ -278,7 +281,7 @@ class BucketStore:
 
 
 class BucketWriter:
-    """An upload: one part is sent while the next is filled. The object exists only when complete.
+    """An upload. One part is sent while the next is filled. The object exists once complete.
 
     Data that fits into one part takes one request.
     """
@@ -292,7 +295,7 @@ class BucketWriter:
 
     def write(self, data: bytes | ByteArray) -> None:
         files.faults.reach("write", self._store._place(self._key))
-        kept = data if isinstance(data, bytes) else bytes(data)  # a copy, because it is sent later
+        kept = data if isinstance(data, bytes) else bytes(data)  # a copy: it is sent later
         self._written += len(kept)
         if self._file is None and self._written <= self._part_bytes:
             self._small.append(kept)
@@ -317,8 +320,8 @@ class BucketWriter:
             return self._store._put_new(self._key, b"".join(self._small))
         answer = self._store._ask(self._file.close, tries=1)
         if isinstance(answer, Refusal):
-            # The response may be lost, or belong to a retry after a completed upload. The object
-            # shows it, because its key is unique.
+            # The response may be lost, or the client may have retried after a completed upload. The
+            # object shows whether the upload completed, because its key is unique.
             may_be = answer.is_passing or answer.code == "NoSuchUpload"
             made = self._store.head(self._key) if may_be else None
             if made is None or made.size_bytes != self._written:
@@ -340,7 +343,7 @@ class BucketWriter:
         self._small = []
         if self._file is None:
             return
-        # as after an error in a with-block: the client aborts the upload
+        # the client aborts the upload, as after an error in a with-block
         error = KeyboardInterrupt()
         self._store._ask(lambda: self._file.__exit__(type(error), error, None), tries=1)
 
@@ -368,7 +371,7 @@ class _Helper:
                 answer.set_result(do())
             except BaseException as error:
                 answer.set_exception(error)
-            del do, answer  # the result must be referenced by the caller only
+            del do, answer  # so that only the caller references the result
 
 
 _helpers: list[_Helper] = []
@@ -382,7 +385,7 @@ def _interruptibly(do: Callable[[], T]) -> T:
     try:
         return answer.result()
     finally:
-        if answer.done():  # otherwise the helper is left with its call
+        if answer.done():  # a helper with an interrupted call is not reused
             _helpers.append(helper)
 
 
@@ -397,7 +400,7 @@ def _client(address: str) -> ModuleType:
 
 def _open(scheme: str, bucket: str, settings: StoreSettings) -> Any:
     empty = next((name for name in _ENDPOINTS if os.environ.get(name) == ""), None)
-    if empty is not None:  # the client would use it as an address
+    if empty is not None:  # the client would use the empty value as an address
         raise InvalidConfig(f"{empty} is set to an empty value", remedy=f"unset {empty}")
     stores = importlib.import_module("obstore.store")
     timeout = timedelta(milliseconds=settings.timeout_ms)

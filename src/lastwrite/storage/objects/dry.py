@@ -1,6 +1,6 @@
-"""A bucket in a dry run: reads are real, changes are only counted.
+"""A bucket in a dry run: reads are sent, changes are only counted.
 
-So ``plan`` takes every step of a round, and predicts its requests exactly.
+``plan`` can therefore run every step of a compaction, and predict its requests exactly.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from lastwrite.model.columns import ByteArray
 from lastwrite.storage.objects.bucket import AT_ONCE, LEAST_PART_BYTES, RANGE_BYTES, BucketStore
 from lastwrite.storage.objects.store import ObjectInfo, Requests, Version, check_key
 
-_HELD_BYTES = 4096  # larger objects are not read by the process that has just written them
+_HELD_BYTES = 4096  # contents of larger objects are not kept: their writer does not read them
 
 
 class DryStore:
-    """Reads from ``real`` all objects that were not written here."""
+    """Returns the objects that were written here, and reads all others from ``real``."""
 
     def __init__(self, real: BucketStore) -> None:
         self._real = real
         self.address = real.address
         self.is_providers = real.is_providers
-        self.requests = Requests()  # in addition to those of ``real``
+        self.requests = Requests()  # counted in addition to the requests of ``real``
         self._lock = threading.Lock()
         self._written: dict[str, tuple[bytes, ObjectInfo]] = {}
 
@@ -74,7 +74,7 @@ class DryStore:
         return self._real.list(prefix)
 
     def remove_unfinished(self, prefix: str, older_than_ms: int) -> None:
-        """See ``Store``."""
+        """See ``ObjectStore``."""
 
     def folders(self, prefix: str) -> Sequence[str]:
         return self._real.folders(prefix)
@@ -105,6 +105,6 @@ class DryWriter:
 
 
 def _made(key: str, size_bytes: int, parts: int = 1) -> ObjectInfo:
-    """An object with an etag as stores form it, so that the manifest has its real size."""
+    """Object metadata with an etag of the usual length, so that manifest sizes are exact."""
     etag = f'"{uuid.uuid4().hex}-{parts}"' if parts > 1 else f'"{uuid.uuid4().hex}"'
     return ObjectInfo(key, size_bytes, Version(etag), time.time_ns() // 1_000_000)

@@ -3,12 +3,12 @@
 An object is a file of the key's name. It is written under another name, synced, and renamed
 atomically, which fails if the name exists::
 
-    data/5e.log.91c2….aside     being written, or left by a crash; only a sweep sees it
-    data/5e.log                 complete, and durable together with its folder's names
+    data/5e.log.91c2….aside     being written, or left by a crash; only a sweep lists it
+    data/5e.log                 complete, and durable together with its folder's entries
     manifest.json.lock          locked (flock) by a process that replaces manifest.json
 
-The version of a file is its inode, time and size. A file that replaces another gets a later time,
-by a nanosecond if necessary, so no version occurs twice.
+The version of a file is its inode, modification time and size. A file that replaces another gets a
+later time, if necessary by a nanosecond, so that no version occurs twice.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ class FolderStore:
 
 
 class FolderWriter:
-    """A file being written before it gets its name."""
+    """Writes an object under a temporary name. ``close`` renames it."""
 
     def __init__(self, store: FolderStore, key: str, path: str) -> None:
         self._store, self._key, self._path = store, key, path
@@ -284,7 +284,7 @@ def _locked(path: str) -> Iterator[None]:
     lock = path + _LOCK
     handle = _lock(lock, path)
     try:
-        while not _is_still(lock, handle):  # it was deleted while waiting
+        while not _is_still(lock, handle):  # the lock file was deleted while waiting
             os.close(handle)
             handle = _lock(lock, path)
         yield

@@ -1,8 +1,8 @@
-"""Test whether a store has the guarantees that rounds depend on.
+"""Test whether a store has the guarantees that compaction depends on.
 
-A store that ignores ``If-Match`` responds as one that supports it: two writers that replace the
-same version both succeed, and the data of one is lost. So this is tested with three small objects
-below ``_lastwrite/probe/``, which are deleted afterwards.
+A store that ignores ``If-Match`` responds like one that supports it. Two writers that replace the
+same version then both succeed, and the data of one is lost. The guarantees are therefore tested
+with three small objects below ``_lastwrite/probe/``, which are deleted afterwards.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from lastwrite.storage.objects.store import ObjectStore, Version
 
 FOLDER = "_lastwrite/probe/"
 _NOTE = "_lastwrite/promises-kept.json"
-# s3proxy 4.1.0 on a folder lets two writers win in every second turn, with less data in every
-# fourth.
+# With s3proxy 4.1.0 on a folder, two writers succeed in every second attempt, with less data in
+# every fourth.
 _AT_ONCE, _TURNS, _PADDING = 8, 10, b" " * (64 << 10)
-_CLOCK_MS = 60_000  # clocks may differ by this much without confusing old and new objects
+_CLOCK_MS = 60_000  # difference of clocks up to which old and new objects are distinguished
 _READ_ONLY = (
     "read from it, or write a cleaned copy elsewhere with --to: a round in place could lose data"
 )
@@ -33,7 +33,7 @@ Clock = Callable[[], int]  # the time now, in milliseconds
 
 
 class PromiseResult(NamedTuple):
-    """The result of one test. If ``is_kept`` is None, it is informative only."""
+    """The result of one test. If ``is_kept`` is None, the result is for information only."""
 
     promise: str
     is_kept: bool | None
@@ -47,19 +47,19 @@ _known: dict[tuple[str, str], tuple[PromiseResult, ...]] = {}
 def ask(store: ObjectStore, prefix: str, clock: Clock) -> tuple[PromiseResult, ...]:
     """Test the guarantees of a store below ``prefix``, a key without a trailing ``/``, or empty.
 
-    Tested once per process. If the store refuses requests, the only finding has the reason.
+    A process tests a store once. If the store refuses requests, the last result has the reason.
     """
     known = (store.address, prefix)
     if known not in _known:
         found = list(_Questions(store, prefix, clock).run())
-        if found[-1].promise == "store":  # it may succeed the next time
+        if found[-1].promise == "store":  # the next test may succeed
             return tuple(found)
         _known[known] = tuple(found)
     return _known[known]
 
 
 def are_kept(findings: tuple[PromiseResult, ...]) -> bool:
-    """Whether rounds in place are safe."""
+    """Whether compaction in place is safe."""
     return all(finding.is_kept is not False for finding in findings)
 
 
@@ -68,10 +68,10 @@ def _now_ms() -> int:
 
 
 def reject_if_broken(address: str, clock: Clock = _now_ms) -> None:
-    """Refuse a round in place, or a fetch, in a bucket that breaks a guarantee.
+    """Refuse compaction in place, or a fetch, in a bucket that breaks a guarantee.
 
-    Folders and the stores of Amazon, Google and Azure are not tested. For other stores, the
-    success is recorded in the bucket, beside ``address``.
+    Folders and the stores of Amazon, Google and Azure are not tested. For other stores, a passed
+    test is recorded in the bucket, below ``address``.
 
     Raises:
         LogError: a guarantee is broken. The message names it.
@@ -150,7 +150,7 @@ class _Questions:
         return seen, PromiseResult("create", True, "an existing object is not created again")
 
     def _put(self, key: str, content: bytes, seen: Version | None) -> Version | None:
-        """Write an object, and check it. None if it is missing, whatever the response was."""
+        """Write an object and read it. None if it is missing, whatever the response was."""
         for _ in range(3):
             if seen is None:
                 self._store.create(key, content)

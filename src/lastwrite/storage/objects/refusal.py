@@ -1,7 +1,8 @@
 """A refused request, classified by the client's error. The error's text is never shown.
 
-The text has URLs, which may contain a signature, and signed values. So error messages have the
-object's address, the action in the provider's terms, the status and the provider's error code.
+The text contains signed values, and URLs that may contain a signature. Error messages therefore
+contain only the object's address, the provider's name of the action, the status and the provider's
+error code.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from lastwrite.errors import RemoteFailed
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 _TRY_AGAIN = {408, 425, 429}
-# A HEAD has no code. versitygw responds with 404 to unknown credentials, too.
+# The response to a HEAD has no code. versitygw also responds with 404 to unknown credentials.
 _ABSENT_OBJECT = {"", "NoSuchKey", "BlobNotFound"}
 _ABSENT_BUCKET = {"NoSuchBucket", "ContainerNotFound", "InvalidBucketName"}
 _FOLDER_CODES = {"ExistingObjectIsDirectory", "ObjectParentIsFile"}
@@ -27,7 +28,7 @@ _WHO_CODES = {
     "AuthenticationFailed",
     "XAdminUserNotFound",
 }
-# where clients on a cloud's machine request credentials if none are configured
+# hosts that supply credentials on a cloud's machine; used if no credentials are configured
 _WHO_PLACES = ("169.254.169.254", "169.254.170.2", "metadata.google.internal", "login.microsoft")
 _BROKEN = "the answer broke off"
 _CONDITIONS = {"AlreadyExistsError", "PreconditionError", "NotModifiedError"}
@@ -58,13 +59,13 @@ _CREDENTIALS = {
 class Refusal:
     """A response that is not a success, or a missing response."""
 
-    kind: str  # the client's class of errors
+    kind: str  # name of the client's error class
     status: int | None  # None if no complete response arrived
-    code: str  # the provider's
-    is_builder: bool  # the client refused to send it
+    code: str  # the provider's error code
+    is_builder: bool  # the client refused to send the request
     is_nobody: bool  # no credentials were found
     is_redirect: bool
-    cause: str  # in words, if there was no response
+    cause: str  # why there was no response, in words
 
     @classmethod
     def of(cls, error: BaseException) -> Refusal:
@@ -85,7 +86,7 @@ class Refusal:
 
     @property
     def is_condition(self) -> bool:
-        """Whether another object exists, or none, or another request was changing it."""
+        """Whether the condition of a write failed, or another request was changing the object."""
         if self.code in _FOLDER_CODES or (self.status == 404 and self.code not in _ABSENT_OBJECT):
             return False
         return self.kind in _CONDITIONS or self.status in (409, 412)
@@ -109,7 +110,7 @@ class Refusal:
         return self.status is None and self.cause == _BROKEN
 
     def error(self, address: str, action: str) -> RemoteFailed:
-        """The error for users. ``action`` is one of get, put, list and delete."""
+        """The error message for users. ``action`` is one of get, put, list and delete."""
         scheme = address.partition("://")[0]
         bucket = "/".join(address.split("/")[:3])
         named = _ACTIONS[scheme][action]

@@ -1,8 +1,8 @@
 """The interface of stores for archives: a folder or a bucket.
 
-An object is complete when it has a name, and never changes. Only a manifest is ever replaced, by a
-writer that has read the present one. A key is a path with ``/``, relative to the store. No key is a
-folder of another, and none ends in ``.aside`` or ``.lock``.
+An object is complete when it has a name, and never changes. Only a manifest is replaced, by a
+writer that has read the current version. A key is a path with ``/``, relative to the store. No key
+is a folder of another, and none ends in ``.aside`` or ``.lock``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from lastwrite.model.columns import ByteArray
 
 
 class Version(NamedTuple):
-    """Identifies an object among all that ever have the same key."""
+    """Identifies one of the successive objects under the same key."""
 
     etag: str
-    generation: str | None = None  # compared by Google's stores; others compare the etag
+    generation: str | None = None  # Google's stores compare it; others compare the etag
 
 
 class ObjectInfo(NamedTuple):
@@ -29,12 +29,12 @@ class ObjectInfo(NamedTuple):
     key: str
     size_bytes: int
     version: Version
-    modified_ms: int  # by the store's clock; 0 right after a write, when it is not known
+    modified_ms: int  # by the store's clock; 0 if unknown, right after a write
 
 
 @dataclass(slots=True)
 class Requests:
-    """Counts of requests to a store, by kind, as they are billed."""
+    """The number of requests to a store, by the kinds that are billed."""
 
     gets: int = 0  # HEAD requests included
     puts: int = 0  # parts of uploads included
@@ -74,7 +74,7 @@ class ObjectStore(Protocol):
     """
 
     address: str  # ``s3://bucket``, or a folder's absolute path
-    is_providers: bool  # its guarantees are known: Amazon's, Google's or Azure's own, or a folder
+    is_providers: bool  # Amazon's, Google's or Azure's own, or a folder: its guarantees are known
     requests: Requests
 
     def head(self, key: str) -> ObjectInfo | None:
@@ -96,17 +96,17 @@ class ObjectStore(Protocol):
     def create(self, key: str, content: bytes) -> Version | None:
         """Write an object that does not exist yet. None if it exists, or may exist.
 
-        None is ambiguous: a write whose response was lost results in it, too. The caller has to
-        read the object, and compare it with what was written.
+        None is ambiguous, because it is also the result of a write whose response was lost. The
+        caller has to read the object, and compare it with ``content``.
         """
         ...
 
     def replace(self, key: str, content: bytes, seen: Version) -> Version | None:
-        """Replace the version that was read. None, as in ``create``, if it is not current."""
+        """Replace the version ``seen``. None if it is not current, or as in ``create``."""
         ...
 
     def writer(self, key: str, part_bytes: int = 8 << 20) -> Writer:
-        """A new object under a unique key. It takes the memory of about two parts."""
+        """A writer of a new object under a unique key. It needs memory for about two parts."""
         ...
 
     def remove(self, keys: Iterable[str]) -> None:
@@ -118,7 +118,7 @@ class ObjectStore(Protocol):
         ...
 
     def remove_unfinished(self, prefix: str, older_than_ms: int) -> None:
-        """Delete unfinished objects below ``prefix`` that were last written that long ago.
+        """Delete unfinished objects below ``prefix`` that were not written for ``older_than_ms``.
 
         In a bucket this does nothing: a rule of the bucket aborts uploads.
         """
