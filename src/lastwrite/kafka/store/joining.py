@@ -1,4 +1,4 @@
-"""Joins the parts of a new segment, written by several workers."""
+"""Joins the parts of a new segment that several workers wrote."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from lastwrite.model.work import ScanRange, SegmentOutput
 from lastwrite.storage import files
 from lastwrite.storage.staging import remove_staged
 
-_COLUMNS = ("size", "next_offset", "max_timestamp")  # after the position, as in ROW_COLUMNS
+_COLUMNS = (
+    "size",
+    "next_offset",
+    "max_timestamp",
+)  # the columns after the position, as in ROW_COLUMNS
 
 
 def join_parts(joined: SegmentParts) -> SegmentOutput:
-    """One segment from its parts. A single part is the segment already.
+    """Join the parts of a segment. A single part is returned unchanged.
 
-    Parts are whole batches, so the later parts are appended to the first one without changes. The
-    first part passes its indexer on. Each appended batch's checksum is checked again.
+    Parts contain whole batches, so the other parts are appended to the first one unchanged, and the
+    first part's indexer is continued. The checksums of appended batches are verified again.
     """
     first, *others = joined.parts
     if not others:

@@ -1,6 +1,7 @@
 """Cached scans of fetched segments, for ``fetch --keep-scans``.
 
-They have the form of a round's cached scans, so even the first round need not scan these segments.
+They have the form of a compaction's cached scans, so even the first compaction need not scan these
+segments.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from lastwrite.scan_cache.objects import object_name
 from lastwrite.scan_cache.task import scan_into_object
 from lastwrite.storage.objects.address import is_address
 
-# (segment, start, end, base offset): caches a scan of the fetched part of a segment
+# ``keep(segment number, first byte, end byte, base offset)`` caches a scan of the fetched part of a
+# segment of the source.
 Keep = Callable[[int, int, int, int], StoredScan | None]
 
 
@@ -41,10 +43,10 @@ def keeper(
 
     Args:
         log: the source of the fetch.
-        before: the archive before the fetch.
-        target: the partition's address in the archive, and the round of the fetch.
-        secret: the partition's.
-        limits: of the memory to use.
+        before: the archive's contents before the fetch.
+        target: the partition's address in the archive, and the write transaction of the fetch.
+        secret: the partition's secret for cached scans.
+        limits: the memory to use.
     """
     folder, begun = target
     known = sum(each.records or 0 for each in before.segments)
@@ -54,7 +56,7 @@ def keeper(
 
     def keep(number: int, start: int, end: int, base: int) -> StoredScan | None:
         segment = log.segments[number]
-        # Reading it again from a bucket would cost as much as a round can save.
+        # Reading a segment again from a bucket costs as much as a cached scan can save.
         if end - start < cache.LEAST_SEGMENT_BYTES or is_address(segment.path):
             return None
         cuts = (cut for cut in cuts_of(log, number, piece_bytes) if start < cut < end)
@@ -86,7 +88,7 @@ def keeper(
         )
         address = object_name(f"{folder}/{begun.prefix}", uuid.uuid4().hex[:12], base)
         found = None
-        with contextlib.suppress(LogError, OSError):  # then the round scans the segment itself
+        with contextlib.suppress(LogError, OSError):  # then the compaction scans the segment
             found = scan_into_object(unit, address, base)
         return None if found is None else StoredScan.of(found, folder)
 

@@ -1,8 +1,8 @@
-"""The last batch that an archive fetched from a live log, used to recognise the log again.
+"""The last batch that an archive fetched from a live log. It shows whether the log is the same.
 
-Leader epochs show elections. They do not show that a lone broker lost the end of its log in a crash
-and continued in the same epoch, as one with ZooKeeper does. Nor do they show that a topic without
-an id was recreated. So the last batch is requested again together with those that follow it.
+Leader epochs only reveal elections. But a single broker under ZooKeeper may lose the end of its log
+in a crash and continue in the same epoch, and a topic without an id may be recreated. Therefore
+each fetch requests the last batch again, together with the batches after it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from lastwrite.model.columns import IS_OLD, NO_HORIZON, BatchTable, ByteArray
 
 
 class LastBatch(msgspec.Struct, frozen=True, array_like=True):
-    """Identifies the batch."""
+    """The identity of the last fetched batch."""
 
     base_offset: int
-    next_offset: int  # the last offset + 1
+    next_offset: int  # last offset + 1
     records: int
-    crc: int  # CRC-32 of all of its bytes
+    crc: int  # CRC-32 of all bytes of the batch
 
 
 def last_of(data: ByteArray, table: BatchTable) -> LastBatch | None:
-    """The last batch of the table. None if it has an older format, which no cleaner leaves."""
+    """The last batch of the table. None if it is of v0 or v1, which a cleaner rewrites."""
     row = table[-1]
     return None if row["flags"] & IS_OLD else _known(data, row)
 
@@ -33,10 +33,10 @@ def last_of(data: ByteArray, table: BatchTable) -> LastBatch | None:
 def behind(
     before: LastBatch | None, end: int, data: ByteArray, table: BatchTable, compacts: bool
 ) -> tuple[BatchTable, bool]:
-    """The batches that follow offset ``end``, and whether those below it contradict ``before``.
+    """The batches from offset ``end`` on, and whether the log has another batch for ``before``.
 
-    Changes that a cleaner may have made are no contradiction: it removes a batch or some of its
-    records, or sets its delete horizon. The batch's end stays.
+    Changes that a cleaner may have made do not count: it removes a batch or some of its records, or
+    sets its delete horizon, but keeps its end offset.
     """
     overlap = table[table["next_offset"] <= end]
     left = table[len(overlap) :]

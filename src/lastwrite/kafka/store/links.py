@@ -4,11 +4,10 @@ A broker refers to a partition as ``<its root>/<topic>-<partition>`` and locks i
 to the folder do not matter::
 
     /tmp/x -> /data/kafka/orders-0                  the real path decides: the root is /data/kafka
-    /data/kafka/orders-0 -> /disk2/orders-0         /data/kafka is a broker's, /disk2 is not: the
-                                                    root is /data/kafka,
-                                                    and a lock in /disk2 keeps out runs that use
-                                                    the other path
-    /a/orders-0 -> /b/orders-0                      both are brokers': it is unknown whose
+    /data/kafka/orders-0 -> /disk2/orders-0         /data/kafka is a broker's root, /disk2 is not:
+                                                    the root is /data/kafka. Runs also lock
+                                                    /disk2, against runs by the other path
+    /a/orders-0 -> /b/orders-0                      both are brokers' roots: it is unknown whose
                                                     checkpoints apply
 
 A broker's root is recognised by files that only brokers create.
@@ -36,9 +35,9 @@ def is_brokers(root: str) -> bool:
 
 
 def home_of(folder: str) -> str:
-    """A partition's folder as its broker refers to it: below its root, which is a real path.
+    """The path by which a broker refers to a partition's folder: its root's real path and the name.
 
-    The real path of the folder, if no root along the links is a broker's or it is not a link.
+    It is the folder's real path if it is not a link, or if no root along the links is a broker's.
     """
     ways = list(ways_to(folder))
     for way in ways:
@@ -49,13 +48,13 @@ def home_of(folder: str) -> str:
 
 
 def ways_to(folder: str) -> Iterator[str]:
-    """All paths of the folder along its links, each below a real path. The last is its own."""
+    """All paths of the folder along its links, each below a real path. The last is no link."""
     for _ in range(_MOST_LINKS):
         above, name = os.path.split(os.path.abspath(folder))
         folder = os.path.join(os.path.realpath(above), name)
         yield folder
         try:
             target = os.readlink(folder)
-        except OSError:  # it is no link
+        except OSError:  # not a link
             return
         folder = os.path.join(os.path.dirname(folder), target)

@@ -1,4 +1,4 @@
-"""Locks of partitions in a log root: ``storage.lock`` on the broker's ``.lock``; also of links.
+"""Locks of partitions in a log root: ``storage.lock`` on the broker's ``.lock`` file.
 
 Archives have no locks: the store refuses the second of two concurrent commits.
 """
@@ -30,13 +30,13 @@ from lastwrite.storage.lock import LockPlace
 from lastwrite.storage.objects.promises import reject_if_broken
 
 FILE = ".lock"
-_NOTES_AT_LEAST_S = 60.0  # a broker notes high watermarks every five seconds by default
-_STARTS_AT_LEAST_S = 1.0  # a note soon after the start may be the previous process's
+_NOTES_AT_LEAST_S = 60.0  # a broker writes high watermarks every five seconds by default
+_STARTS_AT_LEAST_S = 1.0  # sooner after a start, the previous broker process may have written them
 PLACE = LockPlace(
     FILE,
     "the log root",
     turn=0,
-    turn_s=60.0,  # a turn takes milliseconds
+    turn_s=60.0,  # a turn normally lasts milliseconds
     siblings=(META_PROPERTIES, RECOVERY_POINTS, HIGH_WATERMARKS, CLEANER_OFFSETS),
 )
 
@@ -73,12 +73,12 @@ def reject_tier(root: str) -> None:
 
 @contextlib.contextmanager
 def hold(root: str, names: Iterable[TopicPartition]) -> Iterator[None]:
-    """Lock partitions of a root, as ``storage.lock.hold``.
+    """Lock partitions of a root, like ``storage.lock.hold``.
 
     If a folder is a symbolic link, the roots along its path are locked too.
 
     Raises:
-        LogHeld, LogError: as there, or a folder is a symbolic link into another broker's root.
+        LogHeld, LogError: as ``storage.lock.hold``, or a folder links into another broker's root.
         InvalidConfig: the root is a broker's tier.
     """
     names = list(names)
@@ -104,7 +104,7 @@ def hold(root: str, names: Iterable[TopicPartition]) -> Iterator[None]:
 def try_lock(
     root: str, names: Iterable[TopicPartition]
 ) -> AbstractContextManager[set[TopicPartition]]:
-    """As ``hold``, but only those that are free now. The context value is the set of locked ones.
+    """Like ``hold``, for the partitions that are free now. The context value is their set.
 
     Raises:
         LogError: the root cannot be written.
@@ -113,7 +113,7 @@ def try_lock(
 
 
 def is_held(root: str, names: Collection[TopicPartition] | None = None) -> bool:
-    """Whether a broker or a run, including this process, holds one of ``names``; None: any."""
+    """Whether a broker or a run, also of this process, has locked ``names``; None means any."""
     return locking.is_held(root, names, PLACE)
 
 
@@ -124,7 +124,7 @@ def reject_if_held(root: str, names: Collection[TopicPartition] | None = None) -
     (docs/decisions/beside-a-broker.md).
 
     Raises:
-        LogHeld: a process may change them while they are read.
+        LogHeld: a process may change the partitions while they are read.
     """
     if archived.is_root(root, names or ()) or is_tier(root):
         return
@@ -142,10 +142,10 @@ def reject_if_held(root: str, names: Collection[TopicPartition] | None = None) -
 def reject_starting(root: str) -> None:
     """Refuse to read while a broker starts, because it truncates logs and rebuilds indexes.
 
-    It notes high watermarks once it has loaded all logs, and then every few seconds.
+    A broker writes high watermarks when it has loaded all logs, and then every few seconds.
 
     Raises:
-        LogHeld: it has noted no high watermark since it began.
+        LogHeld: the broker has written no high watermark since it started.
     """
     pid = locking.broker_pid(root, PLACE)
     if pid is None:
@@ -182,7 +182,7 @@ def process_start_s(pid: int) -> float | None:
 def _other_roots(
     root: str, names: Iterable[TopicPartition]
 ) -> dict[str, list[tuple[TopicPartition, TopicPartition]]]:
-    """Other roots along the paths of linked folders, each with (name here, name there)."""
+    """Other roots along the paths of linked folders, each with names (in ``root``, in it)."""
     found: dict[str, list[tuple[TopicPartition, TopicPartition]]] = {}
     for name in names:
         folder = os.path.join(root, str(name))

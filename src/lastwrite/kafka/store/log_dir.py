@@ -1,8 +1,8 @@
 """Lists a partition's folder as Kafka's loader would leave it after a start.
 
-Unfinished changes of a crash are shown as finished or undone (see ``kafka.recovery``), without
-changing any file. Reading costs a directory listing, two small reads per segment, and the headers
-at the end of the last one.
+Changes that a crash interrupted are listed as finished or undone (see ``kafka.recovery``), but no
+file is changed. Listing costs a directory listing, two small reads per segment, and the headers at
+the end of the last segment.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ from lastwrite.storage.reading import AGAIN, SETTLED_NS, TRY_AGAIN
 
 _MOVE_AWAY = "move it out of this folder: it is no part of the log"
 _BRING_BACK = "restore the file from a backup of this folder, or from a replica in sync"
-_LOOKS, _LOOK_AGAIN_S = 500, 0.06  # within 30 s a broker writes new high watermarks several times
+_LOOKS, _LOOK_AGAIN_S = 500, 0.06  # 30 s, in which a broker writes high watermarks several times
 _MOST_WALKED_BYTES = 16 << 20  # the largest segment without an index whose end is searched
 _NOTING_NS = 1_000_000_000  # upper bound of the time between collecting and writing watermarks
 _STALE_CHECKPOINT = (
@@ -87,14 +87,14 @@ _MARKS = {
 
 
 def recover(folder: str) -> None:
-    """Finish or undo what a crash left unfinished. The caller holds the partition.
+    """Finish or undo changes that a crash interrupted. The caller has locked the partition.
 
-    Indexes without a segment are removed unless they are evidence of lost records. In a root whose
-    broker was killed, closed segments get the indexes that its next start would write. Files that
-    this start would truncate or remove are left in place and ignored. A damaged log is not changed.
+    Indexes without a segment are removed unless they are evidence of lost records. If the broker
+    was killed, closed segments get the indexes that its next start would write. Files that this
+    start would truncate or remove stay, and are ignored. A damaged log is not changed.
 
     Raises:
-        LogError: a file cannot be changed. The next call continues from there.
+        LogError: a file cannot be changed. The next call finishes the work.
     """
     # Indexes of a segment being deleted are removed first: once its .deleted file is gone, they
     # would look like evidence of a lost segment.
@@ -125,10 +125,10 @@ def recover(folder: str) -> None:
 
 
 def reject_unwritable(folder: str, end: int) -> None:
-    """Refuse a round that could not replace files of segments below ``end``, or the checkpoint.
+    """Refuse a compaction that could not replace files of segments below ``end``, or checkpoints.
 
     Raises:
-        LogError: it names the obstacle.
+        LogError: a file cannot be replaced.
     """
     found = [(name, classify(name)) for name in _names(folder)]
     preflight.reject_unwritable(
@@ -149,13 +149,13 @@ def read_partition(folder: str, below: int = NO_END, root: RootState | None = No
 
     A log that a broker has open is listed as if it ended at its high watermark, or at the offset
     ``below`` (docs/decisions/beside-a-broker.md). ``root`` is the root's recent state, for a caller
-    that lists many partitions. If a broker has the root open, it is read again.
+    that lists many partitions. If a broker has the root open, its state is read again.
 
     ``Segment.path`` is the present name of the file, which may be ``….log.swap`` after a crash. A
     damaged file is reported in ``problems`` and raises no error.
 
     Raises:
-        NotALog: not a partition's folder.
+        NotALog: ``folder`` is not a partition's folder.
         LogHeld: a broker is starting on the root.
         CommitConflict: a broker keeps changing the partition's files.
         LogError: a file cannot be read.
@@ -172,7 +172,7 @@ def read_partition(folder: str, below: int = NO_END, root: RootState | None = No
 
 
 def _read_beside(folder: str, below: int) -> PartitionLog:
-    """``read_partition`` for a log that a broker has open, from a moment without changes."""
+    """``read_partition`` for a log that a broker has open, repeated until nothing changed."""
     root = os.path.dirname(os.path.abspath(folder))
     lock.reject_starting(root)
     why = "its files change all the time"
@@ -195,8 +195,8 @@ def _read_beside(folder: str, below: int) -> PartitionLog:
 class _PartitionListing:
     """Reads one partition and builds its ``PartitionLog``.
 
-    ``below`` is the end offset for a log that a broker has open. None means that no broker has it.
-    ``moving`` describes a change by the broker that requires reading again.
+    ``below`` bounds the end offset of a log that a broker has open; None means that no broker has
+    it open. ``moving`` is the reason why the log must be listed again, or None.
     """
 
     def __init__(self, folder: str, root: RootState, below: int | None = None) -> None:
@@ -207,14 +207,16 @@ class _PartitionListing:
         if self._is_disowned:
             below = None  # the broker appends to the live folder only
         self._root = root
-        self._aborted: dict[int, tuple[AbortedTransaction, ...]] = {}  # by segment
+        self._aborted: dict[
+            int, tuple[AbortedTransaction, ...]
+        ] = {}  # by base offset of the segment
         # Segments whose transaction index may be wrong after a crash.
         self._unsure: set[int] = set()
-        self._index = b""  # of the active segment
-        self._producers: dict[int, tuple[ProducerEntry, ...]] = {}  # by the snapshot's offset
+        self._index = b""  # content of the active segment's offset index
+        self._producers: dict[int, tuple[ProducerEntry, ...]] = {}  # by offset of the snapshot
         self._bare_from: int | None = None
         self._holes: list[tuple[int, int]] = []
-        # Read before the log, because a running broker writes later values later.
+        # Read before the log, so that a running broker's later offsets are not used.
         problems: list[Problem] = []
         noted_ns = 0 if below is None else root.noted_ns
         self._noted_ns = noted_ns - _NOTING_NS
@@ -321,7 +323,7 @@ class _PartitionListing:
     # ------------------------------------------------------------------ beside a broker
 
     def _leave_out(self, bound: int) -> int:
-        """Drop the segments beyond ``bound``. Returns the bound, or the log's start if later."""
+        """Drop the segments beyond ``bound``. Returns it, or the first base offset if larger."""
         last = max((base for base in self._bases if base <= bound), default=None)
         if last is None:
             last = self._bases[0] if self._bases else 0
@@ -340,7 +342,7 @@ class _PartitionListing:
         return max(bound, last)
 
     def _open_segment(self, base: int) -> tuple[Segment, int]:
-        """The segment that contains the bound, cut there, and the offset after it.
+        """The segment that contains the bound, truncated there, and its end offset.
 
         Its indexes are not trusted, because the broker may be writing them.
         """
@@ -398,8 +400,8 @@ class _PartitionListing:
     def _with_aborted(self, log: PartitionLog) -> PartitionLog:
         """The log with the aborted transactions that a broker's start would find in its records.
 
-        Applies to segments with untrusted indexes. An index entry is true if its marker exists,
-        even if the transaction has no data left.
+        Applies to segments whose transaction index may be wrong. An index entry is right if its
+        marker exists, even if the transaction has no data left.
         """
         history = read_history(log)
         told = replace(log, aborted=history.aborted)
@@ -451,8 +453,8 @@ class _PartitionListing:
     def _offset(self, file: str, problems: list[Problem]) -> int | None:
         """The partition's entry in a checkpoint of the root.
 
-        None if there is none, or if the folder is not the live one. A damaged file is added to
-        ``problems``.
+        None if there is no entry, or if the folder is not a live partition. A damaged file is added
+        to ``problems``.
         """
         if self._is_disowned:
             return None
@@ -518,11 +520,11 @@ class _PartitionListing:
         return found
 
     def _segments_gone(self, on_their_way: set[str]) -> dict[int, int]:
-        """Segments without a ``.log``, with the last offset in their indexes, or the base."""
+        """Base offsets of segments without a ``.log``, and the largest offset in their indexes."""
         gone: dict[int, int] = {}
         for name in self._orphans:
             data, base, kind = self._read(name), int(name[:20]), classify(name).kind
-            if name in on_their_way or not any(data):  # zeros are no evidence
+            if name in on_their_way or not any(data):  # an index of zeros is no evidence
                 continue
             named = [gone.get(base, base)]
             try:
@@ -542,8 +544,8 @@ class _PartitionListing:
     def _note_hole(self, base: int, end: int) -> None:
         """Record the offsets between the end of a closed segment and the next one as a hole.
 
-        A cleaner may have removed those below its checkpoint. A lost segment whose indexes remain
-        is reported by them.
+        A cleaner may have removed offsets below its checkpoint. A lost segment whose indexes remain
+        is not a hole: the indexes are reported.
         """
         following = self._following(base)
         if end < following and not any(end <= gone < following for gone in self._gone):
@@ -553,7 +555,7 @@ class _PartitionListing:
         return self._following(base) > max(self._log_start, self._offsets[CLEANER_OFFSETS] or 0)
 
     def _following(self, base: int) -> int:
-        """Base offset of the next segment; for the last one, its own."""
+        """Base offset of the next segment; for the last segment, ``base``."""
         place = bisect_right(self._bases, base)
         return self._bases[place] if place < len(self._bases) else base
 
@@ -561,7 +563,7 @@ class _PartitionListing:
         return self._was_killed and base >= self._unflushed
 
     def _segments(self) -> tuple[tuple[Segment, ...], int]:
-        """The segments up to the end that a broker's start would set, and the offset there."""
+        """The segments up to the end that Kafka's recovery would set, and the end offset."""
         segments: list[Segment] = []
         end_offset = 0
         for base in self._bases:
@@ -588,7 +590,7 @@ class _PartitionListing:
         return tuple(segments), end_offset
 
     def _recovered_segment(self, base: int, *, is_active: bool) -> tuple[Segment, int]:
-        """A segment as a broker's start would leave it after a crash, and the offset after it."""
+        """The segment as Kafka's recovery would truncate it after a crash, and its end offset."""
         log, index, times, _ = (segment_file_name(base, kind) for kind in SEGMENT_KINDS)
         path = self._found.path_of(log)
         found = unclean_shutdown.recover_segment(
@@ -663,7 +665,7 @@ class _PartitionListing:
     def _find_end(
         self, base: int, size_bytes: int, last_entry: tuple[int, int] | None, file: OpenFile
     ) -> None:
-        """Find the end of a closed segment by the headers after its last index entry."""
+        """Find a closed segment's end offset by the batch headers after its last index entry."""
         if last_entry is None and size_bytes > _MOST_WALKED_BYTES:
             return
         entries = [] if last_entry is None else [last_entry]
@@ -680,7 +682,7 @@ class _PartitionListing:
     ) -> tuple[int, tuple[int, int] | None]:
         """Bytes of an index's entries without padding, and the last entry's two fields.
 
-        ``is_kept`` means the active segment's index, which is kept to be decoded later.
+        ``is_kept`` means the active segment's offset index, whose content is kept in ``_index``.
         """
         name = segment_file_name(base, kind)
         path = self._found.path_of(name)
@@ -739,7 +741,7 @@ class _PartitionListing:
     ) -> int | None:
         """The largest timestamp of the first batch. None if there is no batch.
 
-        ``file`` is the open segment, which stays open. ``is_walked`` is for ``read_head``.
+        ``file`` is the segment's open file, which stays open. ``is_walked``: see ``read_head``.
         """
         if not size_bytes:
             return None
@@ -759,7 +761,7 @@ class _PartitionListing:
         return header.max_timestamp_ms
 
     def _with_tail(self, active: Segment, file: OpenFile) -> tuple[Segment, int]:
-        """The active segment of a broker that was not killed, and the offset after its end."""
+        """The active segment of a broker that was not killed, and its end offset."""
         base = active.base_offset
         try:
             index = decode_offset_index(self._index, base)

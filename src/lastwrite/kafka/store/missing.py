@@ -20,14 +20,14 @@ from lastwrite.model.log import PartitionLog, Problem, ProblemKind
 def judge_holes(
     log: PartitionLog, holes: Sequence[tuple[int, int]], settings: KafkaTopicSettings | None
 ) -> tuple[Problem, ...]:
-    """The problems that ``holes`` are.
+    """Report ``holes`` as problems.
 
     Each hole is damage if the topic's policy is known not to compact and no cleaner has worked on
     the log. Otherwise one note covers all holes that a cleaner's position does not explain.
 
     Args:
-        holes: first offset and end of each.
-        settings: the topic's. None means that they cannot be read.
+        holes: first offset and end offset of each hole.
+        settings: the topic's settings. None means that they cannot be read.
     """
     cleaned = log.checkpoint
     holes = [hole for hole in holes if hole[1] > (cleaned or 0)]

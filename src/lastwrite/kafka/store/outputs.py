@@ -23,19 +23,20 @@ ALWAYS = (KafkaFileKind.LOG, KafkaFileKind.INDEX, KafkaFileKind.TIME_INDEX)
 
 @dataclass(frozen=True, slots=True)
 class NewSegment:
-    """A new segment that was written aside, and its sources: the old segments that it replaces.
+    """A new segment under temporary names, and its sources: the old segments that it replaces.
 
-    Sources are neighbours, oldest first. A segment without sources continues the output before it
-    and shares that one's sources. It is needed because an index cannot name an offset 2^31 or more
-    above its segment's base.
+    Sources are adjacent, oldest first. A segment without sources is a continuation: it shares the
+    sources of the previous output. It exists because an index cannot store an offset 2^31 or more
+    above the base offset.
     """
 
-    base_offset: int  # the first source's; for a continuation, its first batch's
+    # base offset of the first source; for a continuation, of its first batch
+    base_offset: int
     sources: tuple[Segment, ...]
     log_path: str
     index_path: str
     time_index_path: str
-    # None or empty: the new segment has no aborted transactions
+    # None or empty if the new segment has no aborted transactions
     transaction_index_path: str | None = None
 
     @property
@@ -61,9 +62,9 @@ def in_order(outputs: Iterable[NewSegment]) -> list[tuple[NewSegment, tuple[Segm
 def dress(
     path: str, source: Segment, kind: KafkaFileKind, mtime_ns: int, *, is_copy: bool = False
 ) -> None:
-    """Give a file written aside a time, and owner and mode of the replaced file, durably.
+    """Set a new file's modification time, and its owner and mode as of the replaced file, durably.
 
-    A file that has them already needs no second sync, because they were set before its own.
+    If the file has them already, it is not synced again, because they were set before its own sync.
     """
     folder, name = os.path.split(source.path)
     replaced = os.path.join(folder, name.replace(KafkaFileKind.LOG, kind, 1))
@@ -118,7 +119,7 @@ def check_outputs(log: PartitionLog, outputs: Sequence[NewSegment]) -> int:
     """
     place = {segment.base_offset: n for n, segment in enumerate(log.segments)}
     ordered = in_order(outputs)
-    behind = 0  # the index after the sources so far
+    behind = 0  # number of the segment after the last source
     ends_at = 0
     for n, (output, sources) in enumerate(ordered):
         if not sources:

@@ -25,7 +25,9 @@ _DISOWNED = {
     FolderState.STRAY: "the partition is not assigned to this broker any more",
 }
 
-OTHERS = "for RocketMQ give a store, for Pulsar an archive that lastwrite fetch made"  # in remedies
+OTHERS = (
+    "for RocketMQ give a store, for Pulsar an archive that lastwrite fetch made"  # part of remedies
+)
 
 
 def find_partitions(path: str, topic: Topics = None, partition: int | None = None) -> list[str]:
@@ -38,7 +40,7 @@ def find_partitions(path: str, topic: Topics = None, partition: int | None = Non
     Raises:
         NotALog: the path has no Kafka log, or none of that topic and partition.
         InvalidConfig: a tier has two topics of this name, because the topic was recreated.
-        LogError: it cannot be read.
+        LogError: the path cannot be read.
     """
     in_archive = archived.find(path, topic)
     if in_archive:
@@ -122,7 +124,7 @@ def _partitions_below(root: str) -> dict[TopicPartition, str]:
 def log_roots_below(folder: str) -> list[str]:
     """The log roots one or two levels below a folder, such as a volume's mount point; sorted.
 
-    A mistyped path is usually some levels above a log root: Strimzi's is ``kafka-log0``.
+    Users often name a folder above the log root. Strimzi's log root is called ``kafka-log0``.
     """
     found = []
     for entry in _folders_in(folder):
@@ -166,7 +168,7 @@ def partition_name(folder: str) -> TopicPartition:
     """The partition of a folder.
 
     Raises:
-        NotALog: the folder's name is not a partition's, or Lastwrite must not work on it.
+        NotALog: the folder's name is not a partition's, or it is the cluster's metadata log.
     """
     if archived.is_archived(folder):
         return archived.name_of(folder)
@@ -179,7 +181,7 @@ def name_in_root(path: str) -> TopicPartition:
     """``partition_name`` of a folder of a log root, by its absolute path.
 
     Raises:
-        NotALog: see there.
+        NotALog: as ``partition_name``.
     """
     name = decode_folder_name(os.path.basename(path))
     if name is None:

@@ -1,4 +1,4 @@
-"""Cuts segments into pieces, and estimates the number of records of a log."""
+"""Splits segments into pieces, and estimates the number of records of a log."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _SMALL_BYTES = 8 << 20
 
 
 def cuts_of(log: PartitionLog, segment: int, piece_bytes: int) -> list[int]:
-    """Positions at which a segment is cut, from its offset index.
+    """Positions in bytes at which a segment is split, with its start and end, by its offset index.
 
-    The scan then checks that index. A segment without an index is one piece.
+    The scan verifies that index. A segment without an index is one piece.
     """
     source = log.segments[segment]
     cuts = [0]
@@ -39,7 +39,7 @@ def cuts_of(log: PartitionLog, segment: int, piece_bytes: int) -> list[int]:
 def estimate_records(log: PartitionLog) -> int:
     """An estimate of the log's records, from the first batches of some segments.
 
-    A small log, for which the estimate matters little, is judged by its largest segment alone.
+    For a log below 8 MiB, only the largest segment is sampled.
     """
     filled = [segment for segment in log.segments if segment.size_bytes >= _HEADER_BYTES]
     if filled and log.size_bytes < _SMALL_BYTES:
@@ -55,7 +55,7 @@ def estimate_records(log: PartitionLog) -> int:
                 if first.magic < MAGIC and first.size_bytes <= min(
                     _SAMPLE_BYTES, segment.size_bytes
                 ):
-                    # The number of records is only known from inside.
+                    # A compressed entry of v0 or v1 has no record count outside.
                     entry = np.empty(first.size_bytes, dtype=np.uint8)
                     reader.read_into(entry, 0)
                     first = decode_batch(memoryview(entry), 0, _SAMPLE_BYTES << 4).header

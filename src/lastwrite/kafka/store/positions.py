@@ -1,10 +1,10 @@
-"""Positions of consumer groups in a log root's ``__consumer_offsets``.
+"""Committed offsets of consumer groups, from ``__consumer_offsets`` in a log root.
 
-The root is a broker's, or the state of ``lastwrite serve``. Positions are read again after any
-change of its files.
+The root is a broker's, or the state folder of ``lastwrite serve``. Offsets are cached until a file
+of the topic changes.
 
-A root has the groups whose partition of that topic it contains. Positions that are not replicated
-yet are ignored, because another leader may never have had them.
+A root has only the groups whose partition of that topic it contains. Commits above the high
+watermark are ignored, because another leader may lack them.
 """
 
 from __future__ import annotations
@@ -29,27 +29,26 @@ from lastwrite.model.log import PartitionLog, Segment, TopicPartition
 from lastwrite.reports.groups import UnreadPosition, unread_because
 from lastwrite.storage.objects.address import is_address
 
-# Positions in the form of an archive, by partition and group: position, leader epoch before it or
-# -1, the group's metadata. None means deleted.
+# Committed offsets in the form of an archive, by partition and group: offset, leader epoch before
+# it or -1, the group's metadata. None means deleted.
 Brought: TypeAlias = Mapping[TopicPartition, Mapping[str, tuple[int, int, str] | None]]
 
 
 class GroupPositions(NamedTuple):
-    """As ``OffsetCommits``. ``unread`` lists unreadable records, which hide no other position."""
+    """Like ``OffsetCommits``. ``unread`` lists the unreadable records; see ``unread_of``."""
 
     known: Mapping[GroupPartition, Commit]
     gone: Set[GroupPartition]
     unread: tuple[UnreadPosition, ...] = ()
-    expired: Set[GroupPartition] = (
-        frozenset()
-    )  # places in ``known`` that a broker would remove by now
-    kinds: Mapping[str, GroupKind] = {}  # of groups that have or had members
+    # keys of ``known`` whose offsets a broker would have removed by now
+    expired: Set[GroupPartition] = frozenset()
+    kinds: Mapping[str, GroupKind] = {}  # kinds of the groups that have or had members
 
     def unread_of(self, place: GroupPartition) -> UnreadPosition | None:
-        """An unreadable record that may be the newest position at ``place``, or None.
+        """An unreadable record that may be the newest commit for ``place``, or None.
 
-        A group is in one partition of the topic, so a damaged partition does not concern a group
-        that is in another one.
+        All commits of a group are in one partition of the topic, so a damaged partition does not
+        affect groups in other partitions.
         """
         for each in self.unread:
             is_elsewhere = each.offset is None and place in self.known
@@ -61,29 +60,29 @@ class GroupPositions(NamedTuple):
 
 
 class OffsetRetention(NamedTuple):
-    """Expiry of positions: the time now, and ``offsets.retention.minutes``."""
+    """Expiry of committed offsets: the time now, and ``offsets.retention.minutes``."""
 
     now_ms: int
     retention_ms: int
 
 
 def positions_in(path: str, retention: OffsetRetention | None = None) -> GroupPositions:
-    """All positions in the root, or the archive, at ``path``.
+    """All committed offsets in the root or archive at ``path``.
 
-    A damaged partition of ``__consumer_offsets`` gives no position, because a later one of the same
-    group may be in its unreadable bytes. The other partitions are read.
+    A damaged partition of ``__consumer_offsets`` is skipped, because a group's newest commit may be
+    in its unreadable bytes. The other partitions are read.
 
-    With ``retention``, expired positions and the kinds of groups are determined too.
+    With ``retention``, expired offsets and the kinds of groups are determined too.
 
     Raises:
-        NotALog: it has no ``__consumer_offsets``.
+        NotALog: the path has no ``__consumer_offsets``.
     """
     known: dict[GroupPartition, Commit] = {}
     gone: set[GroupPartition] = set()
     unread: list[UnreadPosition] = []
     expired: set[GroupPartition] = set()
     kinds: dict[str, GroupKind] = {}
-    for folder in find_partitions(path, GROUPS_TOPIC):  # a group is in one of them
+    for folder in find_partitions(path, GROUPS_TOPIC):  # each group is in one of these partitions
         try:
             log = log_dir.read_partition(folder)
             _reject_damaged(log)
@@ -146,9 +145,9 @@ def _unread(commit: UnreadCommit, segments: Sequence[Segment]) -> UnreadPosition
 
 
 def positions_of(roots: Sequence[str]) -> tuple[Brought, tuple[UnreadPosition, ...]]:
-    """The positions in the log roots, and the unreadable ones.
+    """The committed offsets in the log roots, and the unreadable records.
 
-    Groups that another broker coordinates are in neither.
+    Groups that are stored on other brokers are in neither.
     """
     found: dict[TopicPartition, dict[str, tuple[int, int, str] | None]] = {}
     unread: list[UnreadPosition] = []

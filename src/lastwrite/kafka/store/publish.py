@@ -56,8 +56,8 @@ _MOST_NAME_CHARACTERS = 255
 def staging_folder(target_folder: str, source: str | None = None) -> str:
     """The folder beside ``target_folder`` in which the copy is built. Created if necessary.
 
-    ``source`` is the folder of the partition that is copied. A new folder gets its owner and mode,
-    and a new root those of its root, as far as the process may.
+    ``source`` is the folder of the copied partition. As far as the process's permissions allow, a
+    new folder gets its owner and mode, and a new root the owner and mode of its root.
 
     Raises:
         InvalidConfig: the target has a partition already.
@@ -97,7 +97,7 @@ def _reject_existing(target_folder: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PartitionCopy:
-    """A planned copy: ``log`` with its sources replaced by ``outputs``, and the rest copied.
+    """A planned copy of ``log``: ``outputs`` replace their sources, other segments are copied.
 
     The outputs were written in ``staging_folder(target_folder)``. The target root's checkpoint gets
     ``first_dirty_offset``; None means the entry of the source root. High watermark, log start and
@@ -125,7 +125,7 @@ def publish_copies(copies: Sequence[PartitionCopy], root: str) -> list[Outcome]:
 
 
 class _Publishing:
-    """Runs steps over many copies. A copy that fails takes no further step."""
+    """Runs each step for all copies. After an error, a copy takes no further step."""
 
     def __init__(
         self, copies: Sequence[PartitionCopy], root: str, held: contextlib.ExitStack
@@ -134,7 +134,7 @@ class _Publishing:
         self._root = root
         self._held = held
         self.errors: list[Outcome] = [None] * len(copies)
-        self._begun: set[int] = set()  # copies whose targets are locked by this run
+        self._begun: set[int] = set()  # numbers of the copies whose targets this run has locked
 
     def run(self) -> None:
         for place, copy in enumerate(self._copies):
@@ -189,7 +189,7 @@ def _fill_checked(copy: PartitionCopy) -> None:
 def _fill(
     log: PartitionLog, outputs: Sequence[NewSegment], staging: str, retention: Retention | None
 ) -> None:
-    """Write all files under their final names and sync them. The folder has no other files."""
+    """Write and sync all files under their final names, and remove other files of ``staging``."""
     gone = set() if retention is None else {segment.base_offset for segment in retention.segments}
     written = {os.path.basename(path) for output in outputs for path in output.paths}
     for name in sorted(os.listdir(staging)):
@@ -210,7 +210,7 @@ def _fill(
     copied = [name for name in _copied(log, outputs, live, lost) if name not in expired]
     for name in copied:
         files.copy(os.path.join(log.folder, live[name]), os.path.join(staging, name))
-    if not log.is_damaged:  # else the copy must show the damage as the original does
+    if not log.is_damaged:  # else the copy must have the same damage as the original
         _end_what_a_crash_left(log, copied, staging)
     if retention is not None and retention.segments:
         if retention.rolls:
@@ -222,7 +222,7 @@ def _fill(
 
 
 def _end_what_a_crash_left(log: PartitionLog, copied: Sequence[str], staging: str) -> None:
-    """Repair the copy as a broker's start would, because its root does not record the kill."""
+    """Repair the copy as Kafka's recovery would; its root does not record the broker's kill."""
     for n, segment in enumerate(log.segments):
         name = segment_file_name(segment.base_offset, KafkaFileKind.LOG)
         if name not in copied:
@@ -254,7 +254,7 @@ def _copied(
         else:
             is_copied = name in (LEADER_EPOCHS, PARTITION_METADATA)
         if log.open_as is not None and (file.offset or 0) > log.end_offset:
-            continue  # a file from a later time, such as a snapshot
+            continue  # newer than the copied log, such as a snapshot
         if is_copied and file.suffix is Suffix.LIVE:
             chosen.append(name)
     missing = {
@@ -287,7 +287,7 @@ def _write_checkpoints(copies: Sequence[PartitionCopy], root: str) -> None:
 
 
 def _entry(copy: PartitionCopy, file: str) -> Iterator[tuple[TopicPartition, int | None]]:
-    """The entry for the copy, from the source root's. Yields nothing if that cannot be read."""
+    """The copy's checkpoint entry. Yields nothing if the source root's file cannot be read."""
     try:
         offset = read_offsets(os.path.dirname(copy.log.folder), file).get(copy.log.name)
     except (
@@ -303,8 +303,8 @@ def _entry(copy: PartitionCopy, file: str) -> Iterator[tuple[TopicPartition, int
         elif offset is not None:
             offset = copy.log.log_start
     if file == HIGH_WATERMARKS and copy.log.is_damaged:
-        # The high watermark may be the only evidence of missing records. And with that checkpoint
-        # the root would count as a broker's.
+        # The recovery point may be the only evidence of missing records. The copy has no such
+        # checkpoint, so its high watermark covers it.
         known = recovery_point(os.path.dirname(copy.log.folder), copy.log.name)
         offset = max(offset or 0, known) or None
     if file == LOG_STARTS and retention is not None and retention.segments:

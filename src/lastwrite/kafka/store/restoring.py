@@ -4,9 +4,9 @@
     log root         0 ─── 600 ─── 1200 ─── 1366 (active, empty), 1366.snapshot,
                                             leader-epoch-checkpoint, partition.metadata
 
-The partition is built in a folder beside the target and then renamed in one step. The entries of
-the root's checkpoints are written before. The active segment is new, so a broker that starts after
-a crash checks none of the restored segments, and its producers are those of the snapshot.
+The partition is built in a folder beside the target and then renamed in one step. Before that, its
+checkpoint entries are written to the root. The active segment is new and empty. Therefore a broker
+that starts after a crash checks no restored segment, and loads its producers from the snapshot.
 
 Source: Kafka 4.4 ``LogLoader``, ``LogManager.isStrayKraftReplica``; docs/formats/kafka-cleaning.md,
 "Loading a log".
@@ -88,8 +88,8 @@ class Target:
 
     root: str
     name: TopicPartition
-    topic_id: str  # from the cluster
-    leader_epoch: int | None  # the partition's present epoch in the cluster; None: unknown
+    topic_id: str  # the topic's id in the cluster
+    leader_epoch: int | None  # current leader epoch in the cluster; None if it is unknown
 
     @property
     def folder(self) -> str:
@@ -102,7 +102,7 @@ class PartitionRestored:
 
     first_offset: int
     end_offset: int
-    is_written: bool = False  # False: it existed already, or there is nothing to restore
+    is_written: bool = False  # False if the root already had the partition, or if it is empty
     segments: int = 0
     bytes: int = 0
     is_same_topic: bool = True
@@ -117,7 +117,7 @@ def restore(
     limits: Limits,
     advance: Advance,
 ) -> PartitionRestored:
-    """Write the partition of an archive at ``source`` to its target, which the caller holds.
+    """Write the partition of an archive at ``source`` to its target, which the caller has locked.
 
     Args:
         until: the first offset to leave out. None means that all is restored.
@@ -137,7 +137,7 @@ def restore(
         is_same_topic=contents.topic_id == target.topic_id,
     )
     staging = staging_path(target.folder)
-    files.remove_tree(staging)  # of a run that was killed
+    files.remove_tree(staging)  # left by a killed run
     if end == 0 or _is_there(target, log, end):
         return found
     writing = _PartitionWriter(log, contents, target, end, limits)
@@ -179,10 +179,10 @@ def first_offset_since(source: str, time_ms: int, limits: Limits) -> int:
 
 
 def batches_above(log: PartitionLog, most_bytes: int) -> Iterator[tuple[int, int]]:
-    """The base offset and the bytes of each batch larger than ``most_bytes``.
+    """The base offset and the size in bytes of each batch larger than ``most_bytes``.
 
-    Only index intervals larger than that are read. A segment without an index is read from its
-    start.
+    Only index intervals of more than ``most_bytes`` are read. A segment without an index is read
+    from its start.
     """
     for segment in log.segments:
         if segment.size_bytes <= most_bytes:
@@ -274,7 +274,7 @@ def _is_there(target: Target, log: PartitionLog, end: int) -> bool:
 
 
 def open_transactions(log: PartitionLog, end: int) -> dict[int, int]:
-    """First offsets of the transactions that are open at offset ``end``, by producer."""
+    """First offsets, by producer id, of the transactions that are open at offset ``end``."""
     producers = log.producers
     if end < log.end_offset:
         first = log.segments[0].base_offset if log.segments else end
@@ -321,7 +321,7 @@ class _PartitionWriter:
         )
         self._last = LastBatches()
         self._staging = staging_path(target.folder)
-        self._next_offset = 0  # after the records so far
+        self._next_offset = 0  # end offset of the records so far
         self.segments = self.bytes = 0
 
     def write(self, advance: Advance) -> None:
@@ -394,7 +394,7 @@ class _PartitionWriter:
         return np.frombuffer(shell, dtype=np.uint8), row
 
     def _snapshot(self) -> bytes:
-        """The producer snapshot. Empty for another cluster, which assigns the ids again."""
+        """The producer snapshot. Empty for another cluster, which assigns new producer ids."""
         if not self._is_same:
             return encode_snapshot(())
         if self._contents.snapshot is None or self.open_from or self._end < self._log.end_offset:
@@ -414,7 +414,7 @@ class _PartitionWriter:
 
 
 def _exact(segment: Segment, chunk: BatchWindow) -> tuple[ByteArray, BatchTable]:
-    """The stored bytes of a chunk, and its table with origins in them."""
+    """The stored bytes of a chunk, and its table, whose ``origin`` counts from their start."""
     table = chunk.table
     if not (table["flags"] & IS_OLD).any():
         return chunk.buffer, table
@@ -428,7 +428,7 @@ def _exact(segment: Segment, chunk: BatchWindow) -> tuple[ByteArray, BatchTable]
 
 
 def _write_checkpoints(target: Target, log: PartitionLog, end: int) -> None:
-    """Write the root's checkpoint entries before the partition, so that no start recovers it."""
+    """Write the checkpoint entries before the partition, so that a broker does not recover it."""
     first = log.segments[0].base_offset if log.segments else end
     wanted = {
         RECOVERY_POINTS: end,

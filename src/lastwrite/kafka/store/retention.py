@@ -3,11 +3,11 @@
 Take segments 0, 100 and the active 200, of which 0 and 100 have expired::
 
     log-start-offset-checkpoint      set to 200: readers begin there from now on
-    leader-epoch-checkpoint          cut to the epochs from 200 on
+    leader-epoch-checkpoint          reduced to the epochs from 200 on
     0.snapshot, 100.snapshot         .deleted: producers below the log's start are not needed
     0.log, 100.log, their indexes    .deleted, the oldest segment first, then the folder is synced
     (nothing)                        files marked deleted are removed
-    log-start-offset-checkpoint      without this log: its first segment's name has the same offset
+    log-start-offset-checkpoint      entry removed: the first segment's name has the same offset
 
 Kafka deletes in this order too, but writes the checkpoint once a minute. If it is written first,
 it does not matter which renames survive a power cut. A remaining segment is below the log's start,
@@ -53,7 +53,7 @@ from lastwrite.model.log import PartitionLog
 from lastwrite.storage import files, preflight
 from lastwrite.storage.parallel_sync import Outcome, Steps, side_by_side
 
-# The log of a segment is first: any loader removes indexes without a log.
+# The ``.log`` of a segment is first: any loader removes indexes without a ``.log``.
 _ORDER = (KafkaFileKind.SNAPSHOT, *SEGMENT_KINDS)
 
 
@@ -62,10 +62,11 @@ def retain_all(
 ) -> list[Outcome]:
     """Delete the segments of each retention and set the log starts, for all logs of a root.
 
-    The caller holds the partitions. If there is nothing to delete, only the leftover checkpoint
-    entry of a crash is removed. Returns an error per log, or None: CommitConflict if a segment
-    changed since the log was read, and nothing was deleted, or else the file that could not be
-    changed. After an error the log starts at the old or the new offset, and the next run continues.
+    The caller has locked the partitions. If there is nothing to delete, only the checkpoint entry
+    that a crash left is removed. Returns an error or None per log. CommitConflict means that a
+    segment changed since the log was read, and nothing was deleted; another error has the file that
+    could not be changed. After an error the log starts at the old or the new offset, and the next
+    run continues.
     """
     retaining = _Retaining(wave, checkpoint_root)
     retaining.run()
@@ -73,7 +74,7 @@ def retain_all(
 
 
 class _Retaining:
-    """Runs steps over many logs. A log that fails takes no further step."""
+    """Runs each step for all logs. After an error, a log takes no further step."""
 
     def __init__(self, wave: Sequence[tuple[PartitionLog, Retention]], root: str) -> None:
         self._wave = wave

@@ -26,7 +26,7 @@ class RootState:
 
     @cached_property
     def broker(self) -> LogHeld | None:
-        """As ``lock.broker_of``."""
+        """The broker that has the root open; see ``lock.broker_of``."""
         return lock.broker_of(self.root)
 
     @cached_property
@@ -35,14 +35,14 @@ class RootState:
 
     @cached_property
     def noted_ns(self) -> int:
-        """As ``beside_a_broker.noted_ns``."""
+        """Time of the last write of high watermarks; see ``beside_a_broker.noted_ns``."""
         return beside_a_broker.noted_ns(self.root)
 
     def offsets(self, file: str) -> Mapping[TopicPartition, int]:
-        """As ``read_offsets``.
+        """The entries of the checkpoint ``file``; see ``read_offsets``.
 
         Raises:
-            CorruptLog, UnsupportedFormat, LogError: as there.
+            CorruptLog, UnsupportedFormat, LogError: as ``read_offsets``.
         """
         found = self._offsets.get(file)
         if found is None:
@@ -50,7 +50,7 @@ class RootState:
         return found
 
     def recovery_point(self, name: TopicPartition) -> int:
-        """As ``checkpoints.recovery_point``."""
+        """See ``checkpoints.recovery_point``."""
         try:
             return self.offsets(RECOVERY_POINTS).get(name, 0)
         except (CorruptLog, UnsupportedFormat):
@@ -69,7 +69,7 @@ def recent(root: str) -> RootState:
 @lru_cache(maxsize=16)
 def _at(root: str, _moment: int) -> RootState:
     found = RootState(root)
-    # Read before the high watermarks: a caller that finds a later time knows that they were
-    # written again.
+    # Read before the high watermarks. If a caller finds a later time afterwards, they were written
+    # again.
     _ = found.noted_ns
     return found

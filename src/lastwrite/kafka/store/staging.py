@@ -1,8 +1,8 @@
-"""A new Kafka segment, written aside: records as they arrive, with their indexes.
+"""Writes a new Kafka segment and its indexes under temporary names.
 
 File names end in ``.cleaned``, so that Kafka's loader removes them if they are never finished. They
-contain an attempt, so that two attempts at one task never write to the same file. ``commit`` does
-all renaming.
+contain an attempt id, so that two attempts at one task never write to the same file. ``commit``
+renames them.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from lastwrite.storage.staging import changing, remove_staged
 class StagedSegment:
     """Appends batches to ``<folder>/<base offset>.log.<attempt>.cleaned`` and indexes them.
 
-    With ``folder`` None nothing is written, only counted. With ``index_interval_bytes`` None this
-    is a part of a segment that is later appended to the first part. ``source`` is the replaced
-    ``.log``: new files get its owner and mode, in another folder as far as the process may.
-    ``is_first`` means that further parts follow, so this part has no indexes yet.
+    ``folder`` None means that bytes are counted but not written. ``is_first`` means the first of
+    several parts of a segment, which gets no indexes yet. ``index_interval_bytes`` None means a
+    later part, which is appended to the first one. ``source`` is the replaced ``.log``: new files
+    get its owner and mode, in another folder as far as the process's permissions allow.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class StagedSegment:
                 self._file = NewFile(self._path("log"), like, is_read_soon=self._indexer is None)
 
     def _like(self, kind: str) -> Ownership | None:
-        """Owner and mode for a new file of this kind. None, without a source, is the default."""
+        """Owner and mode for a new file of this kind. None means the default: no source is set."""
         if self._source is None or self._stem is None:
             return None
         folder, name = os.path.split(self._source)
@@ -100,7 +100,7 @@ class StagedSegment:
 
     @classmethod
     def continued(cls, first: SegmentOutput, folder: str, source: str) -> StagedSegment:
-        """A segment whose first part is finished as ``first``, to append the other parts to."""
+        """Reopen the finished first part ``first``, so that the other parts can be appended."""
         staged = cls(first.base_offset, None, None, source)
         staged._indexer = first.indexer
         assert staged._indexer is not None
@@ -117,9 +117,9 @@ class StagedSegment:
     ) -> None:
         """Write the indexes, set the times of all files, and record their paths in ``result``.
 
-        ``sync_aside`` makes them durable. ``aborted`` are the entries of the new transaction index,
-        by last offset; without entries there is no index. A part has no index: the first part
-        passes its indexer on.
+        ``fsync_outputs`` makes them durable. ``aborted`` are the entries of the new transaction
+        index, by last offset; without entries there is no index. A part of a segment gets no
+        indexes; the first part records its indexer in ``result``.
         """
         result.bytes_written = self._size
         result.largest_timestamp_ms = self._largest_timestamp_ms

@@ -1,6 +1,6 @@
 """A partition's segments in a tier, completed by information from brokers' log roots.
 
-The root with the partition provides its local segments, the log's start and its leaders. Any root
+The root with the partition provides its local segments, log start and leader epochs. Any root
 provides the tier's metadata: which copies are finished, and which are being deleted.
 """
 
@@ -26,7 +26,9 @@ from lastwrite.model.log import PartitionLog, Segment
 from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.reading import reader_of
 
-States = Mapping[tuple[str, int], Mapping[str, SegmentState]]  # by topic id and partition, segment
+States = Mapping[
+    tuple[str, int], Mapping[str, SegmentState]
+]  # by (topic id, partition), then by segment id
 
 
 def local_folder(folder: str, roots: Sequence[str]) -> str | None:
@@ -102,7 +104,9 @@ def _states(seen: tuple[tuple[str, int, int], ...]) -> States:
             state = decode_segment_state(value)
             if state is not None:
                 states = found.setdefault((state.topic_id, state.partition), {})
-                before = states.get(state.segment_id, state)  # only the first has the end offset
+                before = states.get(
+                    state.segment_id, state
+                )  # only a segment's first record has the end offset
                 end = max(state.end_offset, before.end_offset)
                 states[state.segment_id] = state._replace(end_offset=end)
     return found

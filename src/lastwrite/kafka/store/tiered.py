@@ -4,13 +4,13 @@
          00000000000000000600-CwoYPswdTs2OEaqyLhWSDA.log             the segment, byte for byte
                                                     .index, .timeindex, .txnindex likewise
                                                     .snapshot                producers at its end
-                                                    .leader_epoch_checkpoint leaders up to its end
+                                                    .leader_epoch_checkpoint epochs up to its end
 
 This is the layout of Kafka's ``LocalTieredStorage``. Aiven's plugin has ``orders-lC3C…ZnXA/0/``,
 and per segment ``….log`` in chunks, ``….indexes`` and ``….rsm-manifest`` (``storage.chunked``).
 
-The leaders of the segments decide which ones count, and up to which offset (``rules.lineage``).
-``LocalPart`` has the more exact information of a broker's log root.
+The leader epochs of the segments decide which segments belong to the log, and up to which offset
+(``rules.lineage``). ``LocalPart`` has more exact information from a broker's log root.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ from lastwrite.storage.objects.address import is_address, join, store_at
 from lastwrite.storage.objects.store import ObjectInfo
 from lastwrite.storage.reading import cipher_of, read_small, reader_of
 
-_MANAGERS = "kafka-tiered-storage"  # the folder that LocalTieredStorage creates in its own
+_MANAGERS = (
+    "kafka-tiered-storage"  # the folder that LocalTieredStorage creates in its storage folder
+)
 _MOST_KNOWN = 16
-_LAST = {
-    KafkaFileKind.LEADER_EPOCHS,
-    KafkaFileKind.CHUNK_MANIFEST,
-}  # the last-written file of a segment
+# the file of a segment that is written last: LocalTieredStorage, Aiven's plugin
+_LAST = {KafkaFileKind.LEADER_EPOCHS, KafkaFileKind.CHUNK_MANIFEST}
 _AT_ONCE = 16  # a request mostly waits for the store
 _REMEDY = (
     "restore the segments from the bucket's versions or a copy of the tier; "
@@ -124,7 +124,7 @@ def topic_id_of(folder: str) -> str:
 
 
 def find(path: str) -> list[tuple[TopicPartition, str]]:
-    """The partitions of the tier at ``path``, or in a folder of it, or the one at ``path``.
+    """The partitions below ``path``, which is a tier, a folder in it, or one partition's folder.
 
     Raises:
         RemoteFailed: the store does not answer.
@@ -162,33 +162,33 @@ def _folders(path: str) -> Sequence[str]:
 
 
 def is_root(root: str) -> bool:
-    """Whether the partitions in a folder are a tier's, which has no locks."""
+    """Whether the folder contains a tier's partitions, which have no locks."""
     return any(True for _ in _below(root))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalPart:
-    """A broker's log root's information about a tier's partition."""
+    """Information from a broker's log root about a partition in a tier."""
 
     log: PartitionLog
-    log_start: int  # of the whole log; ``log`` itself starts at its first local segment
+    log_start: int  # start of the whole log; ``log`` starts at its first local segment
     epochs: Epochs
-    snapshots: tuple[tuple[int, str], ...]  # of the producers: offset and path, by offset
+    snapshots: tuple[tuple[int, str], ...]  # offset and path of each producer snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierSegment:
-    """A whole segment in a tier."""
+    """A segment that was copied to a tier completely."""
 
     segment: Segment
     copied: TieredSegment
     index: OffsetIndex
     aborted: tuple[AbortedTransaction, ...]
-    snapshot: str | None  # of the producers at its end
+    snapshot: str | None  # path of the producer snapshot at the segment's end
     files: Mapping[KafkaFileKind, ObjectInfo]
 
     def in_chunks(self) -> tuple[DataObject, ...]:
-        """The objects of a segment stored in chunks; empty for one that is not."""
+        """The objects of a segment that is stored in chunks; empty for other segments."""
         stem = self.segment.path.removesuffix(KafkaFileKind.CHUNK_MANIFEST)
         if stem == self.segment.path:
             return ()
@@ -203,22 +203,22 @@ class TierSegment:
         )
 
     def size(self, kind: KafkaFileKind) -> int:
-        """Size of one of its files in bytes; 0 if it has no such file."""
+        """Size in bytes of the segment's file of this kind; 0 if there is no such file."""
         return self.files[kind].size_bytes if kind in self.files else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """The segments of a tier's partition that count, as a log."""
+    """A partition in a tier: the segments that belong to its log, and that log."""
 
     log: PartitionLog
     lineage: Epochs
     topic_id: str
-    segments: tuple[TierSegment, ...]  # row for row as in ``log``, without local segments
-    snapshots: tuple[tuple[int, str], ...]  # offset and path
+    segments: tuple[TierSegment, ...]  # the segments of ``log``, without local segments
+    snapshots: tuple[tuple[int, str], ...]  # offset and path of each producer snapshot
 
     def named(self, segment: Segment) -> TierSegment | None:
-        """The tier segment of a segment that an archive may reference. None if it is not whole."""
+        """The tier's copy of ``segment``, if an archive may reference it. None if truncated."""
         for each in self.segments:
             if each.segment == segment:
                 return None if segment.unused_bytes else each
@@ -233,25 +233,25 @@ class Tier:
         return None
 
 
-_known: dict[str, Tier] = {}  # the last tier read, by folder
+_known: dict[str, Tier] = {}  # the last results of ``read_tier``, by folder
 
 
 def known_tier(folder: str) -> Tier:
-    """The last result of ``read_tier`` for a folder, for further questions about the same log."""
+    """The last result of ``read_tier`` for a folder. Without one, the tier is read."""
     return _known.get(folder) or read_tier(folder)
 
 
 def read_tier(
     folder: str, beside: LocalPart | None = None, states: Mapping[str, SegmentState] | None = None
 ) -> Tier:
-    """List the segments of a partition and find those that count.
+    """List the segments of a partition, and select the segments that belong to its log.
 
     Args:
         states: states of copies by segment id, as far as they are known.
 
     Raises:
-        NotALog: there is no whole segment.
-        CorruptLog, UnsupportedFormat: a side file that decides which segments count is damaged.
+        NotALog: there is no complete segment.
+        CorruptLog, UnsupportedFormat: a file that is needed for the selection is damaged.
         RemoteFailed, LogError: the store does not answer; a file cannot be read.
     """
     states = states or {}
@@ -272,7 +272,7 @@ def read_tier(
         end = beside.log.segments[0].base_offset if beside.log.segments else beside.log.end_offset
         end = max(end, log_start)
     chained = chain(copies, lineage, log_start, end)
-    # Retention removes the first segments without updating leaders or checkpoints.
+    # Retention removes the first segments without updating leader epochs or checkpoints.
     begin = chained.gaps[0][1] if chained.gaps and chained.gaps[0][0] == log_start else log_start
     if beside is None or begin <= max((states[id].end_offset for id in removed), default=0):
         log_start = begin
@@ -292,8 +292,9 @@ def _told_apart(
 ) -> Chain:
     """The chain of the finished copies, or of more copies if that chain is not complete.
 
-    If the finished copies leave gaps, or copies of unknown state reach further, these count too. If
-    gaps remain, all whole copies count, because the known states may be older than the tier.
+    If the finished copies leave gaps, or copies of unknown state extend the log, the latter are
+    added. If gaps remain, all complete copies are used, because the known states may be older than
+    the tier.
     """
     finished = [n for n, state in enumerate(told) if state == FINISHED]
     ended = [n for n, state in enumerate(told) if state in (FINISHED, None)]
@@ -354,7 +355,7 @@ def _tier(
 def _log_of(
     folder: str, parts: Sequence[TierSegment], snapshots: Mapping[int, str], log_start: int
 ) -> PartitionLog:
-    """The log of these segments. A broker copies only replicated and decided records."""
+    """The log of these segments. A broker copies only records below the last stable offset."""
     segments = tuple(part.segment for part in parts)
     end_offset = parts[-1].copied.end_offset if parts else log_start
 
@@ -381,7 +382,7 @@ def _log_of(
 
 
 def _continued(log: PartitionLog, local: PartitionLog) -> PartitionLog:
-    """The same log, continued by a broker's local segments."""
+    """``log``, continued by a broker's local segments."""
     return replace(
         local,
         folder=log.folder,
@@ -396,9 +397,9 @@ def _continued(log: PartitionLog, local: PartitionLog) -> PartitionLog:
 
 
 def _files_of(folder: str) -> dict[str, dict[KafkaFileKind, ObjectInfo]]:
-    """The files of each whole segment, by segment id.
+    """The files of each complete segment, by segment id.
 
-    An interrupted copy lacks the file that is written last: the leaders, or the manifest of chunks.
+    An interrupted copy lacks the file that is written last: leader epochs or chunk manifest.
     """
     store, prefix = store_at(folder)
     found: dict[str, dict[KafkaFileKind, ObjectInfo]] = {}
@@ -489,7 +490,7 @@ def _whole(
     snapshot: str | None,
     files: Mapping[KafkaFileKind, ObjectInfo],
 ) -> TierSegment:
-    """The segment, with its end found from its batches."""
+    """The segment with its end offset, which is read from its last batches."""
     with reader_of(segment) as reader:
         tail = walk_tail(segment.path, segment.size_bytes, index, NO_END, reader)
         first = None
@@ -518,7 +519,7 @@ def _size(files: Mapping[KafkaFileKind, ObjectInfo], kind: KafkaFileKind) -> int
 
 
 def _cut(part: TierSegment, end: int) -> tuple[TierSegment, Problem | None]:
-    """The part of a segment below an offset, without its indexes and its snapshot."""
+    """The part of a segment below offset ``end``, whose indexes are not used."""
     segment = part.segment
     with reader_of(segment) as reader:
         tail = walk_tail(segment.path, segment.size_bytes, part.index, end, reader)

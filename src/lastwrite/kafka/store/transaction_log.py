@@ -1,6 +1,6 @@
 """The state of transactional ids that a log root has in ``__transaction_state``.
 
-A root has the ids whose partition of that topic it contains. Records that are not replicated yet
+A root has only the ids whose partition of that topic it contains. Records above the high watermark
 are left out.
 
 Source: Kafka 4.4 ``TransactionStateManager``, ``TransactionLogKey.json``.
@@ -25,7 +25,7 @@ TransactionStates: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
 def transactions_in(root: str) -> dict[str, Mapping[str, Any]]:
-    """The state of each transactional id in the log root; empty without the topic.
+    """The state of each transactional id in the log root; empty if it has no such topic.
 
     Raises:
         CorruptLog: a record cannot be read.

@@ -1,4 +1,4 @@
-"""The files of a log root that a round or a restore does not change, or that a copy lacks.
+"""The files of a log root that compaction or restore does not change, or that a copy lacks.
 
 Source: Kafka 4.4 ``LogManager``, ``CleanShutdownFileHandler``, ``RemoteIndexCache``,
 ``BootstrapDirectory``.
@@ -56,10 +56,10 @@ WRITTEN_BY_RESTORES: Final = (CLEANER_OFFSETS, LOG_STARTS, HIGH_WATERMARKS, RECO
 
 
 def untouched_by_round(folders: Sequence[str], *, is_copy: bool) -> list[UntouchedFile]:
-    """Files beside the logs in ``folders``, and unknown files in these folders.
+    """Other files in the log roots of ``folders``, and unknown files in ``folders``.
 
     Args:
-        is_copy: list the files that a copy lacks, instead of the files that a round leaves.
+        is_copy: list the files that a copy lacks, not the files that compaction leaves unchanged.
 
     Raises:
         LogError: a folder cannot be listed.

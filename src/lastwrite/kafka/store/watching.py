@@ -1,4 +1,4 @@
-"""For the daemon: quick checks of a log root for changes, and its quarantine notes.
+"""Quick checks of a log root for changes, and its quarantine notes; for the daemon.
 
 The daemon checks thousands of partitions every few seconds. So a check costs two system calls per
 partition. The folder's time shows whether files were added or removed, and the active segment's
@@ -31,7 +31,7 @@ from lastwrite.storage.reading import RESTS_NS, SETTLED_NS
 def scan_root(root: str) -> list[PartitionSnapshot]:
     """Every live partition folder in ``root``, including empty ones, by name.
 
-    The states include the checkpoints.
+    Each state includes the partition's checkpoint entries.
     Raises:
         LogError: the root cannot be listed.
     """
@@ -68,7 +68,7 @@ def scan_root(root: str) -> list[PartitionSnapshot]:
 def is_as_read(segment: Segment) -> bool:
     """Whether the segment's file still has the size and time with which it was read.
 
-    An archive's segments never change, so they always have.
+    An archive's segments never change, so it is always True for them.
     """
     if segment.etag:
         return True
