@@ -1,1 +1,1 @@
-"""Records as rows: the schema that all systems share, and columns of Arrow."""
+"""Records as rows, in one schema for all systems, and as Arrow columns."""

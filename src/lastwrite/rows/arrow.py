@@ -1,7 +1,8 @@
 """Records as Arrow batches, in the schema of Spark's Kafka source.
 
 ``key, value, topic, partition, offset, timestamp, timestampType``, and ``headers`` on request.
-Names, types and order are a contract, so a job moves here by changing ``format`` only.
+Names, types and order of the columns are a contract: a Spark job moves from ``kafka`` to
+``lastwrite`` by changing only its ``format``.
 
 Source: Spark 4.1 ``KafkaRecordToRowConverter``.
 """
@@ -20,7 +21,7 @@ from lastwrite.errors import InvalidConfig
 from lastwrite.model.columns import Int64Array, RecordColumns, Slices
 from lastwrite.model.log import TopicPartition
 
-ROWS_AT_ONCE = 8192  # of a batch: smaller and larger batches reached the JVM more slowly
+ROWS_AT_ONCE = 8192  # rows of a batch; smaller and larger batches reached the JVM more slowly
 BYTES_AT_ONCE = 1 << 20
 HEADERS = "headers"
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # years 1 to 9999, UTC
@@ -51,11 +52,10 @@ USUAL_COLUMNS = COLUMNS[:-1]
 
 
 def chosen_columns(columns: Sequence[str] | None, headers: bool = False) -> tuple[str, ...]:
-    """The requested columns, in the order requested. None means all, without ``headers`` unless it
-    is true.
+    """Check the requested columns. None means all, with ``headers`` only if ``headers`` is true.
 
     Raises:
-        InvalidConfig: there is no such column, or one is named twice.
+        InvalidConfig: a column does not exist, or is named twice.
     """
     if columns is None:
         return COLUMNS if headers else USUAL_COLUMNS
@@ -80,7 +80,7 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 def batches_of(
     records: RecordColumns, name: TopicPartition, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The records as batches of ``columns`` of some thousand rows, which own their memory."""
+    """The records as batches of some thousand rows with ``columns``. Batches own their memory."""
     whole = batch_of(records, name, columns)
     parts = max(1, round(max(len(whole) / ROWS_AT_ONCE, whole.nbytes / BYTES_AT_ONCE)))
     rows = max(1, -(-len(whole) // parts))
@@ -97,7 +97,7 @@ def batch_of(
 
 
 def bytes_column(data: np.ndarray, found: Slices) -> pa.Array:
-    """Slices as one column of bytes; a length of -1 is null."""
+    """A column of bytes from slices of ``data``. A length of -1 means null."""
     starts, lengths = found
     joined, ends = gathered(data, starts, lengths)
     is_null = lengths < 0
@@ -107,7 +107,7 @@ def bytes_column(data: np.ndarray, found: Slices) -> pa.Array:
 
 
 def headers_column(records: RecordColumns) -> pa.Array:
-    """The headers of records; null if a record has none, as in the Kafka source."""
+    """The column of headers. Records without headers have null, as in Spark's Kafka source."""
     assert records.header_names is not None and records.header_values is not None
     names = text_column(records.data, records.header_names)
     values = bytes_column(records.data, records.header_values)
@@ -122,8 +122,8 @@ def headers_column(records: RecordColumns) -> pa.Array:
 def text_column(
     data: np.ndarray, found: Slices, decode: Callable[[bytes], str] | None = None
 ) -> pa.Array:
-    """Slices as one column of text. ``decode`` converts broken UTF-8. Without it, bad bytes are
-    replaced.
+    """A column of text from slices of ``data``. ``decode`` converts slices that are not UTF-8. If
+    ``decode`` is None, bad bytes are replaced.
     """
     column = bytes_column(data, found)
     try:
@@ -139,15 +139,15 @@ def _replaced(text: bytes) -> str:
 
 
 def odd_times(times_ms: Int64Array) -> npt.NDArray[np.bool_] | None:
-    """Whether a time is before the year 1 or after 9999. Returns None if there is no such time."""
+    """Whether each time is before year 1 or after year 9999. Returns None if no time is."""
     if not len(times_ms) or FIRST_MS <= times_ms.min() <= times_ms.max() <= LAST_MS:
         return None
     return (times_ms < FIRST_MS) | (times_ms > LAST_MS)
 
 
 def _timestamps(records: RecordColumns) -> pa.Array:
-    """Times in microseconds; null outside of the years 1 to 9999, the limits of SQL's and Python's
-    timestamps.
+    """The column of times in microseconds. Times outside the years 1 to 9999 are null, because
+    timestamps of SQL and Python cannot represent them.
     """
     odd = odd_times(records.times_ms)
     if odd is None:

@@ -1,4 +1,4 @@
-"""A column of keys or values, decoded by one format."""
+"""Decode a column of keys or values."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from lastwrite.rows.schemas import AVRO, PROTOBUF, Schema, SchemaSource
 
 
 class ColumnRequest(NamedTuple):
-    """The format of a column and the schema to read it by.
+    """The format of a column, and the schema to read the column by.
 
     Attributes:
         which: ``key`` or ``value``.
         format: one of ``decoding.options.FORMATS`` except ``raw``.
-        schema: to read by. None for ``utf8``.
-        source: for ``confluent``: the source of the schemas that values name.
-        message: for Protobuf: its name. ``""`` means the only one.
+        schema: the schema to read values by. None for ``utf8``.
+        source: for ``confluent``: the source of the schemas with which values were written.
+        message: for Protobuf: the message's name. ``""`` means the only message.
         paths: the fields to decode. Empty means all of them.
     """
 
@@ -53,7 +53,8 @@ class ColumnDecoder:
     """Decodes one column. Safe to pickle: programs are compiled in the process that uses them.
 
     Attributes:
-        aliases, unions: of the schema to read by; see ``avro_schema.aliases_of``, ``unions_of``.
+        aliases, unions: aliases and unions of the schema to read by; see ``aliases_of`` and
+            ``unions_of`` in ``decoding.avro_schema``.
 
     Raises:
         InvalidConfig: the schema has a type that no column can represent, or lacks a field.
@@ -88,7 +89,7 @@ class ColumnDecoder:
 
     @property
     def header(self) -> str | None:
-        """The header that may name a record's schema, or None."""
+        """The name of the header that may contain a record's schema id, or None."""
         return HEADERS[self._wanted.which] if self._wanted.format == "confluent" else None
 
     @property
@@ -102,11 +103,11 @@ class ColumnDecoder:
     def decode(self, values: pa.Array, headers: pa.Array | None = None) -> DecodedColumn:
         """The decoded values, and the bad ones with reasons.
 
-        ``headers`` of the same records are needed if ``header`` is not None. A value is bad if its
-        schema is unknown or incompatible with the schema to read by.
+        ``headers``, the records' column of headers, is needed if ``header`` is not None. A value is
+        bad if its schema is unknown or incompatible with the schema to read by.
 
         Raises:
-            RemoteFailed: the registry does not answer, or refuses.
+            RemoteFailed: the registry does not answer, or refuses the request.
         """
         if self._wanted.format == "utf8":
             return _texts(values)
@@ -128,7 +129,7 @@ class ColumnDecoder:
         return self._message
 
     def _program(self, frame: Frame | None) -> Program | str:
-        """The program for values with this frame, or for all values; or why they are bad."""
+        """The program for values with this frame (None: without frames), or why they are bad."""
         found = self._programs.get(frame)
         if found is None:
             try:
@@ -136,7 +137,7 @@ class ColumnDecoder:
             except InvalidConfig as error:
                 if frame is None:
                     raise
-                # Not cached: the schema may be registered later.
+                # The error is not cached, because the schema may be registered later.
                 return error.problem + (f" in {error.path}" if error.path else "")
             self._programs[frame] = found
         return found
@@ -156,7 +157,8 @@ class ColumnDecoder:
             return AvroProgram(_parsed(writer), _parsed(schema), self.shape)
         if writer.kind != PROTOBUF:
             return JsonProgram(self.shape)
-        from lastwrite.decoding.protobuf import ProtobufProgram  # loads kernels, so only if needed
+        # imported here because it loads kernels
+        from lastwrite.decoding.protobuf import ProtobufProgram
 
         message = self._read_by()
         if frame is not None:
@@ -168,7 +170,7 @@ class ColumnDecoder:
         return ProtobufProgram(message, self.shape)
 
     def _framed(self, values: pa.Array, headers: pa.Array | None) -> DecodedColumn:
-        """Decode values that name their schema, one schema at a time."""
+        """Decode values in Confluent's format, one writer's schema at a time."""
         _, ends, buffer = values.cast(pa.binary()).buffers()
         cuts = np.frombuffer(ends, np.int32)[values.offset :][: len(values) + 1].astype(np.int64)
         data = np.empty(0, np.uint8) if buffer is None else np.frombuffer(buffer, np.uint8)
@@ -219,7 +221,7 @@ class ColumnDecoder:
 
 
 def _first_named(headers: pa.Array, name: str) -> tuple[Any, pa.Array]:
-    """The rows with a header of this name, and the header's bytes. The first of several counts."""
+    """The rows with a header of this name, and the value of the first such header of each row."""
     flat = headers.flatten()
     places = np.flatnonzero(np.asarray(pc.equal(flat.field("key"), name).fill_null(False)))
     if not len(places):

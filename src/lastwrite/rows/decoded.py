@@ -1,7 +1,7 @@
-"""Batches of records with keys and values decoded, and the handling of bad ones.
+"""Decode the keys and values of record batches, and handle bad ones.
 
-Records are elected before they are decoded. So a bad record was its key's last write, and no older
-record takes its place.
+Last writes are elected before they are decoded. A bad record that is left out is therefore not
+replaced by an older record of its key.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ REMEDY = (
     "on_bad=null gives null and the reason, on_bad=aside puts such records into a folder; raw "
     "gives the bytes"
 )
-REMEDY_OF_VALUES = "on_bad=null gives null; raw gives the bytes"  # if nothing can go aside
+REMEDY_OF_VALUES = "on_bad=null gives null; raw gives the bytes"  # where ``aside`` is no option
 
 
 class DecodedRows:
-    """The decoding of records to columns. Safe to pickle.
+    """Decodes records to columns. Safe to pickle.
 
     Attributes:
-        raw_columns: the columns of records that it needs.
+        raw_columns: the columns of records that decoding needs.
 
     Args:
-        columns: as for ``chosen_columns``, and ``value.name`` for one field of the value. None
+        columns: as for ``chosen_columns``; ``value.name`` requests one field of the value. None
             means all.
-        topic: of the values. ``confluent`` needs it if there is no schema to read by.
+        topic: the topic of the records. ``confluent`` needs it if no schema to read by is given.
 
     Raises:
-        InvalidConfig: there is no such column, or a schema cannot be used.
+        InvalidConfig: a column does not exist, or a schema cannot be used.
         RemoteFailed: the registry does not answer.
     """
 
@@ -77,7 +77,7 @@ class DecodedRows:
             for name, fields in paths.items()
         )
         if is_repeated or has_no_fields:
-            chosen_columns(columns)  # refuses them
+            chosen_columns(columns)  # raises InvalidConfig
         self._decoders: dict[str, ColumnDecoder] = {}
         for which in ("key", "value"):
             format = getattr(config, f"{which}_format")
@@ -128,9 +128,9 @@ class DecodedRows:
     ) -> Iterator[pa.RecordBatch]:
         """Decode batches that have ``raw_columns``.
 
-        ``as_changes`` adds the column ``deleted``. If a record with a bad value goes aside, its
-        key is reported as deleted. A delete with a bad key is left out unless ``on_bad`` is
-        ``null``, because no write with this key was delivered.
+        ``as_changes`` adds the column ``deleted``. If a record with a bad value is put aside, its
+        key is returned as deleted. A delete with a bad key is left out unless ``on_bad`` is
+        ``null``, because no write of this key was returned before.
 
         Raises:
             BadValue: a key or value is bad, and ``on_bad`` is ``fail``.
@@ -179,16 +179,16 @@ class DecodedRows:
 
     @property
     def has_headers(self) -> bool:
-        """Whether a record's headers may name its schema."""
+        """Whether a record's headers may contain its schema id."""
         return any(each.header for each in self._decoders.values())
 
     def value(self, key: bytes | None, value: bytes, topic: str, record: RecordColumns) -> Any:
-        """One value, in Python's types. None means it is bad, and ``on_bad`` is ``null``.
+        """One decoded value, in Python's types. A bad value is None if ``on_bad`` is ``null``.
 
-        ``record`` is its record, with headers if ``has_headers``.
+        ``record`` is the value's record, with headers if ``has_headers``.
 
         Raises:
-            BadValue: it is bad, and ``on_bad`` is not ``null``.
+            BadValue: the value is bad, and ``on_bad`` is not ``null``.
         """
         decoder = self._decoders.get("value")
         if decoder is None:
@@ -209,12 +209,12 @@ def _with_deleted(batch: pa.RecordBatch, is_deleted: pa.Array | None = None) -> 
 
 def put_aside(batch: pa.RecordBatch, bad: Mapping[int, str], folder: str) -> None:
     """Write the bad records of a batch unchanged to a file in ``folder``. The file's name contains
-    their place and a hash, so a repeated run overwrites it with the same content.
+    their partition, offsets and a hash, so a repeated run overwrites the file with equal content.
     """
     import pyarrow.parquet as pq
 
     rows = batch.take(pa.array(sorted(bad), pa.int64()))
-    if rows.column("offset").null_count:  # unseen deletes have no record
+    if rows.column("offset").null_count:  # missed deletes, of which only the key is known
         return
     columns = [name for name in _ASIDE if name in rows.schema.names]
     rows = rows.select(columns).append_column("error", pa.array([bad[n] for n in sorted(bad)]))
@@ -226,12 +226,13 @@ def put_aside(batch: pa.RecordBatch, bad: Mapping[int, str], folder: str) -> Non
     if not Path(folder).is_dir():
         files.make_folder(folder)
     mark = hashlib.blake2b(content, digest_size=4).hexdigest()
-    name = f"{quote(topic, safe='')}-{partition}-{offset}-{last}-{mark}.parquet"  # Pulsar's have /
+    # ``quote``, because names of Pulsar topics contain slashes
+    name = f"{quote(topic, safe='')}-{partition}-{offset}-{last}-{mark}.parquet"
     files.replace(str(Path(folder, name)), content)
 
 
 def _split(columns: Sequence[str] | None) -> tuple[list[str] | None, dict[str, list[str]]]:
-    """The names of columns, each once, and the requested fields of each. Empty means all."""
+    """The names of columns, each once, and column to its requested fields. Empty means all."""
     if columns is None:
         return None, {}
     paths: dict[str, list[str]] = {}

@@ -1,5 +1,5 @@
-"""Protobuf files that a ``.proto`` may import but that no registry contains: Confluent's own
-messages, and Google's common types. The compiler itself includes ``google/protobuf``.
+"""Protobuf files that a ``.proto`` may import but that no registry contains: Confluent's messages,
+and Google's common types. The compiler includes the files of ``google/protobuf``.
 
 Each file is reduced to what decoding needs: names, numbers and types.
 
@@ -106,7 +106,7 @@ _MESSAGES = {
         }
     """,
 }
-# The text of each file by its name.
+# File name to text.
 KNOWN_PROTOS: Final = {
     f"{name}.proto": f'syntax = "proto3"; package {package};{body}'
     for name, body in _MESSAGES.items()

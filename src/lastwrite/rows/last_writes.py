@@ -1,12 +1,12 @@
-"""The last writes of one topic: an index of places over its partitions' logs.
+"""The last writes of one topic: an index of record positions in the logs of its partitions.
 
-Keys can be looked up, all last writes iterated, and the index updated as the logs change.
+Keys can be looked up, all last writes can be iterated, and the index can follow the logs.
 
-A log changes in three ways. It *grows*: the new part is scanned. A round *replaces* segments:
-places in the old ones are dropped, and the new ones are scanned below the old end. A key that is
-gone then was deleted, and a round removed the delete before it was read here. Or it *moves* (its
-start passes the part not yet read, or it is another log of the same name). That is an error, since
-changes may be missing.
+A log changes in three ways. If it *grows*, the new records are scanned. If compaction *replaces*
+segments, their entries leave the index, and the new segments are scanned up to the old end. A key
+that is gone then was deleted, and compaction removed the delete before it was read here. If the log
+*moves*, changes may be missing, which is an error: its start is now above the records read so far,
+or another log has its name.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from lastwrite.storage.file_state import FileState, checksum_of_ends, state_of
 from lastwrite.storage.machine import core_count
 from lastwrite.storage.objects.address import is_address
 
-_CHUNK_SHARE = 16  # the part of memory for the threads' chunks, decompressed
+_CHUNK_SHARE = 16  # a sixteenth of memory is for the threads' decompressed chunks
 _USUAL = ("key", "value")
 _ANEW = "rebuild the table"
 _Name: TypeAlias = tuple[int, str, int, str]  # partition, path, position, etag
@@ -47,29 +47,29 @@ _States: TypeAlias = list[tuple[PartitionLog, list[FileState | None]]]
 
 
 class MissedDelete(NamedTuple):
-    """A key that was deleted, and whose delete was removed before it was read."""
+    """A deleted key whose delete compaction removed before it was read."""
 
     partition: int
     key: bytes
 
 
 class _ListedSegment(NamedTuple):
-    """A segment of a partition, as it was when it was listed last.
+    """A segment of a partition, as last listed.
 
-    Only the last segment of a log has a checksum: the others do not grow.
+    Only the last segment of a log has a checksum, because only the last one grows.
     """
 
     log: PartitionLog
     segment: Segment
     reader: SegmentRecordReader
-    state: FileState | None  # None for an object, or a missing file
+    state: FileState | None  # None if the segment is an object, or its file is missing
     checksum: int | None
 
     def is_same(self, later: Segment, state: FileState | None) -> bool:
-        """Whether a segment listed later under the same name begins with the same records.
+        """Whether ``later``, a segment with the same name, begins with the records of this one.
 
-        An unchanged file has an unchanged change time. A file that grew must be the same file, with
-        the same first and last batch as before: another file can have its inode.
+        True if size, inode and change time are the same. A file that grew must also have the same
+        first and last batch as before, because another file may have got its inode.
         """
         was = self.segment
         if state == self.state and was.size_bytes == later.size_bytes:
@@ -86,13 +86,14 @@ class _ListedSegment(NamedTuple):
 class LastWrites:
     """The index of last writes of one topic.
 
-    ``ends``: partition to the first offset that was not read. ``scanned_bytes`` and
-    ``scanned_records``: of the log, at the last scan.
+    Attributes:
+        ends: partition to the first offset that was not read.
+        scanned_bytes, scanned_records: log bytes and records that the last scan read.
 
     Args:
-        since: partition to the first offset to read. None means all of it.
-        progress: receives the progress of scans; an exception that it raises ends a scan.
-        has_index: whether keys are looked up and later changes are read. Without an index, the
+        since: partition to the first offset to read. None means the entire logs.
+        progress: receives the progress of scans. An exception that it raises ends the scan.
+        has_index: whether to build an index for ``record`` and ``catch_up``. Without an index, the
             last writes can only be iterated.
     """
 
@@ -122,7 +123,7 @@ class LastWrites:
             plain_bytes=max(4 << 20, memory_bytes // 8),
             block_entries=max(1 << 14, min(1 << 19, share // 40)),
         )
-        self._segments: dict[int, _ListedSegment] = {}  # by their numbers
+        self._segments: dict[int, _ListedSegment] = {}  # segment number to segment
         self._next_number = 0
         self._unseen: list[MissedDelete] | None = None
         self._sources = SegmentPartitions.of([])
@@ -156,7 +157,7 @@ class LastWrites:
         return [(log, [_state_of(segment) for segment in log.segments]) for log in logs]
 
     def _list(self, states: _States, known: Mapping[_Name, int]) -> None:
-        """Number the segments of logs. Segments in ``known`` keep their numbers."""
+        """Number the segments of the logs. Segments in ``known`` keep their numbers."""
         listed: dict[int, _ListedSegment] = {}
         places: dict[int, tuple[int, int]] = {}
         for log, of_segments in states:
@@ -178,7 +179,7 @@ class LastWrites:
                 listed[number] = _ListedSegment(log, segment, reader, state, checksum)
                 places[number] = log.name.partition, rank
         self.logs, self._segments = tuple(log for log, _ in states), listed
-        # A removed segment still belongs to its partition.
+        # Removed segments keep their partition: the old index still refers to them.
         was = self._sources.partitions.tolist()
         of = [
             places.get(number, (was[number] if number < len(was) else -1, -1))
@@ -189,8 +190,8 @@ class LastWrites:
     def _units(
         self, columns: Sequence[str], wanted: Sequence[tuple[int, int, int | None]]
     ) -> Iterator[tuple[RowUnit, int]]:
-        """The pieces of segments, in order, each with its segment. ``wanted`` has the number of a
-        segment, the first offset and the exclusive end.
+        """Yield units that cover the requested segments, in order, each with its segment's number.
+        An element of ``wanted`` is a segment's number, the first offset and the exclusive end.
         """
         by_place = {}
         for number, first, end in wanted:
@@ -233,8 +234,8 @@ class LastWrites:
     def _scanned(
         self, wanted: Sequence[tuple[int, int, int | None]], kept: PlaceIndex | None = None
     ) -> PlaceIndex:
-        """An index of these ranges of segments, and of the places in ``kept`` whose segments still
-        exist.
+        """Build an index of these ranges of segments, and of the entries of ``kept`` whose segments
+        still exist.
         """
         builder = PlaceIndexBuilder(self._sources, self._memory // 4)
         try:
@@ -283,9 +284,10 @@ class LastWrites:
         self, key: bytes, *, has_headers: bool = False
     ) -> tuple[bytes, RecordColumns] | None:
         """The value of a key's last write, and the record as columns, with headers if requested.
+        Returns None if the key is unknown or deleted.
 
         Raises:
-            CommitConflict: the record is not at its place any more.
+            CommitConflict: the record is no longer at its position.
         """
         place = self._place_of(key)
         if place is None:
@@ -304,19 +306,18 @@ class LastWrites:
         return self._index.find(*self._lanes_of(key))
 
     def _lanes_of(self, key: bytes) -> tuple[int, int]:
-        """The two numbers by which the index finds a key."""
+        """The two numbers of a key's fingerprint by which the index finds the key."""
         one, two = fingerprint(np.frombuffer(key, np.uint8), 0, len(key), self._secret)
         return int(one), int(two) >> 32
 
     def units(self, columns: Sequence[str]) -> Iterator[RowUnit]:
-        """The pieces that contain last writes, in order, each with the orders of these records.
-
-        They contain all that another process needs to read them.
+        """Yield units for all last writes, in order. Each has the orders of its last writes, and
+        all that another process needs to read them.
         """
         return self._wanting(columns, dict.fromkeys(self.ends, 0), has_deletes=False)
 
     def changes(self, columns: Sequence[str], since: Mapping[int, int]) -> Iterator[RowUnit]:
-        """The same for winning writes and deletes from the offsets ``since`` on."""
+        """As ``units``, for last writes and deletes from the offsets ``since`` on."""
         return self._wanting(columns, since, has_deletes=True)
 
     def _wanting(
@@ -338,13 +339,14 @@ class LastWrites:
     def hold_open(self) -> None:
         """Open the files of all segments, up to the process's limit of open files.
 
-        A file that a round deletes can be read while it is open, and no new file gets its inode.
+        While a file is open, it can be read although compaction deletes it, and no new file gets
+        its inode.
         """
         for _, segment, reader, *_ in self._segments.values():
             if segment.size_bytes and not is_address(segment.path):
                 try:
                     reader.open(segment)
-                except CommitConflict:  # its replacement is listed next
+                except CommitConflict:  # the next listing has the segment's replacement
                     continue
                 except OSError as error:
                     if error.errno not in (errno.EMFILE, errno.ENFILE):
@@ -352,13 +354,13 @@ class LastWrites:
                     return
 
     def catch_up(self, logs: Sequence[PartitionLog]) -> None:
-        """Update the index to the logs' new listing.
+        """Update the index to a new listing of the logs.
 
-        If that fails, the index is unchanged, so the next listing can be tried.
+        If that fails, the index is unchanged, and the caller may try again with a newer listing.
 
         Raises:
-            CommitConflict: changes are missing, it is another topic, or a segment was replaced
-                while it was read.
+            CommitConflict: changes are missing, the topic is another one of the same name, or a
+                segment was replaced while it was read.
         """
         was = self.logs, self._segments, self._sources, self.ends, self._identities
         try:
@@ -371,13 +373,14 @@ class LastWrites:
             raise
 
     def check_missed_deletes(self) -> list[MissedDelete] | None:
-        """The keys whose unseen deletes were found since the last call. Returns None if nothing
-        has changed since then.
+        """The keys whose missed deletes were detected since the last call. Returns None if the logs
+        have not changed since then.
         """
         found, self._unseen = self._unseen, None
         if found is None:
             return None
-        return [each for each in found if self._place_of(each.key) is None]  # not written since
+        # without the keys that were written again
+        return [each for each in found if self._place_of(each.key) is None]
 
     def _catch_up(self, logs: Sequence[PartitionLog]) -> None:
         before = self._segments
@@ -462,18 +465,18 @@ class LastWrites:
             reader.close()
 
     def close(self) -> None:
-        """Close the segments' files, and remove the index's."""
+        """Close the segments' files, and remove the index's files."""
         self._close_readers(self._segments)
         self._writes.close()
 
 
 def _name_of(log: PartitionLog, segment: Segment) -> _Name:
-    """The identity of a segment across listings; for an object it identifies the contents."""
+    """The identity of a segment across listings. For an object it includes the etag."""
     return log.name.partition, segment.path, segment.position, segment.etag
 
 
 def _state_of(segment: Segment) -> FileState | None:
-    """The state of the segment's file. Returns None if its name and etag identify the contents."""
+    """The state of the segment's file. Returns None for an object, which has an etag instead."""
     return None if segment.etag or is_address(segment.path) else state_of(segment.path)
 
 
@@ -485,7 +488,7 @@ def _unseen(
     sources: SegmentPartitions,
     lanes_of: Callable[[bytes], tuple[int, int]],
 ) -> Iterator[MissedDelete]:
-    """The keys of live writes in removed segments that have no place in the new index.
+    """Yield the keys of last writes in removed segments that the new index lacks.
 
     Raises:
         CommitConflict: such a key cannot be read any more, or another file has the segment's name.

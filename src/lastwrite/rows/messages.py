@@ -25,7 +25,7 @@ class MessageDecoder:
     """Decodes rows of any system, topic by topic.
 
     Raises:
-        InvalidConfig: ``on_bad`` is ``aside``, which needs columns.
+        InvalidConfig: ``on_bad`` is ``aside``, which only tables and DataFrames support.
     """
 
     def __init__(self, config: DecodingConfig) -> None:
@@ -38,7 +38,9 @@ class MessageDecoder:
         self._decoders: dict[tuple[str, str], Any] = {}
 
     def rows(self, rows: Iterator[Row]) -> Iterator[Row]:
-        """The decoded rows. Reads 512 ahead; an error is raised after the rows before it."""
+        """Yield the decoded rows. Reads 512 rows ahead. If reading fails, the rows before the error
+        are yielded first.
+        """
         held: list[Row] = []
         failed: LogError | None = None
         while failed is None:
@@ -59,7 +61,8 @@ class MessageDecoder:
         """Decode rows.
 
         Raises:
-            BadValue: one is bad, and ``on_bad`` is ``fail``; the rows before it were yielded.
+            BadValue: a key or value is bad, and ``on_bad`` is ``fail``. The rows before it were
+                yielded.
         """
         found: list[Row | None] = [None if _is_none(row) else {"problem": None} for row in rows]
         for which in ("key", "value"):
@@ -96,7 +99,7 @@ class MessageDecoder:
 
 
 class DecodedReading(Iterator[Row]):
-    """A reading with decoded messages. Other attributes are those of the reading."""
+    """A reading whose rows are decoded. Other attributes are passed on from the reading."""
 
     def __init__(self, reading: Any, config: DecodingConfig) -> None:
         self._reading = reading
@@ -110,7 +113,7 @@ class DecodedReading(Iterator[Row]):
 
 
 def _is_none(row: Row) -> bool:
-    """Whether the row is not a producer's message, such as a control record."""
+    """Whether the row is no message of a producer but, for example, a control record."""
     return (
         row.get("control") is not None
         or row.get("marker") is not None
@@ -134,7 +137,7 @@ def _bytes_of(row: Row, which: str) -> bytes | None:
 
 
 def _headers_of(rows: list[Row]) -> pa.Array | None:
-    """The rows' headers as a column. Returns None if there are none, or they are not Kafka's."""
+    """The rows' headers as a column. Returns None if no row has Kafka headers."""
     if not any(row.get("headers") for row in rows):
         return None
     found = [
@@ -156,7 +159,7 @@ def _place(row: Row) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON: times and decimals as text, bytes as base64."""
+    """A value in types of JSON: times and decimals as text, bytes as base64."""
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -173,12 +176,12 @@ def _plain(value: Any) -> Any:
 def decoded_values(
     values: Mapping[Any, bytes], config: DecodingConfig, topic: str, headers: pa.ChunkedArray | None
 ) -> dict[Any, Any]:
-    """A table's decoded values. If ``on_bad`` is ``null``, bad ones are None.
+    """The decoded values, under the same keys. If ``on_bad`` is ``null``, bad values are None.
 
-    ``headers`` of the same records are needed if a header may name the schema.
+    ``headers``, the records' column of headers, is needed if a header may contain the schema id.
 
     Raises:
-        BadValue: one is bad, and ``on_bad`` is ``fail``.
+        BadValue: a value is bad, and ``on_bad`` is ``fail``.
     """
     column, bad = decoder_of(config, "value", topic, ()).decode(
         pa.array(list(values.values()), pa.binary()),

@@ -1,4 +1,7 @@
-"""Kernels over columns of places, sorted by fingerprint; see ``places``."""
+"""Kernels over arrays of record positions (segment, byte, order), sorted by key fingerprint.
+
+A key's fingerprint is two numbers: ``lanes`` and ``other_lanes``. See module ``places``.
+"""
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, operator"
 
 from __future__ import annotations
@@ -30,7 +33,9 @@ def put(
     times,
     filled,
 ):
-    """Write a place for each record that has a key. Returns the number of filled places."""
+    """Write an entry for each record that has a key, from index ``filled`` on. Returns the index
+    after the last entry.
+    """
     source = address(data)
     for n in range(len(key_at)):
         if key_lengths[n] < 0:
@@ -49,8 +54,9 @@ def put(
 
 @njit(cache=True, nogil=True)
 def reduce(lanes, other_lanes, segments, positions, orders, times, partitions, ranks, order):
-    """Remove from ``order``, which sorts fingerprints, the rows that a later write in the same
-    partition supersedes. Returns how many are left.
+    """Remove superseded rows from ``order``, which sorts the rows by fingerprint.
+
+    Only the last write of each key in each partition is left. Returns the number of rows left.
     """
     filled = start = 0
     while start < len(order):
@@ -79,7 +85,10 @@ def reduce(lanes, other_lanes, segments, positions, orders, times, partitions, r
 
 @njit(cache=True, nogil=True)
 def pick(orders, positions, start, end, has_deletes, found, filled):
-    """Write the orders of places in ``[start, end)`` to ``found``. Returns their new count."""
+    """Append the orders of records in the bytes ``[start, end)`` to ``found``.
+
+    Returns the new number of entries in ``found``, which was ``filled`` before.
+    """
     for n in range(len(orders)):
         position = positions[n]
         if position < 0:
@@ -94,8 +103,9 @@ def pick(orders, positions, start, end, has_deletes, found, filled):
 
 @njit(cache=True, nogil=True)
 def flush(lanes, other_lanes, segments, positions, times, partitions, wins):
-    """After ``reduce``, clear ``wins`` of rows that a later write in another partition supersedes.
-    Returns how many winners are no deletes.
+    """Clear ``wins`` for rows that a later write in another partition supersedes.
+
+    The rows must be the result of ``reduce``. Returns how many winners are not deletes.
     """
     live = 0
     for i in range(len(lanes)):
@@ -113,8 +123,8 @@ def flush(lanes, other_lanes, segments, positions, times, partitions, wins):
 
 @njit(cache=True, nogil=True)
 def rows_of(lanes, other_lanes, asked, other_asked, out):
-    """Write the rows of all requested fingerprints, each once, as far as ``out`` has room. Returns
-    their number. The requested fingerprints are sorted.
+    """Write the rows of all requested fingerprints to ``out``, each once, until ``out`` is full.
+    Returns the number of such rows. The requested fingerprints must be sorted.
     """
     filled = 0
     for n in range(len(asked)):
@@ -135,9 +145,9 @@ def rows_of(lanes, other_lanes, asked, other_asked, out):
 
 @njit(cache=True, nogil=True)
 def find(lanes, other_lanes, lane, other_lane):
-    """The first row of a fingerprint, or -1."""
+    """The first row of a fingerprint, or -1 if there is none."""
     low, high = 0, len(lanes)
-    # Fingerprints are spread evenly, so interpolation comes close.
+    # Interpolation search: fingerprints are evenly distributed.
     while high - low > 8:
         bottom, top = lanes[low], lanes[high - 1]
         if lane < bottom or lane > top:
@@ -153,7 +163,7 @@ def find(lanes, other_lanes, lane, other_lane):
         else:
             low, high = left, right
             break
-    # binary search for the rest
+    # binary search in the remaining rows
     while low < high:
         middle = (low + high) >> 1
         if lanes[middle] < lane:
@@ -169,7 +179,7 @@ def find(lanes, other_lanes, lane, other_lane):
 
 @njit(cache=True, nogil=True)
 def know(lanes, other_lanes, segments, asked, other_asked, asked_segments, partitions, is_known):
-    """Set ``is_known`` for the fingerprints that have a row of the same partition."""
+    """Set ``is_known`` for the requested fingerprints that have a row in the same partition."""
     for n in range(len(asked)):
         row = find(lanes, other_lanes, asked[n], other_asked[n])
         while row >= 0 and row < len(lanes) and lanes[row] == asked[n]:

@@ -1,16 +1,18 @@
-"""The place of each key's last write: an index of fingerprints, in bounded memory.
+"""An index of the position of each key's last write, by key fingerprint, in bounded memory.
 
-Blocks of places arrive in any order, and are divided into buckets by fingerprint. Beyond a memory
-limit such *runs* are written to a scratch folder, with only the last write of each key and
-partition. At the end the runs are merged, one bucket at a time. The result is sorted by
-fingerprint, so a lookup takes about three probes.
+A record's position is its segment, the byte of its batch, and its *order*, a number that ascends
+within the segment. Blocks of positions are added in any order, and divided into buckets by
+fingerprint. Beyond a memory limit such *runs* are written to a scratch folder, with only the last
+write of each key and partition. At the end the runs are merged, one bucket at a time. The result is
+sorted by fingerprint, so a lookup takes about three probes.
 
     a=1@0 b=2@1   a=3@2   delete b@3   ──►   a: segment 0, batch at byte 68, order 2
                                              b: a delete, order 3
 
-If a key was written to several partitions, the last write of each stays, and one of them *wins*.
-Deletes stay and win likewise. Therefore the index can be updated: later places are kept beside the
-rest, with everything known about their keys, until they are an eighth of it.
+If a key was written to several partitions, the last write in each partition stays in the index, and
+one of them *wins*. The same holds for deletes. The index can therefore be updated: later positions
+are stored in a second, small index, with all entries of their keys. If it exceeds an eighth of the
+first, a new index must be built.
 """
 
 from __future__ import annotations
@@ -29,17 +31,17 @@ from lastwrite.storage.run_folder import make_folder, remove_folder
 from lastwrite.storage.scratch import ScratchMap, ScratchReader, ScratchWriter
 
 PLACE_BYTES = 40
-_BUCKETS = 256  # by the first byte of a fingerprint, each sorted by itself
+_BUCKETS = 256  # one for each first byte of a fingerprint
 _ROWS_AT_ONCE = 1 << 18
-_STRETCH_BITS = 25  # 32 MiB
-_FEW = 1 << 16  # so few places are sorted at once
+_STRETCH_BITS = 25  # a stretch of a segment is 32 MiB
+_FEW = 1 << 16  # up to this number of positions, all buckets are sorted together
 
 
 class SegmentPartitions(NamedTuple):
-    """The partition of each segment, by the segment's number, and its rank within the partition.
+    """The partition of each segment, and its rank within the partition, by segment number.
 
-    Within a partition, the write in the segment of the higher rank is the later one; within a
-    segment, the one of the larger order. Between partitions the later time decides, and of equal
+    Within a partition, the write in the segment of the higher rank is later. Within a segment, the
+    write of the larger order is later. Between partitions the later time decides, and at equal
     times the larger partition.
     """
 
@@ -48,7 +50,7 @@ class SegmentPartitions(NamedTuple):
 
     @classmethod
     def of(cls, partitions: Sequence[int], ranks: Sequence[int] | None = None) -> SegmentPartitions:
-        """Sources whose segments are numbered in their order, unless ``ranks`` gives another."""
+        """Build from the segments' partitions. By default a segment's rank is its number."""
         given = range(len(partitions)) if ranks is None else ranks
         return cls(np.array(partitions, np.int64), np.array(given, np.int64))
 
@@ -62,7 +64,7 @@ class SegmentSlice(NamedTuple):
 
 
 class RecordPointer(NamedTuple):
-    """The place of one last write."""
+    """The position of one last write: segment number, byte of the batch, and order."""
 
     segment: int
     position: int
@@ -70,7 +72,7 @@ class RecordPointer(NamedTuple):
 
 
 class _SortedPlaces:
-    """Places sorted by fingerprint, and whether each wins."""
+    """Positions sorted by fingerprint, and whether each wins."""
 
     def __init__(self, places: Places, sources: SegmentPartitions) -> None:
         self.places = places
@@ -88,7 +90,7 @@ class _SortedPlaces:
         )
 
     def first(self, lane: int, other_lane: int) -> int:
-        """The first row of a fingerprint, or -1."""
+        """The first row of a fingerprint, or -1 if there is none."""
         places = self.places
         return int(
             place_kernels.find(
@@ -97,7 +99,7 @@ class _SortedPlaces:
         )
 
     def winner(self, row: int) -> RecordPointer | None:
-        """The winner among the rows of a key, from its first row. Returns None for a delete."""
+        """The winner of a key whose first row is ``row``, or None if the winner is a delete."""
         places = self.places
         other = places.other_lanes[row]
         while places.other_lanes[row] != other or not self.wins[row]:
@@ -108,7 +110,7 @@ class _SortedPlaces:
         return RecordPointer(int(places.segments[row]), position, int(places.orders[row]))
 
     def rows_of(self, asked: Places) -> Int64Array:
-        """The rows of the keys of ``asked``, which is sorted. Each row occurs once."""
+        """The rows with a fingerprint in ``asked``, each once. ``asked`` must be sorted."""
         given = self.places.lanes, self.places.other_lanes, asked.lanes, asked.other_lanes
         rows = np.empty(0, dtype=np.int64)
         count = int(place_kernels.rows_of(*given, rows))
@@ -126,12 +128,12 @@ class _SortedPlaces:
 
 
 class PlaceIndex:
-    """An index of last writes. Closing it removes its scratch folder, if it has one."""
+    """An index of last writes. ``close`` removes its scratch folder, if it has one."""
 
     def __init__(self, places: Places, sources: SegmentPartitions, folder: Path | None) -> None:
         self._sources = sources
         self._rest = _SortedPlaces(places, sources)
-        self._recent = _SortedPlaces(Places.room(0), sources)  # all that is known about its keys
+        self._recent = _SortedPlaces(Places.room(0), sources)  # later positions: the second index
         self._folder = folder
         self._seen: tuple[tuple[int, bool], Places] = (-1, False), Places.room(0)
 
@@ -148,7 +150,7 @@ class PlaceIndex:
         return self._rest, self._recent
 
     def find(self, lane: int, other_lane: int) -> RecordPointer | None:
-        """The last write of the key with this fingerprint. Returns None if there is none."""
+        """The position of a key's last write. Returns None if the key is unknown or deleted."""
         for part in (self._recent, self._rest):
             row = part.first(lane, other_lane)
             if row >= 0:
@@ -161,7 +163,7 @@ class PlaceIndex:
         return found.take(np.argsort(found.orders))
 
     def orders_in(self, stretch: SegmentSlice, *, has_deletes: bool) -> Int64Array:
-        """The orders of the last writes in a stretch, ascending, with deletes if requested."""
+        """The orders of last writes in a range of bytes, ascending, with deletes if requested."""
         asked = stretch.segment, has_deletes
         if self._seen[0] != asked:
             self._seen = asked, self.in_segment(stretch.segment, has_deletes=has_deletes)
@@ -180,7 +182,7 @@ class PlaceIndex:
         return found
 
     def unknown(self, asked: Places, sources: SegmentPartitions) -> npt.NDArray[np.int64]:
-        """The rows of ``asked`` whose keys have no place in the same partition."""
+        """The rows of ``asked`` whose keys are not in the index for the same partition."""
         is_known = np.zeros(asked.rows, dtype=np.bool_)
         for part in self._parts:
             places = part.places
@@ -197,21 +199,21 @@ class PlaceIndex:
         return np.flatnonzero(~is_known)
 
     def blocks(self) -> Iterator[Places]:
-        """All places, in blocks."""
+        """Yield all positions, in blocks."""
         for part in self._parts:
             for start in range(0, part.places.rows, _ROWS_AT_ONCE):
                 yield part.places.take(slice(start, start + _ROWS_AT_ONCE))
 
     def take_in(self, later: Places, sources: SegmentPartitions) -> bool:
-        """Add later places. Returns False if there are too many of them: then a new index must be
-        built from all places.
+        """Add positions of later records. Returns False, without adding them, if there are too
+        many: then a new index must be built.
         """
         later = _reduced(later, sources)
         if self._recent.places.rows + later.rows > max(_FEW, self._rest.places.rows // 8):
             return False
         rest = self._rest
         rows = rest.rows_of(later)
-        fresh = rows[rest.wins[rows]]  # of keys that are not in ``_recent``
+        fresh = rows[rest.wins[rows]]  # rows of keys that were not in ``_recent`` before
         rest.live -= int(np.count_nonzero(rest.places.positions[fresh] >= 0))
         rest.wins[rows] = False
         known = [self._recent.places, later, rest.places.take(rows)]
@@ -220,26 +222,27 @@ class PlaceIndex:
         return True
 
     def close(self) -> None:
-        """Remove the index's files. It must not be used any more."""
+        """Remove the index's files. The index must not be used afterwards."""
         folder, self._folder = self._folder, None
         if folder is not None:
             remove_folder(folder)
 
 
 class _SliceOrder(NamedTuple):
-    """Orders and positions, sorted by stretch."""
+    """A block of orders and byte positions, sorted by stretch."""
 
-    places: tuple[Int64Array, Int64Array] | int  # or their position in the file
-    names: Int64Array  # of the stretches that have some
-    bounds: Int64Array  # the start of each stretch, and the end of the last
+    places: tuple[Int64Array, Int64Array] | int  # the two columns, or their byte in the file
+    names: Int64Array  # the numbers of the stretches in the block
+    bounds: Int64Array  # the first row of each stretch, and the end of the last
 
 
 class PlacesInOrder:
-    """The last writes in the order of their segments, for iteration without lookups. Closing it
-    removes its scratch folder, if it has one.
+    """The last writes in the order of their segments, for iteration without lookups. ``close``
+    removes the scratch folder, if there is one.
 
-    Each block has a range of fingerprints. Its rows are sorted by stretch: ``segment << 32 |
-    position / 32 MiB``. So the rows of a range of bytes are found without a pass over all.
+    Each block has a range of fingerprints. Its rows are sorted by *stretch*, 32 MiB of a segment:
+    ``segment << 32 | position / 32 MiB``. The rows of a range of bytes are therefore found without
+    reading all rows.
     """
 
     def __init__(self, sources: SegmentPartitions, folder: Path | None) -> None:
@@ -255,7 +258,7 @@ class PlacesInOrder:
         return self._live
 
     def append(self, some: Places) -> None:
-        """Add all places of some fingerprints, sorted by fingerprint."""
+        """Add all positions of a range of fingerprints, sorted by fingerprint."""
         found = _SortedPlaces(some, self._sources)
         self._live += found.live
         _note_deletes(some, self._sources, self._deletes)
@@ -313,7 +316,7 @@ class PlacesInOrder:
         return self._deletes
 
     def close(self) -> None:
-        """Remove the files and free the memory. It must not be used any more."""
+        """Remove the files, and free the memory. The object must not be used afterwards."""
         for file in (self._writer, self._reader):
             if file is not None:
                 file.close()
@@ -325,17 +328,17 @@ class PlacesInOrder:
 
 
 class PlaceIndexBuilder:
-    """Collects blocks of places, from any thread; ``finish`` builds the index.
+    """Collects blocks of positions, from any thread. ``finish`` builds the index.
 
     Args:
-        sources: of the segments in the places.
-        memory_bytes: the memory for runs; beyond it they go to a scratch folder.
+        sources: the partitions of the segments.
+        memory_bytes: memory for runs. Further runs are written to a scratch folder.
     """
 
     def __init__(self, sources: SegmentPartitions, memory_bytes: int) -> None:
         self._sources = sources
         self._limit = memory_bytes
-        self.rows = 0  # that were added
+        self.rows = 0  # number of added positions
         self._held: list[_SortedRun] = []
         self._held_bytes = 0
         self._spilt: list[_SpilledRuns] = []
@@ -366,7 +369,7 @@ class PlaceIndexBuilder:
         self._held, self._held_bytes = [], 0
 
     def finish(self) -> PlaceIndex:
-        """The index of all that was added."""
+        """Build the index of all added positions."""
         folder = self._out_folder()
         out = _IndexWriter(folder, sum(run.places.rows for run in self._held))
         for some in self._met():
@@ -390,9 +393,9 @@ class PlaceIndexBuilder:
         return make_folder() if self._spilt else None
 
     def _met(self) -> Iterator[Places]:
-        """All places, one bucket at a time, after which they are freed.
+        """Yield the merged positions of each bucket, and free its runs.
 
-        Few places are merged at once: with 256 small buckets most of the time would go into calls.
+        Few positions are merged as one bucket, because 256 calls would take most of the time.
         """
         if not self._spilt and sum(run.places.rows for run in self._held) <= _FEW:
             yield _reduced(_joined([run.places for run in self._held]), self._sources)
@@ -414,7 +417,7 @@ class PlaceIndexBuilder:
 
 
 class _SortedRun(NamedTuple):
-    """Places sorted by bucket, and the start of each bucket, with the end of the last."""
+    """Positions sorted by bucket. ``cuts``: the start of each bucket, and the end of the last."""
 
     places: Places
     cuts: Int64Array
@@ -430,7 +433,7 @@ class _SortedRun(NamedTuple):
 
 
 class _SpilledRuns:
-    """Runs in a scratch file: for each bucket the six columns, one after the other."""
+    """Runs in a scratch file: for each bucket the six columns of ``Places``, one after another."""
 
     def __init__(self, path: str, rows: Sequence[int]) -> None:
         self._reader = ScratchReader(path)
@@ -499,6 +502,6 @@ def _joined(runs: Sequence[Places]) -> Places:
 
 
 def _reduced(block: Places, sources: SegmentPartitions) -> Places:
-    """The block sorted by fingerprint, without writes superseded in the same partition."""
+    """Sort a block by fingerprint, and remove writes that are superseded in their partition."""
     order = np.argsort(block.lanes)
     return block.take(order[: int(place_kernels.reduce(*block, *sources, order))])

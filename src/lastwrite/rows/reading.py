@@ -1,5 +1,5 @@
-"""Records as columns, by piece or one by one, as a consumer would receive them. No Python statement
-runs per record.
+"""Read the records that a consumer would receive, as columns, by piece or one by one. No Python
+statement runs per record.
 """
 
 from __future__ import annotations
@@ -39,34 +39,34 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PIECE_BYTES = 32 << 20
-_GUESS_BYTES = 16 << 10  # enough for most batches
-_GUESS_OF_BUCKET = 64 << 10  # a second request costs more than bytes
-_MOST_OPEN = 256  # files for reading single records
+_GUESS_BYTES = 16 << 10  # first read of a single batch from a file; enough for most batches
+_GUESS_OF_BUCKET = 64 << 10  # the same from an object, where a second request costs more
+_MOST_OPEN = 256  # most files that stay open for reading single records
 _EVERYTHING = -(1 << 62), 1 << 62
 
 
 class RowUnit(NamedTuple):
-    """A range of a segment, and the requested records and columns."""
+    """A range of a segment, and the records and columns to read from it."""
 
     system: str
     name: TopicPartition
     piece: ScanRange
-    span: tuple[int, int]  # of offsets; the end is exclusive
-    aborted: Int64Array  # see ``aborted_table``; without effect unless ``is_committed``
+    span: tuple[int, int]  # the offsets to read; the end is exclusive
+    aborted: Int64Array  # see ``aborted_table``; used only if ``is_committed``
     is_committed: bool
     columns: tuple[str, ...]
     stores: StoreSettings
     extra: Any = None  # see ``RowSystem.extra_of``
-    raw_keys: bool = False  # Pulsar: keys as they were sent, if they are Base64 of bytes
+    raw_keys: bool = False  # Pulsar: do not decode keys that were sent as Base64
     # the orders of the requested records, ascending, minus ``lowest``; None means all in ``span``
     wanted: npt.NDArray[Any] | None = None
     lowest: int = 0
     keys: frozenset[bytes] | None = None  # the requested keys; None means all
-    # skip Kafka's batches whose records are all older than this
+    # Kafka: skip batches whose records are all older than this time; None means no limit
     least_ms: int | None = None
 
     def wanting(self, orders: Int64Array) -> RowUnit:
-        """The unit limited to these records; their orders are ascending, and there is one."""
+        """The unit limited to the records of these orders, which must be ascending, not empty."""
         lowest = int(orders[0])
         relative = orders - lowest
         kind = np.uint32 if relative[-1] < 1 << 32 else np.int64
@@ -88,8 +88,8 @@ def row_units(
     end: int | None = None,
     piece_bytes: int = PIECE_BYTES,
 ) -> list[RowUnit]:
-    """Units that cover a log's records from offset ``first`` on, below ``end``, and never beyond
-    the offsets that consumers receive.
+    """Units that cover a log's offsets from ``first`` to below ``end``, as far as consumers receive
+    them.
     """
     bound = system.end_of(log, is_committed)
     span = max(first, log.log_start), bound if end is None else min(end, bound)
@@ -135,10 +135,10 @@ def read_rows(unit: RowUnit, limits: Limits | None = None) -> Iterator[pa.Record
 
 
 def read_records(unit: RowUnit, limits: Limits) -> Iterator[RecordColumns]:
-    """The unit's records, in order. Each result is valid until the next is requested.
+    """Yield the unit's records, in order. Each result is valid until the next is requested.
 
     Raises:
-        CorruptLog: a batch or a record contradicts the format.
+        CorruptLog: a batch or a record does not conform to the format.
         UnsupportedFormat: a batch or a record has a format that cannot be decoded.
         CommitConflict: the file is not the one that was listed.
         OutOfMemoryBudget: a batch is larger than ``limits`` allow.
@@ -161,7 +161,7 @@ def read_records(unit: RowUnit, limits: Limits) -> Iterator[RecordColumns]:
             yield found
     first, end = unit.span
     is_whole = first <= unit.piece.lowest_offset and unit.piece.end_offset <= end
-    if missing and is_whole and unit.least_ms is None:  # else a filter leaves some out
+    if missing and is_whole and unit.least_ms is None:  # otherwise a filter excludes records
         raise CommitConflict(
             f"{missing} records are not where they were", unit.piece.start, unit.piece.path
         )
@@ -174,7 +174,7 @@ def add_places_of(
     limits: Limits,
     add: Callable[[Places], None],
 ) -> None:
-    """Pass the places of the unit's records with keys to ``add``, in blocks that are valid until
+    """Pass the positions of the unit's records with keys to ``add``, in blocks that are valid until
     ``add`` returns. ``segment`` is the segment's number in the caller's list.
 
     Raises:
@@ -200,9 +200,10 @@ def put_places(
     places: Places,
     filled: int,
 ) -> int:
-    """Write a place for each record that has a key. Returns the number of filled ``places``.
+    """Write a position for each record that has a key, from row ``filled`` of ``places`` on.
+    Returns the row after the last position.
 
-    ``shortest``: the length of the shortest value that does not delete its key.
+    ``shortest`` is the length of the shortest value that does not delete its key.
     """
     return int(
         place_kernels.put(
@@ -224,7 +225,7 @@ def put_places(
 def _found(
     unit: RowUnit, reader: RowReader, limits: Limits
 ) -> Iterator[tuple[BatchWindow, RecordColumns]]:
-    """All records in the unit's span, in blocks, each with its chunk."""
+    """Yield all records in the unit's span, in blocks, each with its chunk."""
     address.use(unit.stores)
     for chunk in BatchWindows(limits).of(reader.format, unit.piece):
         if len(unit.aborted):
@@ -239,11 +240,11 @@ def _found(
 
 
 def _wanted(unit: RowUnit, table: BatchTable) -> ByteArray | None:
-    """A byte for each batch, 1 if its records are requested. Returns None if all are."""
+    """A byte for each batch: 1 if its records are requested. Returns None if all batches are."""
     passed = IS_CONTROL | (IS_ABORTED if unit.is_committed else 0)
     wanted = (table["next_offset"] > unit.span[0]) & (table["base_offset"] < unit.span[1])
     wanted &= table["flags"] & passed == 0
-    if unit.least_ms is not None:  # batches of old formats have no such time in the header
+    if unit.least_ms is not None:  # headers of old formats have no largest timestamp
         wanted &= (table["max_timestamp"] >= unit.least_ms) | (table["flags"] & IS_OLD != 0)
     return None if wanted.all() else wanted.astype(np.uint8)
 
@@ -307,7 +308,7 @@ class SegmentRecordReader:
             self._file(segment)
 
     def _batch(self, segment: Segment, position: int) -> BatchWindow:
-        """The batch that begins at byte ``position``, alone in its table."""
+        """A window with one batch, which begins at byte ``position``."""
         file, format = self._file(segment), self._reader.format
         left = segment.position + segment.size_bytes - position
         buffer: ByteArray = np.empty(0, np.uint8)

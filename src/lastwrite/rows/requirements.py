@@ -1,4 +1,4 @@
-"""Packages for rows of columns that ``pip install lastwrite`` alone does not install."""
+"""Optional packages for Arrow columns, which ``pip install lastwrite`` does not install."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lastwrite.errors import EnvironmentUnfit
 
 
 def require_arrow() -> None:
-    """Check for pyarrow before the import of a module that needs it.
+    """Check that pyarrow is installed, before the import of a module that needs it.
 
     Raises:
         EnvironmentUnfit: pyarrow is missing.

@@ -1,10 +1,11 @@
 """Sources of schemas: a file, a folder, or a registry with Confluent's REST API.
 
-A folder contains ``<id>.avsc``, ``.json``, ``.proto`` or ``.desc``, the same with a GUID for an id,
-and ``<subject>.avsc`` and so on for the schema to read by. Each reader requests an id from a
-registry once. The user for the registry is in the environment variable
-``SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO=user:password``; ``SSL_CERT_FILE`` names other certificate
-authorities.
+A folder contains a file for each schema: ``<id>.avsc``, ``.json``, ``.proto`` or ``.desc``. The id
+may be a GUID. ``<subject>.avsc`` and so on is the schema to read by.
+
+Each reader requests an id from a registry only once. The environment variable
+``SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO=user:password`` sets the user for the registry, and
+``SSL_CERT_FILE`` a file of certificate authorities.
 
 Source: Confluent Schema Registry 7 and 8, "API Reference".
 """
@@ -32,15 +33,20 @@ from lastwrite.rows.known_protos import KNOWN_PROTOS
 
 AVRO, JSON, PROTOBUF = "avro", "json", "protobuf"
 _OF_FILES = {".avsc": AVRO, ".json": JSON, ".proto": PROTOBUF, ".desc": PROTOBUF}
-_LARGEST = 16 << 20  # bytes of a schema
-_TIMEOUT = 30  # seconds of a request
+_LARGEST = 16 << 20  # most bytes of a schema file or of a registry's answer
+_TIMEOUT = 30  # seconds until a request to the registry fails
 _USER = "SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO"
-_OWN = "schema.proto"  # the name for a registry's schema, which has none
+_OWN = "schema.proto"  # file name for a registry's Protobuf schema, which has no file name
 
 
 class Schema(NamedTuple):
-    """A schema's text, its kind (``AVRO``, ``JSON``, ``PROTOBUF``), and the texts that it refers
-    to. For Protobuf it has a set of descriptors instead, with its own file last.
+    """A schema.
+
+    Attributes:
+        kind: ``AVRO``, ``JSON`` or ``PROTOBUF``.
+        text: empty for Protobuf.
+        references: the texts of the schemas that ``text`` refers to.
+        descriptors: for Protobuf: a set of file descriptors, the schema's own file last.
     """
 
     kind: str
@@ -54,7 +60,7 @@ def read_schema(path: str) -> Schema:
 
     Raises:
         InvalidConfig: the file cannot be read, or its name has an unknown suffix.
-        EnvironmentUnfit: it is a ``.proto``, and its compiler is missing.
+        EnvironmentUnfit: the file is a ``.proto``, and Protobuf's compiler is not installed.
     """
     kind = _OF_FILES.get(Path(path).suffix)
     if kind is None:
@@ -79,11 +85,11 @@ def read_schema(path: str) -> Schema:
 
 
 def _compiled(folder: str, name: str) -> bytes:
-    """The descriptors of a ``.proto`` in ``folder`` and of its imports, its own last.
+    """Compile a ``.proto`` in ``folder``. Returns the descriptors of its imports, then its own.
 
     Raises:
-        InvalidConfig: it does not compile, or an import is missing.
-        EnvironmentUnfit: the compiler is missing.
+        InvalidConfig: the file does not compile, or an import is missing.
+        EnvironmentUnfit: Protobuf's compiler is not installed.
     """
     tools = find_spec("grpc_tools")
     if tools is None or not tools.submodule_search_locations:
@@ -136,11 +142,11 @@ class SchemaSource:
         return self.__dict__ | {"_known": {}}
 
     def by_id(self, name: str) -> Schema:
-        """The schema of a number or a GUID.
+        """The schema with this id, a number or a GUID.
 
         Raises:
-            InvalidConfig: there is none.
-            RemoteFailed: the registry does not answer, or refuses.
+            InvalidConfig: there is no such schema.
+            RemoteFailed: the registry does not answer, or refuses the request.
         """
         path = f"/schemas/{'guids' if '-' in name else 'ids'}/{name}"
         return self._found(name, path, f"schema {name}")
@@ -182,7 +188,9 @@ class SchemaSource:
         return Schema(kind, text, tuple(dict.fromkeys(inner.values())))
 
     def _references(self, answer: Mapping[str, Any]) -> dict[str, str]:
-        """The texts that a schema refers to, by name; each after the texts that it needs itself."""
+        """Name to text of the schemas that a schema refers to, directly or not. Each comes after
+        the schemas that it refers to itself.
+        """
         found: dict[str, str] = {}
         for each in answer.get("references") or ():
             subject, version = quote(str(each["subject"]), safe=""), each["version"]

@@ -1,7 +1,7 @@
-"""The interface of a system for reading rows: its logs, the places where they may be cut, and a
-reader of whole batches.
+"""The interface of a system for reading rows: its logs, their division into pieces, and a reader of
+batches.
 
-Each system's ``look/columns.py`` provides it under the name ``ROWS``.
+Each system's ``look/columns.py`` contains its implementation as ``ROWS``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Wants: TypeAlias = Callable[[TopicPartition], bool]
 
 
 class RowReader(Protocol):
-    """Decodes the records of chunks. Each worker has its own instance."""
+    """Decodes the records of chunks. Each worker needs a separate instance."""
 
     @property
     def format(self) -> Format: ...
@@ -36,9 +36,9 @@ class RowReader(Protocol):
         *,
         is_committed: bool,
     ) -> Iterator[RecordColumns]:
-        """The records with offsets in ``span`` in the batches whose byte in ``wanted`` is not 0.
-        If ``is_committed``, records of aborted transactions are left out. Each result is valid
-        until the next is requested.
+        """Yield the records with offsets in ``span`` of the batches whose byte in ``wanted`` is not
+        0. None means all batches. ``is_committed`` leaves out records of aborted transactions. Each
+        result is valid until the next is requested.
 
         Raises:
             CorruptLog, UnsupportedFormat, OutOfMemoryBudget: a record cannot be read.
@@ -49,12 +49,12 @@ class RowReader(Protocol):
 
 
 class RowSystem(ABC):
-    """A system's part in reading rows."""
+    """The system-specific functions for reading rows."""
 
     name: str
     is_offset_unique: bool = True  # no two records of a partition have the same offset
     is_empty_delete: bool = False  # an empty value deletes its key, as a null value does
-    rounds_move_start: bool = False  # a log begins at the first record that a round kept
+    rounds_move_start: bool = False  # compaction moves the log start to the first record left
 
     @abstractmethod
     def logs_of(
@@ -66,11 +66,11 @@ class RowSystem(ABC):
         wants: Wants | None = None,
         is_compacted: bool = False,
     ) -> list[PartitionLog]:
-        """The partitions at ``path``, checked as far as a listing allows. Partitions that are not
+        """List the partitions at ``path``, and check what a listing shows. Partitions that are not
         requested are not read.
 
-        ``is_compacted``: only last writes are requested, so records that were compacted away may
-        be missing.
+        ``is_compacted``: whether only last writes are read, so that records which compaction
+        removed may be missing.
 
         Raises:
             NotALog, InvalidConfig, LogHeld, CorruptLog: a partition cannot be used.
@@ -78,49 +78,48 @@ class RowSystem(ABC):
 
     @abstractmethod
     def count_partitions(self, log: PartitionLog) -> int:
-        """The number of partitions of its topic at the same place, itself included."""
+        """The number of partitions of the log's topic in the same log root, including the log."""
 
     def cuts(
         self, log: PartitionLog, segment: int, span: tuple[int, int], piece_bytes: int
     ) -> list[int]:
-        """The byte positions that cut a segment into pieces. The pieces contain at least the
-        offsets in ``span``, whose end is exclusive.
+        """The byte positions at which a segment is split into pieces. The pieces contain at least
+        the offsets in ``span``, whose end is exclusive.
         """
         return system_named(self.name).cut(log, segment, piece_bytes)
 
     @abstractmethod
     def reader(self, plain_bytes: int, extra: Any, *, raw_keys: bool) -> RowReader:
-        """The reader; ``extra`` is a result of ``extra_of``."""
+        """A new reader. ``extra`` is a result of ``extra_of``."""
 
     def extra_of(self, log: PartitionLog) -> Any:
-        """What a reader needs of the log beyond a piece of it. It must be picklable."""
+        """Data about the log that a reader needs in addition to a piece. Must be picklable."""
         return None
 
     def end_of(self, log: PartitionLog, is_committed: bool) -> int:
-        """The first offset that consumers do not receive."""
+        """The first offset that consumers do not receive yet."""
         return log.last_stable_offset if is_committed else log.high_watermark
 
     def lost_after(self, log: PartitionLog, offset: int) -> bool:
-        """Whether records from ``offset`` on are missing at the log's start without a round."""
+        """Whether records from ``offset`` on are missing for another reason than compaction."""
         if log.log_start <= offset:
             return False
         cleaned = log.checkpoint if self.rounds_move_start else None
         if cleaned is None or offset > cleaned:
             return True
-        return self.is_offset_unique and log.log_start > cleaned  # otherwise no gap is visible
+        # If records share an offset, a gap behind the checkpoint cannot be detected.
+        return self.is_offset_unique and log.log_start > cleaned
 
     def numbers(self, records: RecordColumns) -> Int64Array:
-        """A number for each record, which identifies it permanently and rises in the partition.
-
-        By default it is the offset.
+        """A permanent number for each record, ascending in the partition. By default the offset.
 
         Raises:
-            UnsupportedFormat: the number does not fit.
+            UnsupportedFormat: a number does not fit in 64 bits.
         """
         return records.offsets
 
     def number_of(self, offset: int) -> int:
-        """The least number that a record of this offset or a later one can have.
+        """The least number of a record at or above this offset.
 
         Raises:
             UnsupportedFormat: as ``numbers``.
@@ -128,7 +127,7 @@ class RowSystem(ABC):
         return offset
 
     def offset_of(self, number: int) -> int:
-        """The offset of the record of that number."""
+        """The offset of the record with this number."""
         return number
 
     def with_deletes(self, records: RecordColumns) -> RecordColumns:
@@ -142,7 +141,7 @@ class RowSystem(ABC):
     def identity(self, log: PartitionLog, offset: int) -> str | None:
         """The identity of a log that was read up to ``offset``, as text for a checkpoint.
 
-        None means that nothing distinguishes the log from a later one of its name.
+        None means that the log cannot be distinguished from a later log of the same name.
 
         Raises:
             CommitConflict: a file was replaced after it was listed.
@@ -150,7 +149,7 @@ class RowSystem(ABC):
         return None
 
     def difference(self, log: PartitionLog, offset: int, identity: str) -> str | None:
-        """How ``log`` differs from the log of that ``identity``, which was read up to ``offset``.
+        """How ``log`` differs from the log with this ``identity``, which was read up to ``offset``.
 
         None means that it may be the same log. Compaction and retention alone are no difference.
 
@@ -161,6 +160,6 @@ class RowSystem(ABC):
 
 
 def rows_of(system: str) -> RowSystem:
-    """A system's part in reading rows, loaded at the first call. The system must exist."""
+    """The ``RowSystem`` of a system, imported at the first call. The system must exist."""
     found: RowSystem = import_module(f"lastwrite.{system}.look.columns").ROWS
     return found

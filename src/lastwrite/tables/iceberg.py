@@ -313,7 +313,7 @@ class IcebergFormat:
     def _check_place(self, table: Table) -> None:
         """
         Raises:
-            InvalidConfig: the catalog's table is at another location, or shares it with another table.
+            InvalidConfig: the catalog's table is elsewhere, or another table is there, too.
         """
         there = path_of(table.location()).rstrip("/")
         if not self._is_named and real_path(there) != real_path(self.address):

@@ -200,7 +200,7 @@ class SnapshotWriter:
         added: Sequence[IcebergFile],
         removed: set[tuple[str, int | None]],
     ) -> tuple[list[ManifestFile], list[IcebergFile]]:
-        """Write the manifests of a content type. Returns all its manifests, and the removed files."""
+        """Write manifests of a content type. Returns all its manifests, and the removed files."""
         kept: list[ManifestFile] = []
         gone: list[IcebergFile] = []
         moved: list[ManifestEntry] = []  # entries of merged manifests, for the new manifest
