@@ -1,9 +1,9 @@
-"""Avro values to columns: the writer's schema, resolved against the reader's, becomes a program
-for the kernel.
+"""Decode Avro values to columns. The writer's schema is resolved against the reader's schema and
+compiled to a program for the kernel.
 
-Fields that the reader's schema lacks are skipped in place. Fields that the writer's schema lacks
-get the reader's default. Numbers are promoted, and names may have aliases. A branch or symbol that
-the reader's schema lacks makes the value bad, not the schema.
+Fields that the reader's schema lacks are skipped. Fields that the writer's schema lacks get the
+reader's default. Numbers are promoted, and names may have aliases. If the reader's schema lacks a
+branch of a union or a symbol of an enum, only values with that branch or symbol are bad.
 
 Source: Avro 1.12 specification, "Schema Resolution", "Binary Encoding".
 """
@@ -48,10 +48,10 @@ class AvroProgram(Program):
     """Decodes values of the schema ``writer`` into columns of ``shape``.
 
     Args:
-        shape: the ``shape_of`` the reader's type, or part of it. Fields outside are not decoded.
+        shape: ``shape_of(reader)``, or the part of it to decode.
 
     Raises:
-        InvalidConfig: the reader's schema cannot read values of the writer's.
+        InvalidConfig: values of the writer's schema cannot be read by the reader's schema.
     """
 
     def __init__(self, writer: AvroType, reader: AvroType, shape: Shape) -> None:
@@ -91,7 +91,7 @@ class AvroProgram(Program):
 
 
 class _DecodingFailed(Exception):
-    """A type of the writer's that the reader's type cannot read."""
+    """A type of the writer's schema cannot be read as the reader's type."""
 
 
 class _Compiler:
@@ -104,7 +104,7 @@ class _Compiler:
         self._read: set[int] = set()
 
     def emit(self, op: int, slot: int = -1, a: int = 0, b: int = 0, c: int = 0, d: int = 1) -> int:
-        """Append an instruction. Returns its number."""
+        """Append an instruction. Returns its index in the program."""
         step = [op, slot, a, b, c, d, 0, 0]
         step += [0] * (ops.WORDS - len(step))
         self.steps.append([each - (1 << 64) if each >= 1 << 63 else each for each in step])
@@ -187,7 +187,9 @@ class _Compiler:
         where: str,
         merged: AvroType | None = None,
     ) -> None:
-        """Read one type. ``merged``: the type to which the reader's union merges this branch."""
+        """Compile the reading of a type that is no union. If the reader has a union that one type
+        represents, ``merged`` is that type.
+        """
         if not _matches(writer, reader):
             raise _DecodingFailed
         self._read.add(slot.number)
@@ -293,7 +295,7 @@ class _Compiler:
             self.constants[place.number] = default_of(missing.type, missing.default, where)
 
     def _skip(self, writer: AvroType) -> None:
-        """Skip a value that is not requested."""
+        """Compile the skipping of a value that is not requested."""
         kind = writer.type
         if kind == "record":
             for each in writer.fields:
@@ -334,7 +336,7 @@ def _field_named(name: str, reader: AvroType) -> AvroField | None:
 
 
 def _matches(writer: AvroType, reader: AvroType) -> bool:
-    """Whether a value of one type can be read as the other, by their outermost types."""
+    """Whether ``reader`` can read values of ``writer``. Compares the outermost types only."""
     if writer.type in _NAMED or reader.type in _NAMED:
         is_same = writer.type == reader.type and writer.size == reader.size
         return is_same and (writer.name == reader.name or writer.name in reader.aliases)
@@ -342,7 +344,7 @@ def _matches(writer: AvroType, reader: AvroType) -> bool:
 
 
 def _chosen(writer: AvroType, branches: list[AvroType]) -> AvroType:
-    """The branch to read a value of this type as: its own type, otherwise the first that fits."""
+    """The reader's branch for values of ``writer``: one of the same type, else the first match."""
     fitting = [each for each in branches if _matches(writer, each)]
     own = [each for each in fitting if each.type == writer.type]
     if not fitting:
@@ -363,13 +365,14 @@ def _said(type: AvroType) -> str:
 
 
 def default_of(type: AvroType, given: Any, where: str) -> Any:
-    """The default for Arrow; ``given`` is its JSON value.
+    """A field's default as a value for Arrow; ``given`` is its JSON value.
 
     Raises:
-        InvalidConfig: it is of another type.
+        InvalidConfig: the default does not match the type.
     """
     if type.type == "union":
-        for branch in type.inner:  # the specification requires the first; since 1.12 any may match
+        # Before Avro 1.12 the default had to match the first branch; since then any branch.
+        for branch in type.inner:
             if _is_default_of(branch, given):
                 merged = merged_branch(type)
                 if branch.type == "null" or merged is not None:

@@ -31,35 +31,35 @@ from lastwrite.decoding.slot_kernels import (
 from lastwrite.encoding.intrinsics import load8, load32, load64
 from lastwrite.encoding.kernel import njit
 
-# Instructions: op, slot, a, b, c, d.
+# The fields of an instruction are op, slot, a, b, c, d, each an int64. Two words are unused.
 WORDS = 8
 (
     DONE,
-    NUMBER,  # a: AS_*; b, c: the least and the greatest value; d: its factor
+    NUMBER,  # a: AS_*; b, c: the least and the greatest value; d: factor for the stored value
     FLOAT,  # a: AS_FLOAT or AS_DOUBLE
     DOUBLE,
     BOOLEAN,
     BYTES,  # a: 1 for text
     FIXED,  # a: size
-    ENUM,  # a: index of its symbols in the numbers, b: how many
+    ENUM,  # a: index of the symbols in ``numbers``, b: number of symbols
     DECIMAL_BYTES,  # a: size, or -1 if a length precedes; b, c: low and high word of the limit
     SKIP_NUMBER,
     SKIP,  # a: size
     SKIP_BYTES,
-    UNION,  # a: index of its branches' instructions in the numbers, b: how many
-    JUMP,  # a: target
-    NULLS,  # slot up to a
+    UNION,  # a: index of the branches' first instructions in ``numbers``, b: number of branches
+    JUMP,  # a: instruction to continue at
+    NULLS,  # append a null to the slots from slot to below a
     PRESENT,
-    ITEMS,  # slot or -1, a: its depth, b: the instruction after the last
-    NEXT,  # a: depth, b: the ITEMS
+    ITEMS,  # begin of an array or map; slot or -1; a: its depth, b: instruction after its NEXT
+    NEXT,  # after each item; a: depth, b: instruction of the ITEMS
 ) = range(18)
 AS_NARROW, AS_WIDE, AS_FLOAT, AS_DOUBLE = range(4)
-MOST_NUMBER = 10  # bytes
+MOST_NUMBER = 10  # most bytes of an encoded number
 
 
 @njit(cache=True, nogil=True)
 def read_number(data, at, end):
-    """A zig-zag number, and its end. A negative end is an error code."""
+    """Read a zig-zag number. Returns it and the position after it, or a negative error code."""
     if at < end:
         one = load8(data, at)
         if one < 0x80:
@@ -81,7 +81,9 @@ def read_number(data, at, end):
 
 @njit(cache=True, nogil=True)
 def words_of(data, at, size):
-    """A big-endian number of any size as a low and a high word, and whether it fits."""
+    """Read a big-endian number of ``size`` bytes. Returns its low and high word, and whether it
+    fits in 128 bits.
+    """
     negative = size > 0 and load8(data, at) >= 0x80
     fill = np.uint64(0xFFFFFFFFFFFFFFFF) if negative else np.uint64(0)
     low, high = fill, fill
@@ -91,7 +93,7 @@ def words_of(data, at, size):
             return low, high, False
         high = (high << np.uint64(8)) | (low >> np.uint64(56))
         low = (low << np.uint64(8)) | one
-    # bytes shifted out of 16 bytes were all sign; then the first byte kept must be sign, too
+    # Only sign bytes were shifted out of the 16 bytes. The number fits if the sign is still right.
     return low, high, size <= 16 or (high >> np.uint64(63) != 0) == negative
 
 
@@ -110,11 +112,14 @@ def run(
 ):
     """Decode ``rows`` values. Bad values become null.
 
-    ``starts`` are int32 positions in ``data``, one more than values. ``present`` has a byte for
-    each value, 0 for null. ``faults`` has two int64 for each value: its error code and position.
+    Args:
+        starts: int32 positions of the values in ``data``, and the end of the last value.
+        present: a byte for each value, 0 for null.
+        top_end: the end of the slots with an entry per row.
+        arena: a buffer of the size that ``Slots.table`` returns.
+        faults: two int64 for each value: error code, and position of the error.
 
-    All arguments but ``rows``, ``top_end``, ``stack`` and ``faults`` are addresses. The arena has
-    the size that ``Slots.table`` returns.
+    All arguments except ``rows``, ``top_end``, ``stack`` and ``faults`` are addresses.
     """
     for row in range(rows):
         code, where = OK, 0
@@ -134,7 +139,7 @@ def run(
 
 @njit(cache=True, nogil=True)
 def one_value(data, at, end, program, numbers, slots, counts, arena, stack):
-    """Run the program over one value. Returns the error code, and its position."""
+    """Run the program over one value. Returns an error code, and the position of the error."""
     pc = 0
     while True:
         step = program + pc * (8 * WORDS)
@@ -215,7 +220,7 @@ def one_value(data, at, end, program, numbers, slots, counts, arena, stack):
             at += 1
         elif op == ITEMS:
             left, then = read_number(data, at, end)
-            if then >= 0 and left < 0:  # the block's size in bytes follows
+            if then >= 0 and left < 0:  # a negative count: the block's size in bytes follows
                 left = -left
                 _, then = read_number(data, then, end)
             if then < 0:

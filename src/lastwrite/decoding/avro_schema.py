@@ -1,4 +1,4 @@
-"""Avro schemas as values: names are resolved, and types that no column can represent are refused.
+"""Parse Avro schemas: resolves names, and refuses types that no column can represent.
 
 Source: Avro 1.12 specification, "Schema Declaration", "Logical Types".
 """
@@ -37,57 +37,57 @@ NO_DEFAULT: Final = object()
 
 @dataclass(slots=True)
 class AvroField:
-    """A record's field."""
+    """A field of an Avro record."""
 
     name: str
     type: AvroType
     aliases: tuple[str, ...]
-    default: Any = NO_DEFAULT  # its JSON value
+    default: Any = NO_DEFAULT  # JSON value of the field's default
 
 
 @dataclass(slots=True)
 class AvroType:
-    """A type. ``type``: a primitive, record, enum, fixed, array, map or union."""
+    """An Avro type. ``type`` is a primitive, record, enum, fixed, array, map or union."""
 
     type: str
-    name: str = ""  # without its namespace
+    name: str = ""  # name without namespace; empty unless the type is named
     aliases: tuple[str, ...] = ()
     fields: tuple[AvroField, ...] = ()
     symbols: tuple[str, ...] = ()
-    default: str | None = None  # of an enum
-    size: int = 0
+    default: str | None = None  # default symbol of an enum
+    size: int = 0  # bytes of a fixed
     inner: tuple[AvroType, ...] = ()  # an array's item, a map's value, a union's branches
-    logical: str = ""
+    logical: str = ""  # logical type; empty if there is none
     precision: int = 0
     scale: int = 0
-    full_names: tuple[str, ...] = ()  # of a named type: its name with its namespace, then aliases
+    full_names: tuple[str, ...] = ()  # full name, then full aliases; empty unless named
 
     @property
     def branch_names(self) -> tuple[str, ...]:
-        """The present and former names of a union's branch of this type, the present one first."""
+        """The names of a union's branch of this type: the current name, then its aliases."""
         return self.full_names or (self.logical or self.type,)
 
     @property
     def branches(self) -> list[AvroType]:
-        """The branches of a union, without null."""
+        """The branches of a union, except null."""
         return [each for each in self.inner if each.type != "null"]
 
     @property
     def least_bytes(self) -> int:
-        """The least number of bytes that a value takes."""
+        """The least number of bytes of an encoded value."""
         if self.type == "record":
             return sum(each.type.least_bytes for each in self.fields)
         return {"null": 0, "fixed": self.size, "float": 4, "double": 8}.get(self.type, 1)
 
 
 def parse_avro(text: str, references: Iterator[str] | tuple[str, ...] = ()) -> AvroType:
-    """The type that a schema describes.
+    """Parse a schema.
 
-    ``references`` are the schemas of names that it uses, each after the ones that it needs itself.
+    ``references`` are the schemas that ``text`` refers to. Each comes after its own references.
 
     Raises:
-        InvalidConfig: it is no Avro schema, or has a type that no column can represent. The error
-            names the field.
+        InvalidConfig: the text is no Avro schema, or has a type that no column can represent. The
+            message contains the field's path.
     """
     parser = _Parser()
     for reference in references:
@@ -231,12 +231,12 @@ def _texts(given: Any, where: str) -> tuple[str, ...]:
 def shape_of(type: AvroType, where: str = "schema") -> Shape:
     """The shape of a column of this type.
 
-    A union of null and one type has the shape of that type. A union of int and long is a long, one
-    of float and double a double. Any other union is a record with a field for each branch,
-    ``member0`` and so on, as in Spark.
+    A union of null and one type has the shape of that type. A union of int and long is a long, and
+    a union of float and double a double. Any other union is a record with a field for each branch
+    except null, ``member0`` and so on, as in Spark.
 
     Raises:
-        InvalidConfig: no column can represent it.
+        InvalidConfig: no column can represent the type.
     """
     if type.type == "record":
         fields = [shape_of(each.type, f"{where}.{each.name}") for each in type.fields]
@@ -269,7 +269,7 @@ def shape_of(type: AvroType, where: str = "schema") -> Shape:
 
 
 def aliases_of(type: AvroType, where: str) -> dict[str, tuple[str, ...]]:
-    """The aliases of fields, by the path of the field's column below ``where``."""
+    """Path of each field's column to the field's aliases. ``where`` is the path of ``type``."""
     found = {}
     for path, inner in _inner(type, where):
         if isinstance(inner, AvroField):
@@ -281,8 +281,8 @@ def aliases_of(type: AvroType, where: str) -> dict[str, tuple[str, ...]]:
 
 
 def unions_of(type: AvroType, where: str) -> dict[str, list[tuple[str, ...]]]:
-    """The names of the branches of unions whose columns are ``member0`` and so on, by the path of
-    the union's column.
+    """Path of each union's column to the names of the union's branches. Only unions that become a
+    record (``member0`` and so on) are included.
     """
     found = {}
     if type.type == "union" and merged_branch(type) is None:
@@ -293,7 +293,7 @@ def unions_of(type: AvroType, where: str) -> dict[str, list[tuple[str, ...]]]:
 
 
 def _inner(type: AvroType, where: str) -> Iterator[tuple[str, AvroField | AvroType]]:
-    """The types directly inside a type, with the paths of their columns."""
+    """Yield the types directly inside a type, each with the path of its column."""
     if type.type == "record":
         yield from ((f"{where}.{each.name}", each) for each in type.fields)
     elif type.type in ("array", "map"):
@@ -307,7 +307,7 @@ def _inner(type: AvroType, where: str) -> Iterator[tuple[str, AvroField | AvroTy
 
 
 def merged_branch(union: AvroType) -> AvroType | None:
-    """The one type that can represent all branches of a union, or None."""
+    """The single type that can represent all branches of a union, or None."""
     branches = union.branches
     if len(branches) == 1:
         return branches[0]

@@ -1,7 +1,7 @@
-"""A program: converts a column of bytes of any format to a typed column.
+"""The base class of programs. A program decodes a column of bytes to a typed column.
 
-Some thousand values at a time pass through its kernel into one arena, which is reused. The results
-own their memory. No allocation has a size that a value claims.
+Its kernel decodes some thousand values at a time into an arena, which is reused. The results own
+their memory. Lengths inside a value never determine the size of an allocation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BYTES_AT_ONCE = 1 << 20
 
 
 class DecodedColumn(NamedTuple):
-    """A typed column, and its bad rows, ascending, with reasons. Bad rows are null."""
+    """A typed column, and bad row to reason, ascending. Bad rows are null in the column."""
 
     column: pa.Array
     bad: dict[int, str]
@@ -33,8 +33,8 @@ class Program(ABC):
     """Decodes values of one schema. Must not be used by several threads at once.
 
     Args:
-        constants: slot to the value that it has in every row.
-        defaults: slot to the value that replaces its nulls.
+        constants: slot number to the value of the slot in every row.
+        defaults: slot number to the value that replaces nulls of the slot.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Program(ABC):
         self._arena: ByteArray = np.empty(0, np.uint8)
 
     def decode(self, values: pa.Array) -> DecodedColumn:
-        """Decode values, which are binary. Null stays null."""
+        """Decode a column of bytes. Null stays null."""
         values = values.cast(pa.binary()) if values.type != pa.binary() else values
         columns, bad, at = [], {}, 0
         for part in _parts(values):
@@ -66,7 +66,7 @@ class Program(ABC):
         if size > len(self._arena):
             self._arena = np.empty(size, np.uint8)
         counts = np.zeros(len(self.slots.all), np.int64)
-        for base in table[:, 1].tolist():  # the first list or text begins at 0
+        for base in table[:, 1].tolist():  # the first offset of a list or text is 0
             self._arena[base : base + 4] = 0
         faults = self._run(data, starts, present, table, counts)
         filled = FilledColumns(self._arena, table, counts, self._constants, self._defaults)
@@ -81,11 +81,11 @@ class Program(ABC):
         table: Int64Array,
         counts: Int64Array,
     ) -> Int64Array:
-        """Fill the slots. Returns the faults, two int64 for each value."""
+        """Fill the slots. Returns two int64 for each value: error code and error position."""
 
 
 def _parts(values: pa.Array) -> Iterator[pa.Array]:
-    """Slices of bounded size; a larger value is a slice of its own."""
+    """Yield slices of bounded size. A value above the limit is a slice by itself."""
     at = 0
     if not len(values):
         return
@@ -98,7 +98,7 @@ def _parts(values: pa.Array) -> Iterator[pa.Array]:
 
 
 def _buffers(values: pa.Array) -> tuple[ByteArray, Any, ByteArray]:
-    """The bytes, the int32 positions of values in them, and a byte for each value: 0 for null."""
+    """The bytes of all values, int32 positions of values, and a byte for each value: 0 for null."""
     _, ends, data = values.buffers()
     starts = np.frombuffer(ends, np.int32)[values.offset :][: len(values) + 1]
     first, last = int(starts[0]), int(starts[-1])

@@ -1,10 +1,10 @@
-"""Confluent's frame: the prefix that names the schema of a key or a value.
+"""Confluent's frame: the prefix with the schema id of a key or a value.
 
     00 | id, 4 bytes, big-endian        | message indexes, for Protobuf only
-    01 | GUID, 16 bytes                 | the same
+    01 | GUID, 16 bytes                 | message indexes, for Protobuf only
 
-It precedes the value, or is alone in the header ``__key_schema_id`` or ``__value_schema_id``.
-Message indexes are zig-zag numbers preceded by their count; 00 alone means the first message.
+The frame precedes the value, or is in the header ``__key_schema_id`` or ``__value_schema_id``.
+Message indexes are zig-zag numbers preceded by their count. A single 00 means the first message.
 
 Source: Confluent Platform 8.1, "Wire format"; confluent-kafka-python 2.16 ``SchemaId``.
 """
@@ -22,12 +22,16 @@ from lastwrite.encoding.kernel import njit
 from lastwrite.model.columns import ByteArray, Int64Array
 
 HEADERS: Final = {"key": "__key_schema_id", "value": "__value_schema_id"}
-_LARGEST = 17 + 2 * 32  # bytes: messages are rarely nested that deep
+_LARGEST = 17 + 2 * 32  # most bytes of a frame: room for deeply nested messages
 _BY_ID, _BY_GUID = 5, 17
 
 
 class Frame(NamedTuple):
-    """``schema``: an id or a GUID, as in a registry's paths. ``indexes``: of nested messages."""
+    """A decoded frame.
+
+    ``schema`` is an id or a GUID, as in a registry's paths. ``indexes`` are the message indexes,
+    one for each level of nesting.
+    """
 
     schema: str
     indexes: tuple[int, ...]
@@ -35,7 +39,7 @@ class Frame(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def frame_lengths(data, starts, ends, has_indexes, lengths):  # type: ignore[no-untyped-def]
-    """The number of bytes of each value's frame, or 0 if it has none."""
+    """Write the number of bytes of each value's frame to ``lengths``; 0 if there is no frame."""
     for i in range(len(starts)):
         at, end = starts[i], ends[i]
         lengths[i] = 0
@@ -60,8 +64,8 @@ def frame_lengths(data, starts, ends, has_indexes, lengths):  # type: ignore[no-
 def frames_of(
     data: ByteArray, starts: Int64Array, ends: Int64Array, has_indexes: bool
 ) -> tuple[Int64Array, Int64Array, list[Frame]]:
-    """The frames of values: the length of each frame in bytes, 0 if there is none; the index of
-    each frame in the distinct frames; and the distinct frames.
+    """Decode the frames of values. Returns the length of each value's frame in bytes, or 0 if it
+    has none; for each frame, its index in the distinct frames; and the distinct frames.
     """
     lengths = np.empty(len(starts), np.int64)
     frame_lengths(data, starts, ends, has_indexes, lengths)
@@ -88,7 +92,7 @@ def frames_of(
 
 
 def decode_frame(head: bytes) -> Frame:
-    """Decode a frame that ``frame_lengths`` has measured."""
+    """Decode a frame whose length was determined by ``frame_lengths``."""
     if head[0] == 0:
         schema, rest = str(int.from_bytes(head[1:_BY_ID], "big")), head[_BY_ID:]
     else:

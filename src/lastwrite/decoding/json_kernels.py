@@ -1,6 +1,7 @@
-"""The kernel that reads JSON texts into slots. A value is one text, decoded whole or not.
+"""The kernel that decodes JSON texts into slots. Each value is one text.
 
-The grammar is RFC 8259's, also in skipped parts. If a name occurs twice, the later value counts.
+Skipped parts of a text must conform to RFC 8259, too. If an object has a name twice, the last value
+is used.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, assignment"
 
@@ -43,14 +44,14 @@ from lastwrite.encoding.intrinsics import (
 )
 from lastwrite.encoding.kernel import njit
 
-MOST_DEPTH = 512  # of nested values, including skipped ones
-# The traits of a slot that the kernel needs: see ``json_values``.
+MOST_DEPTH = 512  # levels of nested values, including skipped ones
+# The columns of the table ``traits``, which has a row for each slot: see ``json_values``.
 IS_DOUBLE, FIELDS, FIELD_COUNT, SLOT_END, IS_MAP = range(5)
 TRAITS = 5
-# A field: the offset of its name in the names, the name's length, its slot, and 1 if no character
-# of the name needs an escape.
+# The columns of the table of fields: offset of the field's name in ``names``, bytes of the name,
+# the field's slot, and 1 if no character of the name needs an escape.
 NAME_AT, NAME_BYTES, FIELD_SLOT, IS_PLAIN = range(4)
-# The kind of an open value.
+# The kinds of open values, which are nested values whose end was not read yet.
 _OBJECT, _ARRAY, _MAP = range(3)
 _HIGH = np.uint64(0x8080808080808080)
 _LOW = np.uint64(0x0101010101010101)
@@ -78,12 +79,12 @@ def run(
     long_numbers,
     faults,
 ):
-    """Read ``rows`` texts. Arguments as in ``avro_kernels.run``, and
+    """Decode ``rows`` texts. Other arguments are as in ``avro_kernels.run``.
 
     Args:
-        stack: int64, 4 for each open value.
+        stack: four int64 for each open value.
         scratch: the address of a buffer for a name.
-        long_numbers: int64, four for each number that plain arithmetic cannot convert exactly:
+        long_numbers: four int64 for each number that plain arithmetic cannot convert exactly:
             slot, entry, position, length.
 
     Returns:
@@ -150,10 +151,12 @@ def one_text(
     long_numbers,
     many,
 ):
-    """Read one text. Returns the error code, its position, and the number of long numbers."""
+    """Decode one text. Returns an error code, the error's position, and the number of rows in
+    ``long_numbers``.
+    """
     depth, slot = 0, 0
     while True:
-        # a value of ``slot``, or of no slot (-1)
+        # a value begins; it belongs to ``slot``, or is skipped if ``slot`` is -1
         at = past_spaces(data, at, end)
         if at >= end:
             return CUT, at, many
@@ -170,7 +173,7 @@ def one_text(
                 return TYPE, at, many
             stack[4 * depth] = kind
             stack[4 * depth + 1] = slot
-            stack[4 * depth + 2] = 0  # the field that is expected next
+            stack[4 * depth + 2] = 0  # index of the field that is expected next
             depth += 1
             if slot >= 0:
                 set_present(slots, counts, arena, slot)
@@ -200,7 +203,7 @@ def one_text(
                 if code != OK:
                     return code, then, many
             at = then
-            # a value has ended; is_done stays True for the loop below, which closes nothing yet
+            # a value has ended; ``is_done`` stays True unless a comma follows
             if depth == 0:
                 at = past_spaces(data, at, end)
                 return (OK if at == end else LEFT_OVER), at, many
@@ -285,8 +288,10 @@ def one_text(
 
 @njit(cache=True, nogil=True)
 def field(data, at, end, traits, fields, names, slots, counts, arena, stack, depth, scratch):
-    """Read a name from after its opening quote. Returns the error code, the end, and the slot of
-    its value, whose last entry is null, or -1 if there is no such field.
+    """Read a field's name; ``at`` is after its opening quote. Returns an error code, the position
+    after the name, and the field's slot, or -1 if there is no such field.
+
+    The slot's last entry is null: the value of an earlier field of the same name is removed.
     """
     inside = stack[4 * (depth - 1) + 1]
     expected = stack[4 * (depth - 1) + 2]
@@ -306,7 +311,7 @@ def field(data, at, end, traits, fields, names, slots, counts, arena, stack, dep
     source, where, length = data, at, then - 1 - at
     for i in range(length):
         if load8(data, at + i) == 0x5C:
-            # names with escapes are rare; one that is longer than all fields' names matches none
+            # A character takes up to 12 bytes with escapes. A longer name matches no field.
             if length > 12 * np.int64(load64(scratch, 0)):
                 return OK, then, np.int64(-1)
             _, _, length = unescaped(data, at, end, scratch + 8, 0)
@@ -316,7 +321,7 @@ def field(data, at, end, traits, fields, names, slots, counts, arena, stack, dep
         if fields[first + i, NAME_BYTES] == length:
             if is_same(source, where, names, fields[first + i, NAME_AT], length):
                 slot = fields[first + i, FIELD_SLOT]
-                if i < expected:  # it may have come before
+                if i < expected:  # the field may have a value already, which is removed
                     last = count_of(counts, slot) - 1
                     take_back(slots, counts, arena, slot, traits[slot, SLOT_END], last)
                     put_nulls(slots, counts, arena, slot, traits[slot, SLOT_END])
@@ -341,8 +346,8 @@ def is_same(data, at, other, other_at, length):
 
 @njit(cache=True, nogil=True)
 def text(data, at, end, slots, counts, arena, slot, scratch):
-    """Read a string from after its opening quote into the last entry of ``slot``, or skip it if
-    ``slot`` is -1. Returns the error code, and the position after the closing quote.
+    """Read a string into the last entry of ``slot``, or skip it if ``slot`` is -1. ``at`` is after
+    the opening quote. Returns an error code, and the position after the closing quote.
     """
     to = room_for_bytes(slots, counts, arena, slot) if slot >= 0 else np.int64(0)
     seen, i, start = np.uint64(0), 0, at
@@ -404,7 +409,7 @@ def text(data, at, end, slots, counts, arena, slot, scratch):
 
 @njit(cache=True, nogil=True)
 def digits(data, at, end):
-    """The number of four hexadecimal digits, or -1 if there are none."""
+    """The value of four hexadecimal digits, or -1 if the bytes are no such digits."""
     if at + 4 > end:
         return np.int64(-1)
     value = np.int64(0)
@@ -424,10 +429,10 @@ def digits(data, at, end):
 
 @njit(cache=True, nogil=True)
 def unescaped(data, at, end, out, to):
-    """Write the rest of a string, with escapes resolved, to ``out``; 0 means it is not written.
+    """Write the rest of a string to ``out``, with escapes resolved. If ``out`` is 0, only check it.
 
-    Returns the error code, the position after the closing quote, and the number of bytes written,
-    which is at most the number of bytes read.
+    Returns an error code, the position after the closing quote, and the number of bytes of the
+    result, which is at most the number of bytes read.
     """
     begin = to
     while True:
@@ -479,7 +484,7 @@ def unescaped(data, at, end, out, to):
 
 @njit(cache=True, nogil=True)
 def put_point(out, to, point):
-    """Write a character as UTF-8. Returns the position of the next."""
+    """Write a character as UTF-8 at ``to``. Returns the position after it."""
     size = 1 if point < 0x80 else 2 if point < 0x800 else 3 if point < 0x10000 else 4
     if out != 0:
         if size == 1:
@@ -494,7 +499,7 @@ def put_point(out, to, point):
 
 @njit(cache=True, nogil=True)
 def word(data, at, end, slots, counts, arena, slot, stored):
-    """Read true, false or null. Returns the error code, and the end."""
+    """Read true, false or null. Returns an error code, and the position after the word."""
     one, length = load8(data, at), 4
     if one == 0x66:
         length = 5
@@ -515,7 +520,9 @@ def word(data, at, end, slots, counts, arena, slot, stored):
 
 @njit(cache=True, nogil=True)
 def number(data, at, end, traits, slots, counts, arena, slot, long_numbers, many):
-    """Read a number into the last entry of ``slot``. Returns error code, end, and long numbers."""
+    """Read a number into the last entry of ``slot``. Returns an error code, the position after the
+    number, and the number of rows in ``long_numbers``.
+    """
     start = at
     is_negative = load8(data, at) == 0x2D
     at += 1 if is_negative else 0
@@ -583,7 +590,7 @@ def number(data, at, end, traits, slots, counts, arena, slot, long_numbers, many
             long_numbers[many, 3] = at - start
             many += 1
         return OK, at, many
-    # a whole number may be written as 1.0 or 1e3
+    # an integer may be written as 1.0 or 1e3
     if used > 19 or (not is_whole and abs(exponent) > 40):
         return RANGE, start, many
     while exponent < 0:

@@ -1,4 +1,4 @@
-"""JSON Schema as the shape of a column.
+"""Convert a JSON Schema to the shape of a column.
 
 Only keywords about types are used: ``type``, ``properties``, ``items``, ``additionalProperties``,
 ``$ref`` within the document, ``oneOf`` and ``anyOf`` of null and one other type, ``enum`` and
@@ -29,8 +29,8 @@ def parse_json_schema(text: str) -> Shape:
     """The shape of a column of values of this schema.
 
     Raises:
-        InvalidConfig: it is no schema, or has a type that no column can represent. The error names
-            the field.
+        InvalidConfig: the text is no JSON Schema, or has a type that no column can represent. The
+            message contains the field's path.
     """
     try:
         whole = json.loads(text)

@@ -1,4 +1,4 @@
-"""JSON texts to columns, by a shape: other fields are skipped, missing ones are null."""
+"""Decode JSON texts to columns. Fields outside the shape are skipped; missing fields are null."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ESCAPED = re.compile(r'["\\\x00-\x1f]')
 
 
 class JsonProgram(Program):
-    """Decodes texts of JSON into columns of ``shape``."""
+    """Decodes JSON texts to columns of ``shape``."""
 
     def __init__(self, shape: Shape) -> None:
         slots = Slots(shape)
@@ -56,7 +56,8 @@ class JsonProgram(Program):
         counts: Int64Array,
     ) -> Int64Array:
         faults = np.empty((len(present), 2), np.int64)
-        long_numbers = np.empty((len(data) // 4 + 1, 4), np.int64)  # the shortest is 1e23
+        # a long number has at least 4 bytes, such as 1e23
+        long_numbers = np.empty((len(data) // 4 + 1, 4), np.int64)
         many = kernels.run(
             data.ctypes.data,
             starts.ctypes.data,
@@ -78,11 +79,11 @@ class JsonProgram(Program):
         return faults
 
     def _set_long(self, data: ByteArray, table: Int64Array, numbers: Int64Array) -> None:
-        """Set the numbers that need more than one multiplication to get the nearest double."""
+        """Convert the long numbers, whose nearest double takes more than one multiplication."""
         texts = [data[at : at + length].tobytes() for at, length in numbers[:, 2:].tolist()]
         try:
             values = np.asarray(pa.array(texts, pa.binary()).cast(pa.string()).cast(pa.float64()))
-        except pa.ArrowInvalid:  # beyond the largest double: infinite, as in Python
+        except pa.ArrowInvalid:  # a number above the largest double is infinite, as in Python
             values = np.array([float(text) for text in texts])
         places = table[numbers[:, 0], BASE] // 8 + numbers[:, 1]
         words = self._arena[: len(self._arena) // 8 * 8].view(np.float64)

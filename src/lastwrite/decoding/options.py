@@ -1,7 +1,7 @@
-"""The options for decoding keys and values, with the same names for all commands and APIs.
+"""The options for decoding keys and values, which all commands and APIs share.
 
-Only the spelling differs: ``key_format`` is ``--key-format`` on the command line, and
-``keyFormat`` in Spark.
+Only the spelling of their names differs: ``key_format`` is ``--key-format`` on the command line,
+and ``keyFormat`` in Spark.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FAIL, NULL, ASIDE = "fail", "null", "aside"
 
 
 class DecodingOptions(TypedDict, total=False):
-    """The options as keywords."""
+    """The options as keyword arguments."""
 
     key_format: str
     value_format: str
@@ -38,20 +38,22 @@ class DecodingOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingConfig(SettingsTable):
-    """The options, checked.
+    """The checked options.
 
     Attributes:
-        key_format, value_format: ``raw`` for bytes as they are, ``utf8``, ``json``, ``avro``,
-            ``protobuf``, or ``confluent``: a magic byte and the id of a schema precede the value,
-            or are in a header.
-        key_schema, value_schema: a file: ``.avsc``, a JSON Schema as ``.json``, ``.proto``, or a
-            set of descriptors as ``.desc``. For ``confluent`` it is the schema to read by. The
-            default is that of the subject ``TOPIC-key`` or ``TOPIC-value``.
-        key_message, value_message: for Protobuf, the message's name. The default is the only
+        key_format, value_format: ``raw`` for undecoded bytes, ``utf8``, ``json``, ``avro``,
+            ``protobuf``, or ``confluent``: a magic byte and a schema id precede the value, or are
+            in a header.
+        key_schema, value_schema: path of a schema file: ``.avsc``, a JSON Schema as ``.json``,
+            ``.proto``, or a set of descriptors as ``.desc``. For ``confluent`` it is the schema to
+            read by; the default is the newest schema of the subject ``TOPIC-key`` or
+            ``TOPIC-value``.
+        key_message, value_message: for Protobuf: the message's name. The default is the only
             message of the schema, or for ``confluent`` the first.
         schema_registry: for ``confluent``: a registry's URL, or a folder of schemas.
-        on_bad: for a key or value that does not match its schema: ``fail``, ``null`` with the
-            reason in a column ``_error``, or ``aside``: the record goes to a file in ``bad_to``.
+        on_bad: the action for a key or value that does not match its schema. ``fail`` raises an
+            error. ``null`` gives null, and the reason in a column ``_error``. ``aside`` writes the
+            record to a file in ``bad_to``.
     """
 
     key_format: str = setting("raw", "key_format", choices=FORMATS)
@@ -71,10 +73,10 @@ class DecodingConfig(SettingsTable):
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> DecodingConfig:
-        """Check the options, of which None means not given.
+        """Check the options. None means that an option is not given.
 
         Raises:
-            InvalidConfig: an option is unknown, or contradicts another.
+            InvalidConfig: an option is unknown, or excludes another one.
         """
         found = cls.from_names({name: value for name, value in given.items() if value is not None})
         for which in ("key", "value"):
@@ -105,7 +107,7 @@ class DecodingConfig(SettingsTable):
         return found
 
 
-# The names in Spark, such as keyFormat, and on the command line.
+# Option to its name in Spark, such as keyFormat, and on the command line.
 SPARK_NAMES: Final = {
     each.name: (head := each.name.partition("_"))[0] + head[2].capitalize()
     for each in fields(DecodingConfig)
@@ -114,8 +116,8 @@ COMMAND_NAMES: Final = {each: "--" + each.replace("_", "-") for each in SPARK_NA
 
 
 def in_words_of(error: ErrorT, names: Mapping[str, str]) -> ErrorT:
-    """The same error with the options under the ``names`` of its reader: for a command it has
-    ``--on-bad null`` instead of ``on_bad=null``.
+    """The same error with the options spelled as in ``names``. For the command line ``on_bad=null``
+    becomes ``--on-bad null``.
     """
 
     def said(text: str) -> str:

@@ -1,8 +1,8 @@
-"""Protobuf values to columns: the reader's message becomes tables for the kernel.
+"""Decode Protobuf values to columns. The reader's message is converted to tables for the kernel.
 
-Fields are matched by number, whatever their names in the writer's schema. Fields that the reader's
-schema lacks are skipped. An absent field without presence is 0, false or empty; a list or a map is
-empty. An absent field with presence is null, or the default that its schema declares.
+Fields are matched by number, not by name. Fields that the reader's schema lacks are skipped. If a
+value lacks a field without presence, the field is 0, false or empty. If it lacks a field with
+presence, the field is null, or has the default that its schema declares.
 
 Source: Protocol Buffers, "Encoding", "Field Presence".
 """
@@ -44,11 +44,11 @@ _ACTIONS = {
 
 
 class ProtobufProgram(Program):
-    """Decodes values of a message into columns of ``shape``.
+    """Decodes values of a message to columns of ``shape``.
 
     Args:
-        message: the reader's descriptor.
-        shape: its ``shape_of``, or part of it. Fields outside are not decoded.
+        message: the descriptor of the message to read by.
+        shape: ``shape_of(message)``, or the part of it to decode.
     """
 
     def __init__(self, message: Any, shape: Shape) -> None:
@@ -93,11 +93,11 @@ class _Tables:
         self.messages: list[list[int]] = []
         self.fields: list[list[int]] = []
         self.numbers: list[int] = []
-        self.defaults: dict[int, Any] = {}  # by slot
+        self.defaults: dict[int, Any] = {}  # slot number to default
         self.depth = 0
 
     def add(self, message: Any, slot: Slot, depth: int = 0) -> int:
-        """Add a message with the fields of a slot. Returns the message's index."""
+        """Add a message, with the fields that ``slot`` has. Returns the message's index."""
         self.depth = max(self.depth, depth)
         place = len(self.messages)
         self.messages.append([])
@@ -131,7 +131,7 @@ class _Tables:
             if is_entry or field.is_repeated or not field.has_presence
         ]
         if is_entry and slot.fields[1].shape.kind is ShapeKind.RECORD:
-            # in an entry without a value, the value is an empty message
+            # a map entry that lacks its value has an empty message as value
             inner = self.messages[rows[1][kernels.INNER]]
             at = inner[kernels.SET_AT]
             full += self.numbers[at : at + inner[kernels.SET_COUNT]]
@@ -148,7 +148,7 @@ class _Tables:
         return place
 
     def _fill(self, row: list[int], field: Any, own: Slot, action: int, depth: int) -> None:
-        """Set the columns of a requested field."""
+        """Fill in the table row of a requested field."""
         slot = own
         if field.is_repeated:
             row[kernels.LIST], slot = own.number, own.fields[0]
@@ -175,7 +175,7 @@ class _Tables:
 
 
 def _default_of(field: Any) -> Any:
-    """A field's default for Arrow."""
+    """A field's default as a value for Arrow."""
     given = field.default_value
     if field.type == schema.ENUM:
         return schema.symbols_of(field.enum_type)[given]

@@ -1,7 +1,7 @@
-"""The kernel that reads Protobuf's fields by the tables of ``protobuf``, and fills slots.
+"""The kernel that decodes Protobuf values into slots, driven by the tables of ``protobuf``.
 
-A field that the schema lacks, or that has another wire type in it, is skipped, as in Protobuf's
-own libraries.
+Fields that the schema lacks are skipped, and so are fields with another wire type than in the
+schema, as in Protobuf's libraries.
 
 Source: Protocol Buffers, "Encoding"; upb, ``wire/decode.c``.
 """
@@ -40,7 +40,7 @@ from lastwrite.decoding.slot_kernels import (
 from lastwrite.encoding.intrinsics import load8, load32, load64, store8, store64
 from lastwrite.encoding.kernel import njit
 
-# The actions for a field's bytes.
+# The actions that decode a field's bytes.
 (
     INT32,
     INT64,
@@ -50,25 +50,28 @@ from lastwrite.encoding.kernel import njit
     SINT64,
     BOOL,
     ENUM,
-    NARROW32,  # 4 bytes as they are
+    NARROW32,  # copy 4 bytes
     WIDE32,
-    WIDE64,  # 8 bytes as they are
+    WIDE64,  # copy 8 bytes
     DECIMAL64,
     BYTES,
     TEXT,
     MESSAGE,
     TIMESTAMP,
-    MERGED,  # a message's bytes: concatenated bytes are the merged message
-    PASSED_OVER,  # a member of a oneof that is not requested: it clears the other members
+    MERGED,  # a message left as bytes; repeated values are concatenated, which merges the messages
+    PASSED_OVER,  # skip a member of a oneof that is not requested, and clear the other members
 ) = range(18)
 
-# A message: the index of its first field, and how many it has; the index in the numbers of the
-# slots that are not null if the field is absent, and how many; the same for required fields.
+# The columns of the table of messages: index of the first field, and number of fields; index in
+# ``numbers`` of the slots that are not null if their field is absent, and number of these slots;
+# index in ``numbers`` of the slots of required fields, and number of these slots.
 FIELDS_AT, FIELD_COUNT, SET_AT, SET_COUNT, REQUIRED_AT, REQUIRED_COUNT = range(6)
 MESSAGE_WORDS = 6
-# A field; a message's fields are sorted by number. ``LIST``: -1, or the list whose item ``SLOT``
-# is. ``OTHERS_AT``: index in the numbers of the first and end slots of its oneof's other members.
-# ``SYMBOLS_AT``: index in the numbers of an enum's numbers, ascending, then their symbols.
+# The columns of the table of fields. The fields of a message are sorted by number.
+# ``LIST``: the slot of the list whose item is ``SLOT``, or -1.
+# ``OTHERS_AT``: for a member of a oneof: index in ``numbers`` of the first slot and the end of the
+# slots of each other member.
+# ``SYMBOLS_AT``: index in ``numbers`` of an enum's numbers, ascending, then their symbols.
 (
     NUMBER,
     WIRE_TYPE,
@@ -84,9 +87,9 @@ MESSAGE_WORDS = 6
 ) = range(11)
 FIELD_WORDS = 11
 VARINT, FIXED64, DELIMITED, GROUP, GROUP_END, FIXED32 = range(6)
-# An open message: its index, its end, the group's number or 0, the field expected next.
+# An entry of the stack: a message's index, its end, the group's number or 0, the expected field.
 FRAME_WORDS = 4
-MOST_GROUPS = 100  # nested, in skipped fields
+MOST_GROUPS = 100  # most levels of nested groups in skipped fields
 
 _MOST_TAG = np.uint64(0xFFFFFFFF)
 _FOUR = np.uint64(0xFFFFFFFF)
@@ -97,7 +100,9 @@ _MICROS = 1_000_000
 
 @njit(cache=True, nogil=True)
 def read_varint(data, at, end):
-    """A number of up to 64 bits, and its end. A negative end is an error code."""
+    """Read a varint of up to 64 bits. Returns it and the position after it, or a negative error
+    code.
+    """
     if at < end:
         one = load8(data, at)
         if one < 0x80:
@@ -117,7 +122,9 @@ def read_varint(data, at, end):
 
 @njit(cache=True, nogil=True)
 def read_tag(data, at, end):
-    """A field's number and wire type in one, and its end. A negative end is an error code."""
+    """Read a tag: ``field number << 3 | wire type``. Returns it and the position after it, or a
+    negative error code.
+    """
     tag, then = read_varint(data, at, end)
     if then < 0:
         return tag, then
@@ -128,13 +135,13 @@ def read_tag(data, at, end):
 
 @njit(cache=True, nogil=True)
 def unfolded(value):
-    """The value of a zig-zag number."""
+    """The value that a zig-zag number encodes."""
     return (value >> np.uint64(1)) ^ (~(value & np.uint64(1)) + np.uint64(1))
 
 
 @njit(cache=True, nogil=True)
 def past_field(data, at, end, tag):
-    """The end of a skipped field's value. A negative end is an error code."""
+    """The position after a skipped field's value, or a negative error code."""
     wire = np.int64(tag & np.uint64(7))
     if wire == VARINT:
         _, at = read_varint(data, at, end)
@@ -199,8 +206,10 @@ def run(
     stack,
     faults,
 ):
-    """Decode ``rows`` values. Arguments as in ``avro_kernels.run``, and the addresses of the int64
-    tables of messages, fields and numbers. ``stack`` has ``FRAME_WORDS`` for each nested message.
+    """Decode ``rows`` values. Other arguments are as in ``avro_kernels.run``.
+
+    ``messages``, ``fields`` and ``numbers`` are addresses of int64 tables. ``stack`` has
+    ``FRAME_WORDS`` int64 for each level of nesting.
     """
     for row in range(rows):
         put_nulls(slots, counts, arena, 0, top_end)
@@ -227,7 +236,7 @@ def word(table, row, words, column):
 
 @njit(cache=True, nogil=True)
 def begin(messages, message, numbers, slots, counts, arena, slot):
-    """Make the last, null entry of a message's slot a message without a field."""
+    """Set the last entry of a message's slot, which is null, to a message without fields."""
     set_present(slots, counts, arena, slot)
     first = word(messages, message, MESSAGE_WORDS, SET_AT)
     for i in range(word(messages, message, MESSAGE_WORDS, SET_COUNT)):
@@ -236,13 +245,13 @@ def begin(messages, message, numbers, slots, counts, arena, slot):
 
 @njit(cache=True, nogil=True)
 def is_present(slots, counts, arena, s):
-    """Whether the last entry is not null."""
+    """Whether the last entry of slot ``s`` is not null."""
     return load8(arena, field_of(slots, s, OF_VALID) + count_of(counts, s) - 1) != 0
 
 
 @njit(cache=True, nogil=True)
 def lacks_required(messages, message, numbers, slots, counts, arena):
-    """Whether the finished message lacks a required field."""
+    """Whether the message, which was read completely, lacks a required field."""
     first = word(messages, message, MESSAGE_WORDS, REQUIRED_AT)
     for i in range(word(messages, message, MESSAGE_WORDS, REQUIRED_COUNT)):
         if not is_present(slots, counts, arena, np.int64(load64(numbers, 8 * (first + i)))):
@@ -252,7 +261,7 @@ def lacks_required(messages, message, numbers, slots, counts, arena):
 
 @njit(cache=True, nogil=True)
 def field_numbered(fields, first, count, number, expected):
-    """The index of a field in its message, usually the expected one, or -1 if there is none."""
+    """The index of the field with this number in its message, or -1. Tries ``expected`` first."""
     if expected < count and word(fields, first + expected, FIELD_WORDS, NUMBER) == number:
         return expected
     low, high = 0, count
@@ -270,10 +279,10 @@ def field_numbered(fields, first, count, number, expected):
 
 @njit(cache=True, nogil=True)
 def one_message(data, at, end, messages, fields, numbers, slots, counts, arena, stack):
-    """Read one value. Returns the error code, and its position.
+    """Decode one value. Returns an error code, and the position of the error.
 
-    An unknown number of an enum is an error unless a later field replaces it. Its slot, entry and
-    position are stored until the end.
+    An unknown number of an enum is an error unless a later value of the field replaces it. Its
+    slot, entry and position are therefore stored, and checked at the end.
     """
     depth, message, group, expected = 0, 0, np.int64(0), 0
     unknown, unknown_entry, unknown_at = np.int64(-1), np.int64(0), np.int64(0)
@@ -406,7 +415,7 @@ def one_message(data, at, end, messages, fields, numbers, slots, counts, arena, 
 
 @njit(cache=True, nogil=True)
 def is_unknown(slots, counts, arena, slot, entry):
-    """Whether an entry of an enum's slot still has an unknown number."""
+    """Whether an entry of an enum's slot still exists and has an unknown number."""
     if (
         count_of(counts, slot) <= entry
         or load8(arena, field_of(slots, slot, OF_VALID) + entry) == 0
@@ -417,7 +426,7 @@ def is_unknown(slots, counts, arena, slot, entry):
 
 @njit(cache=True, nogil=True)
 def keep(frame, message, end, group, expected):
-    """Store the state of a message before a nested one is read."""
+    """Store the state of a message on the stack before a nested message is read."""
     store64(frame, 0, np.uint64(message))
     store64(frame, 8, np.uint64(end))
     store64(frame, 16, np.uint64(group))
@@ -426,7 +435,9 @@ def keep(frame, message, end, group, expected):
 
 @njit(cache=True, nogil=True)
 def scalar(data, at, end, fields, row, numbers, slots, counts, arena, action, slot):
-    """Read a number into the last entry of a slot. Returns the error code, and the end."""
+    """Read a number into the last entry of a slot. Returns an error code, and the position after
+    the number.
+    """
     if action >= NARROW32:
         size = 4 if action == NARROW32 or action == WIDE32 else 8
         if size > end - at:
@@ -476,11 +487,12 @@ def scalar(data, at, end, fields, row, numbers, slots, counts, arena, action, sl
 
 @njit(cache=True, nogil=True)
 def timestamp(data, at, end, slots, counts, arena, slot):
-    """Read a ``google.protobuf.Timestamp`` as microseconds into the last entry of a slot, merging
-    it with the present value. Returns the error code.
+    """Read a ``google.protobuf.Timestamp`` as microseconds into the last entry of a slot. If the
+    entry has a value, the two are merged. Returns an error code.
 
-    If a timestamp is split, each part must be in range, because digits below microseconds are not
-    stored for the next part. ``nanos`` are 0 to 999,999,999 (timestamp.proto).
+    If a value contains the field several times, each occurrence must be in range, because digits
+    below microseconds are not stored for the merge. ``nanos`` must be 0 to 999,999,999
+    (timestamp.proto).
     """
     micros = np.int64(0)
     if is_present(slots, counts, arena, slot):
@@ -514,7 +526,7 @@ def timestamp(data, at, end, slots, counts, arena, slot):
 
 @njit(cache=True, nogil=True)
 def append_bytes(slots, counts, arena, slot, data, at, length):
-    """Append bytes to the last entry."""
+    """Append bytes to the last entry of a slot."""
     to = room_for_bytes(slots, counts, arena, slot)
     place = field_of(slots, slot, OF_BASE) + 4 * count_of(counts, slot)
     held = np.int64(load32(arena, place)) - np.int64(load32(arena, place - 4))

@@ -1,4 +1,4 @@
-"""Protobuf messages from a set of file descriptors, as shapes. Protobuf's own library resolves
+"""Convert Protobuf messages from a set of file descriptors to shapes. Protobuf's library resolves
 names.
 
 Source: Protocol Buffers, ``descriptor.proto``, "Field Presence", "Well-Known Types".
@@ -54,8 +54,8 @@ class ProtobufFile:
     """The last file of a set of descriptors as written by ``protoc --include_imports``.
 
     Raises:
-        EnvironmentUnfit: Protobuf's library is missing.
-        InvalidConfig: it is no such set, or lacks an imported file.
+        EnvironmentUnfit: Protobuf's library is not installed.
+        InvalidConfig: the bytes are no set of descriptors, or an imported file is missing.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -93,11 +93,11 @@ class ProtobufFile:
         self._pool = pool
 
     def message(self, name: str) -> Any:
-        """The descriptor of a message by its full name, or by its own name in this file. ``""``
-        means the only message of the file.
+        """The descriptor of a message. ``name`` is a full name, or the name of a top-level message
+        of this file. ``""`` means the only message of the file.
 
         Raises:
-            InvalidConfig: there is none, or there are several.
+            InvalidConfig: there is no such message, or the file has several and ``name`` is empty.
         """
         own = self._file.message_types_by_name
         if not name and len(own) == 1:
@@ -116,7 +116,7 @@ class ProtobufFile:
         )
 
     def message_at(self, places: list[int]) -> Any | None:
-        """The message with these Confluent indexes, one for each level of nesting, or None."""
+        """The message with these message indexes of a Confluent frame, or None."""
         found: Any = None
         inner = list(self._file.message_types_by_name.values())
         for place in places:
@@ -128,7 +128,7 @@ class ProtobufFile:
 
 
 def is_map(field: Any) -> bool:
-    """Whether a field is a map, which is a list of entries."""
+    """Whether a field is a map. In a descriptor a map is a repeated message of entries."""
     inner = field.message_type
     return inner is not None and field.is_repeated and inner.GetOptions().map_entry
 
@@ -136,10 +136,10 @@ def is_map(field: Any) -> bool:
 def shape_of(message: Any) -> Shape:
     """The shape of a column of this message.
 
-    If a message contains itself, the inner message stays bytes.
+    If a message contains itself, the inner message is not decoded: its column has bytes.
 
     Raises:
-        InvalidConfig: no column can represent it.
+        InvalidConfig: no column can represent the message.
     """
     return _Shapes().of(message)
 
@@ -181,7 +181,7 @@ class _Shapes:
 
 
 def symbols_of(enum: Any) -> dict[int, str]:
-    """An enum's symbols by number, in its order. The first of several for one number counts."""
+    """Number to symbol of an enum, in declared order. Of several symbols the first is used."""
     found: dict[int, str] = {}
     for each in enum.values:
         found.setdefault(each.number, each.name)

@@ -1,7 +1,7 @@
 """The type of a decoded column, as a tree, and its names in Arrow and Spark.
 
-All types are nullable, as in the schema of Spark's Kafka source. Types that Spark lacks stay plain
-numbers.
+All types are nullable, as in the schema of Spark's Kafka source. Logical types that Spark lacks are
+not converted: their columns have plain numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lastwrite.errors import InvalidConfig
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MOST_DEPTH = 64  # of a schema: shapes within shapes
+MOST_DEPTH = 64  # most levels of nested shapes
 
 
 class ShapeKind(Enum):
@@ -29,20 +29,20 @@ class ShapeKind(Enum):
     DOUBLE = "double"
     STRING = "string"
     BYTES = "bytes"
-    ENUM = "enum"  # text in Arrow; numbers of ``symbols`` until then
+    ENUM = "enum"  # text in Arrow; slots have indexes in ``symbols``
     DATE = "date"
     TIMESTAMP = "timestamp"  # microseconds since 1970, UTC
     LOCAL_TIMESTAMP = "local timestamp"
     DECIMAL = "decimal"
     RECORD = "record"
     LIST = "list"
-    MAP = "map"  # its field is a record of key and value
+    MAP = "map"  # has one field: a record of key and value
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A type. ``fields``: the fields of a record, the item of a list, or for a map the record of
-    key and value.
+    """A type of a column. ``fields`` are the fields of a record. A list has one field, its item,
+    and a map has one field, a record of key and value.
     """
 
     kind: ShapeKind
@@ -53,7 +53,7 @@ class Shape:
     scale: int = 0
 
     def named(self, name: str) -> Shape:
-        """The shape as a field of this name."""
+        """The same shape with this field name."""
         return replace(self, name=name)
 
 
@@ -62,7 +62,7 @@ def list_of(item: Shape) -> Shape:
 
 
 def map_of(value: Shape, key: Shape | None = None) -> Shape:
-    """A map, of text keys unless ``key`` is given."""
+    """The shape of a map. Keys are text unless ``key`` is given."""
     key = Shape(ShapeKind.STRING) if key is None else key
     entry = Shape(ShapeKind.RECORD, fields=(key.named("key"), value.named("value")))
     return Shape(ShapeKind.MAP, fields=(entry,))
@@ -73,10 +73,11 @@ def record_of(fields: Sequence[Shape]) -> Shape:
 
 
 def narrowed(shape: Shape, paths: Sequence[str], where: str) -> Shape:
-    """The shape with only the fields in ``paths``, as ``name`` or ``address.city``, in its order.
+    """The shape with only the fields in ``paths``, such as ``name`` or ``address.city``, in the
+    order of ``shape``.
 
     Raises:
-        InvalidConfig: there is no such field.
+        InvalidConfig: a field does not exist.
     """
     wanted: dict[str, list[str]] = {}
     for path in paths:
@@ -99,7 +100,7 @@ def narrowed(shape: Shape, paths: Sequence[str], where: str) -> Shape:
 
 
 def arrow_type(shape: Shape) -> pa.DataType:
-    """The Arrow type of its column."""
+    """The Arrow type of a column of this shape."""
     import pyarrow as pa
 
     if shape.kind is ShapeKind.RECORD:
@@ -142,7 +143,7 @@ _OF_SPARK = {
 
 
 def spark_type(shape: Shape) -> str:
-    """The type in Spark's notation."""
+    """The type of a column of this shape in Spark's notation."""
     if shape.kind is ShapeKind.RECORD:
         fields = (f"{quoted(each.name)}: {spark_type(each)}" for each in shape.fields)
         return f"STRUCT<{', '.join(fields)}>"

@@ -1,8 +1,8 @@
-"""Shared kernels of the decoders: appending, setting and removing entries of slots; UTF-8.
+"""Kernels that all decoders share: append, set and remove entries of slots; check UTF-8.
 
-Slots, counts and the arena are addresses (see ``encoding.intrinsics``). A slot's last entry is the
-one that is written: ``put_nulls`` appends it, and ``set_*`` give it a value, repeatedly if needed.
-Text after the last entry belongs to removed entries only.
+``slots``, ``counts`` and ``arena`` are addresses (see ``encoding.intrinsics``). Only the last entry
+of a slot can be written: ``put_nulls`` appends a null, and ``set_*`` replace it by a value, several
+times if needed. Bytes of text after the last entry are left from removed entries.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -40,7 +40,7 @@ ROW = 8 * COLUMNS  # bytes of a slot in the table
 OF_STORED, OF_BASE, OF_VALID, OF_HEAP = 8 * STORED, 8 * BASE, 8 * VALID, 8 * HEAP
 OF_OWNER, OF_ITEMS, OF_ITEMS_END = 8 * OWNER, 8 * ITEMS, 8 * ITEMS_END
 
-# The codes for bad values.
+# The error codes of bad values.
 OK = 0
 CUT = 1
 LEFT_OVER = 2
@@ -83,7 +83,7 @@ REASONS = {
 
 @njit(cache=True, nogil=True)
 def field_of(slots, s, column):
-    """A field of slot ``s`` in the table; ``column`` is in bytes."""
+    """A column of slot ``s`` in the table of slots; ``column`` is the column's byte in the row."""
     return np.int64(load64(slots, s * ROW + column))
 
 
@@ -94,7 +94,7 @@ def count_of(counts, s):
 
 @njit(cache=True, nogil=True)
 def put_nulls(slots, counts, arena, first, end):
-    """Append a null to each slot of a range."""
+    """Append a null to each slot from ``first`` to below ``end``."""
     for s in range(first, end):
         n = count_of(counts, s)
         store64(counts, s * 8, np.uint64(n + 1))
@@ -115,12 +115,14 @@ def put_nulls(slots, counts, arena, first, end):
 
 @njit(cache=True, nogil=True)
 def take_back(slots, counts, arena, first, end, count):
-    """Cut each slot of a range, and the lists' items, to ``count`` entries."""
+    """Truncate the slots from ``first`` to below ``end`` to ``count`` entries, and remove the items
+    of removed lists.
+    """
     for s in range(first, end):
         store64(counts, s * 8, np.uint64(count))
     for s in range(first, end):
         if field_of(slots, s, OF_STORED) == LIST:
-            # an owner's number is below those of its items
+            # The number of a list's slot is below those of its items, so it is truncated before.
             for held in range(field_of(slots, s, OF_ITEMS), field_of(slots, s, OF_ITEMS_END)):
                 owner = field_of(slots, held, OF_OWNER)
                 base, n = field_of(slots, owner, OF_BASE), count_of(counts, owner)
@@ -129,7 +131,7 @@ def take_back(slots, counts, arena, first, end, count):
 
 @njit(cache=True, nogil=True)
 def set_present(slots, counts, arena, s):
-    """Make the last entry not null. Returns its number."""
+    """Mark the last entry as not null. Returns the entry's index."""
     n = count_of(counts, s) - 1
     store8(arena, field_of(slots, s, OF_VALID) + n, np.uint64(1))
     return n
@@ -171,7 +173,7 @@ def room_for_bytes(slots, counts, arena, s):
 
 @njit(cache=True, nogil=True)
 def set_length(slots, counts, arena, s, length):
-    """Make the last entry the ``length`` bytes that were written at ``room_for_bytes``."""
+    """Set the last entry to the ``length`` bytes that were written at ``room_for_bytes``."""
     n = set_present(slots, counts, arena, s)
     base = field_of(slots, s, OF_BASE)
     store32(arena, base + 4 * n + 4, load32(arena, base + 4 * n) + np.uint64(length))
@@ -179,7 +181,7 @@ def set_length(slots, counts, arena, s, length):
 
 @njit(cache=True, nogil=True)
 def set_bytes(slots, counts, arena, s, data, at, length, is_text):
-    """Make the last entry these bytes. Returns False if they are text but not UTF-8."""
+    """Set the last entry to bytes. Returns False if ``is_text`` and the bytes are not UTF-8."""
     to = room_for_bytes(slots, counts, arena, s)
     seen, i = np.uint64(0), 0
     while i + 8 <= length:
@@ -198,7 +200,7 @@ def set_bytes(slots, counts, arena, s, data, at, length, is_text):
 
 @njit(cache=True, nogil=True)
 def set_items(slots, counts, arena, s):
-    """Give the last entry of a list all appended items."""
+    """Set the last entry of a list to the items that were appended since the entry before."""
     n = set_present(slots, counts, arena, s)
     items = load64(counts, field_of(slots, s, OF_ITEMS) * 8)
     store32(arena, field_of(slots, s, OF_BASE) + 4 * n + 4, items)
@@ -206,7 +208,7 @@ def set_items(slots, counts, arena, s):
 
 @njit(cache=True, nogil=True)
 def is_utf8(data, at, length):
-    """Whether the bytes are UTF-8: shortest form, no surrogates, up to U+10FFFF."""
+    """Whether the bytes are valid UTF-8: shortest form, no surrogates, at most U+10FFFF."""
     end = at + length
     while at < end:
         one = np.int64(load8(data, at))

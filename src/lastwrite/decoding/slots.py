@@ -1,9 +1,9 @@
-"""Slots: the columns of a shape in one arena, which kernels fill and Arrow takes over.
+"""Slots: the columns of a shape in one arena. Kernels fill them; Arrow columns are built from them.
 
-A shape's tree is numbered level by level. Slots with one entry per row are first (a record, then
-its fields, in order), then the items of each list in turn. Slots with the same number of entries
-form one range of numbers, and so do all slots inside a list, however deep. So a loop over a range
-appends or removes an entry.
+The slots of a shape are numbered. Slots with one entry per row are first (a record, then its
+fields, in order), then the slots inside each list. Slots that always have the same number of
+entries have consecutive numbers, and so have all slots inside a list at any depth. An entry is
+therefore appended or removed by a loop over a range of numbers.
 
     {id, tags: [text], at: {x, y}}   0 record, 1 id, 2 tags, 3 at, 4 x, 5 y, 6 text of tags
 """
@@ -23,7 +23,7 @@ from lastwrite.model.columns import ByteArray, Int64Array
 # How a slot stores its entries.
 RECORD, BYTE, NARROW, WIDE, DECIMAL, VAR, LIST = range(7)
 
-# The columns of the table of slots, each an int64.
+# The columns of the table of slots. Each is an int64.
 STORED, BASE, VALID, HEAP, OWNER, END, ITEMS, ITEMS_END = range(8)
 COLUMNS = 8
 
@@ -49,13 +49,17 @@ _WIDTH = {RECORD: 0, BYTE: 1, NARROW: 4, WIDE: 8, DECIMAL: 16, VAR: 4, LIST: 4}
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A node of a shape. ``end``: after the last slot below it with the same number of entries.
-    For a list, ``fields`` is its item, and ``items_end`` is after all slots inside it.
+    """The slot of a node of a shape.
+
+    Attributes:
+        fields: the slots of a record's fields, or the item of a list.
+        end: the number after the last slot below this one that has as many entries.
+        items_end: for a list: the number after the last slot inside the list.
     """
 
     shape: Shape
     number: int
-    owner: int  # the list that contains it; -1 means it has an entry per row
+    owner: int  # number of the innermost list that contains the slot; -1: one entry per row
     fields: list[Slot] = field(default_factory=list)
     end: int = 0
     items_end: int = 0
@@ -87,10 +91,10 @@ class Slots:
         return slot
 
     def table(self, rows: int, data_bytes: int) -> tuple[Int64Array, int]:
-        """The table for kernels, and the size of the arena in bytes.
+        """The table of slots for kernels, and the size of the arena in bytes.
 
-        Slots inside lists have at most as many entries as the data have bytes. Text and bytes take
-        at most the size of the data.
+        A slot inside a list has at most as many entries as the data have bytes. All text of a slot
+        takes at most as many bytes as the data.
         """
         table = np.zeros((len(self.all), COLUMNS), np.int64)
         at = 0
@@ -108,7 +112,7 @@ class Slots:
 
 
 class FilledColumns:
-    """The slots that a kernel has filled, as Arrow columns that own their memory."""
+    """Converts the slots that a kernel has filled to Arrow columns, which own their memory."""
 
     def __init__(
         self,
@@ -125,7 +129,7 @@ class FilledColumns:
         self._defaults = defaults
 
     def column(self, slot: Slot) -> pa.Array:
-        """The column of a slot's entries."""
+        """The Arrow column of a slot."""
         return self._column(slot, int(self._counts[slot.number]))
 
     def _column(self, slot: Slot, count: int) -> pa.Array:
@@ -172,7 +176,10 @@ class FilledColumns:
 
 
 def _with_last_entries(ends: Any, entries: pa.Array) -> tuple[Any, pa.Array]:
-    """Maps with only the last entry of each key; ``ends`` are the offsets of an Arrow list."""
+    """Remove all but the last entry of each key in each map. Returns the new offsets and entries.
+
+    ``ends`` are the maps' offsets in ``entries``, as in an Arrow list.
+    """
     if len(entries) < 2:
         return ends, entries
     keys = entries.field(0).dictionary_encode()
