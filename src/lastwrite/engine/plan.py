@@ -102,8 +102,8 @@ def _decide(context: Context, log: PartitionLog) -> Decision:
         log, options.config, options.now_ms, include_active, options.like_broker
     )
     if options.drop_expired_deletes:
-        # Compare all keys, regardless of the checkpoint, so that the records below a delete are
-        # dropped before the delete itself.
+        # Compare the keys of all records, regardless of the checkpoint. A key's older records are
+        # then dropped before the delete that hides them.
         reason = None if decision.is_at_rest else decision.reason
         decision = replace(decision, reason=reason, elect_from=0)
     return decision

@@ -100,7 +100,7 @@ class Decision:
     dirty_ratio: float
     reason: str | None  # why the partition is skipped; None if it is cleaned
     policy: Policy
-    remedy: str | None = None  # the setting that would make it due
+    remedy: str | None = None  # what to configure so that the partition is cleaned
     # whether too little is dirty is the only reason, so a round for expired deletes can run
     is_at_rest: bool = False
     # why the daemon skips the partition, although a round on request would run

@@ -1,1 +1,1 @@
-"""Values that the layers share; they contain no logic beyond their own fields."""
+"""Values that all layers share. They have no logic beyond their own fields."""

@@ -1,4 +1,4 @@
-"""Attempts at a commit by compare-and-swap, which another writer may win."""
+"""Repeated attempts at a commit by compare-and-swap, when another writer commits first."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import TypeVar
 
 from lastwrite.errors import CommitConflict, LogError
 
-ATTEMPTS = 5  # of one partition, topic or table, the first included
+ATTEMPTS = 5  # attempts for one partition, topic or table, including the first
 
 T = TypeVar("T")
 
 
 class Attempts:
-    """Repeats work whose commit another writer won; ``count`` is the number of attempts so far.
+    """Repeats work when another writer committed first. ``count`` is the number of attempts so far.
 
-    A lost compare-and-swap is normal where several writers share an archive or a table. Each
-    attempt has to read what the other writer left.
+    A failed compare-and-swap is normal if several writers share an archive or a table. Each attempt
+    must read the other writer's commit first.
     """
 
     def __init__(self) -> None:
         self.count = 0
 
     def run(self, work: Callable[[], T], lost: type[LogError] = CommitConflict) -> T:
-        """The result of ``work``, which is called until it is not ``lost``, ``ATTEMPTS`` times at
-        most.
+        """Call ``work`` until it does not raise ``lost``, at most ``ATTEMPTS`` times, and return
+        its result.
 
         Raises:
-            LogError: the last attempt was ``lost``, or an attempt raised another error.
+            LogError: the last attempt raised ``lost``, or an attempt raised another error.
         """
         while True:
             self.count += 1
@@ -39,7 +39,7 @@ class Attempts:
 
 
 def attempts_in_words(count: int) -> str:
-    """The end of a line about work that took ``count`` attempts; empty for one."""
+    """The end of a message about work that needed ``count`` attempts. Empty for one attempt."""
     if count < 2:
         return ""
     return f"; attempt {count} of {ATTEMPTS}, after another writer changed it first"

@@ -1,7 +1,7 @@
 """Partitions, segments and their bounds, as values.
 
-A log store lists them, the rules judge them, the engine reads them. An offset is a record's number
-in the partition, a position a byte in a file; ``first``/``last`` include, ``end`` excludes.
+An offset is a record's number in its partition, a position is a byte in a file. ``first`` and
+``last`` are inclusive, ``end`` is exclusive.
 """
 
 from __future__ import annotations
@@ -38,35 +38,36 @@ class KeptScan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One file of records of a log, or a range of it, with facts about its side files.
+    """One file of records of a log, or a range of such a file, with facts about its indexes.
 
-    After a crash, bytes may follow the last whole batch of the last segment, and indexes may be
-    wrong. Those bytes are never read, nor the indexes if ``is_indexed`` is false.
+    After a crash, the last segment may have bytes after its last complete batch, and its indexes
+    may be wrong. Such bytes are never read. The indexes are not read if ``is_indexed`` is false.
     """
 
     base_offset: int  # -1 means before all offsets
     path: str
-    size_bytes: int  # of its batches
+    size_bytes: int  # bytes of the batches
     mtime_ns: int
-    largest_timestamp_ms: int  # last time index entry, else the file's modification time
-    # largest timestamp of the first batch; None if there is none
+    # timestamp of the last time index entry, else the file's modification time
+    largest_timestamp_ms: int
+    # largest timestamp of the first batch; None if the segment has no batch
     first_batch_timestamp_ms: int | None = None
     index_bytes: int = 0
     time_index_bytes: int = 0
-    torn_bytes: int = 0  # after the batches; a broker removes them when it starts
-    # after the batches: in a preallocated file, or part of another range
+    # bytes after the last complete batch, which a broker removes when it starts
+    torn_bytes: int = 0
+    # bytes after the batches in a preallocated file, or in another range of the file
     unused_bytes: int = 0
     is_indexed: bool = True
-    # the same for the transaction index; if false, ``PartitionLog.aborted`` is read from the log
+    # whether the transaction index is right; if not, ``PartitionLog.aborted`` is read from the log
     is_abort_indexed: bool = True
-    position: int = 0  # of its first batch in the file
-    # The inode of a file that a broker appends to, or 0. It identifies the file as long as the file
-    # does not shrink.
+    position: int = 0  # first byte of the segment in the file
+    # inode of a file that a broker appends to, else 0; identifies the file while it does not shrink
     growing: int = 0
-    # Of an immutable object of an archive: it identifies the object, with the size. Empty for a
-    # file.
+    # ETag of an immutable object in an archive, which identifies it together with the size; empty
+    # for a file
     etag: str = ""
-    kept: KeptScan | None = None  # only for a segment of an archive
+    kept: KeptScan | None = None  # stored scan of a segment in an archive; None in a log directory
 
     @property
     def file_bytes(self) -> int:
@@ -80,13 +81,13 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """The state of one idempotent or transactional producer at the log's end."""
+    """State of an idempotent or transactional producer at the log's end."""
 
     producer_id: int
     producer_epoch: int
-    last_offset: int  # of its last data batch in this epoch; -1 if unknown
-    timestamp_ms: int  # of its last batch or marker
-    open_from: int = -1  # first offset of its open transaction; -1 if none is open
+    last_offset: int  # last offset of its last data batch in this epoch; -1 if unknown
+    timestamp_ms: int  # timestamp of its last batch or marker
+    open_from: int = -1  # first offset of its open transaction; -1 if no transaction is open
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,26 +95,26 @@ class AbortedTransaction:
     """An entry of a transaction index: one aborted transaction that wrote data."""
 
     producer_id: int
-    first_offset: int  # may be in an earlier segment than the entry
-    last_offset: int  # of the ABORT marker
-    # first offset of the earliest other transaction open at that time, else marker + 1
+    first_offset: int  # first offset of the transaction; may be in an earlier segment
+    last_offset: int  # offset of the abort marker
+    # first offset of the earliest other transaction that was open then, else last_offset + 1
     last_stable_offset: int
 
 
 class ProblemKind(StrEnum):
-    """The kinds of problems that are found before any record is judged."""
+    """The kinds of problems that are found while reading a log."""
 
-    DAMAGED = "damaged"  # bytes contradict their format
-    # well formed, but not supported by this release: the partition is skipped
+    DAMAGED = "damaged"  # bytes violate their format
+    # a valid format that this release does not support: the partition is skipped
     UNSUPPORTED = "unsupported"
-    # a note: traces of a crash, read as a broker would leave them after its start
+    # a note: traces of a crash; the log was read as a broker would recover it
     RECOVERED = "recovered"
-    # a note: an unreadable record, which a setting keeps as it is
+    # a note: an unreadable record, which is kept because of a setting
     KEPT = "kept"
-    # a note: a broker has the log open, and nothing beyond a certain offset was read
+    # a note: a broker has the log open, so it was read only up to some offset
     OPEN = "open"
-    # a note: offsets that no segment has: lost before they were fetched, which the user accepted,
-    # or perhaps removed by compaction
+    # a note: offsets that no segment has: the user accepted their loss, or compaction may have
+    # removed them
     GAP = "gap"
 
 
@@ -134,7 +135,7 @@ class Problem(msgspec.Struct, frozen=True):
 
     @property
     def is_note(self) -> bool:
-        """Whether work on the log can go on without any action."""
+        """Whether the problem needs no action before the log is processed."""
         return self.kind in (
             ProblemKind.RECOVERED,
             ProblemKind.KEPT,
@@ -158,8 +159,8 @@ class PartitionLog:
 
     The last segment is the active one, unless ``is_closed``. ``checkpoint`` is the first dirty
     offset after the last round; None means that no round has finished. ``problems`` were found
-    while listing the files. ``producers`` includes idle ones, because expiry needs a clock.
-    ``aborted`` has the entries of all segments' transaction indexes, by last offset.
+    while listing the files. ``producers`` includes expired ones, because only a caller with a clock
+    can exclude them. ``aborted`` has the entries of all transaction indexes, sorted by last offset.
     """
 
     name: TopicPartition
@@ -172,22 +173,25 @@ class PartitionLog:
     problems: tuple[Problem, ...] = field(default=())
     producers: tuple[ProducerState, ...] = ()
     aborted: tuple[AbortedTransaction, ...] = ()
-    # of the earliest transaction that is open, or whose marker is not replicated
+    # first offset of the earliest transaction that is open or whose marker is not replicated
     first_unstable_offset: int | None = None
-    unseen: tuple[str, ...] = ()  # files of segments beyond the offset where a crash ended the log
-    cached: tuple[str, ...] = ()  # files of Lastwrite: the scans of earlier rounds
-    # identifies the state of a log that a broker has open; None if no broker has
+    # files of segments beyond the offset at which the log ends after a crash
+    unseen: tuple[str, ...] = ()
+    cached: tuple[str, ...] = ()  # names of Lastwrite's files with scans of earlier rounds
+    # state of a log that a broker has open, to detect changes; None if no broker has it open
     open_as: Hashable | None = None
-    is_closed: bool = False  # no broker appends to the last segment: the log is in an archive
-    generation: int = 0  # of the manifest that it was read from; 0 if it is in no archive
-    # Only in an archive that follows a live log: the base of the active segment, which has one
-    # archived segment per fetch. None if there is none.
+    # whether the log is in an archive, so that no broker appends to the last segment
+    is_closed: bool = False
+    # generation of the manifest that the log was read from; 0 outside an archive
+    generation: int = 0
+    # in an archive that follows a live log: base offset of the log's active segment, which is
+    # archived as one segment per fetch; None otherwise
     active_from: int | None = None
-    # of a log in an archive or a tier; in a log directory, partition.metadata has the id
+    # topic id of a log in an archive or a tier; a log directory has it in partition.metadata
     topic_id: str | None = None
-    superseded: tuple[Segment, ...] = ()  # in Pulsar: remaining raw ledgers up to the horizon
-    # first offset and end of each range between two segments that no segment has, and that no
-    # round of a cleaner accounts for
+    # in Pulsar: raw ledgers up to the horizon that still exist
+    superseded: tuple[Segment, ...] = ()
+    # gaps between segments as (first offset, end), except those that a cleaner's round explains
     holes: tuple[tuple[int, int], ...] = ()
 
     @property
@@ -199,14 +203,14 @@ class PartitionLog:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether damage was found while listing; the log is then not changed."""
+        """Whether damage was found while listing the files. Such a log is not changed."""
         return any_damaged(self.problems)
 
     @property
     def is_torn(self) -> bool:
         """Whether the last segment must not be changed.
 
-        A broker would truncate the log there when it starts, or is appending to it.
+        A broker is appending to the segment, or would truncate it when it starts.
         """
         return bool(self.unseen) or any(
             segment.torn_bytes or segment.growing for segment in self.segments[-1:]
@@ -214,7 +218,9 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """The last stable offset: everything below is replicated, and its transactions have ended."""
+        """The last stable offset: all records below it are replicated, and their transactions have
+        ended.
+        """
         if self.first_unstable_offset is None:
             return self.high_watermark
         return min(self.high_watermark, self.first_unstable_offset)
@@ -224,7 +230,7 @@ class PartitionLog:
         return sum(segment.size_bytes for segment in self.segments)
 
     def path_of(self, offset: int) -> str:
-        """The path of the segment that contains ``offset``, or would; the folder if there are no
+        """The path of the segment whose range includes ``offset``; the folder if there are no
         segments.
         """
         n = bisect_right([segment.base_offset for segment in self.segments], offset) - 1
@@ -236,7 +242,7 @@ class PartitionLog:
         return tuple(entry for entry in self.aborted if begin <= entry.last_offset < end)
 
     def segment_end(self, index: int) -> int:
-        """The end offset of segment ``index``: the next one's base, or the log's end."""
+        """The end offset of segment ``index``: the base of the next segment, or the log's end."""
         if index + 1 < len(self.segments):
             return self.segments[index + 1].base_offset
         return max(self.end_offset, self.segments[index].base_offset)

@@ -1,4 +1,4 @@
-"""How a system's records are judged, as values that units of work carry to the workers."""
+"""The policy by which the rules decide on records. Units of work include it."""
 
 from __future__ import annotations
 
@@ -23,77 +23,76 @@ def _no_pairs() -> Int64Array:
 
 
 class Strategy(IntEnum):
-    """The order that makes a record its key's last write; between equals the later offset wins."""
+    """The order by which a record is its key's last write. If equal, the later offset wins."""
 
     OFFSET = 0
     TIMESTAMP = 1
     HEADER = 2
-    # a delete resets its key's time, so records must be compared in the log's order
+    # by event time; a delete resets its key's time, so records are compared in the log's order
     EVENT_TIME = 3
-    GROUPS = 4  # by offset; all parts of a larger record share the fate of its last part
+    GROUPS = 4  # by offset; all parts of a larger record share the verdict of its last part
 
     @property
     def has_versions(self) -> bool:
-        """Whether an entry needs a version in addition to its record's ordinal."""
+        """Whether entries need a version in addition to the ordinal."""
         return self is not Strategy.OFFSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Policy:
-    """The values by which systems differ; ``engine.rules.verdict`` describes the effect of each."""
+    """The values by which systems differ. ``engine.rules.verdict`` describes their effects."""
 
     now_ms: int
-    # from the round that first keeps a tombstone, or from the tombstone's own write
+    # time that a tombstone stays after the round that first keeps it, or after its write
     tombstone_retention_ms: int
     keep_keyless: bool = False
-    keep_empty: bool = False  # a batch that is already empty stays
-    shell_offset: int = -1  # the batch that ends at this offset stays, empty if need be
-    # A tombstone of an old format, which has no horizon, is dropped if its file was last changed by
-    # then.
+    keep_empty: bool = False  # batches that are already empty stay
+    shell_offset: int = -1  # the batch that ends at this offset stays, even without records
+    # A tombstone of an old format has no horizon. It is dropped if its file was last changed at or
+    # before this time.
     old_tombstones_until_ms: int = -1
-    # The batch of an old format that ends here keeps its last offset, because only that shows where
-    # the log ends.
+    # A batch of an old format that ends at this offset keeps its last offset when it is converted,
+    # because only that offset shows where the log ends.
     end_offset: int = -1
     strategy: Strategy = Strategy.OFFSET
     strategy_header: str = ""
     # With a strategy other than OFFSET, the last record before this offset (the log's end) stays
-    # though shadowed.
+    # even if it is shadowed.
     pinned_offset: int = -1
-    # No tombstone is dropped. With a strategy other than OFFSET, a record above the range may be
-    # the older write.
+    # No tombstone is dropped. Needed if a record above the range may be the older write, with a
+    # strategy other than OFFSET.
     keep_tombstones: bool = False
     # A tombstone in a batch that ends beyond this offset is held for readers that have not reached
-    # it: it is dropped ``hold_ms`` later.
+    # it. It is dropped ``hold_ms`` after its horizon.
     held_from: int = NOT_HELD
     hold_ms: int = 0
-    # The batches' horizons are their write times. A tombstone is dropped ``tombstone_retention_ms``
-    # after its write, and nothing is stamped.
+    # A batch's horizon is its write time. A tombstone is dropped ``tombstone_retention_ms`` later,
+    # and nothing is stamped.
     ages_by_write_time: bool = False
     # The last record before this offset (the log's end) always stays.
     kept_end_offset: int = -1
-    # The format's own number for settings that affect how it reads and writes records.
+    # A number that the format defines for settings that affect how it reads and writes records.
     reading: int = 0
-    # Last offsets of the last data batches of active producers, ascending: these batches stay,
-    # empty if need be.
+    # Last offsets of the last data batches of active producers, ascending. These batches stay, even
+    # without records.
     last_offsets: Int64Array = field(default_factory=_none)
-    # (id, epoch) of active producers without such a batch, ascending: their markers of that epoch
-    # stay, empty if need be.
+    # (id, epoch) of active producers that have no such batch, ascending. Their markers of that
+    # epoch stay, even without records.
     marker_producers: Int64Array = field(default_factory=_no_pairs)
 
     @property
     def new_horizon_ms(self) -> int | None:
-        """The delete horizon that a round stamps on a batch. None if it would exceed a 64-bit
-        integer.
+        """The delete horizon that a round stamps on a batch. None if it exceeds a 64-bit integer.
 
-        Source: Kafka 4.4.0 MemoryRecordsBuilder, which writes no horizon below 0. A sum that
-        overflows is below 0.
+        Source: Kafka 4.4.0 MemoryRecordsBuilder, which does not write the negative horizon of an
+        overflow.
         """
         horizon_ms = self.now_ms + self.tombstone_retention_ms
         return horizon_ms if 0 <= horizon_ms <= LONG_MAX else None
 
     def held_until_ms(self, horizon_ms: int) -> int | None:
-        """When a held tombstone with this horizon is dropped. None means never, unless a reader
-        reaches it.
+        """The time at which a held tombstone with this horizon is dropped. None means not before
+        the reader has reached it.
         """
         until_ms = horizon_ms + self.hold_ms
         return None if self.hold_ms >= FOR_EVER_MS or until_ms > LONG_MAX else until_ms

@@ -1,4 +1,4 @@
-"""Progress reports of long work, independent of where they are shown."""
+"""Progress of long work, independent of its display."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Receives the progress of a long command: shown as bars on a terminal, lines in a log file, or
-    not at all.
-    """
+    """Receives the progress of a long command, and shows it as bars, as log lines or not at all."""
 
     def stage(self, name: str, total_bytes: int) -> None:
-        """Start a new stage, whose whole work is ``total_bytes``."""
+        """Start a new stage with ``total_bytes`` of work."""
 
     def advance(self, done_bytes: int) -> None:
-        """Add ``done_bytes`` to the stage's finished work."""
+        """Add ``done_bytes`` to the finished work of the stage."""
 
     def note(self, text: str) -> None:
         """Show a sentence to the user."""

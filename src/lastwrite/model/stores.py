@@ -1,4 +1,4 @@
-"""How to reach stores, as a value that is sent to workers. It contains no secret."""
+"""Settings for object stores, as a value that is sent to workers. It contains no secret."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """How to reach a bucket, and the limits of a request.
+    """The address of an object store, and the limits of a request.
 
-    Credentials are not included: each process finds its own.
+    Credentials are not included: each process reads them from its environment.
     """
 
-    endpoint: str = ""  # empty: the provider's own, or the one in the environment
-    region: str = ""  # empty: the one in the environment
-    is_path_style: bool = True  # HOST/BUCKET/KEY, not BUCKET.HOST/KEY
+    endpoint: str = ""  # empty: the endpoint from the environment, or the provider's default
+    region: str = ""  # empty: the region from the environment
+    is_path_style: bool = True  # URLs are HOST/BUCKET/KEY rather than BUCKET.HOST/KEY
     allows_http: bool = False
-    timeout_ms: int = 30_000  # of one request, including its body
-    retries: int = 4  # of one request, if a retry may help
+    timeout_ms: int = 30_000  # timeout of one request, including its body
+    retries: int = 4  # retries of one request, after an error that may pass
     is_dry: bool = False  # writes are only counted
-    keep_replaced_ms: int = 3_600_000  # used by the driver only, as is the next field
-    secret_file: str = ""  # see ``scan_cache.secret``
+    keep_replaced_ms: int = 3_600_000  # time to keep replaced objects; used by the driver only
+    secret_file: str = ""  # file with a secret, see ``scan_cache.secret``; used by the driver only
     # pairs of id and file: see ``storage.encryption``
     encryption_keys: tuple[tuple[str, str], ...] = ()

@@ -1,6 +1,6 @@
-"""Units of work and their results: the small values sent between the driver and the workers.
+"""Units of work and their results: small values that the driver and the workers exchange.
 
-They are plain data and small when pickled; they never contain the bytes of records.
+They are small when pickled, and never contain the bytes of records.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ U = TypeVar("U")
 
 @dataclass(frozen=True, slots=True)
 class PendingResult(Generic[T]):
-    """Work in progress elsewhere."""
+    """Work that is running in another thread or process."""
 
-    result: Callable[[], T]  # waits for the end of the work and returns its result
-    cancel: Callable[[], None] = lambda: None  # stops the work: its result is not needed
+    result: Callable[[], T]  # waits for the work to end, and returns its result
+    cancel: Callable[[], None] = lambda: None  # stops the work, whose result is no longer needed
 
     def then(self, make: Callable[[T], R]) -> PendingResult[R]:
-        """The same work, with ``make`` applied to its result."""
+        """The same pending work, with ``make`` applied to its result."""
         return PendingResult(lambda: make(self.result()), self.cancel)
 
 
 class FailedUnit(Generic[U]):
-    """A unit that raised an exception; takes the place of its result."""
+    """Stands for the result of a unit that raised an exception."""
 
     def __init__(self, unit: U, error: Exception) -> None:
         self.unit = unit
@@ -47,18 +47,18 @@ class FailedUnit(Generic[U]):
 class ScanRange:
     """A range of a segment, from the start of one batch to the start of another."""
 
-    number: int  # in the partition, oldest first
-    segment: int  # index in the partition's list
+    number: int  # number of the piece in its partition, oldest first
+    segment: int  # index of the segment in the partition's list
     path: str
     start: int
     end: int
-    size_bytes: int  # of the whole file; identifies it, together with ``mtime_ns``
+    size_bytes: int  # size of the file, which identifies it together with ``mtime_ns``
     mtime_ns: int
-    lowest_offset: int  # the segment has no offset below
-    end_offset: int  # nor at or above
-    keyed: bool  # False if it is outside the range, and only checked and counted
-    is_indexed: bool = True  # False if a crash left wrong indexes, which must not be read
-    cached: CachedScan | None = None  # the scan of an earlier round
+    lowest_offset: int  # lowest offset that the segment may have
+    end_offset: int  # end of the segment's offsets, exclusive
+    keyed: bool  # False: the piece is outside the round's range, and only checked and counted
+    is_indexed: bool = True  # False: the indexes may be wrong after a crash, and must not be read
+    cached: CachedScan | None = None  # stored scan of an earlier round, if any
     growing: int = 0  # as ``Segment.growing``
     etag: str = ""  # as ``Segment.etag``
 
@@ -75,9 +75,7 @@ class ScanRange:
         keyed: bool,
         cached: CachedScan | None = None,
     ) -> ScanRange:
-        """A range of ``segment``, which has the index ``place`` in its log, with the segment's
-        identity.
-        """
+        """A range of ``segment``, whose index in its log is ``place``."""
         return cls(
             number=number,
             segment=place,
@@ -101,12 +99,12 @@ class ScanRange:
 
     @property
     def scan_bytes(self) -> int:
-        """About how many bytes a scan reads."""
+        """The approximate number of bytes that a scan reads."""
         return self.bytes if self.cached is None else self.cached.read_bytes
 
 
 class CachedScan(Protocol):
-    """Replaces the scan of a piece; see ``scan_cache``."""
+    """A stored scan that replaces the scan of a piece; see ``scan_cache``."""
 
     @property
     def read_bytes(self) -> int: ...
@@ -114,17 +112,17 @@ class CachedScan(Protocol):
     def scanned(
         self, unit: ScanUnit, piece: ScanRange, hand_on: Callable[[Any], None]
     ) -> PieceScan | None:
-        """The piece's result, except its states, which are all 0. None means that it must be
-        scanned.
+        """The piece's scan result. Its states are all 0, so they are not included. None means that
+        the piece must be scanned.
 
-        Blocks that are not in a file that other workers can read are passed to ``hand_on``.
+        Blocks are passed to ``hand_on``, unless they are in a file that other workers can read.
         """
 
 
 class Rates(NamedTuple):
     """Bytes per second, over all workers together; infinity means no limit."""
 
-    both: float = math.inf  # read plus written
+    both: float = math.inf  # bytes read plus bytes written
     reading: float = math.inf
     writing: float = math.inf
 
@@ -135,39 +133,40 @@ class Throttle:
 
     # the file that the workers of this machine share; empty if each worker limits itself
     path: str
-    bytes_per_second: float  # infinity means no limit
-    what: str = ""  # what is counted; distinguishes throttles without a file
+    bytes_per_second: float  # infinity: no limit
+    what: str = ""  # name of the counted bytes; distinguishes throttles without a file
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The memory that a worker may use for each purpose, and its rate limits."""
 
-    # bytes of a segment read at once; grows to the largest batch, up to plain_bytes
+    # bytes of a segment that are read at once; grows to the largest batch, at most plain_bytes
     chunk_bytes: int = 1 << 20
-    plain_bytes: int = 64 << 20  # a batch, decompressed
-    block_entries: int = 1 << 18  # entries collected before they are handed on
-    slice_bytes: int = 16 << 20  # entries elected at once
-    piece_bytes: int = 32 << 20  # of a segment; the states of its records are in memory at once
-    piece_records: int = 1 << 25  # about so many records in a piece
-    reading: tuple[Throttle, ...] = ()  # each of these counts the bytes read
-    writing: tuple[Throttle, ...] = ()  # each of these counts the bytes written
-    # bytes of an object requested at once; up to three such while the next is on its way
+    plain_bytes: int = 64 << 20  # largest decompressed batch
+    block_entries: int = 1 << 18  # entries per block
+    slice_bytes: int = 16 << 20  # bytes of entries in memory during an election
+    piece_bytes: int = 32 << 20  # largest piece; the states of its records are in memory at once
+    piece_records: int = 1 << 25  # approximate largest number of records in a piece
+    reading: tuple[Throttle, ...] = ()  # throttles for bytes that are read
+    writing: tuple[Throttle, ...] = ()  # throttles for bytes that are written
+    # bytes per request of an object; requests run ahead of sequential reads
     ahead_bytes: int = 8 << 20
-    stores: StoreSettings | None = None  # None: the settings of this process
+    stores: StoreSettings | None = None  # None: the settings of the worker's process
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Entries of one piece, by bucket, in a scratch file."""
+    """Entries of one piece, sorted by bucket, in a scratch file."""
 
     piece: int
     path: str
     position: int
     count: int
-    key_bytes: int = 0  # of the keys behind the entries, with exact comparison
+    key_bytes: int = 0  # bytes of the keys after the entries, with exact comparison
     columns: int = 2  # words per entry
-    finer: int = 0  # additional bits by which it is sorted, if an earlier round made it
+    # bits by which it is sorted beyond those of the round, if an earlier round wrote it
+    finer: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,33 +184,33 @@ class ScanUnit:
     aborted: Int64Array  # see engine.rules.transactions.aborted_table
     limits: Limits
     scratch: str
-    memory_scratch: str = ""  # a folder in memory, of which this unit may use ``memory_bytes``
+    memory_scratch: str = ""  # folder in memory, in which this unit may write ``memory_bytes``
     memory_bytes: int = 0
-    thins: bool = True  # a block's own losers need not be handed on
+    thins: bool = True  # whether records that lose within their block may be dropped from it
 
 
 @dataclass(frozen=True, slots=True)
 class PendingMarker:
-    """A transaction marker that a piece cannot decide alone."""
+    """A transaction marker whose verdict needs earlier pieces."""
 
     producer_id: int
     offset: int
-    ordinal: int  # of its record in the piece; negative if the piece has data of the transaction
+    ordinal: int  # ordinal of its record; negative if the piece has data of the transaction
     aborts: bool
     horizon_ms: int | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PieceTransactions:
-    """A piece's facts about transactions that may have begun before it.
+    """A piece's facts about transactions that may have begun in earlier pieces.
 
     See ``engine.rules.transactions``.
     """
 
     producers: Int64Array
-    seen: npt.NDArray[np.uint8]  # bits, one byte per producer
+    seen: npt.NDArray[np.uint8]  # bits of ``engine.rules.transactions``, one byte per producer
     markers: tuple[PendingMarker, ...]
-    contradiction: int | None  # offset of a marker that contradicts the transaction index
+    contradiction: int | None  # offset of a marker that disagrees with the transaction index
 
 
 @dataclass(slots=True)
@@ -225,37 +224,37 @@ class PieceScan:
     keyed: int = 0
     tombstones: int = 0
     changed_batches: int = 0  # batches that change regardless of the election
-    dirty_from: int = 0  # ordinal of the first dirty record
-    first_offset: int = -1  # base of the first batch; -1 if there is none
-    next_offset: int = -1  # end of the last batch
-    states: str = ""  # scratch file of state bytes, and the position of this piece's
+    dirty_from: int = 0  # ordinal of the piece's first dirty record
+    first_offset: int = -1  # base offset of the first batch; -1 if the piece has no batch
+    next_offset: int = -1  # end offset of the last batch
+    states: str = ""  # scratch file with the piece's states
     states_at: int = 0
     blocks: list[Block] = field(default_factory=list)
     losers: int = 0
-    lost_last: bool = False  # the block with its last record marked that record as a loser
+    lost_last: bool = False  # whether the piece's last record lost within its block
     transactions: PieceTransactions | None = None
     problem: Problem | None = None
-    # about records that cannot be read and are kept
+    # notes on unreadable records that are kept
     notes: list[Problem] = field(default_factory=list)
     keyless: int = 0  # records without a key that the policy drops
-    first_keyless: int = -1  # the offset of the first of these
-    # the latest horizon of a tombstone that is held; -1 if none is
+    first_keyless: int = -1  # offset of the first such record; -1 if there is none
+    # latest horizon of a held tombstone; -1 if none is held
     held_until_ms: int = -1
     hidden: int = 0  # control records, and records of aborted transactions
-    # all its records are plain: live, keyed, in no transaction, in batches that are neither empty
-    # nor of an old format
+    # whether all records are plain: live, with keys, in no transaction, in no old format, and in no
+    # empty batch
     is_plain: bool = False
-    is_cached: bool = False  # an earlier round scanned it, and it was not read
+    is_cached: bool = False  # whether a stored scan replaced the scan
 
     @property
     def place_of_states(self) -> tuple[str, int, int]:
-        """The states of its records: scratch file, position, number of records."""
+        """The location of the piece's states: scratch file, position, number of records."""
         return self.states, self.states_at, self.records
 
 
 @dataclass(frozen=True, slots=True)
 class ElectUnit:
-    """Some buckets of one partition."""
+    """Buckets of one partition that one task elects together."""
 
     partition: int
     bits: int
@@ -263,8 +262,8 @@ class ElectUnit:
     end_bucket: int
     blocks: tuple[Block, ...]  # oldest first
     dirty_from: tuple[int, ...]  # by block
-    last_records: tuple[int, ...]  # by block: ordinal of its piece's last record
-    # by block: scratch file, position of the piece's first state
+    last_records: tuple[int, ...]  # by block: ordinal of the last record of the block's piece
+    # by block: scratch file and position of the piece's states
     states: tuple[tuple[str, int], ...]
     exact: bool
     limits: Limits
@@ -272,19 +271,19 @@ class ElectUnit:
 
     @property
     def entry_bytes(self) -> int:
-        """About how many bytes of entries are in these buckets."""
+        """The approximate bytes of entries in these buckets."""
         buckets = self.end_bucket - self.first_bucket
         return 16 * sum(block.count for block in self.blocks) * buckets >> self.bits
 
 
 @dataclass(frozen=True, slots=True)
 class ElectionResult:
-    """The result of an election: losers by piece."""
+    """The result of electing in some buckets: losers by piece."""
 
     partition: int
     winners: int
     losers: dict[int, int]
-    lost_last: tuple[int, ...] = ()  # the pieces whose last record lost
+    lost_last: tuple[int, ...] = ()  # numbers of pieces whose last record lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,31 +297,33 @@ class RewriteUnit:
     parts: int
     base_offset: int
     pieces: tuple[ScanRange, ...]
-    states: tuple[tuple[str, int, int], ...]  # by piece: scratch file, position, records
-    # by piece: ordinals of markers that are spent, in addition to those in the states
+    # by piece: scratch file, position and number of states
+    states: tuple[tuple[str, int, int], ...]
+    # by piece: ordinals of spent markers that are not marked in the states
     spent: tuple[tuple[int, ...], ...]
     policy: Policy
     index_interval_bytes: int
     limits: Limits
-    folder: str | None  # where the outputs are staged; None to measure only
-    mtime_ns: int = 0  # of the new files: the last source's
-    aborted: tuple[AbortedTransaction, ...] = ()  # the entries of the new transaction index
-    tells_left: bool = False  # report the rest of each piece: see ``PieceLeft``
-    cost: int = 0  # in bytes read
-    like_broker: bool = False  # lay out the new segment as the system's own cleaner would
-    # the first segment that it replaces, whose owner and permissions it gets
+    folder: str | None  # folder in which the output is staged; None measures only
+    mtime_ns: int = 0  # modification time of the new files, that of the last replaced segment
+    aborted: tuple[AbortedTransaction, ...] = ()  # entries of the new segment's transaction index
+    tells_left: bool = False  # whether to report the rest of each piece, see ``PieceLeft``
+    cost: int = 0  # cost in bytes read, see ``engine.shares``
+    # whether to lay out the new segment as the system's own cleaner would
+    like_broker: bool = False
+    # first replaced segment, whose owner and permissions the new segment gets
     source: str | None = None
 
 
 class ScannedEntries(NamedTuple):
-    """The result of a piece's scan, if it is in no file."""
+    """The blocks and states of a scanned piece, if they are in memory rather than in a file."""
 
-    blocks: list[npt.NDArray[np.uint8]]  # in order, as in a scratch file
-    states: npt.NDArray[np.uint8]  # after the election
+    blocks: list[npt.NDArray[np.uint8]]  # blocks in order, each as in a scratch file
+    states: npt.NDArray[np.uint8]  # states after the election
 
 
 class CacheUnit(Protocol):
-    """A segment whose scan is to be kept."""
+    """A segment whose scan will be stored."""
 
     @property
     def partition(self) -> int: ...
@@ -334,10 +335,10 @@ class CacheUnit(Protocol):
 
 @dataclass(slots=True)
 class PieceLeft:
-    """The rest of a piece after a rewrite, in the terms of a scan."""
+    """The rest of a piece after a rewrite, as a scan would describe it."""
 
     piece: int
-    start: int  # in the new segment, or in its part
+    start: int  # first byte in the new segment, or in the part of it
     end: int
     records: int = 0
     batches: int = 0
@@ -361,20 +362,22 @@ class SegmentOutput:
     index_path: str = ""
     time_index_path: str = ""
     transaction_index_path: str = ""  # empty if the new segment has none
-    largest_timestamp_ms: int = -1  # of its batches; -1 if there is none
-    # segments behind this one, needed if offsets are too far from its base
+    largest_timestamp_ms: int = -1  # largest timestamp of its batches; -1 if there is none
+    # segments that follow this one, if offsets are too far from its base
     further: tuple[SegmentOutput, ...] = ()
     base_offset: int = -1
-    is_gone: bool = False  # nothing is left, and the system has no segments without records
+    # whether no record is left, and the system has no segments without records
+    is_gone: bool = False
     problem: Problem | None = None
     error: Exception | None = None
-    left: tuple[PieceLeft, ...] = ()  # one per piece
-    indexer: Any = None  # of the first of several parts: indexes the batches of the others
-    # in an archive: its entry in the manifest; parts are segments there
+    left: tuple[PieceLeft, ...] = ()  # rest of each piece
+    # on the first of several parts: adds the batches of the other parts to the indexes
+    indexer: Any = None
+    # in an archive, where parts are separate segments: the manifest entry
     stored: object = None
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files of this segment; only the log of a part."""
+        """The staged files of this segment. A part has only the log."""
         named = (self.log_path, self.index_path, self.time_index_path, self.transaction_index_path)
         return tuple(path for path in named if path)
