@@ -16,7 +16,7 @@ from lastwrite.reports.holding import BlockingGroup
 from lastwrite.reports.settings import OverriddenSetting, Setting, effective
 from lastwrite.reports.untouched import UntouchedFile
 
-# The stages of a round; ``compact`` is scan, elect and rewrite together, of small partitions.
+# The stages of a round. ``compact`` is scan, elect and rewrite of small partitions in one stage.
 STAGES = ("plan", "scan", "elect", "rewrite", "compact", "commit")
 
 
@@ -25,13 +25,13 @@ class Status(StrEnum):
 
     CLEANED = "cleaned"
     UNCHANGED = "unchanged"  # nothing to drop
-    SKIPPED = "skipped"  # by a rule, which the reason names
-    DAMAGED = "damaged"  # left exactly as it was
+    SKIPPED = "skipped"  # a rule applies: see ``reason``
+    DAMAGED = "damaged"  # the log is damaged and was left unchanged
     FAILED = "failed"
 
 
 class RetentionRule(StrEnum):
-    """The rule by which retention deletes a segment, in the order of checking."""
+    """The rule by which retention deletes a segment. Rules are checked in this order."""
 
     LOG_START = "log start"
     BYTES = "retention.bytes"
@@ -44,29 +44,30 @@ class Expired(FrozenDocument, frozen=True):
     base_offset: int
     size_bytes: int = field(name="bytes")
     rule: RetentionRule
-    reason: str  # a sentence with the figures
+    reason: str  # a sentence with the figures of the rule
 
 
 class Backlog(FrozenDocument, frozen=True, kw_only=True):
-    """The segments that compaction does not change, divided at the horizon that it reaches."""
+    """The segments that compaction does not change, divided at the compaction horizon."""
 
-    segments: int  # wholly below the horizon: readers of the compacted view do not need them
+    # segments entirely below the horizon, which readers of the compacted view do not need
+    segments: int
     bytes: int
-    segments_beyond: int  # the others, including one that contains the horizon
+    segments_beyond: int  # the other segments, including the one that contains the horizon
     bytes_beyond: int
-    # of those below: not held by retention once every subscription has passed them; null if the
-    # retention is not known
+    # segments below the horizon that retention does not keep after every subscription has read
+    # them; null if the retention is unknown
     segments_free: int | None
     bytes_free: int | None
-    reason: str | None  # why the first of the others below stays; null if there is none
+    reason: str | None  # why the first other segment below the horizon stays; null if there is none
 
 
 class Quarantined(FrozenDocument, frozen=True, kw_only=True):
-    """Why the last round of a partition failed, and when the next try is."""
+    """Why the last round of a partition failed, and when the next attempt follows."""
 
     reason: str
-    since_ms: int  # first failure
-    tries: int  # failed rounds, including the first
+    since_ms: int  # time of the first failure
+    tries: int  # number of failed rounds
     next_try_ms: int
 
 
@@ -77,7 +78,8 @@ class PartitionReport(Document, kw_only=True):
     partition: int
     status: Status
     reason: str | None = None
-    remedy: str | None = None  # the end of the reason: what to configure so that it is cleaned
+    # the end of ``reason``: what to configure so that the partition is cleaned
+    remedy: str | None = None
     segments_before: int = 0
     segments_after: int = 0
     segments_untouched: int = 0
@@ -85,11 +87,12 @@ class PartitionReport(Document, kw_only=True):
     records_after: int | None = None
     bytes_before: int = 0
     bytes_after: int = 0
-    bytes_read: int = 0  # by scan and rewrite
-    bytes_written: int = 0  # in a plan: what compact would write
-    segments_deleted: int = 0  # by retention
-    bytes_deleted: int = 0  # of these segments, after the round
-    tombstones_dropped: int = 0  # past their delete horizon
+    bytes_read: int = 0  # bytes that scan and rewrite read
+    bytes_written: int = 0  # in a plan: bytes that ``compact`` would write
+    segments_deleted: int = 0  # segments that retention deletes
+    bytes_deleted: int = 0  # bytes of these segments after compaction
+    # tombstones that were dropped because they are past their delete horizon
+    tombstones_dropped: int = 0
     keys: int | None = None  # distinct keys in the cleaned range
     first_dirty_offset: int = 0
     first_uncleanable_offset: int = 0
@@ -97,24 +100,27 @@ class PartitionReport(Document, kw_only=True):
     log_start_before: int | None = None
     log_start_after: int | None = None
     retention: list[Expired] = []
-    verdicts: dict[str, int] = {}  # records by verdict
+    verdicts: dict[str, int] = {}  # number of records by verdict
     problems: list[Problem] = []
     seconds: float = 0.0
-    backlog: Backlog | None = None  # only if compaction leaves the log unchanged and writes copies
-    uncleanable: Quarantined | None = None  # the cleaner's note when it set the partition aside
+    # only if compaction does not change the log but writes a compacted copy
+    backlog: Backlog | None = None
+    uncleanable: Quarantined | None = None  # the daemon's note if it has set the partition aside
     # The settings that were used; empty if they could not be determined.
     settings: Annotated[tuple[Setting, ...], JsonName(effective)] = ()
-    keyless_records: int = 0  # records in range without a key that are dropped, or would be
+    keyless_records: int = 0  # records without a key in the range; compaction drops them
     first_keyless_offset: int | None = None
-    keyless_setting: str | None = None  # the setting that decides about them
-    # a store did not answer: the failure has nothing to do with the log
+    # the setting that decides whether records without a key are dropped
+    keyless_setting: str | None = None
+    # whether an unavailable store is the cause, so that a later round may succeed
     may_pass: Annotated[bool, UNPRINTED] = False
-    # another writer changed the log first, so a new round may succeed
+    # whether another writer committed first, so that a new round may succeed
     lost_commit: Annotated[bool, UNPRINTED] = False
-    attempts: int = 1  # rounds that were run; more than one if another writer changed the log
-    is_keyless: bool = False  # skipped because the user has not allowed dropping them
+    attempts: int = 1  # number of rounds; more than 1 if another writer committed first
+    # whether it is skipped because the user has not allowed dropping records without a key
+    is_keyless: bool = False
     held_for: list[BlockingGroup] = []  # consumer groups for which deletes are held
-    # to a live cluster: ledger, horizon, removed_ledgers
+    # what was published to a live cluster: ledger, horizon, removed_ledgers
     published: dict[str, Any] | None = None
 
     @property
@@ -129,8 +135,8 @@ class StageFigures(FrozenDocument, frozen=True, kw_only=True):
     tasks: int
     task_seconds: float
     task_cpu_seconds: float
-    outside_seconds: float  # of workers, while no task ran
-    between_seconds: float  # of tasks, outside of all steps
+    outside_seconds: float  # time of the workers while no task ran
+    between_seconds: float  # time of tasks outside of all steps
     steps: dict[str, float]
 
 
@@ -161,10 +167,12 @@ class CompactionTotals(Document, kw_only=True):
 
 
 class StoreRequests(FrozenDocument, frozen=True, kw_only=True):
-    """Requests to buckets by all processes together; a plan has the requests of ``compact``."""
+    """The number of object-store requests of all processes. In a plan: the number that ``compact``
+    would send.
+    """
 
     gets: int
-    puts: int  # each part of an upload counts
+    puts: int  # each part of an upload counts as one
     lists: int
     deletes: int
     bytes_read: int
@@ -176,11 +184,11 @@ class CompactionReport(Document, kw_only=True):
 
     partitions: list[PartitionReport]
     totals: ClassVar[CompactionTotals] = figure(lambda self: self.sums())
-    notes: list[OverriddenSetting] = []  # given defaults that do not apply
-    # files beside the logs that the round left as they are, or that the copy lacks
+    notes: list[OverriddenSetting] = []  # defaults given by the user that a topic overrides
+    # files beside the logs that the round did not change, or did not copy
     untouched: list[UntouchedFile] = []
     is_copy: Annotated[bool, UNPRINTED] = False
-    requests: StoreRequests | None = None  # for an archive in a bucket
+    requests: StoreRequests | None = None  # only for an archive in an object store
     dry_run: bool
     now_ms: int
     seconds: Annotated[float, UNPRINTED] = 0.0
@@ -212,7 +220,7 @@ class CompactionReport(Document, kw_only=True):
         return int(self.failed or self.unsupported)
 
     def add_times(self, repeated: CompactionReport) -> None:
-        """Add the times of a round that repeated some of the partitions."""
+        """Add the times of ``repeated``, a later round of some of the partitions."""
         self.seconds += repeated.seconds
         self.stage_seconds = {
             stage: seconds + repeated.stage_seconds.get(stage, 0.0)
@@ -220,7 +228,7 @@ class CompactionReport(Document, kw_only=True):
         }
 
     def sums(self) -> CompactionTotals:
-        """The totals; a figure that is not known counts as 0."""
+        """The totals. An unknown figure counts as 0."""
         return CompactionTotals(
             partitions=len(self.partitions),
             seconds=self.seconds,

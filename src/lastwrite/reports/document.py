@@ -1,14 +1,14 @@
 """The JSON output of commands: structs whose fields are the document's fields, in order.
 
-A field may have three annotations beside its type. A figure is printed but is no field:
+An annotation changes how a field is printed. A *figure* is computed when it is printed:
 
-    path: Annotated[str, As(or_none)] = field(name="object")  # printed as another value, or name
-    contents: Annotated[Contents, SPREAD]                     # its own fields are inserted here
-    seconds: Annotated[float, UNPRINTED]                      # not printed; a total may include it
-    status: ClassVar[str] = figure(lambda self: …)            # computed, and printed here
+    path: Annotated[str, JsonName(or_none)] = field(name="object")  # another value, another name
+    contents: Annotated[Contents, SPREAD]                # the fields of the value, in its place
+    seconds: Annotated[float, UNPRINTED]                 # not printed
+    status: ClassVar[str] = figure(lambda self: …)       # computed from other fields
 
 The names of printed fields are a contract: names may be added, never changed. ``schema_type``
-returns the same document as a type from which msgspec makes a JSON Schema.
+returns a type with exactly the printed fields, from which msgspec derives a JSON Schema.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ UNPRINTED = "unprinted"
 
 
 class Flatten(NamedTuple):
-    """The fields of a field's value are printed in its place, except those in ``but``."""
+    """Annotation: print the fields of the value in place of the field, except those in ``but``."""
 
     but: tuple[str, ...] = ()
 
@@ -47,13 +47,15 @@ SPREAD = Flatten()
 
 
 class JsonName(NamedTuple):
-    """A field is printed as the result of ``of``, whose return type is the printed type."""
+    """Annotation: print the result of ``of`` instead of the value. Its return type is the printed
+    type.
+    """
 
     of: Callable[[Any], Any]
 
 
 class Computed:
-    """A value that is computed from the others when it is read."""
+    """A descriptor that computes its value from the other fields when it is read."""
 
     def __init__(self, of: Callable[[Any], Any]) -> None:
         self.of = of
@@ -63,29 +65,29 @@ class Computed:
 
 
 def figure(of: Callable[[Any], T]) -> T:
-    """Declare a ``Computed``; a type checker sees the type of its value."""
+    """Declare a ``Computed`` value, typed as the result of ``of``."""
     return Computed(of)  # type: ignore[return-value]
 
 
 def or_none(text: str) -> str | None:
-    """Return None for an empty string: for ``JsonName``, prints it as null."""
+    """Return None for an empty string, so that it is printed as null."""
     return text or None
 
 
 class Printed:
-    """The common methods of documents."""
+    """The methods of all documents."""
 
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The printed form: dicts, lists, strings, numbers and None."""
+        """The document as dicts, lists, strings, numbers and None."""
         return self._printed(_plain)
 
     def iterate_once(self) -> dict[str, Any]:
-        """The printed form, for a single pass: elements of the document's own lists are made one at
-        a time.
+        """As ``to_dict``, but the items of the document's lists are converted one at a time, when
+        they are iterated.
 
-        So they are never all in memory.
+        Not all items are then in memory at once. The lists can be iterated only once.
         """
         return self._printed(lambda value: _Lazy(value) if type(value) is list else _plain(value))
 
@@ -102,7 +104,7 @@ class Printed:
 
 
 class Document(Printed, msgspec.Struct):
-    """A value that prints as a JSON object; the module describes the annotations of its fields."""
+    """A value that prints as a JSON object. The module describes the annotations of fields."""
 
 
 class FrozenDocument(Printed, msgspec.Struct, frozen=True):
@@ -110,7 +112,7 @@ class FrozenDocument(Printed, msgspec.Struct, frozen=True):
 
 
 class PrintedLine(NamedTuple):
-    """One printed field of a document; ``attribute`` is its name in the class."""
+    """One printed field of a document. ``attribute`` is the field's name in the class."""
 
     name: str
     attribute: str
@@ -125,7 +127,7 @@ class PrintedLine(NamedTuple):
 
 @cache
 def printed_lines(document: type[Any]) -> tuple[PrintedLine, ...]:
-    """The printed fields of a document, in order; a repeated name keeps its first position."""
+    """The printed fields of a document, in order."""
     names = dict(zip(document.__struct_fields__, document.__struct_encode_fields__, strict=True))
     found = []
     for attribute, hint in get_type_hints(document, include_extras=True).items():
@@ -157,7 +159,7 @@ def _plain(value: Any) -> Any:
 
 
 class _Lazy(list[Any]):
-    """The result of ``_plain`` for a list, made element by element."""
+    """A list whose items are converted by ``_plain`` when they are iterated."""
 
     def __iter__(self) -> Iterator[Any]:
         return map(_plain, super().__iter__())
@@ -167,11 +169,11 @@ class _Lazy(list[Any]):
 def schema_type(document: Any) -> type[msgspec.Struct]:
     """A struct with exactly the fields that ``document`` prints.
 
-    msgspec uses it to describe a document, or to check a printed one. A field that may be absent
-    has the default ``UNSET``.
+    msgspec uses it to describe documents, and to check printed ones. A field that may be absent has
+    the default ``UNSET``.
     """
     fields: dict[str, tuple[Any, bool]] = {}
-    is_open = False  # further fields of any name may be present
+    is_open = False  # whether fields of any other name may be present
     for line in printed_lines(document):
         if line.spread is None:
             is_always = msgspec.UnsetType not in _members(line.type)
@@ -207,7 +209,7 @@ def _is_document(kind: Any) -> bool:
 
 
 def _members(kind: Any) -> tuple[Any, ...]:
-    """The types of a union, or the type itself."""
+    """The member types of a union, or a list of only ``kind``."""
     if get_origin(kind) is Annotated:
         return _members(get_args(kind)[0])
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)

@@ -1,4 +1,4 @@
-"""The result of ``explain``, as values that print as JSON. Field names are never changed."""
+"""The result of ``explain``, as values that print as JSON. Field names are a contract."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from lastwrite.reports.holding import BlockingGroup
 
 
 class Rule(StrEnum):
-    """The rules that keep a partition, or part of it, from being cleaned, in the order of checking."""
+    """The rules that prevent the cleaning of a partition, or of part of it, in the order of
+    checking.
+    """
 
     POLICY = "cleanup.policy"
     CLEANER = "log.cleaner.enable"
@@ -22,40 +24,40 @@ class Rule(StrEnum):
     SET_ASIDE = "set aside"
     HELD = "held"
     EMPTY = "empty"
-    CLEAN = "clean"  # everything is clean
+    CLEAN = "clean"  # all records are already clean
     ACTIVE_SEGMENT = "active segment"
     TRANSACTION = "open transaction"
     HIGH_WATERMARK = "high watermark"
     MIN_LAG = "min.compaction.lag.ms"
-    # a rule of Lastwrite: records without a key, which no option allows to drop
+    # a rule of Lastwrite: more records have no key than the user allowed to drop
     KEYLESS = "max.keyless.ratio"
     DIRTY_RATIO = "min.cleanable.dirty.ratio"
-    THRESHOLD = "compactionThreshold"  # only in Pulsar; a round on request runs all the same
+    THRESHOLD = "compactionThreshold"  # only in Pulsar; a round on request ignores it
 
 
 class Reason(FrozenDocument, frozen=True):
-    """One rule that applies now, with its figures, and what ends it."""
+    """One rule that applies now, with its figures, and the change that ends it."""
 
     rule: Rule
     message: str
-    change: str  # what ends it; continues the words "it ends"
-    # when time ends it, if nothing else does earlier; null if time does not
+    change: str  # what ends the rule; continues the words "it ends"
+    # when the rule ends by the passing of time; null if it does not
     at_ms: int | None = field(default=None, name="at")
-    # it applies from this offset on; null if to the whole partition
+    # first offset that the rule applies to; null: the whole partition
     from_offset: int | None = None
 
 
 class LogRegion(StrEnum):
-    """The position of a record relative to the next round."""
+    """The position of a record relative to the range of the next round."""
 
-    CLEAN = "clean"  # below the first dirty offset
+    CLEAN = "clean"  # the record is below the first dirty offset
     DIRTY = "dirty"
-    ABOVE = "above"  # in a closed segment that the next round does not reach
-    ACTIVE = "active"  # in the active segment
+    ABOVE = "above"  # the record is in a closed segment above the range
+    ACTIVE = "active"  # the record is in the active segment
 
 
 class RecordOutcome(StrEnum):
-    """The fate of a record."""
+    """Whether, and when, compaction drops a record."""
 
     STAYS = "stays"
     NEXT_ROUND = "goes with the next round"
@@ -63,43 +65,47 @@ class RecordOutcome(StrEnum):
 
 
 class RecordExplanation(FrozenDocument, frozen=True, kw_only=True):
-    """One record of the requested key, and why it is in the log."""
+    """One record of the requested key, and why it is still in the log."""
 
     offset: int
     timestamp_ms: int = field(name="timestamp")
-    segment: int  # its base offset
-    position: int  # of the record's batch
-    value_bytes: int | None  # null if it deletes the key
+    segment: int  # base offset of the record's segment
+    position: int  # byte of the record's batch in the segment
+    value_bytes: int | None  # null if the record deletes the key
     part: LogRegion
     fate: RecordOutcome
     message: str
-    change: str | None  # null if it stays
-    # not earlier than this; null if unknown
+    change: str | None  # what ends the wait; null if the record stays
+    # earliest time at which the record is dropped; null if unknown
     at_ms: int | None = field(name="at")
-    message_id: str | None = None  # of a message of Pulsar: LEDGER:ENTRY:PARTITION[:INDEX]
+    message_id: str | None = None  # only in Pulsar: LEDGER:ENTRY:PARTITION[:INDEX]
 
 
 class Waiting(Document, kw_only=True):
-    """Records that compaction will drop eventually, counted by what they wait for."""
+    """The number of records that compaction will drop, by what they wait for."""
 
-    superseded_next: int = 0  # a later write is in the range: dropped by the next round
-    superseded_later: int = 0  # they, or their later writes, are above the range
-    aborted_next: int = 0  # of aborted transactions
+    superseded_next: int = 0  # a later record of the key is in the range: dropped by the next round
+    superseded_later: int = 0  # the record, or the later record of its key, is above the range
+    aborted_next: int = 0  # records of aborted transactions that the next round drops
     aborted_later: int = 0
     keyless_next: int = 0
-    deletes_due: int = 0  # past their horizon: dropped by the next round
-    deletes_waiting: int = 0  # their horizon is in the future
-    deletes_held: int = 0  # past it, but held for consumer groups that have not read them
-    deletes_unstamped: int = 0  # no round has kept them yet: the next one stamps a horizon
-    deletes_never: int = 0  # they get no horizon: the retention reaches beyond the last moment
-    # of all deletes: the batch has a horizon below 0, and a broker's own cleaner drops them
+    deletes_due: int = 0  # deletes past their horizon: dropped by the next round
+    deletes_waiting: int = 0  # deletes whose horizon is in the future
+    # deletes past their horizon, held for consumer groups that have not read them
+    deletes_held: int = 0
+    # deletes that no round has kept yet: the next round stamps their horizon
+    deletes_unstamped: int = 0
+    deletes_never: int = 0  # deletes that get no horizon, because it would exceed a 64-bit integer
+    # deletes in batches with a horizon below 0, which a broker's own cleaner drops
     deletes_bad_horizon: int = 0
-    deletes_old: int = 0  # of record formats v0 and v1, which age by their file
-    deletes_above: int = 0  # above the range
-    # of the waiting deletes
+    # deletes in record formats v0 and v1, which age by the modification time of their file
+    deletes_old: int = 0
+    deletes_above: int = 0  # deletes above the range
+    # earliest horizon of the waiting deletes
     first_horizon_ms: int | None = field(default=None, name="first_horizon")
+    # latest horizon of the waiting deletes
     last_horizon_ms: int | None = field(default=None, name="last_horizon")
-    markers_needed: int = 0  # of transactions with remaining records
+    markers_needed: int = 0  # transaction markers whose transactions have remaining records
     markers_due: int = 0
     markers_waiting: int = 0
     markers_unstamped: int = 0
@@ -107,7 +113,7 @@ class Waiting(Document, kw_only=True):
 
 
 class RangeInWords(FrozenDocument, frozen=True):
-    """The range of the next round in the system's own notation, like ``10:5``."""
+    """The range of the next round as positions of the system, such as ``10:5`` in Pulsar."""
 
     first_dirty: str
     first_uncleanable: str
@@ -115,12 +121,12 @@ class RangeInWords(FrozenDocument, frozen=True):
 
 
 class PartitionExplanation(Document, kw_only=True):
-    """The explanation of one partition. null means that something could not be read."""
+    """The explanation of one partition. null means that the value could not be read."""
 
     topic: str
     partition: int
     folder: str
-    is_due: bool = False  # by the rules; a process that holds the partition may run the round
+    is_due: bool = False  # whether the rules allow a round now
     summary: str = ""
     first_dirty_offset: int | None = None
     first_uncleanable_offset: int | None = None
@@ -130,7 +136,8 @@ class PartitionExplanation(Document, kw_only=True):
     dirty_ratio: float | None = None
     reasons: Sequence[Reason] = ()
     waiting: Waiting | None = None
-    records: Sequence[RecordExplanation] | None = None  # of the key; null if no key was given
+    # records of the requested key; null if no key was given
+    records: Sequence[RecordExplanation] | None = None
     problems: list[Problem] = []
     in_words: RangeInWords | None = None
     held_for: list[BlockingGroup] = []  # consumer groups for which deletes are held
@@ -143,11 +150,11 @@ class ExplainReport(Document, kw_only=True):
     now_ms: int
     system: str
     partitions: list[PartitionExplanation] = []
-    # 0, or 3 if something is damaged, or 1 if something cannot be read
+    # 3 if a partition is damaged, else 1 if one cannot be read, else 0
     exit_status: ClassVar[int] = figure(lambda self: self.worst())
 
     def worst(self) -> int:
-        """The exit status for the worst problem."""
+        """The exit status that follows from the worst problem."""
         problems = [problem for each in self.partitions for problem in each.problems]
         if any_damaged(problems):
             return 3

@@ -12,48 +12,51 @@ from lastwrite.reports.groups import UnreadPosition, worst_of
 
 
 class HoldReason(StrEnum):
-    """Why nothing of a partition was fetched, in a word."""
+    """Why nothing of a partition was fetched, as one word."""
 
-    # temporary: a cluster or a store does not answer, or a round is running there
+    # temporary: a cluster or store is unavailable, or a round is running on it
     WAITING = "waiting"
     DAMAGED = "damaged"
-    FORK = "fork"  # an election truncated the log after it was fetched
-    GAP = "gap"  # the log begins after the archive's end
-    DELETES = "deletes"  # they may have expired before they were seen
-    ANOTHER = "another"  # another topic of that name
+    FORK = "fork"  # a leader election truncated the log after it was fetched
+    GAP = "gap"  # the log starts above the end of the archive
+    DELETES = "deletes"  # deletes may have expired before they were fetched
+    ANOTHER = "another"  # the topic was recreated: the archive has another topic of the same name
     FAILED = "failed"  # any other cause
 
 
 class FetchedLog(FrozenDocument, frozen=True, kw_only=True):
-    """One partition: what was fetched, or why nothing was."""
+    """The fetch of one partition: what was fetched, or why nothing was."""
 
     topic: str
     partition: int
-    source: str  # the source folder
-    folder: str = field(name="path")  # its address in the archive
-    # of the fetched records; equal to ``end_offset`` if there are none
+    source: str  # folder of the log that is fetched
+    folder: str = field(name="path")  # address of the partition in the archive
+    # first fetched offset; equal to ``end_offset`` if nothing was fetched
     first_offset: int | None = None
     end_offset: int | None = None
     segments: int = 0
-    size_bytes: int = field(default=0, name="bytes")  # written
-    foreign_bytes: int = 0  # of a tier's segments that the archive refers to without copying
-    is_new: bool = field(default=False, name="new")  # the archive did not have the partition
-    reason: str | None = None  # why no more of it was fetched
+    size_bytes: int = field(default=0, name="bytes")  # bytes that were written
+    foreign_bytes: int = 0  # bytes of a tier's segments that the archive references without copying
+    # whether the archive did not have the partition before
+    is_new: bool = field(default=False, name="new")
+    reason: str | None = None  # why no more of the partition was fetched
     is_damaged: bool = field(default=False, name="damaged")
-    held: HoldReason | None = None  # the reason in a word
-    gap: str | None = None  # offsets before it that were accepted as lost, see ``--accept-gap``
-    aside: str | None = None  # the archive with the records that could not be continued
-    attempts: int = 1  # more than one if another writer changed the partition first
+    held: HoldReason | None = None  # the reason as one word
+    # offsets before ``first_offset`` whose loss the user accepted with ``--accept-gap``
+    gap: str | None = None
+    # address of the archive with the records that were set aside, because the live log differs
+    aside: str | None = None
+    attempts: int = 1  # number of attempts; more than 1 if another writer committed first
 
 
 class LogsFetched(FrozenDocument, frozen=True, kw_only=True):
-    """All partitions of a fetch from Kafka's log directories, or from RocketMQ's stores."""
+    """The result of a fetch from Kafka's log directories or RocketMQ's stores."""
 
     archive: str = field(name="path")
     partitions: tuple[FetchedLog, ...]
-    # of consumer groups; the archive keeps its previous positions of them
+    # positions of consumer groups that could not be read; the archive keeps their previous values
     unread_positions: tuple[UnreadPosition, ...] = ()
-    # 3 if something is damaged, 1 if something could not be fetched; everything else was fetched
+    # 3 if a partition is damaged, else 1 if one could not be fetched, else 0
     exit_status: ClassVar[int] = figure(lambda self: self.worst())
 
     def worst(self) -> int:

@@ -1,4 +1,4 @@
-"""The state of a partition that an archive follows, after each fetch, as values."""
+"""The state of a partition that an archive follows, after a fetch."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from lastwrite.reports.fetching import FetchedLog
 
 
 class FollowedLog(FrozenDocument, frozen=True, kw_only=True):
-    """One partition after a fetch: the result, and how far the archive lags behind."""
+    """One partition after a fetch: the result, and how far the archive lags behind the log."""
 
     log: Annotated[FetchedLog, SPREAD]
-    # records of the live log beyond the archive's end at the last request; null before the first
+    # records of the live log above the archive's end at the last request; null before the first
+    # request
     lag_records: int | None = None
-    level_ms: int | None = None  # when the archive last had every record of the log; null if never
+    # last time at which the archive had every record of the log; null if never
+    level_ms: int | None = None

@@ -1,4 +1,4 @@
-"""The positions of consumer groups, as values that print as JSON. Field names are never changed."""
+"""The positions of consumer groups, as values that print as JSON. Field names are a contract."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class GroupPosition(FrozenDocument, frozen=True, kw_only=True):
     group: str
     topic: str
     partition: int
-    position: int  # the offset that it reads next
-    # of the partition, as readers see it; null if it does not exist or cannot be read
+    position: int  # next offset that the group reads
+    # end offset of the partition for consumers; null if it does not exist or cannot be read
     end_offset: int | None
-    metadata: str  # set by the group
-    committed_ms: int | None  # null if unknown
-    # offsets from the position to the end, including the holes of a compacted topic
+    metadata: str  # metadata of the group's commit
+    committed_ms: int | None  # time of the group's commit; null if unknown
+    # offsets from the position to the end, including those that compaction removed
     lag: ClassVar[int | None] = figure(lambda self: self.behind())
 
     def behind(self) -> int | None:
@@ -31,15 +31,15 @@ class GroupPosition(FrozenDocument, frozen=True, kw_only=True):
 
 
 class UnreadPosition(FrozenDocument, frozen=True, kw_only=True):
-    """A position that could not be read: one record, a partition of ``__consumer_offsets``, or a
-    group.
+    """A position, or several, that could not be read: in one record, in a partition of
+    ``__consumer_offsets``, or of a group.
 
-    A group is unreadable if a broker refuses access to it.
+    A group cannot be read if a broker denies access to it.
     """
 
-    source: str = field(name="path")  # the file, the partition's folder, or the broker
-    offset: int | None = None  # of the record; null if it is no single record
-    group: str | None = None  # null if the record does not contain it
+    source: str = field(name="path")  # file, folder of the partition, or broker
+    offset: int | None = None  # offset of the record; null if not a single record is meant
+    group: str | None = None  # group; null if unknown, or if all groups are meant
     topic: str | None = None
     partition: int | None = None
     reason: str
@@ -63,8 +63,8 @@ class UnreadPosition(FrozenDocument, frozen=True, kw_only=True):
 def unread_because(
     error: LogError | OSError, source: str, group: str | None = None
 ) -> UnreadPosition:
-    """The positions that an error at ``source`` makes unreadable: of ``group``, or of all groups
-    there.
+    """The positions at ``source`` that could not be read because of ``error``: those of ``group``,
+    or of all groups.
     """
     is_damaged = isinstance(error, CorruptLog)
     if not isinstance(error, LogError):

@@ -11,17 +11,17 @@ class BlockingGroup(FrozenDocument, frozen=True, kw_only=True):
     """A group that has not read a partition to its end, so that deletes are held for it."""
 
     group: str
-    position: int | None  # the offset that it reads next; null if unknown
-    behind: int | None  # offsets from there to the log's end
-    # when the last held delete is dropped, unless the group reads it earlier; null if none exists,
-    # the records were not read, or there is no limit
+    position: int | None  # next offset that the group reads; null if unknown
+    behind: int | None  # offsets from the position to the log's end; null if unknown
+    # latest time at which a held delete is dropped, even if the group has not read it; null if no
+    # delete is held, the records were not read, or there is no limit
     until_ms: int | None = None
-    # why the position is unknown, if a record or file that may contain it cannot be read
+    # why the position is unknown: the error of a record or file that may contain it
     reason: str | None = None
     message: ClassVar[str] = figure(lambda self: self.words())
 
     def words(self) -> str:
-        """A sentence without its start."""
+        """The end of a sentence, such as "held for group billing, 12 behind"."""
         where = "whose position is not known" if self.behind is None else f"{self.behind:,} behind"
         where += "" if self.reason is None else f" ({self.reason})"
         until = "" if self.until_ms is None else f", at most until time {self.until_ms}"

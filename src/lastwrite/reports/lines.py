@@ -1,7 +1,7 @@
-"""The output lines of ``dump`` and ``read`` with ``--json``, described.
+"""The fields of the lines that ``dump`` and ``read`` print with ``--json``.
 
-Each system's ``look/rows.py`` makes the rows as dictionaries, thousands per second. Bytes are
-base64, times milliseconds since 1970.
+Each system's ``look/rows.py`` creates the lines as dictionaries, which is faster. Bytes are base64,
+times are milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from lastwrite.reports.document import Document
 
 
 class KafkaRecordLine(Document, kw_only=True):
-    """A record of Kafka. Numbers are those on disk; -1 means none."""
+    """A record of Kafka. Numbers are as stored; -1 means none."""
 
-    topic: str | None  # null if the path contains none, as is partition
-    partition: int | None
+    topic: str | None  # null if the path does not contain it
+    partition: int | None  # null if the path does not contain it
     offset: int
     timestamp: int
     timestamp_type: str  # "CreateTime", "LogAppendTime" or "none"
     key: str | None  # base64
     value: str | None  # base64; null if it deletes the key
-    headers: list[tuple[str, str | None]]  # name and base64
+    headers: list[tuple[str, str | None]]  # name, and value in base64
     producer_id: int
     producer_epoch: int
     sequence: int
@@ -32,10 +32,10 @@ class KafkaRecordLine(Document, kw_only=True):
     control: str | None  # "commit", "abort" or another type; null for data
     compression: str
     leader_epoch: int
-    segment: int  # base offset in the file's name
-    position: int  # of the record's batch
-    # for Kafka's internal topics type, name, key, value_version, value and problem, else key and
-    # value as text; null for control records; only with --decode
+    segment: int  # base offset from the segment's file name
+    position: int  # byte of the record's batch in the segment
+    # only with --decode: key and value as text, or type, name, key, value_version, value and
+    # problem in Kafka's internal topics; null for control records
     decoded: dict[str, Any] | None | UnsetType = UNSET
 
 
@@ -46,14 +46,14 @@ class KafkaBatchLine(Document, kw_only=True):
     partition: int | None
     base_offset: int
     last_offset: int
-    records: int  # present
-    bytes: int  # including the header
+    records: int  # records in the batch
+    bytes: int  # bytes of the batch, including the header
     magic: int  # 0, 1 or 2
     crc: int
     base_timestamp: int
     max_timestamp: int
-    timestamp_type: str  # as in a record
-    # when its deletes and markers may be dropped; null if no round has set it
+    timestamp_type: str  # "CreateTime", "LogAppendTime" or "none"
+    # time from which its deletes and markers may be dropped; null if no round has stamped it
     delete_horizon: int | None
     producer_id: int
     producer_epoch: int
@@ -77,27 +77,27 @@ class KafkaIndexLine(Document, kw_only=True):
     offset: int | UnsetType = UNSET  # only of "offset" and "time"
     position: int | UnsetType = UNSET  # only of "offset"
     timestamp: int | UnsetType = UNSET  # only of "time"
-    version: int | UnsetType = UNSET  # only of "transaction", as are the following
-    producer_id: int | UnsetType = UNSET
-    first_offset: int | UnsetType = UNSET
-    last_offset: int | UnsetType = UNSET
-    last_stable_offset: int | UnsetType = UNSET
+    version: int | UnsetType = UNSET  # only of "transaction"
+    producer_id: int | UnsetType = UNSET  # only of "transaction"
+    first_offset: int | UnsetType = UNSET  # only of "transaction"
+    last_offset: int | UnsetType = UNSET  # only of "transaction"
+    last_stable_offset: int | UnsetType = UNSET  # only of "transaction"
 
 
 class KafkaProducerLine(Document, kw_only=True):
-    """A producer in a ``.snapshot``. Numbers are those on disk; -1 means none."""
+    """A producer in a ``.snapshot`` file. Numbers are as stored; -1 means none."""
 
     topic: str | None
     partition: int | None
-    snapshot: int  # the offset in the file's name
+    snapshot: int  # offset in the snapshot's file name
     producer_id: int
     producer_epoch: int
     last_sequence: int
-    last_offset: int  # of its last batch
-    offset_delta: int  # that batch's last offset minus its first
+    last_offset: int  # last offset of the producer's last batch
+    offset_delta: int  # last offset minus first offset of the producer's last batch
     coordinator_epoch: int
-    current_txn_first_offset: int  # -1 if it has no open transaction
-    timestamp: int  # of its last batch or marker
+    current_txn_first_offset: int  # first offset of its open transaction; -1 if none is open
+    timestamp: int  # timestamp of the producer's last batch or marker
 
 
 class KafkaOffsetLine(Document, kw_only=True):
@@ -114,7 +114,7 @@ class KafkaEpochLine(Document, kw_only=True):
     topic: str | None
     partition: int | None
     leader_epoch: int
-    start_offset: int  # the first offset written in it
+    start_offset: int  # first offset of the leader epoch
 
 
 class KafkaTopicIdLine(Document, kw_only=True):
@@ -132,7 +132,7 @@ class KafkaShutdownLine(Document, kw_only=True):
 
 
 class KafkaRootLine(Document, kw_only=True):
-    """The content of ``meta.properties``; null for a missing entry."""
+    """The content of ``meta.properties``. A missing entry is null."""
 
     version: str | None
     cluster_id: str | None
@@ -141,10 +141,10 @@ class KafkaRootLine(Document, kw_only=True):
 
 
 class KafkaReadEnd(Document, kw_only=True):
-    """The last line of ``read`` for a partition of Kafka: how it ended."""
+    """The last line of ``read`` for a partition of Kafka: how the read ended."""
 
     # END_OF_PARTITION, LIMIT, OPEN_TRANSACTION (the last stable offset is below the high
-    # watermark), OFFSET_OUT_OF_RANGE (the log ends before it) or DAMAGED
+    # watermark), OFFSET_OUT_OF_RANGE (the log ends below the requested offset) or DAMAGED
     status: str | None
     topic: str
     partition: int
@@ -155,7 +155,7 @@ class KafkaReadEnd(Document, kw_only=True):
     last_stable_offset: int
     high_watermark: int
     messages: int
-    notes: list[Problem]  # irregularities
+    notes: list[Problem]  # irregularities in the log
 
 
 class RocketmqMessageLine(Document, kw_only=True):
@@ -164,8 +164,8 @@ class RocketmqMessageLine(Document, kw_only=True):
     topic: str
     queue_id: int
     queue_offset: int
-    physical_offset: int  # of the record, according to the record
-    size: int  # of the record
+    physical_offset: int  # address of the record in the commit log, as stored in the record
+    size: int  # bytes of the record
     magic: int
     body_crc: int
     flag: int
@@ -178,22 +178,22 @@ class RocketmqMessageLine(Document, kw_only=True):
     prepared_transaction_offset: int
     properties: dict[str, str]
     body: str | None  # base64, decompressed; null if it cannot be decoded
-    stored_body: str  # base64, as stored
+    stored_body: str  # base64 of the stored, possibly compressed body
     compression: str
     file: str
-    position: int  # in the file
+    position: int  # byte of the record in the file
     message_id: str | None  # only in the commit log
     transaction: str | None  # "prepared", "commit" or "rollback"
-    batch_index: int | None  # in an inner batch
-    properties_raw: str | None  # base64, if the properties do not contain everything
-    found_by: str  # how it was found
+    batch_index: int | None  # index in an inner batch; null outside one
+    properties_raw: str | None  # base64; null if ``properties`` contain all of it
+    found_by: str  # how the record was found
     problem: str | None
     decoded: dict[str, Any] | None | UnsetType = UNSET  # the body as text; only with --decode
 
 
 class RocketmqIndexLine(Document, kw_only=True):
-    """An entry of a queue or an index, printed by ``dump --index``; ``index`` determines its
-    fields.
+    """An entry of a queue or an index, printed by ``dump --index``. ``index`` determines which
+    fields are present.
     """
 
     index: str  # "consumequeue", "consumequeue_ext", "batchconsumequeue", "compaction" or "index"
@@ -206,20 +206,20 @@ class RocketmqIndexLine(Document, kw_only=True):
     size: int | UnsetType = UNSET
     tags_code: int | UnsetType = UNSET
     store_timestamp: int | UnsetType = UNSET
-    messages: int | UnsetType = UNSET  # of a batch, as are the next two
-    compacted_offset: int | UnsetType = UNSET
-    reserved: int | UnsetType = UNSET
-    address: int | UnsetType = UNSET  # of an extension, as is the next
-    bitmap: str | UnsetType = UNSET  # hexadecimal
-    entry: int | UnsetType = UNSET  # of the index by key, as are the following
-    slot: int | UnsetType = UNSET
-    hash: int | UnsetType = UNSET
-    seconds: int | UnsetType = UNSET
-    previous: int | UnsetType = UNSET
+    messages: int | UnsetType = UNSET  # only of "batchconsumequeue" and "compaction"
+    compacted_offset: int | UnsetType = UNSET  # only of "batchconsumequeue" and "compaction"
+    reserved: int | UnsetType = UNSET  # only of "batchconsumequeue" and "compaction"
+    address: int | UnsetType = UNSET  # only of "consumequeue_ext"
+    bitmap: str | UnsetType = UNSET  # only of "consumequeue_ext"; hexadecimal
+    entry: int | UnsetType = UNSET  # only of "index": number of the entry
+    slot: int | UnsetType = UNSET  # only of "index": hash slot of the entry
+    hash: int | UnsetType = UNSET  # only of "index": hash of topic and key
+    seconds: int | UnsetType = UNSET  # only of "index": time since the file's first entry
+    previous: int | UnsetType = UNSET  # only of "index": previous entry in the slot
 
 
 class RocketmqCheckpointLine(Document, kw_only=True):
-    """The content of ``checkpoint``; a field that the release does not have is 0."""
+    """The content of ``checkpoint``. A field that the broker's release does not write is 0."""
 
     commit_log_timestamp: int
     consume_queue_timestamp: int
@@ -227,7 +227,7 @@ class RocketmqCheckpointLine(Document, kw_only=True):
     master_flushed_offset: int
     confirm_offset: int
     consume_queue_offset: int
-    recovery_timestamp: int  # from which a broker that was killed dispatches again
+    recovery_timestamp: int  # time from which a broker dispatches again after a crash
 
 
 class RocketmqAbortLine(Document, kw_only=True):
@@ -281,12 +281,12 @@ class RocketmqFileLine(Document, kw_only=True):
 
 
 class RocketmqReadEnd(Document, kw_only=True):
-    """The last line of ``read`` for a queue of RocketMQ: how it ended."""
+    """The last line of ``read`` for a queue of RocketMQ: how the read ended."""
 
-    # the broker's status: FOUND if the limit was reached, OFFSET_OVERFLOW_ONE at the queue's end,
-    # OFFSET_OVERFLOW_BADLY, OFFSET_FOUND_NULL, NO_MESSAGE_IN_QUEUE, NO_MATCHED_LOGIC_QUEUE
+    # as a broker returns it: FOUND if the limit was reached, OFFSET_OVERFLOW_ONE at the queue's
+    # end, OFFSET_OVERFLOW_BADLY, OFFSET_FOUND_NULL, NO_MESSAGE_IN_QUEUE or NO_MATCHED_LOGIC_QUEUE
     status: str | None
-    code: int | None  # on the wire: 0, 19 or 21
+    code: int | None  # status code in RocketMQ's protocol: 0, 19 or 21
     topic: str
     queue_id: int
     offset: int  # the first offset of this read
@@ -298,14 +298,14 @@ class RocketmqReadEnd(Document, kw_only=True):
 
 
 class PulsarTransaction(Document):
-    """A transaction's id."""
+    """The id of a transaction."""
 
     most_bits: int
     least_bits: int
 
 
 class PulsarChunk(Document):
-    """The part of a message that an entry contains."""
+    """The chunk of a large message that an entry contains."""
 
     uuid: str | None
     id: int
@@ -314,33 +314,33 @@ class PulsarChunk(Document):
 
 
 class PulsarWrappedKey(Document):
-    """An entry's data key, encrypted for the owner of one key."""
+    """The data key of an entry, encrypted with one public key."""
 
-    name: str  # of that key; "?" if it cannot be read
+    name: str  # name of the public key; "?" if it cannot be read
     value: str | None  # base64
     metadata: dict[str, str]
 
 
 class PulsarEncryption(Document):
-    """The encryption of an entry: all that the owner of one of the keys needs to decrypt it."""
+    """The encryption of an entry: all data that the owner of a key needs for decryption."""
 
     keys: list[str]
     algorithm: str | None
-    param: str | None  # base64; the Java client's IV of AES/GCM
+    param: str | None  # base64; from the Java client, the IV of AES/GCM
     wrapped_keys: list[PulsarWrappedKey]
 
 
 class PulsarMessageLine(Document, kw_only=True):
     """A message of Pulsar, or a marker. Fields of an entry apply to all its messages."""
 
-    topic: str | None  # null if the path contains none
+    topic: str | None  # null if the path does not contain it
     partition: int | None
     ledger: int
     entry: int
-    batch_index: int  # -1 if it is in no batch
+    batch_index: int  # index in the batch; -1 outside a batch
     message_id: str  # LEDGER:ENTRY:PARTITION[:INDEX]
-    key: str | None  # as clients return it: base64 if the key is bytes
-    value: str | None  # base64; null if it is null, encrypted or compacted out
+    key: str | None  # as clients return it: base64 if the key was set as bytes
+    value: str | None  # base64; null if the value is null, encrypted or compacted out
     properties: dict[str, str]
     event_time: int  # 0 if there is none
     publish_time: int
@@ -356,25 +356,25 @@ class PulsarMessageLine(Document, kw_only=True):
     deliver_at_time: int | None
     compression: str
     batch_size: int | None
-    compacted_out: bool  # a placeholder
+    compacted_out: bool  # whether the message is only a placeholder after compaction
     encryption: PulsarEncryption | None
-    stored_value: str | None  # base64, if it cannot be decoded
+    stored_value: str | None  # base64 of the stored value, if it cannot be decoded
     transaction: PulsarTransaction | None
     chunk: PulsarChunk | None
-    marker: str | None  # its kind
+    marker: str | None  # kind of the marker; null for a message
     broker_timestamp: int | None
-    index: int | None  # set by the broker
-    size: int  # of the entry
+    index: int | None  # index that the broker assigned
+    size: int  # bytes of the entry
     source: str  # "backlog" or "compacted"
     file: str
     position: int
     problem: str | None
-    stored_ledger: int | UnsetType = UNSET  # in an entry log, as is the next
-    stored_entry: int | UnsetType = UNSET
+    stored_ledger: int | UnsetType = UNSET  # ledger id in the entry log
+    stored_entry: int | UnsetType = UNSET  # entry id in the entry log
 
 
 class PulsarEntryLine(Document, kw_only=True):
-    """An entry of Pulsar, printed by ``dump --batches``: a message's fields and some more."""
+    """An entry of Pulsar, printed by ``dump --batches``. Common fields are as in a message."""
 
     topic: str | None
     partition: int | None
@@ -404,7 +404,7 @@ class PulsarEntryLine(Document, kw_only=True):
     file: str
     position: int
     problem: str | None
-    records: int | None  # messages; null for a marker
+    records: int | None  # number of messages; null for a marker
     compacted_batch_indexes: list[int]
     highest_sequence_id: int | None
     uncompressed_size: int | None
@@ -417,15 +417,15 @@ class PulsarEntryLine(Document, kw_only=True):
 class PulsarBlockLine(Document, kw_only=True):
     """A block of an offloaded ledger, printed by ``dump --index``."""
 
-    topic: str | UnsetType = UNSET  # only in a topic folder, as are the next two and source
-    partition: int | UnsetType = UNSET
-    ledger: int | UnsetType = UNSET
+    topic: str | UnsetType = UNSET  # only in a topic folder
+    partition: int | UnsetType = UNSET  # only in a topic folder
+    ledger: int | UnsetType = UNSET  # only in a topic folder
     index: str  # "offload"
     first_entry: int
     part: int
     position: int
     end: int
-    source: str | UnsetType = UNSET
+    source: str | UnsetType = UNSET  # only in a topic folder
     file: str
 
 
@@ -435,9 +435,9 @@ class PulsarLedgerLine(Document, kw_only=True):
     topic: str
     partition: int
     ledger: int
-    entries: int | None  # null if the ledger is open, as are the next two
-    bytes: int | None
-    closed_timestamp: int | None
+    entries: int | None  # null if the ledger is open
+    bytes: int | None  # null if the ledger is open
+    closed_timestamp: int | None  # null if the ledger is open
     offloaded: str | None
     properties: dict[str, str]
 
@@ -449,23 +449,23 @@ class PulsarManifestLine(Document, kw_only=True):
     partition: int
     version: int
     ledger: int
-    object: str  # the name of its data object
-    from_: str = field(name="from")  # the first entry
+    object: str  # name of the ledger's data object
+    from_: str = field(name="from")  # position of the first entry
     to: str
-    horizon: str  # the last entry that the rounds have read
+    horizon: str  # position of the last entry that compaction has read
     entries: int
     bytes: int
     messages: int
     order: str  # "publishing" or "event-time"
     retain_null_key: bool
-    parts: bool  # there may be messages in chunks
-    read: int  # messages that the last round read
-    ledgers: list[int]  # the raw ledgers that it read
+    parts: bool  # whether there may be chunked messages
+    read: int  # number of messages that the last round read
+    ledgers: list[int]  # raw ledgers that the last round read
     checksum: str
 
 
 class PulsarLastMessageId(Document):
-    """The last message as a broker reports it; -1 means none."""
+    """The id of the topic's last message, as a broker reports it. -1 means none."""
 
     ledger: int
     entry: int
@@ -473,18 +473,18 @@ class PulsarLastMessageId(Document):
 
 
 class PulsarReadEnd(Document, kw_only=True):
-    """The last line of ``read`` for a topic of Pulsar: how it ended."""
+    """The last line of ``read`` for a topic of Pulsar: how the read ended."""
 
     status: str | None  # END_OF_TOPIC, LIMIT, OPEN_TRANSACTION or DAMAGED
     topic: str
     partition: int
     read_compacted: bool
     from_: str = field(name="from")
-    next: str  # where to continue, as a value of --from
+    next: str  # position at which to continue, as a value of --from
     messages: int
     horizon: str | None  # LEDGER:ENTRY
     compacted_ledger: int | None
-    horizons_read: list[str]  # of all compacted ledgers that were read
+    horizons_read: list[str]  # horizons of all compacted ledgers that were read
     last_message_id: PulsarLastMessageId
     incomplete_chunks: int
     notes: list[Problem]

@@ -1,4 +1,4 @@
-"""The settings of a topic and their sources, as values that print as JSON."""
+"""The settings of topics and their sources, as values that print as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PATTERN_MARKS = "*?["
 
 
 class SettingValue(FrozenDocument, frozen=True):
-    """A value of a setting from one source, with that source's name and unit."""
+    """The value of a setting in one source, under the name and in the unit of that source."""
 
     name: str
     value: str
@@ -23,20 +23,20 @@ class SettingValue(FrozenDocument, frozen=True):
 
 
 class Setting(FrozenDocument, frozen=True):
-    """One setting that applies; ``value`` is in the unit of ``name``.
+    """One setting that applies to a topic. ``value`` is in the unit of ``name``.
 
-    None means that no source has it, and that it is not guessed.
+    None means that no source has a value, and that the default may be wrong.
     """
 
     name: Annotated[str, UNPRINTED]
     value: str | None
     source: str
-    # the value that applies first, then the values that it overrides; the default last
+    # the value that applies, the values that it overrides, and last the default
     said: tuple[SettingValue, ...] = field(default=(), name="synonyms")
 
     @property
     def is_said(self) -> bool:
-        """Whether a source has a value, or would have to have one."""
+        """Whether the value is from a source rather than the default, or unknown."""
         return self.source != "default"
 
 
@@ -50,12 +50,14 @@ _BY = {
 
 
 class OverriddenSetting(FrozenDocument, frozen=True):
-    """A given default that does not apply to a topic, because the cluster overrides it."""
+    """A default given by the user that does not apply to a topic, because the cluster overrides
+    it.
+    """
 
     topic: str
     name: str
     stated: str
-    value: str  # that applies
+    value: str  # value that applies
     source: str
     message: ClassVar[str] = figure(lambda self: self.message_for(self.topic))
     remedy: ClassVar[str] = figure(
@@ -69,28 +71,28 @@ class OverriddenSetting(FrozenDocument, frozen=True):
 
 
 def by_name(settings: Iterable[Setting]) -> dict[str, Setting]:
-    """The values of each setting from all sources."""
+    """The settings by name, with the values of all sources."""
     return {setting.name: setting for setting in settings}
 
 
 class EffectiveSetting(FrozenDocument, frozen=True):
-    """The value that applies and its source, without the overridden ones."""
+    """The value that applies, and its source."""
 
     value: str | None
     source: str
 
 
 def effective(settings: Iterable[Setting]) -> dict[str, EffectiveSetting]:
-    """The values that apply, by name."""
+    """The values that apply, and their sources, by setting."""
     return {setting.name: EffectiveSetting(setting.value, setting.source) for setting in settings}
 
 
 class TopicSettings(Document):
-    """All settings of a topic, for the partitions in ``folders``."""
+    """The settings of a topic. They apply to the partitions in ``folders``."""
 
     topic: str
     settings: Annotated[tuple[Setting, ...], JsonName(by_name)]
-    reason: str | None = None  # why it is skipped entirely
+    reason: str | None = None  # why the topic is not compacted at all; null if it is
     folders: list[str] = []
 
 

@@ -1,4 +1,4 @@
-"""The result of ``sweep`` for the partitions of an archive."""
+"""The result of ``sweep``, which deletes unused objects of an archive."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from lastwrite.reports.document import UNPRINTED, Document, JsonName, figure, or
 
 
 class SweptPartition(Document, kw_only=True):
-    """One partition: the objects that were removed, or would be in a dry run."""
+    """The objects of one partition that were deleted, or would be deleted in a dry run."""
 
     address: str
-    rounds: int = 0  # rounds that ended without a commit
-    objects: int = 0  # of such rounds, and replaced ones that no reader needs
+    rounds: int = 0  # number of rounds that ended without a commit
+    # number of objects of such rounds, and of replaced objects that no reader needs
+    objects: int = 0
     bytes: int = 0
-    is_waiting: bool = False  # equally old objects were left, for a round that is running
+    is_waiting: bool = False  # whether objects were kept because a round is running
     reason: Annotated[str, JsonName(or_none)] = ""  # why the partition could not be swept
-    attempts: int = 1  # more than one if another writer committed first
+    attempts: int = 1  # number of attempts; more than 1 if another writer committed first
     is_damaged: Annotated[bool, UNPRINTED] = False
 
 

@@ -1,4 +1,4 @@
-"""Rows of a table."""
+"""Rows as dictionaries, and the last rows of a log."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 Row = dict[str, Any]
 
-BODY_LIMIT_BYTES = 256 << 20  # of one body, decompressed
+BODY_LIMIT_BYTES = 256 << 20  # largest decompressed message body
 
 
 def last_of(parts: Iterable[Iterator[Row]], count: int) -> list[Row]:
     """The last ``count`` rows of a log, in order.
 
-    ``parts`` are ordered from the log's end to its start; each part yields its rows in order. Only
-    the necessary parts are read.
+    ``parts`` are ordered from the log's end to its start. Each part yields its rows in the order of
+    the log. Only as many parts as needed are read.
     """
     kept: list[Row] = []
     for rows in parts:

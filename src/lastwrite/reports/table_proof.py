@@ -7,41 +7,41 @@ from lastwrite.reports.document import FrozenDocument
 
 
 class Difference(FrozenDocument, frozen=True, kw_only=True):
-    """A key whose row in the table differs from the log.
+    """A key whose row in the table differs from the key's last write in the log.
 
-    The values of ``kind``: ``missing``: the table has no row; ``beyond``: the log has no such key,
-    or it is deleted; ``older``: the row is of another record; ``value``: of that record, with
-    another value; ``twice``: there are several rows.
+    The values of ``kind``: ``missing``: the table has no row for the key. ``beyond``: the log does
+    not have the key, or deletes it. ``older``: the row is from an older record. ``value``: the row
+    is from the last write, but has another value. ``twice``: the key has several rows.
     """
 
     kind: str
-    key: str | None  # null if no other record or row has the key any more
+    key: str | None  # null if the key itself is in neither the log nor the table
     partition: int
-    row_offset: int | None = None  # of the row's record
-    log_offset: int | None = None  # of the last write
+    row_offset: int | None = None  # offset of the row's record
+    log_offset: int | None = None  # offset of the key's last write
 
 
 class TableProof(FrozenDocument, frozen=True, kw_only=True):
     """A table compared with its topic, up to the offsets in the table."""
 
-    path: str  # of the table
+    path: str  # path of the table
     format: str
     head: str
     topic: str
-    offsets: dict[int, int]  # partition to the first offset that is not in the table
+    offsets: dict[int, int]  # by partition: first offset that is not in the table
     rows: int
-    records: int  # of the log, with keys
+    records: int  # records with keys in the log
     proven: int  # rows that are the last write of their key
-    # rows that this log cannot prove: their keys were written again later, and a round dropped the
-    # earlier records
+    # rows that cannot be checked: a later record has the key, and compaction dropped the row's
+    # record
     unproven: int
-    has_values: bool  # whether values were compared, or only the records that rows come from
+    has_values: bool  # whether values were compared, in addition to the records' offsets
     is_state_right: bool  # whether rows and checksum match the table's commit
-    counts: dict[str, int]  # of differences, by kind
-    differences: list[Difference]  # the first ones
-    notes: list[Problem] = []  # gaps of the topic's archive that were accepted as lost
+    counts: dict[str, int]  # number of differences, by kind
+    differences: list[Difference]  # the first differences of each kind
+    notes: list[Problem] = []  # gaps in the topic's archive whose loss the user accepted
 
     @property
     def is_proven(self) -> bool:
-        """Whether nothing contradicts the table; rows in ``unproven`` remain undecided."""
+        """Whether the table has no difference. The rows in ``unproven`` were not checked."""
         return not self.counts and self.is_state_right

@@ -1,4 +1,4 @@
-"""The result of a table's round, as a value."""
+"""The result of building or updating a table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from lastwrite.reports.document import FrozenDocument
 
 
 class RecordTime(FrozenDocument, frozen=True, kw_only=True):
-    """A record and its time in the log."""
+    """A record and its timestamp in the log."""
 
     partition: int
     offset: int
@@ -15,29 +15,29 @@ class RecordTime(FrozenDocument, frozen=True, kw_only=True):
 
 
 class TableRound(FrozenDocument, frozen=True, kw_only=True):
-    """A table, and what the last round did to it.
+    """A table, and how the last round changed it.
 
-    The values of ``how``: ``made``; ``updated``: with the records written since; ``compared``: with
-    all of the log, which was necessary; ``unchanged``.
+    The values of ``how``: ``made``: the table is new. ``updated``: the new records of the log were
+    added. ``compared``: the whole log was read again, which was necessary. ``unchanged``.
     """
 
-    path: str  # of the table
+    path: str  # path of the table
     format: str
-    head: str  # a snapshot's id, a version
+    head: str  # id of the table's snapshot, or its version
     how: str
     topic: str
-    offsets: dict[int, int]  # partition to the first offset that is not in the table
+    offsets: dict[int, int]  # by partition: first offset that is not in the table
     rows: int
     buckets: int
-    added: int = 0  # rows that were added, including those that replace older ones
-    removed: int = 0  # rows that were removed, including the replaced ones
-    files: int = 0  # written
-    bytes_written: int = 0  # in them
-    written_anew: int = 0  # buckets
+    added: int = 0  # rows that were added, including those that replace older rows
+    removed: int = 0  # rows that were removed, including replaced rows
+    files: int = 0  # data files that were written
+    bytes_written: int = 0  # bytes of these files
+    written_anew: int = 0  # number of buckets that were rewritten completely
     tidied: int = 0  # unreferenced files that were removed
-    untidy: str | None = None  # why none could be removed
-    # rows of this round whose time is before the year 1 or after 9999, and so is null
+    untidy: str | None = None  # why unreferenced files could not be removed
+    # rows of this round whose time is null, because it is before the year 1 or after 9999
     odd_times: int = 0
     first_odd_time: RecordTime | None = None
-    notes: list[Problem] = []  # gaps of the topic's archive that were accepted as lost
-    attempts: int = 1  # more than one if another writer changed the table first
+    notes: list[Problem] = []  # gaps in the topic's archive whose loss the user accepted
+    attempts: int = 1  # number of attempts; more than 1 if another writer committed first

@@ -10,7 +10,7 @@ UNKNOWN: Final = "Lastwrite does not know this file; check it before a broker st
 
 
 class UntouchedFile(FrozenDocument, frozen=True):
-    """A file or folder of the store that a command left as it is, and why."""
+    """A file or folder that a command did not change or copy, and why."""
 
     path: str
     why: str

@@ -1,4 +1,4 @@
-"""The result of ``verify``, as values that print as JSON. Field names are never changed."""
+"""The result of ``verify``, as values that print as JSON. Field names are a contract."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from lastwrite.reports.document import SPREAD, UNPRINTED, Document, FrozenDocume
 
 
 class VerifyStatus(StrEnum):
-    """The outcome of a partition in ``verify``: the worst that applies."""
+    """The outcome of ``verify`` for a partition. The worst that applies is reported."""
 
     VERIFIED = "verified"
-    # well formed as far as it was read, but this release does not check the format
+    # no damage was found, but this release cannot check the format
     UNSUPPORTED = "unsupported"
-    FAILED = "failed"  # not checked to the end, for a reason outside the log
-    DAMAGED = "damaged"  # bytes contradict their format: see problems
-    BROKEN = "broken"  # a promise of compaction does not hold: see violations
+    FAILED = "failed"  # not checked completely, because of an error outside the log
+    DAMAGED = "damaged"  # bytes violate their format: see ``problems``
+    BROKEN = "broken"  # a guarantee of compaction is violated: see ``violations``
 
     def is_worse_than(self, other: VerifyStatus) -> bool:
         order = list(VerifyStatus)
@@ -27,9 +27,9 @@ class VerifyStatus(StrEnum):
 
 
 class Violation(FrozenDocument, frozen=True):
-    """A promise that does not hold, with its position and file."""
+    """A violated guarantee of compaction, with the offset and the file."""
 
-    promise: str  # a label, stable: "lost", "changed", …
+    promise: str  # stable label of the guarantee: "lost", "changed", …
     message: str
     offset: int | None = None
     path: str | None = None
@@ -40,37 +40,38 @@ class Violation(FrozenDocument, frozen=True):
 
 
 class Transactions(FrozenDocument, frozen=True, kw_only=True):
-    """The transactions of a log, according to its own markers."""
+    """The transactions of a log, according to its markers."""
 
-    open: int = 0  # without a marker
-    aborted: int = 0  # markers
-    committed: int = 0  # markers
-    aborted_records: int = 0  # present in the log
+    open: int = 0  # transactions without a marker
+    aborted: int = 0  # abort markers
+    committed: int = 0  # commit markers
+    aborted_records: int = 0  # records of aborted transactions in the log
 
 
 class Comparison(Document, kw_only=True):
-    """A partition compared with its state before compaction; counts of records, except for the
-    keys.
+    """A partition compared with its state before compaction. Numbers without another unit are
+    records.
     """
 
     folder: str
     records_before: int = 0
     records_after: int = 0
-    superseded: int = 0  # missing, because a later record has the key
-    expired: int = 0  # missing deletes past their horizon
-    keyless: int = 0  # missing, because they have no key
-    first_keyless_offset: int | None = None  # of those
-    aborted: int = 0  # missing, because their transaction was aborted
-    markers: int = 0  # missing, of transactions without remaining batches
-    below_start: int = 0  # missing below the log's start
-    keys: int = 0  # distinct, before
-    keys_alive: int = 0  # whose last record is not a delete
+    superseded: int = 0  # records that are missing because a later record has the key
+    expired: int = 0  # deletes that are missing because they were past their horizon
+    keyless: int = 0  # records that are missing because they have no key
+    # first offset of a record that is missing because it has no key
+    first_keyless_offset: int | None = None
+    aborted: int = 0  # records that are missing because their transaction was aborted
+    markers: int = 0  # markers that are missing because their transaction has no remaining batch
+    below_start: int = 0  # records that are missing because they are below the log start
+    keys: int = 0  # distinct keys before compaction
+    keys_alive: int = 0  # keys whose last record is not a delete
     violation_count: int = 0
-    violations: list[Violation] = []  # the first of each kind
+    violations: list[Violation] = []  # the first violations of each kind
 
 
 class PartitionVerification(Document, kw_only=True):
-    """One partition, which was read whole."""
+    """The verification of one partition, which reads all of its records."""
 
     topic: str
     partition: int
@@ -83,14 +84,14 @@ class PartitionVerification(Document, kw_only=True):
     keyless_records: int = 0
     control_records: int = 0
     empty_batches: int = 0
-    old_batches: int = 0  # of formats v0 and v1
-    transactions: Transactions | None = None  # null if the log could not be read whole
+    old_batches: int = 0  # batches in record formats v0 and v1
+    transactions: Transactions | None = None  # null if the log could not be read to its end
     bytes: int = 0
     log_start_offset: int = 0
     end_offset: int = 0
     problems: list[Problem] = []
-    advice: list[str] = []  # nothing is wrong, but something could be improved
-    # null if there was nothing to compare with, or one of the two is damaged
+    advice: list[str] = []  # possible improvements, although nothing is wrong
+    # null if there was no earlier state to compare with, or one of the two is damaged
     comparison: Comparison | None = None
 
     @property
@@ -142,11 +143,11 @@ class VerifyTotals(Document):
 
 
 class Checked(Document, kw_only=True):
-    """The amount that was read and checked."""
+    """The amount of data that was checked."""
 
     records: int = 0
-    files: int = 0  # of records, queues and indexes that are separate files; objects, ledgers
-    bytes: int = 0  # of records
+    files: int = 0  # number of segments, queue and index files, objects or ledgers
+    bytes: int = 0  # bytes of records
 
 
 class StoreVerification(Document, kw_only=True):
@@ -155,13 +156,13 @@ class StoreVerification(Document, kw_only=True):
     path: str
     status: VerifyStatus = VerifyStatus.VERIFIED
     reason: str | None = None
-    segments: int = 0  # files of the commit log
+    segments: int = 0  # number of files of the commit log
     records: int = 0
     bytes: int = 0
     index_files: int = 0
     checked: Annotated[Checked, UNPRINTED] = field(
         default_factory=Checked
-    )  # including its compaction logs
+    )  # everything that was checked, including the store's compaction logs
     problems: list[Problem] = []
 
     def worsen(self, status: VerifyStatus, reason: str) -> None:
@@ -185,17 +186,17 @@ class VerifyReport(Document, kw_only=True):
     beside: ClassVar[Annotated[BesidePartitions | None, SPREAD]] = figure(
         lambda self: None if self.store is None else BesidePartitions(self.store)
     )
-    # the option that allows dropping keyless records
+    # the option that allows dropping records without a key
     keyless_option: Annotated[str, UNPRINTED] = "--drop-keyless"
     totals: ClassVar[VerifyTotals] = figure(lambda self: self.sums())
     checked: ClassVar[Checked] = figure(lambda self: self.sum_checked())
     seconds: float = 0.0
-    # 0 if all is well; 5 if a promise is broken, else 3 if something is damaged, else 1 if
-    # something was not checked
+    # 5 if a guarantee is violated, else 3 if a partition is damaged, else 1 if one was not checked,
+    # else 0
     exit_status: ClassVar[int] = figure(lambda self: self.worst())
 
     def worst(self) -> int:
-        """The exit status for the worst status."""
+        """The exit status that follows from the worst status."""
         found = {partition.status for partition in self.partitions}
         found |= set() if self.store is None else {self.store.status}
         for status, number in (
@@ -214,7 +215,9 @@ class VerifyReport(Document, kw_only=True):
 
     @property
     def problems(self) -> list[Violation | Problem]:
-        """All problems, broken promises first; a partition that failed has only its reason."""
+        """All violations and problems, violations first. A partition that failed has only a
+        reason.
+        """
         return [
             *self.violations,
             *(() if self.store is None else self.store.problems),
@@ -230,7 +233,7 @@ class VerifyReport(Document, kw_only=True):
         return [p.comparison for p in self.partitions if p.comparison is not None]
 
     def sum_checked(self) -> Checked:
-        """Everything that was read at the path, each record counted once."""
+        """The amount that was checked at the path. Each record counts once."""
         if self.store is not None:
             return self.store.checked
         return Checked(
@@ -240,7 +243,7 @@ class VerifyReport(Document, kw_only=True):
         )
 
     def sums(self) -> VerifyTotals:
-        """The totals, including those of comparisons if there are any."""
+        """The totals over partitions, and over comparisons if there are any."""
         figures = ("segments", "batches", "records", "bytes")
         sums = VerifiedTotals(
             partitions=len(self.partitions),
