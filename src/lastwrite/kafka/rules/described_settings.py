@@ -1,7 +1,7 @@
 """Settings as a broker describes them: values, sources and synonyms.
 
-A topic or group without a setting of its own has the broker's value. A broker's value comes from
-the strongest layer that has it: dynamic settings of this broker, dynamic defaults of all brokers,
+If a setting is not set for a topic or group, the broker's value applies. A broker's value comes
+from the first layer that has one: dynamic settings of this broker, dynamic defaults of all brokers,
 the broker's properties file, Kafka's default.
 
 Source: Kafka 4.4 ``ConfigHelper``, ``DynamicBrokerConfig.brokerConfigSynonyms``,
@@ -26,7 +26,7 @@ from lastwrite.kafka.rules.setting_tables import (
 )
 
 _MINUTE, _HOUR = 60_000, 3_600_000
-# Names of one setting in several units, the strongest first, with the factors to the first's unit.
+# Names of one setting in several units, the strongest first, with factors to the unit of the first.
 _UNITS = (
     (("log.roll.ms", 1), ("log.roll.hours", _HOUR)),
     (("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", _HOUR)),
@@ -52,7 +52,7 @@ _INTERNAL = {"internal.segment.bytes": Definition(SettingType.INT)}  # listed if
 
 
 class ConfigSource(IntEnum):
-    """The source of a value, by its number in DescribeConfigs."""
+    """The source of a value, as numbered in DescribeConfigs."""
 
     TOPIC = 1
     BROKER = 2
@@ -64,7 +64,7 @@ class ConfigSource(IntEnum):
 
 
 class Synonym(NamedTuple):
-    """A name from which a setting may take its value. ``value`` is None if it is secret."""
+    """A name and layer that can supply a setting's value. ``value`` is None if secret."""
 
     name: str
     value: str | None
@@ -90,7 +90,7 @@ class DescribedSetting(NamedTuple):
 
 
 class BrokerSettings:
-    """The settings of a broker, in layers by source. Values are texts."""
+    """The settings of a broker, in layers by source. All values are strings."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class BrokerSettings:
         )
 
     def describe(self) -> list[DescribedSetting]:
-        """All settings of the broker, including per-listener settings that a layer has."""
+        """All settings of the broker, including the per-listener settings in a layer."""
         names = dict.fromkeys(name for _, layer in self._layers for name in layer)
         return [self._described(name) for name in {**BROKER_SETTINGS, **names}]
 
@@ -124,15 +124,15 @@ class BrokerSettings:
         return found
 
     def describe_topic(self, settings: Mapping[str, str]) -> list[DescribedSetting]:
-        """All settings of a topic, of which ``settings`` are its own."""
+        """All settings of a topic. ``settings`` are the values set for the topic."""
         definitions = {**TOPIC_SETTINGS, **_set_in(settings)}
         return self._resource(settings, definitions, ConfigSource.TOPIC)
 
     def describe_group(self, settings: Mapping[str, str]) -> list[DescribedSetting]:
-        """All settings of a group, of which ``settings`` are its own."""
+        """All settings of a group. ``settings`` are the values set for the group."""
         found = self._resource(settings, GROUP_SETTINGS, ConfigSource.GROUP)
         return [
-            # A setting without a broker's default is its own synonym.
+            # A setting without a broker's default has its own default as a synonym.
             each._replace(synonyms=(*each.synonyms, _own_default(each.name)))
             if GROUP_SETTINGS[each.name].broker_name is None
             else each
@@ -140,7 +140,7 @@ class BrokerSettings:
         ]
 
     def describe_client_metrics(self, settings: Mapping[str, str]) -> list[DescribedSetting]:
-        """All settings of a client metrics subscription, of which ``settings`` are its own."""
+        """All settings of a client metrics subscription. ``settings`` are the values set for it."""
         return self._resource(settings, CLIENT_METRICS_SETTINGS, ConfigSource.CLIENT_METRICS)
 
     def _described(self, name: str) -> DescribedSetting:
@@ -174,11 +174,11 @@ class BrokerSettings:
         return found
 
     def _values(self, name: str) -> Iterable[str]:
-        """The values under one name, the strongest first."""
+        """The values of all layers for one name, the strongest first."""
         return (layer[name] for _, layer in self._layers if name in layer)
 
     def _effective(self, name: str) -> str | None:
-        """The default for topics and groups, in the unit of ``name``. None without a value."""
+        """The default for topics and groups, in the unit of ``name``. None if no layer has one."""
         for each, factor in _BY_UNIT.get(name, ((name, 1),)):
             value = next(iter(self._values(each)), None)
             if value is None:
@@ -196,7 +196,7 @@ class BrokerSettings:
             for each in names
             if each in layer
         ]
-        # A broker drops all synonyms before the first one under the setting's own name.
+        # A broker drops all synonyms before the first one named ``name``.
         return tuple(dropwhile(lambda each: each.name != name, found))
 
 
@@ -206,7 +206,7 @@ _DEFAULTS: Mapping[str, str] = {
 
 
 def is_broker_setting(name: str) -> bool:
-    """Whether a broker 4.4.0 has a setting of this name."""
+    """Whether a broker of Kafka 4.4.0 has a setting with this name."""
     return name in BROKER_SETTINGS or _OF_LISTENER.fullmatch(name) is not None
 
 
@@ -220,7 +220,7 @@ def _own_default(name: str) -> Synonym:
 
 
 def _names(name: str) -> Sequence[str]:
-    """The names of a broker's setting, the strongest first."""
+    """The names that can set a broker's setting, the strongest first."""
     if name in _BY_UNIT:
         return [each for each, _ in _BY_UNIT[name]]
     of_listener = _OF_LISTENER.fullmatch(name)

@@ -1,9 +1,9 @@
 """Why a partition is not clean, or why a tombstone remains, in the order of Kafka's checks.
 
 ``ranges`` and ``verdict`` decide; this module describes their results. The smallest case: a log
-with all records in the active segment. The reason is that segment. It ends with an append that
-would make it larger than ``segment.bytes``, or has a timestamp more than ``segment.ms`` after the
-first.
+with all records in the active segment. The reason is that the active segment is not compacted. A
+broker closes it before an append that would exceed ``segment.bytes``, or that has a timestamp more
+than ``segment.ms`` after the first.
 
 Source: docs/formats/kafka-cleaning.md, "Which partitions" and "The range", which also describes
 when a segment is closed.
@@ -24,7 +24,7 @@ from lastwrite.reports.explanation import Reason, RecordOutcome, Rule
 
 
 def policy_reason(config: KafkaTopicConfig) -> Reason | None:
-    """The reason that lies in the policy. None if the topic is compacted."""
+    """The reason if the cleanup policy excludes compaction. None if the topic is compacted."""
     if config.compacts:
         return None
     return Reason(
@@ -37,7 +37,7 @@ def policy_reason(config: KafkaTopicConfig) -> Reason | None:
 def kafka_reasons(
     found: Range, log: PartitionLog, config: KafkaTopicConfig, now_ms: int
 ) -> list[Reason]:
-    """What keeps ``found``, the range of ``log``, from being cleaned or from reaching the end."""
+    """Why the range ``found`` of ``log`` is not compacted, or does not reach the log's end."""
     all_clean = (
         f"all offsets below {log.end_offset} were cleaned before, and nothing was written since"
     )
@@ -113,7 +113,7 @@ def _transaction(log: PartitionLog, first: int) -> Reason:
 
 
 class KafkaOutcomeRules(OutcomeRules):
-    """Explanations of a record's fate, in Kafka's terms."""
+    """Explanations of why a record is kept or removed, in Kafka's terms."""
 
     forget_clean = "the partition's line is taken out of cleaner-offset-checkpoint"
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 def common_end(
     epochs: Sequence[tuple[int, int]], end: int, end_of_epoch: Callable[[int], tuple[int, int]]
 ) -> int | None:
-    """The offset up to which archive and log are the same. None if it cannot be determined.
+    """The offset up to which archive and log have the same records. None if unknown.
 
     Args:
         epochs: leader epochs of the archive with their first offsets, oldest first.
-        end: the end of the archive.
-        end_of_epoch: asks the log's leader for its last epoch up to the given one and the start of
-            the next. The leader answers -1 if it has no such epoch.
+        end: the end offset of the archive.
+        end_of_epoch: returns the last epoch of the log up to the given epoch, and the start offset
+            of the epoch after it. It asks the log's leader. -1 means that there is no such epoch.
     """
     left = list(epochs)
     while left:

@@ -1,9 +1,9 @@
-"""Which neighbouring segments are merged to one.
+"""Which adjacent segments compaction merges to one.
 
-Compaction shrinks segments; merging the small ones prevents a log of thousands of tiny files. Only
-neighbours are merged, and only while their size *before* cleaning fits one segment, so no output
-exceeds the size at which a broker would have rolled. A segment without surviving records still
-becomes a file of 0 bytes, which a later round merges.
+Compaction shrinks segments. Merging small ones prevents a log of thousands of tiny files. Only
+adjacent segments are merged, and only if their total size *before* compaction fits one segment. So
+no output exceeds the size at which a broker would have rolled. Segments without surviving records
+become a file of 0 bytes, which a later compaction merges.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from lastwrite.model.log import Segment
 def group_segments(
     segments: Sequence[Segment], end: int, segment_bytes: int, segment_index_bytes: int
 ) -> list[list[Segment]]:
-    """The segments with a base below ``end``, oldest first, in groups that become one segment each.
+    """Group the segments with a base offset below ``end``. Each group becomes one segment.
 
-    ``segments``: a log's segments, oldest first. ``end``: the end of the cleaned range.
+    ``segments`` are the segments of a log, oldest first. ``end`` is the end of the cleaned range.
 
     Source: Kafka 4.4.0 Cleaner.groupSegmentsBySize; docs/formats/kafka-cleaning.md, "Groups of
     segments".
@@ -34,7 +34,7 @@ def group_segments(
             and log_bytes + segment.size_bytes <= segment_bytes
             and index_bytes + segment.index_bytes <= segment_index_bytes
             and time_index_bytes + segment.time_index_bytes <= segment_index_bytes
-            # Index entries hold 31 bits relative to the base; an empty segment will have none.
+            # Index entries have 31 bits relative to the base offset. An empty segment has no entry.
             and (segment.size_bytes == 0 or last_offset - groups[-1][0].base_offset <= INT_MAX)
         )
         if joins:

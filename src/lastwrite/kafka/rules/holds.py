@@ -1,13 +1,13 @@
 """Which consumer groups block the removal of tombstones.
 
-``hold.tombstones.for.groups=a`` keeps a tombstone that is its key's last write until group ``a``
-has committed an offset beyond its batch. If the delete horizon has passed, the tombstone is removed
-``hold.tombstones.max.ms`` after that in any case. An unknown group blocks them too, because it may
-not have read anything. Nothing else is kept: a superseded tombstone is removed at once, and
-retention deletes whole segments.
+``hold.tombstones.for.groups=a`` keeps a tombstone that is the last write of its key until group
+``a`` has committed an offset after its batch. ``hold.tombstones.max.ms`` after the delete horizon,
+the tombstone is removed in any case. An unknown group also blocks the removal, because it may not
+have read any record. The setting keeps no other record: a superseded tombstone is removed at once,
+and retention deletes whole segments.
 
-The smallest case: ``a`` is at 7, and ``b`` is unknown. Tombstones are kept from 0 on; once ``b``
-has committed 9, from 7 on.
+The smallest case: group ``a`` has committed offset 7, and group ``b`` is unknown. Tombstones are
+kept from offset 0 on. After ``b`` has committed offset 9, they are kept from offset 7 on.
 
 Source: docs/decisions/dropping-a-tombstone.md.
 """
@@ -28,8 +28,8 @@ def held_for(
 ) -> tuple[BlockingGroup, ...]:
     """The ``groups`` that have not read the log to its end.
 
-    ``positions`` has the next offset of each known group. ``reasons`` has the errors of positions
-    that could not be read.
+    ``positions`` has the committed offset of each known group. ``reasons`` has an error for each
+    group with an offset that could not be read.
     """
     found = []
     for group in groups:
@@ -44,10 +44,10 @@ def held_for(
 
 
 def held_from(holding: Iterable[BlockingGroup]) -> int:
-    """The offset from which on tombstones are kept."""
+    """The offset from which on the groups ``holding`` keep tombstones."""
     return min((each.position or 0 for each in holding), default=NOT_HELD)
 
 
 def hold_ms(max_ms: int) -> int:
-    """``hold.tombstones.max.ms`` as a policy stores it. -1 means for ever."""
+    """Convert ``hold.tombstones.max.ms``, where -1 means for ever, to the value in ``Policy``."""
     return FOR_EVER_MS if max_ms < 0 else min(max_ms, FOR_EVER_MS)

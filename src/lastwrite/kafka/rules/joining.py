@@ -1,15 +1,14 @@
-"""Which small segments at an archive's end the next turn merges, and when a segment is full.
+"""Which small segments at an archive's end are merged, and when a segment is full.
 
-A turn of a follower copies few bytes, and each turn writes a segment. The next turn begins with a
-copy of the last segments, if they are at least eight and the largest has at most a third of the
-bytes::
+A follower polls the log. Each poll copies few bytes and writes a segment. A poll first merges the
+last segments, if they are at least eight and the largest has at most a third of their bytes::
 
-    72 | 8 8 8 8 8 8 8 8            nine segments, turns of 8
-    72 | 64 8                       one copy of 64 bytes, and the new ones
+    72 | 8 8 8 8 8 8 8 8            nine segments; each poll writes 8 bytes
+    72 | 64 8                       eight segments merged to one of 64 bytes, and a new one
 
-So the segment of a byte at least triples with each copy, and a byte is copied at most
-log3(segment.bytes / bytes of a turn) times. With turns of a thousandth of segment.bytes, five bytes
-are written per new byte, and at most 17 segments remain.
+So each merge at least triples the size of the segment that a byte is in. A byte is copied at most
+log3(segment.bytes / bytes of a poll) times. If a poll writes a thousandth of segment.bytes, five
+bytes are written per new byte, and at most 17 segments remain.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ _SHARE = 3
 
 
 def joined(sizes: Sequence[int], most_bytes: int) -> int:
-    """How many of the last segments, of ``sizes`` bytes, are merged; 0 for none.
+    """The number of segments at the end that are merged, or 0.
 
-    ``most_bytes`` limits the size of the merged segment.
+    ``sizes`` are the sizes in bytes of all segments. ``most_bytes`` limits the merged segment.
     """
     count = total = largest = 0
     for n, size in enumerate(reversed(sizes), 1):
@@ -39,9 +38,9 @@ def joined(sizes: Sequence[int], most_bytes: int) -> int:
 
 
 def roll_ms(config: KafkaTopicConfig) -> int:
-    """The age, by its first batch's time, at which a segment is full.
+    """The age of a segment's first batch at which the segment is full.
 
-    That is Kafka's ``segment.ms``, or less if ``max.compaction.lag.ms`` demands it.
+    This is ``segment.ms``, or ``max.compaction.lag.ms`` if the topic is compacted and that is less.
 
     Source: Kafka 4.4.0 LogConfig.maxSegmentMs, LogSegment.timeWaitedForRoll.
     """

@@ -1,16 +1,16 @@
-"""Which segments of a tier count, by the leaders that wrote them.
+"""Which segments in tiered storage belong to the log, by the leader epochs that wrote them.
 
-A leader copies the segments that it has closed. Its successor rolls segments at other offsets, so
-copies overlap. After an unclean election the successor has another history, and the copies of its
-predecessor beyond the fork no longer count::
+A leader copies the segments that it has closed to tiered storage. The next leader rolls segments at
+other offsets, so the copies overlap. After an unclean election the new leader has other records
+from some offset on. Copies of the old leader from that offset on no longer belong to the log::
 
     epoch 1   [0 ──── 60) [60 ──── 120) [120 ──── 180)
     epoch 2                        [100 ──── 150) [150 ──── 200)      began at offset 120
 
-    counts    [0 ──── 60) [60 ── 100) [100 ──── 150) [150 ──── 200)
+    log       [0 ──── 60) [60 ── 100) [100 ──── 150) [150 ──── 200)
 
-Histories fork once and never join again. So a segment counts from its own base offset, and up to
-the base offset of the next one.
+Two histories that diverged never agree again. So a segment is used from its base offset up to the
+base offset of the next one.
 
 Source: KIP-405; Kafka 4.4 ``RemoteLogManager``, ``RemoteLogSegmentMetadata.segmentLeaderEpochs``.
 """
@@ -21,27 +21,27 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-Epochs = Sequence[tuple[int, int]]  # leader epoch, first offset; both rise
+Epochs = Sequence[tuple[int, int]]  # (leader epoch, first offset); both rise
 
 
 class TieredSegment(NamedTuple):
-    """A segment in a tier."""
+    """A segment in tiered storage."""
 
     base_offset: int
     end_offset: int
-    epochs: Epochs  # up to its end
+    epochs: Epochs  # leader epochs of the log up to the segment's end
     finished_ms: int
 
 
 class Chain(NamedTuple):
-    """The segments that count, and the offsets that none of them covers."""
+    """The segments that belong to the log, and the offsets that none of them contains."""
 
-    parts: tuple[tuple[int, int], ...]  # index of the segment, offset at which it is cut
-    gaps: tuple[tuple[int, int], ...]  # first missing offset, end
+    parts: tuple[tuple[int, int], ...]  # (number of the segment, offset up to which it is used)
+    gaps: tuple[tuple[int, int], ...]  # (first missing offset, end of the gap)
 
 
 def lineage_of(copies: Sequence[TieredSegment]) -> Epochs:
-    """The leader epochs of the log, taken from the newest segment."""
+    """The leader epochs of the log, from the newest segment."""
     newest = max(copies, key=lambda each: (each.epochs[-1:], each.end_offset), default=None)
     return () if newest is None else newest.epochs
 
@@ -49,9 +49,10 @@ def lineage_of(copies: Sequence[TieredSegment]) -> Epochs:
 def chain(
     copies: Sequence[TieredSegment], lineage: Epochs, log_start: int, end: int | None = None
 ) -> Chain:
-    """The segments for the offsets from ``log_start`` to ``end``. None means as far as they reach.
+    """The segments for the offsets from ``log_start`` to ``end``. None means the last one's end.
 
-    Of two with the same base offset the longer one counts, and of equal copies the last finished.
+    If two segments have the same base offset, the longer one is used. If they are equally long, the
+    one that was finished last is used.
     """
     spans = []
     for place, each in enumerate(copies):
@@ -79,9 +80,9 @@ def chain(
 
 
 def agree_until(copied: TieredSegment, lineage: Epochs) -> int:
-    """The offset up to which a segment has the leaders of the lineage; its base if none matches.
+    """The offset up to which a segment has the leader epochs of ``lineage``, or its base offset.
 
-    Both lack the epochs below their first entry, which moves up when records are deleted.
+    Neither has entries for offsets whose records were deleted: the first entry then moves up.
     """
     base, end = copied.base_offset, copied.end_offset
     starts = {start for _, start in (*copied.epochs, *lineage) if base < start < end}

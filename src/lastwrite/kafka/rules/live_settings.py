@@ -24,7 +24,7 @@ def _upper(name: str, value: object) -> str:
 
 
 def _login(name: str, value: object) -> str:
-    """User, a zero, and password, from ``…LoginModule required username="…" password="…";``."""
+    """The user, a zero byte and the password in ``… username="…" password="…";``."""
     found = {
         key: re.sub(r"\\(.)", r"\1", quoted) or single or bare
         for key, quoted, single, bare in _LOGIN.findall(str(value))
@@ -40,7 +40,7 @@ def _login(name: str, value: object) -> str:
 class KafkaClientConfig(SettingsTable):
     """Identity and timeouts of the client; see ``docs/guide/kafka-live.md``.
 
-    The names are from Kafka's own clients, or from librdkafka where Kafka's have no PEM files.
+    The names are those of Kafka's clients. Settings for PEM files have the names of librdkafka.
     """
 
     # fmt: off
@@ -57,8 +57,8 @@ class KafkaClientConfig(SettingsTable):
     ssl_key_password:   str = setting("", "ssl.key.password")
     ssl_identification: str = setting("https", "ssl.endpoint.identification.algorithm")
     client_id:          str = setting("lastwrite", "client.id")
-    request_timeout_ms: int = setting(30_000, "request.timeout.ms", 100, INT_MAX)  # of one request
-    # time for a partition without a leader, or an unreachable broker, to return
+    request_timeout_ms: int = setting(30_000, "request.timeout.ms", 100, INT_MAX)
+    # how long requests are retried while a partition has no leader or a broker is unreachable
     api_timeout_ms:     int = setting(60_000, "default.api.timeout.ms", 100, INT_MAX)
     # fmt: on
 
@@ -88,7 +88,7 @@ class KafkaClientConfig(SettingsTable):
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        """Settings of topics and buckets may be in the same file, and are ignored here."""
+        """The same file may have settings of topics and buckets, which are ignored here."""
         return name not in CLIENT_NAMES
 
 
@@ -96,7 +96,7 @@ CLIENT_NAMES = frozenset(KafkaClientConfig.field_of())
 
 
 def rules_of(names: Mapping[str, object]) -> dict[str, object]:
-    """The settings that are not a client's."""
+    """The settings in ``names`` that are not client settings."""
     return {name: value for name, value in names.items() if name not in CLIENT_NAMES}
 
 

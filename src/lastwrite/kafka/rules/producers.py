@@ -1,19 +1,20 @@
 """The producers in a log, and which of their batches compaction must keep.
 
 The smallest case: producer 7 writes two batches, which end at offsets 3 and 5. If a broker receives
-the second one again, it answers "offset 5, as before", because it remembers each producer's last
-batch. After a restart it restores that memory from a snapshot or from the log. So 7's last batch,
-``last_offset`` 5, stays as an empty shell after compaction has removed all its records. The shell
-is removed once 7 has written again, or has been silent for ``producer.id.expiration.ms``.
+the second batch again, it returns the offset of the first copy, because it remembers each
+producer's last batch. After a restart it restores this state from a snapshot or from the log. So
+the last batch, with ``last_offset`` 5, stays as an empty batch after compaction has removed all its
+records. It is removed after producer 7 has written again, or has written nothing for
+``producer.id.expiration.ms``.
 
 - A new epoch of a producer makes the broker forget the producer's older batches.
 - A transaction is open from the first offset of its first batch to its marker. Offsets from the
   first open transaction on are unstable. A transaction whose marker is not replicated counts as
   open.
-- Since 4.0 the marker itself may begin the new epoch. Then no data batch is remembered
-  (``last_offset`` -1), and the marker is the only trace of the producer. So the marker's batch
-  stays instead of the data batch.
-- A marker that compaction has emptied has no effect any more.
+- Since 4.0 a marker may begin a new epoch. Then the broker remembers no data batch (``last_offset``
+  -1), and the log has only the marker of the producer's epoch. So the marker's batch stays instead
+  of a data batch.
+- A marker whose record compaction has removed has no effect.
 
 Source: Kafka 4.4 ``ProducerStateManager``, ``ProducerAppendInfo``, ``ProducerStateEntry``,
 ``LastRecord``; docs/formats/kafka.md, "Indexes" and "Producer snapshot";
@@ -32,20 +33,20 @@ from lastwrite.model.policy import LONG_MAX
 
 
 class ProducerStates:
-    """The producers of a log, built up batch by batch in the order of the log.
+    """The producers of a log, updated batch by batch in log order.
 
-    ``producers`` are the initial ones, as from a snapshot. ``high_watermark`` ends the replicated
-    part. A finished transaction matters only if its marker is at or above it.
+    ``producers`` is the initial state, such as a snapshot. Offsets below ``high_watermark`` are
+    replicated. A finished transaction is unstable if its marker is at or above ``high_watermark``.
     """
 
     def __init__(self, producers: Iterable[ProducerState] = (), high_watermark: int = 0) -> None:
         producers = tuple(producers)
-        # By id: epoch, last offset, timestamp.
+        # Producer id to (epoch, last offset, timestamp).
         self._known = {
             p.producer_id: (p.producer_epoch, p.last_offset, p.timestamp_ms) for p in producers
         }
-        # Open transactions, id to first offset. They are added in the log's order, so the first is
-        # the earliest.
+        # Open transactions, producer id to first offset. They are added in log order, so the first
+        # item is the earliest.
         begun = sorted((p.open_from, p.producer_id) for p in producers if p.open_from >= 0)
         self._open = {producer_id: first for first, producer_id in begun}
         self._high_watermark = high_watermark
@@ -61,7 +62,7 @@ class ProducerStates:
         timestamp_ms: int,
         transactional: bool,
     ) -> None:
-        """Add a data batch, which may be empty. ``timestamp_ms`` is the largest of its header."""
+        """Add a data batch, which may be empty. ``timestamp_ms`` is the largest timestamp in it."""
         self._known[producer_id] = (epoch, last_offset, timestamp_ms)
         if transactional:
             self._open.setdefault(producer_id, base_offset)
@@ -69,7 +70,7 @@ class ProducerStates:
     def marker(
         self, producer_id: int, epoch: int, offset: int, timestamp_ms: int, aborts: bool
     ) -> None:
-        """Add the COMMIT or ABORT record at ``offset``. Emptied control batches are not added."""
+        """Add the COMMIT or ABORT record at ``offset``. Skip control batches without records."""
         known_epoch, last_offset, _ = self._known.get(producer_id, (epoch, -1, -1))
         self._known[producer_id] = (
             epoch,
@@ -109,7 +110,7 @@ class ProducerStates:
     def first_unstable_offset(self) -> int | None:
         """First offset of the earliest transaction that is open or has an unreplicated marker.
 
-        None if there is none.
+        None if there is no such transaction.
         """
         found = (next(iter(self._open.values()), None), self._unreplicated_from)
         return min((offset for offset in found if offset is not None), default=None)
@@ -118,11 +119,11 @@ class ProducerStates:
 def active(
     producers: Iterable[ProducerState], now_ms: int, expiration_ms: int
 ) -> tuple[ProducerState, ...]:
-    """The producers whose last batch must be kept at ``now_ms``, in their order.
+    """The producers whose last batch must be kept at ``now_ms``, in the given order.
 
-    ``expiration_ms`` is ``producer.id.expiration.ms``: how long a producer may be silent. A
-    producer with an open transaction never expires. Nor does one whose timestamp differs from the
-    clock by more than a long holds, because in Kafka the difference wraps to below 0.
+    ``expiration_ms`` is ``producer.id.expiration.ms``: the time after which an idle producer
+    expires. A producer with an open transaction never expires. A producer also never expires if the
+    difference of ``now_ms`` and its timestamp exceeds 63 bits, because it is negative in Kafka.
     """
     return tuple(
         p
@@ -132,11 +133,11 @@ def active(
 
 
 def kept_batches(active: Iterable[ProducerState]) -> tuple[Int64Array, Int64Array]:
-    """The batches that must stay, though they may be emptied.
+    """The batches that must stay, even without records.
 
-    Returns the last offsets, ascending, of active producers' last data batches. Returns also
-    (id, epoch), ascending, of active producers without a data batch: all control batches of that
-    epoch stay.
+    Returns two arrays. The first has the last offset of each active producer's last data batch,
+    ascending. The second has (id, epoch) of each active producer without a data batch, ascending;
+    all its control batches of that epoch stay.
     """
     offsets: list[int] = []
     markers: list[tuple[int, int]] = []

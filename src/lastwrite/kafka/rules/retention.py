@@ -1,20 +1,20 @@
-"""Which segments a log no longer has to keep, and why.
+"""Which segments retention deletes, and why.
 
-Kafka deletes whole segments from the oldest up, in three passes, each over the rest of the one
-before::
+Kafka deletes whole segments from the oldest on, in three passes. Each pass continues where the one
+before ended, and deletes a segment under this condition::
 
     log start         always                   the next segment begins at or below the log start
-    retention.bytes   policy with ``delete``   without it the log has that many bytes or more
-    retention.ms      policy with ``delete``   its largest timestamp is older than that; equal age
-                                               stays
+    retention.bytes   policy with ``delete``   without the segment, the log has that many bytes or
+                                               more
+    retention.ms      policy with ``delete``   the segment's largest timestamp is older than that
 
-A pass ends at the first segment that does not qualify, and all later ones stay: one record with a
-future timestamp keeps all later segments. No pass deletes a segment that ends above the high
+A pass ends at the first segment that does not qualify, and all later segments stay. So one record
+with a future timestamp keeps all later segments. No pass deletes a segment that ends above the high
 watermark, so the log start never exceeds the replicated part.
 
-The last segment is deleted like any other, unless it is empty, because a broker appends to it. If
-all segments are deleted, an empty one is created at the log's end first. A log needs at least one
-segment, whose name stores the next offset.
+The last segment is deleted like any other, unless it is empty: a broker appends to an empty last
+segment. If all segments are deleted, an empty one is created at the log's end first. A log needs at
+least one segment, because the segment's name stores the next offset.
 
 Source: Kafka 4.4.0 UnifiedLog.deleteOldSegments, deletableSegments, deleteSegments.
 """
@@ -32,8 +32,8 @@ from lastwrite.reports.compaction import Expired, RetentionRule
 def expired(log: PartitionLog, config: KafkaTopicConfig, now_ms: int) -> Retention:
     """The segments of ``log`` that Kafka would delete at ``now_ms``.
 
-    A policy that is ``compact`` alone, or empty, only applies the log start. ``log`` has at least
-    one segment.
+    If the policy is only ``compact``, or empty, these are the segments below the log start. ``log``
+    must have at least one segment.
     """
     limits = {RetentionRule.LOG_START: log.log_start}
     if config.deletes:
@@ -41,7 +41,7 @@ def expired(log: PartitionLog, config: KafkaTopicConfig, now_ms: int) -> Retenti
             RetentionRule.BYTES: config.retention_bytes,
             RetentionRule.AGE: config.retention_ms,
         }
-    # The bytes of each segment and all later ones.
+    # For each segment, its bytes plus those of all later segments.
     sizes = list(accumulate(segment.size_bytes for segment in reversed(log.segments)))[::-1]
     gone: list[Expired] = []
     stays = None
@@ -69,7 +69,10 @@ def expired(log: PartitionLog, config: KafkaTopicConfig, now_ms: int) -> Retenti
 def _ask(
     rule: RetentionRule, limit: int, log: PartitionLog, place: int, bytes_left: int, now_ms: int
 ) -> tuple[bool, str]:
-    """Whether the segment at ``place`` qualifies, and why. ``bytes_left`` counts from it on."""
+    """Whether segment number ``place`` qualifies, and why.
+
+    ``bytes_left`` are the bytes of this segment and all later ones.
+    """
     segment = log.segments[place]
     end = log.segment_end(place)
     is_last = place + 1 == len(log.segments)

@@ -26,7 +26,8 @@ def _mechanisms(name: str, value: object) -> str:
 class ServeConfig(SettingsTable):
     """Requirements and limits for clients; see ``docs/guide/serve.md``.
 
-    Defaults differ from a broker's only because a broker trusts every client that can reach it.
+    Some defaults are stricter than a broker's, because a broker trusts every client that can reach
+    it.
     """
 
     certificate: str = setting("", "ssl.certificate.location ssl.keystore.location")
@@ -34,17 +35,17 @@ class ServeConfig(SettingsTable):
     client_ca: str = setting("", "ssl.ca.location ssl.truststore.location")
     client_auth: str = setting("none", "ssl.client.auth", choices=("none", "required"))
     mechanisms: str = setting("", "sasl.enabled.mechanisms", parse=_mechanisms)
-    # after which a client has to authenticate again; 0: never
+    # time after which a client must authenticate again; 0: never
     session_ms: int = setting(0, "connections.max.reauth.ms", 0)
     failed_delay_ms: int = setting(100, "connection.failed.authentication.delay.ms", 0, 10_000)
     connections: int = setting(1000, "max.connections", 1, INT_MAX)
-    # per address except local ones: behind a local proxy all clients share its address
+    # Local addresses have no limit: behind a local proxy all clients have the proxy's address.
     connections_of_address: int = setting(100, "max.connections.per.ip", 1, INT_MAX)
     idle_ms: int = setting(600_000, "connections.max.idle.ms", 1000)
-    # older positions in a stopped broker's directory are ignored
+    # age from which committed offsets in a stopped broker's log directory are ignored
     offsets_retention_minutes: int = setting(10_080, "offsets.retention.minutes", 1, INT_MAX)
     request_bytes: int = setting(100 << 20, "socket.request.max.bytes", 1 << 10, INT_MAX)
-    # request size before authentication
+    # largest request before authentication
     unknown_bytes: int = setting(64 << 10, "sasl.server.max.receive.size", 1 << 10, INT_MAX)
 
     def __post_init__(self) -> None:
@@ -61,7 +62,7 @@ class ServeConfig(SettingsTable):
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        """Settings of topics and buckets may be in the same file, and are ignored here."""
+        """The same file may have settings of topics and buckets, which are ignored here."""
         return name not in SERVE_NAMES
 
 
@@ -69,7 +70,7 @@ SERVE_NAMES = frozenset(ServeConfig.field_of())
 
 
 def serve_config(names: Mapping[str, object] | None) -> ServeConfig:
-    """The settings among ``names``.
+    """The settings of ``serve`` among ``names``.
 
     Raises:
         InvalidConfig: a setting is out of range, or requires another.

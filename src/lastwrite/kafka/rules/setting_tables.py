@@ -1,7 +1,7 @@
 """The settings of Kafka 4.4.0 that DescribeConfigs lists: their types and defaults.
 
-The tables are from the answers of a broker 4.4.0 on Linux with Java 17. A name without ``=`` has no
-default.
+The tables are from the responses of a broker 4.4.0 on Linux with Java 17. A name without ``=`` has
+no default.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class SettingType(IntEnum):
-    """A type, by its number in DescribeConfigs."""
+    """The type of a setting, as numbered in DescribeConfigs."""
 
     UNKNOWN = 0
     BOOLEAN = 1
@@ -29,13 +29,13 @@ class SettingType(IntEnum):
 class Definition(NamedTuple):
     """One setting. Its default is ``default``, or the value of the broker setting ``broker_name``.
 
-    If both are None it has no default.
+    If both are None, the setting has no default.
     """
 
     type: SettingType
     default: str | None = None
     broker_name: str | None = None
-    is_dynamic: bool = True  # can be changed while the broker runs
+    is_dynamic: bool = True  # whether it can be changed while the broker runs
 
 
 _T = SettingType
@@ -250,7 +250,7 @@ ssl.keystore.password ssl.truststore.certificates ssl.truststore.password
 """,
 }
 
-# A topic's settings, with the broker's setting that gives their default.
+# Topic settings whose default is a broker setting, with its name if it differs.
 _TOPIC_BY_BROKER = """
 cleanup.policy=log.cleanup.policy compression.gzip.level
 compression.lz4.level compression.type
@@ -272,7 +272,7 @@ segment.index.bytes=log.index.size.max.bytes segment.jitter.ms=log.roll.jitter.m
 segment.ms=log.roll.ms unclean.leader.election.enable
 """
 
-# The others, by type.
+# All other topic settings, by type.
 _TOPIC = {
     _T.BOOLEAN: """
 errors.deadletterqueue.group.enable=false remote.log.copy.disable=false
@@ -283,7 +283,7 @@ follower.replication.throttled.replicas= leader.replication.throttled.replicas=
 """,
 }
 
-# A group's settings whose default is the broker's setting with `group.` before the name.
+# Group settings whose default is a broker setting, named ``group.`` plus this name.
 _GROUP_BY_BROKER = """
 consumer.assignment.interval.ms consumer.heartbeat.interval.ms consumer.session.timeout.ms
 share.assignment.interval.ms share.delivery.count.limit share.heartbeat.interval.ms
@@ -292,7 +292,7 @@ streams.assignment.interval.ms streams.heartbeat.interval.ms streams.initial.reb
 streams.num.standby.replicas streams.rack.aware.assignment.tags streams.session.timeout.ms
 """
 
-# The others, by type.
+# All other group settings, by type.
 _GROUP = {
     _T.BOOLEAN: """
 errors.deadletterqueue.copy.record.enable=false share.renew.acknowledge.enable=true

@@ -1,7 +1,7 @@
-"""The settings that decide what compaction does, under Kafka's names, defaults and units.
+"""The settings that control compaction, with Kafka's names, defaults and units.
 
 A setting has a topic name (``delete.retention.ms``) and often broker names for its default
-(``log.cleaner.delete.retention.ms``). A topic's value has precedence over a broker's. Of several
+(``log.cleaner.delete.retention.ms``). A topic's value has precedence over a broker's. Among several
 broker names the finer unit has precedence (``log.retention.ms`` before ``log.retention.hours``).
 """
 
@@ -36,7 +36,7 @@ def _time_or_for_ever(name: str, value: object) -> int:
 
 
 def _groups(name: str, value: object) -> tuple[str, ...]:
-    """Parse a list with commas. Names are case-sensitive."""
+    """Parse a comma-separated list of group names. Names are case-sensitive."""
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, list | tuple):
         raise InvalidConfig(f"{name} is a list with commas, not {value!r}")
@@ -44,19 +44,19 @@ def _groups(name: str, value: object) -> tuple[str, ...]:
 
 
 def _policies(name: str, value: object) -> tuple[str, ...]:
-    """Parse ``compact,delete``, and also ``delete + compact``, as some documents write it."""
+    """Parse ``compact,delete``. Also accepts ``delete + compact``, as in some documents."""
     return parse_list(name, value.replace("+", ",") if isinstance(value, str) else value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaTopicConfig(SettingsTable):
-    """The topic settings for compaction; dots become underscores.
+    """The topic settings for compaction. In field names, dots become underscores.
 
-    One default differs from Kafka's: ``cleanup_policy`` is compact, because this class holds the
-    rules of a round. ``topic_settings`` decides whether a topic gets a round, without assumptions.
+    One default differs from Kafka's: ``cleanup_policy`` is compact, because this class describes a
+    compaction. ``topic_settings`` does not use this default to decide whether to compact a topic.
 
     Raises:
-        InvalidConfig: a value is out of range, or contradicts another.
+        InvalidConfig: a value is out of range, or conflicts with another.
 
     Source: Kafka 4.4.0 TopicConfig, LogConfig, ServerTopicConfigSynonyms;
     docs/formats/kafka-cleaning.md.
@@ -85,7 +85,7 @@ class KafkaTopicConfig(SettingsTable):
     file_delete_delay_ms: int = setting(60 * _SECOND, "file.delete.delay.ms log.segment.delete.delay.ms", 0)
     max_message_bytes: int = setting(2**20 + 12, "max.message.bytes message.max.bytes", 0, INT_MAX)
     max_decompressed_message_bytes: int = setting(
-        # of one record, not of its batch
+        # limit of one record, not of its batch
         INT_MAX - 8, "max.decompressed.message.bytes", 0, INT_MAX)
     message_timestamp_type: str = setting(
         "CreateTime", "message.timestamp.type log.message.timestamp.type", choices=_TIMESTAMP_TYPES)
@@ -97,7 +97,7 @@ class KafkaTopicConfig(SettingsTable):
         "", "compaction.strategy.header log.cleaner.compaction.strategy.header")
     producer_id_expiration_ms: int = setting(_DAY, "producer.id.expiration.ms", 1, INT_MAX)
     max_keyless_ratio: float = setting(0.0, "max.keyless.ratio", 0, 1)  # see ``keyless``
-    # see ``holds``; -1: for ever. These and ``max.keyless.ratio`` are not Kafka's.
+    # Lastwrite's own settings, as is ``max.keyless.ratio``; see ``holds``. -1: for ever.
     hold_tombstones_for_groups: tuple[str, ...] = setting(
         (), "hold.tombstones.for.groups", parse=_groups)
     hold_tombstones_max_ms: int = setting(
@@ -159,7 +159,7 @@ def is_setting(name: str) -> bool:
 
 
 def is_topic_setting(name: str) -> bool:
-    """Whether a topic can have a setting of this name, and not only a broker."""
+    """Whether ``name`` can be set for a topic, and not only for a broker."""
     field_name = KafkaTopicConfig.field_of().get(name)
     if field_name is None:
         return name in _OF_TOPICS.split()
@@ -172,7 +172,7 @@ def topic_name(field_name: str) -> str:
 
 
 def field_names() -> Sequence[str]:
-    """The fields of ``KafkaTopicConfig``."""
+    """The names of the fields of ``KafkaTopicConfig``."""
     return _FIELDS
 
 
@@ -192,8 +192,8 @@ _NAMES = {
 }
 _FIELDS = tuple(_NAMES)
 
-# Settings of Kafka 4.4.0's KafkaConfig and of older brokers that do not change a round. Some of
-# them are read by ``config.cleaner``.
+# Settings of Kafka 4.4.0's KafkaConfig and of older brokers that do not affect the result of a
+# compaction. ``config.cleaner`` reads some of them.
 _OF_TOPICS = """
 compression.gzip.level compression.lz4.level compression.zstd.level flush.messages flush.ms
 follower.replication.throttled.replicas leader.replication.throttled.replicas local.retention.bytes

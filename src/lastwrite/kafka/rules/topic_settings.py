@@ -1,27 +1,28 @@
-"""Precedence of topic settings: override, cluster, stated default, Kafka's default.
+"""Precedence of topic settings: override, cluster metadata, ``config``, Kafka's default.
 
     orders-*:cleanup.policy=compact        an override, from --topic-config
     cleanup.policy=compact                 a default, from --config: for unknown topics
 
 The sources of a setting, the strongest first:
 
-1. the override: the caller's value for this very topic, before any other source;
-2. the cluster's metadata: the topic's own setting, then the brokers' dynamic defaults, first this
-   broker's and then the cluster-wide ones (KIP-226), then the file of a broker that was asked;
-3. ``config``: the caller's defaults for everything else;
+1. the override: the caller's value for this topic;
+2. the cluster's metadata: the value set for the topic, then the dynamic default of this broker,
+   then the cluster-wide dynamic default (KIP-226), then the properties file of a live broker;
+3. ``config``: the caller's defaults;
 4. Kafka's default.
 
-``cleanup.policy`` and the limits of retention decide which data may be deleted, so they are never
-guessed:
+``cleanup.policy`` and the retention limits decide which data is deleted, so they are never guessed.
+An *unknown* topic is one that is not in the metadata:
 
-- ``cleanup.policy`` in ``config`` is the default of *unknown* topics only. A topic that is in the
-  metadata without this setting has the brokers' default: ``log.cleanup.policy``, from the metadata
-  or ``config``, else ``delete``.
+- ``cleanup.policy`` in ``config`` applies only to unknown topics. A topic that is in the metadata
+  without this setting has the brokers' default: ``log.cleanup.policy``, from the metadata or
+  ``config``, or else ``delete``.
 - For an unknown topic, broker settings (``log.cleanup.policy``, ``log.retention.hours`` …) have no
-  effect, because the topic may have a setting of its own.
-- Retention by size or age needs a stated policy, and retention by age also a stated age. A
-  broker's whole file (recognised by ``log.dirs``) states Kafka's default for each setting that it
-  omits.
+  effect, because the setting may be set for the topic.
+- Retention by size or age requires that a source sets the policy. Retention by age also requires
+  that a source sets the age. A broker's complete properties file (recognised by ``log.dirs``)
+  implies Kafka's default for each setting that it omits.
+
 Source: Kafka 4.4.0 ``LogConfig``, ``ServerTopicConfigSynonyms``, ``DynamicBrokerConfig``; KIP-226.
 """
 
@@ -58,16 +59,18 @@ class SettingOrigin(StrEnum):
     BROKERS = "broker default (metadata)"
     FILE = "broker's file (metadata)"
     CONFIG = "config"
-    NAMED = "named"  # naming a single topic for compaction implies that it is compacted
+    NAMED = "named"  # to name a single topic for compaction implies the policy compact
     DEFAULT = "default"
-    UNKNOWN = "unknown"  # no source has it, and Kafka's default is not assumed
+    UNKNOWN = "unknown"  # no source has the setting, and Kafka's default is not assumed
 
 
 def decode_overrides(lines: Sequence[str], said_by: str = "--topic-config") -> tuple[Override, ...]:
     """Parse texts of the form ``TOPIC:NAME=VALUE``.
 
+    ``said_by`` is the name of their source in error messages.
+
     Raises:
-        InvalidConfig: a text of another form.
+        InvalidConfig: a text has another form.
     """
     found = []
     for text in lines:
@@ -83,10 +86,10 @@ def decode_overrides(lines: Sequence[str], said_by: str = "--topic-config") -> t
 
 
 def decode_overrides_file(text: str) -> tuple[Override, ...]:
-    """Parse a file of overrides, one per line. Blank lines and lines with ``#`` are skipped.
+    """Parse a file of overrides, one per line. Skips blank lines and lines that start with ``#``.
 
     Raises:
-        InvalidConfig: a line of another form.
+        InvalidConfig: a line has another form.
     """
     found: list[Override] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -99,7 +102,7 @@ def check_overrides(overrides: Sequence[Override]) -> None:
     """Check each override against Kafka's topic settings.
 
     Raises:
-        InvalidConfig: there is no such setting, only brokers have it, or the value is invalid.
+        InvalidConfig: the setting does not exist, only brokers have it, or the value is invalid.
     """
     for each in overrides:
         if is_setting(each.name) and not is_topic_setting(each.name):
@@ -116,7 +119,11 @@ def check_overrides(overrides: Sequence[Override]) -> None:
 
 
 def overrides_of(topic: str, overrides: Sequence[Override]) -> dict[str, object]:
-    """The settings in ``overrides`` for ``topic``. An exact name wins, then the later one."""
+    """The settings in ``overrides`` for ``topic``.
+
+    An override with the exact topic name has precedence over a pattern, and a later override over
+    an earlier one.
+    """
     found: dict[str, object] = {}
     for is_exact in (False, True):
         for each in overrides:
@@ -127,29 +134,29 @@ def overrides_of(topic: str, overrides: Sequence[Override]) -> dict[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicMetadata:
-    """The settings in the cluster's metadata for one topic that it lists."""
+    """The settings in the cluster's metadata for one topic."""
 
     topic: Mapping[str, object]
     broker: Mapping[str, object] = field(
         default_factory=dict
-    )  # dynamic defaults of the broker with the log
+    )  # dynamic defaults of the broker that has the log
     brokers: Mapping[str, object] = field(default_factory=dict)  # cluster-wide dynamic defaults
-    # the broker's own file, if the broker was asked
+    # the broker's properties file, if the settings come from a live broker
     file: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaTopicSettings:
-    """A topic's settings and where each comes from."""
+    """A topic's settings and their sources."""
 
     config: KafkaTopicConfig
-    # by field: all values with their sources, the effective one first and the default last
+    # all values with their sources by field name; the effective value first, the default last
     words: Mapping[str, tuple[SettingValue, ...]]
-    # every setting by its topic name, as text, with all its sources
+    # every setting under its topic name, with its value as text and all its sources
     listed: tuple[Setting, ...]
     outvoted: tuple[OverriddenSetting, ...] = ()
     is_policy_known: bool  # False: no source has the topic's policy
-    is_policy_stated: bool  # False: the policy is unknown, or Kafka's default
+    is_policy_stated: bool  # False: the policy is unknown or Kafka's default
     is_age_stated: bool
 
     def source_of(self, field_name: str) -> str:
@@ -157,7 +164,7 @@ class KafkaTopicSettings:
 
     @cached_property
     def of_retention(self) -> KafkaTopicConfig:
-        """The settings for retention. Limits that rest on a guess are switched off."""
+        """The settings for retention, without limits whose policy or age no source sets."""
         if not self.is_policy_stated:
             return replace(self.config, retention_ms=-1, retention_bytes=-1)
         return self.config if self.is_age_stated else replace(self.config, retention_ms=-1)
@@ -172,9 +179,9 @@ def resolve(
 ) -> KafkaTopicSettings:
     """The settings of ``topic``.
 
-    ``known`` has the topic's metadata. None means that it is in no metadata. ``config`` has the
-    defaults for settings without another source. With ``is_named`` the caller named this one topic
-    for compaction.
+    ``known`` are its settings in the cluster's metadata. None means that the topic is not there.
+    ``config`` has defaults for settings without another source. ``is_named`` means that the caller
+    named this single topic for compaction.
 
     Raises:
         InvalidConfig: a value is invalid.
@@ -238,7 +245,7 @@ def _layers(known: TopicMetadata | None) -> Iterator[tuple[SettingOrigin, Mappin
 def _listed(
     made: KafkaTopicConfig, words: Mapping[str, tuple[SettingValue, ...]], unknown: Collection[str]
 ) -> tuple[Setting, ...]:
-    """Every setting. Those in ``unknown`` are listed without a value."""
+    """Every setting. Fields in ``unknown`` are listed without a value."""
     values = made.to_names()
     found = []
     for field_name, said in words.items():
@@ -251,7 +258,7 @@ def _listed(
 
 
 def _counts(field_name: str, source: SettingOrigin, name: str, known: TopicMetadata | None) -> bool:
-    """Whether a value applies to this topic. Only values from ``config`` may not."""
+    """Whether a value applies to this topic. Only values from ``config`` may not apply."""
     if source is not SettingOrigin.CONFIG or field_name not in _LETS_GO:
         return True
     if known is None:
