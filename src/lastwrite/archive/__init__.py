@@ -1,1 +1,1 @@
-"""Archives, independent of the system: manifests, rounds on partitions, and waste."""
+"""Archives of any system: manifests, write transactions on partitions, and sweeps."""

@@ -1,7 +1,7 @@
 """The interface through which an archive follows a live cluster of any system.
 
-    for each source     open(wanted) -> Followed, once
-    for each turn       bring() -> a FollowedLog per partition, in the caller's thread
+    at the start        follow(request) -> FollowResult
+    for each poll       fetch() -> a FollowedLog per partition, in the caller's thread
     at the end          stop(), from any thread; then close()
 
 A system adds one function from ``FollowRequest`` to ``FollowResult`` to ``commands.following``.
@@ -24,10 +24,10 @@ from lastwrite.storage.choice import Topics
 class FollowRequest:
     """The topics to follow, and how.
 
-    ``config`` returns the settings of each turn. ``progress`` receives fetched bytes and notes.
+    ``config`` returns the settings of each poll. ``progress`` receives fetched bytes and notes.
     """
 
-    sources: Sequence[str]  # of one scheme
+    sources: Sequence[str]  # URLs with the same scheme
     to: str  # the archive's address
     topic: Topics
     partition: int | None
@@ -35,32 +35,32 @@ class FollowRequest:
     overrides: Sequence[Override]
     limits: Limits
     progress: Progress
-    sets_aside: bool = False  # logs that cannot be continued: ``lastwrite fetch --set-aside``
+    sets_aside: bool = False  # see ``lastwrite fetch --set-aside``
     accepts_gap: bool = False  # see ``lastwrite fetch --accept-gap``
-    is_once: bool = False  # there is one turn, and missing topics are an error
+    is_once: bool = False  # there is only one poll, and missing topics are an error
 
 
 class FollowResult(Protocol):
     """The topics of a live cluster that an archive follows.
 
-    ``fetch_batches`` and ``close`` must not be called by two threads at once.
+    ``fetch`` and ``close`` must not be called by two threads at once.
     """
 
     def fetch(self) -> Sequence[FollowedLog]:
-        """One turn: fetch the new records of every selected partition, also of new topics.
+        """One poll: fetch the new records of every selected partition, also of new topics.
 
         Each partition is committed on its own. The report of a partition that cannot be fetched
         has the reason; the other partitions are fetched.
 
         Raises:
-            RemoteFailed: the cluster does not respond. The next turn tries again.
-            LogError: it was stopped, or cannot succeed at all.
+            RemoteFailed: the cluster does not respond. The next poll retries.
+                LogError: ``stop`` was called, or no retry can succeed.
         """
 
     def stop(self) -> None:
-        """Make ``fetch_batches`` end soon. Data fetched since the last commit is discarded.
+        """Make ``fetch`` end soon. Data fetched since the last commit is discarded.
 
-        May be called from any thread, and before ``fetch_batches``.
+        May be called from any thread, and before ``fetch``.
         """
 
     def close(self) -> None:

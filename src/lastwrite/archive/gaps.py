@@ -1,6 +1,6 @@
 """Gaps of an archive: records lost between two fetches, and accepted as lost by ``--accept-gap``.
 
-The manifest of a partition records them, and each command that reads it reports them.
+The manifest of a partition records its gaps. Each command that reads the partition reports them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from lastwrite.model.log import PartitionLog, Problem, ProblemKind
 
 
 def words_of(what: str) -> str:
-    """A sentence about a gap. ``what`` names the records, in the plural."""
+    """A sentence about a gap. ``what`` names the lost records, in the plural."""
     return (
         f"{what} were lost before they were fetched: keys that were written or deleted there have "
         "the value from before"
@@ -29,7 +29,7 @@ class RecordsLost(UserWarning):
 
 
 def warn_of(gaps: Iterable[Problem], named: set[str]) -> None:
-    """Warn of each gap that is not in ``named`` yet, and add it there."""
+    """Warn of each gap that is not in ``named``, and add the gap to ``named``."""
     for gap in gaps:
         if str(gap) not in named:
             named.add(str(gap))

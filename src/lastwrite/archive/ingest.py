@@ -23,8 +23,8 @@ from lastwrite.model.progress import Progress
 from lastwrite.reports.fetching import FetchedLog, HoldReason, LogsFetched
 from lastwrite.storage.machine import core_count
 
-Advance = Callable[[int], None]  # is called with the number of bytes written
-_MOST_AT_ONCE = 4  # kernels and requests run in parallel, Python code does not
+Advance = Callable[[int], None]  # called with the number of bytes written
+_MOST_AT_ONCE = 4  # few: kernels and requests run in parallel, but Python code does not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +36,11 @@ class IngestResult:
     segments: int
     bytes: int
     is_new: bool  # the partition is new in the archive
-    foreign_bytes: int = 0  # of objects that it references without copying them
-    gap: str | None = None  # the records before it that were accepted as lost
+    foreign_bytes: int = 0  # bytes of objects that are referenced, not copied
+    gap: str | None = None  # the preceding records that were accepted as lost
 
     def of(self, found: FetchedLog) -> FetchedLog:
-        """The partition's report with these values."""
+        """The report ``found`` with these values."""
         return structs.replace(
             found,
             first_offset=self.first_offset,
@@ -74,10 +74,10 @@ def fetch_all(
 
 
 def fetch_with_retry(found: FetchedLog, bring: Callable[[], FetchedLog]) -> FetchedLog:
-    """The report of fetching one partition with ``fetch_batches``.
+    """The report of fetching one partition by ``bring``.
 
-    ``fetch_batches`` is retried, see ``Attempts``, if the partition or the archive changed
-    meanwhile. ``found`` is the report if nothing is fetched.
+    ``bring`` is retried (see ``Attempts``) if the partition or the archive changed meanwhile.
+    ``found`` is the report if nothing is fetched.
     """
     attempts = Attempts()
     try:
@@ -93,7 +93,7 @@ def fetch_with_retry(found: FetchedLog, bring: Callable[[], FetchedLog]) -> Fetc
 
 
 def hold_reason_of(error: Exception) -> HoldReason:
-    """The reason why an error prevents fetching a partition, as one value."""
+    """The ``HoldReason`` of an error that prevents fetching a partition."""
     if isinstance(error, NotContinued):
         return HoldReason(error.held)
     if isinstance(error, CorruptLog):

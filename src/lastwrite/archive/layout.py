@@ -1,4 +1,4 @@
-"""The folders of an archive, and the part of it that an address selects.
+"""The folders of an archive, and the partitions that an address selects.
 
     ARCHIVE/kafka/TOPIC/N/manifest.json
     ARCHIVE/rocketmq/TOPIC/N/manifest.json
@@ -21,7 +21,7 @@ from lastwrite.storage.objects.bucket import AT_ONCE
 from lastwrite.storage.objects.store import ObjectInfo, ObjectStore
 
 _AT_ONCE = 16  # parallel requests to the store
-_SOME = 16  # folders checked to see whether a path is an archive: one archive has one layout
+_SOME = 16  # folders that are checked to detect an archive; all partitions have the same depth
 _LEVELS = {
     "kafka": 2,
     "rocketmq": 2,
@@ -64,7 +64,7 @@ def partitions_at(path: str, system: str | None = None) -> list[str]:
 
 
 def manifests_at(path: str, system: str) -> list[tuple[str, ObjectInfo]]:
-    """The addresses of the system's partitions at ``path``, each with its manifest's object.
+    """The addresses of the system's partitions at ``path``, with the metadata of their manifests.
 
     The manifests are not read.
 
@@ -89,8 +89,8 @@ def _partitions(
 ) -> Iterator[tuple[str, str]]:
     """The system and address of each partition.
 
-    ``is_there`` returns whether an address has a partition. With ``first_only`` only the first of
-    each system is returned.
+    ``is_there`` returns whether an address has a partition. With ``first_only``, only the first
+    partition of each system is returned.
     """
     base = path.rstrip("/") if is_address(path) else os.path.abspath(path)
     if not is_address(path) and not os.path.isdir(base):
@@ -98,14 +98,14 @@ def _partitions(
     store, prefix = store_at(base)
     steps = base.split("/")
     is_found = False
-    # an archive, or a topic in it, may have a system's name
+    # a folder above the archive, or a topic in the archive, may be named like a system
     for system, depth in _depths(steps):
         for found in _of_system(store, prefix, (system, base, depth), is_there, first_only):
             is_found = True
             yield found
         if is_found:
             return
-    if not is_address(path):  # a log root may have thousands of folders
+    if not is_address(path):  # no listing: a log root may have thousands of folders
         systems = [system for system in _LEVELS if os.path.isdir(os.path.join(base, system))]
     else:
         systems = [name for name in store.folders(_inside(prefix)) if name in _LEVELS]
@@ -140,9 +140,9 @@ def _of_system(
 def _named_by_one_page(
     store: ObjectStore, prefix: str, place: tuple[str, str, int]
 ) -> list[str] | None:
-    """The addresses with a manifest, if the archive is so small that one request lists all objects.
+    """The addresses with a manifest, if one request lists all objects. None for a larger archive.
 
-    None if it is larger. Listing the folders instead takes one request per topic.
+    Listing the folders instead would need one request per topic.
     """
     system, address, depth = place
     listed = list(itertools.islice(store.list(_inside(prefix)), AT_ONCE))
@@ -163,7 +163,7 @@ def _inside(prefix: str) -> str:
 
 
 def _depths(steps: list[str]) -> Iterator[tuple[str, int]]:
-    """For each system whose folder may contain the path, the levels from there to a partition."""
+    """Systems whose folders may contain the path, and the levels from the path to a partition."""
     for system, levels in _LEVELS.items():
         for below in range(levels + 1):
             if len(steps) <= below or steps[-1 - below] != system:
@@ -187,7 +187,7 @@ def _below(
     is_there: Callable[[str], bool],
     most: int | None,
 ) -> Iterator[str]:
-    """The partitions ``depth`` levels below. Of each folder only the first ``most`` are opened."""
+    """The partitions ``depth`` levels below. Opens at most ``most`` folders in each folder."""
     system, address, depth = place
     if depth == 0:
         if is_there(address):

@@ -1,19 +1,19 @@
-"""The manifest: the list of a partition's current objects. Only manifests are ever replaced.
+"""The manifest: the list of a partition's current objects. Only manifests are replaced.
 
 ====================== =====================================================================
 field                  meaning
 ====================== =====================================================================
 ``version``            2; 1 is Pulsar's ``compacted.json``
 ``system``             the log's system: ``kafka``, ``rocketmq``, ``pulsar``
-``topic, partition``   its name
+``topic, partition``   the partition's name
 ``generation``         1, increased by one with each commit
 ``nonce``              random for each commit, so that no two manifests are equal
 ``former``             the nonces of the previous 64 generations, newest first
-``round``              the id of the round that committed it; its journal may still exist
-``written_ms``         by the writer's clock; informative
-``writer``             ``lastwrite VERSION HOST:PID``; informative
-``objects``            every object of the log: ``key`` (relative to the partition; the whole
-                       address of a foreign one), ``bytes``, ``etag``, ``foreign``
+``round``              the id of the transaction that committed it; its journal may still exist
+``written_ms``         by the writer's clock; for information only
+``writer``             ``lastwrite VERSION HOST:PID``; for information only
+``objects``            every object of the log: ``key`` (relative to the partition; for a foreign
+                       object its full address), ``bytes``, ``etag``, ``foreign``
 ``unused``             objects of earlier generations that are not deleted yet: ``key``,
                        ``bytes``, ``since_ms`` by the store's clock, and the ``generation``
                        from which on they are unused
@@ -48,7 +48,9 @@ class DataObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     key: str
     bytes: int
     etag: str = ""
-    is_foreign: bool = msgspec.field(default=False, name="foreign")  # another writer's; read only
+    is_foreign: bool = msgspec.field(
+        default=False, name="foreign"
+    )  # another writer's: never deleted
 
 
 class Unused(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,12 +58,12 @@ class Unused(msgspec.Struct, frozen=True, kw_only=True):
 
     key: str
     bytes: int
-    since_ms: int  # 0: since this manifest was written
+    since_ms: int  # 0: the time when this manifest was written
     generation: int
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of the module's table."""
+    """A manifest. The module's docstring explains the fields."""
 
     version: int = VERSION
     system: str
@@ -78,7 +80,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     log: msgspec.Raw = msgspec.Raw(b"null")
 
     def has_made(self, nonce: str) -> bool:
-        """Whether the commit with this nonce succeeded: it is this generation or an earlier one."""
+        """Whether the commit with this nonce succeeded, as this generation or an earlier one."""
         return nonce == self.nonce or nonce in self.former
 
     @property
@@ -95,7 +97,7 @@ def encode(manifest: Manifest) -> bytes:
     """Encode a manifest, its checksum last.
 
     Raises:
-        LogError: it is larger than the size that is ever read.
+        LogError: the manifest is larger than the limit for reading.
     """
     text = msgspec.json.encode(manifest)[:-1]
     if len(text) > LIMIT_BYTES - 64:
@@ -110,8 +112,8 @@ def decode(data: bytes, address: str) -> Manifest:
     """Decode a manifest. ``address`` is for error messages.
 
     Raises:
-        CorruptLog: it is truncated, changed, or not a manifest.
-        UnsupportedFormat: a newer version wrote it.
+        CorruptLog: the data is truncated, changed, or not a manifest.
+            UnsupportedFormat: a newer release wrote the manifest.
     """
     text, end, said = data.rpartition(_END)
     if not end:
@@ -131,7 +133,7 @@ def decode(data: bytes, address: str) -> Manifest:
         manifest = decode_struct(text + b"}", Manifest)
     except msgspec.MsgspecError as error:
         raise CorruptLog(f"not a manifest: {error}", 0, address, _REMEDY) from error
-    # objects are deleted by these keys
+    # Objects with these keys may be deleted, so no key may be outside data/.
     for key in (*manifest.own_keys, *(each.key for each in manifest.unused)):
         if not key.startswith("data/") or any(part in ("", ".", "..") for part in key.split("/")):
             raise CorruptLog(f"{key!r} is not below data/", 0, address, _REMEDY)

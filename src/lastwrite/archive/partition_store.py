@@ -1,14 +1,15 @@
-"""A partition of an archive: its manifest, the journals of rounds, and waste.
+"""A partition of an archive: its manifest, its write transactions, and sweeps.
 
-    manifest.json               replaced only by a writer that has read the present one
+    manifest.json               replaced only by a writer that has read the current one
     data/<round>-<attempt>/…    written once, under unique names
     rounds/<round>.json         a journal, which exists from before the first object to the commit
 
-There is no lease and no lock. Two rounds may run: one commits the manifest, and the other's objects
-are waste, found by its journal. A round can replace only the manifest that it read at its start, so
-its objects can become referenced only while that manifest is current. A sweep makes sure that it is
-not before it deletes anything. The clock is the store's, and only decides how long others' objects
-are spared.
+There is no lease and no lock. A write transaction is called a *round*. If two rounds run, one
+commits its manifest. The objects of the other are waste, and its journal shows them. A round can
+replace only the manifest that it read at its start, so its objects can become referenced only while
+that manifest is current. Before a sweep deletes objects of a round, it ensures that the manifest is
+no longer current. Times are those of the store's clock. They only decide how long the objects of
+other rounds are kept.
 
 Reasons: docs/decisions/archives.md.
 """
@@ -53,13 +54,13 @@ from lastwrite.storage.objects.store import ObjectInfo, ObjectStore, Version
 
 MANIFEST = "manifest.json"
 DATA, ROUNDS = "data/", "rounds/"
-RENEW_MS = 600_000  # the round of a younger journal may still run
-BUSY_MS = 2 * RENEW_MS  # while a journal is younger, other rounds wait
-ABANDONED_MS = 86_400_000  # the round of an older journal is dead
-GRACE_MS = 3_600_000  # time for which readers of a replaced manifest find its objects
-PINNED_MS = 2 * GRACE_MS  # the reader of an older pin is dead
+RENEW_MS = 600_000  # ms between renewals of a journal
+BUSY_MS = 2 * RENEW_MS  # ms; a round is refused while another has a younger journal
+ABANDONED_MS = 86_400_000  # ms; a round with an older journal counts as dead
+GRACE_MS = 3_600_000  # ms for which the objects of a replaced manifest are kept for readers
+PINNED_MS = 2 * GRACE_MS  # ms; a reader with an older pin counts as dead
 _PIN, _CLOCK = "pin-", "clock-"
-# the cache of manifests: seconds, number, largest
+# the cache of manifests: seconds, number, bytes of the largest
 _JUST_S, _JUST_READ, _JUST_BYTES = 60.0, 4096, 16 << 10
 
 
@@ -77,45 +78,45 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
     """The journal that a round writes before its first object."""
 
     round: str
-    generation: int  # of the manifest that it read
-    seen: str = ""  # the version of that manifest, the only one that it can replace
+    generation: int  # generation of the manifest that the round read
+    seen: str = ""  # version of that manifest: the round can replace no other
     writer: str
     written_ms: int
 
 
 @dataclass(slots=True)
 class WriteTransaction:
-    """A round in progress. The keys of its objects begin with ``data/<id>-``."""
+    """A write transaction in progress (a round). Its objects' keys begin with ``data/<id>-``."""
 
     id: str
-    seen: VersionedManifest | None  # the manifest that it replaces; None if there was none
-    version: Version | None = None  # of its journal
+    seen: VersionedManifest | None  # the manifest to replace; None for a new partition
+    version: Version | None = None  # version of the journal
     renewed_s: float = 0.0
-    cleared: frozenset[str] = frozenset()  # keys of unused objects that it has deleted
+    cleared: frozenset[str] = frozenset()  # keys of unused objects that were deleted
 
     @property
     def generation(self) -> int:
-        """The generation that it read. 0 if there was none."""
+        """The generation of the manifest that was read. 0 for a new partition."""
         return 0 if self.seen is None else self.seen.manifest.generation
 
     @property
     def prefix(self) -> str:
-        """The prefix of its objects' keys, relative to the partition."""
+        """The prefix of the objects' keys, relative to the partition."""
         return f"{DATA}{self.id}-"
 
 
 class SweepResult(msgspec.Struct, kw_only=True):
-    """Counts of what a sweep deleted, or would delete."""
+    """The number of journals, objects and bytes that a sweep deleted, or would delete."""
 
     journals: int = 0
     objects: int = 0
     bytes: int = 0
-    is_waiting: bool = False  # some waste was kept because a round may still run
+    is_waiting: bool = False  # waste was kept because a round may still run
     attempts: int = 1  # more than one if another writer committed first
 
 
 class PartitionStore:
-    """One partition in a store. ``prefix`` begins its keys, without a trailing ``/``."""
+    """One partition in a store. Its keys begin with ``prefix``, given without a trailing ``/``."""
 
     def __init__(self, store: ObjectStore, prefix: str) -> None:
         self.store = store
@@ -134,7 +135,7 @@ class PartitionStore:
         """The manifest. None if there is none.
 
         Raises:
-            CorruptLog, UnsupportedFormat: it cannot be decoded.
+            CorruptLog, UnsupportedFormat: the manifest cannot be decoded.
             RemoteFailed: the store does not respond.
         """
         found = self.store.get(self.key(MANIFEST))
@@ -158,8 +159,8 @@ class PartitionStore:
     ) -> WriteTransaction:
         """Start a round: choose its id and write its journal, before any of its objects exists.
 
-        Also deletes the objects that were replaced longer than ``grace_ms`` ago and that readers of
-        old manifests no longer need. None means ``storage.keepReplacedMs``.
+        Also deletes objects that were replaced more than ``grace_ms`` ago, unless a reader has
+        pinned them. None means ``storage.keepReplacedMs``.
         """
         begun = WriteTransaction(uuid.uuid4().hex, seen)
         _running.add(begun.id)
@@ -184,14 +185,14 @@ class PartitionStore:
         return begun
 
     def note_round(self, id: str) -> None:
-        """Write the journal of a round whose objects several processes write.
+        """Write the journal of a round that another process commits. The journal may exist already.
 
-        It never commits here itself. The journal may exist already.
+        Several processes may write the objects of such a round.
         """
         self.store.create(self.journal(id), _journal_of(WriteTransaction(id, None)))
 
     def renew(self, begun: WriteTransaction) -> None:
-        """Renew the round's journal if the last renewal is long ago.
+        """Renew the round's journal if ``RENEW_MS`` have passed since the last renewal.
 
         Raises:
             CommitConflict: a sweep considered the round dead, so it can no longer commit.
@@ -212,14 +213,15 @@ class PartitionStore:
             begun.renewed_s = time.monotonic()
 
     def newer_writer(self, begun: WriteTransaction) -> str | None:
-        """The writer of an earlier round with a journal younger than ``BUSY_MS``, or None.
+        """The writer of an earlier round that is in progress. None if there is none.
 
-        This avoids work that would be lost. It is not a lock.
+        Its journal must be younger than ``BUSY_MS``. The check only avoids work that would be lost:
+        it is not a lock.
         """
         notes = {each.key: each for each in self.store.list(self.key(ROUNDS)) if _round_of(each)}
         own = notes.pop(self.journal(begun.id), None)
         if own is None:
-            return None  # the commit reports it
+            return None  # the commit reports that the journal is gone
         since_ms = own.modified_ms - BUSY_MS
         for each in notes.values():
             if since_ms < each.modified_ms and _order(each) < _order(own):
@@ -255,9 +257,9 @@ class PartitionStore:
         return self.key(f"{ROUNDS}{id}.json")
 
     def _clear(self, seen: VersionedManifest, just_written: str, grace_ms: int) -> frozenset[str]:
-        """Delete the objects that no reader of an old manifest needs. Returns their keys.
+        """Delete the unused objects that no reader of an old manifest needs. Returns their keys.
 
-        The present time is the store's date of ``just_written``.
+        The current time is the store's time of the object ``just_written``.
         """
         found = self.store.head(just_written)
         if found is None:
@@ -267,7 +269,7 @@ class PartitionStore:
         return frozenset(each.key for each in old)
 
     def _needless(self, seen: VersionedManifest, now_ms: int, grace_ms: int) -> list[Unused]:
-        """The unused objects that no reader needs."""
+        """The unused objects that no reader of an old manifest needs."""
         old = [
             each
             for each in seen.manifest.unused
@@ -287,7 +289,7 @@ class PartitionStore:
 
     @contextlib.contextmanager
     def pin(self, seen: VersionedManifest) -> Iterator[Callable[[], None]]:
-        """Keep every object of a manifest while the context lasts.
+        """Prevent the deletion of a manifest's objects in this context.
 
         Yields a function that has to be called at least once per ``RENEW_MS``.
         """
@@ -311,17 +313,17 @@ class PartitionStore:
     ) -> VersionedManifest:
         """Replace the manifest that the round has read by ``made``.
 
-        Sets the generation, the nonces and the unused objects. With ``keeps_journal`` the caller
-        deletes the journal, together with others.
+        Sets the generation, the nonces and the unused objects of ``made``. With ``keeps_journal``,
+        the caller deletes the journal later.
 
-        After any error but ``CommitConflict`` it is unknown whether ``made`` was committed. Then
-        neither old nor new objects may be deleted; a sweep decides later.
+        After any error but ``CommitConflict`` it is unknown whether ``made`` was committed. The
+        caller must then delete neither old nor new objects. A sweep decides later.
 
         Returns:
-            The current manifest: ``made``, or a later one that other rounds based on it.
+            The current manifest: ``made``, or the manifest of a later round that is based on it.
 
         Raises:
-            CommitConflict: another round has committed since; this round's objects are deleted.
+            CommitConflict: another round has committed first. This round's objects are deleted.
             RemoteFailed: the store does not confirm the write, or refuses it.
         """
         try:
@@ -347,7 +349,7 @@ class PartitionStore:
             if won is not None:
                 now = VersionedManifest(made, ObjectInfo(key, len(content), won, 0))
                 break
-            # it may have been written although the response was lost
+            # the response may have been lost after a successful write
             with contextlib.suppress(RemoteFailed):
                 now = self.read()
                 if now is not None and now.manifest.has_made(made.nonce):
@@ -369,16 +371,16 @@ class PartitionStore:
                 remedy="run lastwrite inspect when the store responds; nothing was deleted",
             )
         if not keeps_journal:
-            with contextlib.suppress(LogError):  # the next sweep finds it
+            with contextlib.suppress(LogError):  # the next sweep deletes the journal
                 self.store.remove([self.journal(begun.id)])
         assert now is not None
         return now
 
     def abandon(self, begun: WriteTransaction) -> None:
-        """Delete the objects of a round that has lost or will not commit.
+        """Delete the objects of a round that failed to commit, or will not commit.
 
-        A sweep deletes what cannot be deleted now. Never call it after a commit with unknown
-        result.
+        A sweep deletes the objects that cannot be deleted now. Never call this after a commit whose
+        result is unknown.
         """
         _running.discard(begun.id)
         with contextlib.suppress(LogError):
@@ -387,7 +389,7 @@ class PartitionStore:
 
     @contextlib.contextmanager
     def abort_on_error(self, begun: WriteTransaction) -> Iterator[None]:
-        """Delete the round's objects on an error or Ctrl-C before it has tried to commit."""
+        """Delete the round's objects if the context fails. The context must not commit."""
         try:
             yield
         except BaseException:
@@ -400,7 +402,7 @@ class PartitionStore:
         seen = begun.seen
         known = frozenset[str]() if seen is None else seen.manifest.own_keys
         for key in sorted(made.own_keys - known):
-            if not key.startswith(begun.prefix):  # it may be deleted at any time
+            if not key.startswith(begun.prefix):  # such an object may be deleted at any time
                 raise LogError(f"{key} is not an object of this round", path=self.address)
         if seen is not None:
             last, named = seen.manifest, made.own_keys
@@ -438,20 +440,22 @@ class PartitionStore:
         everything: bool = False,
         dry_run: bool = False,
     ) -> SweepResult:
-        """Delete the objects of rounds that did not commit, and those replaced before ``grace_ms``.
+        """Delete objects of rounds that did not commit, and objects replaced ``grace_ms`` ago.
 
-        A round that read an earlier manifest than the present one cannot commit any more. A round
-        that read the present one may still run. If its journal is older than ``older_than_ms``, a
-        new generation with the same log is committed first, so that the round fails if it resumes.
-        This is not done while a round with a younger journal runs, because that would fail, too.
+        A round that read an earlier manifest than the current one can no longer commit. A round
+        that read the current manifest may still run. If its journal is older than ``older_than_ms``,
+        the sweep first commits a new generation with the same log, so that the round fails if it
+        resumes. While a round with a younger journal runs, the sweep does not commit, because that
+        round would fail, too.
 
-        ``everything`` checks all objects, also those whose journal is gone. If another writer
-        commits before that generation, the sweep is retried: see ``Attempts``.
+        ``everything`` checks all objects, also objects whose journal is gone. If another writer
+        commits first, the sweep is retried: see ``Attempts``.
 
         Raises:
-            NotALog: there is no manifest, so waste cannot be identified.
+            NotALog: there is no manifest, which is needed to identify waste.
             CommitConflict: other writers committed first, in each attempt.
-            CorruptLog, RemoteFailed: no object of a manifest was deleted.
+            CorruptLog, RemoteFailed: the store or the manifest cannot be read. No object of a
+                    manifest was deleted.
         """
         attempts, cleared = Attempts(), dict[str, Unused]()
         swept = attempts.run(
@@ -470,7 +474,7 @@ class PartitionStore:
         dry_run: bool,
         cleared: dict[str, Unused],
     ) -> SweepResult:
-        """One attempt. ``cleared`` are the unused objects deleted so far, by key."""
+        """One attempt of ``sweep``. ``cleared`` are the unused objects deleted so far, by key."""
         # The order matters: a listed object either has a listed journal, or its round has ended and
         # the manifest shows the result.
         data = list(self.store.list(self.key(DATA))) if everything else []
@@ -525,7 +529,7 @@ class PartitionStore:
         return swept
 
     def _store_ms(self) -> int:
-        """The present time by the store's clock, from the date of a new object."""
+        """The current time of the store's clock, taken from a new object."""
         key = self.key(f"{ROUNDS}{_CLOCK}{uuid.uuid4().hex}.json")
         self.store.create(key, b"{}")
         found = self.store.head(key)
@@ -539,14 +543,14 @@ class PartitionStore:
         return found.modified_ms
 
     def _may_win(self, key: str, seen: VersionedManifest) -> bool:
-        """Whether the round of a journal read this very manifest, or an unknown one."""
+        """Whether a journal's round may still commit: it read this manifest, or is unknown."""
         journal = self._read_journal(key)
         return journal is None or journal.seen in ("", _token(seen))
 
     def _unnamed(
         self, found: Iterable[ObjectInfo], seen: VersionedManifest
     ) -> Iterator[ObjectInfo]:
-        """The objects that are neither in the manifest nor in its list of unused ones."""
+        """The objects that are neither in the manifest nor in its list of unused objects."""
         kept = seen.manifest.own_keys | {each.key for each in seen.manifest.unused}
         return (each for each in found if each.key.removeprefix(self._prefix) not in kept)
 
@@ -563,7 +567,7 @@ class PartitionStore:
 
 
 def place_at(folder: str, stores: StoreSettings | None = None) -> PartitionStore:
-    """The partition at that address. ``stores`` is as for ``store_at``."""
+    """The partition at the address ``folder``. ``stores`` is as for ``store_at``."""
     return PartitionStore(*store_at(folder, stores))
 
 
@@ -572,10 +576,10 @@ _running: set[str] = set()  # rounds of this process that may still commit
 
 
 def is_partition(folder: str) -> bool:
-    """Whether there is a partition at that address.
+    """Whether there is a partition at the address ``folder``.
 
-    The manifest read for this is kept for a moment for ``read_versioned_manifest``, because callers
-    that search partitions read them next. This saves a request per partition.
+    The manifest is cached for up to 60 s for ``read_versioned_manifest``: callers that search
+    partitions read them next. This saves a request per partition.
 
     Raises:
         RemoteFailed: the store does not respond.
@@ -583,7 +587,7 @@ def is_partition(folder: str) -> bool:
     _just_read.pop(folder, None)
     try:
         seen = place_at(folder).read()
-    except (CorruptLog, UnsupportedFormat):  # reading it reports the error
+    except (CorruptLog, UnsupportedFormat):  # reading the partition reports the error
         return True
     now_s = time.monotonic()
     if len(_just_read) >= _JUST_READ and now_s - next(iter(_just_read.values()))[0] > _JUST_S:
@@ -594,13 +598,13 @@ def is_partition(folder: str) -> bool:
 
 
 def read_versioned_manifest(folder: str) -> VersionedManifest:
-    """The manifest of the partition at that address, and the version by which it can be replaced.
+    """The manifest of the partition at ``folder``, with the version that a writer can replace.
 
-    It may be a moment old if ``is_partition`` has just read it.
+    The manifest may be up to 60 s old if ``is_partition`` has read it.
 
     Raises:
-        NotALog: there is none.
-        CorruptLog, UnsupportedFormat, RemoteFailed: it cannot be read.
+        NotALog: there is no manifest.
+            CorruptLog, UnsupportedFormat, RemoteFailed: the manifest cannot be read.
     """
     since_s, seen = _just_read.pop(folder, (0.0, None))
     if seen is None or time.monotonic() - since_s > _JUST_S:
@@ -629,7 +633,7 @@ def _order(note: ObjectInfo) -> tuple[int, str]:
 
 
 def _has_died(journal: Journal) -> bool:
-    """Whether a round's process on this machine is gone, or is this one and has ended the round."""
+    """Whether a round of this machine has ended, or its process is gone."""
     if journal.writer == _writer():
         return journal.round not in _running
     host, _, pid = journal.writer.rpartition(" ")[2].rpartition(":")
@@ -650,9 +654,9 @@ def _token(seen: VersionedManifest) -> str:
 
 
 def _since_ms(unused: Unused, seen: VersionedManifest) -> int:
-    """The store's time since when an object is unused. 0 if it is not known.
+    """The time since which an object is unused, by the store's clock. 0 if unknown.
 
-    For the newest ones it is the time when the manifest was written.
+    For objects that ``seen`` replaced, it is the time when ``seen`` was written.
     """
     return unused.since_ms or seen.found.modified_ms
 
@@ -669,7 +673,7 @@ def _journal_of(begun: WriteTransaction) -> bytes:
 
 
 def _writer() -> str:
-    from importlib.metadata import version  # takes 13 ms, and readers do not need it
+    from importlib.metadata import version  # costs 13 ms; readers do not need it
 
     return f"lastwrite {version('lastwrite')} {socket.gethostname()}:{os.getpid()}"
 

@@ -1,8 +1,9 @@
-"""The rounds of one command on partitions of an archive, on the driver's side.
+"""The rounds (write transactions) of one command on partitions of an archive, in the driver.
 
-Reads manifests, writes and renews journals, and commits new manifests. A system adds the contents
-of the new manifest. A round replaces the manifest that it has read. If another writer has committed
-in between, the round fails, and its objects are waste, found by its journal.
+This module reads manifests, writes and renews journals, and commits new manifests. Each system
+supplies the contents of the new manifest. A round replaces the manifest that it has read. If
+another writer has committed in between, the round fails. A sweep then finds its objects by its
+journal.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, LogError
 from lastwrite.model.log import PartitionLog, ProblemKind, Segment
 from lastwrite.storage.objects.store import ObjectStore
 
-_AT_ONCE = 16  # requests mostly wait for the store
-_MOST_SEEN = 8192  # manifests kept in memory, two waves of partitions
-RENEW_EVERY_S = 60.0  # between checks whether journals have to be renewed
+_AT_ONCE = 16  # parallel requests; they spend most of their time waiting
+_MOST_SEEN = 8192  # manifests kept in memory: two waves of partitions
+RENEW_EVERY_S = 60.0  # seconds between checks for journals to renew
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -39,7 +40,7 @@ Outcome = LogError | OSError | None
 def partition_and_round(folder: str) -> tuple[str, str] | None:
     """The partition's address and the prefix of its round's keys.
 
-    ``folder`` is one that ``ArchiveRounds.begin`` returned. None if it is another.
+    None if ``folder`` was not returned by ``ArchiveRounds.begin``.
     """
     above, slash, name = folder.rpartition("/data/")
     return (above, f"data/{name}") if slash and name.endswith("-") else None
@@ -53,7 +54,7 @@ def partition_of(folder: str) -> str:
 
 
 class _ReadAhead:
-    """Reads manifests ahead in parallel, to hide the latency of requests."""
+    """Reads manifests in advance and in parallel, to hide the latency of requests."""
 
     def __init__(self, folders: Sequence[str]) -> None:
         self._left = iter(folders if len(folders) > 1 else ())
@@ -61,7 +62,7 @@ class _ReadAhead:
         self._pool: ThreadPoolExecutor | None = None
 
     def read(self, folder: str) -> VersionedManifest:
-        """The manifest. Each one is read ahead once; later calls read it again."""
+        """The manifest of a partition. It is read ahead once; later calls read it again."""
         for expected in islice(self._left, 2 * _AT_ONCE - len(self._coming)):
             self._pool = self._pool or ThreadPoolExecutor(_AT_ONCE, "manifests")
             self._coming[expected] = self._pool.submit(read_versioned_manifest, expected)
@@ -72,7 +73,7 @@ class _ReadAhead:
 class ArchiveRounds:
     """The manifests that a command has read, and its rounds.
 
-    ``folder`` is a partition's address everywhere.
+    The argument ``folder`` is a partition's address.
     """
 
     def __init__(self) -> None:
@@ -82,12 +83,12 @@ class ArchiveRounds:
         self._rounds: dict[
             str, tuple[object, WriteTransaction]
         ] = {}  # rounds that may still commit
-        self._journals: list[tuple[ObjectStore, str]] = []  # of rounds that have committed
+        self._journals: list[tuple[ObjectStore, str]] = []  # of committed rounds
         self._turn = Lock()
         self._renewing: Thread | None = None
 
     def expect(self, folders: Sequence[str]) -> None:
-        """Announce the partitions that will be read, in this order, so that some are read ahead."""
+        """Set the partitions that will be read, in order, so that some are read in advance."""
         self._ahead = _ReadAhead(folders)
 
     def seen(self, folder: str) -> VersionedManifest:
@@ -106,7 +107,7 @@ class ArchiveRounds:
                 self._worked_on.discard(folder)
 
     def now(self, folder: str) -> VersionedManifest:
-        """The present manifest, or the one read a moment ago for the partition's settings."""
+        """The current manifest. The first call may return the one that was read for settings."""
         if folder in self._worked_on:
             self._seen.pop(folder, None)
         self._worked_on.add(folder)
@@ -120,7 +121,7 @@ class ArchiveRounds:
         """The folder where the round's tasks write, in the log's partition or in that of ``to``.
 
         Raises:
-            InvalidConfig: the archive ``to`` has the partition already.
+            InvalidConfig: the archive ``to`` already has the partition.
         """
         folder = log.folder if to is None else self.address_in(to, log)
         return self.begin(folder, log.segments, is_new=to is not None)
@@ -128,7 +129,7 @@ class ArchiveRounds:
     def begin_all(self, logs: Sequence[PartitionLog], to: str | None) -> None:
         """Write the journals of these partitions' rounds in parallel.
 
-        If one fails, the next call of ``output_folder`` raises its error.
+        If a write fails, the next call of ``output_folder`` for that partition raises the error.
         """
 
         def begin(log: PartitionLog) -> None:
@@ -137,16 +138,16 @@ class ArchiveRounds:
         map_concurrently(begin, logs)
 
     def begin(self, folder: str, of: object, *, is_new: bool = False) -> str:
-        """Start a round, and return the folder where its tasks write. Its journal is written first.
+        """Start a round: write its journal, and return the folder where its tasks write.
 
         Args:
             folder: the partition.
-            of: the round's input from the log. A previous round with another input has failed, and
-                its objects are deleted.
+            of: the round's input from the log. If a previous round had another input, it has
+                failed, and its objects are deleted.
             is_new: the partition must not exist yet.
 
         Raises:
-            InvalidConfig: it exists.
+            InvalidConfig: the partition exists.
         """
         last = self._rounds.get(folder)
         if last is None or last[0] != of:
@@ -168,15 +169,14 @@ class ArchiveRounds:
     def try_lock(
         self, folders: Mapping[NameT, str], of: Callable[[str], object]
     ) -> Iterator[set[NameT]]:
-        """Start rounds of the partitions that no other writer has started a round of recently.
+        """Start rounds of the partitions that have no other round in progress.
 
-        Yields the names of these partitions. At the end, rounds that have not tried to commit are
+        Yields the names of these partitions. At the end, rounds that did not try to commit are
         abandoned.
 
         Args:
             folders: the partitions, by any kind of name.
-            of: reads a partition's log by ``now``, and returns the argument of that name of
-                ``begin``.
+            of: reads a partition's log by ``now``, and returns the argument ``of`` of ``begin``.
 
         Raises:
             RemoteFailed: the store does not respond.
@@ -191,7 +191,7 @@ class ArchiveRounds:
                 self.begin(folder, told)
             except RemoteFailed:
                 raise
-            except LogError:  # the round will report it
+            except LogError:  # the compaction reports the error
                 free.add(name)
                 return
             begun = self._rounds[folder][1]
@@ -216,7 +216,7 @@ class ArchiveRounds:
             map_concurrently(let_go, [*folders.values()])
 
     def _keep_renewing(self) -> None:
-        """Start the thread that renews the journals of long rounds, unless it runs."""
+        """Start the thread that renews the journals of long rounds, if it is not running."""
         with self._turn:
             if self._renewing is None or not self._renewing.is_alive():
                 self._renewing = Thread(target=self._renew, name="journals", daemon=True)
@@ -226,22 +226,22 @@ class ArchiveRounds:
         while self._rounds:
             time.sleep(RENEW_EVERY_S)
             for folder, (_, begun) in list(self._rounds.items()):
-                with contextlib.suppress(LogError):  # the commit reports it
+                with contextlib.suppress(LogError):  # the commit reports the error
                     place_at(folder).renew(begun)
 
     def base(self, folder: str) -> VersionedManifest:
-        """The manifest that the partition's next commit replaces: the one that its round read."""
+        """The manifest that the partition's round read, which its next commit replaces."""
         last = self._rounds.get(folder)
         return self.seen(folder) if last is None or last[1].seen is None else last[1].seen
 
     def is_open(self, folder: str) -> bool:
-        """Whether there is a round that has not tried to commit."""
+        """Whether the partition has a round that did not try to commit."""
         return folder in self._rounds
 
     def take(self, folder: str) -> WriteTransaction | None:
         """Remove and return the partition's round.
 
-        From here on only the store's manifest shows whether its objects are committed.
+        After this, only the manifest in the store shows whether the round is committed.
         """
         last = self._rounds.pop(folder, None)
         return None if last is None else last[1]
@@ -270,13 +270,13 @@ class ArchiveRounds:
         for store, key in journals:
             by_store.setdefault(store.address, (store, []))[1].append(key)
         for store, keys in by_store.values():
-            with contextlib.suppress(LogError):  # the next sweep finds them
+            with contextlib.suppress(LogError):  # the next sweep deletes the journals
                 store.remove(keys)
 
     def discard(self, folder: str, keys: Sequence[str]) -> None:
-        """Delete objects of a round that has not tried to commit, which will not be referenced.
+        """Delete objects that a round wrote, and that its commit will not reference.
 
-        After a failed commit nothing is done: the objects may be committed, or are deleted already.
+        Does nothing after an attempt to commit: the objects may be committed, or already deleted.
         """
         last = self._rounds.get(folder)
         if last is not None:
@@ -285,7 +285,7 @@ class ArchiveRounds:
 
 
 def conflict(folder: str, what: str = "log") -> CommitConflict:
-    """The error of a round that finds other segments than it has read."""
+    """The error of a round if the manifest has other segments than the round has read."""
     return CommitConflict(
         f"another round has committed since the {what} was read",
         path=folder,
@@ -296,10 +296,10 @@ def conflict(folder: str, what: str = "log") -> CommitConflict:
 def delete_replaced_objects(
     stored: dict[int, S], sources: Iterable[Segment], path_of: Callable[[S], str], folder: str
 ) -> None:
-    """Remove the segments that a round replaces from ``stored``, those of the manifest.
+    """Remove the segments ``sources``, which a round replaces, from those of the manifest.
 
     Raises:
-        CommitConflict: the manifest has other segments there.
+        CommitConflict: the manifest has other segments at their offsets.
     """
     for source in sources:
         there = stored.pop(source.base_offset, None)
