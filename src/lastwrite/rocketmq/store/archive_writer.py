@@ -1,7 +1,7 @@
-"""Messages of a live queue that are written to an archive in order of arrival from a broker.
+"""Writes the messages of a live queue to an archive, in the order in which a broker returns them.
 
-``fetching`` keeps the division of a store's files. Here a file ends at the size at which a broker
-would end it. Messages are stored unchanged except for their address.
+``fetching`` writes one archive file for each file of a store. This module starts a new file where a
+broker would. Messages are stored unchanged except for their address.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from lastwrite.rocketmq.store.archived import ArchivedQueue, StoredFile
 from lastwrite.rocketmq.store.archived_file import ArchivedFile
 from lastwrite.rocketmq.store.fetching import digest
 
-_COMMIT_BYTES = 256 << 20  # commit after so many bytes, if possible
+_COMMIT_BYTES = 256 << 20  # uncommitted bytes after which ``commit_if_due`` commits
 
 
 class QueueArchiveWriter:
     """Writes messages to the archive's queue at ``folder``, in order of their offsets.
 
-    ``topic`` is its settings; None keeps the known ones. ``source`` is the origin of the messages.
-    ``file_bytes`` limits the size of a file, unless the archive has files of another size. With
-    ``follows`` more messages will come soon, so another command's unfinished change is waited for.
-
+    ``topic`` has the topic's settings; None keeps those in the archive. ``source`` is the origin of
+    the messages. ``file_bytes`` is the largest size of a file, unless the archive's files have
+    another size. ``follows`` means that the caller writes again soon, so a write waits for another
+    command's unfinished change.
     Every method that begins to write raises:
-        LogHeld: with ``follows``, the other command has not finished yet.
+        LogHeld: ``follows`` is set, and the other command has not finished.
     """
 
     def __init__(
@@ -81,7 +81,8 @@ class QueueArchiveWriter:
             if not count and self._filled:
                 self._close_file()
                 continue
-            part = rows[begin : begin + max(count, 1)]  # a larger record gets a file of its own
+            # A record larger than ``file_bytes`` is written to a separate file.
+            part = rows[begin : begin + max(count, 1)]
             self._open_file().append(out, part)
             self._filled += int(part[:, ROW_SIZE].sum())
             begin += len(part)
@@ -108,17 +109,17 @@ class QueueArchiveWriter:
         self.append(data, table)
 
     def note_gap(self, first: int, end: int) -> None:
-        """Note lost messages in this range, merged with ranges noted before into one gap."""
+        """Record that messages in ``[first, end)`` are lost. All calls together record one gap."""
         self._gap = (first if self._gap is None else self._gap[0], end)
         self._now = structs.replace(self._now, gaps=(*self.before.gaps, self._gap))
 
     def commit_if_due(self) -> None:
-        """Commit the appended messages if they are large enough together."""
+        """Commit the appended messages if they exceed a size limit."""
         if self._since_commit + self._filled >= _COMMIT_BYTES:
             self._commit()
 
     def finish(self, end: int) -> IngestResult:
-        """Commit the appended messages. ``end`` is the queue offset up to which all were read.
+        """Commit the appended messages. ``end`` is the queue offset after the last one read.
 
         Raises:
             CommitConflict: another command changed the queue in the meantime.
@@ -127,22 +128,22 @@ class QueueArchiveWriter:
         if self._now.end_offset != end:
             self._now = structs.replace(self._now, end_offset=end, last_message=None)
         before, now = self.before, self._now
-        is_new = self.is_new and end > 0  # an empty new queue is not written
+        is_new = self.is_new and end > 0  # no manifest is written for an empty new queue
         is_other = now.topic != before.topic and not self.is_new
         if self._begun is not None or is_new or is_other or self._gap is not None:
             self._commit()
         return self._fetched(is_new)
 
     def keep(self) -> IngestResult | None:
-        """Commit the appended messages, if the rest cannot be read now.
-
-        Returns None if there are none.
+        """Commit the appended messages although later messages could not be read.
+        Returns None if no message was appended.
 
         Raises:
-            CommitConflict, RemoteFailed, LogHeld: as in ``finish``; nothing more is committed then.
+            CommitConflict, RemoteFailed, LogHeld: as in ``finish``. Uncommitted messages are
+                discarded.
         """
         end = self._now.end_offset
-        if self._gap is not None and self._gap[1] > end:  # no message after it has arrived
+        if self._gap is not None and self._gap[1] > end:  # no message after the gap has arrived
             self._gap = (self._gap[0], end) if self._gap[0] < end else None
             new = () if self._gap is None else (self._gap,)
             self._now = structs.replace(self._now, gaps=(*self.before.gaps, *new))
@@ -168,7 +169,7 @@ class QueueArchiveWriter:
         )
 
     def abandon(self) -> None:
-        """Discard what is not committed."""
+        """Discard the uncommitted messages."""
         if self._file is not None:
             self._file.abandon()
             self._file = None
@@ -206,7 +207,7 @@ class QueueArchiveWriter:
     def _commit(self) -> None:
         self._close_file()
         begun = self._begun or self._begin()
-        self._begun = None  # even if the commit fails, none of its objects may be removed
+        self._begun = None  # if the commit fails, its objects must still not be removed
         self._now = structs.replace(self._now, brought_ms=time.time_ns() // 1_000_000)
         manifest = archived.manifest_of(self._seen, self._now, self._folder)
         self._seen = self._place.commit(begun, manifest)

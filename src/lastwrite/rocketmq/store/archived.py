@@ -4,15 +4,15 @@
                               data/<round>-<attempt>/00000000000104857600
                                                      00000000000104857600.index
 
-A file is a compaction log's file up to its last record, and its index has the units up to the last
-one; a broker would fill both with zeros. Queue offsets and all bytes of a record except its address
-are unchanged. The addresses, and the file names that follow from them, are the archive's: they rise
-from file to file. The manifest's ``log``::
+A data object has the records of one compaction log file, and its index object has their units. In a
+store, zeros follow in both files. Queue offsets and all bytes of a record except its address are
+unchanged. The archive assigns the addresses and file names, which rise from file to file. The
+manifest's ``log`` has these fields::
 
-    end_offset       the queue offset after the last fetched message, whether still present or not
+    end_offset       the queue offset after the last fetched message, even if it was removed since
     checkpoint       the first dirty offset; null: no compaction has finished
     files            see ``StoredFile``, oldest first
-    file_bytes       of a file of the first fetched store: addresses are at least that far apart
+    file_bytes       file size of the first fetched store; file addresses differ by at least this
     last_stored_ms   the largest store time of all fetched messages
     last_message     digest of the message before ``end_offset``; null: it was not in the log
     topic            the topic's settings from the store's ``topics.json``, or null
@@ -59,9 +59,9 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A file of a compaction log in a queue's archive."""
 
     base_offset: int
-    end_offset: int  # after its last record
-    address: int  # of its first byte, as stored in its records and its index
-    folder: str  # of its objects, relative to the queue's folder
+    end_offset: int  # queue offset after the last record
+    address: int  # address of the first byte, as in the records and the index
+    folder: str  # folder of the file's objects, relative to the queue's folder
     bytes: int
     etag: str = ""
     index_bytes: int
@@ -72,7 +72,7 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def key(self) -> str:
-        """The object with the records."""
+        """The key of the object with the records."""
         return f"{self.folder}{file_name(self.address)}"
 
     @property
@@ -86,7 +86,7 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ArchivedQueue(msgspec.Struct, frozen=True, kw_only=True):
-    """The RocketMQ part of a manifest; see the module."""
+    """The RocketMQ part of a manifest; see the module's docstring."""
 
     end_offset: int = 0
     checkpoint: int | None = None
@@ -100,7 +100,7 @@ class ArchivedQueue(msgspec.Struct, frozen=True, kw_only=True):
     gaps: tuple[tuple[int, int], ...] = ()
 
     def objects(self) -> tuple[DataObject, ...]:
-        """Every object that the manifest names."""
+        """All objects in the manifest."""
         return tuple(each for file in self.files for each in file.objects())
 
     @property
@@ -110,7 +110,7 @@ class ArchivedQueue(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def next_address(self) -> int:
-        """The address of the next file to be fetched."""
+        """The address for the next new file."""
         if not self.files or not self.file_bytes:
             return 0
         last = self.files[-1]
@@ -118,12 +118,12 @@ class ArchivedQueue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_archived(folder: str) -> bool:
-    """Whether a queue's folder is in an archive; in a store it is below ``compaction``."""
+    """Whether a queue's folder is in an archive. In a store it is below ``compaction``."""
     return os.path.basename(root_of(folder)) == SYSTEM
 
 
 def is_root(root: str) -> bool:
-    """Whether ``root`` contains the topics of an archive, which needs no store lock."""
+    """Whether ``root`` is the RocketMQ folder of an archive. Archives need no store lock."""
     if is_address(root):
         return True
     if os.path.basename(root.rstrip("/")) != SYSTEM:
@@ -137,7 +137,7 @@ def folder_of(root: str, name: TopicPartition) -> str:
 
 
 def name_of(folder: str) -> TopicPartition:
-    """The queue of an archive in this folder."""
+    """The queue whose folder in an archive is ``folder``."""
     above, number = os.path.split(folder.rstrip("/"))
     return TopicPartition(unquote(os.path.basename(above)), int(number))
 
@@ -162,7 +162,7 @@ def contents_of(manifest: Manifest, folder: str) -> ArchivedQueue:
     """The RocketMQ part of a manifest.
 
     Raises:
-        CorruptLog: the manifest is not a RocketMQ queue's.
+        CorruptLog: the manifest does not describe a RocketMQ queue.
     """
     try:
         return decode_struct(manifest.log, ArchivedQueue)
@@ -174,7 +174,8 @@ def read_contents(folder: str) -> ArchivedQueue:
     """Read the RocketMQ part of the manifest at ``folder``, with one request.
 
     Raises:
-        NotALog, CorruptLog, UnsupportedFormat, RemoteFailed: as in ``place.read_versioned_manifest``.
+        NotALog, CorruptLog, UnsupportedFormat, RemoteFailed: as in
+        ``place.read_versioned_manifest``.
     """
     return contents_of(read_versioned_manifest(folder).manifest, folder)
 
@@ -191,7 +192,7 @@ def scan_root(path: str) -> list[PartitionSnapshot]:
 
 
 def log_of(manifest: Manifest, folder: str) -> PartitionLog:
-    """The log that a manifest describes. The paths of its segments are full addresses."""
+    """The log that a manifest describes. The paths of the segments are complete addresses."""
     queue = contents_of(manifest, folder)
     return PartitionLog(
         name=name_of(folder),
@@ -208,17 +209,17 @@ def log_of(manifest: Manifest, folder: str) -> PartitionLog:
 
 
 def gaps_of(queue: ArchivedQueue, folder: str) -> tuple[Problem, ...]:
-    """A note for each gap that the log still includes."""
+    """A note for each gap that ends after the start of the log."""
     return tuple(gap_at(folder, gap_words(*gap)) for gap in queue.gaps if gap[1] > queue.log_start)
 
 
 def gap_words(first: int, end: int) -> str:
-    """A sentence about a gap."""
+    """A sentence that describes a gap."""
     return words_of(f"messages of queue offsets {first} to {end - 1}")
 
 
 def segment_of(stored: StoredFile, folder: str) -> Segment:
-    """A stored file as a segment for the rules."""
+    """Convert a stored file to a segment for the compaction rules."""
     return Segment(
         base_offset=stored.base_offset,
         path=f"{folder}/{stored.key}",

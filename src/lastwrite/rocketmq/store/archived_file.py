@@ -1,7 +1,7 @@
 """A new file of a compaction log in an archive: records are streamed to one object, then the index.
 
-Each attempt at a task has a folder of its own below the round's, so that a second attempt does not
-overwrite the files of the first. The round's journal names all of them.
+Each attempt of a task writes to a separate folder below the folder of the compaction, so that a
+second attempt does not overwrite the files of the first. The journal has the names of all folders.
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ from lastwrite.storage.objects.store import Writer
 
 class ArchivedFile:
     """Appends records to a new object of the queue at ``folder`` and creates its index.
-
-    ``round_folder`` is the prefix of its objects' keys, relative to ``folder``; an attempt's id and
-    a ``/`` follow. ``start`` is the address of the first record. ``stores`` are the settings that
-    the driver passed to the worker. ``folder`` is an address; if it is None,
-    records are only counted.
+    ``folder`` is an address; if it is None, records are only counted. ``round_folder`` is the
+    prefix of the objects' keys, relative to ``folder``; an attempt id and ``/`` are appended.
+    ``start`` is the address of the first record. ``stores`` are the object store settings, passed
+    by the driver.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class ArchivedFile:
         self._first_timestamp_ms = self._largest_timestamp_ms = -1
 
     def append(self, data: ByteArray, rows: Int64Array) -> None:
-        """Append records with their ``ROW_COLUMNS``. Sets the records' addresses in ``data``."""
+        """Append records; ``rows`` has their ``ROW_COLUMNS``. Sets their addresses in ``data``."""
         if not len(rows):
             return
         if self._base_offset < 0:
@@ -86,7 +85,7 @@ class ArchivedFile:
     def finish(
         self, result: SegmentOutput, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()
     ) -> None:
-        """Complete the objects, and describe them in ``result``."""
+        """Complete the objects, and store their description in ``result``."""
         result.bytes_written = self._size
         result.largest_timestamp_ms = self._largest_timestamp_ms
         if self._base_offset < 0:
@@ -113,6 +112,6 @@ class ArchivedFile:
         )
 
     def abandon(self) -> None:
-        """Discard what was written; no object is created."""
+        """Discard the written bytes; no object is created."""
         if self._writer is not None:
             self._writer.abandon()

@@ -1,4 +1,4 @@
-"""Compaction of RocketMQ queues in an archive: how their manifests change."""
+"""Compaction of RocketMQ queues in an archive: the changes of their manifests."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from lastwrite.rocketmq.store.topics import read_topics
 
 
 class QueueRounds(ArchiveRounds):
-    """RocketMQ's part of ``archive.rounds``."""
+    """Implements ``archive.rounds`` for RocketMQ."""
 
     def read(self, folder: str) -> PartitionLog:
-        """The log, according to ``now``."""
+        """The log described by the current manifest, read with ``now``."""
         return archived.log_of(self.now(folder).manifest, folder)
 
     def contents(self, folder: str) -> ArchivedQueue:
@@ -41,7 +41,7 @@ class QueueRounds(ArchiveRounds):
         return partition_address(to, archived.SYSTEM, log.name.topic, log.name.partition)
 
     def swap(self, wave: Sequence[CommitPlan]) -> list[Outcome]:
-        """Commit each plan. Returns an outcome per plan; their journals are written together."""
+        """Commit each plan. Returns an outcome per plan. The journals are written together."""
         return self.commit_each(self._swap, wave)
 
     def _swap(self, new: CommitPlan) -> None:
@@ -96,7 +96,7 @@ class QueueRounds(ArchiveRounds):
         place.commit(begun, archived.manifest_of(None, after, folder))
 
     def _source_of(self, log: PartitionLog) -> ArchivedQueue:
-        """The manifest fields of a log besides its files."""
+        """The manifest fields for a log, without its files."""
         if archived.is_archived(log.folder):
             return self.contents(log.folder)
         root = queues.root_of(log.folder)
@@ -112,7 +112,7 @@ class QueueRounds(ArchiveRounds):
         )
 
     def discard_part(self, part: SegmentOutput) -> None:
-        """Remove the objects of a file, as ``discard`` does."""
+        """Remove the objects of one new file, like ``discard``."""
         folder = archived.queue_of_file(part.log_path)
         if folder is not None and isinstance(part.stored, StoredFile):
             self.discard(folder, [each.key for each in part.stored.objects()])

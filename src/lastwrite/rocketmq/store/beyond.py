@@ -1,9 +1,9 @@
 """The records of a commit log after a damaged address, and the queue offsets that were lost.
 
-A log that is damaged at an address usually continues after it. The next record that states its own
-address is searched in that file and the ones after it. The consume queues list the queue offsets of
-the damaged bytes. For a queue without units there, the lost offsets are those between the last
-offset before the damage and the first one after it.
+A log that is damaged at an address usually continues after it. The search for the next record uses
+the address that each record stores, in the same file and the files after it. The consume queues
+list the queue offsets of the damaged bytes. If a queue has no units for them, the lost offsets are
+those between the last offset before the damage and the first one after it.
 
 Source: RocketMQ 5.5.0 ``CommitLog.checkMessageAndReturnSize``, ``ConsumeQueue``;
 docs/formats/rocketmq.md.
@@ -30,15 +30,15 @@ from lastwrite.storage.mapping import mapped
 class WholeRecords:
     """The whole records in an address range of the commit log."""
 
-    first: int = -1  # address; -1: no record
-    last: int = -1
-    end: int = -1  # after the last one
+    first: int = -1  # address of the first record; -1: no record
+    last: int = -1  # address of the last record
+    end: int = -1  # address after the last record
     records: int = 0
     record_bytes: int = 0
     bad: list[int] = field(default_factory=list)  # addresses where the log is damaged
     queues: dict[TopicPartition, tuple[int, int]] = field(
         default_factory=dict
-    )  # first and last queue offset
+    )  # first and last queue offset of each queue
 
     def _add(self, base: int, table: kernels.MessageTable) -> None:
         places = table["position"].tolist()
@@ -55,7 +55,7 @@ def survey(
 ) -> WholeRecords:
     """The whole records in ``[start, end)``, skipping damaged bytes.
 
-    ``is_exact`` means that a record begins at ``start``; otherwise the first one after it is
+    ``is_exact`` means that a record begins at ``start``; otherwise the first record after it is
     searched.
 
     Raises:
@@ -75,7 +75,7 @@ def survey(
 
 
 def _number(found: WholeRecords, data: ByteArray, table: kernels.MessageTable) -> None:
-    """Note the records' queue offsets, except for records that get no unit in any queue."""
+    """Add the records' queue offsets to ``found.queues``. Skips records that get no unit."""
     stage = table["sys_flag"] & TRANSACTION_MASK
     queued = table[(stage == 0) | (stage == TRANSACTION_COMMIT)]
     columns = ["topic_at", "topic_length", "queue_id", "queue_offset", "marks"]
@@ -95,7 +95,9 @@ def _number(found: WholeRecords, data: ByteArray, table: kernels.MessageTable) -
 def listed(
     log: MappedLog, kind: QueueKind, start: int, end: int = NO_END
 ) -> tuple[int, int] | None:
-    """The first and last queue offset that a consume queue lists for ``[start, end)``."""
+    """The first and last queue offset that a consume queue has for records in ``[start, end)``.
+    Returns None if it has no such unit.
+    """
     found: list[int] = []
     for file in log.files:
         with mapped(file.path) as data:
@@ -118,10 +120,10 @@ def lost_between(
     beyond: WholeRecords,
     ends: Mapping[TopicPartition, int],
 ) -> list[OffsetRange]:
-    """The queue offsets lost to damage, from the consume queues or else from the gap.
-
-    ``there`` has the offsets listed for the damaged bytes. ``ahead`` has the queues that list
-    records from there on, so that nothing need be guessed. ``ends`` has the offset after each
+    """The queue offsets lost to damage: those in the consume queues, else those in the gap.
+    ``there`` has the first and last offset that a queue has for the damaged bytes. ``ahead`` has
+    the queues with units for the damaged bytes or later ones; their lost offsets are known, so no
+    gap is computed. ``beyond`` has the records after the damage. ``ends`` has the offset after each
     queue's last whole record before the damage.
     """
     lost = ranges_of(there, "consume queue")
@@ -140,7 +142,7 @@ def ranges_of(queues: Mapping[TopicPartition, tuple[int, int]], source: str) -> 
 
 
 def in_words(ranges: Collection[OffsetRange], most: int = 5) -> str:
-    """Format ranges like ``orders-0 17 to 19, orders-1 4``."""
+    """Format ranges like ``orders-0 17 to 19, orders-1 4``; after ``most``, only their number."""
     named = [
         f"{TopicPartition(one.topic, one.queue)} {one.first}"
         + (f" to {one.last}" if one.last > one.first else "")

@@ -1,9 +1,9 @@
 """Stage two of dispatch: write new files of queues, compaction logs and the index to a work folder.
 
 A task updates one queue, one compaction log or one index file from its rows. It writes each changed
-file as a whole: the old bytes up to the old end, the new bytes, and zeros to the full size, as a
-broker leaves it. File names are random, so that a second attempt does not write into a file of the
-first. Existing files are not changed; ``trees`` puts the new ones in place.
+file completely: the old bytes up to the old end, the new bytes, and zeros up to the full size, as
+in a broker's file. File names are random, so that a second attempt does not write to a file of the
+first. Existing files are not changed; ``trees`` moves the new files into the store.
 
 Source: RocketMQ 5.5.0 ``ConsumeQueue.putMessagePositionInfo`` and ``fillPreBlank``,
 ``CompactionLog``, ``SparseConsumeQueue.putEndPositionInfo``, ``IndexService.putKey``;
@@ -49,10 +49,9 @@ _ENTRIES_AT_ONCE = 1 << 20
 
 
 def build(unit: BuildUnit) -> StagedIndexFiles:
-    """Update one queue, compaction log or index file in the work folder, and sync its files.
-
+    """Write the new files of one queue, compaction log or index file to the work folder; sync them.
     Raises:
-        CorruptLog: a record is not at its stated address.
+        CorruptLog: a record is no longer at its address.
         LogError: a file cannot be read or written.
     """
     if isinstance(unit, QueueUnit):
@@ -67,7 +66,7 @@ def build(unit: BuildUnit) -> StagedIndexFiles:
 
 @contextmanager
 def _writing(operation: str, path: str) -> Iterator[None]:
-    """Reach a fault point, and turn an OSError into a LogError."""
+    """Pass a fault point of the tests, and convert an OSError to a LogError."""
     try:
         files.faults.reach(operation, path)
         yield
@@ -93,7 +92,7 @@ class _StagedFile:
                 self.size += written
 
     def append_file(self, path: str, size_bytes: int) -> None:
-        """Append the first bytes of another file."""
+        """Append the first ``size_bytes`` of another file."""
         with mapped(path) as data:
             if len(data) < size_bytes:
                 wrong = f"the file has {len(data)} bytes, {size_bytes} were expected"
@@ -112,26 +111,26 @@ class _StagedFile:
 
 
 class _QueueFiles:
-    """The files of a consume queue, from its current end on."""
+    """The new files of a consume queue, from its current end on."""
 
     def __init__(self, unit: QueueUnit, unit_bytes: int) -> None:
         self._unit, self._unit_bytes = unit, unit_bytes
         self._file: _StagedFile | None = None
-        self._start = 0  # of the open file
-        self._at = 0  # the next byte of the queue
+        self._start = 0  # position in the queue of the open file's first byte
+        self._at = 0  # position in the queue of the next byte
         self._state: QueueState | None = unit.state
         self.done: list[tuple[str, str]] = []
         if unit.state.next_number >= 0:
             self._at = unit.state.next_number * unit_bytes
 
     def begin_at(self, number: int) -> None:
-        """Start the queue at this unit, and delete what was written."""
+        """Start the queue again at unit ``number``, and delete the files written before."""
         self.drop()
         self._state = None
         self._at = number * self._unit_bytes
 
     def drop(self) -> None:
-        """Delete what was written."""
+        """Delete the written files."""
         if self._file is not None:
             self._end_file()
         for _, path in self.done:
@@ -180,7 +179,7 @@ class _QueueFiles:
 
 
 def queue_file(name: TopicPartition, start: int) -> str:
-    """The path of a queue's file below the tree of queues."""
+    """The path of a queue's file, relative to the tree."""
     return os.path.join(queue_folder("", name), file_name(start))
 
 
@@ -234,7 +233,7 @@ def _build_queue(unit: QueueUnit) -> StagedIndexFiles:
 
 
 class _PairFiles:
-    """The pairs of a compaction log, from its last pair on."""
+    """The new pairs of a compaction log (log and index file), from its last pair on."""
 
     def __init__(self, unit: LogUnit) -> None:
         self._unit = unit
@@ -249,7 +248,7 @@ class _PairFiles:
         return self._first + pair * self._unit.log_bytes
 
     def turn_to(self, pair: int) -> None:
-        """Continue with this pair; the ones before it are closed."""
+        """Continue with pair number ``pair``, and close the pairs before it."""
         state = self._unit.state
         if self._pair < 0 and state.start >= 0:
             self._open(0)
@@ -354,11 +353,11 @@ def _build_log(unit: LogUnit) -> StagedIndexFiles:
 
 
 def _runs(rows: Int64Array, pairs: Int64Array) -> Iterator[tuple[int, int]]:
-    """Runs of neighbouring rows of one pair, of about the number of bytes copied at once."""
+    """Runs of adjacent rows of one pair. A run's records have about ``_COPY_BYTES`` in total."""
     ends = np.cumsum(rows[:, rules.SIZE])
     start = 0
     while start < len(rows):
-        end = int(np.searchsorted(pairs, pairs[start], "right"))  # pairs only rise
+        end = int(np.searchsorted(pairs, pairs[start], "right"))  # pair numbers never decrease
         before = int(ends[start - 1]) if start else 0
         end = min(end, max(start + 1, int(np.searchsorted(ends, before + _COPY_BYTES, "right"))))
         yield start, end
@@ -373,7 +372,7 @@ def _copy(
     pair: int,
     positions: Int64Array,
 ) -> None:
-    """Copy records that are all in one file."""
+    """Copy records of one commit log file."""
     records = np.empty(int(rows[:, rules.SIZE].sum()), np.uint8)
     entries = np.empty(len(rows) * rules.BATCH_UNIT_BYTES, np.uint8)
     size = rules.copy_records(

@@ -1,15 +1,16 @@
-"""Reads a queue's compaction log from a queue offset on, file by file, through the index.
+"""Reads a queue's compaction log from a queue offset on, file by file, using the index.
 
-The index of a file is searched by bisection, so finding an offset reads about 20 units. The records
-are then read in chunks along the index. Bytes without a unit are not read: stale bytes of an
-earlier compaction may follow the last unit (docs/formats/rocketmq-compaction.md). Each record is
-compared with its unit. If the two disagree, the file is walked record by record. The walk shows
-whether a record is damaged or the index is wrong. A damaged record is skipped, and a wrong index is
-replaced in memory. Both are noted. A file without an index is walked, too.
+An offset is searched in a file's index by bisection, which reads about 20 units. The records of the
+units are then read in chunks. Bytes without a unit are not read: stale bytes of an earlier
+compaction may follow the last record (docs/formats/rocketmq-compaction.md).
 
-Files may disappear while they are read, because a live broker renames and deletes them. So both
-files of a pair are opened before either is read. If one is missing, ``FilesMoved`` means that the
-folder must be listed again; queue offsets stay valid.
+Each record is compared with its unit. If they differ, the file is walked record by record, which
+shows whether the record is damaged or the index is wrong. A damaged record is skipped, and a wrong
+index is replaced in memory; both are reported. A file without an index is walked too.
+
+Files may disappear during a read, because a live broker renames and deletes them. So both files of
+a pair are opened before either is read. If one is missing, ``FilesMoved`` is raised and the folder
+must be listed again. Queue offsets stay valid.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ T = TypeVar("T")
 CHUNK_BYTES = 4 << 20
 _WALKED_ROWS = 1 << 12
 _UNIT_BYTES = BATCH_UNIT.size
-_MOST_LISTINGS = 8  # after so many listings a queue whose files keep changing is an error
+_MOST_LISTINGS = 8  # listings of a queue whose files change, before an error
 
 _RESTORE_INDEX = "a broker needs the file itself: restore it from a replica or a backup"
 _CODES_OF_DAMAGE = (
@@ -71,21 +72,20 @@ class FilesMoved(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FilePair:
-    """A file of the log and its index."""
+    """A log file and its index."""
 
     log: MappedFile
     index: MappedFile | None
 
 
 class RecordPlaces(NamedTuple):
-    """The records of one file, a row each, in order."""
+    """The records of one file; row i of each column belongs to record i."""
 
-    positions: Int64Array  # in the log's file
+    positions: Int64Array  # position of the record in the log file
     sizes: Int64Array
-    # queue offsets; the first one of an inner batch, which a broker does not write here
-    bases: Int64Array
-    lasts: Int64Array
-    is_rebuilt: bool  # by walking the log
+    bases: Int64Array  # first queue offset; equals the last one, except in an inner batch
+    lasts: Int64Array  # last queue offset
+    is_rebuilt: bool  # the columns come from a walk of the log, not from the index
 
     @property
     def range(self) -> FileOffsets | None:
@@ -93,9 +93,8 @@ class RecordPlaces(NamedTuple):
 
 
 class RecordBlock(NamedTuple):
-    """Whole contiguous records in a buffer.
-
-    A position in ``table`` refers to the buffer; plus ``shift`` it is the position in the file.
+    """Contiguous whole records in a buffer.
+    The positions in ``table`` are those in the buffer; add ``shift`` for the position in the file.
     """
 
     file: MappedFile
@@ -107,14 +106,14 @@ class RecordBlock(NamedTuple):
 
 
 class _Stop(NamedTuple):
-    """Why a walk ended, and its position in the file."""
+    """The code with which a walk ended, and the position in the file."""
 
     code: int
     position: int
 
 
 class Ranges:
-    """The offsets of each file, read on first use."""
+    """The first and last queue offset of each file, read on first use."""
 
     def __init__(self, queue: CompactedQueue) -> None:
         self._queue = queue
@@ -130,10 +129,9 @@ class Ranges:
 
 
 class CompactedQueue:
-    """The compaction log of one queue. Only reads; no file stays open between two calls.
-
-    ``notes`` has deviations from what a broker would write, and how they were handled. ``damage``
-    has records that cannot be read.
+    """The compaction log of one queue, read only. No file stays open between two calls.
+    ``notes`` has the deviations from a broker's files and their handling. ``damage`` has the
+    records that cannot be read.
     """
 
     def __init__(self, root: str, name: TopicPartition) -> None:
@@ -143,10 +141,10 @@ class CompactedQueue:
         self.damage: list[Problem] = []
         self.pairs: tuple[FilePair, ...] = ()
         self.exists = False
-        self.is_open = False  # a broker appends to the last pair
+        self.is_open = False  # a broker appends to the last log and index file
         self._ranges: dict[int, FileOffsets | None] = {}
         self._rebuilt: dict[int, RecordPlaces] = {}
-        self._counts: dict[int, int] = {}  # number of valid units found, by file
+        self._counts: dict[int, int] = {}  # number of valid units by file
         self._seen: tuple[tuple[int, int], ...] = ()
         self._listings = 0
         self.refresh()
@@ -156,7 +154,7 @@ class CompactedQueue:
         return Ranges(self)
 
     def refresh(self) -> None:
-        """List the files again. If a broker has the store open, the log ends where it ends now.
+        """List the files again. If a broker has the store open, the log's current end is used.
 
         Raises:
             CommitConflict: the files keep changing.
@@ -180,7 +178,7 @@ class CompactedQueue:
         self.pairs = tuple(FilePair(file, index_of.pop(file.start, None)) for file in logs.files)
         for problem in (*logs.problems, *indexes.problems):
             is_of_records = is_archived and problem in logs.problems and not problem.is_note
-            if is_of_records:  # the object with them is missing
+            if is_of_records:  # the object with the records is missing
                 self.damage += [] if problem in self.damage else [problem]
             else:
                 self._note(problem)
@@ -188,34 +186,31 @@ class CompactedQueue:
             remedy = "a broker does not start on this store: restore the log file"
             self._note(damaged("an index without its log file", file.path, None, remedy))
         if self.is_open and self.pairs:
-            with suppress(FilesMoved):  # a later read of the file finds the same
+            with suppress(FilesMoved):  # a later read of the file reports it too
                 self.range_of(len(self.pairs) - 1)
 
     @property
     def end_offset(self) -> int:
-        """The queue offset after the last message; 0 if there is none.
-
+        """The queue offset after the last message; 0 if there is no message.
         Raises:
-            FilesMoved: a file is gone.
+            FilesMoved: a file was deleted.
         """
         return max((found.last + 1 for found in self.ranges if found is not None), default=0)
 
     def range_of(self, number: int) -> FileOffsets | None:
-        """The offsets in the file's index. Returns None if it has none, as in a new pair of files.
-
+        """The first and last offset in a file's index. Returns None for a pair without records.
         Raises:
-            FilesMoved: the file is gone.
+            FilesMoved: the file was deleted.
         """
         if number not in self._ranges:
             self._ranges[number] = self._find_range(number)
         return self._ranges[number]
 
     def entries(self, number: int) -> RecordPlaces:
-        """All records of the file, from its index, or from a walk if the index cannot be right.
-
+        """All records of the file, from its index, or from a walk if the index is inconsistent.
         Raises:
-            FilesMoved: a file is gone.
-            OutOfMemoryBudget: an index file is far larger than any broker writes it.
+            FilesMoved: a file was deleted.
+            OutOfMemoryBudget: an index file is larger than 1 GiB.
         """
         if number not in self._rebuilt:
             found = self._read_index(number)
@@ -247,9 +242,8 @@ class CompactedQueue:
 
     def blocks_of(self, number: int, offset: int, check_crc: bool = True) -> Iterator[RecordBlock]:
         """The records of one file from ``offset`` on. A block is valid until the next one is read.
-
         Raises:
-            FilesMoved: a file is gone.
+            FilesMoved: a file was deleted.
         """
         pair = self.pairs[number]
         entries = self.entries(number)
@@ -310,9 +304,9 @@ class CompactedQueue:
         return self._rebuilt[number].range
 
     def _read_index(self, number: int) -> RecordPlaces | None:
-        """The stored index. Returns None if it cannot be right."""
+        """The records according to the index file. Returns None if the index is inconsistent."""
         pair = self.pairs[number]
-        # Checks the first and last unit, and walks the file if they are wrong.
+        # ``range_of`` checks the first and last unit, and walks the file if they are wrong.
         if self.range_of(number) is None:
             none: Int64Array = np.empty(0, np.int64)
             return RecordPlaces(none, none, none, none, is_rebuilt=False)
@@ -345,7 +339,7 @@ class CompactedQueue:
         return found if is_right and found.range == self.range_of(number) else None
 
     def _rebuild(self, number: int, wrong: str) -> None:
-        """Build an index of the file in memory, and note that."""
+        """Build an index of the file in memory, and add a note."""
         self._check_unmoved()
         pair = self.pairs[number]
         entries, stop = self._walk(number)
@@ -365,9 +359,9 @@ class CompactedQueue:
         self._ranges[number] = entries.range
 
     def _is_true(self, number: int, entries: RecordPlaces, at: int, stop: _Stop) -> bool:
-        """Whether the index is right about entry ``at``, for which there is no whole record.
-
-        If so, the record is damaged, and the damage is noted. If not, a rebuilt index replaces it.
+        """Whether the index is right about entry ``at``, for which no whole record was read.
+        If so, the record is damaged, and the damage is reported. If not, a rebuilt index replaces
+        the stored one.
         """
         self._check_unmoved()
         pair = self.pairs[number]
@@ -406,10 +400,10 @@ class CompactedQueue:
     # ------------------------------------------------------------------ the log alone
 
     def _walk(self, number: int) -> tuple[RecordPlaces, _Stop]:
-        """The records of a log file from its first byte on, as far as they can belong to this file.
-
-        Queue offsets rise and stay below the next file's. If the first record states its own
-        address, all others do, too. Other records are left from an earlier compaction.
+        """The records of a log file from its first byte on, found without the index.
+        The walk ends at a record that is left from an earlier compaction. That is a record whose
+        queue offset does not rise, or is not below the next file's first offset. If the first
+        record stores its right address, a record with a wrong address is such a record too.
         """
         file = self.pairs[number].log
         below = self._first_of(number + 1)
@@ -458,7 +452,7 @@ class CompactedQueue:
         return RecordPlaces(found[0], found[1], found[2], found[2], is_rebuilt=True), stop
 
     def _first_of(self, number: int) -> int:
-        """The first offset of a file if its index is right; else one above all offsets."""
+        """The first offset of a file. Returns 2**63 - 1 if its index is missing or wrong."""
         index = self.pairs[number].index if number < len(self.pairs) else None
         if index is not None:
             with _OpenPair(self.pairs[number].log) as log, _OpenPair(index) as opened:
@@ -473,7 +467,7 @@ class CompactedQueue:
         return queue_folder(os.path.join(self.root, part), self.name)
 
     def _look(self) -> tuple[tuple[int, int], ...]:
-        """Changes if a file is added, removed or renamed, or if the whole tree is exchanged."""
+        """A value that changes if a file is added, removed or renamed, or the tree is exchanged."""
         seen = []
         for part in (StoreFolder.COMPACTION_LOG, StoreFolder.COMPACTION_INDEX):
             try:
@@ -485,8 +479,7 @@ class CompactedQueue:
 
     def _check_unmoved(self) -> None:
         """Raise ``FilesMoved`` if the folders have changed since they were listed.
-
-        Files of two states of the queue would contradict each other without any damage.
+        Files from before and after a change do not match, although none is damaged.
         """
         if self._look() != self._seen:
             raise FilesMoved
@@ -498,9 +491,8 @@ class CompactedQueue:
 
 class _OpenPair:
     """One open file.
-
     Raises:
-        FilesMoved: the file is gone or was replaced.
+        FilesMoved: the file was deleted or replaced.
         LogError: the file cannot be read.
     """
 
@@ -556,13 +548,13 @@ class _OpenPair:
         return BatchUnit._make(BATCH_UNIT.unpack_from(data, 0))
 
     def first_size(self) -> int:
-        """The size that a log file's first record states; 0 if there is no record."""
+        """The size field of a log file's first record; 0 if there is no record."""
         data = self.bytes_at(0, 8)
         is_record = int.from_bytes(data[4:8], "big", signed=True) in (MAGIC_V1, MAGIC_V2)
         return int.from_bytes(data[:4], "big", signed=True) if is_record else 0
 
     def is_record(self, unit: BatchUnit) -> bool:
-        """Whether the log file has the record that a unit of its index describes."""
+        """Whether the log file has a record that matches a unit of its index."""
         position = unit.physical_offset - self.file.start
         if position < 0 or not RECORD_HEAD.size <= unit.size <= self.file.size_bytes - position:
             return False
@@ -585,9 +577,8 @@ class _OpenPair:
 
 def _moved_or(work: Callable[[], T]) -> T:
     """The result of ``work``, which reads an object of an archive.
-
     Raises:
-        FilesMoved: the object is gone, because compaction has replaced it.
+        FilesMoved: compaction has replaced the object.
     """
     try:
         return work()
@@ -600,8 +591,7 @@ def _is_valid(unit: BatchUnit) -> bool:
 
 
 def _chunk_end(entries: RecordPlaces, at: int) -> int:
-    """The first entry not read in one chunk with ``at``.
-
+    """The first entry after the chunk that begins with entry ``at``.
     Entries of a chunk are contiguous.
     """
     ends = entries.positions + entries.sizes
@@ -612,7 +602,7 @@ def _chunk_end(entries: RecordPlaces, at: int) -> int:
 
 
 def _agreeing(table: MessageTable, entries: RecordPlaces, at: int, begin: int) -> int:
-    """How many of the first records agree with the index."""
+    """The number of leading records that match their index entries, which begin at ``at``."""
     until = at + len(table)
     same = (
         (table["size"] == entries.sizes[at:until])
@@ -623,7 +613,7 @@ def _agreeing(table: MessageTable, entries: RecordPlaces, at: int, begin: int) -
 
 
 def _is_rising(offsets: Int64Array, floor: int) -> npt.NDArray[np.bool_]:
-    """Whether each offset is above the one before it, and the first above ``floor``."""
+    """For each offset, whether it is above the previous one; the first must be above ``floor``."""
     rises = np.empty(len(offsets), np.bool_)
     rises[0] = offsets[0] > floor
     rises[1:] = offsets[1:] > offsets[:-1]

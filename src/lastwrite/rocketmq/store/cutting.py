@@ -1,41 +1,41 @@
-"""Cuts of a commit log at an earlier place, with everything that depends on it, and their undo.
+"""Truncates a commit log at an address, with all files that depend on it, and undoes that.
 
-A broker that starts cuts its log at a record that is not whole, and what follows is lost. ``cut``
-does so at a place of the user's choice, reports beforehand what is removed, and keeps everything. A
-tree is ``commitlog``, ``consumequeue``, ``batchconsumequeue``, ``index``, ``compaction`` or
-``timerlog``. For each tree that changes::
+A broker that starts truncates its log at a partial record, and all later records are lost. ``cut``
+truncates at an address that the user selects, reports the removed records first, and keeps the old
+files. A *tree* is ``commitlog``, ``consumequeue``, ``batchconsumequeue``, ``index``, ``compaction``
+or ``timerlog``. For each tree that changes::
 
-    commitlog.cut           its successor: unchanged files as hard links, the last one a copy
-                            that ends at the cut
+    commitlog.cut           its successor: unchanged files as hard links, and a copy of the last
+                            file that ends at the cut
     commitlog.before-cut    afterwards: the old tree
 
-A queue's next offset follows from its consume queue, so removed offsets are assigned again.
-Everything else that refers to them must be cut as well. A compaction log would refuse new records
+A queue's next offset is the end of its consume queue, so a broker assigns removed offsets again.
+All other files that refer to them must be truncated too. A compaction log would refuse new records
 at offsets that it has, an index file would refuse addresses below its last one, and a consumer
-group would skip messages below its own offset. The small files ``checkpoint``,
+group would skip messages below its committed offset. The small files ``checkpoint``,
 ``config/consumerOffset.json``, ``lmqConsumerOffset.json`` and ``delayOffset.json`` are rewritten,
-and the old ones are kept beside them.
+and the old files are kept beside them.
 
-The timer's files also refer to the commit log. Its log ``timerlog`` is cut before the first unit of
-a removed record. ``timerwheel`` and its snapshots are set aside, because a broker rebuilds the
-wheel from the log. ``config/timercheck`` is set back to the new end of the timer's queue. Messages
-delivered after the cut are removed. So delayed messages that were due after the last kept record
-count as not delivered.
+The timer's files also refer to the commit log. ``timerlog`` is truncated before the first unit of a
+removed record. ``timerwheel`` and its snapshots are moved aside, because a broker rebuilds the
+wheel from ``timerlog``. ``config/timercheck`` is set back to the new end of the timer's queue. The
+delivered copies after the cut are removed, so delayed messages that were due after the last kept
+record count as not delivered.
 
 The steps::
 
     STORE/lastwrite-cut.json     the note: what changes
     *.cut                        the successors, synced; that of the commit log has the guard
                                  "new"
-    commitlog/lastwrite-cut      the guard "old": from here on no broker starts
+    commitlog/lastwrite-cut      the guard "old": brokers do not start while it exists
     tree -> tree.before-cut, tree.cut -> tree          one after the other
     commitlog <-> commitlog.cut, then to commitlog.before-cut
-    (nothing)                    the guard is removed: here the cut is done
+    (nothing)                    the guard is removed: the cut is complete
 
-An undo also starts with a guard and takes the same steps back; so does the recovery of a cut that
-was interrupted. The guard's text shows which commit log is in place, and the names show which of
-the other trees are. The lock keeps brokers away during the cut, the guard keeps them away after a
-crash.
+    An undo also writes a guard and reverses the steps. The recovery of an interrupted cut does the
+    same. The guard's text shows whether the old or the new commit log is in place, and the names of
+    the other trees show it for them. The lock keeps brokers from starting during the cut, and the
+    guard after a crash.
 
 Source: RocketMQ 5.5.0 ``CommitLog.recoverNormally``, ``MappedFileQueue.doLoad`` and
 ``truncateDirtyFiles``,
@@ -100,7 +100,7 @@ _DELAY_SIDES = tuple(
 
 
 def _is_done(root: str) -> bool:
-    """Whether the store has a finished cut that is not undone."""
+    """Whether the store has a finished cut that was not undone."""
     aside = trees.live_tree(root, names.COMMIT_LOG) + _ASIDE
     return os.path.lexists(aside) and not lock.has_stopped_cut(root)
 
@@ -110,7 +110,7 @@ def _is_done(root: str) -> bool:
 
 @dataclass(slots=True)
 class _Edit:
-    """A file of the successor: ``content``, or the old file's first ``keep`` bytes, then zeros."""
+    """A file of the successor: ``content``, or the old file's first ``keep`` bytes and zeros."""
 
     keep: int = 0
     content: bytes | None = None
@@ -123,9 +123,9 @@ class Cut:
     root: str
     at: int
     report: CutReport
-    edits: dict[str, dict[str, _Edit]] = field(default_factory=dict)  # by tree: path below it
-    gone: dict[str, set[str]] = field(default_factory=dict)  # by tree: paths below it
-    # path below the store: its new content; None means that the file is set aside
+    edits: dict[str, dict[str, _Edit]] = field(default_factory=dict)  # by tree and path below it
+    gone: dict[str, set[str]] = field(default_factory=dict)  # removed files: paths below each tree
+    # small files: new content by path below the store; None means that the file is moved aside
     sides: dict[str, bytes | None] = field(default_factory=dict)
     last_time_ms: int = 0  # store time of the last kept record
     ends: dict[TopicPartition, int] = field(default_factory=dict)  # next offset of each queue
@@ -145,11 +145,10 @@ class Cut:
 
 def plan(root: str, at: int) -> Cut:
     """Plan a cut at the physical offset ``at``. Changes nothing.
-
     Raises:
-        InvalidConfig: no record begins or ends there, or none would be left.
+        InvalidConfig: no record begins or ends at ``at``, or no record would be left.
         CorruptLog: a broker would not load files of the store.
-        LogHeld: an earlier cut was interrupted, or its copy still exists.
+        LogHeld: an earlier cut was interrupted, or its old files still exist.
         LogError: a file cannot be read.
     """
     lock.reject_stopped_cut(root)
@@ -183,7 +182,7 @@ def plan(root: str, at: int) -> Cut:
 
 
 def _check_place(found: list[MappedFile], at: int) -> MappedFile:
-    """The file that contains the cut.
+    """The commit log file that contains the address of the cut.
 
     Raises:
         InvalidConfig: see ``plan``.
@@ -264,10 +263,9 @@ def _plan_log(cut: Cut, log: MappedLog, found: list[MappedFile], place: MappedFi
 
 
 def _plan_queues(cut: Cut) -> None:
-    """Remove the units of removed records.
-
-    A broker would also remove them at its start. But a dispatch before that start would otherwise
-    find other next offsets than the broker assigns.
+    """Plan the removal of the units of removed records.
+    A broker would also remove them when it starts. But a dispatch before that start would find
+    next offsets that differ from those that the broker assigns.
     """
     for kind in (QueueKind.ORDINARY, QueueKind.BATCH):
         for name in reading.list_queues(cut.root, StoreFolder(kind)):
@@ -291,7 +289,7 @@ def _plan_queues(cut: Cut) -> None:
 
 
 def _note_empty(cut: Cut, name: TopicPartition, first: int) -> None:
-    """Note that a queue without units is numbered from 0 again."""
+    """Add a note that a broker numbers a queue without units from 0 again."""
     if not first and not cut.ends[name]:
         return
     cut.report.notes.append(f"{name} keeps no unit: a broker numbers its messages from 0 again")
@@ -307,7 +305,7 @@ def _note_empty(cut: Cut, name: TopicPartition, first: int) -> None:
 
 
 def _pairs(root: str, name: TopicPartition) -> list[tuple[MappedFile, MappedFile]]:
-    """A compaction log's files, each with its index."""
+    """The pairs of log and index files of a compaction log."""
     logs = reading.read_queue(root, StoreFolder.COMPACTION_LOG, name).sound()
     listed = reading.read_queue(root, StoreFolder.COMPACTION_INDEX, name).sound()
     logs = reading.without_stopped_roll(root, logs, listed)
@@ -323,7 +321,9 @@ def _pairs(root: str, name: TopicPartition) -> list[tuple[MappedFile, MappedFile
 
 
 def _plan_compaction(cut: Cut) -> None:
-    """Remove records whose offsets will be assigned again, and lower positions beyond them."""
+    """Plan the removal of records at offsets that a broker assigns again.
+    Compaction positions at or above these offsets are lowered.
+    """
     lowered: dict[str, int] = {}
     positions = read_positions(trees.live_tree(cut.root, names.COMPACTION))
     for name in reading.list_queues(cut.root, StoreFolder.COMPACTION_LOG):
@@ -340,7 +340,7 @@ def _plan_compaction(cut: Cut) -> None:
 
 
 def _plan_compaction_log(cut: Cut, name: TopicPartition, end: int) -> None:
-    going: list[int] = []  # the first and the last removed queue offset of each file
+    going: list[int] = []  # first and last removed queue offset of each file, in order
     last_kept: tuple[MappedFile, MappedFile, int, int] | None = None
     gone: list[tuple[MappedFile, MappedFile]] = []
     for log, index in _pairs(cut.root, name):
@@ -367,8 +367,7 @@ def _plan_compaction_log(cut: Cut, name: TopicPartition, end: int) -> None:
         cut.remove(names.COMPACTION, _below(names.COMPACTION_LOGS, name, log))
         cut.remove(names.COMPACTION, _below(names.COMPACTION_QUEUES, name, index))
     if last_kept is not None:
-        # Without the blank record and the end unit of a closed pair, because it is now the active
-        # one.
+        # The pair becomes the active one, so it loses its blank record and its end unit.
         log, index, wrote, keep = last_kept
         cut.edit(names.COMPACTION, _below(names.COMPACTION_LOGS, name, log), _Edit(wrote))
         shorter = _Edit(keep * units.BATCH_UNIT.size)
@@ -386,9 +385,8 @@ def _below(tree: str, name: TopicPartition, file: MappedFile) -> str:
 
 
 def _plan_index(cut: Cut) -> None:
-    """Remove entries of removed records from the index.
-
-    A broker enters no address below its newest file's last one.
+    """Plan the removal of the index entries of removed records.
+    A broker adds no entry whose address is below the last one in the newest index file.
     """
     for file in reading.read_index_files(cut.root).files:
         with mapped(file.path) as data:
@@ -409,7 +407,7 @@ def _plan_index(cut: Cut) -> None:
 
 
 def _shorter_index(cut: Cut, found: index_file.IndexFile) -> bytes | None:
-    """The index file with only the entries below the cut. Returns None if there are none."""
+    """The index file with only the entries below the cut. Returns None if no entry is left."""
     table = found.entries()
     count = int(np.searchsorted(table["physical_offset"], cut.at))
     if not count:
@@ -437,7 +435,7 @@ def _store_time(cut: Cut, address: int) -> int | None:
 
 
 def _plan_sides(cut: Cut) -> None:
-    """Lower consumer groups' offsets and the checkpoint to the new ends."""
+    """Plan lower consumer group offsets and a lower checkpoint, limited to the new ends."""
     ends = {(name.topic, name.partition): end for name, end in cut.ends.items()}
     for path in _GROUP_SIDES:
         content = _content(cut.root, path)
@@ -457,10 +455,9 @@ def _plan_sides(cut: Cut) -> None:
 
 
 def _plan_delays(cut: Cut) -> None:
-    """Lower the positions of delivered delayed messages to their queue's end.
-
-    They are lowered further to the first message due after the last kept record, because its
-    delivered copy is removed.
+    """Plan lower positions in the queues of delayed messages.
+    A position is lowered to the queue's end, and to the first message that was due after the last
+    kept record, because the delivered copy of that message is removed.
     """
     ends: dict[int, int] = {}
     for name in reading.list_queues(cut.root, StoreFolder.CONSUME_QUEUE):
@@ -475,9 +472,8 @@ def _plan_delays(cut: Cut) -> None:
 
 
 def _first_due(cut: Cut, name: TopicPartition) -> int:
-    """The queue offset of a level's first message due after the last kept record.
-
-    If there is none, the offset of the queue's end.
+    """The queue offset of the first message of a delay level due after the last kept record.
+    Returns the queue's end if there is no such message.
     """
     end = cut.ends.get(name, _NO_END)
     for file in reading.read_queue(cut.root, StoreFolder.CONSUME_QUEUE, name).files:
@@ -506,7 +502,7 @@ def _plan_timer(cut: Cut) -> None:
         cut.sides.update(dict.fromkeys(wheels))
     try:
         old = timer.decode_timer_checkpoint(content)
-    except CorruptLog:  # missing or too short: a broker reads it as zeros
+    except CorruptLog:  # missing or too short: a broker uses zeros
         old = timer.TimerCheckpoint(0, 0, 0, 0, 0, 0, 0)
     end = cut.ends.get(_TIMER_QUEUE, _NO_END)
     slot = cut.last_time_ms // timer.PRECISION_MS * timer.PRECISION_MS
@@ -531,10 +527,9 @@ def _plan_timer(cut: Cut) -> None:
 
 
 def _plan_timer_log(cut: Cut) -> int:
-    """Cut the timer log before its first unit of a removed record.
-
-    Later units are removed as well, because the timer service processes messages in order. Returns
-    the number of units removed.
+    """Plan to truncate the timer log before its first unit of a removed record.
+    Later units are removed too, because the timer service processes messages in order. Returns the
+    number of removed units.
     """
     removed = 0
     for file in reading.read_files(trees.live_tree(cut.root, names.TIMER_LOG)).sound().files:
@@ -576,10 +571,9 @@ def _content(root: str, path: str) -> bytes:
 
 
 def make(cut: Cut) -> CutReport:
-    """Carry out the cut. The caller holds the store's lock.
-
+    """Make the planned cut. The caller holds the store's lock.
     Raises:
-        LogError: nothing was changed, or the message has the next step.
+        LogError: nothing was changed, or the message says what to do.
     """
     root = cut.root
     _clear(root)
@@ -664,13 +658,13 @@ def _forward(cut: Cut) -> None:
 
 
 def _rename(old: str, new: str) -> None:
-    """Rename a tree within its folder, and sync the folder."""
+    """Rename a file or folder within its folder, and sync the folder."""
     files.rename(old, new)
     files.fsync_dir(os.path.dirname(new))
 
 
 def _exchange(one: str, other: str) -> None:
-    """Exchange the names of two trees of one folder, and sync the folder."""
+    """Exchange the names of two trees in one folder, and sync the folder."""
     files.exchange(one, other)
     files.fsync_dir(os.path.dirname(other))
 
@@ -694,8 +688,8 @@ def undo(root: str) -> CutReport:
 
     Raises:
         InvalidConfig: the store has no cut.
-        LogHeld: the log has new records since, which an undo would lose.
-        LogError: a step failed; the next undo continues.
+        LogHeld: the log has new records since the cut, which an undo would lose.
+        LogError: a step failed; the next undo continues from there.
     """
     if not lock.has_stopped_cut(root) and not _is_done(root):
         _clear(root)
@@ -751,7 +745,7 @@ def _reject_gone_on(root: str, at: int) -> None:
 
 
 def _is_new(log: str) -> bool:
-    """Whether the commit log in place is the one that was cut."""
+    """Whether ``commitlog`` is the truncated log."""
     try:
         with open(os.path.join(log, names.CUT_GUARD), "rb") as file:
             text = file.read()
@@ -759,12 +753,13 @@ def _is_new(log: str) -> bool:
         raise files.to_log_error(error, log, "see how far a cut came") from error
     if text in (_NEW, _OLD):
         return text == _NEW
-    # The guard is only partly written: by an undo if the old log is aside, else by a cut.
+    # The guard was only partly written: by an undo if the old log has its other name, else by a
+    # cut.
     return os.path.lexists(log + _ASIDE)
 
 
 def _back(root: str) -> list[str]:
-    """Put the old trees back, whatever their state. Returns messages about files not put back."""
+    """Restore the old trees after any step of a cut. Returns messages about files not restored."""
     note = _read_note(root)
     notes = []
     log = trees.live_tree(root, names.COMMIT_LOG)
@@ -775,7 +770,8 @@ def _back(root: str) -> list[str]:
         old = live + _ASIDE
         if not os.path.lexists(old):
             continue
-        # The timer's files belong together, and a broker that wrote nothing has delivered nothing.
+        # The timer checkpoint is restored with the other timer files, even if a broker rewrote it.
+        # A broker that wrote no record has delivered no message.
         is_ours = crc is None or path == _TIMER_CHECKPOINT or not os.path.lexists(live)
         is_ours = is_ours or zlib.crc32(_content(root, path)) == crc
         if is_ours or _is_same(live, old):
@@ -805,7 +801,7 @@ def _is_same(one: str, other: str) -> bool:
 
 
 def _clear(root: str) -> None:
-    """Remove the files left by a cut that was not begun, or that was undone."""
+    """Remove the leftover files of a cut that changed nothing or was undone."""
     if lock.has_stopped_cut(root) or _is_done(root):
         return
     for path in _left(root):

@@ -1,8 +1,8 @@
-"""The ends of a store's consume queues, compaction logs and index: what is dispatched already.
+"""The ends of a store's consume queues, compaction logs and index, up to which it is dispatched.
 
-A broker that starts finds the end of a queue at its first invalid unit. In a store that was stopped
-cleanly all units before it are valid, so a bisection finds it. Units that point beyond the commit
-log's end do not count, because a broker's start removes them.
+For a broker that starts, a queue ends at its first invalid unit. If the previous broker was stopped
+cleanly, all units before it are valid, so a bisection finds it. Units that point beyond the end of
+the commit log do not count, because a starting broker removes them.
 
 Source: RocketMQ 5.5.0 ``ConsumeQueue.recover``, ``BatchConsumeQueue.recover``,
 ``SparseConsumeQueue.recover``, ``IndexService.load``; docs/formats/rocketmq.md;
@@ -26,7 +26,8 @@ from lastwrite.rocketmq.store.reading import MappedFile, MappedLog, StoreFolder
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.mapping import mapped
 
-# Without any unit the queue's next number would be 0, so the log must still have a message of it.
+# A queue without units would be numbered from 0 again, so the commit log must still have one of its
+# messages.
 MAKE_ANEW = (
     "if the commit log still has a message of the queue, move the queue's folder out of the store, keep it, and run "
     "lastwrite dispatch with --whole-log"
@@ -39,7 +40,7 @@ MAKE_LOG_ANEW = (
 
 
 def read_checkpoint(root: str) -> sides.Checkpoint:
-    """The store's file ``checkpoint``. All numbers are 0 if it is missing or invalid."""
+    """Read the store's ``checkpoint``. All numbers are 0 if the file is missing or invalid."""
     path = os.path.join(root, names.CHECKPOINT)
     try:
         with open(path, "rb") as file:
@@ -56,7 +57,7 @@ def read_checkpoint(root: str) -> sides.Checkpoint:
 
 
 def read_queue_state(log: MappedLog, kind: QueueKind, until: int = NO_END) -> QueueState:
-    """The end of a consume queue; units of records at or after address ``until`` do not count.
+    """Find the end of a consume queue. Units of records at or after address ``until`` do not count.
 
     Raises:
         CorruptLog: a broker would not load the queue's files.
@@ -93,7 +94,7 @@ def read_queue_state(log: MappedLog, kind: QueueKind, until: int = NO_END) -> Qu
 
 
 def _reject_hole(before: MappedFile, file: MappedFile, until: int, *, is_batch: bool) -> None:
-    """Raise unless the file before is full and ends where ``file`` begins."""
+    """Raise unless the file ``before`` is full and ends where ``file`` begins."""
     with mapped(before.path) as data:
         table = units.queue_units(data, is_batch=is_batch)
         is_full = is_valid(table[len(table) - 1], until)
@@ -121,13 +122,15 @@ def is_valid(unit: Any, until: int = NO_END) -> bool:
 
 
 def address_of(log: MappedLog, number: int) -> int | None:
-    """The address of the record with this queue offset, from an ordinary consume queue."""
+    """The address of the record with queue offset ``number``, from an ordinary consume queue.
+    Returns None if the queue has no unit for it.
+    """
     with reading.LogReader(log) as reader:
         return address_in(reader, number)
 
 
 def address_in(queue: reading.LogReader, number: int) -> int | None:
-    """``address_of`` for an open queue."""
+    """Like ``address_of``, for an open queue."""
     size = units.CONSUME_QUEUE_UNIT.size
     raw = queue.read(number * size, size)
     if len(raw) < size:
@@ -142,7 +145,7 @@ def address_in(queue: reading.LogReader, number: int) -> int | None:
 def read_log_state(root: str, name: TopicPartition) -> tuple[LogState, int | None, int | None]:
     """The state of a queue's compaction log, and the sizes of its log and index files.
 
-    The sizes are None if it has no files.
+    The sizes are None if the log has no files.
 
     Raises:
         CorruptLog: a broker would not load the log's files.
@@ -160,7 +163,7 @@ def read_log_state(root: str, name: TopicPartition) -> tuple[LogState, int | Non
         )
     if not logs.files:
         return LogState(), None, None
-    # The newest pair may still be empty. The one before it then has the highest offset.
+    # The newest pair may be empty. The pair before it then has the highest offset.
     newest, newest_index = logs.files[-1], indexes.files[-1]
     highest, log_wrote, index_wrote = -1, 0, 0
     for log, index in zip(reversed(logs.files), reversed(indexes.files), strict=True):
@@ -193,14 +196,12 @@ def read_log_state(root: str, name: TopicPartition) -> tuple[LogState, int | Non
 def read_index_state(
     root: str, slots: int | None, entries: int | None, newest_ms: int | None = None
 ) -> tuple[IndexFileState, list[str]]:
-    """The newest index file, and the names of files to be left out.
-
-    ``slots`` and ``entries`` are the settings, if given. ``newest_ms`` is for a store whose broker
-    was killed: files whose last record was stored later are left out and rebuilt, as a broker does.
-
+    """The state of the newest index file, and the names of index files to be rebuilt.
+    ``slots`` and ``entries`` are the settings, or None. ``newest_ms`` is for a store whose broker
+    was killed: as in a broker, files whose last record was stored later are rebuilt.
     Raises:
-        InvalidConfig: the number of slots cannot be derived from the files, or the settings
-            contradict them.
+        InvalidConfig: the number of slots cannot be derived from the files, or differs from the
+            setting.
         CorruptLog: a file is too short for its header.
     """
     left_out: list[str] = []

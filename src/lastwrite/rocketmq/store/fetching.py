@@ -1,16 +1,16 @@
-"""Fetches what a store's compaction log of a queue has beyond an archive's end into the archive.
+"""Fetches the messages of a store's compaction log after the archive's end into the archive.
 
     store       0 ── 12 ────── 600 ────── 1200 ─── 1366 (active)     compacted up to 950
     archive     0 ────── 600 ── 900                                  ends at 900
     fetched                            900 ─ 1200 ─ 1366
 
-In a store that a broker compacts, files are replaced and begin at address 0 again. So new messages
-are recognized by queue offset, and everything below the archive's end is kept. Each message's
-checksum is verified. The message is stored unchanged except for its address.
+A broker's compaction replaces files, and the new ones begin at address 0 again. So messages are
+selected by queue offset, and the archive keeps its messages below its end. Each message's checksum
+is verified. A message is stored unchanged except for its address.
 
-A broker's compaction drops a delete at once. If it has compacted beyond the archive's end, the
-missing queue offsets are looked up in the commit log, and deletes are fetched from there. If the
-commit log no longer has them, the fetch is refused, because the archive would keep deleted
+A broker's compaction drops deletes at once. If it has compacted beyond the archive's end, the
+missing queue offsets are searched in the commit log, and deletes are fetched from there. If the
+commit log no longer has these offsets, the fetch is refused, because the archive would keep deleted
 messages.
 
 A fetch is also refused if the log does not continue the archive. That is the case if the topic was
@@ -59,7 +59,7 @@ GAP = (
     "accept the loss with --accept-gap, which notes the gap in the archive's manifest; or fetch it "
     "into an archive of its own: give another --to"
 )
-_LIMIT_BYTES = 64 << 20  # of a body
+_LIMIT_BYTES = 64 << 20  # largest decompressed body
 
 
 def fetch(
@@ -74,18 +74,18 @@ def fetch(
     advance: Advance,
     accepts_gap: bool = False,
 ) -> IngestResult:
-    """Fetch what ``log`` has beyond the end of the archive's queue at ``folder``.
+    """Fetch the messages of ``log`` after the end of the archive's queue at ``folder``.
 
     Args:
         log: a queue of a store, as listed.
-        folder: the queue's address in the archive; it need not exist yet.
-        topic: its settings. None keeps the known ones.
-        source: the store.
+        folder: the queue's address in the archive. The queue may not exist yet.
+        topic: the topic's settings. None keeps the settings in the archive.
+        source: the path of the store.
         kept_deletes_ms: how long the store's compaction keeps deletes; 0 for a broker.
         include_active: fetch the active file too.
         limits: memory limits.
         advance: called with the number of bytes of each write.
-        accepts_gap: continue if messages after the archive's end are lost, and note the gap.
+        accepts_gap: continue if messages after the archive's end are lost, and record the gap.
 
     Raises:
         LogError: the log does not continue the archive.
@@ -132,11 +132,11 @@ def fetch(
     words = None if gap is None else archived.gap_words(*gap)
     told = {"topic": topic or before.topic, "source": source, "brought_ms": now_ms}
     stored = before.last_stored_ms
-    # The last message before the active file may have been removed, and be in another replica.
+    # The last message before the active file may be removed here but not in another replica.
     if not include_active:
         stored = max(stored, log.segments[-1].first_batch_timestamp_ms or stored)
     if seen is not None and end <= first:
-        # No deletes that the archive lacks have been dropped yet, so their retention starts again.
+        # The archive has every delete that was dropped so far, so the retention starts again.
         if (
             before is not stored_before
             or topic not in (None, before.topic)
@@ -183,7 +183,7 @@ def fetch(
 
 
 def _another(log: PartitionLog, before: ArchivedQueue) -> str | None:
-    """Why ``log`` does not continue the archive. Returns None if it may."""
+    """The reason why ``log`` does not continue the archive. Returns None if it may."""
     end = before.end_offset
     if log.end_offset < end:
         return (
@@ -209,13 +209,12 @@ def _another(log: PartitionLog, before: ArchivedQueue) -> str | None:
 
 
 def another_original(log: PartitionLog, offset: int, known: str) -> str | None:
-    """How the commit log shows that the topic was created again after ``offset`` was read.
-
-    A broker keeps the compaction log of a deleted topic. It appends a new topic's messages to it
-    only from the offset at which the log ended. Returns None if there is no such sign.
-
+    """The reason to believe that the topic was created again after ``offset`` was read.
+    A broker keeps the compaction log of a deleted topic, and appends the messages of a new topic of
+    this name only from the log's end offset on. So the message at ``offset`` in the commit log is
+    compared. Returns None if it is missing or equal.
     Args:
-        known: digest of the message at the queue offset, as it was read.
+        known: digest of the message at ``offset`` when it was read.
     """
     if archived.is_archived(log.folder):
         return None
@@ -237,7 +236,7 @@ def another_original(log: PartitionLog, offset: int, known: str) -> str | None:
 def no_continuation(
     words: str, path: str, held: HoldReason, remedy: str = ELSEWHERE
 ) -> NotContinued:
-    """The error that the log at ``path`` does not continue the archive."""
+    """The error for a log at ``path`` that does not continue the archive."""
     error = NotContinued(words, path=path, remedy=remedy)
     error.held = held
     return error
@@ -251,9 +250,8 @@ def _refuse_another(log: PartitionLog, before: ArchivedQueue, folder: str) -> No
 
 
 def _begins_behind(log: PartitionLog, before: ArchivedQueue, source: str) -> tuple[int, int] | None:
-    """The offsets between the archive's end and the log's begin where messages may be lost.
-
-    Returns None if no message can be lost. Compacted offsets are superseded by later messages, and
+    """The range of offsets before the log's start whose messages may be lost.
+    Returns None if no message can be lost: compacted offsets are superseded by later messages, and
     messages without a key are never in the log.
     """
     first = max(before.end_offset, log.checkpoint or 0)
@@ -270,11 +268,10 @@ def _begins_behind(log: PartitionLog, before: ArchivedQueue, source: str) -> tup
 def _dropped(
     log: PartitionLog, before: ArchivedQueue, end: int, source: str, goes_on: bool
 ) -> tuple[Sequence[int], tuple[int, int] | None]:
-    """The queue offsets of dropped deletes that the commit log still has, and a lost range.
-
-    The offsets are those from the archive's end on that compaction dropped from the log. The range
-    contains offsets that neither log has, or is None. It has only the first such offset unless the
-    search ``goes_on``.
+    """The offsets of dropped deletes that the commit log still has, and the range of lost offsets.
+    The deletes are those that compaction dropped after the archive's end. A lost offset is in
+    neither log; the range is None if there is none. The search ends at the first lost offset unless
+    ``goes_on``.
     """
     lost: tuple[int, int] | None = None
     compared = min(log.checkpoint or 0, end)
@@ -302,13 +299,13 @@ def is_delete(message: RocketmqMessage) -> bool:
 
 
 def last_message(log: PartitionLog, end: int | None = None) -> str | None:
-    """Digest of the message before ``end``, or before the log's end. None if it is missing."""
+    """Digest of the message before ``end``, by default the log's end. None if it is missing."""
     data = queues.record_at(log, (log.end_offset if end is None else end) - 1)
     return None if data is None else digest(data)
 
 
 def digest(data: bytes) -> str:
-    """Digest of a record without its address, so that it is the same in every log."""
+    """Digest of a record without its address, so that copies in all logs have equal digests."""
     rest = data[:PHYSICAL_OFFSET_AT] + data[PHYSICAL_OFFSET_AT + 8 :]
     return blake2b(rest, digest_size=16).hexdigest()
 
@@ -318,14 +315,14 @@ def digest(data: bytes) -> str:
 
 @dataclass(slots=True)
 class IncomingMessages:
-    """Messages of a log being fetched. ``dropped`` has offsets to fetch from the commit log."""
+    """The messages of a log to fetch. ``dropped`` has offsets to fetch from the commit log."""
 
     log: PartitionLog
     source: str
     dropped: Sequence[int] = ()
     last: tuple[int, str] | None = None  # queue offset and digest of the last fetched message
     _messages: CommitLogMessages | None = field(default=None, init=False)
-    _done: int = field(default=0, init=False)  # number of elements of ``dropped`` that are done
+    _done: int = field(default=0, init=False)  # number of elements of ``dropped`` that are fetched
 
     def take(
         self,
@@ -336,7 +333,7 @@ class IncomingMessages:
         limits: Limits,
         advance: Advance,
     ) -> StoredFile | None:
-        """Store the part of a file inside ``span``. Returns None if they do not overlap."""
+        """Store the messages of a file inside ``span``. Returns None if they do not overlap."""
         (first, end), until = span, self.log.segment_end(number)
         if until <= first or segment.base_offset >= end:
             return None
@@ -386,7 +383,7 @@ class IncomingMessages:
                 yield data, rows[:filled]
 
     def _append(self, target: ArchivedFile, data: ByteArray, rows: Int64Array) -> None:
-        """Append messages, and before each the dropped ones with lower offsets."""
+        """Append messages, with the dropped messages inserted in offset order."""
         begin = 0
         while self._done < len(self.dropped):
             at = int(np.searchsorted(rows[:, ROW_BASE_OFFSET], self.dropped[self._done]))
@@ -399,7 +396,7 @@ class IncomingMessages:
         self._note_last(data, rows[-1])
 
     def _add_dropped(self, target: ArchivedFile, below: int) -> None:
-        """Append the dropped messages below a queue offset from the commit log."""
+        """Append the dropped messages below queue offset ``below``, read from the commit log."""
         while self._done < len(self.dropped) and self.dropped[self._done] < below:
             offset = self.dropped[self._done]
             self._messages = self._messages or CommitLogMessages(self.source, self.log.name)
@@ -425,7 +422,7 @@ class IncomingMessages:
 
 
 def _framed(record: bytes, path: str) -> tuple[ByteArray, Int64Array]:
-    """One record, and its row for ``ArchivedFile.append``."""
+    """A record's bytes as an array, and its row for ``ArchivedFile.append``."""
     format, data = RocketmqFormat(), np.frombuffer(record, dtype=np.uint8).copy()
     table, *_ = format.split(data, 0, len(data), 0)
     if len(table) != 1:

@@ -1,8 +1,9 @@
 """Store layouts other than the default one: DLedger, consume queues in RocksDB, tiered storage.
 
 DLedger writes the commit log as entries of a 48-byte header and a record, to ``dledger-NAME/data``
-below the store. Their records state their own addresses, so readers skip the headers. RocksDB has
-the units of all queues in one database. Tiered storage keeps older messages in another place.
+below the store. A record's address does not depend on the header, so readers skip the headers.
+RocksDB has the units of all queues in one database. Tiered storage moves older messages to files
+outside the store.
 
 Source: RocketMQ 5.5.0 ``DLedgerCommitLog``, ``StorePathConfigHelper``, ``DefaultMetadataStore`` of
 tiered storage; DLedger 0.3.2 ``DLedgerConfig``, ``DLedgerEntryCoder``.
@@ -29,7 +30,7 @@ _LET_THE_BROKER = "start the broker on the store, and let it build its queues"
 def dledger_folders(root: str, config: Mapping[str, object] | None = None) -> list[str]:
     """The data folders of a store's DLedger commit log.
 
-    They are in ``storePathDLedgerCommitLog``, or else below the store.
+    They are below ``storePathDLedgerCommitLog`` if it is set, else below the store.
     """
     given = str((config or {}).get("storePathDLedgerCommitLog") or "").strip()
     bases = [given] if given else [os.path.join(root, name) for name in _entries(root)]
@@ -87,9 +88,8 @@ def unsupported(root: str) -> Iterator[Problem]:
 
 
 def reject_other_layouts(root: str, doing: str, config: Mapping[str, object] | None = None) -> None:
-    """Refuse a change of a store with files in a layout that Lastwrite does not write.
-
-    ``doing`` names the command in the message.
+    """Refuse to change a store with files in a layout that Lastwrite does not write.
+    ``doing`` is the command for the message.
 
     Raises:
         UnsupportedFormat: the store has such files.
@@ -111,7 +111,7 @@ def reject_other_layouts(root: str, doing: str, config: Mapping[str, object] | N
 
 
 def _has_tiered_segments(path: str) -> bool:
-    """Whether the metadata of tiered storage may name a file; true if it cannot be read."""
+    """Whether the metadata of tiered storage may contain a file; true if it cannot be read."""
     try:
         with open(path, "rb") as file:
             data = file.read()
@@ -119,7 +119,7 @@ def _has_tiered_segments(path: str) -> bool:
         return False
     except OSError:
         return True
-    return b'"path"' in data  # almost JSON: numbers are used as member names
+    return b'"path"' in data  # not valid JSON: member names may be unquoted numbers
 
 
 def _is_log_file(name: str) -> bool:

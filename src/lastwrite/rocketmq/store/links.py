@@ -1,15 +1,15 @@
-"""Symbolic links to a store or out of one, and the store whose lock must be taken.
+"""Symbolic links into or out of a store, and the store whose lock must be taken.
 
-A broker locks its ``storePathRootDir``. The path under which the user names a part of a store may
-differ::
+A broker locks its ``storePathRootDir``. The user may give another path, with a link::
 
-    /tmp/x -> /data/store                         the same file ``lock``: nothing to decide
-    /tmp/x -> /data/store/compaction/…/t/0        the real path decides: the store is /data/store
-    /a/compaction -> /data/store/compaction       /a is no broker's: the store is /data/store
-    /data/store/compaction -> /disk2/compaction   /disk2 is no broker's: the store is /data/store
-    /a/compaction -> /b/compaction                both are brokers': refused, one lock is not enough
+    /tmp/x -> /data/store                         the same file ``lock``
+    /tmp/x -> /data/store/compaction/…/t/0        real path: the store is /data/store
+    /a/compaction -> /data/store/compaction       no broker uses /a: the store is /data/store
+    /data/store/compaction -> /disk2/compaction   no broker uses /disk2: the store is /data/store
+    /a/compaction -> /b/compaction                brokers use both: refused, two locks are needed
 
-A folder is a broker's store if it has certain files, which Lastwrite's compaction never creates.
+A folder is a broker's store if it has one of certain files, which Lastwrite's compaction never
+creates.
 """
 
 from __future__ import annotations

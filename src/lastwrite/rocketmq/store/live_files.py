@@ -1,10 +1,10 @@
 """Consistent reads of a store that a broker has open.
 
-The broker appends a record to the commit log, then adds its unit to the consume queue, then copies
-it to the compaction log and adds its unit there. So the record of a unit is complete, and so is
-everything before it in the same log. The broker's compaction exchanges all files of a queue except
-the last: first the log's, then the index's, then it stores the position
-(docs/decisions/beside-a-broker.md).
+A broker appends a record to the commit log and then adds its unit to the consume queue. Then it
+appends a copy to the compaction log and adds its unit to the compaction index. So if a unit exists,
+its record is complete, and so are all earlier records of that log. The broker's compaction replaces
+all files of a queue except the last: first the log files, then the index files. Then it stores the
+position (docs/decisions/beside-a-broker.md).
 
 Source: RocketMQ 5.5.0 ``CommitLog``, ``ReputMessageService``, ``CompactionLog.replaceFiles``.
 """
@@ -30,9 +30,9 @@ from lastwrite.storage.reading import TRIES, TRY_AGAIN, check_segments
 
 T = TypeVar("T")
 
-_RESTS_S = 30.0  # longest wait for an exchange of a queue's files, which takes milliseconds
+_RESTS_S = 30.0  # longest wait for a broker to replace files, which it does in milliseconds
 _PAUSE_S = 0.01
-_HEAD_BYTES = 36  # of a record, up to its address
+_HEAD_BYTES = 36  # bytes of a record up to the end of its address
 _UNIT_PARTS = (StoreFolder.CONSUME_QUEUE, StoreFolder.BATCH_QUEUE)
 
 
@@ -69,14 +69,14 @@ class Pairs(NamedTuple):
     logs: MappedLog
     indexes: MappedLog
     positions: QueuePositions
-    is_open: bool  # a broker appends to the last pair
+    is_open: bool  # a broker appends to the last log and index file
 
 
 def read_pairs(root: str, name: TopicPartition) -> Pairs:
     """List the files of a queue's compaction log.
 
-    If a broker has the store open, the list is taken while its compaction is not exchanging files.
-    A log file whose index does not exist yet is left out: it has no record.
+    If a broker has the store open, the files are listed while its compaction is not replacing any.
+    A log file without an index has no record yet, and is skipped.
 
     Raises:
         LogError: a file or folder cannot be read.
@@ -99,18 +99,17 @@ def read_pairs(root: str, name: TopicPartition) -> Pairs:
         logs = reading.read_queue(root, StoreFolder.COMPACTION_LOG, name)
         known = read_positions(live_tree(root))
         is_at_rest = before is not None and before == _at_rest(root, name)
-        # After the deadline the files are returned as found; callers check the names.
+        # After the deadline the files are returned as listed; callers check them.
         if is_at_rest or time.monotonic() > deadline:
             return Pairs(_open(logs, indexes), _open(indexes, indexes), known, True)
         time.sleep(_PAUSE_S)
 
 
 def _at_rest(root: str, name: TopicPartition) -> Hashable | None:
-    """A value that changes with each exchange of the queue's files. None during an exchange.
-
-    New files are written to a folder of the log's and one of the index's. Either both folders have
-    files or neither exists. Otherwise some files were moved already, or the position is not stored
-    yet.
+    """A value that changes whenever compaction replaces the queue's files. None meanwhile.
+    A broker writes new files to the folder ``compacting`` of the log and of the index. While it
+    replaces no files, either both folders have files or neither exists. In any other state, files
+    are being moved, or the position is not stored yet.
     """
     folders = [
         reading.queue_folder(os.path.join(root, part), name)
@@ -128,10 +127,9 @@ def _at_rest(root: str, name: TopicPartition) -> Hashable | None:
 
 
 def _open(log: MappedLog, indexes: MappedLog) -> MappedLog:
-    """The log, or ``indexes`` themselves, up to the last index, whose file grows.
-
-    Files that the broker has created since are left out. Its compaction's work folders are no
-    problem.
+    """The files of ``log`` up to the last index file; the last one is marked as growing.
+    Log files that the broker has created since are skipped. The work folders of its compaction are
+    not reported as problems.
     """
     most = 1 if not indexes.files else len([s for s in log.starts if s <= indexes.starts[-1]])
     files = list(log.files[: most if indexes.files or len(log.files) > 1 else 0])
@@ -150,7 +148,7 @@ def _open(log: MappedLog, indexes: MappedLog) -> MappedLog:
 
 
 def file_of_pair(root: str, name: TopicPartition, file: MappedFile) -> MappedLog:
-    """One file of a queue's compaction log; a growing file ends where its index ends."""
+    """A log of one compaction log file. A growing file ends with the record of its last unit."""
     pairs = read_pairs(root, name)
     log = reading.log_of_one(next((f for f in pairs.logs.files if f.path == file.path), file))
     index = next((pair for pair in pairs.indexes.files if pair.start == file.start), None)
@@ -163,15 +161,14 @@ def file_of_pair(root: str, name: TopicPartition, file: MappedFile) -> MappedLog
 
 
 def marks(logs: MappedLog, indexes: MappedLog) -> Hashable:
-    """A value that identifies a queue's current files."""
+    """A value that identifies the listed files of a queue."""
     return tuple((file.path, file.inode) for file in (*logs.files, *indexes.files))
 
 
 def check_marks(known: Hashable) -> None:
-    """Check that the files are still those that were listed.
-
+    """Check that the files of ``marks`` still exist.
     Raises:
-        CommitConflict: a file was exchanged or deleted.
+        CommitConflict: a file was replaced or deleted.
     """
     assert isinstance(known, tuple)
     for path, inode in known:
@@ -186,10 +183,9 @@ def check_marks(known: Hashable) -> None:
 
 
 def check_unmoved(log: PartitionLog) -> None:
-    """Compare the files of a queue that a broker has open with the listed ones.
-
+    """Compare the files of a queue that a broker has open with the listed files.
     Raises:
-        CommitConflict: a file was exchanged or deleted.
+        CommitConflict: a file was replaced or deleted.
     """
     if log.open_as is not None:
         check_marks(log.open_as)
@@ -197,7 +193,7 @@ def check_unmoved(log: PartitionLog) -> None:
 
 
 def open_queue(folder: str, end_offset: int) -> Problem:
-    """The note that a broker has a queue open."""
+    """The note for a queue that a broker has open."""
     wrong = f"a broker has the store open: the queue is read up to queue offset {end_offset}"
     return Problem(ProblemKind.OPEN, wrong, folder)
 
@@ -206,7 +202,7 @@ def open_queue(folder: str, end_offset: int) -> Problem:
 
 
 def open_store(root: str, bound: int) -> Problem:
-    """The note that a broker has the store open."""
+    """The note for a store that a broker has open."""
     wrong = (
         f"a broker has the store open: its commit log is read up to {bound}, where its consume "
         "queues end"
@@ -215,7 +211,7 @@ def open_store(root: str, bound: int) -> Problem:
 
 
 def up_to_dispatched(root: str | None, read: Callable[[], MappedLog]) -> MappedLog:
-    """The commit log, or files of it, as listed by ``read``.
+    """The commit log or some of its files, as listed by ``read``.
 
     If a broker has the store open, the log ends after the last record with a unit in a consume
     queue. It is empty if no queue has a unit.
@@ -234,7 +230,7 @@ def up_to_dispatched(root: str | None, read: Callable[[], MappedLog]) -> MappedL
 
 
 def _last_units(root: str) -> set[tuple[int, int]]:
-    """Address and size of the record of each queue's last unit."""
+    """The address and size in the last unit of each queue."""
     found: set[tuple[int, int]] = set()
     for part in _UNIT_PARTS:
         for name in reading.list_queues(root, part):
@@ -245,14 +241,14 @@ def _last_units(root: str) -> set[tuple[int, int]]:
 
 
 def last_unit(log: MappedLog, part: StoreFolder) -> tuple[int, int] | None:
-    """Address and size of the record of a queue's last unit. Returns None for an empty queue."""
+    """The address and size in a queue's last unit. Returns None for an empty queue."""
     for file in reversed(log.files):
         try:
             data = reading.map_whole(file)
         except LogError:
             if os.path.lexists(file.path):
                 raise
-            continue  # it has expired
+            continue  # a broker deleted the expired file
         table = units.queue_units(data, is_batch=part is StoreFolder.BATCH_QUEUE)
         slots = range(len(table))
         count = bisect_left(slots, True, key=lambda n, of=table: not dispatched.is_valid(of[n]))  # type: ignore[misc]
@@ -262,7 +258,7 @@ def last_unit(log: MappedLog, part: StoreFolder) -> tuple[int, int] | None:
 
 
 def _dispatched_end(lasts: set[tuple[int, int]], log: MappedLog) -> int:
-    """The address after the last record of a unit. Units without a record are ignored."""
+    """The address after the last record in ``lasts``. Entries without a record are ignored."""
     with reading.LogReader(log) as reader:
         for address, size in sorted(lasts, reverse=True):
             head = reader.read(address, _HEAD_BYTES)

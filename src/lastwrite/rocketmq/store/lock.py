@@ -2,14 +2,14 @@
 
 The locks are ``storage.lock`` on the broker's own ``STORE/lock``.
 
-A broker locks the first byte of ``lock`` while it serves. ``abort`` exists from its start to its
-clean stop; if it exists without the lock, a broker was killed. The commit log may then end
-elsewhere than the queues do. The broker's next start repairs that: it dispatches again what the
-queues lack (docs/formats/rocketmq-compaction.md). Compaction of such a store is safe as long as
-each queue keeps the record with the highest offset. But it may drop records because of others that
-the commit log has lost. So it is refused without ``--unclean``.
+A broker locks the first byte of ``lock`` while it runs. ``abort`` exists from its start to its
+clean stop; if it exists without the lock, a broker was killed. The commit log and the queues may
+then end at different records. The next start of the broker repairs that: it dispatches the missing
+records again (docs/formats/rocketmq-compaction.md). Compaction of such a store keeps the record
+with the highest offset of each queue. But it may drop records in favor of later ones that the
+commit log has lost. So it is refused without ``--unclean``.
 
-An archive needs no lock: of two commits the second one fails.
+An archive needs no lock: the second of two concurrent commits fails.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from lastwrite.storage.objects.promises import reject_if_broken
 FILE = "lock"
 ABORT = "abort"
 
-# A turn links every file of the tree, or copies it if the file system has no hard links.
+# ``turn_s`` is long, because the holder of a turn links every file of the tree, or copies it if the
+# file system has no hard links.
 PLACE = lock.LockPlace(
     FILE, "the store", turn=1, turn_s=600.0, siblings=("checkpoint", ABORT, "config/topics.json")
 )
@@ -53,7 +54,7 @@ def hold(root: str, names: Iterable[TopicPartition]) -> AbstractContextManager[N
 def try_lock(
     root: str, names: Iterable[TopicPartition]
 ) -> AbstractContextManager[set[TopicPartition]]:
-    """Lock the queues that are free now, as ``hold`` does. The context returns them."""
+    """Lock the queues that are not locked by others, like ``hold``. The context returns them."""
     links.reject_others(root)
     return lock.try_lock(root, names, PLACE)
 
@@ -64,10 +65,9 @@ def holds(root: str, name: TopicPartition) -> bool:
 
 
 def reject_if_held(root: str, names: Collection[TopicPartition] | None = None) -> None:
-    """Refuse to read queues that another command may change. None means all of the store's queues.
-
-    A broker that has the store open is no obstacle (docs/decisions/beside-a-broker.md), because it
-    takes its lock after it has repaired what a crash left.
+    """Refuse to read queues that another command may change. None means all queues of the store.
+    A store that a broker has open is not refused (docs/decisions/beside-a-broker.md), because a
+    broker takes its lock after it has repaired the effects of a crash.
 
     Raises:
         LogHeld: a command may change the queues while they are read.
@@ -81,7 +81,7 @@ def reject_if_held(root: str, names: Collection[TopicPartition] | None = None) -
 
 
 def reject_broker(root: str) -> None:
-    """Refuse a store that a broker serves, before long work that ends in ``hold``.
+    """Refuse a store that a broker serves, before long work that needs ``hold`` at its end.
 
     Raises:
         LogHeld: a broker serves the store.
@@ -99,7 +99,7 @@ def broker_of(root: str) -> LogHeld | None:
 
 
 def turn(root: str) -> AbstractContextManager[None]:
-    """Exclusive access to what all queues share: the tree ``compaction`` and its positions.
+    """Exclusive access to the tree ``compaction`` and the positions, which all queues share.
 
     Raises:
         LogHeld: a broker has the store, or another command has this access.
@@ -142,9 +142,8 @@ def reject_stopped_cut(root: str) -> None:
 
 def reject_unclean(root: str, *, goes_on: bool) -> None:
     """Refuse a store whose broker was not stopped cleanly, unless ``goes_on``.
-
-    A broker whose lock can be seen is running, so its ``abort`` means nothing. Writers check its
-    lock.
+    ``abort`` is ignored while a broker has the lock, because it exists while a broker runs. Writers
+    check the lock.
 
     Raises:
         LogHeld: the broker was killed, or a cut was interrupted.
@@ -165,7 +164,7 @@ def reject_unclean(root: str, *, goes_on: bool) -> None:
 
 
 def _process_of(path: str) -> str:
-    """The process id in ``abort``, as text for a message. A 4.x broker writes none."""
+    """The process id in ``abort``, as text for a message. Empty for a 4.x broker."""
     content = b""
     try:
         with suppress(FileNotFoundError), open(path, "rb") as file:

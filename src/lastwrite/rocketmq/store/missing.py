@@ -1,7 +1,6 @@
-"""Commit log files that a store's own files refer to and that are missing.
-
-A commit log without its last files, or without any, looks like a shorter one. Consume queues, index
-files and the checkpoint show that there was more.
+"""Missing commit log files to which other files of the store refer.
+A commit log whose last files are missing looks like a shorter log. Consume queues, index files and
+the checkpoint show that it was longer.
 
 Source: RocketMQ 5.5.0 ``ConsumeQueue``, ``IndexHeader``, ``StoreCheckpoint``;
 docs/formats/rocketmq.md.
@@ -29,17 +28,16 @@ _ELSEWHERE = (
 
 
 def missing_files(root: str | None, log: MappedLog, place: str) -> Iterator[Problem]:
-    """The missing files of the commit log: between others, and after the last one.
-
-    ``place`` names its folders in messages. A log that a broker has open is not compared with its
-    queues, because both change.
+    """A problem for each missing file between others, and for missing files at the end.
+    ``place`` describes the commit log's folders in messages. A log that a broker has open is not
+    compared with its queues, because both change.
     """
     yield from log.gaps
     if root is None or log.bound is not None:
         return
     end = f"the commit log ends at {log.end}" if log.files else "there is no commit log"
     beyond = [found for found in _references(root) if found[1] >= log.end]
-    # A single reference may itself be damaged, unless it points to where the next file begins.
+    # A single reference may be damaged, unless it points to the first byte of the next file.
     if beyond and (len(beyond) > 1 or not log.files or beyond[0][1] == log.end):
         path, address, what = beyond[0]
         wrong = f"{what} physical offset {address}, and {end} ({place})"
@@ -51,7 +49,7 @@ def missing_files(root: str | None, log: MappedLog, place: str) -> Iterator[Prob
 
 
 def _references(root: str) -> Iterator[tuple[str, int, str]]:
-    """A file, the address of a record that it refers to, and words for the reference."""
+    """Each file that refers to a record, the record's address, and words for the reference."""
     for part in (StoreFolder.CONSUME_QUEUE, StoreFolder.BATCH_QUEUE):
         for name in reading.list_queues(root, part):
             queue = reading.read_queue(root, part, name)
@@ -62,7 +60,7 @@ def _references(root: str) -> Iterator[tuple[str, int, str]]:
         try:
             header = decode_index_header(reading.map_whole(file))
         except LogError:
-            continue  # reported where the index is read
+            continue  # reported by the reader of the index
         if header.count > 1:
             yield file.path, header.last_physical_offset, "its last entry points to"
     reached = dispatched.read_checkpoint(root).consume_queue_offset
@@ -71,8 +69,7 @@ def _references(root: str) -> Iterator[tuple[str, int, str]]:
 
 
 def _lone_positions(root: str) -> str | None:
-    """The consumer groups' offsets file.
-
+    """The path of the file with consumer group offsets.
     Returns None if it has no offsets, or if the store has a queue.
     """
     parts = (StoreFolder.CONSUME_QUEUE, StoreFolder.BATCH_QUEUE, StoreFolder.COMPACTION_LOG)

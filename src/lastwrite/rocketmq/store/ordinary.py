@@ -1,4 +1,4 @@
-"""Messages that a queue's compaction log should have, found in its consume queue and commit log."""
+"""Finds a queue's messages in its consume queue and commit log, to check its compaction log."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from lastwrite.rocketmq.store import dispatched, reading
 from lastwrite.rocketmq.store.reading import StoreFolder
 from lastwrite.rocketmq.store.topics import read_topics
 
-_MOST_LOOKED_AT = 1000  # messages of a gap to read, all of which may have no key
+_MOST_LOOKED_AT = 1000  # largest number of messages of a gap that are read
 _LARGEST_RECORD_BYTES = 256 << 20
 
 _settings: Mapping[str, object] = {}
 
 
 def use(settings: Mapping[str, object]) -> None:
-    """Set the settings with which this process finds commit logs."""
+    """Set the settings that this process uses to find commit logs."""
     global _settings
     _settings = settings
 
@@ -66,7 +66,7 @@ class CommitLogMessages:
 def keyed_between(root: str, name: TopicPartition, first: int, end: int) -> int | None:
     """The first queue offset in ``[first, end)`` whose record in the commit log has a key.
 
-    Returns None if none of the first thousand has a key, or the commit log no longer has them.
+    Returns None if none of the first thousand records has a key or is in the commit log.
 
     Raises:
         LogError: a file cannot be read.
@@ -95,7 +95,7 @@ def next_offset(root: str, name: TopicPartition) -> int:
 
 
 def is_compacted(root: str, topic: str) -> bool:
-    """Whether the topic is known to be compacted by the broker."""
+    """Whether the broker compacts the topic, according to its settings. False if unknown."""
     try:
         known = read_topics(root).get(topic)
     except LogError:

@@ -1,4 +1,4 @@
-"""Resolves a path to a RocketMQ store, one of its logs or folders, a topic, a queue, or a file.
+"""Resolves a path to a RocketMQ store, or to a log, folder, topic, queue or file of one.
 
 Source: RocketMQ 5.5.0 and 4.9.3; docs/formats/rocketmq.md, "The store".
 """
@@ -29,8 +29,8 @@ from lastwrite.rocketmq.store.reading import (
 )
 from lastwrite.storage.objects.address import is_address
 
-_MOST_ODD_NAMES = 16  # files of a folder that are opened to find a record
-_COUNTS = ("timermetrics", "transactionMetrics")  # JSON files in ``config`` without the ending
+_MOST_ODD_NAMES = 16  # files with other names that are opened to find a record
+_COUNTS = ("timermetrics", "transactionMetrics")  # JSON files in ``config`` without .json
 _COMPACTION_PARTS = (StoreFolder.COMPACTION_LOG, StoreFolder.COMPACTION_INDEX)
 _SIDE_FILES = {
     "checkpoint": RocketmqFileKind.CHECKPOINT,
@@ -43,7 +43,7 @@ _SIDE_FILES = {
     "timercheck": RocketmqFileKind.TIMER_CHECKPOINT,
     "position-checkpoint": RocketmqFileKind.POSITIONS,
 }
-# Folders at a store's root with names that only a store uses. Some are not read.
+# Folders of a store whose names no other program uses. Lastwrite does not read all of them.
 _OWN_NAMES = (
     names.TIMER_LOG,
     names.COMMIT_LOG,
@@ -58,7 +58,7 @@ _OWN_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """A resolved path. ``root`` is the store, or None for a file outside of one."""
+    """A resolved path. ``root`` is the store; None for a file outside a store."""
 
     path: str
     root: str | None
@@ -84,7 +84,7 @@ def is_store(path: str) -> bool:
 
 
 def _holds(folder: str, part: StoreFolder) -> bool:
-    """Whether a folder has the content that its name suggests."""
+    """Whether the content of ``folder`` fits the folder ``part`` of a store."""
     if part is StoreFolder.COMMIT_LOG:
         return any(names.parse_file_name(name) is not None for name in entries_of(folder))
     if part is StoreFolder.INDEX:
@@ -102,12 +102,11 @@ def _holds(folder: str, part: StoreFolder) -> bool:
 
 
 def locate(path: str) -> StorePlace | None:
-    """Resolve ``path``. Returns None if it is nothing of RocketMQ's.
-
-    A file is recognized by its name and the folders above it. A single log file is recognized by
-    its first bytes, a commit log file under any name. The real path of a symbolic link is used,
-    unless only the given path leads to a store that a broker has used: its ``compaction`` may be a
-    link to another disk.
+    """Resolve ``path``. Returns None if it does not belong to RocketMQ.
+    A file is recognized by its name and its parent folders. A file outside a store is recognized by
+    its first bytes; a commit log file may then have any name. A symbolic link is replaced by its
+    real path. But the given path is used if only it leads to a store that a broker has used,
+    because ``compaction`` may be a link to another disk.
     """
     found = _in_archive(str(path))
     if found is not None or is_address(str(path)):
@@ -126,7 +125,9 @@ def locate(path: str) -> StorePlace | None:
 
 
 def _in_archive(path: str) -> StorePlace | None:
-    """The part of an archive at ``path``: all its compaction logs, those of a topic, or one."""
+    """The compaction logs of an archive at ``path``: all, those of a topic, or one.
+    Returns None if ``path`` is not in an archive.
+    """
     first = first_partition_at(path, archived.SYSTEM)
     if first is None:
         return None
@@ -158,15 +159,14 @@ def _located(path: str) -> StorePlace | None:
     if is_index or names.parse_file_name(base.removesuffix(names.DELETED_SUFFIX)) is not None:
         kind = _sniff(path, is_index)
         return None if kind is None else StorePlace(path, None, file=kind)
-    # A copy under a name of its own is recognized only by a record's magic, to be sure.
+    # A copy under another name counts as a commit log only if it begins with a record's magic.
     is_log = _sniff(path, is_index=False) is RocketmqFileKind.COMMIT_LOG
     return StorePlace(path, None, file=RocketmqFileKind.COMMIT_LOG) if is_log else None
 
 
 def _lone_log(path: str) -> StorePlace | None:
-    """A folder of log files under a name of its own: another commit log folder, or a copy.
-
-    The files of a copy may have names of their own, too.
+    """Resolve a folder of log files outside a store: another commit log folder, or a copy.
+    The files of a copy may have any names.
     """
     for name in entries_of(path):
         if names.parse_file_name(name) is not None:
@@ -182,7 +182,7 @@ def _lone_log(path: str) -> StorePlace | None:
 
 
 def is_in_store(path: str) -> bool:
-    """Whether the path is in a store, even if Lastwrite does not read that part of it."""
+    """Whether the path is in a store, including the files that Lastwrite does not read."""
     folder = os.path.dirname(os.path.abspath(path))
     below = os.path.basename(os.path.abspath(path))
     while below:
@@ -194,10 +194,9 @@ def is_in_store(path: str) -> bool:
 
 
 def find_place(path: str) -> StorePlace:
-    """Resolve ``path``, or raise.
-
+    """Like ``locate``, but raises if the path cannot be resolved.
     Raises:
-        NotALog: it is nothing of RocketMQ's.
+        NotALog: the path does not belong to RocketMQ.
     """
     found = locate(path)
     if found is None:
@@ -211,7 +210,9 @@ def find_place(path: str) -> StorePlace:
 
 
 def _by_folders(path: str) -> StorePlace | None:
-    """Resolve by the folders above: the nearest that fits, preferring one below a real store."""
+    """Resolve a path by its parent folders.
+    Uses the nearest folder with the name of a store folder, but prefers one in a real store.
+    """
     whole = os.path.abspath(path)
     steps = whole.split(os.sep)
     is_file = os.path.isfile(whole)

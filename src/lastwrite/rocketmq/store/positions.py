@@ -1,12 +1,12 @@
-"""How far each queue is compacted: ``STORE/compaction/position-checkpoint`` and its backup.
+"""Reads and writes ``STORE/compaction/position-checkpoint``, the compaction position of each queue.
 
-A position is the highest queue offset whose key was compared by compaction. The first dirty offset
-is the next one. The broker names a queue ``<topic>_<queue>``. Such a name cannot be split reliably,
-so entries of other queues are kept as they are written.
+A position is the highest queue offset whose key compaction has compared. The first dirty offset is
+the position plus 1. A broker names a queue ``<topic>_<queue>`` in the file. Such a name cannot be
+split reliably, so entries of other queues are copied unchanged.
 
-If the file is missing, empty or not JSON, a broker uses the backup, and if that is no better, no
-positions. No positions do no harm: the next compaction compares all closed files again, with the
-same result.
+If the file is missing, empty or not JSON, a broker uses its backup. If the backup is not usable
+either, it has no positions. The next compaction then compares all closed files again, with the same
+result.
 
 Source: RocketMQ 5.5.0 ``CompactionPositionMgr``, ``ConfigManager``;
 docs/formats/rocketmq-compaction.md, "A run" and "What 5.5.0 does otherwise than older releases".
@@ -28,36 +28,35 @@ from lastwrite.storage.ownership import Ownership
 FILES = (POSITION_CHECKPOINT, POSITION_CHECKPOINT + BACKUP_SUFFIX)
 UNKNOWN = -1  # position of a queue that was never compacted
 
-_MOST_BYTES = 64 << 20  # enough for some million queues
+_MOST_BYTES = 64 << 20  # largest file; enough for a million queues
 _TMP = ".tmp"
 
 
 @dataclass(frozen=True, slots=True)
 class QueuePositions:
-    """The positions of all queues of a store, by the broker's names for the queues."""
+    """The positions of all queues of a store, by their names in the file."""
 
     offsets: Mapping[str, int]
     problem: LogError | None = (
-        None  # why the file was not used; the offsets are the backup's, or empty
+        None  # why the file was not used; ``offsets`` is then from the backup, or empty
     )
 
     def of(self, name: TopicPartition) -> int:
         return self.offsets.get(key_of(name), UNKNOWN)
 
     def changed(self, changes: Mapping[TopicPartition, int]) -> dict[str, int]:
-        """All positions with other values for some queues; new queues are last."""
+        """All positions with ``changes`` applied; new queues are added at the end."""
         return {**self.offsets, **{key_of(name): offset for name, offset in changes.items()}}
 
 
 def key_of(name: TopicPartition) -> str:
-    """The broker's name for a queue."""
+    """The name of a queue in the file."""
     return position_name(name.topic, name.partition)
 
 
 def read_positions(tree: str) -> QueuePositions:
-    """Read the positions in the folder ``tree``, a store's ``compaction``.
-
-    They are empty if no file has any.
+    """Read the positions in the folder ``tree``, a store's ``compaction``, or from the backup.
+    Returns no positions if neither file has any.
 
     Raises:
         LogError: a file cannot be read.
@@ -75,7 +74,7 @@ def read_positions(tree: str) -> QueuePositions:
 
 
 def _read(path: str) -> bytes:
-    """The file's bytes; empty if it is missing or not a file."""
+    """The bytes of a file; empty if the file is missing or is a folder."""
     try:
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size > _MOST_BYTES:
@@ -93,11 +92,10 @@ def _read(path: str) -> bytes:
 
 def write_new_positions(tree: str, offsets: Mapping[str, int], old_tree: str) -> None:
     """Write the positions to a new tree.
-
-    As in a broker, the backup has the positions of ``old_tree``.
+    As in a broker, its backup has the positions of ``old_tree``.
     """
     file, backup = (os.path.join(tree, name) for name in FILES)
-    for name in FILES:  # if there is no file, the older backup is kept
+    for name in FILES:  # without a file, the old backup is kept
         old = os.path.join(old_tree, name)
         if os.path.isfile(old):
             files.link(old, backup)
@@ -106,18 +104,14 @@ def write_new_positions(tree: str, offsets: Mapping[str, int], old_tree: str) ->
 
 
 def _owner(tree: str) -> Ownership:
-    """The owner for new positions.
-
-    It is the owner of the replaced file, else of the backup, else of the tree.
-    """
+    """The owner for new positions: that of the old file, else of the backup, else of the tree."""
     file, backup = (os.path.join(tree, name) for name in FILES)
     return files.owner_of(file, [backup])
 
 
 def replace_positions(tree: str, offsets: Mapping[str, int]) -> None:
-    """Set the positions of the live tree. The old file becomes the backup, as in a broker of 5.5.0.
-
-    A crash in between leaves only the backup, which has the old positions.
+    """Replace the positions of the live tree. As in 5.5.0, the old file becomes the backup.
+    A crash between the two renames leaves only the backup, which has the old positions.
     """
     file, backup = (os.path.join(tree, name) for name in FILES)
     with files.removed_on_failure(file + _TMP):

@@ -1,22 +1,22 @@
-"""Replaces queues with their compacted versions: all of a wave and their positions in one step.
+"""Replaces queues with their compacted versions, and sets their positions, in one atomic step.
 
-A queue's log and its index are in two folders, so no rename of files changes both at once. But both
-are below ``STORE/compaction``, and two folders can exchange their names. For example queue 0 of
-topic t has files 0, 5060 and 10120. The first loses records and the second loses all::
+A queue's log files and index files are in two folders, so no rename of files changes both at once.
+But both folders are below ``STORE/compaction``, and two folders can exchange their names
+atomically. For example, queue 0 of topic t has files 0, 5060 and 10120. Compaction removes some
+records of the first file and all records of the second::
 
     compaction.lastwrite-aside/t/0/…     new files, written by workers
-    compaction.lastwrite/                the whole new tree: unchanged files as hard links, 0 the
-                                         new one, 5060 missing, new positions; all synced
-    compaction <-> compaction.lastwrite  exchanged: from here on the new state counts
+    compaction.lastwrite/                the complete new tree: unchanged files as hard links, the
+                                         new file 0, no file 5060, new positions; all synced
+    compaction <-> compaction.lastwrite  the names are exchanged: the new state is in effect
     (nothing)                            the old tree, now ``compaction.lastwrite``, is removed
 
-A broker opens only ``compaction``. So it finds the old state before the exchange and the new one
-after it, whatever a crash left of the other tree. ``recover`` does not depend on the place of the
-crash: it removes the other tree.
+A broker opens only ``compaction``. So it finds the old state before the exchange and the new state
+after it, whatever remains of the other tree after a crash. ``recover`` removes the other tree,
+whenever the crash happened.
 
-Files of unknown names are kept. But the folder ``compacting`` of a changed queue is removed. It has
-files of a broker's own compaction that did not reach its swap, and the broker's next compaction
-would use them as its own. Every other file has been verified.
+Files with unknown names are kept. But the folder ``compacting`` of a changed queue is removed. It
+has files of an unfinished compaction by a broker, and the broker's next compaction would use them.
 
 Source: RocketMQ 5.5.0; docs/formats/rocketmq-compaction.md; docs/decisions/rocketmq-publication.md.
 """
@@ -64,16 +64,15 @@ _KINDS = (COMPACTION_LOGS, COMPACTION_QUEUES)
 _UNSURE = "the new state is in place, but may be lost if the power fails now; check the disk"
 _TIDY = "the new state is in place; the next command removes the rest of the old one, which a broker ignores"
 
-# Trees known to be exchangeable, by path: device, inode and change time, since a later tree may get
-# the same inode.
+# Trees that can be exchanged, by path. The value is device, inode and change time, because a later
+# tree may have the same inode.
 _proven: dict[str, tuple[int, int, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A new log file with its index, not yet in place.
-
-    ``name`` is the final name of both.
+    """A new log file and its index in the staging folder.
+    ``name`` is the final name of both files.
     """
 
     name: str  # 20 digits, a multiple of the log files' size
@@ -88,17 +87,16 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueChange:
-    """The change of one queue: the pairs ``gone`` are removed, ``pairs`` are added.
-
-    A name in both is replaced. ``log`` is the queue as it was read; the queue must not have changed
-    since. None skips that check. Everything else in the queue is kept.
+    """The change of one queue: the pairs ``gone`` are removed, and ``pairs`` are added.
+    A pair whose name is in both is replaced; all other files are kept. ``log`` is the queue as it
+    was read, and the change fails if the queue has changed since. None skips that check.
     """
 
     name: TopicPartition
     log: PartitionLog | None = None
     gone: Collection[str] = ()  # names of pairs
     pairs: Sequence[Pair] = ()
-    position: int | None = None  # the highest offset compared by compaction; None keeps the old one
+    position: int | None = None  # new position; None keeps the old one
     source: str | None = None  # for a copy: the store of the original queue
 
     @property
@@ -116,7 +114,7 @@ def live_tree(root: str) -> str:
 
 
 def queue_folders(root: str, name: TopicPartition) -> tuple[str, str]:
-    """The folders of a queue's log files and of their indexes."""
+    """The folders of a queue's log files and of its index files."""
     log, index = (reading.queue_folder(os.path.join(root, COMPACTION, one), name) for one in _KINDS)
     return log, index
 
@@ -127,13 +125,12 @@ def staging_folder(root: str, name: TopicPartition, source: str | None = None) -
     The caller holds the queue's lock. A new store gets the owner and mode of the store ``source``.
 
     Raises:
-        LogError: the folder cannot be created, or the file system could not exchange the tree
-            later.
+        LogError: the folder cannot be created, or the file system cannot exchange folders.
     """
     folder = _staged_of(root, name)
     if not os.path.isdir(folder):
         _make_store(root, source)
-        with lock.turn(root):  # no other command removes the folders above in the meantime
+        with lock.turn(root):  # prevents another command from removing the parents
             _prove_exchange(root)
             files.make_folder(folder, _owner_of_trees(root), is_synced=False)
     return folder
@@ -147,7 +144,7 @@ def _make_store(root: str, source: str | None) -> None:
 
 
 def _owner_of_trees(root: str) -> Ownership:
-    """The owner for folders beside the tree: the tree's, who may have to remove them."""
+    """The owner for folders beside the tree: the tree's owner, who may have to remove them."""
     live = live_tree(root)
     return files.owner_of(live if os.path.isdir(live) else os.path.dirname(live)).as_far_as_may()
 
@@ -157,7 +154,7 @@ def _staged_of(root: str, name: TopicPartition) -> str:
 
 
 def _prove_exchange(root: str) -> None:
-    """Raise before compaction if the file system cannot exchange folders. Tried once per tree."""
+    """Raise if the file system cannot exchange folders. Tested once per tree, before compaction."""
     live = live_tree(root)
     if not os.path.isdir(live) or not os.listdir(live):
         return
@@ -191,11 +188,10 @@ def _reject_other_device(live: str) -> None:
 
 
 def publish(root: str, wave: Sequence[QueueChange]) -> list[Outcome]:
-    """Make the changes in one step. ``recover`` cleans up after a crash before ``delete_replaced``.
-
-    The caller holds the queues' locks. Returns for each change the error, after which the queue is
-    unchanged. A change that fails a check fails alone. If a file cannot be created, no queue of the
-    wave is changed.
+    """Make all changes in one step. After a crash before ``delete_replaced``, call ``recover``.
+    The caller holds the queues' locks. Returns for each change None, or an error, which means that
+    the queue is unchanged. A failed check affects only its change. If a file cannot be created, no
+    queue of the wave is changed.
     """
     try:
         with lock.turn(root):
@@ -223,10 +219,9 @@ def publish_copies(root: str, copies: Sequence[QueueChange]) -> list[Outcome]:
 
 
 def delete_replaced(root: str, names: Collection[TopicPartition]) -> None:
-    """Remove what ``publish`` left: the old tree and the queues' staging folders.
-
+    """Remove the old tree and the queues' staging folders, which ``publish`` leaves.
     Raises:
-        LogError: something could not be removed. The next command removes it; brokers ignore it.
+        LogError: a file could not be removed. The next command removes it; brokers ignore it.
     """
     try:
         with lock.turn(root):
@@ -238,10 +233,9 @@ def delete_replaced(root: str, names: Collection[TopicPartition]) -> None:
 
 
 def reject_unwritable(root: str) -> None:
-    """Refuse compaction if the tree could not be exchanged, or a file of the old tree not removed.
-
+    """Refuse compaction if permissions do not allow to exchange the tree and remove the old files.
     Raises:
-        LogError: names the file or folder.
+        LogError: a file or folder cannot be changed; its path is in the error.
     """
     live = live_tree(root)
     preflight.reject_unwritable(os.path.dirname(live), [os.path.basename(live)])
@@ -251,19 +245,17 @@ def reject_unwritable(root: str) -> None:
 
 @functools.lru_cache(maxsize=8)
 def _reject_unwritable_below(live: str, inode: int, mtime_ns: int) -> None:
-    """Check a tree once, however many queues it has; building the new tree checks again."""
+    """Check a tree once for all its queues. Building the new tree checks it again."""
     for folder, below, names in os.walk(live):
         preflight.reject_unwritable(folder, [*below, *names])
 
 
 def recover(root: str, name: TopicPartition) -> None:
-    """Remove what a crash left of work on the queue, and of any exchange.
-
+    """Remove the leftovers of a crash: the queue's staging folder, and the tree not in use.
     The caller holds the queue's lock.
-
     Raises:
         CommitConflict: ``compaction`` is missing, so the leftovers may be the only copy.
-        LogError: something could not be removed.
+        LogError: a file could not be removed.
     """
     live = live_tree(root)
     if os.path.lexists(live + _NEXT) or os.path.lexists(live + _ASIDE):
@@ -273,16 +265,15 @@ def recover(root: str, name: TopicPartition) -> None:
 
 
 def leftovers(root: str) -> list[str]:
-    """The folders beside ``compaction`` of a running command, or of one that was killed."""
+    """The existing folders beside ``compaction`` of a running or killed command."""
     live = live_tree(root)
     return [path for path in (live + _NEXT, live + _ASIDE) if os.path.lexists(path)]
 
 
 def _clear(root: str) -> None:
     """Remove the tree that is not in use.
-
-    The folder above it is not synced. If a power failure restores the tree, it is still unused, and
-    the next command removes it again.
+    The removal is not synced. If a power failure restores the tree, it is still not in use, and the
+    next command removes it again.
     """
     live = live_tree(root)
     if not os.path.lexists(live + _NEXT):
@@ -294,13 +285,14 @@ def _clear(root: str) -> None:
             remedy=f"if it has your messages, rename {os.path.basename(live)}{_NEXT} to this; "
             "otherwise move it out of the store, and keep it",
         )
-    # An exchange before a kill may not be on disk yet: after a power failure this tree would count.
+    # An exchange by a killed command may not be on disk yet. Without this sync, a power failure
+    # could bring this tree back into use.
     files.fsync_dir(os.path.dirname(live))
     _remove_all(live + _NEXT)
 
 
 def _remove_all(tree: str) -> None:
-    """Remove a tree level by level, the deepest first; the folders of a level at once."""
+    """Remove a tree level by level, the deepest first; a level's folders concurrently."""
     levels: dict[int, list[str]] = {}
     for folder, _, _ in os.walk(tree):
         levels.setdefault(folder.count(os.sep), []).append(folder)
@@ -309,7 +301,7 @@ def _remove_all(tree: str) -> None:
 
 
 def _remove_staged(root: str, name: TopicPartition) -> None:
-    """Remove the queue's staging folder, and the folders above it that are then empty."""
+    """Remove the queue's staging folder, and its parents that are then empty."""
     folder = _staged_of(root, name)
     files.remove_tree(folder)
     for _ in range(2):
@@ -325,25 +317,25 @@ def _remove_staged(root: str, name: TopicPartition) -> None:
 
 @dataclass(slots=True)
 class _NewFolder:
-    """The planned content of a queue's folder of logs or of indexes."""
+    """The planned changes of a queue's folder of log files or index files."""
 
-    gone: set[str]
-    new: dict[str, str]  # name: path of the new file
+    gone: set[str]  # names of removed files
+    new: dict[str, str]  # path of the new file by name
     source: str | None  # for a copy: the folder of the original files
 
 
 @dataclass(slots=True)
 class _Exchange:
-    """A wave being written to the tree; the caller holds the ``turn``."""
+    """Writes a wave of changes to the tree. The caller holds the store's ``turn``."""
 
     root: str
     wave: Sequence[QueueChange]
     errors: list[Outcome] = field(default_factory=list)
     live: str = ""
     next: str = ""
-    folders: dict[str, _NewFolder] = field(default_factory=dict)  # by their path below the tree
-    made: list[str] = field(default_factory=list)  # folders, each before its subfolders
-    unsynced: list[str] = field(default_factory=list)  # files
+    folders: dict[str, _NewFolder] = field(default_factory=dict)  # by path below the tree
+    made: list[str] = field(default_factory=list)  # new folders, each before its subfolders
+    unsynced: list[str] = field(default_factory=list)  # new files to sync
 
     def run(self) -> list[Outcome]:
         self.live = live_tree(self.root)
@@ -379,7 +371,7 @@ class _Exchange:
         return self.errors
 
     def _positions(self, sound: Sequence[QueueChange]) -> dict[str, int] | None:
-        """All positions after the change. Returns None if none changes."""
+        """All positions after the changes. Returns None if no position changes."""
         old: QueuePositions = read_positions(self.live)
         changed = old.changed(
             {change.name: change.position for change in sound if change.position is not None}
@@ -389,7 +381,7 @@ class _Exchange:
     # ------------------------------------------------------------------ checks
 
     def _check(self, change: QueueChange) -> None:
-        """Check a change against the files on disk, so that our own mistakes end here."""
+        """Check a change against the files on disk, to detect errors in Lastwrite."""
         places = queue_folders(self.root, change.name)
         if change.source is not None:
             if any(os.path.lexists(place) for place in places):
@@ -425,7 +417,7 @@ class _Exchange:
     # ------------------------------------------------------------------ the new tree
 
     def _build(self, sound: Sequence[QueueChange], positions: Mapping[str, int] | None) -> None:
-        """Build the whole new tree with the changes."""
+        """Build the complete new tree with the changes."""
         for change in (change for change in sound if change.is_of_files):
             stopped = reading.stopped_roll(change.source or self.root, change.name)
             sources: tuple[str | None, str | None] = (None, None)
@@ -454,7 +446,7 @@ class _Exchange:
             _reject_other_device(source)
         self._make(target, files.owner_of(source))
         change = self.folders.pop(place, None)
-        # Find files that cannot be removed before the tree is replaced.
+        # Detect files that cannot be removed, before the tree is replaced.
         entries = list(_entries(source))
         preflight.reject_unwritable(source, [entry.name for entry in entries])
         for entry in entries:
@@ -469,8 +461,8 @@ class _Exchange:
             elif not (has_new_positions and entry.name in FILES):
                 files.link(entry.path, os.path.join(self.next, below))
                 if change is not None:
-                    # The file may have the records that supersede removed ones, and may not be
-                    # synced yet.
+                    # The file may have records that supersede removed ones, so it must be on
+                    # disk too.
                     self.unsynced.append(os.path.join(self.next, below))
         if change is not None:
             self._add_new_files(change, target, source)
@@ -494,9 +486,8 @@ class _Exchange:
         self._add_new_files(change, path, change.source or path)
 
     def _add_new_files(self, change: _NewFolder, target: str, source: str) -> None:
-        """Move in new files.
-
-        They get the owner of the replaced file in ``source``, or of its neighbours.
+        """Move the new files to ``target``.
+        They get the owner of the replaced file in ``source``, or of another file there.
         """
         siblings = _example(source)
         for name, staged in sorted(change.new.items()):
@@ -527,12 +518,12 @@ class _Exchange:
 
 @dataclass(frozen=True, slots=True)
 class _StoredFolder:
-    """The folder of a queue's logs, or of its indexes, as found."""
+    """The files in a queue's folder of log files or index files."""
 
     folder: str
-    number: int  # index of the file in a pair's ``paths``
-    sizes: Mapping[str, int]  # of files with proper names
-    strange: Sequence[str]  # names of other files
+    number: int  # index of the folder's file in ``Pair.paths``
+    sizes: Mapping[str, int]  # sizes of files whose names are addresses
+    strange: Sequence[str]  # names of other entries
 
     @classmethod
     def look(cls, folder: str, number: int) -> _StoredFolder:
@@ -550,7 +541,7 @@ class _StoredFolder:
         return ({*self.sizes} - {*change.gone}) | {pair.name for pair in change.pairs}
 
     def file_bytes(self, change: QueueChange) -> int | None:
-        """The common size of the files. Returns None if there is no file."""
+        """The size of the existing files, else of the new ones. None if there is no file."""
         news = (os.stat(pair.paths[self.number]).st_size for pair in change.pairs)
         return next(chain(self.sizes.values(), news), None)
 
@@ -582,12 +573,10 @@ class _StoredFolder:
 
 
 def reject_unfinished(folder: str, names: Sequence[str]) -> None:
-    """Refuse a queue whose folder has leftovers of a broker's own unfinished work.
-
+    """Refuse a queue whose folder has leftovers of a broker's unfinished work.
     They may be the only copy of some records.
-
     Raises:
-        CorruptLog: a broker was killed during its swap, or while it rebuilt a replica.
+        CorruptLog: a broker was killed while it replaced files or rebuilt a replica.
     """
     marked = sorted(name for name in names if name.endswith(DELETED_SUFFIX))
     if marked:
@@ -607,7 +596,7 @@ def reject_unfinished(folder: str, names: Sequence[str]) -> None:
 
 
 def _check_filled(index_path: str) -> None:
-    """Raise if a new file has no record: a broker answers nothing from a queue that begins so."""
+    """Raise if a new file has no record. A broker serves nothing from a queue that begins so."""
     try:
         with open(index_path, "rb") as file:
             first = file.read(BATCH_UNIT.size)
@@ -626,7 +615,7 @@ def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
 
 
 def _example(folder: str) -> list[str]:
-    """A file of the folder, if there is one."""
+    """A list with one file of the folder; empty if it has no file."""
     paths = (entry.path for entry in _entries(folder) if entry.is_file(follow_symlinks=False))
     return list(islice(paths, 1))
 

@@ -1,13 +1,13 @@
-"""A store's compaction logs for the engine: queues, their files as segments, and their indexes.
+"""A store's compaction logs for the engine: queues as partitions, and their files as segments.
 
-``compaction/compactionLog/orders/3`` is queue 3 of ``orders``: a partition. Its files are the
+``compaction/compactionLog/orders/3`` is queue 3 of ``orders``, a partition. Its files are the
 segments, each with an index of the same name below ``compactionCq``. A file has its full size from
-the start, so only its index shows how much of it is records: they end where the record of the last
-unit ends. A blank record, zeros, or bytes of an earlier use follow.
+the start, so only its index shows where the records end: at the end of the last unit's record. A
+blank record, zeros, or stale bytes follow.
 
-A broker serves what the index lists, but its own compaction reads the log. So both must agree
-before a record is dropped. Units and records are contiguous, offsets rise, and no record begins
-after the last unit of a closed file.
+A broker serves the records in the index, but its compaction reads the log. So both must agree
+before a record is dropped: units and records are contiguous, offsets rise, and no record follows
+the last unit's record in a closed file.
 
 Source: RocketMQ 5.5.0 CompactionLog, SparseConsumeQueue; docs/formats/rocketmq-compaction.md,
 "Files and their sizes" and "A store rewritten offline".
@@ -49,7 +49,7 @@ _REBUILD = (
 )
 _DISPATCH = "nothing was changed; run lastwrite dispatch, which appends it from the commit log"
 _BLOCK_UNITS = 1 << 13
-_LAST_OFFSET = (1 << 63) - 2  # the next offset still fits a long
+_LAST_OFFSET = (1 << 63) - 2  # the next offset still fits in a long
 NAMES_OF_PARTS = ("compacted topic", "queue")
 _WRONG = {
     chunk_kernels.GAP: "its record does not follow the one before",
@@ -69,11 +69,10 @@ _WRONG = {
 def find_queues(path: str, topic: Topics = None, partition: int | None = None) -> list[str]:
     """The folders of the compaction logs at ``path``, by topic and queue.
 
-    ``path`` is a store, a folder of its ``compaction``, or a file in one. Queues without a file are
-    left out.
-
+    ``path`` is a store, a folder below its ``compaction``, or a file there. Queues without a file
+    are skipped.
     Raises:
-        NotALog: the path has no compaction log, or none of that topic and queue.
+        NotALog: the path has no compaction log, or none of ``topic`` and ``partition``.
     """
     in_archive = archived.find(path)
     if in_archive:
@@ -132,7 +131,7 @@ def name_of(folder: str) -> TopicPartition:
 
 
 def root_of(folder: str) -> str:
-    """The store of a queue's folder; for an archive the folder with all topics."""
+    """The store of a queue's folder. In an archive, the folder with all topics."""
     if archived.is_archived(folder):
         return archived.root_of(folder)
     root, *_ = os.path.abspath(folder).rsplit("/", 4)
@@ -145,7 +144,7 @@ def name_of_file(log_path: str) -> TopicPartition:
 
 
 def index_path(log_path: str) -> str:
-    """The index of a log file in a store or in an archive."""
+    """The path of the index of a log file, in a store or in an archive."""
     if archived.queue_of_file(log_path) is not None:
         return log_path + archived.INDEX_SUFFIX
     root, _, _, topic, queue, file = os.path.abspath(log_path).rsplit("/", 5)
@@ -157,8 +156,7 @@ def index_path(log_path: str) -> str:
 
 def valid_units(path: str, is_growing: bool = False) -> Iterator[ByteArray]:
     """The units of an index file in blocks, up to the first invalid unit.
-
-    The rest of the file is checked, unless the file grows. Holes of the file are not read.
+    Later units are checked too, unless the file grows. Holes of the file are not read.
 
     Raises:
         CorruptLog: a valid unit follows an invalid one, so units between them were lost.
@@ -170,7 +168,7 @@ def valid_units(path: str, is_growing: bool = False) -> Iterator[ByteArray]:
         has_ended = False
         for start, end in list(reading.written_stretches(listed)):
             at = max(done, start - start % BATCH_UNIT.size)
-            has_ended = has_ended or at > done  # a hole lies in between
+            has_ended = has_ended or at > done  # a hole precedes ``at``
             while at < end:
                 data = _whole_units(file.read(_BLOCK_UNITS * BATCH_UNIT.size, at))
                 if not len(data):
@@ -199,7 +197,7 @@ def _whole_units(data: bytes) -> ByteArray:
 
 
 class _Index:
-    """An open index: a file, or the content of an object."""
+    """An open index: a file, or the bytes of an object."""
 
     def __init__(self, handle: int, content: bytes = b"") -> None:
         self._handle = handle
@@ -207,7 +205,7 @@ class _Index:
         self.size = os.fstat(handle).st_size if handle >= 0 else len(content)
 
     def read(self, count: int, at: int) -> bytes:
-        """``count`` bytes; fewer at the end."""
+        """``count`` bytes from position ``at``; fewer at the end of the index."""
         if self._handle < 0:
             return self._content[at : at + count]
         return os.pread(self._handle, count, at)
@@ -228,8 +226,9 @@ def _opened(path: str) -> Iterator[_Index]:
 def index_end(path: str) -> tuple[int, bool]:
     """The size of an index file, and whether an end unit follows the last valid one.
 
-    The end unit means that a broker has closed the file. Reads the last two units, because most
-    files are full. Otherwise it searches by bisection, and assumes that the units are sound.
+    The end unit means that a broker has closed the file. The last two units are read first, because
+    most files are full. If both are invalid, the end is searched by bisection, which assumes that
+    all units before it are valid.
     """
     with _opened(path) as file:
         slots = file.size // BATCH_UNIT.size
@@ -239,9 +238,9 @@ def index_end(path: str) -> tuple[int, bool]:
 
 
 def _row_of(file: _Index, slots: int, is_there: Callable[[BatchUnit], bool]) -> int:
-    """The first unit that ``is_there`` accepts, if it accepts all units after it as well.
-
-    Returns the row after the valid units if it accepts none.
+    """The row of the first valid unit that ``is_there`` accepts, found by bisection.
+    ``is_there`` must accept all units after it too. Returns the row after the valid units if it
+    accepts none.
     """
 
     def accepts(row: int) -> bool:
@@ -252,12 +251,12 @@ def _row_of(file: _Index, slots: int, is_there: Callable[[BatchUnit], bool]) -> 
 
 
 def _row_at(file: _Index, slots: int, address: int) -> int:
-    """The row of the first unit whose record is at ``address`` or above."""
+    """The row of the first unit whose address is at least ``address``."""
     return _row_of(file, slots, lambda unit: unit.physical_offset >= address)
 
 
 def _unit_at(file: _Index, row: int) -> BatchUnit | None:
-    """The unit of a row. Returns None if it is not valid."""
+    """The unit in row ``row``. Returns None if it is invalid."""
     data = file.read(BATCH_UNIT.size, row * BATCH_UNIT.size)
     if len(data) < BATCH_UNIT.size:
         return None
@@ -271,10 +270,10 @@ def _unit_at(file: _Index, row: int) -> BatchUnit | None:
 def read_queue(folder: str) -> PartitionLog:
     """List one queue: its files, the end of the records in each, its bounds, and its problems.
 
-    The checkpoint is the offset after the position in the store.
+    The checkpoint is the offset after the queue's position in ``position-checkpoint``.
 
     Raises:
-        CommitConflict: a broker exchanged the files during each attempt to list them.
+        CommitConflict: a broker replaced files during each attempt to list them.
         LogError: a file cannot be read.
     """
     if archived.is_archived(folder):
@@ -339,7 +338,7 @@ class _QueueListing:
             self._check_gaps(logs, segments, position)
         if not self._is_damaged:
             self._prove_whole(segments, position)
-        # A pair without a record begins where the records of the next pair begin.
+        # A pair without a record has the base offset of the next pair with records.
         following = self._end_offset
         for n in range(len(segments) - 1, -1, -1):
             if segments[n].size_bytes:
@@ -370,7 +369,7 @@ class _QueueListing:
         return any_damaged(self._problems)
 
     def _check_pairs(self, logs: MappedLog, indexes: MappedLog) -> None:
-        """Check that every file has its pair, and that names are multiples of the file size."""
+        """Check that log and index files are paired, and that names are file size multiples."""
         for file in logs.files:
             if file.start not in indexes.starts:
                 wrong = "a log file without its index: a broker does not start"
@@ -387,7 +386,7 @@ class _QueueListing:
                 self._damaged(wrong, file.path, None, _REBUILD)
 
     def _check_gaps(self, logs: MappedLog, segments: list[Segment], position: int) -> None:
-        """Check that no file is missing in the part that is not compacted yet."""
+        """Check that no file with uncompacted records is missing."""
         for (before, after), segment in zip(pairwise(logs.files), segments, strict=False):
             is_new = segment.size_bytes > 0 and segment.base_offset > position
             if is_new and after.start > before.end:
@@ -396,7 +395,7 @@ class _QueueListing:
                 self._damaged(f"{wrong}: its records were not compacted", path, None, _REBUILD)
 
     def _segment(self, file: MappedFile, logs: MappedLog) -> Segment:
-        """A segment for one file, from its index."""
+        """The segment for one file, described by its index."""
         path = index_path(file.path)
         size = count = 0
         base, largest, first = self._end_offset, file.mtime_ns // 1_000_000, None
@@ -432,12 +431,11 @@ class _QueueListing:
         )
 
     def _prove_whole(self, segments: list[Segment], position: int) -> None:
-        """Note a problem if records are missing because a file ends too early.
-
-        A broker closes a pair before it creates the next one. There are two exceptions: the last
-        pair that its own compaction wrote, and a pair that is empty because a record was too large
-        for it. Records above the position are not compacted, so all messages with a key are
-        present.
+        """Add a problem if records are missing because a file ends too early.
+        A broker closes a pair before it creates the next one, with two exceptions: the last pair
+        that its compaction wrote, and a pair that is empty because a record was too large for it.
+        Records above the position are not compacted, so above it no message with a key may be
+        missing.
         """
         end = 0
         for segment, following in pairwise(segments):
@@ -478,7 +476,7 @@ class _QueueListing:
         self._damaged(wrong, segment.path, segment.size_bytes, remedy)
 
     def _check_end(self, file: MappedFile, size: int) -> None:
-        """Note a problem if a record follows the last unit's record in a closed file."""
+        """Add a problem if a record follows the last unit's record in a closed file."""
         if file.size_bytes - size < 8:
             return
         with file.open() as reader:
@@ -494,7 +492,7 @@ def _wrong_unit(code: int, row: int, path: str) -> CorruptLog:
 
 
 def _is_closed(segment: Segment) -> bool:
-    """Whether the file or its index ends with an end mark, or has no room for more."""
+    """Whether the file is closed: it or its index has an end mark, or no room for a record."""
     with _opened(index_path(segment.path)) as index:
         left = index.size - segment.index_bytes
         if segment.unused_bytes < BLANK_BYTES or left < BATCH_UNIT.size:
@@ -515,7 +513,7 @@ def end_offset_of(segment: Segment) -> int:
 
 
 def first_offset_from(log: PartitionLog, offset: int) -> int:
-    """The lowest queue offset of a record from ``offset`` on; ``offset`` if there is none."""
+    """The queue offset of the first record at or after ``offset``; ``offset`` if there is none."""
     for n, segment in enumerate(log.segments):
         if segment.size_bytes and segment.base_offset >= offset:
             return segment.base_offset
@@ -535,7 +533,7 @@ def record_count(log: PartitionLog) -> int:
 
 
 def gaps(log: PartitionLog, first: int, end: int) -> Iterator[tuple[int, int]]:
-    """The ranges of queue offsets in ``[first, end)`` without a record in a store's queue."""
+    """The ranges of queue offsets in ``[first, end)`` for which a store's queue has no record."""
     for n, segment in enumerate(log.segments):
         if log.segment_end(n) <= first:
             continue
@@ -552,7 +550,7 @@ def gaps(log: PartitionLog, first: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def last_stored_before(log: PartitionLog, end: int) -> tuple[int, int] | None:
-    """Queue offset and store time of the message below ``end`` with the latest store time."""
+    """Queue offset and store time of the message below ``end`` that was stored last."""
     found: tuple[int, int] | None = None
     for segment in log.segments:
         if segment.base_offset >= end or not segment.size_bytes:
@@ -580,7 +578,7 @@ def record_at(log: PartitionLog, offset: int) -> bytes | None:
 
 
 def last_record_before(log: PartitionLog, end: int) -> tuple[BatchUnit, bytes] | None:
-    """The last record below queue offset ``end`` with its unit. None means that the log has none.
+    """The last record below queue offset ``end`` and its unit. Returns None if there is none.
 
     Raises:
         CommitConflict: a file was replaced after it was listed.
@@ -608,7 +606,7 @@ def _record_of(segment: Segment, unit: BatchUnit) -> bytes:
 
 
 def cuts_of(segment: Segment, piece_bytes: int) -> list[int]:
-    """The positions between records that cut the segment into pieces of about this size."""
+    """The borders of pieces of about ``piece_bytes``, from 0 to the segment's end."""
     cuts = [0]
     if segment.size_bytes > piece_bytes * 3 // 2:
         count, slots = -(-segment.size_bytes // piece_bytes), segment.index_bytes // BATCH_UNIT.size
@@ -635,10 +633,9 @@ def address_of(path: str) -> int:
 
 
 class QueueIndexChecker:
-    """Compares the units of a piece of a log file with its records.
-
-    Units in an archive are not checked. They were created from the records as they were written,
-    compaction does not read them, and ``verify`` compares them with the records.
+    """Compares the records of a piece of a log file with their units.
+    Units in an archive are not checked. They were computed from the records that were written,
+    compaction does not read them, and ``verify`` checks them.
     """
 
     def __init__(self, piece: ScanRange) -> None:
@@ -647,14 +644,14 @@ class QueueIndexChecker:
             return
         self._path = index_path(piece.path)
         self._start = address_of(piece.path)
-        self._row = 0  # of the next record's unit
+        self._row = 0  # row of the next record's unit
         if piece.start:
             with _opened(self._path) as file:
                 slots = file.size // BATCH_UNIT.size
                 self._row = _row_at(file, slots, self._start + piece.start)
 
     def check(self, table: BatchTable, shift: int) -> None:
-        """Check the next records; their origin plus ``shift`` is their position in the file.
+        """Check the next records. A record's origin plus ``shift`` is its position in the file.
 
         Raises:
             CorruptLog: a unit differs from its record, or is missing.
@@ -669,4 +666,4 @@ class QueueIndexChecker:
         self._row += len(table)
 
     def ends(self) -> None:
-        """Do nothing: units after the last record are checked when the files are listed."""
+        """Do nothing. Units after the last record were checked when the files were listed."""

@@ -1,9 +1,9 @@
 """Lists the files of a RocketMQ store directory with their kinds and sizes, and reads their bytes.
 
-A store has a few logs, each a sequence of equally large files. A file's name is the address of its
+A store has a few logs, each a sequence of files of equal size. A file's name is the address of its
 first byte. The file of an address is found by the names and never by division, because there may be
-gaps between names. File sizes are taken from the files; the setting may have changed since they
-were created.
+gaps between names. File sizes are those of the files, because the setting may have changed since
+they were created.
 
 Source: RocketMQ 5.5.0 and 4.9.3; docs/formats/rocketmq.md; docs/formats/rocketmq-compaction.md,
 "Files and their sizes" and "Settings".
@@ -36,12 +36,11 @@ from lastwrite.storage.reading import AGAIN, ObjectReader, SegmentReader, read_s
 
 # Subfolders of a queue's folders during a compaction or a rebuild.
 WORK_FOLDERS = (names.COMPACTING, names.REPLICATING)
-INDEX_LIMIT_BYTES = 1 << 30  # of one index file of a queue, which is read whole
-
-_OPEN_FILES = 64  # kept open by one reader
+INDEX_LIMIT_BYTES = 1 << 30  # largest compaction index file, which is read at once
+_OPEN_FILES = 64  # files that one reader keeps open
 _HEAD_BYTES = 512
 _MESSAGE_MAGICS = (-626843481, -626843477, -875286124)  # message v1, v2, blank
-_PHYSICAL_OFFSET = slice(28, 36)  # in a record, see ``format.record``
+_PHYSICAL_OFFSET = slice(28, 36)  # bytes of a record's address; see ``format.record``
 
 
 class StoreFolder(StrEnum):
@@ -68,7 +67,7 @@ QUEUE_PARTS = (
 
 
 class RocketmqFileKind(StrEnum):
-    """The kind of a file."""
+    """The kind of a file in a store."""
 
     COMMIT_LOG = "commit log"
     CONSUME_QUEUE = "consume queue"
@@ -117,8 +116,8 @@ class MappedFile:
     size_bytes: int
     mtime_ns: int
     inode: int = 0
-    is_growing: bool = False  # a broker appends to it, so only a new inode means another file
-    etag: str = ""  # as in ``Segment``
+    is_growing: bool = False  # a broker appends to the file, so size and time may change
+    etag: str = ""  # version of an object in an archive; see ``Segment``
 
     @property
     def end(self) -> int:
@@ -128,7 +127,7 @@ class MappedFile:
         """Open the file for reading by position.
 
         Raises:
-            CommitConflict: it was deleted or changed since it was listed.
+            CommitConflict: the file was deleted or changed since it was listed.
         """
         if is_address(self.path):
             return ObjectReader(self.path, self.size_bytes, self.etag)
@@ -142,10 +141,9 @@ class MappedLog:
 
     files: tuple[MappedFile, ...] = ()
     problems: tuple[Problem, ...] = ()
-    file_size: int | None = None  # of each file; None if there is no file
+    file_size: int | None = None  # bytes of each file; None if there is no file
     starts: tuple[int, ...] = field(default=(), repr=False)
-    # for a log that a broker has open: the address up to which it is complete; later bytes are not
-    # read
+    # if a broker has the log open: the address up to which the log is complete and is read
     bound: int | None = None
 
     @property
@@ -164,9 +162,8 @@ class MappedLog:
 
     @property
     def gaps(self) -> tuple[Problem, ...]:
-        """The files missing between others, in a commit log or a queue, whose files are contiguous.
-
-        Compaction leaves gaps between the names of its own files.
+        """A problem for each missing file between two others of a commit log or consume queue.
+        In a compaction log, gaps between names are normal.
         """
         return tuple(
             damaged(
@@ -187,7 +184,7 @@ class MappedLog:
         return bool(self.files) and self.files[-1].path == file.path
 
     def sound(self) -> MappedLog:
-        """The log itself, if a broker would load it.
+        """Return the log if a broker would load it.
 
         Raises:
             CorruptLog: a broker would not load it.
@@ -205,7 +202,7 @@ def log_of_one(file: MappedFile) -> MappedLog:
 
 
 def start_of(name: str, is_index: bool) -> int | None:
-    """The number in a file's name: an address, or an index file's time. None for other names."""
+    """The number in a file's name: an address, or the time of an index file. None for others."""
     if is_index:
         return int(name) if names.is_index_name(name) else None
     return names.parse_file_name(name)
@@ -217,10 +214,10 @@ def start_of(name: str, is_index: bool) -> int | None:
 def commit_log_folders(root: str, config: Mapping[str, object] | None = None) -> list[str]:
     """The folders of the commit log, including DLedger's data folders.
 
-    They are ``storePathCommitLog`` and ``readOnlyCommitLogStorePaths``, or else the one below the
-    store. Commas separate several folders, as in the broker's own settings. A broker that changed
-    to DLedger continues at the address where its older commit log ends. If ``storePathCommitLog``
-    names a DLedger folder, no other DLedger folders are added.
+    They are the settings ``storePathCommitLog`` and ``readOnlyCommitLogStorePaths``, with commas
+    between folders as in a broker. Without these settings, it is ``commitlog`` below the store. A
+    broker that was changed to DLedger continues at the address where its older commit log ends. If
+    a setting names a DLedger folder, no other DLedger folders are added.
     """
     config = config or {}
     folders: list[str] = []
@@ -237,7 +234,7 @@ def commit_log_folders(root: str, config: Mapping[str, object] | None = None) ->
 def read_commit_log(root: str, config: Mapping[str, object] | None = None) -> MappedLog:
     """The files of the commit log in all its folders.
 
-    ``config`` may name the folders: see ``commit_log_folders``.
+    ``config`` may have settings for the folders; see ``commit_log_folders``.
 
     Raises:
         LogError: a named folder cannot be read.
@@ -246,7 +243,7 @@ def read_commit_log(root: str, config: Mapping[str, object] | None = None) -> Ma
 
 
 def queue_folder(tree: str, name: TopicPartition) -> str:
-    """A queue's folder in a tree with folders by topic and queue."""
+    """The folder ``TOPIC/QUEUE`` of a queue below ``tree``."""
     return os.path.join(tree, name.topic, str(name.partition))
 
 
@@ -260,10 +257,9 @@ def log_folder(root: str, name: TopicPartition) -> str:
 def archived_pairs(queue: ArchivedQueue, folder: str) -> tuple[MappedLog, MappedLog]:
     """The files of an archive's queue at ``folder``, and their indexes.
 
-    Files with missing objects are left out; each is a problem.
-
+    Files with missing objects are skipped, and each is a problem.
     Raises:
-        CommitConflict: compaction has replaced one in the meantime.
+        CommitConflict: compaction has replaced a file since the manifest was read.
     """
     logs, indexes = [], []
     there = _objects_in(folder)
@@ -302,7 +298,7 @@ def _objects_in(folder: str) -> Set[str]:
 
 
 def read_queue(root: str, part: StoreFolder, name: TopicPartition) -> MappedLog:
-    """The files of one queue in one part of the store; empty if it has none."""
+    """The files of one queue in the folder ``part`` of a store; empty if there are none."""
     if archived.is_root(root):
         if part not in (StoreFolder.COMPACTION_LOG, StoreFolder.COMPACTION_INDEX):
             return MappedLog()
@@ -313,12 +309,11 @@ def read_queue(root: str, part: StoreFolder, name: TopicPartition) -> MappedLog:
 
 
 def without_stopped_roll(root: str, logs: MappedLog, indexes: MappedLog) -> MappedLog:
-    """The log files of a compaction log, without one that a killed broker left without an index.
-
-    A broker that closes a pair creates the next log file, then its index, then the first record.
-    Its start cuts the log where the last unit ends, which removes such a file (RocketMQ 5.5.0
-    ``TopicPartitionLog.roll``, ``recover``). So nothing is missing if the broker was killed, the
-    file has no record, and the last index has a unit.
+    """The files of a compaction log, without a last file for which a killed broker wrote no index.
+    After a broker closes a pair, it creates the next log file, then its index, then the first
+    record. When it starts, it truncates the log after the last unit's record, which removes such a
+    file (RocketMQ 5.5.0 ``TopicPartitionLog.roll``, ``recover``). So nothing is lost if the broker
+    was killed, the file has no record, and the last index has a unit.
 
     Raises:
         LogError: a file cannot be read.
@@ -337,7 +332,7 @@ def without_stopped_roll(root: str, logs: MappedLog, indexes: MappedLog) -> Mapp
 
 
 def stopped_roll(root: str, name: TopicPartition) -> set[str]:
-    """The name of the file that ``without_stopped_roll`` leaves out of a queue's log, if any."""
+    """The name of the file that ``without_stopped_roll`` skips in a queue's log, if any."""
     if not was_killed(root):
         return set()
     logs = read_queue(root, StoreFolder.COMPACTION_LOG, name)
@@ -353,12 +348,12 @@ def _begins_with(file: MappedFile, count: int) -> bytes:
 
 
 def read_index_files(root: str) -> MappedLog:
-    """The index files in order of creation; ``start`` is their name as a number."""
+    """The index files in order of creation; a file's ``start`` is its name as a number."""
     return read_files(os.path.join(root, StoreFolder.INDEX), is_index=True)
 
 
 def list_queues(root: str, part: StoreFolder) -> list[TopicPartition]:
-    """The queues with a folder in ``part``, sorted; other entries are skipped."""
+    """The queues with a folder in the folder ``part``, sorted. Other entries are skipped."""
     if archived.is_root(root):
         is_there = part in (StoreFolder.COMPACTION_LOG, StoreFolder.COMPACTION_INDEX)
         return sorted(archived.find(root)) if is_there else []
@@ -377,11 +372,10 @@ def list_queues(root: str, part: StoreFolder) -> list[TopicPartition]:
 def read_files(*folders: str, is_index: bool = False, is_copy: bool = False) -> MappedLog:
     """The files of one log in ``folders``, sorted by address.
 
-    ``is_copy`` means a commit log outside of a store. If no name in it is a number, a file's
-    address is taken from its first record.
-
-    Files that a broker would refuse to load are problems: a name that is not a number, or a length
-    that differs from the others. An empty last file is left out; a broker deletes it.
+    ``is_copy`` means a commit log outside a store. If none of its file names is a number, a file's
+    address is the one stored in its first record.
+    Files that a broker would refuse to load are problems: those whose name is not a number, or
+    whose size differs from the others. An empty last file is skipped; a broker deletes it.
     """
     found: list[MappedFile] = []
     problems: list[Problem] = []
@@ -430,7 +424,7 @@ def read_files(*folders: str, is_index: bool = False, is_copy: bool = False) -> 
 
 
 def _wrong_name(path: str) -> Problem:
-    """The problem of a file in a log's folder whose name is not an address."""
+    """The problem for a file in a log's folder whose name is not an address."""
     name = os.path.basename(path)
     wrong = "no file of the log has such a name"
     remedy = "a broker does not load a log with this file: move it out of the store, and keep it"
@@ -445,7 +439,7 @@ def _wrong_name(path: str) -> Problem:
 
 
 def _common_size(files: list[MappedFile]) -> int | None:
-    """The length that most files have, or the largest of equally frequent ones."""
+    """The most frequent size of the files; the largest of equally frequent sizes."""
     counts = Counter(file.size_bytes for file in files)
     return max(counts, key=lambda size: (counts[size], size), default=None)
 
@@ -463,15 +457,15 @@ def entries_of(folder: str) -> list[str]:
 
 
 class LogReader:
-    """A log's bytes by address. Keeps a limited number of files open between reads."""
+    """Reads a log's bytes by address. Keeps a limited number of files open between reads."""
 
     def __init__(self, log: MappedLog) -> None:
         self.log = log
         self._open: OrderedDict[str, int] = OrderedDict()
-        self._readers: dict[str, SegmentReader] = {}  # of objects
+        self._readers: dict[str, SegmentReader] = {}  # readers of objects by address
 
     def read(self, address: int, size: int) -> bytes:
-        """At most ``size`` bytes from ``address`` on. Fewer at a file's end, none without a file.
+        """Up to ``size`` bytes from ``address`` on: fewer at a file's end, none without a file.
 
         Raises:
             LogError: a file cannot be read.
@@ -492,7 +486,7 @@ class LogReader:
             raise to_log_error(error, file.path, "read the log") from error
 
     def read_over(self, address: int, size: int) -> bytes:
-        """Like ``read``, across the borders of files."""
+        """Like ``read``, but continues in the next file."""
         out = b""
         while len(out) < size and (part := self.read(address + len(out), size - len(out))):
             out += part
@@ -527,7 +521,7 @@ class LogReader:
 
 
 def read_whole(file: MappedFile, limit_bytes: int) -> bytes:
-    """The first ``limit_bytes`` of an index file.
+    """The bytes of an index file, but at most ``limit_bytes``.
 
     Raises:
         LogError: the file cannot be read.
@@ -543,9 +537,8 @@ def read_whole(file: MappedFile, limit_bytes: int) -> bytes:
 
 
 def written_stretches(file: MappedFile) -> Iterator[tuple[int, int]]:
-    """The ranges of a file with data on disk, as ``(start, end)`` positions; the rest are holes.
-
-    Returns the whole file as one range if the file system does not report holes.
+    """The ranges of a file that are not holes, as ``(start, end)`` positions.
+    If the file system does not report holes, the whole file is one range.
     """
     end = 0
     try:
@@ -567,9 +560,8 @@ def written_stretches(file: MappedFile) -> Iterator[tuple[int, int]]:
 
 
 def map_whole(file: MappedFile) -> memoryview:
-    """The file's bytes, mapped, so that they are read from disk on access.
-
-    An index file has hundreds of megabytes, and a lookup reads a few pages.
+    """The file's bytes as a memory map, so that only accessed pages are read from disk.
+    An index file has hundreds of megabytes, of which a lookup reads a few pages.
 
     Raises:
         LogError: the file cannot be read.
@@ -588,7 +580,7 @@ def map_whole(file: MappedFile) -> memoryview:
 
 
 def read_head(path: str) -> bytes:
-    """The first bytes of a file, from which its kind may be recognized.
+    """The first 512 bytes of a file, from which its kind is recognized.
 
     Raises:
         LogError: the file cannot be read.
@@ -601,7 +593,7 @@ def read_head(path: str) -> bytes:
 
 
 def starts_with_record(path: str) -> bool:
-    """Whether the file begins with a commit log record, which identifies it under any name."""
+    """Whether the file begins with a commit log record. This identifies a file with any name."""
     try:
         data = read_head(path)
     except LogError:
@@ -619,7 +611,7 @@ def _first_address(path: str) -> int:
 
 
 def read_one_file(path: str) -> MappedLog:
-    """A log of a single file in any folder. ``start`` is from its name, or else its first record.
+    """A log of a single file in any folder. Its address is in its name, else in its first record.
 
     Raises:
         LogError: the file cannot be read.

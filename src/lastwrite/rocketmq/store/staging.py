@@ -1,15 +1,14 @@
-"""New files of a compaction log in a staging folder: records with new addresses, and their index.
+"""Writes new compaction log files to a staging folder: records with new addresses, and their index.
 
-A file keeps the name of the file whose records it takes over. Only with the broker's own algorithm
-are records repacked into full files from address 0. There the next file begins where a record, the
-eight bytes of a blank record after it, or its unit no longer fits
-(docs/formats/rocketmq-compaction.md). A file without records is not created.
+A new file has the name of the file that it replaces. Only the broker's algorithm (``like_broker``)
+packs the records into full files from address 0. It begins a new file if a record, a blank record
+of eight bytes after it, or its unit does not fit (docs/formats/rocketmq-compaction.md). A file
+without records is not created.
 
-The files belong to the caller until ``publish`` puts them in place and sets their owner.
-
-All have their full size, with a hole after the data. A file ends like its source: with a blank
-record and an end unit if the source was closed, with nothing if it is the active file, so that a
-broker can append to it.
+The files are owned by the user of the process until ``publish`` moves them and sets their owner.
+All have their full size, with a hole after the data. If the replaced file was closed, the new one
+ends with a blank record and an end unit. The active file has neither, so that a broker can append
+to it.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _NOTHING_LEFT = (
 
 
 class PairWriter:
-    """Appends records to pairs of files, one pair after another."""
+    """Appends records to pairs of log and index files, one pair after another."""
 
     def __init__(self) -> None:
         self._made: list[NewPair] = []
@@ -66,14 +65,14 @@ class PairWriter:
             self._made.append(self._next())
 
     def _check_next(self, size: int) -> None:
-        """Raise if a record of ``size`` bytes that does not fit must not begin another pair."""
+        """Raise if a record of ``size`` bytes must not begin a new pair."""
         raise NotImplementedError
 
     def _next(self) -> NewPair:
         raise NotImplementedError
 
     def abandon(self) -> None:
-        """Remove what was written."""
+        """Remove the written files."""
         for file in self._made:
             file.abandon()
 
@@ -81,7 +80,7 @@ class PairWriter:
 class StagedFiles(PairWriter):
     """Appends records to new pairs of files.
 
-    The log is ``<folder>/<name>.<attempt>``, and its index has that name with ``.index``.
+    A log file is ``<folder>/<name>.<attempt>``. Its index file has the same name and ``.index``.
 
     If ``unit.folder`` is None, records are only counted.
     """
@@ -100,7 +99,7 @@ class StagedFiles(PairWriter):
         self._largest_timestamp_ms = -1
 
     def append(self, data: ByteArray, rows: Int64Array) -> None:
-        """Append records with their ``ROW_COLUMNS``. Sets their addresses in ``data``."""
+        """Append records; ``rows`` has their ``ROW_COLUMNS``. Sets their addresses in ``data``."""
         if len(rows):
             newest = int(rows[:, ROW_MAX_TIMESTAMP].max())
             self._largest_timestamp_ms = max(self._largest_timestamp_ms, newest)
@@ -124,12 +123,10 @@ class StagedFiles(PairWriter):
     def finish(
         self, result: SegmentOutput, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()
     ) -> None:
-        """Write the index, give both files their size, and name them in ``result``.
-
-        Files after the first are in ``further``; ``sync_aside`` syncs them.
-
+        """Complete the files, and store their paths in ``result``.
+        Pairs after the first are in ``result.further``; ``sync_aside`` syncs all of them.
         Raises:
-            LogError: no record is left with the broker's algorithm.
+            LogError: the broker's algorithm is used, and no record is left.
         """
         if not self._made:
             if self._repacks:
@@ -168,7 +165,7 @@ class NewPair:
         self.count = 0
         self._start = start
         self._log_bytes, self._index_bytes = log_bytes, index_bytes
-        # A broker's own file leaves room for a blank record and for an end unit.
+        # A broker leaves room for a blank record and an end unit in its files.
         self._room = log_bytes - (_BLANK_BYTES if keeps_last_slot else 0)
         self._most = index_bytes // BATCH_UNIT.size - keeps_last_slot
         self._units = np.empty(0, dtype=np.uint8)
@@ -178,7 +175,7 @@ class NewPair:
                 self._file = NewFile(path, ownership.private())
 
     def fits(self, rows: Int64Array) -> int:
-        """How many of the records, from the first on, fit."""
+        """The number of leading records that fit."""
         ends = self.size + np.cumsum(rows[:, ROW_SIZE])
         return min(int(np.searchsorted(ends, self._room, side="right")), self._most - self.count)
 

@@ -1,4 +1,4 @@
-"""The configuration that a copy of compaction logs needs so that a broker can start on it.
+"""Copies the configuration that a broker needs to start on a copy of compaction logs.
 
 Source: RocketMQ 5.5.0; docs/formats/rocketmq-compaction.md, "A store rewritten offline".
 """
@@ -11,8 +11,8 @@ from lastwrite.rocketmq.format import names
 from lastwrite.storage import files
 from lastwrite.storage.files import to_log_error
 
-# Positions of a broker's own services in queues that a copy does not have. With them, a broker on
-# the copy would skip as many delayed messages as there were.
+# Files with positions of broker services in queues that a copy does not have. With these files, a
+# broker on the copy would skip delayed messages up to the old positions.
 OF_OTHER_QUEUES = (
     names.DELAY_OFFSETS,
     names.TIMER_CHECKPOINT,

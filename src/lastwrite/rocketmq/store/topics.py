@@ -1,4 +1,4 @@
-"""A store's topics: from its settings, and from its compaction logs."""
+"""The topics of a store, from its settings and its compaction logs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from lastwrite.rocketmq.store.reading import StoreFolder, list_queues
 from lastwrite.storage.problems import problem_of
 from lastwrite.storage.reading import read_small
 
-MOST_QUEUES = 1 << 10  # queues of a topic that are listed from its settings
+MOST_QUEUES = 1 << 10  # largest number of queues that a topic's settings add
 
 
 def read_topics(root: str) -> dict[str, TopicConfig]:
     """The topics of ``config/topics.json`` by name; empty if there is no file.
 
-    If the file is missing or unreadable its ``.bak`` is used, as in a broker.
-
+    As in a broker, the ``.bak`` is used if the file is missing or damaged.
     Raises:
-        CorruptLog: neither file is readable.
+        CorruptLog: no file is valid, and at least one exists.
     """
     problem: LogError | None = None
     for path in (_path(root), _path(root) + names.BACKUP_SUFFIX):
@@ -38,7 +37,9 @@ def read_topics(root: str) -> dict[str, TopicConfig]:
 
 
 def topics_or_none(root: str | None, note: Callable[[Problem], None]) -> dict[str, TopicConfig]:
-    """The topics of ``config/topics.json`` itself. If it is damaged, none, and a note."""
+    """The topics of ``config/topics.json``, without its backup.
+    If the file is damaged, returns no topics and calls ``note`` with the problem.
+    """
     path = "" if root is None else _path(root)
     if os.path.isfile(path):
         try:

@@ -1,19 +1,21 @@
-"""Puts dispatched files in place: one tree of the store after the other, each in one step.
+"""Installs dispatched files: one tree of the store after the other, each in one atomic step.
 
-A tree is ``consumequeue``, ``batchconsumequeue``, ``index`` or ``compaction``. Its successor is
+A *tree* is ``consumequeue``, ``batchconsumequeue``, ``index`` or ``compaction``. Its successor is
 built beside it::
 
-    consumequeue.dispatched     the whole new tree: unchanged files as hard links, new files
+    consumequeue.dispatched     the complete new tree: unchanged files as hard links, new files
                                 moved in from the staging folder; synced
-    consumequeue <-> consumequeue.dispatched    exchanged: from here on the new state counts
+    consumequeue <-> consumequeue.dispatched    the names are exchanged: the new state is in effect
     (nothing)                   the old tree, now ``consumequeue.dispatched``, is removed
 
-Consume queues are last. A broker that starts dispatches from the end of its consume queues, and
-skips what index and compaction logs have already. So between two steps it finds a state that it
-completes by itself. But *all* consume queues count. If the ordinary ones were exchanged and the
-batch ones not, the broker would continue at the end of the ordinary ones, and the batch ones would
-have a gap. If both change, a file in the commit log's folder keeps brokers from starting in
-between. The next dispatch continues from there and removes it.
+Consume queues are exchanged last. A broker that starts dispatches from the end of its consume
+queues, and skips records that the index and the compaction logs have. So after a crash between two
+steps, a broker completes the rest.
+
+But the end is that of *all* consume queues. If only the ordinary queues were exchanged, a broker
+would continue at their end, and the batch queues would have a gap. So if both change, a guard file
+in the commit log's folder keeps brokers from starting between the two steps. The next dispatch
+continues from there and removes the guard.
 
 Source: RocketMQ 5.5.0 ``DefaultMessageStore.start`` and ``load``, ``MappedFileQueue.doLoad``;
 docs/formats/rocketmq.md, "The store"; docs/formats/rocketmq-compaction.md, "Into the compaction
@@ -52,10 +54,10 @@ _GUARD_TEXT = b"lastwrite dispatch was stopped while it put queues in place: run
 class TreeChange:
     """The changes of one tree; paths are below it."""
 
-    # path: path of the new file in the staging folder
+    # staging path of each new file, by its path in the tree
     new: dict[str, str] = field(default_factory=dict)
-    gone: set[str] = field(default_factory=set)  # files
-    # with everything in them, except new files
+    gone: set[str] = field(default_factory=set)  # removed files
+    # folders whose files are removed, except new ones
     gone_folders: set[str] = field(default_factory=set)
 
     @property
@@ -86,10 +88,9 @@ def owner_of_guard(commit_log: str, name: str) -> Ownership:
 
 
 def reject_unwritable(root: str, wanted: Iterable[str] = ORDER) -> None:
-    """Refuse a dispatch or a cut if a tree could not be exchanged or given to the store's owner.
-
+    """Refuse a dispatch or a cut if permissions do not allow to exchange a tree or set its owner.
     Raises:
-        LogError: names the file or folder.
+        LogError: a file or folder cannot be changed; its path is in the error.
     """
     preflight.reject_unwritable(os.path.realpath(root), [])
     for tree in wanted:
@@ -106,16 +107,15 @@ def is_guarded(commit_log: str) -> bool:
 
 
 def clear(root: str) -> None:
-    """Remove the leftovers of this command or of one that was killed. The caller holds the store.
-
+    """Remove the temporary files of this command or of a killed one. The caller holds the lock.
     Raises:
-        LogError: something could not be removed.
+        LogError: a file could not be removed.
     """
     for tree in ORDER:
         live = live_tree(root, tree)
         if os.path.lexists(live + _NEXT):
-            # An exchange before a kill may not be on disk yet: after a power failure this tree
-            # would count.
+            # An exchange by a killed command may not be on disk yet. Without this sync, a power
+            # failure could bring this tree back into use.
             files.fsync_dir(os.path.dirname(live))
             files.remove_tree(live + _NEXT)
     files.remove_tree(os.path.join(os.path.realpath(root), _ASIDE))
@@ -124,14 +124,12 @@ def clear(root: str) -> None:
 def install(
     root: str, changes: Mapping[str, TreeChange], commit_log: str, installed: list[str]
 ) -> None:
-    """Put the changes of each tree in place. The caller holds the store.
-
-    ``commit_log`` is the folder for the guard. The name of each tree in place is added to
+    """Install the changes of each tree. The caller holds the store's lock.
+    ``commit_log`` is the folder for the guard. The name of each exchanged tree is added to
     ``installed``.
-
     Raises:
-        LogError: a step failed. The trees before it have changed completely; a broker, or the next
-            dispatch, continues.
+        LogError: a step failed. Earlier trees are completely exchanged; a broker or the next
+            dispatch completes the rest.
     """
     wanted = [tree for tree in ORDER if tree in changes and not changes[tree].is_empty]
     with lock.turn(root):
@@ -162,7 +160,7 @@ def build_successor(root: str, live: str, new: str, change: TreeChange) -> None:
     """Build and sync the successor ``new`` of the tree ``live`` beside it, with hard links.
 
     Raises:
-        LogError: something could not be created; the caller removes what exists of ``new``.
+        LogError: a file could not be created. The caller removes ``new``.
     """
     files.remove_tree(new)
     _reject_links(live, change)
@@ -202,10 +200,7 @@ def _reject_links(live: str, change: TreeChange) -> None:
 
 
 def _file_owner(live: str, path: str, neighbours: list[str], model: Ownership) -> Ownership:
-    """The owner for a new file.
-
-    It is the owner of the replaced file, else of its neighbours, else of the tree.
-    """
+    """The owner for a new file: that of the old file, else of a neighbour, else of the tree."""
     replaced = os.path.join(live, path)
     if os.path.isdir(os.path.dirname(replaced)):
         return files.owner_of(replaced, neighbours)
@@ -213,7 +208,7 @@ def _file_owner(live: str, path: str, neighbours: list[str], model: Ownership) -
 
 
 def _log_files(folder: str) -> list[str]:
-    """A file of the folder, if there is one."""
+    """A list with one file of the folder; empty if it has no file."""
     try:
         with os.scandir(folder) as found:
             return [entry.path for entry in found if entry.is_file(follow_symlinks=False)][:1]
@@ -222,7 +217,7 @@ def _log_files(folder: str) -> list[str]:
 
 
 def _above(root: str, folder: str) -> list[str]:
-    """The folder and those above it up to ``root``, the highest first."""
+    """``folder`` and its parents below ``root``, the highest first."""
     found: list[str] = []
     while len(folder) > len(root):
         found.append(folder)

@@ -1,4 +1,4 @@
-"""Files of a store that a command does not change, with reasons.
+"""The files of a store that a command does not change, with reasons.
 
 Source: RocketMQ 5.5.0 ``StorePathConfigHelper``, ``BrokerPathConfigHelper``.
 """
@@ -23,7 +23,7 @@ _ROCKSDB: Final = (
 )
 _WITHIN: Final = "it has no reference beyond the cut"
 
-# By path below the store.
+# Reasons by path below the store.
 _ALWAYS: Final = {
     names.LOCK: "held by Lastwrite during the command",
     names.ABORT: "shows that the broker was killed",
@@ -87,7 +87,7 @@ _BY_COPY: Final = {
 
 
 def untouched_by_round(folders: Iterable[str], to: str | None) -> list[UntouchedFile]:
-    """The files of the stores that compaction does not change, or that the copy at ``to`` lacks.
+    """The files that compaction does not change, or does not copy to ``to`` if that is given.
 
     Raises:
         LogError: a folder cannot be listed.
@@ -130,7 +130,7 @@ def _reason(path: str, known: Mapping[str, str]) -> str:
     stem = path
     while stem not in known and "." in os.path.basename(stem):
         stem = stem.rpartition(".")[0]
-    is_flag = stem in (names.ABORT, names.LOCK)  # only their existence matters
+    is_flag = stem in (names.ABORT, names.LOCK)  # a file whose existence is its only content
     return UNKNOWN if is_flag and stem != path else known.get(stem, UNKNOWN)
 
 

@@ -1,13 +1,13 @@
-"""Stage one of dispatch: walk a piece of the commit log and list its records for queues and index.
+"""Stage one of dispatch: walk pieces of the commit log, and list their records for the other files.
 
-Bodies are not copied. A task maps its file and splits the records of its piece. It writes rows of
-eight words, one for each record, sorted by queue, to scratch files, and three words for each key of
-the index (``rocketmq.format.dispatch``).
+A task maps a file and splits the records of its pieces. It writes a row of eight words for each
+record to a scratch file, sorted by queue, and three words for each key of the index
+(``rocketmq.format.dispatch``). Bodies are not copied.
 
-If a piece begins in the middle of a file, the first record's position is unknown, because the
-consume queues may be lost. So the walk searches a record that states its own address, and returns
-where it began and ended. If the pieces do not meet, the driver has a piece walked again from the
-right address.
+If a piece begins in the middle of a file, the position of its first record is unknown, because the
+consume queues may be lost. So the walk searches a record whose stored address is its position, and
+returns where it began and ended. If two adjacent pieces do not meet, the driver starts a second
+walk from the right address.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from lastwrite.storage.files import to_log_error
 from lastwrite.storage.mapping import mapped
 from lastwrite.storage.scratch import ScratchReader, ScratchWriter
 
-# Why a walk stopped, in addition to the codes of ``kernels``.
-OUT_OF_PLACE: Final = 100  # a record states another address, or no broker could dispatch it
+# Reasons why a walk stopped, in addition to the codes of ``kernels``.
+OUT_OF_PLACE: Final = 100  # a record has a wrong address, or a broker cannot dispatch it
 CUT: Final = 101  # a record is larger than the rest of its file
 
 _TABLE_ROWS = 2048  # messages per call: half a megabyte, which stays in the cache
@@ -46,7 +46,7 @@ WORDS = {
 
 
 class WalkBuffers:
-    """The buffers of a task's walks, reused for each piece."""
+    """The buffers of a task, reused for each piece."""
 
     def __init__(self) -> None:
         self.table = np.empty(_TABLE_ROWS, MESSAGE)
@@ -67,7 +67,7 @@ class WalkBuffers:
 
 
 def walk_all(units: Sequence[WalkUnit]) -> Iterator[WalkedPiece]:
-    """Walk the units of one task; their rows are written to one scratch file."""
+    """Walk the pieces of one task. Their rows are written to one scratch file."""
     if not units:
         return
     buffers = WalkBuffers()
@@ -124,7 +124,7 @@ class _RangeWalk:
         """
         table = self.buffers.table
         n, to, code, code_at, _ = kernels.split(self.data, at, limit, table, False)
-        # The record across the piece's end belongs to this piece.
+        # A record that crosses the end of the piece belongs to this piece.
         if n == 0 and code == kernels.NEED_MORE:
             n, to, code, code_at, _ = kernels.split(self.data, at, len(self.data), table[:1], False)
             if n == 0 and code == kernels.NEED_MORE:
@@ -221,7 +221,7 @@ class _RangeWalk:
 
 
 def read_rows(stretch: ScratchSlice) -> Int64Array:
-    """A queue's rows of one piece."""
+    """The rows of one queue and piece."""
     return _read(stretch.path, stretch.position, stretch.count * rules.ROW_WORDS).reshape(
         -1, rules.ROW_WORDS
     )
@@ -247,7 +247,7 @@ def _read(path: str, position: int, words: int) -> Int64Array:
 
 
 def is_empty(file: MappedFile) -> bool:
-    """Whether a file has no data: a broker creates the next file ahead.
+    """Whether a file has no data. A broker creates the next file in advance.
 
     Raises:
         LogError: the file cannot be read.
@@ -263,21 +263,18 @@ def is_empty(file: MappedFile) -> bool:
 
 
 def has_record(file: MappedFile, address: int) -> bool:
-    """Whether there is a sound record at ``address``."""
+    """Whether a sound record begins at ``address``."""
     return _at(file, address)[0]
 
 
 def starts_record(file: MappedFile, address: int) -> bool:
-    """Whether the file continues at ``address`` like a log.
-
-    The next bytes are then a record, a blank one, or unwritten.
-    """
+    """Whether a record, a blank record or unwritten bytes begin at ``address``."""
     is_record, code = _at(file, address)
     return is_record or code in (kernels.BLANK, kernels.END)
 
 
 def _at(file: MappedFile, address: int) -> tuple[bool, int]:
-    """Whether there is a sound record at ``address``, and the code of ``split``."""
+    """Whether a sound record begins at ``address``, and the code of ``split``."""
     if not file.start <= address < file.end:
         return False, kernels.NEED_MORE
     table = np.empty(1, MESSAGE)
@@ -287,7 +284,7 @@ def _at(file: MappedFile, address: int) -> tuple[bool, int]:
 
 
 def written_end(file: MappedFile) -> int:
-    """The address after the file's last data on disk. Holes are zeros and are not read."""
+    """The address after the file's last byte that is not in a hole."""
     stretches = list(reading.written_stretches(file))
     return file.start + (stretches[-1][1] if stretches else 0)
 
@@ -298,8 +295,8 @@ def whole_records(
     """The whole records of a file with the bytes ``data``, skipping damage.
 
     A table is valid until the next one. ``start`` and ``end`` are addresses. ``is_exact`` means
-    that a record begins at ``start``; otherwise the first one after it is searched. The addresses
-    of damage are added to ``bad``.
+    that a record begins at ``start``; otherwise the first record after it is searched. The
+    addresses of damage are added to ``bad``.
     """
     table = np.empty(_TABLE_ROWS, MESSAGE)
     at, is_lost = start - file.start, not is_exact

@@ -1,12 +1,11 @@
-"""A compaction log written from records, as a broker appends them.
+"""Writes a new compaction log from records, like a broker.
 
-Records arrive in order of their queue offsets and are appended to files of the log's size, each
-with its unit in the index file of the same name. A new pair begins if a record would leave no room
-for a blank record of 8 bytes, or if its unit would take the index's last slot. The pair before it
-is closed with a blank record and an end unit. The bytes of a record are unchanged except for the
-address, which is set to its new position.
+Records are appended in order of their queue offsets, each with a unit in the index file of the same
+name. A new pair begins if a record would leave no room for a blank record of 8 bytes, or if its
+unit would fill the last slot of the index. The previous pair is closed with a blank record and an
+end unit. The bytes of a record are unchanged except for the address, which is its new position.
 
-The last pair stays open: zeros follow its records, and a broker appends there.
+The last pair stays open: zeros follow its records, and a broker can append to it.
 
 Source: RocketMQ 5.5.0 ``CompactionLog``, ``SparseConsumeQueue``;
 docs/formats/rocketmq-compaction.md, "Into the compaction log" and "Files and their sizes".
@@ -29,13 +28,13 @@ from lastwrite.rocketmq.store.staging import NewPair, PairWriter
 class QueueWriter(PairWriter):
     """Appends records to new pairs of files in ``folder``, named from 0 on. Nothing is synced.
 
-    ``log_bytes`` and ``index_bytes`` are the file sizes, from ``names.log_sizes``. Keeps the units
-    of one file in memory.
+    ``log_bytes`` and ``index_bytes`` are the file sizes, as returned by ``names.log_sizes``. The
+    units of one file are kept in memory.
     """
 
     def __init__(self, folder: str, log_bytes: int, index_bytes: int) -> None:
         super().__init__()
-        self.end_offset = 0  # after the last record
+        self.end_offset = 0  # queue offset after the last record
         self.records = 0
         self._folder = folder
         self._log_bytes, self._index_bytes = log_bytes, index_bytes
@@ -43,13 +42,13 @@ class QueueWriter(PairWriter):
     def append(self, data: ByteArray, table: MessageTable) -> int:
         """Append the records of ``table``, whose bytes are in ``data``.
 
-        Returns how many were appended.
+        Returns the number of appended records.
 
-        As in a broker, a record is skipped if it has no key or its offset is not above all before
-        it. Sets the records' addresses in ``data``.
+        As in a broker, a record is skipped if it has no key, or if its offset is not above all
+        earlier ones. Sets the records' addresses in ``data``.
 
         Raises:
-            InvalidConfig: a record does not fit into any file of this size.
+            InvalidConfig: a record is larger than a file.
             LogError: the system refuses a write.
         """
         offsets = table["queue_offset"]
@@ -61,7 +60,7 @@ class QueueWriter(PairWriter):
         ):
             rows[:, column] = table[name][taken]
         rows[:, 2] += 1
-        # Bytes between two appended records must not be written.
+        # Bytes of skipped records must not be written.
         starts = np.flatnonzero(rows[1:, 0] != rows[:-1, 0] + rows[:-1, 1]) + 1
         for run in np.split(rows, starts):
             self._append(data, run)
@@ -71,7 +70,7 @@ class QueueWriter(PairWriter):
         return len(rows)
 
     def finish(self) -> list[Pair]:
-        """Give the files their full size. Returns the pairs in order; the last one stays open."""
+        """Extend the files to their full size. Returns the pairs in order; the last stays open."""
         if self._made:
             self._made[-1].close(is_marked=False)
         return [
