@@ -1,9 +1,9 @@
-"""Filters of a query that reduce what is read: ``option("pushdown", "true")``.
+"""Use a query's filters to read fewer records: ``option("pushdown", "true")``.
 
     topic = 'a' and partition in (0, 1) and offset >= 40 and timestamp >= … and key = X'6b31'
 
-A supported filter limits what is read, perhaps not exactly: Spark applies every filter to every row
-again. Other filters change nothing.
+Rows that a supported filter excludes may be read all the same: Spark applies every filter to every
+row again. Unsupported filters have no effect here.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from lastwrite.rows.reading import RowUnit
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
-_MOST_KEYS = 64  # comparing more keys costs more than it saves
+_MOST_KEYS = 64  # comparing records with more keys costs more than it saves
 _ENDS = -(1 << 62), 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """The conditions that rows must meet. None means no condition."""
+    """The conditions on rows. None means no condition."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
     keys: frozenset[bytes] | None = None
-    first: int = _ENDS[0]  # of offsets
-    end: int = _ENDS[1]  # exclusive
-    least_ms: int | None = None
+    first: int = _ENDS[0]  # first offset
+    end: int = _ENDS[1]  # exclusive end of offsets
+    least_ms: int | None = None  # earliest timestamp
 
     def span(self, name: TopicPartition, first: int, end: int) -> tuple[int, int]:
-        """The offsets within a range of a partition that meet the conditions; may be empty."""
+        """The part of a partition's range of offsets that meets the conditions. May be empty."""
         first = max(first, self.first)
         is_asked_for = (self.topics is None or name.topic in self.topics) and (
             self.partitions is None or name.partition in self.partitions
@@ -44,7 +44,7 @@ class RowFilter:
         return first, max(first, min(end, self.end)) if is_asked_for else first
 
     def of(self, units: Iterable[RowUnit]) -> Iterator[RowUnit]:
-        """The units that may contain matching rows, limited to the conditions."""
+        """Yield the units that may contain matching rows, limited by the conditions."""
         for unit in units:
             span = self.span(unit.name, *unit.span)
             if span[0] < span[1]:
@@ -52,7 +52,7 @@ class RowFilter:
                 yield unit._replace(span=span, keys=self.keys, least_ms=least_ms)
 
     def with_filter(self, name: str, column: str, value: Any) -> RowFilter:
-        """The conditions with one more filter, of pyspark's class ``name``, on a column."""
+        """The conditions with one more filter: of PySpark's class ``name``, on ``column``."""
         if name in ("EqualTo", "EqualNullSafe"):
             name, value = "In", (value,)
         if name == "In" and column in _SETS:
@@ -87,7 +87,7 @@ _SETS = {"topic": ("topics", str), "partition": ("partitions", int), "key": ("ke
 
 
 def narrowed_by(filters: Iterable[Filter]) -> RowFilter:
-    """The conditions of filters, all of which must hold."""
+    """The conditions of filters, which are combined by AND."""
     found = RowFilter()
     for each in filters:
         path: Sequence[str] = getattr(each, "attribute", ())
@@ -98,6 +98,6 @@ def narrowed_by(filters: Iterable[Filter]) -> RowFilter:
 
 
 def _milliseconds(time: datetime) -> int:
-    """A time in milliseconds, rounded down, as a record's time has no smaller unit."""
+    """A time in milliseconds, the unit of record timestamps, rounded down."""
     since = time.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400_000) + (since.seconds * 1000) + since.microseconds // 1000

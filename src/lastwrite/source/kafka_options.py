@@ -1,6 +1,6 @@
-"""Options that Spark's Kafka source refuses, refused with the same messages.
+"""Check for options that Spark's Kafka source refuses.
 
-A job that moves from one source to the other gets the same answers.
+They are refused with the same messages, so a job behaves the same with either source.
 
 Source: Spark 4.1 ``KafkaSourceProvider.validateGeneralOptions`` and ``validateStreamOptions``.
 """
@@ -51,10 +51,10 @@ _ENDINGS = {
 
 
 def reject_as_kafka_source(options: Mapping[str, str], *, is_stream: bool) -> None:
-    """Check options, whose names are in lower case.
+    """Check options, whose names must be in lower case.
 
     Raises:
-        InvalidConfig: the Kafka source refuses one.
+        InvalidConfig: the Kafka source refuses an option.
     """
     for name, (problem, remedy) in _REFUSED.items():
         if name in options:

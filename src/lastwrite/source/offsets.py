@@ -1,10 +1,12 @@
-"""Offsets of a stream in the form of Spark's Kafka source, ``{"orders": {"0": 1234}}``: the first
-offset of each partition that is not read yet; and the size of a micro-batch.
+"""The offsets of a stream as stored in its checkpoint, and the size of a micro-batch.
 
-The identity of each log at its offset is stored beside them, ``{"topic ids": {"orders-0":
-"AAECAw…"}}``; no topic has a space in its name. See ``RowSystem.identity``. Earlier checkpoints
-have no identities, and neither do topics of clusters before Kafka 2.8. Such offsets are accepted
-without a check.
+The form is that of Spark's Kafka source, ``{"orders": {"0": 1234}}``: topic and partition to the
+first offset that was not read yet.
+
+The same object has the identity of each log at its offset, ``{"topic ids": {"orders-0":
+"AAECAw…"}}``. Topic names contain no spaces, so this is no topic. See ``RowSystem.identity``.
+Checkpoints of earlier releases and topics of clusters before Kafka 2.8 have no identities. Their
+offsets are accepted without a check.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ Shown: TypeAlias = dict[str, dict[str, Any]]
 
 _IDS = "topic ids"
 
-# The start of a stream that begins at the end. Its first micro-batch has no rows. It only stores
-# the end, so that a restart does not skip the records that arrive after it.
+# The first offset of a stream, before its start was determined. The first micro-batch has no rows.
+# It only stores the start, so that a restart does not skip records that are written meanwhile.
 UNDECIDED: Shown = {"": {}}
 
 
@@ -31,7 +33,7 @@ def encode_offsets(
     offsets: Mapping[TopicPartition, int],
     identities: Mapping[TopicPartition, str] | None = None,
 ) -> Shown:
-    """Offsets sorted by names and numbers, because Spark compares their text."""
+    """Encode offsets, sorted by topic and partition, because Spark compares their text."""
     shown: Shown = {}
     for name in sorted(offsets):
         shown.setdefault(name.topic, {})[str(name.partition)] = offsets[name]
@@ -41,7 +43,7 @@ def encode_offsets(
 
 
 def decode_identities(shown: Mapping[str, Mapping[str, Any]]) -> Identities:
-    """The identities beside offsets that ``decode_offsets`` accepts; old releases wrote none."""
+    """Decode the identities in a checkpoint. Checkpoints of old releases have none."""
     known = shown.get(_IDS, {})
     return {name: known[str(name)] for name in decode_offsets(shown) if str(name) in known}
 
@@ -50,7 +52,7 @@ def decode_offsets(shown: Mapping[str, Mapping[str, Any]]) -> Offsets:
     """Decode the offsets in a checkpoint.
 
     Raises:
-        CorruptLog: the checkpoint contains something else.
+        CorruptLog: the checkpoint does not contain offsets of this form.
     """
     try:
         return {
@@ -67,14 +69,16 @@ def decode_offsets(shown: Mapping[str, Mapping[str, Any]]) -> Offsets:
 
 
 def missing_rows(start: Offsets, end: Offsets, begins: Offsets) -> Offsets:
-    """The numbers of offsets between; new partitions start at the offset in ``begins``."""
+    """Partition to the number of offsets from ``start`` to ``end``, if any. Partitions that are not
+    in ``start`` begin at the offset in ``begins``.
+    """
     found = {name: until - start.get(name, begins.get(name, 0)) for name, until in end.items()}
     return {name: rows for name, rows in found.items() if rows > 0}
 
 
 def limited(start: Offsets, end: Offsets, begins: Offsets, limit: int) -> Offsets:
-    """The end of a micro-batch of about ``limit`` offsets. Each partition contributes in proportion
-    to its unread offsets, and at least one.
+    """The end of a micro-batch of about ``limit`` offsets. Each partition gets a share in
+    proportion to its unread offsets, and at least one offset.
 
     Source: Spark 4.1 ``KafkaMicroBatchStream.rateLimit``.
     """

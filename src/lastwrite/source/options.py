@@ -1,9 +1,9 @@
-"""The options of the source: names, defaults and errors of Spark's Kafka source, and a path.
+"""The options of the source. Names, defaults and errors are those of Spark's Kafka source; the path
+is an additional option. A job moves to this source by changing its format and adding a path.
 
-Names are case-insensitive; Spark passes them in lower case. A name is an error unless it is in the
-table, begins with ``storage.``, or is the Kafka client's. The client's own (``kafka.*``) are
-accepted, but only ``kafka.isolation.level`` has an effect. So a job moves by changing its format
-and adding a path.
+Names are case-insensitive; Spark passes them in lower case. Accepted are the names in the table
+below, ``storage.*``, and options of the Kafka client (``kafka.*``), of which only
+``kafka.isolation.level`` has an effect. Any other name is an error.
 
 Source: Spark 4.1 ``KafkaSourceProvider``; docs/guide/spark-source.md.
 """
@@ -74,11 +74,11 @@ Offsets = Mapping[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The start or the end of a range: one number for all partitions, or one for each."""
+    """The start or the end of a range: an offset or time for all partitions, or one for each."""
 
     everywhere: int | None = None
     each: Offsets = field(default_factory=dict)
-    is_time: bool = False  # milliseconds, not offsets
+    is_time: bool = False  # whether the numbers are times in ms instead of offsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class SourceOptions:
     """The checked options of a query."""
 
     paths: tuple[str, ...]
-    topics: tuple[str, ...] = ()  # by name
+    topics: tuple[str, ...] = ()  # names of the topics to read
     pattern: re.Pattern[str] | None = None
     assigned: frozenset[TopicPartition] = frozenset()
     start: Bound = Bound(EARLIEST)
@@ -94,10 +94,10 @@ class SourceOptions:
     is_latest_without_match: bool = False
     fails_on_data_loss: bool = True
     min_partitions: int = 0
-    max_records: int = 0  # of a task
-    max_offsets: int = 0  # of a micro-batch; the next two likewise
-    min_offsets: int = 0
-    max_delay_s: float = 900.0
+    max_records: int = 0  # most records of a task; 0 means no limit
+    max_offsets: int = 0  # most offsets of a micro-batch; 0 means no limit
+    min_offsets: int = 0  # unread offsets at which a micro-batch starts
+    max_delay_s: float = 900.0  # a micro-batch with fewer offsets starts after this time
     has_headers: bool = False
     columns: tuple[str, ...] | None = None
     isolation: Isolation = Isolation.UNCOMMITTED
@@ -116,10 +116,10 @@ class SourceOptions:
 
 
 def parse(given: Mapping[str, str], *, is_stream: bool | None = False) -> SourceOptions:
-    """The options of a batch query or a stream. ``is_stream`` is None if it is not known yet.
+    """Parse and check the options of a query. ``is_stream`` is None if that is not known yet.
 
     Raises:
-        InvalidConfig: one is unknown, malformed, or contradicts another.
+        InvalidConfig: an option is unknown or malformed, or excludes another one.
     """
     options = {name.lower(): value for name, value in given.items()}
     stores = {name: value for name, value in given.items() if is_of_stores(name.lower())}
@@ -174,7 +174,7 @@ def parse(given: Mapping[str, str], *, is_stream: bool | None = False) -> Source
 
 
 def _check_order(start: Bound, end: Bound) -> None:
-    """Check that a range does not begin above its end, as the Kafka source does."""
+    """Check that a range does not begin above its end, as Spark's Kafka source does."""
     if start.is_time != end.is_time:
         return
     what = "timestamp" if start.is_time else "offset"
@@ -256,7 +256,7 @@ def _count(options: Mapping[str, str], name: str) -> int:
 
 
 def _seconds(options: Mapping[str, str], name: str, default: float) -> float:
-    """A time in Spark's notation: ``15m``, ``500ms``. A number alone is milliseconds."""
+    """A time in Spark's notation: ``15m``, ``500ms``. A number without a unit is milliseconds."""
     if name not in options:
         return default
     found = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", options[name].lower())
@@ -290,7 +290,9 @@ def _json(options: Mapping[str, str], name: str, inner: type) -> dict[str, Any]:
 
 
 def _bound(options: Mapping[str, str], side: str, default: int, is_batch: bool) -> Bound:
-    """A bound by timestamp, else by timestamps, else by offsets, as the Kafka source prefers."""
+    """A bound from the options. As in Spark's Kafka source, one timestamp for all partitions takes
+    precedence over timestamps by partition, and these over offsets.
+    """
     of_time = f"{side}timestamp"
     if of_time in options:
         return Bound(_count({of_time: options[of_time]}, of_time), is_time=True)
@@ -334,6 +336,6 @@ def _by_partition(options: Mapping[str, str], name: str) -> dict[TopicPartition,
 
 
 def as_declared(stores: Mapping[str, str]) -> dict[str, str]:
-    """``storage.*`` under their declared names, as Spark passes them in lower case."""
+    """Restore the declared case of ``storage.*`` names, which Spark passes in lower case."""
     declared = {name.lower(): name for name in STORE_NAMES}
     return {declared.get(name.lower(), name): value for name, value in stores.items()}

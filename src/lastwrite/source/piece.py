@@ -8,7 +8,7 @@ from lastwrite.rows.reading import RowUnit
 
 
 class SourcePartition(InputPartition):
-    """A unit of reading; Spark pickles it."""
+    """The unit that a task reads. Spark pickles it."""
 
     def __init__(self, unit: RowUnit) -> None:
         super().__init__(None)

@@ -1,4 +1,4 @@
-"""The offsets and partitions that a query reads."""
+"""The partitions and offsets that a query reads."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from lastwrite.storage.objects import address
 
 
 def listed(options: SourceOptions) -> list[PartitionLog]:
-    """The partitions that the query reads, as they are now.
+    """List the partitions that the query reads.
 
-    The options for object stores apply in this process from then on.
+    Also applies the options for object stores in this process.
 
     Raises:
         as ``logs_of`` and ``chosen_logs``.
     """
     use_stores(options)
     system = system_at(options.paths)
-    # With several paths a topic need not be in each.
+    # With several paths, a topic need not be at each of them.
     topics = list(options.topics) if options.topics and len(options.paths) == 1 else None
     logs = (
         log
@@ -52,13 +52,13 @@ def system_at(paths: tuple[str, ...]) -> RowSystem:
     """The system of the logs at all these paths.
 
     Raises:
-        InvalidConfig: they are of several systems.
+        InvalidConfig: the logs are of several systems.
     """
     return rows_of(system_of_all(None, paths).name)
 
 
 def _called(system: RowSystem, name: TopicPartition) -> list[TopicPartition]:
-    """A partition by all names of its topic."""
+    """A partition under each of its topic's names."""
     return [
         TopicPartition(each, name.partition) for each in system_named(system.name).topic_names(name)
     ]
@@ -75,7 +75,7 @@ def chosen_logs(
 
     Raises:
         NotALog: a named topic or partition is missing.
-        InvalidConfig: none is named and there are several topics, or one is in two places.
+        InvalidConfig: no topic is named and there are several, or a partition is at two paths.
     """
     found: dict[TopicPartition, PartitionLog] = {}
     for log in logs:
@@ -112,7 +112,7 @@ def span_of(log: PartitionLog, options: SourceOptions) -> tuple[int, int]:
 
     Raises:
         InvalidConfig: the options give offsets for some partitions, but not for this one.
-        CommitConflict: some of the requested offsets are gone, or not there yet.
+        CommitConflict: some of the requested offsets are not in the log any more, or not yet.
     """
     end = end_of(log, options)
     first = _offset(log, options.start, options, log.log_start, end)
@@ -127,7 +127,7 @@ def span_of(log: PartitionLog, options: SourceOptions) -> tuple[int, int]:
 
 
 def end_of(log: PartitionLog, options: SourceOptions) -> int:
-    """The end of the records that a consumer of the query's isolation level receives."""
+    """The offset after the last record that a consumer of the query's isolation level receives."""
     system = system_at(options.paths)
     return system.end_of(log, _is_committed(system, options))
 
@@ -137,7 +137,7 @@ def _is_committed(system: RowSystem, options: SourceOptions) -> bool:
 
 
 def start_of(log: PartitionLog, options: SourceOptions) -> int:
-    """The offset at which the query begins; the log need not contain it.
+    """The offset at which the query begins. It may be outside the log.
 
     Raises:
         InvalidConfig: as ``span_of``.
@@ -170,7 +170,7 @@ def _offset(log: PartitionLog, bound: Bound, options: SourceOptions, begin: int,
 def units_of(
     spans: Sequence[tuple[PartitionLog, int, int]], columns: Sequence[str], options: SourceOptions
 ) -> list[RowUnit]:
-    """The units that read these ranges of offsets, whose ends are exclusive, for at least the
+    """Divide ranges of offsets, whose ends are exclusive, into units, at least about as many as the
     requested number of tasks.
     """
     size = PIECE_BYTES

@@ -1,5 +1,5 @@
-"""The data source in PySpark's form: one process plans, other processes read, and the plan travels
-as pickles.
+"""The data source as classes of PySpark's API. One process plans a query and pickles the plan;
+other processes read.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class DefaultSource(DataSource):
         options = parse(dict(self.options))
         if options.takes_filters and not hasattr(DataSourceReader, "pushFilters"):
             raise InvalidConfig("pushdown needs PySpark 4.1 or newer", remedy="leave it out")
-        # If Spark's setting is off, it refuses all queries of a class that accepts filters.
+        # Spark refuses a reader that accepts filters if its setting for them is off.
         kind = _FilteringReader if options.takes_filters else _BatchReader
         return kind(options, _rows_of(options, schema))
 
@@ -84,7 +84,7 @@ class DefaultSource(DataSource):
 
 
 class _BatchReader(DataSourceReader):
-    """A batch query, over the records that are there when it is planned."""
+    """The reader of a batch query. It reads the records that exist when the query is planned."""
 
     def __init__(self, options: SourceOptions, rows: DecodedRows) -> None:
         self._options = options
@@ -97,7 +97,7 @@ class _BatchReader(DataSourceReader):
         logs = listed(options)
         warn_of(gaps_in(logs), set())
         if options.is_compacted:
-            # The last writes are elected first, so filters do not change which write is the last.
+            # Last writes are elected before filters apply, so filters do not change them.
             units = last_writes(system_at(options.paths), logs, columns)
         else:
             spans = [(log, *span_of(log, options)) for log in logs]
@@ -112,7 +112,7 @@ class _BatchReader(DataSourceReader):
 
 
 class _FilteringReader(_BatchReader):
-    """A batch query that is limited by filters; Spark applies them all again."""
+    """The reader of a batch query with filters. Spark applies all filters again."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self._narrowed = narrowed_by(filters)
@@ -120,7 +120,7 @@ class _FilteringReader(_BatchReader):
 
 
 def _rows(options: SourceOptions, columns: Sequence[str] | None) -> DecodedRows:
-    """The conversion of records to columns.
+    """The decoder of records to columns.
 
     Raises:
         InvalidConfig: a column or a schema does not exist.
@@ -135,10 +135,10 @@ def _rows(options: SourceOptions, columns: Sequence[str] | None) -> DecodedRows:
 
 
 def _rows_of(options: SourceOptions, schema: StructType) -> DecodedRows:
-    """The conversion to the columns of a schema, which may be the caller's.
+    """The decoder for the columns of ``schema``, which the user may have given.
 
     Raises:
-        InvalidConfig: it has a column that the source lacks, or of another type.
+        InvalidConfig: the source lacks a column, or has it with another type.
     """
     names = [name for name in schema.fieldNames() if name != ERROR]
     rows = _rows(options, options.columns)
@@ -153,10 +153,10 @@ def _rows_of(options: SourceOptions, schema: StructType) -> DecodedRows:
 
 
 def _plain(types: str) -> str:
-    """A schema in Spark's notation without quotes, spaces and case."""
+    """A schema in Spark's notation, in lower case, without quotes and spaces, for comparison."""
     return re.sub(r"`([^`]*)`:? ", r"\1:", types).replace(" ", "").lower()
 
 
 def register(spark: Any) -> None:
-    """Register the source in a session that does not find it by itself."""
+    """Register the source in a session that has not registered it automatically."""
     spark.dataSource.register(DefaultSource)

@@ -1,6 +1,7 @@
-"""Errors of the source without this package's frames, because Spark prints a worker's traceback.
+"""Remove this package's frames from errors of the source.
 
-Our errors contain the place of the problem and the remedy, so their frames do not help the user.
+Spark prints a worker's traceback. Lastwrite's errors contain the file and the remedy, so the frames
+would not help the user.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def _in_its_words(error: LogError) -> LogError:
 
 
 def with_short_errors(method: Callable[P, T]) -> Callable[P, T]:
-    """Wrap a method so that its errors have no frames below it and no cause."""
+    """Wrap a method so that its errors have no cause, and no frames of the calls that it makes."""
 
     @functools.wraps(method)
     def short(*args: P.args, **kwargs: P.kwargs) -> T:

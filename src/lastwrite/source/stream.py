@@ -1,9 +1,9 @@
-"""``spark.readStream.format("lastwrite")``: a process of the driver chooses the end of each
+"""``spark.readStream.format("lastwrite")``. A process of the driver chooses the end of each
 micro-batch and plans it; other processes read.
 
-Only its offsets define a micro-batch, and Spark stores them before the micro-batch runs. So after a
-restart the same range is read again. Records of it that were compacted away meanwhile are not
-returned then, as with Spark's Kafka source.
+A micro-batch is defined by its offsets. Spark stores them before the micro-batch runs, so a restart
+reads the same range again. Records that compaction removed meanwhile are missing then, as with
+Spark's Kafka source.
 """
 
 from __future__ import annotations
@@ -47,27 +47,27 @@ try:
         ReadMinRows,
         SupportsTriggerAvailableNow,
     )
-except ImportError:  # before 4.2 Spark passes no read limits to a source
+except ImportError:  # PySpark before 4.2 passes no read limits to a source
     HAS_LIMITS = False
     SupportsTriggerAvailableNow = object  # type: ignore[assignment, misc]
 else:
     HAS_LIMITS = True
 
-_PATIENCE_S = 120.0  # enough for a broker to start, or to exchange segments
+_PATIENCE_S = 120.0  # seconds to wait for a broker that starts or replaces segments
 _Logs = Mapping[TopicPartition, PartitionLog]
 
 
 class _SparkStream(DataSourceStreamReader):
-    """The part of the reader for all releases of PySpark."""
+    """The common part of the readers for all releases of PySpark."""
 
     def __init__(self, options: SourceOptions, rows: DecodedRows) -> None:
         self._options = options
         self._rows = rows
         self._logs: _Logs | None = None  # as listed for the next micro-batch
-        self._ends: Offsets | None = None  # of these logs
-        self._held_since_s: float | None = None
+        self._ends: Offsets | None = None  # the ends of these logs
+        self._held_since_s: float | None = None  # since when the logs could not be listed
         self._batch_s = float("-inf")  # the time at which the last micro-batch was admitted
-        self._target: Offsets | None = None  # of Trigger.AvailableNow
+        self._target: Offsets | None = None  # ends at the start of a Trigger.AvailableNow query
         self._warned: set[str] = set()
 
     @with_short_errors
@@ -93,7 +93,7 @@ class _SparkStream(DataSourceStreamReader):
             log, begin = logs.get(name), first.get(name)
             if log is not None and (other := self._difference(log, until, planned)) is not None:
                 self._lose_topic(log, other)
-                continue  # the next micro-batch begins at the start of the new topic
+                continue  # the next micro-batch reads the new topic from its start
             if log is not None and (other := self._difference(log, first, known)) is not None:
                 self._lose_topic(log, other)
                 begin = log.log_start
@@ -119,7 +119,7 @@ class _SparkStream(DataSourceStreamReader):
         return {name: end_of(log, self._options) for name, log in logs.items()}
 
     def _identities_of(self, logs: _Logs, offsets: Offsets) -> Identities:
-        """The identities of logs at these offsets, without logs that have none."""
+        """The identities of logs at these offsets. Logs without an identity are left out."""
         found = {
             name: self._system.identity(logs[name], at)
             for name, at in offsets.items()
@@ -130,7 +130,9 @@ class _SparkStream(DataSourceStreamReader):
     def _difference(
         self, log: PartitionLog, offsets: Offsets, identities: Identities
     ) -> str | None:
-        """How the log differs from the one of the offsets; see ``RowSystem.difference``."""
+        """How the log differs from the log that was read up to the offset in ``offsets``. Returns
+        None if it may be the same log; see ``RowSystem.difference``.
+        """
         if log.name not in identities:
             return None
         return self._system.difference(log, offsets[log.name], identities[log.name])
@@ -140,7 +142,7 @@ class _SparkStream(DataSourceStreamReader):
         return system_at(self._options.paths)
 
     def _begins(self, logs: _Logs) -> Offsets:
-        """The first offsets of the stream: as requested, or the present ends."""
+        """The offsets at which the stream begins, by the option ``startingOffsets`` or by time."""
         options, found = self._options, {}
         for name, log in logs.items():
             begin = start_of(log, options)
@@ -155,7 +157,7 @@ class _SparkStream(DataSourceStreamReader):
         return found
 
     def _next(self, start: dict[str, Any], is_limited: bool) -> dict[str, Any]:
-        """The end of the next micro-batch, or ``start`` if none is due."""
+        """The end of the next micro-batch, or ``start`` if no micro-batch is due."""
         try:
             logs = self._listed()
         except (LogHeld, CommitConflict):
@@ -183,7 +185,7 @@ class _SparkStream(DataSourceStreamReader):
             ends = self._admitted(left, ends, {name: log.log_start for name, log in logs.items()})
         if ends is left or (ends == first and not again):
             return start
-        # Ends that moved backwards are kept: the next plan reports them.
+        # An end below its start is returned, too: the planning of the micro-batch reports it.
         return encode_offsets(ends, self._identities_of(logs, ends))
 
     def _admitted(self, start: Offsets, end: Offsets, begins: Offsets) -> Offsets:
@@ -201,7 +203,7 @@ class _SparkStream(DataSourceStreamReader):
         """The offsets of a partition that a micro-batch reads. Returns None if there are none.
 
         Raises:
-            CommitConflict: some of them are gone.
+            CommitConflict: some of these offsets are gone.
         """
         if log is None or until is None:
             if first != until:
@@ -237,7 +239,9 @@ class _SparkStream(DataSourceStreamReader):
         log: PartitionLog | None,
         remedy: str = "restore the records, or set failOnDataLoss=false to read what is left",
     ) -> None:
-        """Raise, or warn, that requested records are gone."""
+        """Report that requested records are gone: raise an error, or warn if ``failOnDataLoss`` is
+        false.
+        """
         path = self._options.paths[0] if log is None else log.folder
         if self._options.fails_on_data_loss:
             raise CommitConflict(words, path=path, remedy=remedy)

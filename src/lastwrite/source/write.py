@@ -1,8 +1,8 @@
-"""``df.write.format("lastwrite")`` and ``writeStream``: records appended to topics of an archive.
+"""``df.write.format("lastwrite")`` and ``writeStream``: append records to topics of an archive.
 
 The columns are those of Spark's Kafka sink: ``value``, and optionally ``key``, ``topic``,
-``headers`` and ``partition``; also ``timestamp``. Other columns are ignored, so a result of reading
-can be written.
+``headers`` and ``partition``. ``timestamp`` is optional, too. Other columns are ignored, so rows
+that the source returned can be written.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter as _StreamBase
-except ImportError:  # before 4.1
+except ImportError:  # PySpark before 4.1
     _StreamBase = object  # type: ignore[assignment, misc]
 
 _TYPES = {
@@ -47,7 +47,7 @@ _OPTIONS = {
     "txnappid": "txnAppId",
     "txnversion": "txnVersion",
     "checkpointlocation": "checkpointLocation",
-    "includeheaders": "includeHeaders",  # of the Kafka sink; here the column decides
+    "includeheaders": "includeHeaders",  # option of the Kafka sink; ignored: the column decides
 }
 
 
@@ -60,7 +60,7 @@ class _WriteResult(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """The checked options: what is written, and where."""
+    """The checked options of a write."""
 
     append: AppendJob
     topic: str | None
@@ -106,7 +106,7 @@ def parse_write(
     )
     topic = options.get("topic")
     if topic is not None:
-        append.partitions_of(topic)  # fails here rather than in a task
+        append.partitions_of(topic)  # raises here instead of in a task
     return WriteOptions(append, topic, number, columns)
 
 
@@ -127,7 +127,7 @@ def _columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
 
 
 def _named(options: Mapping[str, str], is_stream: bool) -> tuple[str, int]:
-    """The name of the appends, which identifies repeated ones, and this append's number."""
+    """The name and number of this append. They identify a repeated append, which has no effect."""
     name = options.get("txnappid", "")
     if is_stream:
         name = name or options.get("checkpointlocation", "")
@@ -156,7 +156,7 @@ class _SourceWriter:
         self._options = options
 
     def _laid_down(self, batches: Iterable[Mapping[str, Sequence[Any]]]) -> _WriteResult:
-        """Write batches of columns, each a list, to files."""
+        """Write batches, which map a column to its list of values, to files."""
         stager = Stager(self._options.append)
         try:
             for columns in batches:
@@ -213,7 +213,7 @@ def _bytes(content: Any) -> bytes | None:
 
 
 class ArrowWriter(_SourceWriter, DataSourceArrowWriter):
-    """``df.write``."""
+    """The writer of ``df.write``."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._laid_down(_lists(iterator, self._options.columns))
@@ -239,7 +239,7 @@ def _lists(
 
 
 class StreamWriter(_SourceWriter, _StreamBase):
-    """``df.writeStream``."""
+    """The writer of ``df.writeStream``."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._laid_down(_lists(iterator, self._options.columns))
