@@ -1,1 +1,1 @@
-"""Why a partition is as it is, by the steps of a round that writes nothing."""
+"""Explain the state of a partition, by running the steps of compaction without writing."""

@@ -1,12 +1,15 @@
-"""The outcome of one record in words: the engine's own decisions, and the place of the record.
+"""Describe the outcome of one record in words: what compaction will do with it, when, and why.
 
-Nothing is decided here. The caller runs the next round's scan, election and judgement, and the same
-over the whole log as if it were closed and replicated. ``RecordFacts`` has the results. Example:
-``a@0 a@1`` in closed segments and ``a@2`` in the active one. The next round drops ``a@0``, which
-``a@1`` supersedes. It keeps ``a@1``, because only the second run sees that ``a@2`` supersedes it. A
-later round drops ``a@1``, once the segment of ``a@2`` is closed.
+This module decides nothing. The caller runs the engine's scan, election and judgement twice: over
+the range of the next round, and over the entire log as if all of it were closed and replicated.
+``RecordFacts`` has the results.
 
-Each system has a subclass of ``OutcomeRules`` with its words.
+Example: ``a@0 a@1`` are in closed segments, ``a@2`` is in the active segment. The next round drops
+``a@0``, because ``a@1`` supersedes it. It keeps ``a@1``: ``a@2``, which supersedes it, is outside
+its range, and occurs in the second run only. A later round drops ``a@1``, after the segment of
+``a@2`` is closed.
+
+Each system has a subclass of ``OutcomeRules`` with its terms.
 """
 
 from __future__ import annotations
@@ -25,49 +28,52 @@ _BY_OFFSET = (Strategy.OFFSET, Strategy.GROUPS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordFacts:
-    """The results of the rules for one record of the key."""
+    """The results of the engine's rules for one record of the key."""
 
     offset: int
-    place: str  # in the system's words, like "offset 5"
-    part: LogRegion
-    deletes: bool  # a tombstone
+    place: str  # the record's offset in the system's terms, such as "offset 5"
+    part: LogRegion  # region of the log that contains the record
+    deletes: bool  # the record is a tombstone
     producer_id: int  # or the system's equivalent; -1 if there is none
-    aborted: bool  # its transaction was aborted
-    undecided: bool  # its transaction is still open
-    goes: bool  # the next round drops it
-    shadowed: bool  # it has a later write in the range of the next round
-    shadowed_ever: bool  # it has a later write anywhere in the log
-    horizon_ms: int | None  # of its batch: when it may go, or when it was written
-    is_old: bool  # of record format v0 or v1
-    file_ms: int  # when its segment's file was changed
-    batch_end: int  # the offset after its batch
-    has_bad_horizon: bool = False  # its batch's horizon is below 0, and is ignored
-    is_part: bool = False  # a part of a larger record, but not its last part
+    aborted: bool  # the record's transaction was aborted
+    undecided: bool  # the record's transaction is still open
+    goes: bool  # the next round drops the record
+    shadowed: bool  # the key has a later write in the range of the next round
+    shadowed_ever: bool  # the key has a later write anywhere in the log
+    # the delete horizon of the record's batch or, if policy.ages_by_write_time, its write time
+    horizon_ms: int | None
+    is_old: bool  # the record has format v0 or v1
+    file_ms: int  # when the segment's file was last changed
+    batch_end: int  # the offset after the record's batch
+    has_bad_horizon: bool = False  # the batch's delete horizon is below 0, and is ignored
+    is_part: bool = False  # the record is a part, except the last, of a chunked message
 
     @property
     def is_in_range(self) -> bool:
-        """Whether the next round rewrites its segment."""
+        """Whether the record's segment is in the range of the next round."""
         return self.part in (LogRegion.CLEAN, LogRegion.DIRTY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundFacts:
-    """The next round, and the last writes of the key."""
+    """The next compaction round of the partition, and the last writes of the key."""
 
     now_ms: int
     first_dirty: int
-    end: int  # of its range
+    end: int  # the offset at which the round's range ends
     policy: Policy
-    blocking: Reason | None  # the reason why it is not due
-    is_at_rest: bool  # whether the only reason is that too little is dirty
-    reasons: tuple[Reason, ...]  # why its range does not reach further
+    blocking: Reason | None  # why the round is not due; None if it is due
+    is_at_rest: bool  # whether the round is not due only because too little is dirty
+    reasons: tuple[Reason, ...]  # why the round's range does not reach further
     winner: RecordFacts | None  # the key's last write within the range; None if there is none
-    winner_ever: RecordFacts | None  # the key's last write in the log
-    held_for: tuple[BlockingGroup, ...] = ()  # consumer groups that block the removal of deletes
+    winner_ever: RecordFacts | None  # the key's last write in the entire log
+    held_for: tuple[BlockingGroup, ...] = ()  # consumer groups that block the removal of tombstones
 
 
 class OutcomeReason(NamedTuple):
-    """The outcome of a record, the reason, the condition for a change, and its earliest time."""
+    """The outcome of a record with its reason (``message``), the condition under which the outcome
+    changes, and the earliest time of that change.
+    """
 
     fate: RecordOutcome
     message: str
@@ -79,8 +85,9 @@ class OutcomeRules(ABC):
     """The outcomes of the records of one key."""
 
     active: ClassVar[str] = "in the active segment"
-    greatest: ClassVar[str] = "the greatest version"  # the last write of the key, if not by offset
-    forget_clean: ClassVar[str]  # the way to have a round compare clean records again
+    # the term for the last write of a key if the policy does not compare offsets
+    greatest: ClassVar[str] = "the greatest version"
+    forget_clean: ClassVar[str]  # the user's action that makes a round compare clean records again
 
     def __init__(self, round_: RoundFacts) -> None:
         self.round = round_
@@ -92,19 +99,19 @@ class OutcomeRules(ABC):
 
     @classmethod
     def place(cls, offset: int) -> str:
-        """An offset in the system's words."""
+        """An offset in the system's terms, such as "offset 5"."""
         return f"offset {cls.number(offset)}"
 
     @staticmethod
     def writer(facts: RecordFacts) -> str:
-        """The beginning of a sentence that ends in "a transaction that …"."""
+        """The beginning of the sentence "it was written in a transaction that …"."""
         return "it was written in"
 
     @abstractmethod
     def delete(self, facts: RecordFacts, message: str) -> OutcomeReason:
-        """The outcome of a tombstone in the range that no later write there supersedes.
+        """The outcome of a tombstone that is the last write of its key in the range.
 
-        ``message`` is the beginning of its sentence.
+        ``message`` is the beginning of the outcome's message.
         """
 
     def of(self, facts: RecordFacts) -> OutcomeReason:
@@ -131,7 +138,7 @@ class OutcomeRules(ABC):
             return OutcomeReason(
                 RecordOutcome.STAYS, f"{message}but the log's last record is never removed"
             )
-        if facts.goes:  # an expired delete, superseded or not
+        if facts.goes:  # an expired tombstone, superseded or not
             return self._delete(facts)
         if facts.shadowed_ever:
             message = self._superseded(winner_ever)
@@ -165,7 +172,7 @@ class OutcomeRules(ABC):
         return self.delete(facts, message) if facts.is_in_range else self._unreached(message, facts)
 
     def next(self, message: str) -> OutcomeReason:
-        """The outcome that the next round drops it, whenever that runs."""
+        """The outcome of a record that the next round drops, due now or not."""
         blocking = self.round.blocking
         if blocking is None:
             return OutcomeReason(
@@ -178,7 +185,9 @@ class OutcomeRules(ABC):
         return OutcomeReason(RecordOutcome.NEXT_ROUND, message, change, _not_before([blocking]))
 
     def next_expired(self, message: str) -> OutcomeReason:
-        """``next`` for an expired delete, for which the user may start a round."""
+        """As ``next``, for an expired tombstone. If no round is due, the outcome includes the option
+        with which the user can start one.
+        """
         answer = self.next(message)
         if not self.round.is_at_rest:
             return answer
@@ -186,7 +195,9 @@ class OutcomeRules(ABC):
 
     @property
     def if_due(self) -> str:
-        """The end of a sentence about the next round; empty if a round is due now."""
+        """The clause for why no round is due now: "; none is due now: …; that ends …". Empty if a
+        round is due.
+        """
         blocking = self.round.blocking
         if blocking is None:
             return ""
@@ -199,7 +210,7 @@ class OutcomeRules(ABC):
         end = self.place(self.round.end)
         message += f", but lies above the range of the next round, which ends at {end}"
         change = f"the round that reaches {'it' if winner is None else winner.place} drops it{held}"
-        if facts.deletes:  # it may also expire first
+        if facts.deletes:  # the tombstone may expire before that
             at_ms = None
             horizon_ms = self.horizon_ms(facts)
             if horizon_ms is not None and horizon_ms <= LONG_MAX:
@@ -217,11 +228,14 @@ class OutcomeRules(ABC):
         return facts.horizon_ms + retention_ms + (policy.hold_ms if self.is_held(facts) else 0)
 
     def is_held(self, facts: RecordFacts) -> bool:
-        """Whether a consumer group blocks the removal of a delete."""
+        """Whether a consumer group blocks the removal of the record if it is a tombstone."""
         return facts.batch_end > self.round.policy.held_from
 
     def held(self, facts: RecordFacts, message: str) -> OutcomeReason:
-        """The outcome of an expired delete whose removal is blocked; ``message`` begins it."""
+        """The outcome of an expired tombstone whose removal is blocked.
+
+        ``message`` is the beginning of the outcome's message.
+        """
         policy, end = self.round.policy, facts.batch_end
         at_ms = None if facts.horizon_ms is None else policy.held_until_ms(facts.horizon_ms)
         waited = [each for each in self.round.held_for if (each.position or 0) < end]
@@ -246,11 +260,11 @@ class OutcomeRules(ABC):
         )
 
     def _holding(self, offset: int | None) -> tuple[str, int | None]:
-        """The rules that keep a round from reaching ``offset``, which is above its range, and the
-        earliest time at which they end.
+        """A clause with the rules that exclude ``offset``, which is above the range, from the next
+        round, and the earliest time at which they end.
         """
         known = [r for r in self.round.reasons if r.from_offset is not None]
-        # The lowest one ends the range, which is then rounded down to a segment's start.
+        # The range ends at the lowest offset of these rules, rounded down to a segment's start.
         lowest = min((r.from_offset or 0 for r in known), default=0)
         held = [r for r in known if (r.from_offset or 0) <= max(lowest, offset or 0)]
         said = ", ".join(f"{r.rule} (from {self.place(r.from_offset or 0)})" for r in held)
@@ -258,7 +272,9 @@ class OutcomeRules(ABC):
 
 
 def _not_before(reasons: Iterable[Reason]) -> int | None:
-    """The time after which reasons may end. Only the compaction lag depends on time alone."""
+    """The earliest time at which the reasons can end, or None. Only the compaction lag ends at a
+    known time.
+    """
     return max(
         (r.at_ms for r in reasons if r.rule is Rule.MIN_LAG and r.at_ms is not None), default=None
     )

@@ -1,12 +1,12 @@
-"""Why a partition is not clean, why a key has duplicates, or why a delete is still there; and until
-when.
+"""Explain why a partition is not clean, why a key has duplicates, or why a tombstone was not
+removed, and when that will change.
 
-The rules themselves answer: scan, election and judgement run over the partition as in a round, but
-nothing is written. They run twice: over the range of the next round, and over the whole log as if
-all of it were closed and replicated. A record that only the second run finds superseded waits until
-the range moves on.
+The engine's scan, election and judgement run over the partition as in a compaction round, but
+nothing is written. They run twice: over the range of the next round, and over the entire log as if
+all of it were closed and replicated. A record that is superseded only in the second run stays until
+a later round whose range reaches further.
 
-Each system has a ``RecordExplainer`` with its rules in words, and the descriptions of its records.
+Each system has a ``RecordExplainer``, which puts its rules and records into words.
 """
 
 from __future__ import annotations
@@ -53,36 +53,36 @@ from lastwrite.storage.reading import TRIES
 
 
 class RangeReasons(NamedTuple):
-    """The reasons of a system's rules for the range of the next round."""
+    """Why the next round does not clean a partition, or not up to its end."""
 
     clean_bytes: int
-    policy: Reason | None  # the topic is not compacted
-    reasons: Sequence[Reason]  # in the order in which the system applies its rules
+    policy: Reason | None  # why the topic is not compacted; None if it is
+    reasons: Sequence[Reason]  # the other reasons, in the order in which the system checks them
 
 
 class RecordDescription(NamedTuple):
     """The description of a record in its system's format."""
 
     offset: int
-    place: str  # in the system's words
+    place: str  # the record's offset in the system's terms
     timestamp_ms: int
-    value_bytes: int | None  # None means it deletes the key
+    value_bytes: int | None  # None means that the record deletes the key
     message_id: str | None = None
     is_part: bool = False
 
 
 class RecordExplainer(ABC):
-    """A system's part in explanations."""
+    """The system-specific functions for explanations."""
 
     fates: type[OutcomeRules]
-    has_active = True  # rounds skip the last segment, unless an option includes it
+    has_active = True  # whether rounds skip the last segment, unless an option includes it
 
     def __init__(self, system: System) -> None:
         self.system = system
 
     @abstractmethod
     def range_of(self, context: Context, log: PartitionLog, decision: Decision) -> RangeReasons:
-        """Why the next round does not clean ``log``, which has segments, or not up to its end."""
+        """Why the next round does not clean ``log``, or not up to its end. ``log`` has segments."""
 
     @abstractmethod
     def describe(self, log: PartitionLog, record: KeyRecord) -> RecordDescription:
@@ -93,7 +93,7 @@ class RecordExplainer(ABC):
         """
 
     def stored_keys(self, key: bytes) -> Sequence[bytes]:
-        """The forms in which a key may be stored. ``has_key`` selects among their records."""
+        """The stored forms of a key. Records of other keys may match: ``has_key`` excludes them."""
         return (key,)
 
     def has_key(self, record: KeyRecord, key: bytes) -> bool:
@@ -101,7 +101,7 @@ class RecordExplainer(ABC):
         return True
 
     def span(self, first: int, end: int) -> str:
-        """A range that ends before ``end``, in the system's words."""
+        """The range from ``first`` to below ``end``, in the system's terms."""
         number = self.fates.number
         return f"offsets {number(first)} to {number(end - 1)}"
 
@@ -111,7 +111,7 @@ class RecordExplainer(ABC):
 
     def expired(self, context: Context, log: PartitionLog) -> tuple[int, str]:
         """The offset below which retention deletes all segments after the next compaction, and the
-        reason. By default it deletes none.
+        reason. By default retention deletes no segment.
         """
         return 0, ""
 
@@ -127,9 +127,9 @@ def explainer_of(system: System) -> RecordExplainer:
 def explain_partition(
     explainer: RecordExplainer, context: Context, folder: str, key: bytes | None
 ) -> PartitionExplanation:
-    """The explanation of one partition. With ``key``, each of its records is listed.
+    """Explain one partition. If ``key`` is given, the explanation lists each record of the key.
 
-    Damage, and a lock on the partition, are reported, not raised.
+    If the partition is damaged or locked, the explanation says so; no error is raised.
 
     Raises:
         InvalidConfig: the settings do not fit the partition.
@@ -153,7 +153,7 @@ def explain_partition(
 
 
 class _Explanation:
-    """The explanation of one partition under construction."""
+    """Builds the explanation of one partition."""
 
     def __init__(self, explainer: RecordExplainer, context: Context, folder: str) -> None:
         self._share = explainer
@@ -165,7 +165,7 @@ class _Explanation:
 
     @property
     def moved(self) -> LogError | None:
-        """The error if a broker that has the log open has changed it since the listing."""
+        """The error if a running broker has changed the log since it was listed, or None."""
         try:
             if self._log is not None:
                 self._system.check_unmoved(self._log)
@@ -189,7 +189,7 @@ class _Explanation:
             decision = self._system.decide(log, options.config, options.now_ms, is_open)
             found = self._share.range_of(self._context, log, decision)
         except (LogError, OSError) as error:
-            if held is not None:  # its files change during the reading
+            if held is not None:  # the files are in use, and may have changed during the reading
                 out.reasons = [held]
                 out.summary = held.message
                 return out
@@ -204,7 +204,7 @@ class _Explanation:
         return out
 
     def _held(self) -> Reason | None:
-        """Why the partition is in use. Returns None if it is not."""
+        """Why the partition is in use, or None if it is not."""
         folder, system = self._out.folder, self._system
         root = system.root_of(folder)
         try:
@@ -239,7 +239,7 @@ class _Explanation:
 
     @property
     def _is_wrong(self) -> bool:
-        """Whether a round would leave the partition unchanged because of its problems."""
+        """Whether the partition has problems because of which a round would leave it unchanged."""
         return any(not problem.is_note for problem in self._out.problems)
 
     def _problem(self, error: LogError | OSError) -> Problem:
@@ -346,7 +346,7 @@ class _Explanation:
             self._damaged(error)
 
     def _keyless(self, following: RecordStates, decision: Decision) -> None:
-        """Add the reason that too many records have no key, if a round would find that."""
+        """Add a reason if a round would refuse the partition for too many records without a key."""
         out = self._out
         scans = [
             scan
@@ -408,7 +408,7 @@ class _Explanation:
                 RecordExplanation(
                     offset=told.offset,
                     timestamp_ms=told.timestamp_ms,
-                    # -1 if the segment is before all offsets
+                    # a segment's base offset is -1 if the segment precedes all offsets
                     segment=max(log.segments[record.piece.segment].base_offset, 0),
                     position=record.position,
                     value_bytes=told.value_bytes,
@@ -434,7 +434,7 @@ def _facts(
     open_from: Mapping[int, int],
     active: int,
 ) -> RecordFacts:
-    """``active``: the index of the first segment that rounds skip."""
+    """Build the facts of a record. ``active``: the index of the first segment that rounds skip."""
     batch = record.batch
     flags, producer_id = int(batch["flags"]), int(batch["producer_id"])
     horizon, base_offset = int(batch["horizon"]), int(batch["base_offset"])
@@ -466,7 +466,7 @@ def _facts(
 def _with_retention(
     record: RecordExplanation, expired: tuple[int, str], now_ms: int
 ) -> RecordExplanation:
-    """The record, with retention as outcome if its segment has expired."""
+    """The record. If retention will delete its segment, that is the record's outcome."""
     below, why = expired
     if record.offset >= below or record.fate is RecordOutcome.NEXT_ROUND:
         return record
@@ -486,7 +486,7 @@ def _damage(problems: Sequence[Problem]) -> list[Reason]:
 
 
 def _blocking(reasons: Sequence[Reason]) -> Reason | None:
-    """The reason that has to end first, among those of a partition that is not due."""
+    """Of the reasons why a partition is not due, the one that must end first."""
     for rule in (Rule.POLICY, Rule.DAMAGE, Rule.KEYLESS, Rule.DIRTY_RATIO):
         for reason in reasons:
             if reason.rule is rule:
@@ -497,5 +497,5 @@ def _blocking(reasons: Sequence[Reason]) -> Reason | None:
 
 
 def _last(facts: Sequence[RecordFacts]) -> RecordFacts | None:
-    """The last in the log's order, in which ``facts`` are sorted."""
+    """The last element of ``facts``, which are in log order, or None."""
     return facts[-1] if facts else None

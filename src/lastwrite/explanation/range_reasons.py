@@ -1,5 +1,5 @@
-"""Why a partition, or a part of it, is not clean, and what ends each reason, for the rules of all
-systems whose rounds work on closed segments.
+"""Describe why a partition, or a part of it, is not cleaned, and what ends each reason. For systems
+whose compaction works on closed segments.
 
 ``engine.rules.ranges`` decides; this module puts the decision into words.
 
@@ -23,8 +23,8 @@ def range_reasons(
     """The reasons why ``found``, the range of ``log``, is not cleaned or does not reach the log's
     end.
 
-    ``holds``: the reasons why it does not reach further, in the system's order. ``all_clean``: the
-    system's words for a log without dirty records.
+    ``holds`` are the reasons why the range does not reach further, in the system's order.
+    ``all_clean`` is the system's message for a log without dirty records.
     """
     if not log.size_bytes:
         return [Reason(Rule.EMPTY, "the log is empty", "when something is written")]
@@ -47,7 +47,10 @@ def lag_reasons(
     now_ms: int,
     segment_at: Callable[[int], str],
 ) -> Iterator[Reason]:
-    """The reason that a segment is too young. ``segment_at`` names the segment at an offset."""
+    """Yield the reason that a segment is younger than the compaction lag, if there is one.
+
+    ``segment_at`` returns the file name of the segment at an offset, for the message.
+    """
     at = {hold: offset for offset, hold in found.holds}.get(Hold.MIN_LAG)
     if at is None or at >= log.end_offset:
         return
@@ -78,10 +81,10 @@ def _ratio(found: Range, config: RangeSettings) -> Reason:
 
 
 def dirty_bytes_missing(found: Range, threshold: float) -> int | None:
-    """The number of further cleanable bytes that brings the share above ``threshold``, or None if
-    no number does.
+    """The number of further cleanable bytes at which the dirty ratio exceeds ``threshold``. Returns
+    None if no number is enough.
 
-    Further bytes follow the first dirty segment, so they do not count as clean.
+    Further bytes come after the first dirty segment, so they count as dirty.
     """
     if threshold >= 1:
         return None

@@ -1,8 +1,8 @@
-"""Scan and election over a whole partition for read-only commands: the number of its keys, and the
-state of every record.
+"""Scan a whole partition and elect its last writes, for read-only commands: the number of its keys,
+and the state of every record.
 
-Memory is limited to that of the workers. States are in scratch files; those of a piece are read on
-request.
+Memory is limited to that of the workers. The states of records are in scratch files, and are read
+piece by piece on request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lastwrite.storage.scratch import read_states
 
 @dataclass(frozen=True, slots=True)
 class RecordStates:
-    """A partition's pieces, and the states of their records in a round."""
+    """A partition's pieces, and the states that a round would give their records."""
 
     partition: ElectedPartition
 
@@ -39,7 +39,9 @@ class RecordStates:
         return self.partition.scans
 
     def of(self, number: int) -> ByteArray | None:
-        """A byte for each record of the piece. Returns None if it is above the requested end."""
+        """The states of a piece, a byte for each record. Returns None if the piece is above the
+        requested end.
+        """
         if not self.pieces[number].keyed:
             return None
         states = read_states(*self.scans[number].place_of_states)
@@ -54,7 +56,7 @@ def record_states(
     """Scan ``log``, and elect among the records of the segments that begin below ``end``.
 
     Raises:
-        CorruptLog: a record cannot be read, or the log contradicts itself.
+        CorruptLog: a record cannot be read, or the log is inconsistent.
         LogError: a task failed.
     """
     found = elect_whole(context, log, decision, end)
@@ -73,7 +75,7 @@ def record_states(
 def elect_whole(
     context: Context, log: PartitionLog, decision: Decision, end: int
 ) -> ElectedPartition | FinishedPartition:
-    """Scan and elect as a round does, but only ``decision`` limits what is included."""
+    """Scan and elect as a round does, over the range that ``decision`` allows."""
     scanned = scan_pieces(context, [plan_whole(context, log, decision, end)])
     (found,) = advance(scanned, lambda open: elect_partitions(context, open))
     return found
@@ -82,7 +84,7 @@ def elect_whole(
 def count_keys(context: Context, log: PartitionLog) -> int | None:
     """The exact number of distinct keys of ``log``. Returns None if records cannot be read.
 
-    Records of aborted transactions do not count.
+    Keys that only aborted transactions wrote are not counted.
     """
     everything = Decision(
         first_dirty=0,

@@ -1,5 +1,5 @@
-"""Counts of the records that compaction will remove in the future, and the records of one key, each
-with the results of the rules.
+"""Count the records that compaction will remove in the future, and find the records of one key with
+the results of the rules.
 """
 
 from __future__ import annotations
@@ -39,37 +39,38 @@ _LANE = np.uint64(0xFFFFFFFF00000000)
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """A record of the key: its place, and the results of scan, election and judgement."""
+    """A record of the key: its position, and the results of scan, election and judgement."""
 
     piece: ScanRange
-    batch: np.void  # its row of the batch table, which outlives the table
+    batch: np.void  # a copy of the batch's row in the batch table
     data: bytes  # the batch as stored in the file
-    number: int  # among the batch's records
-    position: int  # of the batch, in the file
-    is_inside: bool  # whether it is in the range of the next round
-    goes: bool  # the next round drops it
-    state: int  # in the next round; 0 if that does not reach the record
-    state_ever: int  # as if all of the log were closed and replicated
+    number: int  # index of the record in the batch
+    position: int  # byte of the batch in the file
+    is_inside: bool  # whether the record is in the range of the next round
+    goes: bool  # whether the next round drops the record
+    state: int  # the record's state in the next round; 0 if the record is above its range
+    state_ever: int  # the record's state if the entire log were closed and replicated
 
 
 @dataclass(frozen=True, slots=True)
 class _JudgedRecords:
-    """A chunk's states, a byte for each record."""
+    """The results of the rules for a chunk, a byte for each record."""
 
-    states: ByteArray | None  # None if the next round does not reach them
-    ever: ByteArray
-    keep: ByteArray
+    states: ByteArray | None  # states in the next round; None if the chunk is above its range
+    ever: ByteArray  # states if the entire log were closed and replicated
+    keep: ByteArray  # 0 if the next round drops the record
 
 
 class WaitingRecords:
-    """Processes pieces, oldest first. ``waiting`` has the counts, ``found`` the records of each of
-    ``keys``, which are stored keys."""
+    """Processes pieces, oldest first. ``waiting`` has the counts. ``found`` has the records of each
+    of ``keys``, which are keys as stored.
+    """
 
     def __init__(self, context: Context, decision: Decision, keys: Sequence[bytes]) -> None:
         self.waiting = Waiting()
         self.found: list[list[KeyRecord]] = [[] for _ in keys]
         self._decision = decision
-        self._held_ms = -1  # the latest horizon of a delete that is held
+        self._held_ms = -1  # the latest delete horizon of a blocked tombstone; -1: there is none
         self._format = context.system.new_format(
             context.limits.plain_bytes, decision.policy.reading
         )
@@ -84,8 +85,8 @@ class WaitingRecords:
     def piece(self, piece: ScanRange, following: ByteArray | None, ever: ByteArray | None) -> None:
         """Process the next piece.
 
-        ``following``: states in the next round, or None if it does not reach the piece. ``ever``:
-        states as if all of the log were closed and replicated.
+        ``following`` has the states in the next round. None means that the piece is above the
+        round's range. ``ever`` has the states if the entire log were closed and replicated.
 
         Raises:
             CorruptLog: as ``BatchWindows.of``.
@@ -125,7 +126,9 @@ class WaitingRecords:
 
     @property
     def held_until_ms(self) -> int | None:
-        """When the last of the blocked deletes is removed. None means there is none, or never."""
+        """When the last blocked tombstone can be removed. None means that no tombstone is blocked,
+        or that it stays blocked forever.
+        """
         return None if self._held_ms < 0 else self._decision.policy.held_until_ms(self._held_ms)
 
     # ------------------------------------------------------------------ counts
@@ -184,20 +187,20 @@ class WaitingRecords:
             waiting.markers_unstamped += _count(spent & ~gone & ~stamped)
 
     def _is_held(self, table: BatchTable) -> np.ndarray:
-        """Whether each record of the table would be blocked if it were a delete."""
+        """For each record of the table, whether its removal is blocked if it is a tombstone."""
         policy = self._decision.policy
         is_held: np.ndarray = table["next_offset"] > policy.held_from
         return np.repeat(is_held, table["records"])
 
     def _is_log_end(self, table: BatchTable) -> ByteArray | np.ndarray:
-        """Whether each record of the table is the one that always stays."""
+        """For each record of the table, whether it is the log's last record, which always stays."""
         found = np.zeros(int(table["records"].sum()), dtype=bool)
         rows = np.flatnonzero(table["next_offset"] == self._decision.policy.kept_end_offset)
         found[np.cumsum(table["records"])[rows] - 1] = True
         return found
 
     def _count_above(self, ever: ByteArray) -> None:
-        """Count the records above the range."""
+        """Count the records above the range of the next round."""
         data = (ever & CONTROL) == 0
         aborted = data & ((ever & ABORTED) != 0)
         shadowed = data & ((ever & SHADOWED) != 0)
@@ -210,8 +213,8 @@ class WaitingRecords:
     # ------------------------------------------------------------------ a key
 
     def _find(self, chunk: BatchWindow, piece: ScanRange, judged: _JudgedRecords) -> None:
-        """Add the chunk's records of the keys to ``found``. They include aborted records, which the
-        table does not flag.
+        """Add the chunk's records of the keys to ``found``, including records of aborted
+        transactions, which the table does not flag.
         """
         table = chunk.table
         starts = np.cumsum(table["records"]) - table["records"]
@@ -229,7 +232,7 @@ class WaitingRecords:
                 for n in np.flatnonzero(is_alike).tolist():
                     at, length = keys[n].tolist()
                     if not np.array_equal(run.plain[at : at + length], key):
-                        continue  # another key of the same fingerprint
+                        continue  # another key with the same fingerprint
                     ordinal = int(entries[n, 1] & ~_LANE)
                     row = int(np.searchsorted(starts, ordinal, side="right")) - 1
                     number = ordinal - int(starts[row])
