@@ -22,9 +22,9 @@ from lastwrite.kafka.format.names import KafkaFileKind, Suffix, classify
 _REGISTRATION, _CONFIG, _SCRAM, _FEATURE, _QUOTA, _NO_SCRAM = 0, 4, 11, 12, 14, 22
 _NUMBERS = (_REGISTRATION, _CONFIG, _SCRAM, _FEATURE, _QUOTA, _NO_SCRAM)
 _METADATA_VERSION = "metadata.version"
-BROKER, CLIENT_METRICS, GROUP = 4, 16, 32  # types of resources
+BROKER, CLIENT_METRICS, GROUP = 4, 16, 32  # resource types in ``configs``
 
-# Entity types and names of a quota; the name None is the default entity.
+# (entity type, entity name) pairs of a quota. The name None means the default entity.
 QuotaEntity = tuple[tuple[str, str | None], ...]
 
 
@@ -37,14 +37,14 @@ class LogEnd(NamedTuple):
 
 @dataclass(slots=True)
 class ClusterState:
-    """The state after all records of a metadata log."""
+    """The cluster's state after the records applied so far."""
 
     end: LogEnd = field(default_factory=LogEnd)
-    finalized: dict[str, int] = field(default_factory=dict)  # level by feature
-    supported: dict[str, tuple[int, int]] = field(default_factory=dict)  # least and highest level
+    finalized: dict[str, int] = field(default_factory=dict)  # level by feature name
+    supported: dict[str, tuple[int, int]] = field(default_factory=dict)  # lowest and highest level
     quotas: dict[QuotaEntity, dict[str, float]] = field(default_factory=dict)
-    configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)  # by resource
-    # the iterations of users' credentials, by mechanism
+    configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)  # by (type, name)
+    # by user: the iterations of each credential, by mechanism
     scram: dict[str, dict[int, int]] = field(default_factory=dict)
 
     def apply(self, number: int, fields: Mapping[str, Any]) -> None:
@@ -78,7 +78,7 @@ class ClusterState:
 
 
 def _set(values: dict[Any, Any], name: Any, value: Any) -> None:
-    """Set a value; None removes it."""
+    """Set the value of ``name``. None removes it."""
     if value is None:
         values.pop(name, None)
     else:
@@ -86,14 +86,14 @@ def _set(values: dict[Any, Any], name: Any, value: Any) -> None:
 
 
 def read_cluster_state(folder: str) -> ClusterState:
-    """The state after the metadata log in ``folder``.
+    """The state after all records of the metadata log in ``folder``.
 
     Raises:
-        CorruptLog, UnsupportedFormat: the metadata log is damaged or of a later version.
-        LogError: it cannot be read.
+        CorruptLog, UnsupportedFormat: the metadata log is damaged or has an unknown version.
+        LogError: a file cannot be read.
     """
     state = ClusterState(_end_of(folder))
-    pending: list[tuple[int, Mapping[str, Any]]] | None = None  # of an open transaction
+    pending: list[tuple[int, Mapping[str, Any]]] | None = None  # records of an open transaction
     for number, fields in records_of(folder, _decode):
         if number in _TRANSACTION:
             for each in (pending or ()) if number == Transaction.END.value else ():
@@ -121,7 +121,7 @@ def _decode(value: bytes) -> tuple[int, Mapping[str, Any]] | None:
 
 
 def _end_of(folder: str) -> LogEnd:
-    """The end of the last snapshot, or of the log after it."""
+    """The end of the last segment or snapshot, whichever is later."""
     end = LogEnd()
     for name in sorted(os.listdir(folder)):
         file = classify(name)
@@ -141,7 +141,7 @@ def _end_of_segment(path: str) -> LogEnd:
     while at < len(view):
         try:
             header = decode_batch_header(view, at)
-        except TruncatedLog:  # a torn tail, as a broker cuts it
+        except TruncatedLog:  # a torn tail, which a broker truncates
             break
         at += header.size_bytes
         if at > len(view):

@@ -1,11 +1,11 @@
 """Committed offsets of consumer groups, from the records of ``__consumer_offsets``.
 
     key     i16 1 · group · topic · i32 partition
-    value   i16 3 · i64 offset · i32 leader epoch · metadata · i64 commit ms   texts: i16 length
+    value   i16 3 · i64 offset · i32 leader epoch · metadata · i64 commit ms
 
-The last record of a key is current; one without a value deletes the offset. Offsets committed in a
-transaction become current with its commit marker. Lastwrite writes version 3 and reads all
-versions; the offset is the first field in each.
+Each string has an i16 length before it. The last record of a key is current. A record without a
+value deletes the offset. Offsets committed in a transaction become current with the commit marker.
+Lastwrite writes version 3 and reads all versions.
 
 Source: Kafka 4.4 ``OffsetCommitKey.json``, ``OffsetCommitValue.json``; docs/formats/kafka.md.
 """
@@ -32,8 +32,8 @@ class Commit(NamedTuple):
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
-    at_ms: int = -1  # when it was committed
-    expires_ms: int = -1  # only in version 1, where the client chose it
+    at_ms: int = -1  # time of the commit
+    expires_ms: int = -1  # expiry time chosen by the client; only in version 1
 
 
 class GroupPartition(NamedTuple):
@@ -45,7 +45,7 @@ class GroupPartition(NamedTuple):
 
     @classmethod
     def of(cls, group: str, name: TopicPartition) -> Self:
-        """The place of a group in a partition."""
+        """The key for a group and the partition ``name``."""
         return cls(group, name.topic, name.partition)
 
     @property
@@ -58,7 +58,7 @@ class UnreadCommit(NamedTuple):
     """The newest record of a key, if its key or value cannot be decoded."""
 
     offset: int
-    group: str | None  # None if the key does not contain it
+    group: str | None  # None if the group cannot be decoded
     place: GroupPartition | None  # None if the key cannot be decoded
     reason: str
 
@@ -66,17 +66,17 @@ class UnreadCommit(NamedTuple):
 class OffsetCommits:
     """Replays the records of ``__consumer_offsets``.
 
-    ``known``: the committed offset of each group in each partition. ``gone``: offsets that expired
-    or were deleted. ``unread``: by key, records that cannot be decoded, unless a later record of
-    the same key can. The place of such a record is neither in ``known`` nor in ``gone``.
+    ``known`` has the committed offset of each group in each partition. ``gone`` has the groups and
+    partitions whose offset expired or was deleted. ``unread`` has the newest record of each key, if
+    it cannot be decoded. Its group and partition are then neither in ``known`` nor in ``gone``.
     """
 
     def __init__(self) -> None:
         self.known: dict[GroupPartition, Commit] = {}
         self.gone: set[GroupPartition] = set()
         self.unread: dict[bytes, UnreadCommit] = {}
-        self._said: dict[GroupPartition, int] = {}  # offset of the record that decided it
-        self._open: dict[int, list[Record]] = {}  # records of open transactions, by producer
+        self._said: dict[GroupPartition, int] = {}  # offset of the newest record
+        self._open: dict[int, list[Record]] = {}  # records of open transactions by producer id
 
     def take(self, batches: Iterable[Batch]) -> None:
         """Apply the next batches.
@@ -101,12 +101,12 @@ class OffsetCommits:
             place, key = None, record.key or b""
             try:
                 place = place_of(record.key)
-                # A record of a transaction may be older than one that was committed before it.
+                # Records of a transaction are applied at its marker, after newer records.
                 if place is None or record.offset < self._said.get(place, -1):
                     continue
                 commit = None if record.value is None else commit_of(record.value)
             except CorruptLog as error:
-                if record.value is None:  # a tombstone deletes the key's record
+                if record.value is None:  # a tombstone of an undecodable key deletes its record
                     self.unread.pop(key, None)
                     continue
                 group = _group_of(key) if place is None else place.group
@@ -121,7 +121,7 @@ class OffsetCommits:
             self.note(place, commit)
 
     def note(self, place: GroupPartition, commit: Commit | None) -> None:
-        """Apply the newest record of a place; None means deleted."""
+        """Apply the newest commit of a group in a partition. None means deleted."""
         if commit is None:
             self.known.pop(place, None)
             self.gone.add(place)
@@ -141,10 +141,10 @@ def value_of(commit: Commit) -> bytes:
 
 
 def place_of(key: bytes | None) -> GroupPartition | None:
-    """The group and partition in a record's key. None for other kinds of records.
+    """Decode the group and partition in a record's key. None if the record is not a commit.
 
     Raises:
-        CorruptLog: the key is too short.
+        CorruptLog: the key is too short, or a string is not UTF-8.
     """
     if key is None or int.from_bytes(key[:2], "big") not in (0, 1):
         return None
@@ -158,7 +158,7 @@ def place_of(key: bytes | None) -> GroupPartition | None:
 
 
 def _group_of(key: bytes) -> str | None:
-    """The group in a key whose rest cannot be decoded. None if the group cannot be either."""
+    """The group in a damaged key. None if the group cannot be decoded, either."""
     try:
         return _read_text(key, 2)[0]
     except (struct.error, UnicodeDecodeError):
@@ -166,10 +166,10 @@ def _group_of(key: bytes) -> str | None:
 
 
 def commit_of(value: bytes) -> Commit:
-    """Decode a record's value.
+    """Decode the value of a commit.
 
     Raises:
-        CorruptLog: the value is too short.
+        CorruptLog: the value is too short, a string is not UTF-8, or the version is unknown.
     """
     if int.from_bytes(value[:2], "big") != _VERSION:
         return _other_version(value)

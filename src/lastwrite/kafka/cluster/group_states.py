@@ -1,13 +1,14 @@
-"""Members and protocols of the groups in ``__consumer_offsets``, and which offsets a broker
-expires.
+"""Members and protocols of the groups in ``__consumer_offsets``, and expiry of committed offsets.
 
-A broker expires a committed offset ``offsets.retention.minutes`` after
+A broker removes a committed offset ``offsets.retention.minutes`` after
 
-- its commit, in a group that never had members, or of the newer protocol in a topic that no member
-  subscribes to;
-- the moment its classic group became empty, or its commit if the group's record lacks that moment.
+- the commit, if the group never had members;
+- the commit, if the group has the protocol of KIP-848 and no member subscribes to the topic;
+- the time at which a classic group became empty, or the commit if the group's record lacks that
+  time.
 
-Offsets of a classic group with members do not expire. A record of version 1 has its own time.
+Offsets of a classic group with members do not expire. A commit of version 1 has an expiry time that
+the client chose.
 
 Source: Kafka 4.4 ``OffsetMetadataManager.cleanupExpiredOffsets``,
 ``OffsetExpirationConditionImpl``, ``ClassicGroup.offsetExpirationCondition``,
@@ -27,7 +28,7 @@ from lastwrite.kafka.cluster.internal_topics import (
 )
 from lastwrite.kafka.format.batch_layout import Record
 
-_CLASSIC, _CONSUMER, _CONSUMER_MEMBER, _CONSUMER_TARGET = 2, 3, 5, 6  # types of keys
+_CLASSIC, _CONSUMER, _CONSUMER_MEMBER, _CONSUMER_TARGET = 2, 3, 5, 6  # record types
 _KINDS = (_CLASSIC, _CONSUMER, _CONSUMER_MEMBER, _CONSUMER_TARGET)
 
 
@@ -35,20 +36,20 @@ class GroupKind(NamedTuple):
     """The protocol of a group. ``protocol_type`` is empty if a classic group never had members."""
 
     protocol_type: str = ""
-    is_newer: bool = False  # the protocol of KIP-848
-    epoch: int = 0  # of a newer group
-    assignment_epoch: int = 0
+    is_newer: bool = False  # whether the group uses the protocol of KIP-848
+    epoch: int = 0  # group epoch; 0 in classic groups
+    assignment_epoch: int = 0  # epoch of the target assignment; 0 in classic groups
 
 
 class GroupStates:
     """Replays the records of ``__consumer_offsets`` that describe groups and their members."""
 
     def __init__(self) -> None:
-        # by type, the newest value of each key
+        # the newest value of each key, by record type
         self._values: dict[int, dict[bytes, bytes]] = {kind: {} for kind in _KINDS}
 
     def take(self, records: Iterable[Record]) -> None:
-        """Apply the next records."""
+        """Apply the next records of the topic."""
         for record in records:
             key = record.key or b""
             kind = int.from_bytes(key[:2], "big") if len(key) >= 2 else -1
@@ -62,8 +63,8 @@ class GroupStates:
     def expiry(self) -> Expiry:
         """The expiry rules after the records applied so far.
 
-        If a group's record cannot be decoded, its members are unknown and none of its offsets
-        expires.
+        If a group's record cannot be decoded, its members are unknown, and its offsets do not
+        expire.
         """
         empty_since: dict[str, int | None] = {}
         held: set[str] = set()
@@ -83,9 +84,7 @@ class GroupStates:
         return Expiry(empty_since, frozenset(held), frozenset(subscribed))
 
     def kinds(self) -> dict[str, GroupKind]:
-        """The protocols of groups that have or had members. Groups with undecodable records are
-        left out.
-        """
+        """The protocols by group, without groups whose record cannot be decoded."""
         kinds = {
             group: GroupKind(found.value["protocolType"] or "")
             for group, found in self._decoded(_CLASSIC)
@@ -103,7 +102,7 @@ class GroupStates:
         return kinds
 
     def _decoded(self, kind: int) -> Iterator[tuple[str, DecodedRecord]]:
-        """The group and the decoded record of each key of that type."""
+        """The group and the decoded record of each key with record type ``kind``."""
         for key, value in self._values[kind].items():
             found = decode_internal_record(GROUPS_TOPIC, key, value)
             group = (found.key or {}).get("group" if kind == _CLASSIC else "groupId")
@@ -112,7 +111,7 @@ class GroupStates:
 
 
 class Expiry:
-    """Decides which committed offsets are expired; see the module."""
+    """Decides which committed offsets are expired, as described in the module docstring."""
 
     def __init__(
         self,

@@ -6,9 +6,9 @@ the key and the value. A value begins with a two-byte version. A record without 
 key. Example from ``__consumer_offsets``: the key ``0001 0004 6c617773 0006 6f7264657273 00000002``
 is of type 1, OffsetCommit: group ``laws``, topic ``orders``, partition 2.
 
-Nothing here raises. If a type or version is unknown, or a record does not decode, ``problem``
-contains the reason; the record's own bytes stay authoritative. Records of ``__cluster_metadata``
-have no key; their type precedes the fields, see ``metadata_tables``.
+No function here raises. If a type or version is unknown, or a record does not decode, ``problem``
+contains the reason. Records of ``__cluster_metadata`` have no key; their type precedes the fields,
+see ``metadata_tables``.
 
 Source: Kafka 4.4 ``common/message/*.json`` of the jars kafka-group-coordinator,
 kafka-transaction-coordinator and kafka-share-coordinator, ``CoordinatorRecordType``,
@@ -48,7 +48,7 @@ GROUPS_TOPIC, TRANSACTIONS_TOPIC, SHARES_TOPIC = (
 
 
 class RecordType(NamedTuple):
-    """The name and the tables of a record type."""
+    """A record type: its name, and the tables of its key and value."""
 
     name: str
     key: MessageSchema
@@ -91,8 +91,8 @@ _CLASSIC_MEMBER = Struct((
     SchemaField("clientHost",       STRING),
     SchemaField("rebalanceTimeout", I32, since=1),
     SchemaField("sessionTimeout",   I32),
-    SchemaField("subscription",     BYTES),  # of protocol type "consumer": CONSUMER_SUBSCRIPTION
-    SchemaField("assignment",       BYTES),  # of protocol type "consumer": CONSUMER_ASSIGNMENT
+    SchemaField("subscription",     BYTES),  # CONSUMER_SUBSCRIPTION in protocol type "consumer"
+    SchemaField("assignment",       BYTES),  # CONSUMER_ASSIGNMENT in protocol type "consumer"
 ))
 _CLASSIC_PROTOCOLS = Struct(nullable=True, fields=(
     SchemaField("sessionTimeoutMs",   I32),
@@ -304,7 +304,8 @@ _SHARE_RECORDS = {
         SchemaField("stateBatches",  Array(_STATE_BATCH))),
 }
 
-# Messages between the members of a classic group; a version in two bytes, never flexible.
+# Messages between the members of a classic group. They begin with an i16 version, and no version is
+# flexible.
 _ASSIGNED = Array(Struct((SchemaField("topic", STRING), SchemaField("partitions", Array(I32)))))
 CONSUMER_SUBSCRIPTION = MessageSchema("ConsumerProtocolSubscription", last=3, fields=(
     SchemaField("topics",          Array(STRING)),
@@ -325,10 +326,10 @@ RECORD_TYPES = {
     SHARES_TOPIC: _SHARE_RECORDS,
 }
 
-_COMMITS = (0, 1)  # types of keys
-_WITH_EPOCH = 3  # the first version of a commit's value that has a leader epoch
+_COMMITS = (0, 1)  # record types of committed offsets
+_WITH_EPOCH = 3  # first version of a commit's value with a leader epoch
 
-# The values of ``transactionStatus``; from Kafka 4.4 ``TransactionState``.
+# Names of the values of ``transactionStatus``, from Kafka 4.4 ``TransactionState``.
 TRANSACTION_STATES = (
     "Empty",
     "Ongoing",
@@ -342,7 +343,7 @@ TRANSACTION_STATES = (
 
 
 def is_decoded(topic: str) -> bool:
-    """Whether this is an internal topic whose records have tables here."""
+    """Whether ``topic`` is an internal topic that ``decode_internal_record`` supports."""
     return topic in RECORD_TYPES or topic == METADATA_TOPIC
 
 
@@ -379,12 +380,12 @@ def is_commit(key: bytes) -> bool:
 
 
 def commits_elsewhere(records: Iterable[Record]) -> list[Record]:
-    """The committed offsets among records of ``__consumer_offsets``, as written to another cluster.
+    """The records of ``__consumer_offsets`` to write to another cluster: only committed offsets.
 
-    Members do not exist there, so all other records are left out. With a leader epoch of this
-    cluster, a consumer would wait for a leader of that epoch; with this topic's id a broker would
-    not find the topic. So a commit is rewritten in version 3 without either. Versions below 3 have
-    neither and stay as they are.
+    The members of groups do not exist in the other cluster, so all other records are dropped. With
+    a leader epoch of this cluster, a consumer would wait for a leader of that epoch. With the topic
+    id of this cluster, a broker would not find the topic. So a commit is rewritten in version 3
+    without epoch and id. Versions below 3 have neither and are not changed.
     """
     found = []
     for record in records:
@@ -433,7 +434,10 @@ def _fields(
     problems: list[str],
     start: int = 2,
 ) -> dict[str, Any] | None:
-    """The fields from byte ``start`` on. None if they do not decode; ``problems`` gets the reason."""
+    """Decode the fields from byte ``start`` on.
+
+    Returns None if they do not decode, and appends the reason to ``problems``.
+    """
     try:
         if version is None:
             raise TruncatedLog(f"{message.name} of {len(data)} bytes", 0)
@@ -447,8 +451,9 @@ def _fields(
 
 
 def _decode_members(members: list[dict[str, Any]]) -> None:
-    """Decode the subscription and assignment of a consumer group's members, if they are Kafka's
-    own.
+    """Decode subscription and assignment of each member of a consumer group, in place.
+
+    Bytes that do not decode as Kafka's messages stay.
     """
     for member in members:
         for name, message in (
@@ -459,7 +464,7 @@ def _decode_members(members: list[dict[str, Any]]) -> None:
             problems: list[str] = []
             if len(said) >= 2:
                 version = MessageReader(said).integer(I16)
-                # A newer version only adds fields at the end; Kafka ignores the unknown rest.
+                # A newer version only adds fields at the end, which Kafka ignores.
                 found = _fields(message, said, min(version, message.last), problems)
                 if found is not None and (not problems or version > message.last):
                     member[name] = {"version": version, **found}

@@ -1,22 +1,22 @@
-"""Kafka's messages: a schema is a table of fields, and the table decodes.
+"""Kafka's messages: a schema is a table of fields, from which messages are decoded.
 
-A message of two fields, of which version 3 added the second, and version 4 made the whole
-*flexible*::
+In this example, version 3 added the second field. Version 4 added the third field, and is the first
+*flexible* version::
 
-    Message("Commit", last=4, flexible=4, fields=(
-        Field("offset",      I64),
-        Field("leaderEpoch", I32, since=3),
-        Field("topicId",     UUID, since=4, tag=0),
+    MessageSchema("Commit", last=4, flexible=4, fields=(
+        SchemaField("offset",      I64),
+        SchemaField("leaderEpoch", I32, since=3),
+        SchemaField("topicId",     UUID, since=4, tag=0),
     ))
 
-Fields follow one another in the table's order. Lengths of strings, bytes and lists are fixed
-integers, -1 for null. In a flexible version they are unsigned varints of the length plus one, 0 for
-null, and every structure ends with its *tagged* fields: a count, then number, size and content of
-each. Unknown tags are skipped; so Kafka adds fields without a new version. An absent tagged field
-has no entry in the result.
+Fields are stored in the table's order. Lengths of strings, bytes and lists are fixed integers; -1
+is null. In a flexible version they are unsigned varints of the length plus one; 0 is null. There
+every structure ends with its *tagged* fields: their count, then number, size and content of each.
+Unknown tagged fields are skipped, so Kafka can add fields without a new version. An absent tagged
+field has no entry in the result.
 
-A decoded message is plain data under Kafka's own names: numbers, strings, lists, dictionaries and
-None. Bytes are base64, and UUIDs the 22 characters that Kafka prints.
+A decoded message has Kafka's field names. Its values are numbers, strings, lists, dictionaries and
+None. Bytes are base64 strings. A UUID is the string of 22 characters that Kafka prints.
 
 Source: Kafka 4.4 ``MessageDataGenerator``, ``ByteBufferAccessor``,
 ``ByteUtils.readUnsignedVarint``; KIP-482.
@@ -56,18 +56,18 @@ BOOL, FLOAT64 = SchemaKind.BOOL, SchemaKind.FLOAT64
 
 
 class SchemaField(NamedTuple):
-    """A row of a message's table."""
+    """One field of a message: its name, type, and the versions that have it."""
 
     name: str
     type: Type
-    since: int = 0  # the first version that has it
-    until: int = _NEWEST  # the last one
-    tag: int | None = None  # tagged under this number in flexible versions
+    since: int = 0  # first version that has the field
+    until: int = _NEWEST  # last version that has the field
+    tag: int | None = None  # number of a tagged field; it is tagged only in flexible versions
 
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """Nested fields. If ``nullable``, a byte before them is 1 if they are present."""
+    """A structure. If ``nullable``, a byte before it is 1 if the structure is present."""
 
     fields: tuple[SchemaField, ...]
     nullable: bool = False
@@ -75,7 +75,7 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """A list of one type."""
+    """A list of elements of one type."""
 
     of: Type
 
@@ -85,7 +85,10 @@ Type = Integer | SchemaKind | Struct | Array
 
 @dataclass(frozen=True, slots=True)
 class MessageSchema:
-    """A message's table; ``last`` is the newest known version, ``flexible`` the first flexible one."""
+    """The fields of a message.
+
+    ``last`` is the newest known version. ``flexible`` is the first flexible version, or None.
+    """
 
     name: str
     fields: tuple[SchemaField, ...]
@@ -93,10 +96,10 @@ class MessageSchema:
     flexible: int | None = None
 
     def decode(self, data: Buffer, version: int, at: int = 0) -> tuple[dict[str, Any], int]:
-        """The fields by name, and the position after the last.
+        """Decode the fields at position ``at``. Returns (fields by name, position after them).
 
         Raises:
-            UnsupportedFormat: the table does not have this version.
+            UnsupportedFormat: the version is unknown.
             TruncatedLog: the bytes end early.
             CorruptLog: a length or a string is invalid.
         """
@@ -115,7 +118,7 @@ class MessageReader:
         self.position = at
 
     def take(self, count: int) -> bytes:
-        """The next ``count`` bytes.
+        """Read ``count`` bytes.
 
         Raises:
             TruncatedLog: fewer bytes are left.
@@ -129,11 +132,11 @@ class MessageReader:
         return bytes(self._data[self.position - count : self.position])
 
     def integer(self, kind: Integer) -> int:
-        """A big-endian integer of fixed size."""
+        """Read a big-endian integer of fixed size."""
         return int.from_bytes(self.take(kind.size), "big", signed=kind.code.islower())
 
     def unsigned(self) -> int:
-        """An unsigned varint of at most 32 bits."""
+        """Read an unsigned varint of at most 5 bytes."""
         start, number = self.position, 0
         for shift in range(0, 35, 7):
             byte = self.take(1)[0]
@@ -143,10 +146,10 @@ class MessageReader:
         raise CorruptLog("varint of more than 5 bytes", start)
 
     def text(self, size: int) -> str:
-        """``size`` bytes of UTF-8.
+        """Read a UTF-8 string of ``size`` bytes.
 
         Raises:
-            CorruptLog: they are not UTF-8.
+            CorruptLog: the bytes are not UTF-8.
         """
         start = self.position
         try:
@@ -157,7 +160,7 @@ class MessageReader:
 
 @dataclass(frozen=True, slots=True)
 class _Decoder:
-    """One message of one version."""
+    """Decodes a message of one version."""
 
     reader: MessageReader
     version: int
@@ -188,7 +191,7 @@ class _Decoder:
         return _KINDS[kind](self)
 
     def length(self, fixed_bytes: int) -> int | None:
-        """The length of a string, bytes or a list. None means null."""
+        """Read the length of a string, bytes or a list. None means null."""
         if self.flexible:
             number = self.reader.unsigned() - 1
         else:
@@ -214,7 +217,7 @@ class _Decoder:
         return self.reader.take(1)[0] != 0
 
     def float64(self) -> float | str:
-        """A number, or a string for values that JSON lacks: "nan", "inf"."""
+        """Read a float. Values that JSON cannot represent become strings, such as "nan"."""
         number = float(_FLOAT64.unpack(self.reader.take(_FLOAT64.size))[0])
         return number if math.isfinite(number) else str(number)
 
@@ -223,7 +226,7 @@ class _Decoder:
         if length is None:
             return None
         found = []
-        for _ in range(length):  # a wrong count ends with the bytes: every element has at least one
+        for _ in range(length):  # ends at a wrong count, because every element needs a byte
             found.append(self.value(kind.of))
         return found
 

@@ -1,9 +1,9 @@
 """Settings of topics and brokers, and replica placement, from a metadata log on this disk.
 
-A partition's folder does not contain its topic's cleanup policy. Settings are in the cluster's own
-log, ``__cluster_metadata-0``, which is in the log root of every KRaft broker and controller. There
-a snapshot (``<end offset>-<epoch>.checkpoint``) contains everything up to its end, and the segments
-what came after.
+A partition's folder does not contain its topic's cleanup policy. Settings are in the cluster's
+metadata log, ``__cluster_metadata-0``, in the log root of every KRaft broker and controller. A
+snapshot there (``<end offset>-<epoch>.checkpoint``) has the state up to its end offset. The
+segments have the later records.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _REMEDY = (
 
 RecordT = TypeVar("RecordT")
 
-# Types of the records about placement.
+# Record types for replica placement.
 _TOPIC, _PARTITION, _CHANGE, _REMOVED = 2, 3, 5, 9
 _NO_LEADER_CHANGE = -2
 _REGISTRATION, _PLAINTEXT = 0, 0
@@ -50,20 +50,20 @@ class ClusterConfigs:
 
     topics: dict[str, dict[str, str]] = field(
         default_factory=dict
-    )  # a topic without settings has an empty entry
+    )  # by topic; empty for a topic without settings
     brokers: dict[str, dict[str, str]] = field(
         default_factory=dict
-    )  # by node id; "" has the settings of all brokers
+    )  # by node id; "" has the cluster-wide settings
 
 
 def cluster_configs(folder: str) -> ClusterConfigs | None:
-    """The settings in the metadata log in ``folder``. None if there is no such folder.
+    """The settings in the metadata log in ``folder``. None if the folder does not exist.
 
-    Brokers' properties files are not included.
+    Settings in properties files of brokers are not included.
 
     Raises:
-        CorruptLog, UnsupportedFormat: the metadata log is damaged or of a later version.
-        LogError: it cannot be read.
+        CorruptLog, UnsupportedFormat: the metadata log is damaged or has an unknown version.
+        LogError: a file cannot be read.
     """
     if not os.path.isdir(folder):
         return None
@@ -77,8 +77,8 @@ def cluster_configs(folder: str) -> ClusterConfigs | None:
 class ClusterPartition(NamedTuple):
     """The placement of a partition."""
 
-    replicas: tuple[int, ...]  # node ids
-    directories: tuple[str, ...]  # ids of their log roots, one each; empty in old releases
+    replicas: tuple[int, ...]  # node ids of the replicas
+    directories: tuple[str, ...]  # id of each replica's log root; empty in old releases
     leader_epoch: int
 
 
@@ -94,12 +94,12 @@ def cluster_topics(folder: str) -> dict[str, ClusterTopic]:
     """The existing topics, by name, from the metadata log in ``folder``.
 
     Raises:
-        CorruptLog, UnsupportedFormat: the metadata log is damaged or of a later version.
-        LogError: it cannot be read.
+        CorruptLog, UnsupportedFormat: the metadata log is damaged or has an unknown version.
+        LogError: a file cannot be read.
     """
-    names: dict[str, str] = {}  # by id
-    topics: dict[str, ClusterTopic] = {}  # by id
-    pending: list[tuple[int, dict[str, Any]]] | None = None  # of an open transaction
+    names: dict[str, str] = {}  # by topic id
+    topics: dict[str, ClusterTopic] = {}  # by topic id
+    pending: list[tuple[int, dict[str, Any]]] | None = None  # records of an open transaction
     for number, fields in records_of(folder, _decode_placement):
         if number in (each.value for each in Transaction):
             for held in (pending or ()) if number == Transaction.END.value else ():
@@ -115,7 +115,7 @@ def cluster_topics(folder: str) -> dict[str, ClusterTopic]:
 def broker_addresses(folder: str) -> dict[int, str]:
     """``HOST:PORT`` of each broker, by node id, from its last registration.
 
-    That is its listener without TLS and SASL if it has one, else its first listener.
+    This is the broker's PLAINTEXT listener if it has one, or else its first listener.
 
     Raises:
         CorruptLog, UnsupportedFormat, LogError: as ``cluster_topics``.
@@ -166,7 +166,7 @@ def _place(
 
 
 def _decode_placement(value: bytes) -> tuple[int, dict[str, Any]] | None:
-    """The type and fields of a record about placement or transactions. None for other types."""
+    """The type and fields of a record about placement or a transaction. None for other types."""
     reader = MessageReader(value)
     frame = reader.unsigned()
     if frame != FRAME_VERSION:
@@ -178,7 +178,7 @@ def _decode_placement(value: bytes) -> tuple[int, dict[str, Any]] | None:
 
 
 def state(folder: str) -> tuple[tuple[str, FileState], ...]:
-    """Names and states of the metadata log's files. If they are equal, so are the settings."""
+    """Names and states of the metadata log's files. If they are unchanged, so are the settings."""
     if not os.path.isdir(folder):
         return ()
     with os.scandir(folder) as entries:
@@ -188,12 +188,12 @@ def state(folder: str) -> tuple[tuple[str, FileState], ...]:
 
 
 class _Topics:
-    """The existing topics and the settings, while records are applied."""
+    """Applies records, and collects the existing topics and the settings."""
 
     def __init__(self) -> None:
         self.found = ClusterConfigs()
         self._names: dict[bytes, str] = {}
-        self._pending: list[MetadataRecord] | None = None  # of an open transaction
+        self._pending: list[MetadataRecord] | None = None  # records of an open transaction
 
     def apply(self, record: MetadataRecord) -> None:
         if isinstance(record, Transaction):
@@ -223,7 +223,10 @@ Decode: TypeAlias = Callable[[bytes], RecordT | None]
 
 
 def records_of(folder: str, decode: Decode[RecordT]) -> Iterator[RecordT]:
-    """The current records: those of the newest snapshot, then those of the log after it."""
+    """The decoded records of the newest snapshot, then the later records of the log.
+
+    ``decode`` returns None for a record to skip.
+    """
     names = sorted(os.listdir(folder))
     files = [(name, classify(name)) for name in names]
     snapshots = [
@@ -241,7 +244,7 @@ def records_of(folder: str, decode: Decode[RecordT]) -> Iterator[RecordT]:
 
 
 def _decoded(path: str, start: int, decode: Decode[RecordT]) -> Iterator[RecordT]:
-    """The records of a file from offset ``start`` on. A torn tail ends them, as in Kafka."""
+    """The records of a file from offset ``start`` on. Stops at a torn tail, as Kafka does."""
     try:
         with open(path, "rb") as file:
             # A segment may be large, so it is mapped instead of read.

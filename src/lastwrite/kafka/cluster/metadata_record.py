@@ -10,7 +10,7 @@ A record's value is a frame of three unsigned varints followed by the record's f
     08 compact
     00              no tagged fields
 
-All other record types decode to ``None`` without a look at their fields.
+All other record types decode to ``None``; their fields are not read.
 
 Source: Kafka 4.4 ``MetadataRecordSerde``, ``TopicRecord``, ``ConfigRecord``, ``RemoveTopicRecord``,
 ``BeginTransactionRecord``; KIP-631, KIP-868; a real broker's log in tests/corpus.
@@ -31,20 +31,20 @@ _ID_BYTES = 16
 
 
 class TopicRecord(NamedTuple):
-    """A topic was created; ``topic_id`` has 16 bytes."""
+    """Creates a topic. ``topic_id`` has 16 bytes."""
 
     name: str
     topic_id: bytes
 
 
 class RemoveTopicRecord(NamedTuple):
-    """A topic was deleted with all its settings."""
+    """Deletes a topic and all its settings."""
 
     topic_id: bytes
 
 
 class TopicConfigRecord(NamedTuple):
-    """A topic's own setting got a value; None removes it."""
+    """Sets a topic's setting. The value None removes it."""
 
     topic: str
     name: str
@@ -52,7 +52,7 @@ class TopicConfigRecord(NamedTuple):
 
 
 class BrokerConfigRecord(NamedTuple):
-    """A broker's dynamic setting got a value; None removes it (KIP-226).
+    """Sets a broker's dynamic setting (KIP-226). The value None removes it.
 
     ``broker`` is a node id in digits. Empty means all brokers.
     """
@@ -63,7 +63,7 @@ class BrokerConfigRecord(NamedTuple):
 
 
 class Transaction(Enum):
-    """Records between BEGIN and END take effect at END; those between BEGIN and ABORT never do."""
+    """Marks a transaction. Records after BEGIN take effect at END, or never if ABORT follows."""
 
     BEGIN = 23
     END = 24
@@ -76,11 +76,11 @@ MetadataRecord = (
 
 
 def decode_metadata_record(value: bytes) -> MetadataRecord | None:
-    """Decode a record about topics and their settings. None for all other types.
+    """Decode a record about topics, settings or a transaction. None for all other types.
 
     Raises:
         TruncatedLog: the value ends early.
-        UnsupportedFormat: an unknown version of the frame, or of a record that Lastwrite needs.
+        UnsupportedFormat: the version of the frame, or of a record that is decoded, is unknown.
         CorruptLog: a string is not UTF-8.
     """
     fields = MessageReader(value)

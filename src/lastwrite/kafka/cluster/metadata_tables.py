@@ -1,8 +1,8 @@
 """The records of KRaft's own log, ``__cluster_metadata``, as tables.
 
 A record has no key. Its value is a frame of three unsigned varints (the frame's version, the
-record's type, its version) and the fields after them; all versions are flexible. The few records
-that compaction needs are decoded by ``metadata_record``.
+record's type, the record's version), followed by the fields. All versions are flexible.
+``metadata_record`` decodes the few records that compaction needs.
 
 Source: Kafka 4.4 ``common/metadata/*.json`` of the jar kafka-metadata, ``MetadataRecordSerde``;
 KIP-631. Checked against those classes in tests/corpus/internal-topics/coordinator-records.jsonl.gz.

@@ -1,7 +1,8 @@
-"""Records of ``__remote_log_metadata``: the state of each segment that brokers copied to a tier.
+"""Records of ``__remote_log_metadata``: the state of each segment copied to tiered storage.
 
-A record's value is a frame of three unsigned varints (1, the record's type, version 0) and a
-flexible message. States: 0 copy started, 1 copy finished, 2 deletion started, 3 deletion finished.
+A record's value is a frame of three unsigned varints (1, the record's type, version 0), followed by
+a flexible message. States: 0 copy started, 1 copy finished, 2 deletion started, 3 deletion
+finished.
 
 Source: Kafka 4.4 ``RemoteLogMetadataSerde``, ``RemoteLogSegmentMetadataRecord``; KIP-405; a real
 broker's log in tests/corpus.
@@ -81,7 +82,10 @@ _KINDS = {0: _COPIED, 1: _UPDATE}
 
 
 class SegmentState(NamedTuple):
-    """A segment's state, from one record. The ids are the 22 characters used in names in a tier."""
+    """A segment's state, from one record.
+
+    The ids have 22 characters, as in file names in tiered storage.
+    """
 
     topic_id: str
     partition: int
@@ -91,10 +95,10 @@ class SegmentState(NamedTuple):
 
 
 def decode_segment_state(value: bytes) -> SegmentState | None:
-    """The segment's state. None if the record is not about a segment.
+    """Decode a segment's state. None if the record is not about a segment.
 
     Raises:
-        UnsupportedFormat: an unknown version of the frame or the record.
+        UnsupportedFormat: the version of the frame or the record is unknown.
         TruncatedLog, CorruptLog: the value ends early, or does not decode.
     """
     fields = MessageReader(value)

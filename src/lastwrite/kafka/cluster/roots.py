@@ -1,14 +1,14 @@
-"""The metadata log used for a log root: its own, another root's, or one named by the user.
+"""The metadata log used for a log root: in it, in another log root, or given by the user.
 
-``meta.properties`` in every log root names its cluster and broker::
+``meta.properties`` in every log root has the ids of its cluster and broker::
 
     version=1
     cluster.id=q1Sh-9_ISia_zwGINzRvyQ
     node.id=1
-    directory.id=…                          another in each of a broker's log roots
+    directory.id=…                          differs between a broker's log roots
 
-A metadata log is used only for roots of its own cluster. A root without that file, such as a copy,
-counts as part of another root's cluster only if all roots named together are of one cluster.
+A metadata log is used only for roots of the same cluster. A root without that file, such as a copy,
+is assumed to belong to the cluster of the other roots, if these all belong to one cluster.
 
 Source: Kafka 4.4.0 ``MetaProperties``; KIP-631, KIP-858.
 """
@@ -31,7 +31,7 @@ _MOST_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class RootIdentity:
-    """The cluster, broker and directory ids in ``meta.properties``. None if an id is missing."""
+    """The ids in ``meta.properties`` of cluster, broker and log root. None if an id is missing."""
 
     cluster: str | None = None
     node: str | None = None
@@ -44,7 +44,7 @@ def read_meta_properties(root: str) -> RootIdentity:
 
     Raises:
         CorruptLog: the file is not a properties file.
-        LogError: it cannot be read.
+        LogError: the file cannot be read.
     """
     try:
         return read_identity(os.path.join(root, META_PROPERTIES))
@@ -56,7 +56,7 @@ def read_identity(path: str) -> RootIdentity:
     """The ids in the file at ``path``.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
         CorruptLog, LogError: as ``read_meta_properties``.
     """
     try:
@@ -84,17 +84,19 @@ def read_identity(path: str) -> RootIdentity:
 class MetadataSource:
     """The metadata log used for a log root, and the candidates that were rejected, with reasons."""
 
-    folder: str | None = None  # of the metadata log; None if there is none
-    node: str | None = None  # id of the broker that owns the root
+    folder: str | None = None  # the folder of the metadata log; None if none is used
+    node: str | None = None  # id of the broker with this log root; None if unknown
     refused: tuple[str, ...] = ()  # one sentence for each rejected candidate
 
 
 class MetadataLookup:
-    """Log roots that were named together, and the metadata log given with --metadata.
+    """Finds the metadata log for each of a command's log roots.
+
+    ``metadata`` is the path given with --metadata.
 
     Raises:
         NotALog: there is no metadata log at ``metadata``.
-        InvalidConfig: it belongs to another cluster than one of the roots.
+        InvalidConfig: the metadata log and a log root belong to different clusters.
     """
 
     def __init__(self, roots: Sequence[str] = (), metadata: str | None = None) -> None:
@@ -113,7 +115,7 @@ class MetadataLookup:
                     )
 
     def metadata_for(self, root: str) -> MetadataSource:
-        """The metadata log for ``root``: the one given, its own, or that of another root.
+        """The metadata log for ``root``: given with --metadata, in ``root``, or in another root.
 
         Raises:
             LogError: a ``meta.properties`` cannot be read.
@@ -125,7 +127,7 @@ class MetadataLookup:
         return known[1]
 
     def _state(self, root: str) -> object:
-        """A value that changes if another metadata log may have to be used."""
+        """A value that changes whenever the choice of the metadata log may change."""
         found: list[object] = []
         for each in (root, *self._roots):
             found.append(state_of(os.path.join(each, META_PROPERTIES)))
@@ -165,7 +167,7 @@ class MetadataLookup:
 
 
 def _metadata_at(path: str) -> str:
-    """The metadata log's folder for ``path``: that folder, a copy of it, or a log root."""
+    """The folder of the metadata log at ``path``, which is that folder, a copy, or a log root."""
     path = os.path.abspath(path)
     below = os.path.join(path, FOLDER)
     if os.path.isdir(below):
