@@ -7,8 +7,8 @@
             data/<round>-<attempt>/91…-ledger-13, …-index   a part of the compacted ledger
 
 An object cannot be changed, so the workers' parts of a compacted ledger cannot be joined. Each part
-is a ledger by itself, with entry ids from 0; the manifest lists them in their order. A ledger in an
-offloader's bucket can be referenced there (``foreign``).
+is a ledger by itself, with entry ids from 0; the manifest lists them in their order. The manifest
+can also reference a ledger in an offloader's bucket (``foreign``).
 
 The manifest's ``log``::
 
@@ -48,15 +48,15 @@ class StoredLedger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """A ledger among the objects of a topic, or a part of the compacted ledger."""
 
     ledger: int
-    key: str  # of the data object, relative to the topic; the whole address if foreign
+    key: str  # key of the data object, relative to the topic; the full address if foreign
     bytes: int
     etag: str = ""
     index_bytes: int
-    survey_bytes: int = 0  # 0 without a survey
-    entries: int  # last entry id + 1
-    stored: int  # entries that are present
-    length: int  # bytes of these entries
-    first: str | None = None  # of a part: the ids of its first and its last record
+    survey_bytes: int = 0  # bytes of the survey object; 0 without a survey
+    entries: int  # id of the last entry + 1
+    stored: int  # number of entries in the data object
+    length: int  # bytes of the stored entries
+    first: str | None = None  # id of the first record, only of a part of the compacted ledger
     last: str | None = None
     mtime_ms: int
     is_foreign: bool = msgspec.field(default=False, name="foreign")
@@ -93,7 +93,7 @@ class StoredCompacted(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, said: CompactionManifest, parts: tuple[StoredLedger, ...]) -> StoredCompacted:
-        """Convert a topic folder's manifest, with these parts."""
+        """Convert the manifest of a topic folder, and add the parts."""
         return cls(
             ledger=said.ledger,
             first=str(said.from_),
@@ -111,7 +111,7 @@ class StoredCompacted(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def told(self, topic: str) -> CompactionManifest:
-        """Convert to a topic folder's manifest. Its object is that of the first part."""
+        """Convert to the manifest of a topic folder. It names the object of the first part."""
         return CompactionManifest(
             topic=topic,
             ledger=self.ledger,
@@ -131,7 +131,7 @@ class StoredCompacted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArchivedTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of the manifest; see the module."""
+    """The content of a topic's manifest; the module describes it."""
 
     ledgers: tuple[StoredLedger, ...] = ()
     compacted: StoredCompacted | None = None
@@ -193,7 +193,7 @@ def archive_of(folder: str) -> str:
 
 
 def root_of(folder: str) -> str:
-    """The folder of the archive that contains all topics of Pulsar, from a topic's folder."""
+    """The folder of all Pulsar topics in the archive that contains this topic's folder."""
     return f"{archive_of(folder)}/{SYSTEM}"
 
 
@@ -206,7 +206,7 @@ def contents_of(manifest: ArchiveManifest, folder: str) -> ArchivedTopic:
     """Decode Pulsar's part of a manifest.
 
     Raises:
-        CorruptLog: it is not a manifest of Pulsar.
+        CorruptLog: the manifest is not one of a Pulsar topic.
     """
     try:
         found = decode_struct(manifest.log, ArchivedTopic)

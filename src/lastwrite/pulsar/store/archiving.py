@@ -1,8 +1,8 @@
-"""Copy topics of Pulsar into an archive, and run rounds on them there.
+"""Copy topics of Pulsar into an archive, and compact them there.
 
-``fetch`` takes topic folders, or topics of another archive. It copies the raw ledgers that the
-archive lacks or has fewer entries of. It copies the compacted ledger if its horizon is beyond the
-archive's. Every entry is verified by its checksum and copied byte for byte.
+``fetch`` reads topic folders, or topics of another archive. It copies each raw ledger that is not
+in the archive or has fewer entries there. It copies the compacted ledger if its horizon is beyond
+the archive's. Every entry is verified by its checksum and copied byte for byte.
 
 It refuses topics that do not continue the archive's: ledgers that do not follow those in the
 archive, and a ledger of the same number with other entries.
@@ -69,7 +69,7 @@ from lastwrite.storage.throttle import Spend
 
 Advance = Callable[[int], None]  # called with the bytes that were written
 
-_AT_ONCE = 4  # kernels and requests run in parallel, Python does not
+_AT_ONCE = 4  # threads; only kernels and requests run in parallel
 _COPY_BYTES = 4 << 20
 _END = (1 << 63) - 1
 _ELSEWHERE = "the archive was left unchanged; fetch into another archive: give another --to"
@@ -90,13 +90,13 @@ def fetch(
 ) -> FetchReport:
     """Copy the topics in ``folders`` into the archive ``to``.
 
-    A topic that is damaged, or does not continue the archive's, is left unchanged there. The others
-    are copied. ``accepts_gap`` copies a topic that begins after the archive's end, and notes the
-    gap.
+    If a topic is damaged, or does not continue the archive's, its archive copy stays unchanged. The
+    other topics are copied. ``accepts_gap`` copies a topic that begins after the archive's end, and
+    notes the gap.
 
     Raises:
-        LogHeld: another run works on one of them.
-        InvalidConfig: the store breaks a promise that archives need.
+        LogHeld: another run works on one of the topics.
+        InvalidConfig: the object store lacks a guarantee that archives need.
     """
     reject_if_broken(to)
     for folder in folders:
@@ -121,7 +121,7 @@ def _bytes_of(folder: str) -> int:
 
 
 def _fetched(folder: str, to: str, advance: Advance, accepts_gap: bool) -> FetchedTopic:
-    """Copy one topic. Starts again, see ``Attempts``, if the topic or the archive changed."""
+    """Copy one topic. Starts again (``Attempts``) if the topic or the archive changed meanwhile."""
     attempts = Attempts()
     try:
         topic = attempts.run(
@@ -147,7 +147,7 @@ def refusal(error: LogError | OSError, folder: str) -> Problem:
 
 
 class Incoming:
-    """The archive's content of a topic, and what it lacks, for any source."""
+    """The archive's content of a topic, and the ledgers that a source can add to it."""
 
     def __init__(self, name: TopicName, to: str) -> None:
         self.name = name
@@ -157,16 +157,16 @@ class Incoming:
         self.before = ArchivedTopic()
         if self.seen is not None:
             self.before = archived.contents_of(self.seen.manifest, self.folder)
-        self.gap: tuple[str, str] | None = None  # the one that ``refuse_another`` accepted
+        self.gap: tuple[str, str] | None = None  # the gap that ``refuse_another`` accepted
         self._here = {each.ledger: each for each in self.before.ledgers}
 
     def lacks(self, ledger: int, entries: int) -> bool:
-        """Whether the archive lacks some of so many entries of the raw ledger."""
+        """Whether the archive has fewer than ``entries`` entries of the raw ledger."""
         there = self._here.get(ledger)
         return there is None or there.stored < entries
 
     def is_behind(self, horizon: Position | None) -> bool:
-        """Whether the archive is compacted less far than to this horizon."""
+        """Whether the archive's own horizon is below this one, or absent."""
         before = self.before.compacted
         return horizon is not None and (before is None or Position.parse(before.horizon) < horizon)
 
@@ -181,12 +181,12 @@ class Incoming:
     ) -> None:
         """Refuse ledgers that do not follow the archive's.
 
-        ``listed`` are all ledgers of the topic, by its own list if ``has_list``. ``sizes`` has the
-        entries and their bytes where known. ``accepts_gap`` notes lost ledgers as a gap of
-        ``before`` instead.
+        ``listed`` has the ids of all ledgers of the topic, from the topic's own list if
+        ``has_list``. ``sizes`` has the number of entries and, if known, their bytes by ledger.
+        ``accepts_gap`` records lost ledgers as a gap in ``before`` instead.
 
         Raises:
-            NotContinued: they are another topic's, or ledgers in between are lost.
+            NotContinued: the ledgers are another topic's, or ledgers in between are lost.
         """
         why = self._another(listed, sizes)
         if accepts_gap and why is not None and why[0] is HoldReason.GAP:
@@ -234,14 +234,16 @@ class Incoming:
         return str(Position(last.ledger, last.entries)), str(Position(following, 0))
 
     def gap_note(self, after: ArchivedTopic) -> tuple[Problem, ...]:
-        """The note about the gap that was accepted, if one was."""
+        """The note about the accepted gap. Empty if there is none."""
         return () if self.gap is None else archived.gaps_of(after, self.folder)[-1:]
 
     def _behind(
         self, listed: Collection[int], sizes: Mapping[int, tuple[int, int | None]]
     ) -> tuple[HoldReason, str] | None:
-        """The reason why a list that ends before the archive is of another topic: it has ledgers
-        that the archive lacks.
+        """The reason why the source is another topic. None if it may be the same topic.
+
+        The source is another topic if its list ends before the archive's last ledger, although it
+        has entries that the archive lacks.
         """
         last, end = max(self._here, default=-1), max(listed, default=-1)
         lacking = [each for each, (entries, _) in sizes.items() if self.lacks(each, entries)]
@@ -278,7 +280,8 @@ class Incoming:
         """Commit ``after``, with new raw ledgers and, unless None, a new compacted ledger.
 
         Raises:
-            CommitConflict: another round has committed since. What this one wrote is removed.
+            CommitConflict: another run has committed meanwhile. The objects of this run are
+                removed.
         """
         found = {each.ledger: each for each in (*after.ledgers, *raw)}
         after = structs.replace(
@@ -365,11 +368,11 @@ class _ArchiveFetch:
 
 
 def reject_gaps(topic: TopicFolder) -> None:
-    """Check that nothing of the topic is damaged, missing or not understood.
+    """Check that no file of the topic is damaged, missing or unsupported.
 
     Raises:
-        CorruptLog: something of the topic is damaged or missing.
-        LogError: something of it is not supported.
+        CorruptLog: a file or entry of the topic is damaged or missing.
+        LogError: a file of the topic is not supported.
     """
     damage = next((problem for problem in topic.problems if not problem.is_note), None)
     if damage is not None:
@@ -379,13 +382,13 @@ def reject_gaps(topic: TopicFolder) -> None:
 
 
 class LedgerCopy:
-    """Copies ledgers to objects of one round."""
+    """Copies ledgers to the objects of one write transaction."""
 
     def __init__(self, place: PartitionStore, begun: WriteTransaction, advance: Advance) -> None:
         self._place, self._begun, self._advance = place, begun, advance
 
     def all(self, ledgers: Sequence[Ledger]) -> list[StoredLedger]:
-        """Copy them in parallel. The results have their order."""
+        """Copy ledgers in parallel. The results are in the order of ``ledgers``."""
         found = []
         with ThreadPoolExecutor(_AT_ONCE, "ledgers") as pool:
             for made in pool.map(self.one, ledgers):
@@ -396,7 +399,7 @@ class LedgerCopy:
     def one(self, ledger: Ledger) -> StoredLedger:
         """Copy one ledger, and verify every entry."""
         first, last = prove(ledger)
-        # a folder for each, since all parts of a compacted ledger have the same name
+        # a folder for each ledger, since all parts of a compacted ledger have the same name
         folder = f"{self._begun.prefix}{uuid.uuid4().hex[:12]}"
         place, key = self._place, f"{folder}/{os.path.basename(ledger.path)}"
         mtime_ms = ledger.mtime_ns // 1_000_000
@@ -440,7 +443,7 @@ def prove(ledger: Ledger) -> tuple[int | None, int | None]:
     """Read every entry of a ledger, and verify its checksum. Returns the first and the last offset.
 
     Raises:
-        CorruptLog: an entry is damaged or at a wrong place.
+        CorruptLog: an entry is damaged or out of order.
     """
     limits = Limits()
     lowest_of_all = highest = None
@@ -467,9 +470,9 @@ def _id_of(offset: int | None) -> str | None:
 
 
 def _with_sides(before: ArchivedTopic, source: str) -> ArchivedTopic:
-    """Replace the topic's list and facts by those in a topic folder.
+    """Replace the topic's ledger list and known facts by those of a topic folder.
 
-    Those that the folder lacks stay.
+    A list or facts that the folder lacks stay unchanged.
     """
     if archived.is_archived(source):
         there = archived.contents_of(read_versioned_manifest(source).manifest, source)
@@ -509,7 +512,7 @@ def _new_manifest(name: TopicName) -> ArchiveManifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewCompacted:
-    """A round's new compacted ledger of a topic, without its number."""
+    """The new compacted ledger of a topic, before it gets its number."""
 
     parts: tuple[StoredLedger, ...]
     horizon: Position
@@ -518,10 +521,10 @@ class NewCompacted:
     retain_null_key: bool
     chunks: bool
     read: int  # number of messages read
-    ledgers: tuple[int, ...]  # raw ledgers
+    ledgers: tuple[int, ...]  # ids of the raw ledgers that were read
 
     def numbered(self, ledger: int) -> StoredCompacted:
-        """The ledger with its number."""
+        """The compacted ledger with this number."""
         parts = tuple(structs.replace(part, ledger=ledger) for part in self.parts)
         return StoredCompacted(
             ledger=ledger,
@@ -543,7 +546,7 @@ class NewCompacted:
 class _Read(NamedTuple):
     """Facts about a topic, which need the indexes of its ledgers."""
 
-    nonce: str  # of the manifest
+    nonce: str  # nonce of the manifest
     highest_ledger: int
     raw_ledgers: list[RawSegment]
 
@@ -553,10 +556,10 @@ class PulsarRounds(ArchiveRounds):
 
     def __init__(self) -> None:
         super().__init__()
-        self._read: dict[str, _Read] = {}  # until the topic's report asks for its raw ledgers
+        self._read: dict[str, _Read] = {}  # by folder, until the topic's report reads them
 
     def read(self, folder: str, spend: Spend | None) -> PartitionLog:
-        """The topic's log, by ``now``."""
+        """The topic's log, by its current manifest."""
         manifest = self.now(folder).manifest
         topic = topic_of(manifest, folder)
         self._read[folder] = _Read(manifest.nonce, topic.highest_ledger, raw_ledgers(topic))
@@ -567,7 +570,7 @@ class PulsarRounds(ArchiveRounds):
         self._read = {folder: self._read[folder] for folder in self._read.keys() & self._seen}
 
     def raw_ledgers(self, folder: str) -> list[RawSegment]:
-        """The raw ledgers, which a round does not change, as the topic was read last."""
+        """The raw ledgers from the last ``read``. Compaction does not change them."""
         found = self._read.pop(folder, None)
         return raw_ledgers(list_topic(folder)) if found is None else found.raw_ledgers
 
@@ -605,7 +608,7 @@ class PulsarRounds(ArchiveRounds):
     def publish(
         self, copies: Sequence[tuple[PartitionLog, NewCompacted | None]], to: str
     ) -> list[Outcome]:
-        """Create a topic of the archive ``to`` from each. Returns the error of each, or None."""
+        """Create a topic in the archive ``to`` for each copy. Returns an error or None for each."""
         return map_concurrently(lambda copy: self._publish(*copy, to), copies)
 
     def _publish(self, log: PartitionLog, new: NewCompacted | None, to: str) -> None:
@@ -632,7 +635,7 @@ class PulsarRounds(ArchiveRounds):
         place.commit(begun, successor(_new_manifest(topic.name), after))
 
     def discard_part(self, part: SegmentOutput) -> None:
-        """Remove the objects of a part of a compacted ledger, as ``discard``."""
+        """Remove the objects of one part of a compacted ledger."""
         for stored in part.stored if isinstance(part.stored, tuple) else ():
             folder = part.log_path.rpartition("/data/")[0]
             self.discard(folder, [each.key for each in stored.objects()])

@@ -8,11 +8,9 @@ from lastwrite.pulsar.store.topic import TopicFolder
 
 
 def raw_ledgers(topic: TopicFolder) -> list[RawSegment]:
-    """The ledgers of the topic's own list, stored here or not.
+    """The ledgers in the topic's own list, or without a list the ledgers in the folder.
 
-    Without a list, the ledgers stored here.
-
-    The sizes are those of the entries. Only the list has the time when a ledger was closed.
+    Sizes are bytes of entries. Only the list has the time when a ledger was closed.
     """
     here = {ledger.id: ledger for ledger in topic.ledgers}
     if topic.info is None or not topic.info.ledgers:

@@ -1,9 +1,9 @@
 """Ledgers as bookies store them: entry logs and journals of several bookies, read together.
 
 The entries of a ledger are spread over several bookies; the write quorum is the number of bookies
-that store an entry. A bookie's entry logs mix all ledgers of all topics, deleted ones included. So
-the caller names the wanted ledgers. Then each log is walked once, and of each entry one copy with a
-matching digest is used::
+that store an entry. A bookie's entry logs mix all ledgers of all topics, deleted ones included. The
+caller therefore names the wanted ledgers. Each log is walked once, and for each entry one copy with
+a matching digest is used::
 
     bookie 1   10:0 10:2 77:0 10:3        wanted 10:  10:0 10:1 10:2 10:3
     bookie 2   10:0 10:1 12:0 10:3
@@ -39,7 +39,7 @@ Rows = npt.NDArray[np.void]  # of kernels.STORED
 
 _CURRENT = "current"
 _JOURNAL_SUFFIX = ".txn"
-# a log that the bookie's garbage collection wrote and did not rename yet
+# suffix of a log that the bookie's garbage collection wrote and has not renamed yet
 _COMPACTED_SUFFIX = ".compacted"
 _LOG_MAGIC, _JOURNAL_MAGIC = b"BKLO", b"BKLG"
 _LOG_HEADER_BYTES = 1024
@@ -66,9 +66,9 @@ class BookieLedger:
 
     ledger: int
     rows: Rows
-    confirmed: int  # the highest entry that a writer had confirmed; -1: none
+    confirmed: int  # the highest entry that a writer has confirmed; -1: none
     damaged: tuple[Problem, ...]  # copies whose digest does not match
-    broken: tuple[int, ...] = ()  # entries without any other copy, by ascending ids
+    broken: tuple[int, ...] = ()  # entries that have only damaged copies, by ascending ids
 
     @property
     def end(self) -> int:
@@ -78,9 +78,9 @@ class BookieLedger:
         return int(holes[0]) if len(holes) else len(entries)
 
     def end_beyond(self, first: int) -> int:
-        """The end of the run of whole or broken entries from ``first`` on.
+        """The end of the run of intact or broken entries from ``first`` on.
 
-        Broken entries at the end of the run are left out.
+        Broken entries at the end of the run do not count.
         """
         known = np.union1d(self.rows["entry"], np.array(self.broken, np.int64))
         known = known[known >= first]
@@ -93,7 +93,7 @@ NOTHING = BookieLedger(-1, np.empty(0, kernels.STORED), -1, ())
 
 
 class BookieFolders:
-    """The files of some bookies. ``problems`` concern whole files.
+    """The files of some bookies. ``problems`` are the files that cannot be used.
 
     Raises:
         LogError: a folder cannot be read.
@@ -104,7 +104,7 @@ class BookieFolders:
         self.problems: list[Problem] = []
 
     def find(self, wanted: Iterable[int]) -> dict[int, BookieLedger]:
-        """The stored entries of each wanted ledger that has any.
+        """The stored entries of each wanted ledger. A ledger without entries is absent.
 
         Uses 64 bytes of memory per entry.
         """
@@ -218,7 +218,7 @@ class BookieFolders:
             maps.clear()
 
     def write(self, stored: BookieLedger, end: int, writer: OffloadWriter) -> None:
-        """Write the entries before ``end`` to a data object. Uses a window of 8 MiB."""
+        """Write the entries before ``end`` to a data object. Uses 8 MiB of memory."""
         rows = stored.rows[: int(np.searchsorted(stored.rows["entry"], end))]
         end = len(rows)
         framed = rows["size"] + kernels.FRAME_BYTES
@@ -277,7 +277,7 @@ def _begin(file: BookieFile, data: ByteArray) -> tuple[int, bool, Problem | None
     head = data[:20].tobytes()
     magic = _JOURNAL_MAGIC if file.is_journal else _LOG_MAGIC
     if not head.strip(b"\0"):
-        return -1, False, None  # created ahead, never written
+        return -1, False, None  # created in advance, never written
     version = int.from_bytes(head[4:8], "big", signed=True)
     if head[:4] != magic:
         words = "not a file of a bookie: its first bytes differ"

@@ -1,12 +1,13 @@
 """Exported metadata of a topic: the ledgers that it has, and how far it is compacted.
 
-Up to four files have them, alone or two together:
+One file, or two together, can have them:
 
 - the metadata store's node ``/managed-ledgers/TENANT/NAMESPACE/persistent/TOPIC``: the ledgers,
 - its child ``__compaction``: the horizon and the compacted ledger, or the ledger whose last entry
   has them,
-- ``pulsar-admin topics info-internal``: as the first,
-- ``pulsar-admin topics stats-internal``: all of it, without the uuids of offloaded ledgers.
+- the output of ``pulsar-admin topics info-internal``: the ledgers,
+- the output of ``pulsar-admin topics stats-internal``: all of these, except uuids of offloaded
+  ledgers.
 
 Source: Pulsar 4.2.4; docs/formats/pulsar-compaction.md, "The commit"; docs/formats/pulsar.md,
 "Managed ledger".
@@ -56,7 +57,7 @@ class ExportedMetadata:
     ended: frozenset[int] = frozenset()  # ledgers whose entry count is from their own metadata
 
     def with_cursor(self, path: str) -> ExportedMetadata:
-        """The same with the cursor of the file at ``path``. Errors as ``read_exported``."""
+        """These metadata with the cursor from the file at ``path``. Errors as ``read_exported``."""
         data = _read(path)
         with located(path):
             if _is_json(data):
@@ -77,7 +78,7 @@ class ExportedMetadata:
         return replace(self, horizon=cursor.horizon, compacted_ledger=cursor.compacted_ledger)
 
     def with_position(self, entry: bytes) -> ExportedMetadata:
-        """The same with the position in the last entry of the cursor's ledger.
+        """These metadata with the position in ``entry``, the last entry of the cursor's ledger.
 
         Raises:
             CorruptLog: the entry is not a position.
@@ -92,7 +93,7 @@ def read_exported(path: str) -> ExportedMetadata:
 
     Raises:
         CorruptLog: the content is broken.
-        InvalidConfig: JSON of another kind.
+        InvalidConfig: the JSON has no list of ledgers.
         LogError: the file cannot be read.
     """
     data = _read(path)
@@ -111,7 +112,7 @@ def find_exported(path: str) -> Iterator[tuple[TopicName, ExportedMetadata]]:
     ``managed-ledger.json``), with the cursor's node as ``__compaction`` beside it, if present.
 
     Raises:
-        NotALog: there is no topic. Otherwise as ``read_exported``.
+        NotALog: there is no topic. Other errors as ``read_exported``.
     """
     found = False
     for folder, below, names in os.walk(path):

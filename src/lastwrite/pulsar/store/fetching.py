@@ -1,4 +1,4 @@
-"""``fetch``: copy topics from the places of their ledgers into an archive, a topic folder each.
+"""``fetch``: copy the ledgers of topics into topic folders of an archive.
 
 Every ledger becomes an object in the object-store offloader's layout::
 
@@ -7,19 +7,19 @@ Every ledger becomes an object in the object-store offloader's layout::
     bookies' files         rewritten; the uuid is derived from the topic and the ledger, so that a
                            second fetch finds the object of the first
 
-The topic's own list of ledgers has the ledgers and the number of entries of each closed one.
-Without a list, the offloaded ledgers name their topic, in the order of their ids. Entry logs name
-no topic, so they need the list. The open ledger's entries are only on bookies. Those that a writer
-had confirmed are copied. Later ones belong to the ledger only if its recovery finds them, so they
-are copied on request.
+The topic's own list of ledgers has the number of entries of each closed ledger. Without a list, the
+topic consists of the offloaded ledgers whose metadata name it, in the order of their ids. Entry
+logs name no topic, so they need the list. The open ledger's entries are only on bookies. Entries
+that a writer had confirmed are copied. Later entries belong to the ledger only if its recovery
+finds them, so they are copied on request.
 
-Damaged and missing entries are left out, and all whole entries around them are copied. The object's
+Damaged and missing entries are skipped, and all intact entries around them are copied. The object's
 index lists the gaps, and ``fetched.json`` has the full number of entries (see ``known``). So every
 command recognizes an incomplete topic.
 
-The compacted ledger is never offloaded. If bookies are among the sources, it is copied too, and the
-manifest is written, so that the next round continues after the cluster's last one. A second fetch
-adds what is new and leaves the rest unchanged.
+The compacted ledger is never offloaded. If bookies are among the sources, the compacted ledger is
+copied too, and the manifest is written, so that the next compaction continues after the cluster's
+last one. A second fetch adds what is new and leaves the rest unchanged.
 
 Source: Pulsar 4.2.4, BookKeeper 4.17.3; docs/formats/pulsar.md; docs/formats/pulsar-compaction.md,
 "The commit".
@@ -95,16 +95,19 @@ def fetch(
     """Copy topics from ``sources`` into the archive ``to``.
 
     Args:
-        sources: folders of a bucket's objects, of MapFiles, or of bookies (``current`` or above
-            it). topic: only this topic; all its partitions if it names none. metadata, cursor:
-            files of this topic, or a folder of many topics; see ``exported_metadata``. copies: copy
-            objects instead of linking them. recover: include entries beyond the last confirmed one,
-            as BookKeeper's ledger recovery would. lists: the ledgers from a live cluster, instead
-            of ``metadata`` and ``cursor``.
+        sources: folders of a bucket's objects, of MapFiles, or of bookies (``current`` or a folder
+            above it).
+        topic: only this topic; all its partitions if it names none.
+        metadata, cursor: files of this topic, or a folder of many topics; see
+            ``exported_metadata``.
+        copies: copy objects instead of linking them.
+        recover: include entries beyond the last confirmed one, as BookKeeper's ledger recovery
+            would.
+        lists: the ledger lists from a live cluster, instead of ``metadata`` and ``cursor``.
 
     Raises:
-        NotALog: a source has nothing of Pulsar.
-        InvalidConfig: the wanted ledgers are not given.
+        NotALog: a source has no data of Pulsar.
+        InvalidConfig: the sources need a ledger list, and none is given.
         LogHeld: another run works on a topic.
         LogError: a file cannot be read or written. Damage is in the report instead.
     """
@@ -181,18 +184,19 @@ class _Plan:
         ]
 
     def offloads(self, info: LedgerInfo) -> list[Offloaded]:
-        """The offloads of a raw ledger, whole or not."""
+        """The offloads of a raw ledger, including incomplete ones."""
         return [
             each for each in self.offloaded if each.ledger == info.ledger and not each.is_compacted
         ]
 
     def candidates(self, info: LedgerInfo) -> list[Offloaded]:
-        """The whole offloads of a raw ledger.
+        """The complete offloads of a raw ledger.
 
-        The one that the topic's metadata name is the first.
+        The offload that the topic's metadata name is the first.
         """
         found = [each for each in self.offloads(info) if each.damage is None]
-        if info.entries:  # a ledger may have more entries than the list counts, and all are read
+        # a ledger may have more entries than the list states; all of them are read
+        if info.entries:
             found = [each for each in found if each.last_entry + 1 >= info.entries]
         return sorted(found, key=lambda each: each.uuid != info.offloaded_as)
 
@@ -212,7 +216,7 @@ class _FetchContext:
         self._lists = lists
         self.problems: list[Problem] = []
         self.stored: dict[int, BookieLedger] = {}
-        self.is_of_one = False  # whether all sources are of one topic
+        self.is_of_one = False  # whether all sources belong to one topic
         self._offloaded: list[Offloaded] = []
         bookies = []
         for source in sources:
@@ -301,7 +305,7 @@ class _FetchContext:
     def foreign(self, plan: _Plan, present: Iterable[int]) -> list[int]:
         """Ledgers in the topic's folder that may be of another topic of the same name.
 
-        The ledger list does not have them, and no list of an earlier fetch links them to it.
+        These ledgers are in neither the topic's ledger list nor the list of an earlier fetch.
         Retention may have deleted them, or the topic was deleted and created again.
         """
         if plan.said.info is None:
@@ -364,7 +368,7 @@ class _FolderFetch:
         self._run, self._plan, self._said, self._mirror = run, plan, plan.said, mirror
         self._folder = mirror.folder
         self._problems: list[Problem] = []
-        self._horizon: Position | None = None  # of the compacted ledger in the folder
+        self._horizon: Position | None = None  # horizon of the compacted ledger in the folder
         self._known = TopicFacts()
 
     def topic(self) -> FetchedTopic:
@@ -462,10 +466,10 @@ class _FolderFetch:
     def _unsettled(
         self, info: LedgerInfo, stored: BookieLedger, entries: dict[int, int | None]
     ) -> tuple[EntryRange, ...]:
-        """Entries of a closed ledger that bookies have after its known end.
+        """Entries that bookies have after the known end of a closed ledger.
 
-        They belong to the ledger only according to its own metadata. With ``recover`` they are
-        included and counted.
+        Only the ledger's own metadata show whether the entries belong to it. With ``recover`` they
+        are included and counted.
         """
         end = entries[info.ledger] or 0
         if self._run.recover:
@@ -488,9 +492,9 @@ class _FolderFetch:
     def _damaged_beyond(
         stored: BookieLedger, former: Iterable[EntryRange], end: int
     ) -> tuple[EntryRange, ...]:
-        """Entries from ``end`` on with a damaged copy and without a whole one.
+        """Entries from ``end`` on that have only damaged copies.
 
-        A damaged copy may have any entry id, so ids that cannot follow the whole entries are
+        A damaged copy may have any entry id, so ids that cannot follow the intact entries are
         ignored.
         """
         most = max(end, int(stored.rows["entry"].max(initial=-1)) + 1) + len(stored.broken)
@@ -535,9 +539,9 @@ class _FolderFetch:
         return made
 
     def _rescued(self, info: LedgerInfo, end: int, is_open: bool) -> FetchedLedger | None:
-        """Copy the whole entries of a damaged ledger, with those of earlier fetches.
+        """Copy the intact entries of a damaged ledger, and the entries of earlier fetches.
 
-        None if there are none.
+        Returns None if there are none.
         """
         stored = self._run.stored.get(info.ledger, NOTHING)
         present = list(self._mirror.indexes(info.ledger))
@@ -564,7 +568,7 @@ class _FolderFetch:
 
     @staticmethod
     def _whole_of(found: Offloaded) -> Iterator[tuple[int, bytes]]:
-        """The whole entries of an offload. Its first damage is reported already."""
+        """The intact entries of an offload. The caller has reported its first damage."""
         return (
             map_file_entries(found, lambda error: None)
             if found.form is Form.MAP_FILE
@@ -597,7 +601,7 @@ class _FolderFetch:
         return self._fetched(found.ledger, how, path, found.path, is_compacted=is_compacted)
 
     def _end_of_open(self, ledger: int, stored: BookieLedger, confirmed: int) -> int:
-        """The end of an open ledger. All entries before ``confirmed`` are safe."""
+        """The end of an open ledger. All entries before ``confirmed`` are confirmed."""
         there = stored.end_beyond(confirmed)
         if self._run.recover:
             return there
@@ -662,7 +666,7 @@ class _FolderFetch:
     # ---------------------------------------------------------------- the compacted ledger
 
     def _compacted(self, number: int, horizon: Position) -> FetchedLedger | None:
-        """Copy the compacted ledger and write its manifest, unless that has a later horizon."""
+        """Copy the compacted ledger with its manifest, unless the folder has a later horizon."""
         manifest = self._mirror.manifest
         if manifest is not None and manifest.horizon >= horizon:
             if manifest.ledger == number:
@@ -694,7 +698,7 @@ class _FolderFetch:
                 return self._take(found, is_compacted=True)
         stored = self._run.stored.get(number)
         if stored is None and self._said.compacted_entries == 0 and self._run.bookies is not None:
-            stored = NOTHING  # a ledger without entries is in no log
+            stored = NOTHING  # no entry log mentions a ledger without entries
         if stored is None:
             return None
         stored = replace(stored, ledger=number)
@@ -732,7 +736,7 @@ class _FolderFetch:
         is_compacted: bool = False,
         end: int = 0,
     ) -> FetchedLedger:
-        """The report on a ledger. ``end`` is the last known entry + 1."""
+        """The report on a copied ledger. ``end`` is the last known entry + 1."""
         index = checked_index(path)
         last, missing = index.metadata.last_entry, index.missing
         stored = 0 if last is None else last + 1
@@ -779,7 +783,7 @@ def _ledgers(numbers: Sequence[int]) -> str:
 
 
 def _entries_of(index: IndexObject) -> set[int]:
-    """The ids that an object has by its index."""
+    """The ids of the entries that an object has according to its index."""
     last = index.metadata.last_entry
     found = set() if last is None else set(range(last + 1))
     for each in index.missing:
@@ -788,7 +792,7 @@ def _entries_of(index: IndexObject) -> set[int]:
 
 
 def _following(stored: BookieLedger) -> list[int]:
-    """Damaged entries that directly follow the whole ones."""
+    """Damaged entries that directly follow the intact ones."""
     end = int(stored.rows["entry"].max(initial=-1)) + 1
     return [
         entry for n, entry in enumerate(e for e in stored.broken if e >= end) if entry == end + n

@@ -1,9 +1,9 @@
 """Offloaded ledgers in folders: objects copied from a bucket, and MapFiles.
 
-Both name their topic in the ledger's metadata: a broker stores there the managed ledger of each
-ledger. So all topics of a bucket are found without asking the cluster. Very old ledgers lack this
-name. Then the path of a MapFile has it, and for an object of a bucket its user metadata, if they
-were saved beside it as ``NAME.meta.json``.
+Both name their topic in the ledger's metadata, where a broker stores the managed ledger's name. So
+all topics of a bucket are found without the cluster. Very old ledgers lack this name. It is then
+read from the path of a MapFile, or from the user metadata of a bucket's object, if they were saved
+beside it as ``NAME.meta.json``.
 
 Source: Pulsar 4.2.4, offloaders 4.0.8; docs/formats/pulsar.md, "Ledger metadata" and "Offloaded
 ledger".
@@ -36,7 +36,7 @@ from lastwrite.pulsar.store.objects import OffloadWriter, checked_index, read_in
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.mapping import mapped
 
-MANAGED_LEDGER_NAME = "pulsar/managed-ledger"  # in a raw ledger's custom metadata
+MANAGED_LEDGER_NAME = "pulsar/managed-ledger"  # key in a raw ledger's custom metadata
 _USER_METADATA_SUFFIX = ".meta.json"
 _MOST_USER_METADATA_BYTES = 1 << 20
 
@@ -56,10 +56,11 @@ class Offloaded:
     path: str
     ledger: int
     uuid: UUID
-    topic: TopicName | None  # None if the ledger does not name it
+    topic: TopicName | None  # None if the ledger does not name its topic
     metadata: LedgerMetadata
     is_compacted: bool
-    damage: CorruptLog | None = None  # why it is not whole, as far as is known without reading it
+    # damage found without reading the entries; None if there is none
+    damage: CorruptLog | None = None
 
     @property
     def last_entry(self) -> int:
@@ -97,7 +98,7 @@ def _take(
     found: list[Offloaded],
     problems: list[Problem],
 ) -> None:
-    """Read one ledger. A problem is noted, and the next ledger is read."""
+    """Read one ledger into ``found``. An error is added to ``problems`` instead of raised."""
     try:
         ledger = read(path)
     except LogError as error:
@@ -180,7 +181,7 @@ def _topic_of(metadata: LedgerMetadata) -> TopicName | None:
 def _topic_of_user_metadata(path: str) -> TopicName | None:
     """The topic from the user metadata that were saved beside an object.
 
-    Stores lower-case the names.
+    Object stores convert the names of user metadata to lower case.
     """
     try:
         with open(path, "rb") as file:
@@ -203,9 +204,9 @@ def _records(path: str) -> Iterator[tuple[int, bytes]]:
 
 
 def object_entries(found: Offloaded) -> Iterator[tuple[int, bytes]]:
-    """The entries, with their ids, of a data object that is truncated or contradicts its index.
+    """The entries, with their ids, of a data object that is truncated or does not match its index.
 
-    Of each block they are the entries before the first damage.
+    From each block it reads the entries before the first damage.
     """
     blocks = read_index(found.path).blocks
     with mapped(found.path) as data:
@@ -222,14 +223,14 @@ def object_entries(found: Offloaded) -> Iterator[tuple[int, bytes]]:
 def map_file_entries(
     found: Offloaded, skip: Callable[[CorruptLog], None]
 ) -> Iterator[tuple[int, bytes]]:
-    """The whole entries of a MapFile, with their ids. ``skip`` receives the damaged records.
+    """The intact entries of a MapFile, with their ids. ``skip`` receives the damaged records.
 
-    No checksum proves an id. So an id counts if it follows the previous record's or the next one
-    follows it.
+    No checksum covers an id. An id is therefore accepted only if it follows the previous record's
+    id, or if the next record's id follows it.
     """
     last = -1
     before: int | None = None
-    held: tuple[int, bytes] | None = None  # waits for the next record to prove it
+    held: tuple[int, bytes] | None = None  # an entry whose id the next record must confirm
 
     def told(error: CorruptLog) -> None:
         nonlocal before
@@ -255,7 +256,7 @@ def map_file_entries(
 
 
 def write_map_file(found: Offloaded, writer: OffloadWriter) -> None:
-    """Write a MapFile's entries, from 0 on and without a gap, to a data object.
+    """Write a MapFile's entries to a data object. Their ids must be 0, 1, 2 ….
 
     Raises:
         CorruptLog: an entry is missing or out of order, or a record is damaged.

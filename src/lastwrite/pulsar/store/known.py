@@ -1,6 +1,6 @@
 """Facts about a topic whose data need not be in its folder: ``fetched.json``.
 
-``fetch`` writes it before it copies data.
+``fetch`` writes the file before it copies data.
 
 ::
 
@@ -11,15 +11,15 @@
 - ``entries``: the least number of entries of a ledger. For a closed ledger it is from the topic's
   metadata, its offload or the confirmed entries on bookies; for an open one it counts up to the
   last confirmed entry.
-- ``damaged``: entries beyond those, without a whole copy, or which may not belong to the ledger.
+- ``damaged``: entries beyond ``entries`` that have no intact copy or may not belong to the ledger.
 - ``compacted``: the compacted ledger that the cluster read from, and its horizon.
-- ``cursor``: the ledger that has these two, if it could not be read.
+- ``cursor``: the cursor's ledger that has ledger and horizon, if it could not be read.
 
 Every command checks the folder against these facts and reports what is missing as damage. If the
 folder has the topic's own list of ledgers, only those ledgers count, so ledgers deleted by
 retention are not missing.
 
-The file is Lastwrite's own and is replaced by one rename. ``checksum`` as in ``manifest``.
+The file is Lastwrite's own and is replaced by one rename. ``manifest`` describes ``checksum``.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class TopicFacts:
     topic: str = ""
     entries: Mapping[int, int] = field(default_factory=dict)
     damaged: Mapping[int, tuple[EntryRange, ...]] = field(default_factory=dict)
-    compacted: tuple[int, Position] | None = None  # its ledger and its horizon
-    cursor: int | None = None  # the ledger that has them, if it could not be read
+    compacted: tuple[int, Position] | None = None  # ledger id and horizon of the compacted ledger
+    cursor: int | None = None  # the cursor's ledger that has them, if it could not be read
 
     def encode(self) -> bytes:
         """The bytes of the file."""

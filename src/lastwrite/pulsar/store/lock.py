@@ -32,7 +32,7 @@ PLACE = lock.LockPlace(
 def hold(folder: str, names: Iterable[TopicPartition]) -> AbstractContextManager[None]:
     """Lock the topic of this folder against other runs; see ``storage.lock.hold``.
 
-    Topics of an archive are not locked: if two rounds compete, one of them wins at the commit.
+    Topics of an archive are not locked: of two concurrent compactions only the first can commit.
     """
     if is_archived(folder):
         reject_if_broken(archive_of(folder))
@@ -44,9 +44,9 @@ def hold(folder: str, names: Iterable[TopicPartition]) -> AbstractContextManager
 def try_lock(
     folder: str, names: Iterable[TopicPartition]
 ) -> AbstractContextManager[set[TopicPartition]]:
-    """As ``hold``, if the topic is not locked.
+    """As ``hold``, but does not raise if the topic is locked.
 
-    The context value has the topics that were locked.
+    The context value has the topics that this call locked.
     """
     if is_archived(folder):
         reject_if_broken(archive_of(folder))

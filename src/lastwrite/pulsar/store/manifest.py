@@ -11,8 +11,8 @@ It is the offline version of the cursor ``__compaction``.
      "ledgers": [10, 12], "checksum": "8a2e10c4"}
 
 Entries up to the horizon are read from this ledger, later ones from the raw ledgers. The file is
-replaced by one rename. So it names the old ledger or the new one, and both are whole. ``checksum``
-is the CRC-32C of the rest, as JSON with sorted names and no blanks.
+replaced by one rename. So it always names a complete ledger, the old or the new one. ``checksum``
+is the CRC-32C of the other fields, as JSON with sorted names and no blanks.
 
 Source: docs/formats/pulsar.md, "Compacted ledger"; docs/formats/pulsar-compaction.md, "The commit"
 and "A round". The file is Lastwrite's own.
@@ -40,7 +40,7 @@ from lastwrite.storage import files
 from lastwrite.storage.ownership import Ownership
 
 PUBLISHING, EVENT_TIME = "publishing", "event-time"
-# of files that are being written; the holder of the topic's lock may remove them
+# suffix of files that are being written; the holder of the topic's lock may remove them
 ASIDE_SUFFIX = ".aside"
 
 _VERSION = 1
@@ -56,24 +56,25 @@ _REMEDY = (
 class CompactionManifest:
     """A topic's compacted ledger.
 
-    ``from_`` and ``to`` are its ends, or the horizon if it is empty.
+    ``from_`` and ``to`` are the ids of its first and last record. Both are the horizon if it is
+    empty.
     """
 
     topic: str  # the full name, with the partition
     ledger: int
-    object: str  # the name of its data object; the index is beside it
+    object: str  # name of the data object; the index is beside it
     from_: Position
     to: Position
-    horizon: Position  # the last entry that a round has read
+    horizon: Position  # the last raw entry that the last compaction read
     entries: int
-    size_bytes: int  # of the records, without the object's framing
+    size_bytes: int  # bytes of the records, without the object's framing
     messages: int
     order: str = PUBLISHING
     retain_null_key: bool = False
     parts: bool = False  # whether it may contain chunked messages
-    # messages that the last round read, including those of the former compacted ledger
+    # messages that the last compaction read, including those of the former compacted ledger
     read: int = 0
-    ledgers: tuple[int, ...] = ()  # the raw ledgers that it read
+    ledgers: tuple[int, ...] = ()  # the raw ledgers that the last compaction read
 
     def to_dict(self) -> dict[str, Any]:
         """The content of the file, without the checksum."""
@@ -140,7 +141,7 @@ def seal(content: dict[str, Any]) -> bytes:
 
 
 def unseal(data: bytes, what: str, version: int, remedy: str) -> dict[str, Any]:
-    """The document of the file's bytes, without its checksum. ``what`` names it in errors.
+    """The document in the file's bytes, without its checksum. ``what`` names it in errors.
 
     Raises:
         CorruptLog: not JSON, another version, or a checksum that does not match the content.
@@ -159,7 +160,7 @@ def unseal(data: bytes, what: str, version: int, remedy: str) -> dict[str, Any]:
 
 
 def read_sealed(path: str, most_bytes: int, remedy: str) -> bytes | None:
-    """The bytes of such a file. None if it does not exist.
+    """The bytes of a file with a checksum. None if it does not exist.
 
     Raises:
         CorruptLog: the file exceeds ``most_bytes``.
@@ -226,7 +227,7 @@ def read_manifest(folder: str) -> CompactionManifest | None:
 def replace_manifest(folder: str, manifest: CompactionManifest) -> None:
     """Write the manifest, atomically and durably.
 
-    Its ledger counts from this moment on, not before.
+    The ledger that the manifest names is valid from this moment on.
 
     Raises:
         LogError: the file cannot be written; the former one remains.

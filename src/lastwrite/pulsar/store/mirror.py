@@ -1,7 +1,8 @@
 """A topic folder that mirrors a topic of a live cluster. The cluster's metadata are authoritative.
 
-A round on a live topic copies what it needs into a topic folder, works there, and uploads the new
-compacted ledger. If the folder is kept, the next round copies only what is new::
+The compaction of a live topic copies the needed ledgers into a topic folder, works there, and
+uploads the new compacted ledger. If the folder is kept, the next compaction copies only new
+entries::
 
     9c…-ledger-41             a closed raw ledger: copied once
     9c…-ledger-42             the open one: copied again once it has grown; the old one is deleted
@@ -10,9 +11,9 @@ compacted ledger. If the folder is kept, the next round copies only what is new:
     fetched.json              facts whose data need not be here, see ``known``
 
 A ledger is written aside and renamed, its index first. It is durable before its former objects are
-deleted. So a crash in between may leave two objects of one ledger; the one with more entries counts
-(``fetched_uuid``). The manifest is replaced in one step once everything it needs is present. The
-next run copies what is missing.
+deleted. A crash in between may leave two objects of one ledger; the object with more entries is
+valid (``fetched_uuid``). The manifest is replaced in one step after all ledgers that it needs are
+present. After a crash the next run copies the missing ledgers.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ def mirroring(archive: str, topic: TopicName) -> Iterator[Mirror]:
     """The topic's mirror in an archive, created if missing, and locked while the context is open.
 
     Raises:
-        LogHeld: another run works on it.
-        LogError: it cannot be created or listed.
+        LogHeld: another run works on the folder.
+        LogError: the folder cannot be created or listed.
     """
     folder = mirror_folder(archive, topic)
     files.make_new_folder(folder)
@@ -91,12 +92,12 @@ class Mirror:
             parsed = parse_object_name(name)
             if parsed is not None:
                 self._objects.setdefault(parsed[1], []).append(os.path.join(folder, name))
-        if self._objects:  # a fetch that was killed may have renamed some without a sync
+        if self._objects:  # a killed fetch may have renamed some objects without a sync
             files.fsync_dir(folder)
 
     @property
     def manifest(self) -> CompactionManifest | None:
-        """The valid manifest. None if it is missing or damaged: the cluster has its content."""
+        """The manifest. None if it is missing or damaged; the cluster can restore its content."""
         with contextlib.suppress(CorruptLog):
             return read_manifest(self.folder)
         return None
@@ -109,7 +110,7 @@ class Mirror:
                 yield path, last + 1
 
     def indexes(self, ledger: int) -> Iterator[tuple[str, IndexObject]]:
-        """The ledger's data objects that have a matching index, with that index."""
+        """The ledger's data objects that have a matching index, each with its index."""
         for path in self._objects.get(ledger, []):
             try:
                 index = checked_index(path)
@@ -128,7 +129,7 @@ class Mirror:
     ) -> str | None:
         """The ledger's data object with this number of entries, and this uuid if given.
 
-        None if it is not here.
+        Returns None if there is none. With ``or_more`` it may have more entries.
         """
         for path, count in self.present(ledger):
             parsed = parse_object_name(os.path.basename(path))
@@ -144,7 +145,7 @@ class Mirror:
         entries: Iterable[tuple[int, bytes]],
         uid: uuid.UUID | None = None,
     ) -> str:
-        """Write a ledger with these entries. As ``write``, and raises what ``entries`` raises."""
+        """Write a ledger with these entries. Errors as ``write``, and the errors of ``entries``."""
 
         def fill(writer: OffloadWriter) -> None:
             for entry, data in entries:
@@ -165,7 +166,7 @@ class Mirror:
         the one derived from the number of entries, see ``fetched_uuid``.
 
         Raises:
-            LogError: it cannot be written. Errors of ``fill`` are raised too.
+            LogError: the ledger cannot be written. Errors of ``fill`` are raised too.
         """
         writer = OffloadWriter(self.folder, ledger, uid=uid)
         try:
@@ -186,10 +187,11 @@ class Mirror:
         end: int,
         note: Callable[[CorruptLog], None],
     ) -> str | None:
-        """Write a ledger from sources that are incomplete, and from the entries stored here.
+        """Write a ledger from incomplete sources and from the entries stored in the folder.
 
-        Returns None if no entry is whole. ``note`` receives the damage to what is stored here. The
-        former object stays until the new one is whole, since it may have the only copy of an entry.
+        Returns None if there is no intact entry. ``note`` receives the damage to the folder's
+        objects. The former object stays until the new object is complete, since it may have the
+        only copy of an entry.
         """
         present = list(self.indexes(ledger))
 
@@ -218,18 +220,18 @@ class Mirror:
         Returns the data object's path.
 
         Raises:
-            LogError: they can be neither linked nor copied.
+            LogError: the objects can be neither linked nor copied.
         """
         path = os.path.join(self.folder, os.path.basename(source))
         bring = files.copy if copies else files.link
         for suffix in (INDEX_SUFFIX, ""):
             if os.path.exists(path + suffix) and os.path.samefile(path + suffix, source + suffix):
                 continue
-            staged = path + suffix + ASIDE_SUFFIX  # it gets its name only once it is whole
+            staged = path + suffix + ASIDE_SUFFIX  # the object is renamed after it is complete
             _remove(staged)
             with files.removed_on_failure(staged):
                 bring(source + suffix, staged)
-                if not copies:  # its writer may not have synced it
+                if not copies:  # the object's writer may not have synced it
                     files.fsync_file(staged)
                 files.rename(staged, path + suffix)
         return self._made(ledger, path)
@@ -257,7 +259,7 @@ class Mirror:
 
     @property
     def raw_ledgers(self) -> list[int]:
-        """The raw ledgers that have an object here."""
+        """The raw ledgers that have an object in the folder."""
         return [
             ledger
             for ledger, paths in sorted(self._objects.items())
@@ -265,7 +267,7 @@ class Mirror:
         ]
 
     def clear_compacted(self, kept: int | None) -> None:
-        """Remove all compacted ledgers but ``kept``. Raw ledgers stay."""
+        """Remove all compacted ledgers except ``kept``. Raw ledgers stay."""
         for ledger in sorted(self._objects):
             if ledger != kept and any(map(_is_compacted, self._objects[ledger])):
                 for path in self._objects.pop(ledger):
@@ -292,12 +294,13 @@ class Mirror:
         path, other = (exported, node) if is_json else (node, exported)
         like = files.owner_of(path, (other, manifest)).as_far_as_may()
         replace_file(path, content, like)
-        if os.path.lexists(other):  # from an earlier fetch: two lists may contradict each other
+        # the list of an earlier fetch in the other form: the two may differ
+        if os.path.lexists(other):
             files.unlink(other)
             files.fsync_dir(self.folder)
 
     def is_compacted(self, ledger: int, horizon: Position) -> None:
-        """Make the manifest name ``ledger``, which has been copied, and ``horizon``."""
+        """Store ``ledger``, which must be copied already, and ``horizon`` in the manifest."""
         (path,) = self._objects[ledger]
         known = self.manifest
         if known is not None and known.object == os.path.basename(path):
@@ -345,9 +348,9 @@ def _is_compacted(path: str) -> bool:
 
 
 def _described(topic: TopicName, path: str, ledger: int, horizon: Position) -> CompactionManifest:
-    """The manifest of a compacted ledger of another writer.
+    """The manifest of a compacted ledger that another program wrote.
 
-    It does not have the order of the compaction.
+    The order of the compaction is unknown and not set.
     """
     first = last = None
     count = size = messages = 0
@@ -356,7 +359,7 @@ def _described(topic: TopicName, path: str, ledger: int, horizon: Position) -> C
     waiting: list[bytes] = []
 
     def survey() -> None:
-        """Count the messages of the collected entries, as a round would."""
+        """Count the messages of the collected entries as compaction counts them."""
         nonlocal messages, has_parts
         framed = np.frombuffer(b"".join(waiting), dtype=np.uint8)
         rows, done, _ = surveyor.take(framed, 0, len(framed), 0)
@@ -395,7 +398,7 @@ def _described(topic: TopicName, path: str, ledger: int, horizon: Position) -> C
 
 
 def _remove_pair(path: str) -> None:
-    """Remove a ledger's objects, the index last, since it identifies the data."""
+    """Remove a ledger's objects. The index is removed last, since it identifies the data."""
     for suffix in (SURVEY_SUFFIX, "", INDEX_SUFFIX):
         _remove(path + suffix)
 

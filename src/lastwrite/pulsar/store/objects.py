@@ -1,9 +1,9 @@
 """Ledgers in a topic folder: data and index objects in the object-store offloader's layout.
 
-A data object is written aside as ``<name>.<attempt>.aside``, block after block. A block's header is
-written when the block ends, because only then its length is known. The index is written last and
-renamed first, so a visible data object always has its index. A reader finds the block of an entry
-by the index, then walks from entry to entry.
+A data object is written block by block under a temporary name, ``<name>.<attempt>.aside``. A
+block's header is written when the block ends, because its length is unknown before. The index is
+written last and renamed first, so a visible data object always has its index. A reader finds the
+block of an entry by the index, then walks from entry to entry.
 
 Source: Pulsar 4.2.4, offloaders 4.0.8 ``BlockAwareSegmentInputStreamImpl``,
 ``OffloadIndexBlockImpl``; docs/formats/pulsar.md, "Offloaded ledger".
@@ -51,17 +51,19 @@ from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.reading import AGAIN, ObjectReader, read_small, reader_of
 from lastwrite.storage.staging import changing, remove_staged
 
-BLOCK_BYTES = 1 << 20  # of the objects written here: finding an entry walks half a block on average
+# block size of new objects: a search for an entry walks half a block on average
+BLOCK_BYTES = 1 << 20
 ASIDE_SUFFIX = ".aside"
 _BUFFER_BYTES = 1 << 20
 
 
 class OffloadWriter:
-    """Writes ledger ``ledger`` aside in ``folder``, then renames the two objects.
+    """Writes a ledger's two objects under temporary names in ``folder``, then renames them.
 
-    Entry ids must ascend. A block begins after skipped ids, and the index lists them (``missing``).
-    ``uid`` is the uuid in the objects' names; None draws a random one. Keeps the rows of the index
-    in memory, 20 bytes a block. An entry larger than ``block_bytes`` has a block of its own.
+    Entry ids must ascend. A new block begins after skipped ids, and the index lists the skipped ids
+    (``missing``). ``uid`` is the uuid in the objects' names; None generates a random one. Keeps the
+    rows of the index in memory, 20 bytes a block. An entry larger than ``block_bytes`` has a block
+    of its own.
     """
 
     def __init__(
@@ -73,9 +75,9 @@ class OffloadWriter:
         block_bytes: int = BLOCK_BYTES,
     ) -> None:
         self.path = os.path.join(folder, object_name(uid or uuid.uuid4(), ledger))
-        self.size_bytes = 0  # of the data object so far
+        self.size_bytes = 0  # bytes of the data object so far
         self.entries = 0
-        self.entry_bytes = 0  # of the entries alone, as in a ledger's length
+        self.entry_bytes = 0  # bytes of the entries without framing, as in a ledger's length
         self.last_entry = -1
         self._missing: list[EntryRange] = []  # ids skipped before the last entry
         self._block_bytes = block_bytes
@@ -83,7 +85,8 @@ class OffloadWriter:
         self._staged = f"{self.path}.{attempt}{ASIDE_SUFFIX}"
         self._staged_index = f"{self.path}{INDEX_SUFFIX}.{attempt}{ASIDE_SUFFIX}"
         self._blocks: list[OffloadIndexEntry] = []
-        self._block_end = 0  # end of the open block so far; its start is the last of ``_blocks``
+        # end of the open block so far; the last item of ``_blocks`` has its start
+        self._block_end = 0
         self._is_open = False
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
@@ -95,7 +98,7 @@ class OffloadWriter:
             self._file: FileIO | None = files.create(self._staged, self._like)
 
     def rename(self, uid: uuid.UUID) -> None:
-        """Change the uuid in the objects' names."""
+        """Set the uuid in the names of the ledger's two objects."""
         folder, name = os.path.split(self.path)
         parsed = parse_object_name(name)
         assert parsed is not None
@@ -181,8 +184,9 @@ class OffloadWriter:
     def finish(self, metadata: LedgerMetadata) -> str:
         """Write the index, sync both objects and rename them. Returns the path of the data object.
 
-        ``metadata`` are the ledger's own. Their length and last entry are set to what was written,
-        and the ids skipped before the last entry are added. The caller syncs the folder.
+        ``metadata`` are the ledger's metadata. In the index, their length and last entry are set to
+        the written ones, and the ids skipped before the last entry are added. The caller syncs the
+        folder.
         """
         if self._is_open:
             self._end_block()
@@ -223,7 +227,7 @@ def read_index(path: str) -> IndexObject:
     """The index of the data object at ``path``.
 
     Raises:
-        CorruptLog: the index contradicts its format.
+        CorruptLog: the index is broken.
         UnsupportedFormat: the index is of layout V2.
         LogError: the index cannot be read.
     """
@@ -243,7 +247,7 @@ def read_index(path: str) -> IndexObject:
 
 @lru_cache(maxsize=1024)
 def _index_at(address: str) -> IndexObject:
-    """The index of an object in a bucket. Objects do not change, so it is read once."""
+    """The index of an object in a bucket. Objects do not change, so the index is cached."""
     with located(address):
         return IndexObject.decode(read_small(address))
 
@@ -252,7 +256,7 @@ def checked_index(path: str) -> IndexObject:
     """The index of the data object at ``path``, checked against that object's size.
 
     Raises:
-        CorruptLog: the index contradicts its format or the data object.
+        CorruptLog: the index is broken, or does not match the data object.
         LogError: as ``read_index``, or the data object does not exist.
     """
     index = read_index(path)
@@ -273,11 +277,11 @@ def read_entries(
     """The entries ``first`` to ``last`` of the data object at ``path``, with their ids.
 
     ``last`` None means up to the ledger's end. Ids that the index lists as missing are skipped.
-    ``index`` is the result of ``checked_index``, which is called if it is not given. Keeps one
-    entry in memory, or one block for an object in a bucket.
+    ``index`` is the result of ``checked_index``; None calls that function. Keeps one entry in
+    memory, or one block for an object in a bucket.
 
     Raises:
-        CorruptLog: a block or an entry is at a wrong place, or entries are missing.
+        CorruptLog: a block or an entry is at a wrong position, or entries are missing.
     """
     index = checked_index(path) if index is None else index
     block = index.block_of(max(first, 0)) or next(iter(index.blocks), None)
@@ -293,10 +297,10 @@ def read_entries(
 
 
 def first_entry_of(segment: Segment, most_bytes: int) -> tuple[int, bytes] | None:
-    """The first entry of a ledger's data object, and at most so many of its bytes. None: it has none.
+    """Id and first ``most_bytes`` bytes of a data object's first entry. None without entries.
 
     Raises:
-        CorruptLog: the object or its index contradicts its format.
+        CorruptLog: the object or its index is broken.
         CommitConflict: the object was replaced after it was listed.
     """
     block = next(iter(read_index(segment.path).blocks), None)

@@ -1,6 +1,6 @@
 """Whether a path contains data of Pulsar: topic folders by name, single files by their first bytes.
 
-The code that distinguishes the systems imports no more of Pulsar than this module.
+The code that detects the system of a path imports only this module of Pulsar.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def kind_of(path: str) -> PulsarFileKind | None:
         with open(path, "rb") as file:
             return _MAGICS.get(file.read(4))
     except OSError:
-        return None  # reading the file will report the reason
+        return None  # a later read of the file reports the reason
 
 
 def is_topic_folder(folder: str) -> bool:
@@ -97,13 +97,13 @@ def name_of(folder: str) -> TopicName:
 def locate(path: str) -> str | None:
     """The topic folder at or above ``path``.
 
-    Otherwise ``path`` if topics are below it; otherwise None.
+    Without one, returns ``path`` if topics are below it, otherwise None.
     """
     if is_address(str(path)):  # a bucket contains only archives
         return None
     whole = os.path.abspath(str(path))
     real = os.path.realpath(whole)
-    # If the real path is a topic's name, it decides the name of the topic.
+    # If the real path has a topic's name, that name is used.
     if real != whole and (found := locate(real)) is not None:
         return found
     above = whole if os.path.isdir(whole) else os.path.dirname(whole)

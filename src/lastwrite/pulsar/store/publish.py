@@ -1,7 +1,7 @@
 """Replace the compacted ledger of a topic folder by a new one.
 
-Example: the manifest of a topic folder names ledger 13, and a round has written its new ledger
-aside::
+Example: the manifest names ledger 13, and a compaction has written the new ledger under a temporary
+name::
 
     5e….aside, 5e….aside-index             written by workers, synced
     9c…-ledger-14-index, 9c…-ledger-14     renamed, the folder synced: not used yet
@@ -68,27 +68,26 @@ _TIDY = "the new ledger is in place; the next run removes the old one"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewLedger:
-    """A compacted ledger that was written aside, and its facts for the manifest."""
+    """A new compacted ledger under its temporary name, and its values for the manifest."""
 
-    path: str  # of its data; the index is beside it
+    path: str  # path of the data object; the index is beside it
     horizon: Position
     messages: int
     order: str
     retain_null_key: bool
     parts: bool
     read: int  # number of messages read
-    ledgers: tuple[int, ...]  # raw ledgers
+    ledgers: tuple[int, ...]  # ids of the raw ledgers that were read
 
 
 # ---------------------------------------------------------------------- the steps
 
 
 def publish(log: PartitionLog, new: NewLedger) -> Outcome:
-    """Make the new ledger the topic's compacted one.
+    """Make the new ledger the topic's compacted ledger.
 
-    ``recover`` cleans up after a crash before ``delete_replaced``.
-
-    The caller has locked the topic. Returns the error, in which case the topic is unchanged.
+    After a crash before ``delete_replaced``, ``recover`` cleans up. The caller has locked the
+    topic. Returns the error, if any; the topic is then unchanged.
     """
     return outcome(partial(_publish, log, new))
 
@@ -122,8 +121,7 @@ def _install(folder: str, ledger: int, new: NewLedger) -> None:
         files.fsync_dir(folder)
         replace_manifest(folder, manifest)
     except (LogError, OSError):
-        # After an error it may be unknown whether the rename is durable, but the content read here
-        # is certain.
+        # After an error the rename may or may not have happened. Read which manifest is there.
         with suppress(LogError, OSError):
             found = read_manifest(folder)
             if found is None or found.object != name:
@@ -157,7 +155,7 @@ def _manifest(topic: TopicName, name: str, ledger: int, new: NewLedger) -> Compa
 
 
 def _ends_of(path: str, index: IndexObject) -> tuple[Position, Position]:
-    """The first and the last id in a compacted ledger that was written aside."""
+    """The ids of the first and the last record of a new compacted ledger."""
     try:
         with open(path, "rb") as file:
             file.seek(index.blocks[0].offset + BLOCK_HEADER_BYTES)
@@ -172,9 +170,10 @@ def _ends_of(path: str, index: IndexObject) -> tuple[Position, Position]:
 
 
 def delete_replaced(log: PartitionLog) -> Outcome:
-    """Remove the former compacted ledger of the topic that was ``log`` before ``publish``.
+    """Remove the former compacted ledger. ``log`` is the topic as it was before ``publish``.
 
-    Returns the error if something could not be removed. It is unused, and the next run removes it.
+    Returns the error if a file could not be removed. The file is unused, and the next run removes
+    it.
     """
 
     def remove() -> None:
@@ -189,10 +188,10 @@ def delete_replaced(log: PartitionLog) -> Outcome:
 
 
 def reject_unwritable(folder: str) -> None:
-    """Check that a round could replace the manifest and remove the former compacted ledger.
+    """Check that this process may replace the manifest and remove the former compacted ledger.
 
     Raises:
-        LogError: something prevents it; the error names it.
+        LogError: a permission or the file system prevents it.
     """
     manifest = read_manifest(folder)
     names = [] if manifest is None else [MANIFEST, manifest.object, manifest.object + INDEX_SUFFIX]
@@ -206,7 +205,7 @@ def recover(folder: str) -> None:
     manifest does not name. A ledger that may be the only copy of its messages stays.
 
     Raises:
-        LogError: something could not be removed.
+        LogError: a file could not be removed.
     """
     waste = sorted(_staged_names(folder))
     topic = list_topic(folder)
@@ -217,13 +216,14 @@ def recover(folder: str) -> None:
     ):
         strays = []  # if the manifest's ledger is lost, another one may be the only copy
     elif topic.manifest is None and damaged:
-        strays = []  # as above: it may be the only copy of what is missing
+        strays = []  # as above: a stray ledger may be the only copy of the missing entries
     else:
         waste += _orphaned_indexes(folder)
     for name in waste:
         files.unlink(os.path.join(folder, name))
     if strays:
-        # The manifest from before a kill may not be on disk yet; then one of these ledgers counts.
+        # A manifest that was written before a kill may not be on disk yet. Sync it first: until
+        # then one of these ledgers may be valid.
         files.fsync_dir(folder)
     _clear(strays)
     if waste or strays:
@@ -231,7 +231,7 @@ def recover(folder: str) -> None:
 
 
 def _orphaned_indexes(folder: str) -> list[str]:
-    """Index objects of compacted ledgers made by Lastwrite whose data are gone."""
+    """Indexes of compacted ledgers made by Lastwrite whose data objects are gone."""
     names = _names(folder)
     found = []
     for name in sorted(names):
@@ -256,7 +256,7 @@ def _remove(path: str) -> None:
 
 
 def _staged_names(folder: str) -> set[str]:
-    """Files that are being written, or were when a run was killed."""
+    """The temporary files of this run and of killed runs."""
     suffixes = (ASIDE_SUFFIX, ASIDE_SUFFIX + INDEX_SUFFIX)
     return {name for name in _names(folder) if name.endswith(suffixes)}
 
@@ -313,8 +313,8 @@ def publish_copy(log: PartitionLog, new: NewLedger | None, to: str) -> Outcome:
 
     It has the metadata, the compacted ledger, and the ledgers beyond the horizon.
 
-    ``new`` is the copy's compacted ledger, written aside there; None means a copy of the topic's
-    own. A damaged topic is copied unchanged.
+    ``new`` is the copy's compacted ledger under a temporary name; None copies the topic's compacted
+    ledger. A damaged topic is copied unchanged.
     """
     return outcome(partial(_publish_copy, log, new, copy_folder(log, to)))
 
@@ -326,7 +326,7 @@ def _publish_copy(log: PartitionLog, new: NewLedger | None, folder: str) -> None
         check_segments(log)
         own = "" if new is None else os.path.basename(new.path)
         mine = {own, own + INDEX_SUFFIX}
-        for name in sorted(_staged_names(folder) - mine):  # from a run that was killed
+        for name in sorted(_staged_names(folder) - mine):  # files of a killed run
             files.unlink(os.path.join(folder, name))
         topic = list_topic(log.folder)
         if new is None and any_damaged(topic.problems):

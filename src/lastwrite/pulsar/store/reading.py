@@ -39,7 +39,8 @@ from lastwrite.storage.objects.address import is_address
 READ_ENTRIES = 100  # per read; as dispatcherMaxReadBatchSize
 READ_BYTES = 5 << 20  # per read; as dispatcherMaxReadSizeBytes
 
-# For a block: bytes of the object, the block's start in them, and their position in the object.
+# Maps a block's number to bytes of the object, the block's start in these bytes, and the position
+# of these bytes in the object.
 Blocks = Callable[[int], tuple[memoryview, int, int]]
 
 _KEPT_BLOCKS = 8
@@ -54,7 +55,7 @@ class StoredEntry(NamedTuple):
 
 
 def decoded(stored: StoredEntry | StoredIn, ledger: int | None) -> tuple[Entry, bytes]:
-    """Decode a stored entry. Returns it with its bytes as they were sent.
+    """Decode a stored entry. Returns the entry and its framed bytes.
 
     ``ledger`` is None for a compacted ledger, whose records contain the entry.
 
@@ -72,7 +73,7 @@ def decoded(stored: StoredEntry | StoredIn, ledger: int | None) -> tuple[Entry, 
 
 
 class LedgerMoved(Exception):
-    """The data object is not the one that was listed. The caller must list the folder again."""
+    """The data object was replaced or removed after the listing. List the folder again."""
 
 
 class LedgerReader:
@@ -87,7 +88,8 @@ class LedgerReader:
         self._firsts = [block.first_entry for block in blocks]
         self._starts = [block.offset for block in blocks]
         self._places: dict[int, tuple[array[int], CorruptLog | None]] = {}
-        self._last: tuple[int, memoryview] | None = None  # see ``_fetched``
+        # the block that ``_fetched`` read last, and its bytes
+        self._last: tuple[int, memoryview] | None = None
 
     def path_of(self, number: int) -> str:
         """The object that contains the entry."""
@@ -105,11 +107,11 @@ class LedgerReader:
 
     @property
     def borders(self) -> list[int]:
-        """The ascending numbers of the entries that are found without a walk."""
+        """The ascending numbers of the blocks' first entries, which are found without a walk."""
         return self._firsts
 
     def behind(self, number: int) -> int:
-        """The entry to continue with after damage: the next block's first one, or the end."""
+        """The entry to continue with after damage: the next block's first entry, or ``count``."""
         block = bisect_right(self._firsts, number)
         return self._firsts[block] if block < len(self._firsts) else self.count
 
@@ -123,7 +125,7 @@ class LedgerReader:
 
         Raises:
             LedgerMoved: the file was replaced or removed.
-            CorruptLog: the object contradicts its index.
+            CorruptLog: the object does not match its index.
             LogError: the object cannot be read.
         """
         found: list[StoredEntry] = []
@@ -139,7 +141,7 @@ class LedgerReader:
                     data, shift, at, size = self._place(blocks, number)
                 except CorruptLog:
                     if found:
-                        break  # the next read reports it
+                        break  # the next read raises the error
                     raise
                 total += size
                 if found and total > most_bytes:
@@ -148,7 +150,7 @@ class LedgerReader:
         return found
 
     def begin(self, number: int, most_bytes: int) -> StoredEntry:
-        """One entry, but at most the first ``most_bytes`` of its bytes. Errors as ``read``."""
+        """At most the first ``most_bytes`` bytes of one entry. Errors as ``read``."""
         with self._opened() as blocks:
             data, shift, at, size = self._place(blocks, number)
             return StoredEntry(number, shift + at, bytes(data[at : at + min(size, most_bytes)]))
@@ -212,8 +214,8 @@ class LedgerReader:
     def _place(self, blocks: Blocks, number: int) -> tuple[memoryview, int, int, int]:
         """Locate an entry.
 
-        Returns bytes of the object, their position in it, the entry's position in them, and the
-        entry's size.
+        Returns bytes of the object, the position of these bytes in the object, the entry's position
+        in these bytes, and the entry's size.
         """
         block = bisect_right(self._firsts, number) - 1
         if block < 0:
@@ -237,7 +239,7 @@ class LedgerReader:
         return data, shift, at + ENTRY_HEAD_BYTES, size
 
     def _first_of(self, blocks: Blocks, block: int) -> int:
-        """The position of the head of a block's first entry, after a check of both."""
+        """Check a block's header and its first entry's head. Returns the position of that head."""
         data, start, shift = blocks(block)
         first = self._firsts[block]
         with located(self.ledger.path, shift):

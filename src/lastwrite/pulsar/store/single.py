@@ -33,9 +33,8 @@ def entries_in(path: str, kind: PulsarFileKind) -> Iterator[StoredIn]:
     """The entries of a file, in its order.
 
     Raises:
-        CorruptLog, UnsupportedFormat, OutOfMemoryBudget: after the whole entries, with the byte of
-            the
-            file.
+        CorruptLog, UnsupportedFormat, OutOfMemoryBudget: after the intact entries; the position is
+            a byte of the file.
         LogError: the file cannot be read.
     """
     with mapped(path) as data, located(path):

@@ -1,8 +1,8 @@
-"""A compacted ledger that is written aside, as data and index object of layout V1.
+"""A new compacted ledger under a temporary name: a data object and an index of layout V1.
 
-Blocks are small, one mebibyte, so that a reader finds an id with the index and little more. A full
-block has no padding. Upstream pads because its uploader must send a part's length in advance. Entry
-ids count from 0 in each part of a ledger; ``join`` renumbers the later parts and concatenates them.
+Blocks have one mebibyte, so that a reader finds an id with the index and a short walk. A full block
+has no padding. Upstream pads because its uploader must send a part's length in advance. Entry ids
+count from 0 in each part of a ledger; ``join`` renumbers the later parts and concatenates them.
 
 Source: Pulsar 4.2.4; docs/formats/pulsar.md.
 """
@@ -66,7 +66,7 @@ _MISTAKE = "nothing was changed; please report this"
 class StagedLedger:
     """Appends records to ``<folder>/<attempt>.aside``.
 
-    If ``unit.folder`` is None, it only counts.
+    If ``unit.folder`` is None, it only counts bytes and entries.
     """
 
     def __init__(self, unit: RewriteUnit) -> None:
@@ -80,10 +80,10 @@ class StagedLedger:
         self._block: ByteArray = np.empty(
             self._block_bytes if unit.folder is not None else 0, dtype=np.uint8
         )
-        self._filled = 0  # of the open block, its header included; 0 without an open block
-        self._blocks: list[tuple[int, int]] = []  # the first entry and the position of each
+        self._filled = 0  # bytes of the open block, header included; 0 without an open block
+        self._blocks: list[tuple[int, int]] = []  # first entry and position of each block
         self._entries = 0
-        self._size = 0  # of the closed blocks
+        self._size = 0  # bytes of the closed blocks
         self._path = ""
         self._like: Ownership | None = None
         self._file: NewFile | None = None
@@ -94,7 +94,7 @@ class StagedLedger:
     def _open(self, unit: RewriteUnit, folder: str) -> None:
         self._path = new_path(folder)
         with changing("create", self._path):
-            # A part is joined with others in place, so it gets its owner then.
+            # ``join`` sets the owner of a part, since it moves the part's file into the ledger.
             self._like = ownership.private() if self._is_part else owner_of_new(folder, unit.source)
             self._file = NewFile(self._path, self._like, is_read_soon=self._is_part)
 
@@ -124,7 +124,7 @@ class StagedLedger:
             room = self._block_bytes - self._filled
             end = int(np.searchsorted(ends, before + room, side="right"))
             if end == done and self._filled == BLOCK_HEADER_BYTES:
-                end += 1  # larger than a block, so it gets a block of its own
+                end += 1  # an entry larger than a block has a block of its own
             if end > done:
                 self._add(data, rows, done, end, int(ends[end - 1]) - before)
             if end < len(rows):
@@ -154,9 +154,9 @@ class StagedLedger:
     def finish(
         self, result: SegmentOutput, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()
     ) -> None:
-        """Write the rest and the index, and put the file names into ``result``.
+        """Write the last block and the index, and set the file names in ``result``.
 
-        A part has only its data file there.
+        For a part, ``result`` has only the data file.
         """
         if self._filled:
             self._close_block()
@@ -181,9 +181,9 @@ class StagedLedger:
 
 
 class StagedPart(StagedLedger):
-    """Appends records to a new object of an archive's topic.
+    """Appends records to a new object of an archived topic.
 
-    The object is a part of its compacted ledger, which is never joined.
+    The object is a part of the compacted ledger. Parts in an archive are never joined.
     """
 
     def _open(self, unit: RewriteUnit, folder: str) -> None:
@@ -246,7 +246,7 @@ def _topic_folder(unit: RewriteUnit) -> str:
 
 
 def join_stored(parts: Sequence[SegmentOutput], base_offset: int) -> SegmentOutput:
-    """The parts of an archive's compacted ledger as one output, with all of them in ``stored``."""
+    """The parts of an archive's compacted ledger as one output, which lists them in ``stored``."""
     whole = SegmentOutput(parts[0].partition, parts[0].group, 0, base_offset=base_offset)
     made = [part.stored for part in parts if isinstance(part.stored, tuple)]
     whole.stored = tuple(chain.from_iterable(made))
@@ -263,9 +263,9 @@ def _add_up(whole: SegmentOutput, parts: Sequence[SegmentOutput]) -> None:
 
 
 def new_path(folder: str) -> str:
-    """A new path for a data object that is written aside.
+    """A new temporary path for a data object.
 
-    Its index has the same name with the usual suffix.
+    The index has the same name with the usual suffix.
     """
     return os.path.join(folder, f"{uuid.uuid4().hex}{ASIDE_SUFFIX}")
 
@@ -273,8 +273,8 @@ def new_path(folder: str) -> str:
 def owner_of_new(folder: str, source: str | None) -> Ownership:
     """The owner of a new ledger in the topic folder ``folder``.
 
-    It is the owner of ``source``, the first ledger that it is made of. In another folder it is that
-    owner as far as the caller may set it.
+    It is the owner of ``source``, the first ledger that is read. If ``source`` is in another
+    folder, the owner is set only as far as the process may.
     """
     if source is None:
         return ownership.of_new(folder)
@@ -284,7 +284,7 @@ def owner_of_new(folder: str, source: str | None) -> Ownership:
 
 
 def discard(path: str) -> None:
-    """Remove a data object that was written aside, and its index. Missing files are ignored."""
+    """Remove a temporary data object and its index. Missing files are ignored."""
     remove_staged((path, path + INDEX_SUFFIX) if path else ())
 
 
@@ -339,12 +339,12 @@ def _index_of(
 def join(
     folder: str, parts: Sequence[SegmentOutput], base_offset: int, source: str | None = None
 ) -> SegmentOutput:
-    """Join the parts to one durable ledger. Their files are moved into it.
+    """Join the parts to one durable ledger. The files of the parts are moved into it.
 
-    ``source`` is the first ledger that it is made of.
+    ``source`` is the first ledger that was read.
 
     Raises:
-        LogError: a file could not be written. The files written aside are removed.
+        LogError: a file could not be written. The temporary files are removed.
     """
     whole = SegmentOutput(parts[0].partition, parts[0].group, 0, base_offset=base_offset)
     path = new_path(folder)

@@ -1,14 +1,14 @@
-"""The facts that one pass over a raw ledger's metadata finds, stored beside the ledger.
+"""Facts about a raw ledger, from one pass over its entries' metadata, stored beside the ledger.
 
-A round must find its end before it reads a record. It ends after the last message that is not a
-marker and not of an aborted transaction, and before every undecided transaction. So the survey has
-the ledger's markers and transactional entries as *runs* of adjacent entries of the same kind. It
-also has the number of messages and *marks*: positions of entries about 256 KiB apart, at which a
-ledger with large blocks is cut into pieces.
+Compaction needs its end position before it reads a record. The end is after the last entry that is
+neither a marker nor part of an aborted transaction, and before every undecided transaction. The
+survey therefore has the ledger's markers and transactional entries as *runs* of adjacent entries of
+the same kind. It also has the number of messages, and *marks*: positions of entries about 256 KiB
+apart, where a ledger with large blocks can be split into pieces.
 
-``<object>.survey`` is Lastwrite's own file and may be missing or stale. It has the size and the
-time of its data object, and is rebuilt if they do not match. The scan verifies the checksums of
-entries; the survey checks each length and id::
+``<object>.survey`` is Lastwrite's own file and may be missing or stale. It has the size and
+modification time of its data object, and is rebuilt if they do not match. The scan verifies the
+checksums of entries; the survey checks each length and id::
 
     0 magic LWSV · 4 version i32 · 8 size of the object i64 · 16 its mtime, ns, i64 ·
     24 entries i64 · 32 messages i64 · 40 largest publish time i64 · 48 parts i64 ·
@@ -43,7 +43,7 @@ from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.reading import SegmentReader, read_small
 from lastwrite.storage.throttle import Spend
 
-# The kind of the entries of a run.
+# Kinds of runs.
 MARKER = 1  # a marker outside of transactions
 COMMIT = 2
 ABORT = 3
@@ -59,7 +59,7 @@ _MARK_BYTES = 256 << 10
 _MOST_FILE_BYTES = 1 << 30
 _MOST_MADE = 4096
 
-# surveys of this process, by path, size and time
+# surveys that this process made, by path, size and modification time
 _made: dict[tuple[str, int, int], LedgerSurvey] = {}
 
 
@@ -80,7 +80,7 @@ class LedgerSurvey:
     marks: Int64Array
 
     def encode(self, size_bytes: int, mtime_ns: int) -> bytes:
-        """The bytes of the file, for a data object of this size and time."""
+        """The bytes of the file, for a data object of this size and modification time."""
         head = _HEAD.pack(
             _MAGIC,
             _VERSION,
@@ -130,7 +130,7 @@ def _digest(data: bytes) -> bytes:
 class TopicTransactions(NamedTuple):
     """A topic's transactions by number.
 
-    They have the first data of each, the markers of the decided ones, and the aborted ones.
+    ``firsts`` has the first data of each, ``markers`` the marker of each decided one.
     """
 
     firsts: dict[int, Position]
@@ -150,9 +150,9 @@ class TopicTransactions(NamedTuple):
 def transactions_of(
     surveys: Mapping[int, LedgerSurvey], beyond: Position | None = None
 ) -> TopicTransactions:
-    """The transactions in the surveys, by ledger id.
+    """The transactions in the surveys. ``surveys`` has them by ledger id.
 
-    With ``beyond``, only of the entries after it.
+    With ``beyond``, only entries after that position count.
     """
     firsts: dict[int, Position] = {}
     markers: dict[int, Position] = {}
@@ -174,12 +174,12 @@ def free(size_bytes: int) -> None:
 
 
 def survey_of(ledger: Ledger, spend: Spend = free) -> LedgerSurvey:
-    """The survey of a ledger, read from beside it or made by a pass over it.
+    """The survey of a ledger: the stored one, or a new one from a pass over the ledger.
 
     ``spend`` is called with the bytes read.
 
     Raises:
-        CorruptLog: lengths or ids contradict the format or the index.
+        CorruptLog: lengths or ids are wrong, or do not match the index.
         UnsupportedFormat: a transaction's number is too large.
         CommitConflict: the object changed or was deleted.
         LogError: the ledger cannot be read.
@@ -206,7 +206,7 @@ def keep_survey(ledger: Ledger, spend: Spend = free) -> LedgerSurvey:
 
 
 def kept_survey(path: str, size_bytes: int, mtime_ns: int) -> LedgerSurvey | None:
-    """The survey of the data object at ``path`` with this size and time. None if there is none."""
+    """The stored survey of the data object at ``path`` with this size and time, or None."""
     return _made.get((path, size_bytes, mtime_ns)) or _read(
         path + SURVEY_SUFFIX, size_bytes, mtime_ns
     )
@@ -276,8 +276,8 @@ def _chunks(
 ) -> Iterator[tuple[SurveyTable, int]]:
     """The entries between two bytes of a data object, in chunks.
 
-    Each chunk has the number that its positions lack to those in the object. ``lowest`` is the
-    lowest offset that the first entry may have.
+    Each chunk comes with the number to add to its positions to get positions in the object.
+    ``lowest`` is the lowest offset that the first entry may have.
     """
     buffer: ByteArray = np.empty(min(_CHUNK_BYTES, max(stop - position, 1)), dtype=np.uint8)
     start = end = 0  # the part that is not split yet; ``position`` is buffer[0] in the file

@@ -14,9 +14,9 @@
         lastwrite.lock                              see ``lock``
 
 The log has the compacted ledger first, then the raw entries beyond its horizon; raw ledgers up to
-it may be missing. The log's high watermark is the highest possible next horizon. It is after the
-last entry that is neither a marker nor of an aborted transaction and is before every undecided
-transaction.
+the horizon may be missing. The log's high watermark is the highest possible next horizon. It is
+after the last entry that is neither a marker nor part of an aborted transaction, and before every
+undecided transaction.
 
 Source: Pulsar 4.2.4; docs/formats/pulsar-compaction.md, "Markers and transactions" and "A round";
 docs/formats/pulsar.md.
@@ -74,7 +74,7 @@ _FETCH = (
     "journals, a bucket or a cluster that still have it"
 )
 _MOST_METADATA_BYTES = 256 << 20
-_REQUESTS_AT_ONCE = 16  # requests wait for the store, so they need no CPU
+_REQUESTS_AT_ONCE = 16  # more than CPUs: a request mostly waits for the store
 
 
 # ---------------------------------------------------------------------- names and paths of topics
@@ -92,7 +92,7 @@ def find_topics(path: str, topic: Topics = None, partition: int | None = None) -
     full names, ``tenant/namespace/name``, or local names in any namespace, or patterns of them.
 
     Raises:
-        NotALog: there is no topic, or none of that name.
+        NotALog: there is no topic, or no topic of that name.
     """
     found = archived.find(path)
     place = path if found else locate(path)
@@ -136,9 +136,11 @@ class Ledger:
     mtime_ns: int
     index: IndexObject
     metadata: LedgerMetadata
-    missing: tuple[EntryRange, ...] = ()  # entries missing before the last one, by the index
-    etag: str = ""  # as ``Segment.etag``
-    first_id: Position | None = None  # of a part of a compacted ledger in an archive
+    # ranges of entries before the last that the index lists as missing
+    missing: tuple[EntryRange, ...] = ()
+    etag: str = ""  # see ``Segment.etag``
+    # id of the first record, only for a part of a compacted ledger in an archive
+    first_id: Position | None = None
 
     @property
     def entries(self) -> int:
@@ -161,7 +163,7 @@ class Ledger:
         yield from zip(begins, ends, [0, *places], [*places, self.size_bytes], strict=True)
 
     def segment(self, base_offset: int, *, position: int = 0, size: int | None = None) -> Segment:
-        """A part of the ledger as a segment for the engine; by default all of it."""
+        """A byte range of the ledger as a segment for the engine; by default the whole ledger."""
         size = self.size_bytes - position if size is None else size
         return Segment(
             base_offset=base_offset,
@@ -175,7 +177,7 @@ class Ledger:
         )
 
     def reader(self) -> SegmentReader:
-        """A reader of its data object.
+        """A reader of the ledger's data object.
 
         Raises:
             CommitConflict: the object is gone or was replaced.
@@ -183,13 +185,13 @@ class Ledger:
         return reader_of(self.segment(0))
 
     def is_beyond(self, horizon: Position | None) -> bool:
-        """Whether it has entries beyond the horizon."""
+        """Whether the ledger has entries beyond the horizon."""
         last = Position(self.id, self.entries - 1)
         return self.entries > 0 and (horizon is None or last > horizon)
 
     @property
     def is_compacted(self) -> bool:
-        """Whether this is a compacted ledger of any writer, not a raw one."""
+        """Whether this is a compacted ledger, made by any program, and not a raw ledger."""
         return self.metadata.compacted_topic is not None
 
     @property
@@ -210,13 +212,13 @@ class TopicFolder:
     folder: str
     name: TopicName
     ledgers: tuple[Ledger, ...] = ()  # raw ledgers, in the log's order
-    # the manifest's ledger, in an archive in parts; None if there is none, or it is damaged
+    # the ledger that the manifest names, in an archive its parts; None if absent or damaged
     compacted: tuple[Ledger, ...] | None = None
     manifest: CompactionManifest | None = None
     info: ManagedLedgerInfo | None = None
     strays: tuple[Ledger, ...] = ()  # compacted ledgers that no manifest names
     problems: tuple[Problem, ...] = ()
-    # entries that should be here and are not, by ledger
+    # entries that should be in the folder and are missing, by ledger
     missing: tuple[tuple[int, tuple[EntryRange, ...]], ...] = ()
 
     @property
@@ -225,7 +227,7 @@ class TopicFolder:
 
     @property
     def all_ledgers(self) -> tuple[Ledger, ...]:
-        """The raw ledgers, then the compacted one."""
+        """The raw ledgers, then the compacted ledger or its parts."""
         return (*self.ledgers, *(self.compacted or ()))
 
     @property
@@ -298,7 +300,7 @@ class _Listing:
         return self._judged(name, facts)
 
     def _judged(self, name: TopicName, facts: _Facts) -> TopicFolder:
-        """The topic, after its facts were checked against the known ones."""
+        """The topic. Its files are checked against the facts of an earlier fetch."""
         manifest, info, known, raw, compacted, strays = facts
         listed = {} if info is None else {each.ledger: each for each in info.ledgers}
         ledgers = tuple(self._chosen(raw, listed))
@@ -417,8 +419,8 @@ class _Listing:
     def _check_forgotten(self, strays: Sequence[Ledger], ledgers: Sequence[Ledger]) -> None:
         """Report compacted ledgers without a manifest that may be the only copy of raw entries.
 
-        Such a ledger is usually left by a crash of the first round. But if raw ledgers that it was
-        made of are gone, it has the only copy of their values.
+        Such a ledger is usually left by a crash of the first compaction. But if the raw ledgers
+        that it was compacted from are gone, it has the only copy of their values.
         """
         here = {ledger.id: ledger for ledger in ledgers}
         for ledger in strays:
@@ -438,7 +440,7 @@ class _Listing:
                 )
 
     def _chosen(self, raw: Sequence[Ledger], listed: dict[int, LedgerInfo]) -> Iterator[Ledger]:
-        """One object for each ledger. Of several, the one in the topic's metadata."""
+        """One object for each ledger: of several, the object that the topic's metadata name."""
         by_id = attrgetter("id")
         for number, same in groupby(sorted(raw, key=by_id), key=by_id):
             objects = list(same)
@@ -471,9 +473,9 @@ class _Listing:
             yield ledger
 
     def _check_horizon(self, known: TopicFacts, manifest: CompactionManifest | None) -> None:
-        """Check for the compacted ledger of an earlier fetch.
+        """Check that the compacted ledger of an earlier fetch is present.
 
-        It may have the only copy of values.
+        It may have the only copy of some values.
         """
         path = os.path.join(self._folder, MANIFEST)
         if manifest is None and any(problem.path == path for problem in self._problems):
@@ -499,7 +501,7 @@ class _Listing:
         manifest: CompactionManifest | None,
         known: TopicFacts | None,
     ) -> None:
-        """Compare the stored entries with the known ones.
+        """Compare the stored entries with the expected ones.
 
         Entries up to the horizon may be missing.
         """
@@ -576,10 +578,11 @@ class _ArchivedListing(_Listing):
     def _indexed(self, stored: StoredLedger) -> Ledger | None:
         """A ledger with its index. None if the index is damaged."""
         path = stored.path(self._folder)
-        parsed = parse_object_name(os.path.basename(path))  # None for a part that a round wrote
+        parsed = parse_object_name(os.path.basename(path))  # None for a part of a compacted ledger
         try:
             index = read_index(path)
-            if not is_address(path) and not os.path.exists(path):  # in a bucket it takes a request
+            # not checked in a bucket, where the check is a request
+            if not is_address(path) and not os.path.exists(path):
                 raise missing_error(path, "the object", AGAIN)
             if index.data_bytes != stored.bytes:
                 words = (
@@ -608,12 +611,10 @@ def fetched_uuid(name: TopicName, ledger: int, entries: int, stored: int) -> UUI
 
 
 def _newest(name: TopicName, objects: list[Ledger]) -> list[Ledger]:
-    """Leave out earlier fetched objects if another object has all their entries.
+    """Drop earlier fetched objects if another object has all their entries.
 
-    A crash may leave both.
-
-    A newly fetched object includes what was stored before. So the fetched object with the most
-    entries has all entries of the others.
+    A crash may leave both. A newly fetched object includes the entries stored before. So the
+    fetched object with the most entries has all entries of the other ones.
     """
     ours = [each for each in objects if each.uuid in _brought(name, each)]
     others = [each for each in objects if each not in ours]
@@ -624,7 +625,7 @@ def _newest(name: TopicName, objects: list[Ledger]) -> list[Ledger]:
 
 
 def _brought(name: TopicName, ledger: Ledger) -> tuple[UUID, UUID]:
-    """The uuids of fetched objects, in this version and in earlier ones."""
+    """The uuids that this release and earlier releases give to the ledger's fetched objects."""
     told = fetched_uuid(name, ledger.id, ledger.entries, ledger.stored_entries)
     return told, uuid5(NAMESPACE_URL, f"{name.full}/{ledger.id}")
 

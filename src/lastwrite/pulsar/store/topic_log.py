@@ -2,7 +2,7 @@
 
 The smallest case: ledger 10 has entries 0 to 5, 5 a marker, and the manifest names compacted ledger
 13 with horizon 10:1. The log has three segments. Ledger 13 is the first. Entries 2 to 4 of ledger
-10 are the second; a round cleans them. Entry 5 alone is the third; it stays beyond the new horizon,
+10 are the second, which is compacted. Entry 5 alone is the third; it stays beyond the new horizon,
 10:4.
 
 Source: Pulsar 4.2.4; docs/formats/pulsar-compaction.md.
@@ -71,7 +71,7 @@ def log_of(topic: TopicFolder, spend: Spend | None = None) -> PartitionLog:
 
 
 def _is_whole(ledger: Ledger, horizon: Position | None) -> bool:
-    """Whether no entry beyond the horizon is missing. Otherwise the listing reports it."""
+    """Whether no entry beyond the horizon is missing. The listing reports missing entries."""
     return not ledger.missing or (
         horizon is not None and Position(ledger.id, ledger.missing[-1].last) <= horizon
     )
@@ -183,7 +183,7 @@ class _TopicLogBuilder:
 def _new_horizon(
     beyond: Sequence[_LedgerBeyondHorizon], undecided: Position | None, aborted: Collection[int]
 ) -> Position | None:
-    """The last entry before undecided data that is not a marker and not aborted.
+    """The last entry, before undecided data, that is neither a marker nor aborted data.
 
     None if there is none.
     """
@@ -204,7 +204,7 @@ def _new_horizon(
 
 
 def _stretches(each: _LedgerBeyondHorizon, horizon: Position | None) -> Iterator[Segment]:
-    """The segment of a ledger that a round cleans, and the segment that it leaves."""
+    """The segment of a ledger that compaction reads, and the segment beyond the new horizon."""
     ledger, entries = each.ledger, each.survey.entries
     borders = [each.first, entries]
     if (
@@ -222,9 +222,9 @@ def _stretches(each: _LedgerBeyondHorizon, horizon: Position | None) -> Iterator
 
 
 def _place_of(ledger: Ledger, found: LedgerSurvey, entry: int) -> int:
-    """The position of an entry in its object, at the block's header for a block's first entry.
+    """The position of an entry in its object. For a block's first entry it is the block's header.
 
-    For an entry after the last it is the object's end.
+    For an entry after the last one it is the object's end.
 
     Raises:
         CorruptLog: the entry is not found from the positions in the index and the survey.
@@ -270,7 +270,7 @@ def _place_of(ledger: Ledger, found: LedgerSurvey, entry: int) -> int:
 
 
 def cuts_of(segment: Segment, piece_bytes: int) -> list[int]:
-    """Positions where a segment may be cut into pieces of about this size: blocks and marks."""
+    """Positions of blocks and marks that split a segment into pieces of about this size."""
     start, end = segment.position, segment.position + segment.size_bytes
     cuts = [start]
     if segment.size_bytes > piece_bytes * 3 // 2:
@@ -302,7 +302,7 @@ def record_count(log: PartitionLog, compacted: CompactionManifest | None) -> int
 
 
 def has_parts(log: PartitionLog, compacted: CompactionManifest | None) -> bool:
-    """Whether there may be chunks of messages besides the last chunks."""
+    """Whether the log may have chunks other than the last chunk of a message."""
     told = (_told_of(log, segment, compacted) for segment in log.segments)
     return any(found is not None and found.parts for found in told)
 
@@ -313,7 +313,7 @@ def _told_of(
     """The survey of a raw ledger, or the manifest of the compacted one."""
     if not is_of_compacted(log, segment):
         return kept_survey(segment.path, segment.file_bytes, segment.mtime_ns)
-    # The manifest counts all parts of the compacted ledger, so only the first part has it.
+    # The manifest counts the records of all parts, so it is used only for the first part.
     return compacted if segment.base_offset == COMPACTED else None
 
 
@@ -329,7 +329,7 @@ def read_compacted(folder: str) -> CompactionManifest | None:
 
 
 def is_of_compacted(log: PartitionLog, segment: Segment) -> bool:
-    """Whether the segment is of the compacted ledger, which has the ids up to the horizon."""
+    """Whether the segment belongs to the compacted ledger, which has the ids up to the horizon."""
     return segment.base_offset < (log.checkpoint or 0)
 
 
@@ -347,7 +347,7 @@ class OffloadIndexChecker:
         self._firsts = np.array([block.first_entry for block in blocks], dtype=np.int64)
 
     def check(self, table: BatchTable, shift: int) -> None:
-        """Check the next entries. ``shift`` added to an origin gives the position in the object.
+        """Check the next entries. An origin plus ``shift`` is the position in the object.
 
         Raises:
             CorruptLog: no entry, or another entry, begins at a position of the index.

@@ -1,4 +1,4 @@
-"""The files of a topic folder that a round leaves unchanged, or that a copy lacks."""
+"""The files of a topic folder that compaction ignores, or that a copy of the topic lacks."""
 
 from __future__ import annotations
 

@@ -44,21 +44,21 @@ from lastwrite.storage.problems import problem_of
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """The pair of horizon and compacted ledger, and the backlog.
+    """The horizon, the compacted ledger that belongs to it, and the backlog.
 
     ``undecided`` is the offset of the first entry of an undecided transaction. Readers stop before
     it.
     """
 
     topic: TopicFolder
-    seen: tuple[object, ...]  # compared to detect a change
+    seen: tuple[object, ...]  # values that are compared to detect a change of the folder
     horizon: int | None
     compacted: LedgerReader | None
-    offsets: Sequence[int]  # of the compacted ledger
+    offsets: Sequence[int]  # offsets of the compacted ledger's entries
     backlog: tuple[LedgerReader, ...]
-    surveys: Mapping[int, LedgerSurvey]  # by ledger
+    surveys: Mapping[int, LedgerSurvey]  # by ledger id
     undecided: int | None
-    aborted: frozenset[int]  # numbers of aborted transactions, as in the surveys
+    aborted: frozenset[int]  # transaction numbers, as in the surveys
     open_transactions: int
     problems: tuple[Problem, ...]
 
@@ -101,7 +101,7 @@ class TopicView:
         return None, 0
 
     def is_read(self, ledger: int, number: int) -> bool:
-        """Whether readers receive the entry: no marker, and not of an aborted transaction."""
+        """Whether readers receive the entry: it is neither a marker nor aborted data."""
         return self._run_unread(ledger, number) is None
 
     def _run_unread(self, ledger: int, number: int) -> int | None:
@@ -171,7 +171,7 @@ def look(folder: str, reads_compacted: bool, before: TopicView | None = None) ->
 
     Raises:
         LedgerMoved: the folder changed meanwhile.
-        LogError: it cannot be read.
+        LogError: the folder cannot be read.
     """
     seen = _identity(folder)
     if before is not None and before.seen == seen:
@@ -210,7 +210,7 @@ def look(folder: str, reads_compacted: bool, before: TopicView | None = None) ->
 
 
 def _missing_below(topic: TopicFolder) -> Iterator[Problem]:
-    """The entries up to the horizon that readers of the backlog miss.
+    """The missing entries up to the horizon, which readers of the backlog need.
 
     Compaction does not need them.
     """
@@ -263,8 +263,8 @@ def _key(ledger: Ledger) -> tuple[object, ...]:
 def _identity(folder: str) -> tuple[object, ...]:
     """Values that change when a file of the folder is added, deleted or replaced.
 
-    A topic in an archive has no such values: its objects never change, so a manifest that was read
-    stays valid until an object is deleted.
+    For a topic in an archive they never change: its objects are immutable, so a manifest stays
+    valid until an object is deleted.
     """
     if is_archived(folder):
         return (folder,)

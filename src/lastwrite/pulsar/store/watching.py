@@ -1,7 +1,7 @@
 """Cheap checks of an archive for the daemon, and the quarantine notes in topic folders.
 
-An object never changes under its name. Fetches, rounds and surveys write aside and rename. So the
-modification time of the folder alone shows whether anything changed.
+An object never changes under its name: all writers use a temporary name and rename the file. So the
+modification time of the folder alone shows whether a file changed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def scan_root(archive: str) -> list[PartitionSnapshot]:
         try:
             seen = os.stat(folder)
         except FileNotFoundError:
-            continue  # it was deleted after the listing
+            continue  # the folder was deleted after the listing
         except OSError as error:
             raise to_log_error(error, folder, "look at the topic folder") from error
         age_ns = now_ns - seen.st_mtime_ns
@@ -71,7 +71,7 @@ NOTES = QuarantineFile(lock.PLACE, _text_of, _name_of, lambda folder, name: fold
 
 
 def scan_archive(archive: str) -> list[PartitionSnapshot]:
-    """The topics of an archive, with the versions of their manifests: one request each.
+    """The topics of an archive, with the versions of their manifests. Sends one request per topic.
 
     Raises:
         RemoteFailed: the store does not answer.
