@@ -5,12 +5,12 @@
     the cluster's ledgers      ──►  those the archive lacks  ──►  ledger by ledger  ──►  one commit
     broker, metadata store          its manifest                  bookies to objects     per topic
 
-A ledger is in the scratch folder until it is an object, so the folder has one ledger at a time. If
-the work ends before the commit, the archive is unchanged, and the next sweep deletes the copied
-objects. A topic that has lost entries is not copied at all. If whole ledgers after the archive's end
-are gone, the topic is continued only if the user accepts the gap, which is noted in the archive.
+Each ledger is first copied to a scratch folder, which has one ledger at a time. If the work ends
+before the commit, the archive is unchanged, and the next sweep deletes the copied objects. A topic
+that has lost entries is not copied at all. If whole ledgers after the archive's end are gone, the
+copy continues only if the user accepts the gap, which is recorded in the archive.
 
-Source: as ``fetch_batches``.
+Source: as ``topic_fetcher``.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ _MIXED = (
 class TopicFetchResult:
     """The result of one check of a topic."""
 
-    topic: FetchedTopic | None = None  # None if nothing was new, without reading the archive
-    ledgers: tuple[StoredLedger, ...] = ()  # the copied ones, with the parts of a compacted ledger
-    first: Position | None = None  # of the copied raw entries
-    end: Position | None = None  # after the last copied raw entry
+    topic: FetchedTopic | None = None  # None if nothing was new; the archive was then not read
+    # the copied ledgers, and the parts of a compacted ledger
+    ledgers: tuple[StoredLedger, ...] = ()
+    first: Position | None = None  # position of the first copied raw entry
+    end: Position | None = None  # position after the last copied raw entry
     is_new: bool = False
     asked_ms: int = 0  # time at which the cluster's state was read
 
@@ -65,8 +66,8 @@ class TopicFetchResult:
 class IntoArchive:
     """Copies topics of one cluster into the archive ``to``.
 
-    ``waits`` lets another writer's round in the archive, begun earlier, go first. ``spend`` is
-    called with the bytes that arrive, and may end the work.
+    With ``waits``, a compaction that another writer began earlier in the archive finishes first.
+    ``spend`` is called with the received bytes, and may raise to end the work.
     """
 
     cluster: PulsarCluster
@@ -78,18 +79,18 @@ class IntoArchive:
     accepts_gap: bool = False  # continues even if ledgers after the archive's end are gone
     # states of topics without anything new
     seen: dict[TopicName, State] = field(default_factory=dict)
-    ended: dict[LedgerInfo, LedgerInfo] = field(default_factory=dict)  # as in ``TopicFetcher``
+    ended: dict[LedgerInfo, LedgerInfo] = field(default_factory=dict)  # see ``TopicFetcher``
 
     def fetch(self, name: TopicName) -> TopicFetchResult:
-        """Copy what is new of a topic.
+        """Copy the new ledgers and entries of a topic.
 
         Raises:
             NotALog: the topic does not exist, or has no ledgers.
             NotContinued: these ledgers do not follow the archive's.
             CorruptLog: entries are lost, or the archive's manifest is damaged.
             CommitConflict: another writer has changed the topic in the archive meanwhile.
-            LogHeld: another writer's round runs there.
-            LogError: only an object store has a ledger.
+            LogHeld: another writer is compacting the topic in the archive.
+            LogError: a ledger is only in an object store.
             RemoteFailed: no answer.
         """
         bringer = TopicFetcher(
@@ -195,10 +196,10 @@ class IntoArchive:
         copy: LedgerCopy,
         here: str | None,
     ) -> StoredLedger | None:
-        """A raw ledger, or the part of it that was read before its bookies stopped answering.
+        """Copy a raw ledger, or the entries that were read before its bookies stopped answering.
 
-        None if all of it is lost and the compacted ledger replaces it. ``here`` is the archive's
-        object of the ledger, if there is one.
+        Returns None if all entries are lost and the compacted ledger replaces them. ``here`` is the
+        archive's object of the ledger, if there is one.
         """
 
         def bring(mirror: Mirror) -> None:
@@ -227,11 +228,11 @@ class IntoArchive:
 def _part(
     after: ArchivedTopic, state: State, raw: list[StoredLedger], broken: RemoteFailed
 ) -> ArchivedTopic:
-    """The topic as it was when the last of ``raw`` had these entries and no later ledger had any.
+    """The topic up to the last entry of ``raw``, as if no later entry existed.
 
     Raises:
-        RemoteFailed: ``broken``, if the topic never had such a state: nothing was read, or it is
-            compacted further.
+        RemoteFailed: ``broken``, if that is not possible: no entry was read, or the compaction
+            horizon is later.
     """
     horizon = state.horizon
     if not raw or (horizon is not None and raw[-1].ledger <= horizon.ledger):
@@ -247,12 +248,12 @@ def _part(
 
 @contextlib.contextmanager
 def _staged(state: State, bring: Callable[[Mirror], None]) -> Iterator[TopicFolder]:
-    """The topic that ``fetch_batches`` stores in a scratch folder.
+    """The topic that ``bring`` stores in a scratch folder.
 
     The folder is removed at the end of the context.
 
     Raises:
-        CorruptLog: something that the compacted ledger does not replace is lost.
+        CorruptLog: entries are lost that the compacted ledger does not replace.
     """
     name = state.topic
     scratch = make_folder()

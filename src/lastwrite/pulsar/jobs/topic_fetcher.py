@@ -1,9 +1,9 @@
 """Copy a topic of a live cluster to disk: metadata from the brokers, ledgers from the bookies.
 
-No ledger is fenced, closed or changed. The broker reports the end of the open ledger, because
-readers of the bookies learn it an entry or more later. The end of a closed ledger is in its own
-metadata. The topic's ledger list also has a count, but brokers never read by it, and it can be too
-low: after a failed write, a broker stores a count in the list that lacks an entry of the ledger.
+No ledger is fenced, closed or changed. The end of the open ledger is from the broker, because
+bookies report a confirmed end that is at least one entry older. The end of a closed ledger is in
+its own metadata. The topic's ledger list also has a number of entries, but brokers never use it for
+reads. It can be too low: after a failed write, a broker may store a number without the last entry.
 
 Source: Pulsar 4.2.4 ``ManagedLedgerImpl`` (``internalReadFromLedger``), ``CompactedTopicImpl``;
 docs/formats/pulsar.md, "Managed ledger"; docs/formats/pulsar-compaction.md, "The commit".
@@ -32,18 +32,18 @@ from lastwrite.pulsar.store.objects import read_entries, read_index
 class State:
     """The state of a topic in its cluster.
 
-    It has the raw ledgers, with the current number of entries of the open one; how far the topic is
-    compacted, and into which ledger.
+    ``info`` has the raw ledgers, with the current number of entries of the open one. ``base``
+    states how far the topic is compacted, and into which ledger.
     """
 
     topic: TopicName
     info: ManagedLedgerInfo
     base: Compaction | None
-    compacted: LiveLedger | None  # None if there is none, or it is lost
+    compacted: LiveLedger | None  # None if never compacted, or if the ledger is lost
 
     @property
     def horizon(self) -> Position | None:
-        """The position up to which the compacted ledger counts. None without a compacted ledger."""
+        """The position up to which readers use the compacted ledger. None without such a ledger."""
         return None if self.compacted is None or self.base is None else self.base.horizon
 
     @property
@@ -67,10 +67,10 @@ class State:
 class TopicFetcher:
     """Copies a topic's ledgers into a mirror of it.
 
-    ``goes_on`` continues even if the compacted ledger is lost. ``is_whole`` skips entries that no
-    bookie has, in the compacted ledger too. ``spend`` is called with the bytes that are read.
-    ``ended`` has the closed ledgers of the list, and the results of ``with_end`` for them; a caller
-    that polls keeps it.
+    With ``goes_on``, the copy continues even if the compacted ledger is lost. With ``is_whole``,
+    entries that no bookie has are skipped, also in the compacted ledger. ``spend`` is called with
+    the bytes that are read. ``ended`` caches the results of ``with_end`` for closed ledgers; a
+    caller that polls keeps it.
     """
 
     cluster: PulsarCluster
@@ -82,7 +82,7 @@ class TopicFetcher:
     ended: dict[LedgerInfo, LedgerInfo] = field(default_factory=dict)
     keeps_part: bool = False  # keeps the entries of a raw ledger that were read before an error
     broken: RemoteFailed | None = field(default=None, init=False)  # why only a part was read
-    _came: int = field(default=0, init=False)  # entries of that part
+    _came: int = field(default=0, init=False)  # number of entries that were read
 
     def part(self, info: LedgerInfo) -> LedgerInfo:
         """The ledger with the entries that were read before its bookies stopped answering."""
@@ -140,7 +140,7 @@ class TopicFetcher:
         horizon: Position | None,
         here: str | None = None,
     ) -> None:
-        """Copy a raw ledger, unless all of it is up to the horizon.
+        """Copy a raw ledger, unless all of its entries are up to the horizon.
 
         ``here`` is the path of the data object that has its first entries, or None.
         """
@@ -212,9 +212,9 @@ class TopicFetcher:
             found = chain(known, spent(bookies.read(ledger, self._came, last), may_stop))
             mirror.fetch(ledger.id, ledger.metadata, found, uid)
         except CorruptLog as error:
-            # The listing reports the gap, and a round stops at a gap beyond the horizon. In a round
-            # the compacted ledger must be complete. A fetch copies the rest of it, without a
-            # manifest that names it.
+            # The listing reports the gap, and compaction stops at a gap beyond the horizon. For a
+            # compaction the compacted ledger must be complete. A fetch copies its other entries,
+            # and writes no manifest for it.
             if info is None and not self.is_whole:
                 raise
             self.progress.note(f"{error}; fetching the undamaged part of {what}")
@@ -222,7 +222,7 @@ class TopicFetcher:
             mirror.merge(ledger.id, ledger.metadata, [whole], entries, lambda error: None)
 
     def _same(self, here: str, ledger: LiveLedger) -> int:
-        """The number of entries of ``here`` if its last one equals the bookies', otherwise 0."""
+        """The number of entries of ``here`` if its last entry equals the bookies', otherwise 0."""
         try:
             index = read_index(here)
             last = index.metadata.last_entry
@@ -241,13 +241,14 @@ class _Ends:
     def __init__(self, cluster: PulsarCluster, topic: TopicName, asked: Subscription) -> None:
         told = cluster.told(topic)
         self._cluster = cluster
-        # Not both: a broker never answers the second request if it cannot read the last entry.
+        # Send only one request: a broker never answers the request for the last message if it
+        # cannot read the last entry.
         self._known = asked.last_message().position if told is None else told.last_confirmed
 
     def of(self, ledger: LiveLedger) -> int:
-        """The last safe entry, or -1.
+        """The last confirmed entry, or -1.
 
-        An entry that the broker has confirmed counts even if bookies lost it.
+        An entry that the broker has confirmed counts even if the bookies have lost it.
         """
         known = [self._known.entry] if self._known.ledger == ledger.id else []
         try:
@@ -270,14 +271,15 @@ def ledgers_of(cluster: PulsarCluster, topic: TopicName) -> ManagedLedgerInfo:
 
 
 def with_end(info: LedgerInfo, cluster: PulsarCluster) -> LedgerInfo:
-    """A closed ledger of the list, with the entries that brokers read from it.
+    """A closed ledger of the list, with the number of entries that brokers read from it.
 
-    If the list has closed a ledger and its own metadata have not, the first broker that reads it
-    recovers it. Recovery keeps the last entry that a bookie has, so that entry counts here. If the
-    list counts more entries than there are, it is left unchanged: the rest is missing.
+    A ledger may be closed in the list and open in its own metadata. The first broker that reads
+    such a ledger recovers it. Recovery keeps the last entry that a bookie has, so that entry counts
+    here. If the list states more entries than exist, its number stays: the other entries are
+    missing.
     """
     ledger = cluster.store.ledger(info.ledger)
-    if ledger is None:  # offloaded, and only the object store has its entries
+    if ledger is None:  # the ledger is offloaded, and only the object store has its entries
         return info
     own = ledger.metadata
     if own.is_closed and own.last_entry is not None:
